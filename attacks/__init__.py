@@ -1,0 +1,1 @@
+"""Adversarial attacks on classifiers: torch only, usable alone."""

@@ -1,0 +1,1 @@
+"""Class activation maps for vision models: torch only, usable alone."""

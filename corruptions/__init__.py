@@ -1,0 +1,1 @@
+"""Common corruptions for batches of images: torch and numpy only, usable alone."""

@@ -1,0 +1,63 @@
+"""Every error that RobustKit raises on purpose.
+
+A message is one line that names the value, what was expected, and the remedy. The command line prints it and exits
+with `exit_code`; a traceback appears only with `--debug`.
+
+    RobustkitError
+    ├── CheckpointError     the file is not a checkpoint that can be read safely, or does not fit the architecture
+    ├── ModelError          no such model, architecture or attention formula
+    ├── DataError           no such data set, label, sample or layout
+    │   └── BadImageError   one image that cannot be read; a run skips and counts it
+    ├── ProtocolError       a card, condition or parameter that is not understood
+    ├── RunError            a run folder that cannot be written, read or mixed with this command
+    └── NothingEvaluated    the command was fine, but no sample was left to evaluate
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class RobustkitError(Exception):
+    """Base of all errors below."""
+
+    exit_code = 2
+
+
+class CheckpointError(RobustkitError):
+    """A checkpoint cannot be read safely or does not fit its architecture."""
+
+
+class ModelError(RobustkitError):
+    """A model, architecture or attention formula is unknown or unusable."""
+
+
+class DataError(RobustkitError):
+    """A data set, label file or sample is unusable."""
+
+
+class BadImageError(DataError):
+    """One image cannot be read."""
+
+
+class ProtocolError(RobustkitError):
+    """A protocol card, condition or parameter is not understood."""
+
+
+class RunError(RobustkitError):
+    """A run folder cannot be written, read, or mixed with this command."""
+
+
+class NothingEvaluated(RobustkitError):  # noqa: N818 - an outcome rather than a fault
+    """No sample was evaluated."""
+
+    exit_code = 3
+
+
+def unknown(kind: str, name: object, known: Iterable[str], *, remedy: str = "") -> str:
+    """One line for an unknown name: `unknown attack 'pgdd'; did you mean 'pgd'? known: fgsm, pgd, spsa`."""
+    choices = sorted(known)
+    close = difflib.get_close_matches(str(name), choices, n=1)
+    guess = f"; did you mean {close[0]!r}?" if close else ";"
+    return f"unknown {kind} {str(name)!r}{guess} known: {', '.join(choices)}" + (f"; {remedy}" if remedy else "")

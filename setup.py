@@ -1,0 +1,50 @@
+"""Package list and metadata; pyproject.toml holds the tools' settings."""
+
+from pathlib import Path
+
+from setuptools import setup
+
+setup(
+    name="robustkit-audit",  # PyPI's `robustkit` is another project; imports and command stay `robustkit`
+    version="0.1.0",
+    description="Audits the robustness and explainability of vision checkpoints",
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    python_requires=">=3.10",
+    packages=["attacks", "cam", "corruptions", "robustkit", "robustkit.embedded"],
+    package_data={
+        "attacks": ["py.typed"],
+        "cam": ["py.typed"],
+        "corruptions": ["py.typed"],
+        "robustkit": ["py.typed", "protocols/*.toml", "templates/*"],
+        "robustkit.embedded": ["*.safetensors", "*.json"],
+    },
+    entry_points={"console_scripts": ["robustkit = robustkit.cli:main"]},
+    install_requires=[
+        "torch>=2.6",
+        "timm>=1.0.15",
+        "safetensors>=0.4.5",
+        "numpy>=1.26",
+        "pillow>=10.1",
+        "scikit-image>=0.22",
+        "pyarrow>=15.0",
+        "pandas>=2.2",
+        "click>=8.1",
+        "rich>=13.7",
+        "jinja2>=3.1",
+        "tomli>=2.0; python_version < '3.11'",
+    ],
+    extras_require={
+        "test": ["pytest>=8.0", "pytest-timeout>=2.3", "scipy>=1.11"],
+        "dev": ["ruff>=0.9", "mypy>=1.14"],
+    },
+    classifiers=[
+        "Development Status :: 3 - Alpha",
+        "Environment :: Console",
+        "Intended Audience :: Science/Research",
+        "Programming Language :: Python :: 3",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+)
