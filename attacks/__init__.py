@@ -1,1 +1,34 @@
-"""Adversarial attacks on classifiers: torch only, usable alone."""
+"""Adversarial attacks on classifiers: torch only, usable alone.
+
+An attack is a frozen dataclass of its parameters, and is called with a model, a batch of images and their labels:
+
+    from attacks import PGD, ThreatModel
+
+    adversarials = PGD(ThreatModel(norm="linf", eps=1 / 255), steps=20)(model, images, labels)
+
+`run(...)` in place of the call also counts steps and passes of each sample. The model takes pixels in [0, 1]: the
+normalisation belongs inside it, or eps means something else.
+"""
+
+from .attack import Attack, AttackResult
+from .fgsm import FGSM
+from .losses import LOSSES, cross_entropy, dlr, margin
+from .pgd import PGD
+from .rng import Rng, TorchRng
+from .spsa import SPSA
+from .threat import ThreatModel
+
+__all__ = [
+    "FGSM",
+    "LOSSES",
+    "PGD",
+    "SPSA",
+    "Attack",
+    "AttackResult",
+    "Rng",
+    "ThreatModel",
+    "TorchRng",
+    "cross_entropy",
+    "dlr",
+    "margin",
+]

@@ -1,0 +1,125 @@
+"""What all attacks share: arguments are checked, the model is held still, the result is inside the ball."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from .frozen import Model, Oracle, frozen
+from .rng import Rng, TorchRng
+from .threat import ThreatModel, round_towards
+
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+@dataclass(frozen=True)
+class AttackResult:
+    """What an attack found for B samples, and what it spent. All but the images are (B,) int64 on their device.
+
+    adversarials: (B, ...) points inside the ball and the bounds; dtype, device and memory format of the images.
+    steps: updates made.
+    forwards, backwards: passes of the sample through the model. A backward counts if its gradient was used.
+    broken_at: updates made before the attack first saw a wrong prediction, -1 if it never saw one. An attack scores
+        only where it has logits anyway, so -1 says nothing about `adversarials`: classify them to know.
+    """
+
+    adversarials: Tensor
+    steps: Tensor
+    forwards: Tensor
+    backwards: Tensor
+    broken_at: Tensor
+
+
+class Tally:
+    """The counts of an `AttackResult` while they grow; `rows` are positions in the whole batch."""
+
+    def __init__(self, batch: int, device: torch.device) -> None:
+        self.steps, self.forwards, self.backwards = torch.zeros(3, batch, dtype=torch.int64, device=device)
+        self.broken_at = torch.full((batch,), -1, dtype=torch.int64, device=device)
+
+    def saw(self, rows: Tensor, wrong: Tensor) -> None:
+        """Notes the rows whose prediction was `wrong` just now."""
+        known = self.broken_at[rows]
+        self.broken_at[rows] = torch.where(wrong & (known < 0), self.steps[rows], known)
+
+    def result(self, adversarials: Tensor) -> AttackResult:
+        return AttackResult(adversarials, self.steps, self.forwards, self.backwards, self.broken_at)
+
+
+@dataclass(frozen=True)
+class Attack(ABC):
+    """An attack inside a threat model. Calling it returns the adversarial images; `run` also says what it took.
+
+    model: nn.Module or function, images (B, ...) to logits (B, K). It is put into evaluation mode and its parameters
+        take no gradient meanwhile; everything is left as it was found.
+    images: (B, ...) floating, inside the bounds of the threat model. float16 and bfloat16 images are attacked in
+        float32 (a step is smaller than their spacing) and shown to the model in their own type.
+    labels: (B,) integers, 0 to K - 1: the classes to lead away from. None: the model's own predictions for the images.
+    rng: where random numbers come from; None: torch's global generator.
+
+    Raises TypeError or ValueError, before the model is asked, for images and labels of another kind, and for images
+    outside the bounds. With eps 0 the images come back, and the model is not asked.
+    """
+
+    threat: ThreatModel = field(default_factory=ThreatModel)
+
+    def __call__(self, model: Model, images: Tensor, labels: Tensor | None = None, *, rng: Rng | None = None) -> Tensor:
+        return self.run(model, images, labels, rng=rng).adversarials
+
+    def run(
+        self, model: Model, images: Tensor, labels: Tensor | None = None, *, rng: Rng | None = None
+    ) -> AttackResult:
+        check_images(images, self.threat)
+        top_label = -1 if labels is None else check_labels(labels, len(images))
+        with frozen(model):
+            images = images.detach().clone()
+            tally = Tally(len(images), images.device)
+            if len(images) == 0 or self.threat.eps == 0:
+                return tally.result(images)
+            if labels is not None:
+                labels = labels.to(images.device, torch.int64, copy=True)
+            clean = images.to(torch.promote_types(images.dtype, torch.float32))
+            oracle = Oracle(model, images.dtype, top_label)
+            points = self._points(oracle, clean, labels, rng or TorchRng(len(images), images.device), tally)
+            return tally.result(round_towards(images, points))
+
+    @abstractmethod
+    def _points(self, oracle: Oracle, clean: Tensor, labels: Tensor | None, rng: Rng, tally: Tally) -> Tensor:
+        """The adversarial points for `clean` (B > 0, float32 or float64), which it must not change."""
+
+
+def check_images(images: Tensor, threat: ThreatModel) -> None:
+    """Raises unless `images` is a floating batch inside the bounds of `threat`."""
+    if not (isinstance(images, Tensor) and images.is_floating_point()):
+        kind = images.dtype if isinstance(images, Tensor) else type(images).__name__
+        raise TypeError(f"images are {kind}; expected a floating-point tensor (for uint8 pixels: images.float() / 255)")
+    if images.ndim < 2:
+        raise ValueError(f"images have shape {tuple(images.shape)}; expected a batch, such as (B, 3, H, W)")
+    if images.numel() == 0:
+        return
+    low, high = (value.item() for value in images.detach().aminmax())
+    if low != low or high != high:
+        raise ValueError("images contain NaN")
+    if threat.bounds is not None and not (threat.bounds[0] <= low and high <= threat.bounds[1]):
+        raise ValueError(
+            f"images go from {low:.6g} to {high:.6g}, outside the bounds [{threat.bounds[0]:g}, {threat.bounds[1]:g}]; "
+            f"attack pixels in [0, 1] and put the normalisation inside the model (or state other bounds)"
+        )
+
+
+def check_labels(labels: Tensor, batch: int) -> int:
+    """The largest label (-1 for none); raises unless `labels` is (batch,) of integers, 0 or more."""
+    if not isinstance(labels, Tensor) or labels.dtype not in _INTEGERS:
+        kind = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
+        raise TypeError(f"labels are {kind}; expected a tensor of integer class indices")
+    if labels.shape != (batch,):
+        raise ValueError(f"labels have shape {tuple(labels.shape)} for {batch} images; expected ({batch},)")
+    if batch == 0:
+        return -1
+    low, high = (int(value.item()) for value in labels.aminmax())
+    if low < 0:
+        raise ValueError(f"labels go down to {low}; expected class indices, 0 or more")
+    return high

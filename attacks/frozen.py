@@ -1,0 +1,87 @@
+"""The model as an attack finds it, holds it still, and leaves it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+Model = Callable[[Tensor], Tensor]
+"""Any nn.Module or function from a batch (B, ...) to logits (B, K)."""
+
+
+@contextmanager
+def frozen(model: Model) -> Iterator[None]:
+    """Holds a model still: evaluation mode, no gradients for parameters, gradients for inputs even in `no_grad`.
+
+    Every module's mode and every parameter's `requires_grad` are put back on leaving, also after an exception;
+    `.grad` and hooks are not touched. A model that is a plain function has nothing to hold, and is only called.
+    """
+    module = model if isinstance(model, nn.Module) else nn.Module()
+    modes = [(part, part.training) for part in module.modules()]
+    learning = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    try:
+        if any(training for _, training in modes):
+            module.eval()
+        for parameter in learning:
+            parameter.requires_grad_(False)
+        with torch.inference_mode(False), torch.enable_grad():
+            yield
+    finally:
+        for parameter in learning:
+            parameter.requires_grad_(True)
+        if modes[0][1]:
+            module.train()  # may do more than set flags, as eval() may
+        for part, training in modes:
+            part.training = training
+
+
+class Oracle:
+    """A frozen model that answers with checked logits, and with gradients.
+
+    dtype: what the model is fed; points of a wider type are cast, and gradients come back in the points' type.
+    top_label: the largest label in use, to be compared with the number of classes once that is known.
+    """
+
+    def __init__(self, model: Model, dtype: torch.dtype, top_label: int = -1) -> None:
+        self._model = model
+        self._dtype = dtype
+        self._top_label = top_label
+
+    def __call__(self, points: Tensor) -> Tensor:
+        """(B, K) logits, float32 or float64, of `points` (B, ...).
+
+        Raises ValueError for anything but one row of logits for each point, and for labels beyond the last class.
+        """
+        logits = self._model(points.to(self._dtype))
+        if not (isinstance(logits, Tensor) and logits.ndim == 2 and len(logits) == len(points)):
+            got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            raise ValueError(f"the model returned {got} for {len(points)} images; expected logits (images, classes)")
+        if self._top_label >= logits.shape[1]:
+            raise ValueError(
+                f"labels go up to {self._top_label}, the model has {logits.shape[1]} classes "
+                f"(0 to {logits.shape[1] - 1}); map the labels to the model's classes"
+            )
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+    def predict(self, points: Tensor) -> Tensor:
+        """(B, K) logits without a graph."""
+        with torch.inference_mode():
+            logits = self(points)
+        return logits.clone()  # an ordinary tensor again
+
+
+def input_gradient(loss: Tensor, points: Tensor) -> Tensor:
+    """Gradient (B, ...) of the (B,) losses, each with respect to its own point.
+
+    Raises ValueError where the loss has no path back to the points.
+    """
+    gradient = torch.autograd.grad(loss.sum(), points, allow_unused=True)[0] if loss.requires_grad else None
+    if gradient is None:
+        raise ValueError(
+            "the model's output has no gradient with respect to its input (is it detached, or computed under no_grad "
+            "or in NumPy?); use an attack without gradients, such as SPSA"
+        )
+    return gradient

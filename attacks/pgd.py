@@ -1,0 +1,130 @@
+"""Projected gradient descent."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from .attack import Attack, Tally
+from .frozen import Oracle, input_gradient
+from .losses import LOSSES, check_loss
+from .rng import Rng
+from .survivors import Survivors
+from .threat import Ball, per_sample
+
+
+@dataclass(frozen=True)
+class _Ascent(Survivors):
+    """The samples of one restart on their way up; `labels` is None until the first clean forward gives them."""
+
+    points: Tensor
+    ball: Ball
+    labels: Tensor | None
+
+
+@dataclass(frozen=True)
+class PGD(Attack):
+    """Signed (l2: normalised) gradient steps, each projected back into the ball (Madry et al. 2018, arXiv:1706.06083).
+
+    steps: updates of each restart: a forward and a backward each, and none besides with one restart.
+    step_size: length of an update in the threat model's norm and unit; None: 0.15 * eps.
+    random_start: begin at a random point of the ball, otherwise at the image. Predicted labels (labels=None) then
+        cost a forward of the clean images, which otherwise is the first one of the attack.
+    restarts: runs from different random starts. With more than one, the last point of each is scored (one forward
+        more), and the worst is kept: a wrong prediction before a right one, then the larger loss.
+    early_stop: a sample leaves as soon as a forward shows its prediction wrong, with that point; later restarts work
+        on the rest. Otherwise all go all the way, which raises the loss further.
+    loss: "ce", "margin" or "dlr".
+    """
+
+    steps: int = 20
+    step_size: float | None = None
+    random_start: bool = True
+    restarts: int = 1
+    early_stop: bool = False
+    loss: str = "ce"
+
+    def __post_init__(self) -> None:
+        check_loss(self.loss)
+        for name in ("steps", "restarts"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected 1 or more")
+        if self.step_size is not None and not (math.isfinite(self.step_size) and self.step_size > 0):
+            raise ValueError(f"step_size is {self.step_size}; expected a finite number above 0, or None for 0.15 * eps")
+        if self.restarts > 1 and not self.random_start:
+            raise ValueError(f"restarts is {self.restarts}, but without random_start every restart is the same; use 1")
+
+    def _points(self, oracle: Oracle, clean: Tensor, labels: Tensor | None, rng: Rng, tally: Tally) -> Tensor:
+        if labels is None and self.random_start:
+            labels = oracle.predict(clean).argmax(dim=1)
+            tally.forwards += 1
+        everyone = _Ascent(torch.arange(len(clean), device=clean.device), clean, self.threat.ball(clean), labels)
+        if self.restarts == 1:
+            return self._climb(oracle, self._start(everyone, rng, 0), clean.clone(), tally)[0]
+        worst, worst_loss = clean, torch.full((len(clean),), -math.inf, dtype=clean.dtype, device=clean.device)
+        broken = torch.zeros_like(everyone.rows, dtype=torch.bool)
+        for restart in range(self.restarts):
+            standing = everyone.take((~broken).nonzero().flatten()) if self.early_stop else everyone
+            if not len(standing):
+                break
+            ends, fell = self._climb(oracle, self._start(standing, rng, restart), worst.clone(), tally)
+            rows = standing.rows[~fell[standing.rows]]
+            losses, wrong = worst_loss.clone(), broken | fell
+            losses[rows], wrong[rows] = self._score(oracle, everyone.take(rows), ends, tally)
+            worse = (wrong & ~broken) | ((wrong == broken) & (losses > worst_loss))
+            worst = torch.where(per_sample(worse, worst), ends, worst)
+            worst_loss = torch.where(worse, losses, worst_loss)
+            broken |= wrong
+        return worst
+
+    def _start(self, ascent: _Ascent, rng: Rng, restart: int) -> _Ascent:
+        """The same samples at points of their own, which may then be changed in place."""
+        if not self.random_start:
+            return replace(ascent, points=ascent.points.clone())
+        draws = rng.take(ascent.rows)
+        return replace(ascent, points=self.threat.random_start(ascent.points, draws, f"pgd/start/{restart}"))
+
+    def _climb(self, oracle: Oracle, ascent: _Ascent, ends: Tensor, tally: Tally) -> tuple[Tensor, Tensor]:
+        """Writes each sample's last point to its row of `ends`; returns that and which samples (B,) left as broken."""
+        step_size = 0.15 * self.threat.eps if self.step_size is None else self.step_size
+        fell = torch.zeros_like(tally.steps, dtype=torch.bool)
+        for _ in range(self.steps):
+            points = ascent.points.detach().requires_grad_()
+            logits = oracle(points)
+            predicted = logits.detach().argmax(dim=1)
+            labels = predicted if ascent.labels is None else ascent.labels
+            ascent = replace(ascent, labels=labels)
+            wrong = predicted != labels
+            tally.forwards[ascent.rows] += 1
+            tally.saw(ascent.rows, wrong)
+            losses = LOSSES[self.loss](logits, labels)
+            if self.early_stop and wrong.any():
+                ends[ascent.rows[wrong]] = ascent.points[wrong]
+                fell[ascent.rows[wrong]] = True
+                stay = (~wrong).nonzero().flatten()
+                if not len(stay):
+                    return ends, fell
+                gradient = input_gradient(losses[stay], points)[stay]
+                ascent = ascent.take(stay)
+            else:
+                gradient = input_gradient(losses, points)
+            tally.backwards[ascent.rows] += 1
+            tally.steps[ascent.rows] += 1
+            ascent.points.add_(self.threat.steepest(gradient), alpha=step_size)
+            ascent.ball.project_(ascent.points)
+        ends[ascent.rows] = ascent.points
+        return ends, fell
+
+    def _score(self, oracle: Oracle, ascent: _Ascent, ends: Tensor, tally: Tally) -> tuple[Tensor, Tensor]:
+        """Losses and wrongness (n,) of the samples' last points, at the price of a forward."""
+        assert ascent.labels is not None  # restarts need random_start, which predicts labels beforehand
+        if not len(ascent):
+            return ends.new_empty(0), ascent.rows.bool()
+        logits = oracle.predict(ends[ascent.rows])
+        wrong = logits.argmax(dim=1) != ascent.labels
+        tally.forwards[ascent.rows] += 1
+        tally.saw(ascent.rows, wrong)
+        return LOSSES[self.loss](logits, ascent.labels).to(ends.dtype), wrong

@@ -1,0 +1,41 @@
+"""Work only on the samples that still stand: the state of an attack, one row a sample, that shrinks as they fall."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Protocol, TypeVar, cast, runtime_checkable
+
+from torch import Tensor
+
+
+@runtime_checkable
+class Takeable(Protocol):
+    """Something with one row a sample that is not a tensor, such as an `Rng` or a `Ball`."""
+
+    def take(self, index: Tensor) -> object: ...
+
+
+S = TypeVar("S", bound="Survivors")
+
+
+@dataclass(frozen=True)
+class Survivors:
+    """Rows of the samples under attack; subclass it with a field for each tensor (rows first) or `Takeable` of yours.
+
+    rows: (n,) int64, each sample's position in the whole batch.
+    """
+
+    rows: Tensor
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self: S, index: Tensor) -> S:
+        """The same state for the rows `index` (int64) only."""
+
+        def pick(value: object) -> object:
+            if isinstance(value, Tensor):
+                return value[index]  # unlike index_select, this keeps channels_last
+            return value.take(index) if isinstance(value, Takeable) else value
+
+        return replace(self, **cast("dict[str, Tensor]", {f.name: pick(getattr(self, f.name)) for f in fields(self)}))

@@ -1,0 +1,160 @@
+"""What an attacker may change: a norm, a radius and the range of valid pixels."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from .rng import Rng
+
+Norm = Literal["linf", "l2"]
+
+
+def per_sample(values: Tensor, like: Tensor) -> Tensor:
+    """(B,) values shaped (B, 1, ..., 1), to multiply the batch `like`."""
+    return values.reshape(-1, *[1] * (like.ndim - 1))
+
+
+def distance(norm: Norm, adversarial: Tensor, clean: Tensor) -> Tensor:
+    """(B,) size of the perturbation in float32 (float64 for float64 images), in the unit of the images."""
+    wide = torch.promote_types(clean.dtype, torch.float32)
+    change = (adversarial.to(wide) - clean.to(wide)).flatten(1)
+    size: Tensor = torch.linalg.vector_norm(change, ord=math.inf if norm == "linf" else 2, dim=1)
+    return size
+
+
+@dataclass(frozen=True)
+class ThreatModel:
+    """A ball around each clean image, cut to the range of valid pixels.
+
+    norm: "linf" bounds the change of every single value, "l2" the Euclidean length of a sample's whole change.
+    eps: radius, in the unit of the images (pixels in [0, 1] unless `bounds` says otherwise).
+    bounds: lowest and highest valid value; None for none (only sensible where a published protocol attacks normalised
+        tensors).
+
+    Raises ValueError for a norm other than these, a negative, infinite or NaN eps, an l-inf eps wider than the bounds,
+    and bounds that are not two ascending numbers.
+    """
+
+    norm: Norm = "linf"
+    eps: float = 1 / 255
+    bounds: tuple[float, float] | None = (0.0, 1.0)
+
+    def __post_init__(self) -> None:
+        if self.norm not in get_args(Norm):
+            raise ValueError(f"norm is {self.norm!r}; expected one of: {', '.join(get_args(Norm))}")
+        if not (math.isfinite(self.eps) and self.eps >= 0):
+            raise ValueError(f"eps is {self.eps}; expected a finite number, 0 or more")
+        if self.bounds is None:
+            return
+        low, high = self.bounds
+        if not low < high:
+            raise ValueError(f"bounds are {self.bounds}; expected (lowest, highest) with lowest < highest")
+        if self.norm == "linf" and self.eps > high - low:
+            raise ValueError(
+                f"eps {self.eps:g} is wider than the bounds [{low:g}, {high:g}]: it is in the unit of the images, so 8 "
+                f"grey levels of pixels in [0, 1] are 8/255"
+            )
+
+    def ball(self, clean: Tensor) -> Ball:
+        """The ball around `clean` (B, ...), float32 or float64; made once and projected on at every step."""
+        if self.norm == "l2":
+            return Ball(self, clean)
+        low, high = clean - self.eps, clean + self.eps
+        # clean ± eps may round to just outside; one part in 2^23 of the sum leads back in.
+        ulp = torch.finfo(clean.dtype).eps
+        low.add_(low.abs().mul_(clean - low > self.eps), alpha=ulp)
+        high.sub_(high.abs().mul_(high - clean > self.eps), alpha=ulp)
+        if self.bounds is not None:
+            low.clamp_(min=self.bounds[0])
+            high.clamp_(max=self.bounds[1])
+        return Ball(self, clean, low, high)
+
+    def project(self, adversarial: Tensor, clean: Tensor) -> Tensor:
+        """The points of the ball around `clean` nearest to `adversarial`, both (B, ...), in the dtype of `clean`.
+
+        For l-inf the nearest point exactly; for l2 the ball first and the bounds second, which is inside both.
+        """
+        wide = clean.to(torch.promote_types(clean.dtype, torch.float32))
+        points = adversarial.to(wide.dtype, copy=True)
+        return round_towards(clean, self.ball(wide).project_(points))
+
+    def distance(self, adversarial: Tensor, clean: Tensor) -> Tensor:
+        """(B,) size of the perturbation in this norm, measured in float32 or better."""
+        return distance(self.norm, adversarial, clean)
+
+    def random_start(self, clean: Tensor, rng: Rng, purpose: str) -> Tensor:
+        """Points drawn uniformly from the ball around `clean` (B, ...), then cut to the bounds."""
+        shape = clean.shape[1:]
+        start = clean.clone()
+        if self.norm == "linf":
+            start.add_(rng.uniform(shape, purpose).to(clean).mul_(2).sub_(1), alpha=self.eps)
+        else:
+            direction = unit(rng.normal(shape, f"{purpose}/direction").to(clean))
+            radius = rng.uniform((1,), f"{purpose}/radius").to(clean).flatten() ** (1 / max(1, shape.numel()))
+            start.add_(direction.mul_(per_sample(radius, clean)), alpha=self.eps)
+        return self.project(start, clean)
+
+    def steepest(self, gradient: Tensor) -> Tensor:
+        """The direction of length 1 in this norm that raises the loss most; may overwrite `gradient`.
+
+        A NaN component counts as 0, and a sample whose gradient is 0 does not move.
+        """
+        return gradient.sign_().nan_to_num_(nan=0.0) if self.norm == "linf" else unit(gradient)
+
+
+@dataclass(frozen=True)
+class Ball:
+    """A threat model around given clean images: `low` and `high` hold the box of an l-inf one."""
+
+    threat: ThreatModel
+    clean: Tensor
+    low: Tensor | None = None
+    high: Tensor | None = None
+
+    def project_(self, points: Tensor) -> Tensor:
+        """Moves `points` in place to inside the ball and the bounds, and returns them."""
+        if self.low is not None:
+            return torch.clamp(points, self.low, self.high, out=points)
+        length = distance("l2", points, self.clean)
+        # A hair less than eps, so that the rounded sum stays inside as well.
+        shrink = (self.threat.eps * (1 - 1e-6) / length).nan_to_num_(nan=1.0).clamp_(max=1.0)
+        points.sub_(self.clean).mul_(per_sample(shrink, points)).add_(self.clean)
+        return points if self.threat.bounds is None else points.clamp_(*self.threat.bounds)
+
+    def take(self, index: Tensor) -> Ball:
+        """The ball around the samples `index` only."""
+        if self.low is None or self.high is None:
+            return Ball(self.threat, self.clean[index])
+        return Ball(self.threat, self.clean[index], self.low[index], self.high[index])
+
+
+def unit(gradient: Tensor) -> Tensor:
+    """`gradient` (B, ...) scaled in place to l2 length 1 for each sample; NaN counts as 0, and 0 stays 0."""
+    largest = torch.finfo(gradient.dtype).max
+    gradient.nan_to_num_(nan=0.0, posinf=largest, neginf=-largest)
+    # By the largest component first: squares of very small or very large ones would leave the range of float32.
+    for order in (math.inf, 2):
+        length = torch.linalg.vector_norm(gradient.flatten(1), ord=order, dim=1)
+        gradient.div_(per_sample(length.masked_fill_(length == 0, 1.0), gradient))
+    return gradient
+
+
+def round_towards(clean: Tensor, points: Tensor) -> Tensor:
+    """`points` in the dtype of `clean`; where that is a narrower one, no value lands further from `clean` than it was.
+
+    bfloat16 has 256 values between 1/2 and 1 and below: rounding to the nearest would break a ball of 1/255.
+    """
+    rounded = points.to(clean.dtype)
+    if points.dtype == clean.dtype:
+        return rounded
+    anchor = clean.to(points.dtype)
+    change = points - anchor
+    further = (rounded.to(points.dtype) - anchor).abs() > change.abs()
+    inward = (points - change.sign() * points.abs() * torch.finfo(clean.dtype).eps).to(clean.dtype)
+    crossed = (inward.to(points.dtype) - anchor) * change <= 0
+    return torch.where(further, torch.where(crossed, clean, inward), rounded)
