@@ -1,0 +1,1 @@
+"""What travels with the package: a generated data set (`shapes`) and checkpoints trained on it."""

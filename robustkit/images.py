@@ -1,0 +1,180 @@
+"""The bytes of an image file into 8-bit RGB, and that image into the pixels that a model takes.
+
+Colours are read as timm (and so every published ImageNet number) reads them: Pillow's plain conversion to RGB. That
+drops an alpha channel without compositing, repeats grey three times, and takes the first frame of an animation. Where
+that conversion would go wrong, this module differs on purpose: the EXIF orientation is applied, 16-bit grey is scaled
+instead of clipped, float pixels in [0, 1] are scaled, and a picture that is cut off is refused instead of half grey.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import threading
+import warnings
+import zlib
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image, ImageFile, UnidentifiedImageError
+
+from .errors import BadImageError, DataError
+from .preprocessing import Preprocessing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
+    from torch import Tensor
+
+MAX_PIXELS = 300_000_000  # decodes to 0.9 GB of RGB; Pillow alone would stop at 179 million
+_PILLOW_LIMIT = 80_000_000  # below it, Pillow never objects
+
+_TURNS: dict[object, Image.Transpose] = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+_open_lock = threading.Lock()
+_quiet: list[object] = []  # the warning filter that this module keeps installed
+
+
+def read_image(data: bytes, name: str) -> Image.Image:
+    """Decode one image file to 8-bit RGB, upright.
+
+    data: the whole file. name: what to call it in errors.
+    Raises BadImageError, with the name, for anything that is not one whole image of at most 300 million pixels.
+    Safe to call from many threads. Pillow's own warnings about odd files are silenced from the first call on.
+    """
+    if not data:
+        raise BadImageError(f"{name}: the file is empty (0 bytes); expected an image")
+    _quiet_pillow()
+    try:
+        return _decode(data, name)
+    except BadImageError:
+        raise
+    except UnidentifiedImageError:
+        raise BadImageError(f"{name}: not an image that Pillow knows (starts with {data[:8]!r})") from None
+    except MemoryError:
+        raise BadImageError(f"{name}: too large for this machine's memory") from None
+    except Exception as error:  # Pillow's decoders raise whatever a broken file makes them raise
+        raise BadImageError(f"{name}: broken image: {_one_line(error)}") from None
+
+
+def to_pixels(image: Image.Image, preprocessing: Preprocessing) -> Tensor:
+    """Resize and crop an RGB image as timm's evaluation transform does: (3, H, W) uint8.
+
+    `to_pixels(image, p) / 255`, normalised with the same mean and std, equals timm's tensor bit for bit.
+    """
+    return _transform(preprocessing)(image)
+
+
+@lru_cache(maxsize=32)
+def _transform(p: Preprocessing) -> Callable[[Image.Image], Tensor]:
+    from timm.data.transforms_factory import create_transform
+
+    if p.interpolation not in ("nearest", "bilinear", "bicubic", "lanczos"):
+        raise DataError(f"interpolation {p.interpolation!r}: expected nearest, bilinear, bicubic or lanczos")
+    transform: Callable[[Image.Image], Tensor] = create_transform(
+        input_size=(3, *p.input_size),
+        is_training=False,
+        interpolation=p.interpolation,
+        mean=p.mean,
+        std=p.std,
+        crop_pct=p.crop_pct,
+        crop_mode=p.crop_mode,
+        normalize=False,
+    )
+    return transform
+
+
+def encode_png(pixels: npt.NDArray[np.uint8]) -> bytes:
+    """(H, W, 3) uint8 to an uncompressed PNG whose bytes are the same with every version of every library."""
+    height, width, _ = pixels.shape
+    rows = np.zeros((height, 1 + width * 3), np.uint8)  # each row starts with filter type 0
+    rows[:, 1:] = pixels.reshape(height, -1)
+    raw = rows.tobytes()
+    blocks = [raw[i : i + 65535] for i in range(0, len(raw), 65535)]
+    stored = b"".join(
+        struct.pack("<BHH", i == len(blocks) - 1, len(block), len(block) ^ 0xFFFF) + block
+        for i, block in enumerate(blocks)
+    )
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    body = b"\x78\x01" + stored + struct.pack(">I", zlib.adler32(raw))
+    chunks = ((b"IHDR", header), (b"IDAT", body), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    )
+
+
+def _decode(data: bytes, name: str) -> Image.Image:
+    with _open(data) as image:
+        width, height = image.size
+        if width * height > MAX_PIXELS:
+            raise BadImageError(
+                f"{name}: {width} x {height} pixels; at most {MAX_PIXELS // 1_000_000} million are read; shrink it"
+            )
+        if width * height > _PILLOW_LIMIT:
+            with _open_lock, _NoPillowLimit():  # some decoders ask again
+                image.load()
+        image.load()
+        return _to_rgb(_upright(image), name)
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    try:
+        turn = _TURNS.get(image.getexif().get(0x0112))  # the orientation tag
+    except Exception:  # EXIF that cannot be parsed says nothing about the orientation
+        turn = None
+    return image if turn is None else image.transpose(turn)
+
+
+def _open(data: bytes) -> Image.Image:
+    with _open_lock, _NoPillowLimit():
+        return Image.open(io.BytesIO(data))
+
+
+class _NoPillowLimit:
+    """Pillow's own size limit lifted for a moment, because ours is checked instead. Hold `_open_lock`."""
+
+    def __enter__(self) -> None:
+        self.before = Image.MAX_IMAGE_PIXELS
+        Image.MAX_IMAGE_PIXELS = None
+
+    def __exit__(self, *_: object) -> None:
+        Image.MAX_IMAGE_PIXELS = self.before
+
+
+def _to_rgb(image: Image.Image, name: str) -> Image.Image:
+    if image.mode.startswith("I"):  # I;16, I;16B, I;16L, I
+        values: npt.NDArray[Any] = np.asarray(image)
+        if values.min() < 0 or values.max() > 65535:
+            raise BadImageError(f"{name}: 32-bit integer pixels outside 0 … 65535; save it with 8 or 16 bits")
+        return Image.fromarray((values >> 8).astype(np.uint8)).convert("RGB")  # as Pillow does for 16-bit colour
+    if image.mode == "F":
+        values = np.asarray(image)
+        if not (values.min() >= 0 and values.max() <= 1):  # also true for NaN
+            raise BadImageError(f"{name}: float pixels outside [0, 1]; save it with 8 or 16 bits")
+        return Image.fromarray((values * 255).round().astype(np.uint8)).convert("RGB")
+    return image.convert("RGB")
+
+
+def _quiet_pillow() -> None:
+    """No warnings from Pillow, and never a half-grey picture because some library switched that on.
+
+    `warnings.catch_warnings` is not safe among threads, so one narrow filter stays installed instead.
+    """
+    ImageFile.LOAD_TRUNCATED_IMAGES = False
+    if not _quiet or _quiet[0] not in warnings.filters:
+        warnings.filterwarnings("ignore", module=r"PIL\.")
+        _quiet[:] = warnings.filters[:1]
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
