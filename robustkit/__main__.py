@@ -1,0 +1,5 @@
+"""`python -m robustkit`."""
+
+from .cli import main
+
+main()

@@ -1,0 +1,170 @@
+"""Conditions: what is done to the images before the model sees them, as a canonical text and back.
+
+`clean`, `fgsm(eps=1/255)`, `pgd(eps=1/255,steps=20)`, `spsa(eps=1/255,steps=40,directions=32)`. The text always names
+eps (and the norm unless linf) and the number of steps, and otherwise only what differs from the protocol card, so it
+means the same thing wherever the card's tag stands beside it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import attacks
+
+from .errors import ProtocolError, unknown
+from .protocol import Card, format_number, number
+
+Attack = attacks.FGSM | attacks.PGD | attacks.SPSA
+ATTACKS: dict[str, type[Attack]] = {"fgsm": attacks.FGSM, "pgd": attacks.PGD, "spsa": attacks.SPSA}
+Value = bool | int | float | str | Fraction
+_FORM = re.compile(r"\s*([A-Za-z][\w-]*)\s*(?:\((.*)\))?\s*", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One way to treat the images. `parameters` are all of an attack's, card and options resolved; `text` names it."""
+
+    name: str
+    text: str
+    parameters: tuple[tuple[str, Value], ...] = ()
+
+    @property
+    def eps(self) -> float | None:
+        """The radius that an attack claims, in the units of its card's space; None where nothing is claimed."""
+        eps = dict(self.parameters).get("eps")
+        return None if eps is None else float(eps)
+
+    @property
+    def norm(self) -> str:
+        return str(dict(self.parameters).get("norm", "linf"))
+
+    def attack(self, card: Card) -> Attack | None:
+        """The attack with these parameters under the card's bounds; None for `clean`."""
+        if self.name == "clean":
+            return None
+        fields = dict(self.parameters)
+        eps = float(fields.pop("eps"))
+        norm = fields.pop("norm")
+        bounds = card.bounds
+        if isinstance(fields.get("step_size"), str):
+            fields["step_size"] = float(number(str(fields["step_size"]).removesuffix("*eps"))) * eps
+        try:
+            threat = attacks.ThreatModel(norm=norm, eps=eps, bounds=bounds)  # type: ignore[arg-type]
+            return ATTACKS[self.name](threat, **fields)  # type: ignore[arg-type]
+        except (TypeError, ValueError) as fault:
+            raise ProtocolError(f"condition {self.text}: {fault}") from None
+
+
+CLEAN = Condition("clean", "clean")
+
+
+def parse_condition(text: str, card: Card, *, eps: Fraction | None = None, norm: str | None = None) -> Condition:
+    """The condition that `text` names under a card; `eps` and `norm` replace the card's where the text has none.
+
+    Raises:
+        ProtocolError: unknown attack or parameter, or a value of the wrong kind.
+    """
+    form = _FORM.fullmatch(text)
+    if not form:
+        raise ProtocolError(f"condition {text!r}: expected a name or name(key=value,...), such as pgd(eps=1/255,steps=20)")
+    name, arguments = form[1].lower(), form[2]
+    if name == "clean":
+        if arguments:
+            raise ProtocolError(f"condition {text!r}: clean takes no parameters")
+        return CLEAN
+    if name not in ATTACKS:
+        raise ProtocolError(unknown("attack", name, ATTACKS))
+    default = _defaults(name, card)
+    given = _arguments(name, arguments, default)
+    fallback = default | ({"eps": eps} if eps is not None else {}) | ({"norm": norm} if norm is not None else {})
+    resolved = fallback | given
+    _check_threat(resolved, card)
+    always = {"eps", "steps"}
+    shown = {k: v for k, v in resolved.items() if k in always or (v != default[k] and k != "norm")}
+    if resolved["norm"] != "linf":
+        shown["norm"] = resolved["norm"]
+    inside = ",".join(f"{key}={_show(shown[key])}" for key in default if key in shown)
+    condition = Condition(name, f"{name}({inside})", tuple(resolved.items()))
+    condition.attack(card)  # a value that the attack refuses is refused here, before any work
+    return condition
+
+
+def parse_conditions(
+    text: str, card: Card, *, eps: tuple[Fraction, ...] = (), norm: str | None = None
+) -> tuple[Condition, ...]:
+    """The conditions of a comma-separated list, `clean` first, each once; several eps give one of each."""
+    names = [item for item in re.split(r",(?![^(]*\))", text) if item.strip()]
+    found = [CLEAN]
+    for item in names:
+        for radius in eps or (None,):
+            condition = parse_condition(item, card, eps=radius, norm=norm)
+            if condition not in found:
+                found.append(condition)
+    return tuple(found)
+
+
+def _defaults(name: str, card: Card) -> dict[str, Value]:
+    """All parameters of an attack in the order of its class, with the card's values."""
+    own: dict[str, Value] = {"eps": card.eps, "norm": card.norm}
+    for field in dataclasses.fields(ATTACKS[name]):
+        if field.name not in ("threat", "chunk"):
+            own[field.name] = "0.15*eps" if field.name == "step_size" else field.default
+    for key, value in card.attacks.get(name, {}).items():
+        own[key] = _value(name, key, str(value), own)
+    return own
+
+
+def _arguments(name: str, text: str | None, default: dict[str, Value]) -> dict[str, Value]:
+    given: dict[str, Value] = {}
+    for item in filter(None, map(str.strip, (text or "").split(","))):
+        key, equals, value = (part.strip() for part in item.partition("="))
+        if not equals:
+            raise ProtocolError(f"{name}: {item!r} is not key=value; parameters: {', '.join(default)}")
+        given[key] = _value(name, key, value, default)
+    return given
+
+
+def _value(name: str, key: str, text: str, like: dict[str, Value]) -> Value:
+    """`text` as a value of the kind that parameter `key` takes."""
+    if key not in like:
+        raise ProtocolError(unknown(f"parameter of {name}", key, like))
+    default = like[key]
+    what = f"{name}: {key}"
+    if key == "eps":
+        return number(text, what)
+    if key == "step_size":
+        factor, times, _ = text.partition("*eps")
+        return format_number(number(factor, what)) + times if times else float(number(text, what))
+    if isinstance(default, bool):
+        if text.lower() not in ("true", "false"):
+            raise ProtocolError(f"{what} {text!r}: expected true or false")
+        return text.lower() == "true"
+    if isinstance(default, int):
+        value = number(text, what)
+        if value.denominator != 1:
+            raise ProtocolError(f"{what} {text!r}: expected a whole number")
+        return int(value)
+    return float(number(text, what)) if isinstance(default, float) else text
+
+
+def _check_threat(resolved: dict[str, Any], card: Card) -> None:
+    eps, norm = resolved["eps"], resolved["norm"]
+    if norm not in ("linf", "l2"):
+        raise ProtocolError(unknown("norm", norm, ("linf", "l2")))
+    if eps < 0:
+        raise ProtocolError(f"eps {format_number(eps)}: expected a radius of 0 or more")
+    if norm == "linf" and card.space == "pixels" and eps > 1:
+        raise ProtocolError(
+            f"eps {format_number(eps)}: eps is in pixels of [0, 1], where 1 allows everything; "
+            f"did you mean {format_number(eps)}/255?"
+        )
+
+
+def _show(value: Value) -> str:
+    if isinstance(value, Fraction):
+        return format_number(value)
+    return str(value).lower() if isinstance(value, bool) else repr(value) if isinstance(value, float) else str(value)

@@ -1,0 +1,13 @@
+"""What `robustkit demo` audits: all embedded checkpoints on embedded images, with a small SPSA budget."""
+
+from __future__ import annotations
+
+from typing import Any
+
+DEMO: dict[str, Any] = {
+    "checkpoints": ["zoo:shapes-vit-standard", "zoo:shapes-vit-quest"],
+    "data_dir": "embedded:shapes",
+    "attacks": "fgsm,pgd,spsa(steps=5,directions=32)",
+    "limit": 100,
+    "batch_size": 50,
+}

@@ -1,0 +1,120 @@
+"""run.json: what was asked, of what, with what; and the refusal to mix two different runs in one folder."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import platform
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .condition import Condition
+from .data import Dataset
+from .errors import RunError
+from .models import ModelIdentity
+from .preprocessing import Preprocessing
+from .protocol import Card
+from .records import Run
+from .runner import Settings
+
+_DECIDES = ("sha256", "arch", "attention", "preprocessing", "weights")
+
+
+def describe(identity: ModelIdentity, preprocessing: Preprocessing) -> dict[str, Any]:
+    """A checkpoint as run.json and every record hold it; JSON types only."""
+    described: dict[str, Any] = json.loads(
+        json.dumps(identity.to_dict() | {"preprocessing": asdict(preprocessing)}, default=str)
+    )
+    return described
+
+
+def prepare(
+    run: Run,
+    checkpoints: Sequence[Mapping[str, Any]],
+    dataset: Dataset,
+    card: Card,
+    conditions: Sequence[Condition],
+    settings: Settings,
+    shard_size: int | None,
+) -> list[str]:
+    """Write run.json, or extend the one that an earlier command left; returns lines for the user.
+
+    Raises:
+        RunError: the folder holds records that this command would not have made.
+    """
+    old = run.manifest
+    deciding = {
+        "seed": settings.seed,
+        "protocol": card.tag,
+        "data digest": dataset.digest(),
+        "dtype": str(settings.dtype).removeprefix("torch."),
+        "compile": settings.compile,
+    }
+    lines = []
+    if old:
+        _check_same(old, deciding, checkpoints, run.path)
+        if old["batch_size"] != settings.batch_size:
+            lines.append(
+                f"batch size was {old['batch_size']} before and is {settings.batch_size} now: "
+                f"the same draws, results equal up to float rounding"
+            )
+    names = {known["name"] for known in old.get("checkpoints", [])}
+    texts = dict.fromkeys([*old.get("conditions", []), *(condition.text for condition in conditions)])
+    claims = {c.text: {"norm": c.norm, "eps": c.eps} for c in conditions if c.eps is not None}
+    run.write_manifest(
+        {
+            "robustkit": metadata.version("robustkit-audit"),
+            "command": shlex.join(["robustkit", *sys.argv[1:]]),
+            "started": old.get("started") or datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "seed": settings.seed,
+            "protocol": _protocol(card),
+            "conditions": list(texts),
+            "claims": old.get("claims", {}) | claims,
+            "checkpoints": [*old.get("checkpoints", []), *(c for c in checkpoints if c["name"] not in names)],
+            "data": {
+                "name": dataset.name,
+                "root": dataset.root,
+                "layout": dataset.layout,
+                "n": len(dataset.samples),
+                "classes": len(dataset.class_names),
+                "digest": deciding["data digest"],
+            },
+            "shard_size": old.get("shard_size") or shard_size or max(128, settings.batch_size),
+            "batch_size": settings.batch_size,
+            "device": _device_name(settings.device),
+            "versions": {name: metadata.version(name) for name in ("torch", "timm", "numpy", "pillow", "pyarrow")}
+            | {"python": platform.python_version()},
+            "deciding": deciding,
+            "bad_images": old.get("bad_images", []),
+        }
+    )
+    return lines
+
+
+def _check_same(
+    old: Mapping[str, Any], deciding: Mapping[str, Any], checkpoints: Sequence[Mapping[str, Any]], where: Path
+) -> None:
+    pairs = [(name, old["deciding"].get(name), value) for name, value in deciding.items()]
+    known = {checkpoint["name"]: checkpoint for checkpoint in old["checkpoints"]}
+    for new in checkpoints:
+        before = known.get(new["name"], new)
+        pairs += [(f"{key} of {new['name']}", before.get(key), new.get(key)) for key in _DECIDES]
+    differing = [f"{name} is {there} there and {here} here" for name, there, here in pairs if there != here]
+    if differing:
+        raise RunError(f"{where} holds another run: {'; '.join(differing)}; use another --out, or delete that folder")
+
+
+def _protocol(card: Card) -> dict[str, Any]:
+    kept = ("tag", "name", "version", "digest", "space", "labels", "summary", "source")
+    return {name: getattr(card, name) for name in kept} | {"caveats": list(card.caveats)}
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{device.type} ({platform.machine()})"

@@ -1,0 +1,153 @@
+"""Records into results: value, n, 95 % interval, protocol and flags, for every checkpoint and condition of a run."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .records import SUMMARY_COLUMNS, Run, write_whole
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Floats = NDArray[np.float64]
+EXCEEDS = 1e-6
+"""How far a perturbation may lie outside its eps before the result is flagged: float32 rounding, in pixel units."""
+_Z = 1.959963984540054
+_BINS = 15
+
+
+def wilson(successes: int, n: int) -> tuple[float, float]:
+    """Wilson's 95 % score interval of a proportion (Wilson 1927); (0, 1) where n is 0."""
+    if n == 0:
+        return 0.0, 1.0
+    share = successes / n
+    centre = share + _Z**2 / (2 * n)
+    spread = _Z * math.sqrt(share * (1 - share) / n + _Z**2 / (4 * n**2))
+    scale = 1 + _Z**2 / n
+    low = 0.0 if successes == 0 else (centre - spread) / scale
+    return low, 1.0 if successes == n else (centre + spread) / scale
+
+
+def calibration_error(confidence: Floats, correct: Floats) -> float:
+    """Expected calibration error over 15 bins of equal width (Guo et al. 2017), a fraction."""
+    if not len(confidence):
+        return math.nan
+    bins = np.clip(np.ceil(confidence * _BINS).astype(int) - 1, 0, _BINS - 1)
+    gap = np.bincount(bins, confidence - correct, _BINS)
+    return float(np.abs(gap).sum() / len(confidence))
+
+
+def bootstrap(*statistics: Any, n: int) -> list[tuple[float, float]]:
+    """Percentile 95 % intervals of functions of a resampled index, from one fixed stream, so that they repeat."""
+    generator = np.random.Generator(np.random.PCG64(0))
+    resamples = int(min(1000, max(200, 5_000_000 // max(n, 1))))
+    draws = np.empty((resamples, len(statistics)))
+    for row in draws:
+        index = generator.integers(0, n, n)
+        row[:] = [statistic(index) for statistic in statistics]
+    low, high = np.nanpercentile(draws, [2.5, 97.5], axis=0)
+    return [(float(a), float(b)) for a, b in zip(low, high, strict=True)]
+
+
+def summarise(run: Run) -> list[dict[str, Any]]:
+    """The rows of summary.json, in the order of the run's checkpoints and conditions."""
+    manifest = run.manifest
+    rows = []
+    for checkpoint, condition in run.units():
+        common = {"checkpoint": checkpoint, "condition": condition, "protocol": manifest["protocol"]["tag"]}
+        table = run.table(checkpoint, condition)
+        flags = _flags(table, manifest, condition)
+        for metric, value, n, low, high in _classification(table):
+            row = common | {"metric": metric, "value": value, "n": n, "ci_low": low, "ci_high": high, "flags": flags}
+            rows.append({name: row[name] for name in SUMMARY_COLUMNS})
+    return rows
+
+
+def write_summary(run: Run) -> list[dict[str, Any]]:
+    """Write summary.json and summary.csv from the records; returns the rows."""
+    import csv
+    import io
+
+    rows = summarise(run)
+    finite = [{k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()} for row in rows]
+    text = json.dumps({"results": finite}, indent=1, ensure_ascii=False)
+    write_whole(run.path / "summary.json", (text + "\n").encode())
+    sheet = io.StringIO()
+    writer = csv.DictWriter(sheet, SUMMARY_COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(row | {"flags": "; ".join(row["flags"])} for row in finite)
+    write_whole(run.path / "summary.csv", sheet.getvalue().encode())
+    return rows
+
+
+def bad_images(run: Run) -> list[dict[str, str]]:
+    """Samples that could not be read: id and reason, from the records of every condition."""
+    found = {}
+    for checkpoint, condition in run.units():
+        table = run.table(checkpoint, condition, ["sample_id", "error"])
+        for row in table.filter(table["error"].is_valid()).to_pylist():
+            found[row["sample_id"]] = row["error"]
+    return [{"sample_id": name, "error": found[name]} for name in sorted(found)]
+
+
+def _classification(table: pa.Table) -> list[tuple[str, float, int, float, float]]:
+    read = table.filter(table["error"].is_null())
+    n = len(read)
+    if n == 0:
+        return []
+    correct = _column(read, "correct")
+    confidence = _column(read, "confidence")
+    nll = _column(read, "nll")
+    rows = []
+    for name, column in (("top1", correct), ("top5", _column(read, "top5"))):
+        hits = int(column.sum())
+        rows.append((name, hits / n, n, *wilson(hits, n)))
+    finite = np.isfinite(confidence)
+    sure, right = confidence[finite], correct[finite]
+
+    def resampled_error(index: NDArray[np.int64]) -> float:
+        keep = index[finite[index]]
+        return calibration_error(confidence[keep], correct[keep])
+
+    nll_interval, ece_interval = bootstrap(lambda index: nll[index].mean(), resampled_error, n=n)
+    rows.append(("nll", float(nll.mean()), n, *nll_interval))
+    rows.append(("ece", calibration_error(sure, right), n, *ece_interval))
+    for norm in ("linf", "l2"):
+        largest = float(_column(read, norm).max())
+        if largest > 0:
+            rows.append((f"{norm}_max", largest, n, math.nan, math.nan))
+    return rows
+
+
+def _flags(table: pa.Table, manifest: dict[str, Any], condition: str) -> list[str]:
+    flags = []
+    read = table.filter(table["error"].is_null())
+    claim = manifest.get("claims", {}).get(condition)
+    if claim and len(read):
+        largest = float(_column(read, claim["norm"]).max())
+        measured = f"largest {claim['norm']} perturbation {pixels(largest, claim['norm'])} in pixels"
+        if manifest["protocol"]["space"] != "pixels":
+            flags.append(f"eps {claim['eps']:.4g} is in normalised units: {measured}")
+        if largest > claim["eps"] + EXCEEDS:
+            flags.append(f"exceeds eps: {measured}, claimed {pixels(claim['eps'], claim['norm'])}")
+    broken = int((~np.isfinite(_column(read, "nll"))).sum())
+    if broken:
+        flags.append(f"{broken} of {len(read)} samples have logits that are not finite; counted as wrong")
+    unread = len(table) - len(read)
+    if unread:
+        flags.append(f"{unread} of {len(table)} images could not be read; left out")
+    return flags
+
+
+def pixels(value: float, norm: str) -> str:
+    """A perturbation's size as people say it: `1/255` for linf, `0.5` for l2."""
+    return f"{value * 255:.4g}/255" if norm == "linf" else f"{value:.4g}"
+
+
+def _column(table: pa.Table, name: str) -> Floats:
+    return table[name].to_numpy(zero_copy_only=False).astype(np.float64)

@@ -1,0 +1,241 @@
+"""The audit: checkpoints, a data set and a list of conditions into a run folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .condition import Condition, parse_conditions
+from .data import Dataset, open_dataset
+from .errors import DataError, ModelError, NothingEvaluated, ProtocolError, RobustkitError, unknown
+from .manifest import describe, prepare
+from .models import Classifier, ModelIdentity, load
+from .preprocessing import Preprocessing
+from .protocol import Card, load_card, number
+from .records import Run
+from .report import refresh
+from .runner import Progress, Settings, Subject, pending, run_units
+
+DEFAULT_ATTACKS = "fgsm,pgd"
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class _Silent:
+    def start(self, checkpoint: str, condition: str, samples: int) -> None: ...
+    def advance(self, samples: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One checkpoint with what it will be shown."""
+
+    classifier: Classifier
+    dataset: Dataset
+    preprocessing: Preprocessing
+
+
+def audit(
+    checkpoints: Sequence[str | Path],
+    *,
+    data_dir: str | Path,
+    attacks: str | Iterable[str] = DEFAULT_ATTACKS,
+    out: str | Path | None = None,
+    protocol: str = "standard",
+    eps: str | float | None = None,
+    norm: str | None = None,
+    limit: int | None = None,
+    ids: str | Path | None = None,
+    seed: int = 0,
+    batch_size: int = 64,
+    shard_size: int | None = None,
+    workers: int = 2,
+    device: str = "auto",
+    dtype: str = "float32",
+    compile: bool = False,
+    data: dict[str, Any] | None = None,
+    model: dict[str, Any] | None = None,
+    progress: Progress | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> Run:
+    """Evaluate checkpoints on a data set, clean and under attack, and write records, summary and report.
+
+    A call on a folder that an earlier call left unfinished goes on where that one stopped; on a finished one it
+    computes nothing.
+
+    Args:
+        checkpoints: model specs: a file, `zoo:NAME`, `timm:NAME`, `hf-hub:ORG/NAME`, `local-dir:PATH`.
+        data_dir: a folder, a zip, or `embedded:shapes`.
+        attacks: names or canonical conditions, comma-separated or a list: `fgsm,pgd(steps=30,restarts=3)`.
+        out: the run folder; by default `runs/` and the first checkpoint's name.
+        protocol: a card's name, or the path of one.
+        eps: radius in the units of the card (pixels of [0, 1] for `standard`), several separated by commas.
+        limit, ids: a balanced random part of the samples, or exactly those of a file.
+        shard_size: samples in a unit of work, 128 or the batch size if larger.
+        dtype, compile: how attacks and the clean pass compute; attacks are always scored in float32.
+        data: further arguments of `robustkit.data.open_dataset`. model: of `robustkit.models.load`.
+        progress: told of units and samples as they are done. say: takes a line for the user.
+
+    Raises:
+        RobustkitError: anything that is wrong with the arguments, before a file is written.
+        NothingEvaluated: no sample could be evaluated.
+    """
+    if batch_size < 1 or (shard_size is not None and shard_size < 1) or (limit is not None and limit < 1):
+        raise ProtocolError(f"batch size {batch_size}, shard size {shard_size}, limit {limit}: expected 1 or more")
+    card = load_card(protocol)
+    conditions = parse_conditions(
+        attacks if isinstance(attacks, str) else ",".join(attacks),
+        card,
+        eps=tuple(number(part, "eps") for part in str(eps).split(",")) if eps is not None else (),
+        norm=norm,
+    )
+    settings = Settings(seed, batch_size, workers, pick_device(device), _dtype(dtype), compile)
+    jobs = []
+    for spec in checkpoints:
+        classifier = load(str(spec), **(model or {}))
+        identity = classifier.identity
+        for line in identity.notes:
+            say(f"{identity.name}: {line}")
+        own = labelled_data(data_dir, identity, data or {}, limit=limit, ids=ids, seed=seed)
+        jobs.append(_job(classifier, own, card, say))
+    jobs = _distinct_names(jobs)
+    dataset = _datasets(jobs)
+    for line in dataset.notes:
+        say(line)
+    run = Run(out if out is not None else Path("runs") / jobs[0].classifier.identity.name)
+    described = [describe(job.classifier.identity, job.preprocessing) for job in jobs]
+    for line in prepare(run, described, dataset, card, conditions, settings, shard_size):
+        say(line)
+    _compute(run, jobs, card, conditions, settings, progress or _Silent(), say)
+    return finish(run)
+
+
+def finish(run: Run) -> Run:
+    """Write summary and report from the records.
+
+    Raises:
+        NothingEvaluated: every image was unreadable.
+    """
+    if not refresh(run):
+        bad = run.manifest["bad_images"]
+        why = bad[0]["error"] if bad else "there are no records"
+        raise NothingEvaluated(f"{run.path}: none of the {run.manifest['data']['n']} images was evaluated; the first: {why}")
+    return run
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` is CUDA where there is one.
+
+    Raises:
+        ModelError: the device is not there.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as fault:
+        raise ModelError(f"device {name!r} cannot be used ({str(fault).splitlines()[0]}); use --device auto") from None
+    return device
+
+
+def _dtype(name: str) -> torch.dtype:
+    if name not in _DTYPES:
+        raise ProtocolError(unknown("dtype", name, _DTYPES))
+    return _DTYPES[name]
+
+
+def labelled_data(
+    data_dir: str | Path,
+    identity: ModelIdentity,
+    options: Mapping[str, Any],
+    *,
+    limit: int | None,
+    ids: str | Path | None,
+    seed: int,
+) -> Dataset:
+    """The samples to evaluate a model on, with labels in its order of classes.
+
+    Raises:
+        DataError: the data set is unusable, has no labels, or its labels do not fit the model.
+        NothingEvaluated: no sample is left.
+    """
+    known = {"num_classes": identity.num_classes, "class_names": identity.class_names}
+    dataset = open_dataset(data_dir, **{**known, **options})
+    dataset = dataset.select(limit=limit, ids=None if ids is None else Path(ids), seed=seed)
+    if not dataset.samples:
+        raise NothingEvaluated(f"{dataset.root}: no sample is left to evaluate; loosen --limit or --ids")
+    if any(sample.label < 0 for sample in dataset.samples):
+        raise DataError(f"{dataset.root}: its images have no labels; give class folders or --labels FILE.csv")
+    return dataset
+
+
+def _job(classifier: Classifier, dataset: Dataset, card: Card, say: Callable[[str], None]) -> _Job:
+    preprocessing, line = card.preprocess(classifier.identity.preprocessing)
+    if line:
+        say(f"{classifier.identity.name}: {line}")
+    return _Job(classifier, dataset, preprocessing)
+
+
+def _datasets(jobs: Sequence[_Job]) -> Dataset:
+    """The data set that all jobs share.
+
+    Raises:
+        DataError: the checkpoints read the labels of the same files differently, so their numbers could not be compared.
+    """
+    first = jobs[0]
+    for job in jobs[1:]:
+        if job.dataset.samples != first.dataset.samples or job.dataset.valid_labels != first.dataset.valid_labels:
+            raise DataError(
+                f"{first.classifier.identity.name} and {job.classifier.identity.name} number the classes of "
+                f"{first.dataset.root} differently; audit them in runs of their own"
+            )
+    return first.dataset
+
+
+def _distinct_names(jobs: list[_Job]) -> list[_Job]:
+    """Give a checkpoint that shares its name with an earlier one a number of its own."""
+    seen: dict[str, int] = {}
+    for job in jobs:
+        identity = job.classifier.identity
+        seen[identity.name] = count = seen.get(identity.name, 0) + 1
+        if count > 1:
+            job.classifier.identity = replace(identity, name=f"{identity.name}-{count}")
+    return jobs
+
+
+def _compute(
+    run: Run,
+    jobs: Sequence[_Job],
+    card: Card,
+    conditions: Sequence[Condition],
+    settings: Settings,
+    progress: Progress,
+    say: Callable[[str], None],
+) -> None:
+    run.sweep()
+    manifest = run.manifest
+    shard_size = int(manifest["shard_size"])
+    done = 0
+    for job in jobs:
+        shards = -(-len(job.dataset.samples) // shard_size)
+        todo = pending(run, job.classifier.identity.name, conditions, shards)
+        done += shards * len(conditions) - sum(map(len, todo.values()))
+        if not todo:
+            continue
+        provenance = manifest["deciding"] | {
+            "checkpoint": describe(job.classifier.identity, job.preprocessing),
+            "batch_size": settings.batch_size,
+            "device": manifest["device"],
+            "versions": manifest["versions"],
+        }
+        subject = Subject(job.classifier, card, settings, job.dataset.valid_labels)
+        packed = {b"robustkit": json.dumps(provenance, sort_keys=True, default=str).encode()}
+        run_units(run, subject, job.dataset, job.preprocessing, todo, shard_size, packed, progress)
+        job.classifier.to("cpu")
+    if done:
+        say(f"{done} units of work were there already and were not computed again")

@@ -1,0 +1,156 @@
+"""Protocol cards: all parameters behind a number, as a small versioned data file.
+
+A card says in which space an attack works (pixels, or the normalised tensor of some published code), whose labels it
+attacks, its threat model, and each attack's parameters. Its tag `name@version:digest` stands beside every number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from .errors import ProtocolError, unknown
+from .preprocessing import Preprocessing
+from .toml import parse_toml
+
+_FOLDER = resources.files("robustkit") / "protocols"
+_TOP = {"name", "version", "summary", "source", "caveats", "threat", "scoring", "preprocessing", "attacks"}
+_THREAT = {"space", "labels", "norm", "eps", "bounds"}
+
+
+def number(text: object, what: str = "number") -> Fraction:
+    """A finite number as people write it: `1/255`, `0.5/255`, `0.004`, `2e-3`.
+
+    Raises:
+        ProtocolError: it is none of these.
+    """
+    try:
+        top, *bottom = str(text).split("/")
+        if isinstance(text, bool) or len(bottom) > 1:
+            raise ValueError(text)
+        return Fraction(top.strip()) / (Fraction(bottom[0].strip()) if bottom else 1)
+    except (ValueError, ZeroDivisionError):
+        raise ProtocolError(f"{what} {str(text)!r}: expected a number such as 1/255, 0.5/255 or 0.004") from None
+
+
+def format_number(value: Fraction) -> str:
+    """The shortest exact text that `number` reads back: `0.1`, `1/255`, `0.25/255`."""
+    for unit, suffix in ((1, ""), (255, "/255")):
+        scaled = value * unit
+        if (scaled * 10**6).denominator == 1:
+            return f"{float(scaled):.6f}".rstrip("0").rstrip(".") + suffix
+    return str(value)
+
+
+@dataclass(frozen=True)
+class Card:
+    """A protocol. `attacks` maps an attack's name to its parameters (eps and norm among them where they differ)."""
+
+    name: str
+    version: int
+    summary: str
+    digest: str
+    space: Literal["pixels", "normalised"]
+    labels: Literal["true", "predicted"]
+    norm: str
+    eps: Fraction
+    bounds: tuple[float, float] | None
+    attacks: Mapping[str, Mapping[str, Any]]
+    source: str = ""
+    caveats: tuple[str, ...] = ()
+    score_autocast: bool = False
+    preprocessing: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def tag(self) -> str:
+        """What stands beside every number: `standard@1:1f0c2a9b`."""
+        return f"{self.name}@{self.version}:{self.digest[:8]}"
+
+    def preprocess(self, own: Preprocessing) -> tuple[Preprocessing, str]:
+        """The preprocessing under this card, and a line that says what it changed (empty: nothing)."""
+        rule = dict(self.preprocessing)
+        if not rule:
+            return own, ""
+        size = tuple(rule.pop("input_size"))
+        if size != own.input_size:
+            text = f"{own.input_size[0]}x{own.input_size[1]}"
+            return own, f"card {self.name} has a resize rule for {size[0]}x{size[1]} only; the model's {text} is kept"
+        changed = replace(own, **rule)
+        if changed == own:
+            return own, ""
+        return changed, f"card {self.name}: {changed.crop_mode} crop {changed.crop_pct}, {changed.interpolation}"
+
+
+def card_names() -> list[str]:
+    """The cards that travel with the package."""
+    return sorted(entry.name[:-5] for entry in _FOLDER.iterdir() if entry.name.endswith(".toml"))
+
+
+def load_card(spec: str) -> Card:
+    """A card by its name or from a TOML file of one's own.
+
+    Raises:
+        ProtocolError: no such card, or a field is missing, unknown or of the wrong type.
+    """
+    if spec in card_names():
+        return _card((_FOLDER / f"{spec}.toml").read_text(encoding="utf-8"), spec)
+    path = Path(spec)
+    if path.suffix == ".toml" and path.is_file():
+        return _card(path.read_text(encoding="utf-8", errors="replace"), str(path))
+    raise ProtocolError(unknown("protocol", spec, card_names(), remedy="or give the path of a TOML card"))
+
+
+def _card(text: str, where: str) -> Card:
+    data = parse_toml(text, where, ProtocolError)
+    missing = {"name", "version", "threat", "attacks"} - data.keys()
+    if missing:
+        raise ProtocolError(f"protocol card {where}: missing {', '.join(sorted(missing))}")
+    _known(data, _TOP, where)
+    threat = _table(data, "threat", where)
+    _known(threat, _THREAT, f"{where} [threat]")
+    space, labels = threat.get("space", "pixels"), threat.get("labels", "true")
+    if space not in ("pixels", "normalised") or labels not in ("true", "predicted"):
+        raise ProtocolError(
+            f"protocol card {where}: space {space!r}, labels {labels!r}; expected pixels or normalised, true or predicted"
+        )
+    bounds = threat.get("bounds")
+    if bounds is not None and not (
+        isinstance(bounds, list) and len(bounds) == 2 and all(isinstance(b, (int, float)) for b in bounds)
+    ):
+        raise ProtocolError(f"protocol card {where}: bounds {bounds!r}; expected two numbers such as [0.0, 1.0]")
+    canonical = json.dumps(data, sort_keys=True, separators=(",", ":"))
+    return Card(
+        name=str(data["name"]),
+        version=int(data["version"]),
+        summary=str(data.get("summary", "")),
+        source=str(data.get("source", "")),
+        caveats=tuple(map(str, data.get("caveats", []))),
+        digest=hashlib.sha256(canonical.encode()).hexdigest(),
+        space=cast(Literal["pixels", "normalised"], space),
+        labels=cast(Literal["true", "predicted"], labels),
+        norm=str(threat.get("norm", "linf")),
+        eps=number(threat.get("eps", "1/255"), "eps"),
+        bounds=(float(bounds[0]), float(bounds[1])) if bounds else None,
+        score_autocast=bool(_table(data, "scoring", where).get("autocast", False)),
+        preprocessing=_table(data, "preprocessing", where),
+        attacks={name: _table(data["attacks"], name, where) for name in _table(data, "attacks", where)},
+    )
+
+
+def _table(data: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
+    value = data.get(key, {})
+    if not isinstance(value, dict):
+        raise ProtocolError(f"protocol card {where}: [{key}] is {value!r}; expected a table")
+    return value
+
+
+def _known(table: Mapping[str, Any], known: set[str], where: str) -> None:
+    for key in table:
+        if key not in known:
+            raise ProtocolError(f"protocol card {where}: " + unknown("field", key, known))

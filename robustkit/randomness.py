@@ -1,0 +1,90 @@
+"""Randomness as a function: every draw depends on (seed, sample id, condition, purpose) and on nothing else.
+
+So draws do not change with the batch size, the order of samples, the number of workers or processes, or a resume.
+
+Each sample has a 64-bit key, the BLAKE2b hash of seed, id and condition. Word i of a draw is SplitMix64 (Steele, Lea
+and Flood 2014) of `key ^ hash(purpose)`, advanced i times: integer arithmetic, hence the same words on every device.
+Uniform numbers and signs are exact functions of the words; normal ones may differ by float rounding between devices.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MIX_1 = 0xBF58476D1CE4E5B9
+_MIX_2 = 0x94D049BB133111EB
+
+
+def _signed(word: int) -> int:
+    """A 64-bit word as torch's int64 holds it."""
+    return word - (1 << 64) if word >= 1 << 63 else word
+
+
+def _hash64(*parts: object) -> int:
+    text = "\x1f".join(str(part) for part in parts)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def _shift(word: Tensor, bits: int) -> Tensor:
+    """Logical shift to the right; torch's own keeps the sign."""
+    return (word >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _splitmix64(state: Tensor) -> Tensor:
+    word = (state ^ _shift(state, 30)) * _signed(_MIX_1)
+    word = (word ^ _shift(word, 27)) * _signed(_MIX_2)
+    return word ^ _shift(word, 31)
+
+
+class SampleRng:
+    """Random numbers for a batch of B samples, a function of each sample's key; satisfies `attacks.Rng`.
+
+    keys: (B,) int64, on the device where the numbers are wanted.
+    """
+
+    def __init__(self, keys: Tensor) -> None:
+        self.keys = keys
+
+    @classmethod
+    def of(cls, sample_ids: Sequence[str], *, seed: int, condition: str, device: torch.device | str) -> SampleRng:
+        """The source for these samples under this condition."""
+        keys = [_signed(_hash64(seed, condition, sample_id)) for sample_id in sample_ids]
+        return cls(torch.tensor(keys, dtype=torch.int64, device=device))
+
+    def _words(self, count: int, purpose: str, first: int = 0) -> Tensor:
+        """Words first, ..., first + count - 1 of each sample's stream: (B, count) int64."""
+        counter = torch.arange(first + 1, first + 1 + count, dtype=torch.int64, device=self.keys.device)
+        state = self.keys ^ _signed(_hash64("purpose", purpose))
+        return _splitmix64(_splitmix64(state)[:, None] + counter * _signed(_GOLDEN))
+
+    def uniform(self, shape: Sequence[int], purpose: str) -> Tensor:
+        """(B, *shape) float32 in [0, 1), multiples of 2^-24."""
+        words = self._words(math.prod(shape), purpose)
+        return (_shift(words, 40).float() * 2.0**-24).reshape(-1, *shape)
+
+    def normal(self, shape: Sequence[int], purpose: str) -> Tensor:
+        """(B, *shape) float32, standard normal, by the Box-Muller transform."""
+        words = self._words(math.prod(shape), purpose)
+        radius = (-2.0 * ((_shift(words, 40) + 1).float() * 2.0**-24).log()).sqrt()
+        angle = (_shift(words, 16) & 0xFFFFFF).float() * (2.0 * math.pi * 2.0**-24)
+        return (radius * angle.cos()).reshape(-1, *shape)
+
+    def signs(self, shape: Sequence[int], purpose: str, first: int = 0) -> Tensor:
+        """(B, *shape) float32 of -1 and 1: rows first, first + 1, ... along shape[0] of an endless draw."""
+        rows, *rest = shape
+        size = math.prod(rest)
+        per_row = -(-size // 64)
+        words = self._words(rows * per_row, purpose, first * per_row).reshape(-1, rows, per_row)
+        bit = torch.arange(8, dtype=torch.uint8, device=words.device)
+        bits = (words.view(torch.uint8).unsqueeze(-1) >> bit) & 1
+        return bits.reshape(-1, rows, per_row * 64)[..., :size].float().mul_(2).sub_(1).reshape(-1, *shape)
+
+    def take(self, index: Tensor) -> SampleRng:
+        """The source for the samples `index` of this batch."""
+        return SampleRng(self.keys[index])

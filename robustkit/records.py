@@ -1,0 +1,157 @@
+"""Records: the rows of one unit of work as one Parquet file, written whole or not at all; and the folder they live in.
+
+    run.json                                         what was asked, of what, with what
+    records/<checkpoint>/<condition>/<shard>.parquet one row a sample
+    summary.json, summary.csv, report.html           made from the two above, any time
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .errors import RunError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+SUMMARY_COLUMNS = ("checkpoint", "condition", "metric", "value", "n", "ci_low", "ci_high", "protocol", "flags")
+
+
+def folder_name(text: str) -> str:
+    """A file name for a condition or checkpoint: itself where it can be, else with a digest that keeps it unique."""
+    plain = text.replace("/", "_")
+    safe = re.sub(r"[^\w(),=.+-]", "-", plain, flags=re.ASCII).lstrip(".")[:120]
+    if safe == plain:
+        return safe
+    return f"{safe}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file so that, whatever happens, `path` holds all of it or what it held before.
+
+    Raises:
+        RunError: the folder cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(temporary).chmod(0o644)
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        _sync_folder(path.parent)
+    except OSError as fault:
+        raise RunError(f"cannot write {path}: {fault.strerror or fault}; choose a folder with --out") from None
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+class Run:
+    """A run folder. Nothing here needs a model: `results()` and the report come from the records alone."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    @classmethod
+    def existing(cls, path: str | Path) -> Run:
+        """The run in this folder.
+
+        Raises:
+            RunError: there is none.
+        """
+        run = cls(path)
+        if not run.manifest_path.is_file():
+            raise RunError(f"{run.path} is not a run folder (no run.json); make one with robustkit audit --out {run.path}")
+        return run
+
+    @property
+    def manifest_path(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """What run.json holds; empty before the first unit."""
+        try:
+            data = json.loads(self.manifest_path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as fault:
+            raise RunError(f"{self.manifest_path}: cannot be read ({fault}); restore it or use another --out") from None
+        if not isinstance(data, dict):
+            raise RunError(f"{self.manifest_path}: expected an object; restore it or use another --out")
+        return data
+
+    def write_manifest(self, manifest: Mapping[str, Any]) -> None:
+        write_whole(self.manifest_path, (json.dumps(manifest, indent=2, ensure_ascii=False) + "\n").encode())
+
+    def shard_path(self, checkpoint: str, condition: str, shard: int) -> Path:
+        return self.path / "records" / folder_name(checkpoint) / folder_name(condition) / f"{shard:05d}.parquet"
+
+    def write_shard(self, path: Path, table: pa.Table) -> None:
+        """One unit's rows, as Parquet bytes that depend on the table alone."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        buffer = pa.BufferOutputStream()
+        pq.write_table(table, buffer, compression="zstd")
+        write_whole(path, buffer.getvalue().to_pybytes())
+
+    def sweep(self) -> None:
+        """Remove what a killed process left half-written."""
+        for leftover in self.path.rglob(".*.tmp"):
+            leftover.unlink(missing_ok=True)
+
+    def table(self, checkpoint: str, condition: str, columns: Sequence[str] | None = None) -> pa.Table:
+        """All rows of one checkpoint under one condition, in the order of shards.
+
+        Raises:
+            RunError: there are none, or a file is not readable.
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        paths = sorted(self.shard_path(checkpoint, condition, 0).parent.glob("*.parquet"))
+        if not paths:
+            raise RunError(f"{self.path}: no records of {checkpoint} under {condition}; run the audit again to make them")
+        try:
+            return pa.concat_tables([pq.ParquetFile(path).read(columns=columns) for path in paths])
+        except (OSError, pa.ArrowException) as fault:
+            raise RunError(f"{paths[0].parent}: a record cannot be read ({fault}); delete it and run again") from None
+
+    def units(self) -> Iterator[tuple[str, str]]:
+        """(checkpoint, condition) pairs that have records, in the order of run.json."""
+        manifest = self.manifest
+        for checkpoint in manifest.get("checkpoints", []):
+            for condition in manifest.get("conditions", []):
+                if next(self.shard_path(checkpoint["name"], condition, 0).parent.glob("*.parquet"), None):
+                    yield checkpoint["name"], condition
+
+    def results(self) -> pd.DataFrame:
+        """The rows of summary.json as a DataFrame with the columns of `SUMMARY_COLUMNS`, computed from the records."""
+        import pandas as pd
+
+        from .metrics import summarise
+
+        return pd.DataFrame(summarise(self), columns=list(SUMMARY_COLUMNS))
+

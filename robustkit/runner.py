@@ -1,0 +1,261 @@
+"""Units of work, and running those that have no record yet.
+
+A unit is (checkpoint, condition, shard): a shard is a fixed run of sample ids, so units do not depend on the batch
+size. Images are decoded once a shard, by threads, ahead of the model, and serve all its conditions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+import torch
+from torch import Tensor, nn
+
+from .condition import Condition
+from .data import Dataset, Sample
+from .errors import BadImageError
+from .images import to_pixels
+from .models import Classifier
+from .preprocessing import Preprocessing
+from .protocol import Card
+from .randomness import SampleRng
+from .records import Run
+
+SCHEMA = pa.schema(
+    [
+        ("sample_id", pa.string()),
+        ("label", pa.int32()),
+        ("prediction", pa.int32()),
+        ("correct", pa.bool_()),
+        ("top5", pa.bool_()),
+        ("nll", pa.float32()),
+        ("confidence", pa.float32()),
+        ("linf", pa.float32()),
+        ("l2", pa.float32()),
+        ("broken_by", pa.string()),
+        ("steps", pa.int32()),
+        ("forwards", pa.int32()),
+        ("backwards", pa.int32()),
+        ("error", pa.string()),
+    ]
+)
+"""Columns of a classification record. `error` says why an image could not be read; the others are null then."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to compute; nothing here changes what is computed, but for float rounding."""
+
+    seed: int = 0
+    batch_size: int = 64
+    workers: int = 2
+    device: torch.device = torch.device("cpu")
+    dtype: torch.dtype = torch.float32
+    compile: bool = False
+
+
+class Progress(Protocol):
+    """Who is told how far the run is."""
+
+    def start(self, checkpoint: str, condition: str, samples: int) -> None: ...
+    def advance(self, samples: int) -> None: ...
+
+
+class Lens(nn.Module):
+    """A classifier as an attack under some card sees it: tensors of the card's space in, float32 logits out.
+
+    network: the bare network. normalise: applied first where the space is pixels. valid: the classes that compete.
+    """
+
+    def __init__(self, classifier: Classifier, card: Card, dtype: torch.dtype, valid: Sequence[int] | None) -> None:
+        super().__init__()
+        self.classifier = classifier
+        self.network: Callable[[Tensor], Tensor] = classifier.network
+        self.from_pixels = card.space == "pixels"
+        self.dtype = dtype
+        self.valid = None if valid is None else torch.tensor(valid)
+
+    def forward(self, images: Tensor) -> Tensor:
+        if self.from_pixels:
+            images = self.classifier.normalize(images)
+        if self.dtype is torch.float32:
+            logits = self.network(images).float()
+        else:
+            with torch.autocast(images.device.type, self.dtype):
+                logits = self.network(images).float()
+        return logits if self.valid is None else logits[:, self.valid.to(logits.device)]
+
+
+class Subject:
+    """One checkpoint on its device under one card: turns a batch and a condition into rows."""
+
+    def __init__(self, classifier: Classifier, card: Card, settings: Settings, valid: Sequence[int] | None) -> None:
+        self.classifier = classifier.to(settings.device)
+        self.card = card
+        self.settings = settings
+        self.valid = valid
+        self.is_cnn = classifier.identity.attention == "none"
+        if self.is_cnn:
+            self.classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.exact = Lens(self.classifier, card, torch.float32, valid)
+        self.fast = Lens(self.classifier, card, settings.dtype, valid) if settings.dtype != torch.float32 else self.exact
+        if settings.compile:
+            self.fast.network = torch.compile(classifier.network)
+        autocast = card.score_autocast and settings.device.type == "cuda"
+        self.scorer = Lens(self.classifier, card, torch.float16, valid) if autocast else self.exact
+
+    def evaluate(self, pixels: Tensor, samples: Sequence[Sample], condition: Condition) -> dict[str, list[Any]]:
+        """Rows for (B, 3, H, W) uint8 pixels, a list for each column of `SCHEMA`.
+
+        Attacks run in the settings' dtype; what they return is scored in float32 (or as the card says), so that a
+        break found in low precision counts only when float32 confirms it.
+        """
+        clean = pixels.to(self.settings.device).float().div(255)
+        if self.is_cnn:
+            clean = clean.contiguous(memory_format=torch.channels_last)
+        attack = condition.attack(self.card)
+        if attack is None:
+            with torch.inference_mode():
+                logits = self.fast(clean)
+            return self._rows(logits, samples) | self._distance(torch.zeros_like(clean))
+        ids = [sample.id for sample in samples]
+        rng = SampleRng.of(ids, seed=self.settings.seed, condition=condition.text, device=self.settings.device)
+        inputs = clean if self.card.space == "pixels" else self.classifier.normalize(clean)
+        labels = torch.tensor(self._positions(samples), device=self.settings.device)
+        known = self.card.labels == "true"
+        result = attack.run(self.fast, inputs, labels if known else None, rng=rng)
+        with torch.inference_mode():
+            logits = self.scorer(result.adversarials)
+            delta = (result.adversarials - inputs).float()
+            if self.card.space != "pixels":
+                delta = delta * self.classifier.std
+        rows = self._rows(logits, samples) | self._distance(delta)
+        wrong = [not correct for correct in rows["correct"]]
+        return rows | {
+            "broken_by": [condition.name if broken else None for broken in wrong],
+            "steps": result.steps.tolist(),
+            "forwards": result.forwards.tolist(),
+            "backwards": result.backwards.tolist(),
+        }
+
+    def _positions(self, samples: Sequence[Sample]) -> list[int]:
+        """Labels as indices of the logits that compete."""
+        if self.valid is None:
+            return [sample.label for sample in samples]
+        position = {label: index for index, label in enumerate(self.valid)}
+        return [position[sample.label] for sample in samples]
+
+    def _rows(self, logits: Tensor, samples: Sequence[Sample]) -> dict[str, list[Any]]:
+        logits = logits.float().cpu()
+        log_probability = logits.log_softmax(dim=1)
+        finite = logits.isfinite().all(dim=1).tolist()
+        ranked = logits.topk(min(5, logits.shape[1]), dim=1).indices
+        if self.valid is not None:
+            ranked = torch.tensor(self.valid)[ranked]
+        own = log_probability.gather(1, torch.tensor(self._positions(samples))[:, None])[:, 0]
+        accepted = [sample.valid or (sample.label,) for sample in samples]
+        best = ranked.tolist()
+        return {
+            "sample_id": [sample.id for sample in samples],
+            "label": [sample.label for sample in samples],
+            "prediction": [row[0] if ok else -1 for row, ok in zip(best, finite, strict=True)],
+            "correct": [ok and row[0] in valid for row, ok, valid in zip(best, finite, accepted, strict=True)],
+            "top5": [ok and not set(row).isdisjoint(v) for row, ok, v in zip(best, finite, accepted, strict=True)],
+            "nll": [-value if ok else float("nan") for value, ok in zip(own.tolist(), finite, strict=True)],
+            "confidence": log_probability.amax(dim=1).exp().tolist(),
+        }
+
+    @staticmethod
+    def _distance(delta: Tensor) -> dict[str, list[float]]:
+        flat = delta.flatten(1)
+        return {"linf": flat.abs().amax(dim=1).tolist(), "l2": flat.norm(dim=1).tolist()}
+
+
+class Decoder:
+    """Reads the images of coming shards in threads, in the order of use; at most two shards are held."""
+
+    def __init__(self, dataset: Dataset, preprocessing: Preprocessing, workers: int) -> None:
+        self.dataset = dataset
+        self.preprocessing = preprocessing
+        self.pool = ThreadPoolExecutor(max(workers, 1), thread_name_prefix="robustkit-decode")
+
+    def _pixels(self, sample: Sample) -> Tensor | str:
+        try:
+            return to_pixels(self.dataset.image(sample), self.preprocessing)
+        except BadImageError as fault:
+            return str(fault)
+
+    def shards(self, shards: Iterable[Sequence[Sample]]) -> Iterator[list[tuple[Sample, Future[Tensor | str]]]]:
+        """For each shard its samples with their pixels to come, (3, H, W) uint8, or the reason why there are none."""
+        ahead: list[tuple[Sample, Future[Tensor | str]]] | None = None
+        try:
+            for shard in shards:
+                submitted = [(sample, self.pool.submit(self._pixels, sample)) for sample in shard]
+                if ahead is not None:
+                    yield ahead
+                ahead = submitted
+            if ahead is not None:
+                yield ahead
+        finally:
+            self.pool.shutdown(cancel_futures=True)
+
+
+def pending(run: Run, name: str, conditions: Sequence[Condition], shards: int) -> dict[int, list[Condition]]:
+    """Shards that lack records, with the conditions that they lack."""
+    lacking = {
+        shard: [c for c in conditions if not run.shard_path(name, c.text, shard).is_file()] for shard in range(shards)
+    }
+    return {shard: missing for shard, missing in lacking.items() if missing}
+
+
+def run_units(
+    run: Run,
+    subject: Subject,
+    dataset: Dataset,
+    preprocessing: Preprocessing,
+    todo: dict[int, list[Condition]],
+    shard_size: int,
+    provenance: dict[bytes, bytes],
+    progress: Progress,
+) -> None:
+    """Compute the units of `todo` and write each as it is done."""
+    name = subject.classifier.identity.name
+    schema = SCHEMA.with_metadata(provenance)
+    order = sorted(todo)
+    cuts = [dataset.samples[shard * shard_size : (shard + 1) * shard_size] for shard in order]
+    decoder = Decoder(dataset, preprocessing, subject.settings.workers)
+    for shard, decoding in zip(order, decoder.shards(cuts), strict=True):
+        for condition in todo[shard]:
+            progress.start(name, condition.text, len(decoding))
+            rows = _unit_rows(subject, decoding, condition, progress)
+            table = pa.Table.from_pylist(rows, schema=schema)
+            run.write_shard(run.shard_path(name, condition.text, shard), table)
+
+
+def _unit_rows(
+    subject: Subject,
+    decoding: list[tuple[Sample, Future[Tensor | str]]],
+    condition: Condition,
+    progress: Progress,
+) -> list[dict[str, Any]]:
+    """The rows of one shard under one condition, in the order of its samples, unreadable ones included."""
+    rows: list[dict[str, Any]] = []
+    size = subject.settings.batch_size
+    for start in range(0, len(decoding), size):
+        samples, images = [], []
+        for sample, future in decoding[start : start + size]:
+            decoded = future.result()
+            if isinstance(decoded, str):
+                rows.append({"sample_id": sample.id, "label": sample.label, "error": decoded})
+            else:
+                samples.append(sample)
+                images.append(decoded)
+        if samples:
+            columns = subject.evaluate(torch.stack(images), samples, condition)
+            rows += [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        progress.advance(len(decoding[start : start + size]))
+    return sorted(rows, key=lambda row: str(row["sample_id"]))

@@ -1,0 +1,186 @@
+"""Intervals, calibration, summary rows and flags, from records made by hand."""
+
+import csv
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from scipy.stats import binomtest
+
+from robustkit.errors import RunError
+from robustkit.metrics import bootstrap, calibration_error, summarise, wilson, write_summary
+from robustkit.records import Run, folder_name, write_whole
+from robustkit.report import refresh
+from robustkit.runner import SCHEMA
+
+PGD = "pgd(eps=1/255,steps=20)"
+
+
+def row(sample: int, correct: bool, **changes: Any) -> dict[str, Any]:
+    values = {
+        "sample_id": f"{sample:03d}",
+        "label": 1,
+        "prediction": 1 if correct else 0,
+        "correct": correct,
+        "top5": True,
+        "nll": 0.25,
+        "confidence": 0.8,
+        "linf": 0.0,
+        "l2": 0.0,
+    }
+    return values | changes
+
+
+def make_run(path: Path, rows: dict[str, list[dict[str, Any]]], space: str = "pixels") -> Run:
+    run = Run(path)
+    run.write_manifest(
+        {
+            "checkpoints": [
+                {
+                    "name": "vit <b>&",
+                    "attention": "quest",
+                    "attention_source": "option",
+                    "spec": "vit.pth",
+                    "sha256": "ab",
+                    "arch": "vit",
+                    "preprocessing": {
+                        "input_size": [8, 8],
+                        "mean": [0.5],
+                        "std": [0.5],
+                        "interpolation": "bicubic",
+                        "crop_mode": "center",
+                        "crop_pct": 1.0,
+                    },
+                }
+            ],
+            "conditions": list(rows),
+            "claims": {PGD: {"norm": "linf", "eps": 1 / 255}},
+            "protocol": {
+                "tag": "standard@1:00",
+                "name": "standard",
+                "version": 1,
+                "digest": "00",
+                "space": space,
+                "summary": "s",
+                "source": "",
+                "caveats": [],
+            },
+            "data": {"n": 5, "name": "d", "root": "d", "layout": "folders", "digest": "cd"},
+            "bad_images": [],
+            "seed": 0,
+            "command": "robustkit audit <script>alert(1)</script>",
+            "deciding": {"dtype": "float32"},
+            "batch_size": 2,
+            "device": "cpu",
+            "robustkit": "0",
+            "versions": {},
+        }
+    )
+    for condition, entries in rows.items():
+        for shard, start in enumerate(range(0, len(entries), 2)):
+            table = pa.Table.from_pylist(entries[start : start + 2], schema=SCHEMA)
+            run.write_shard(run.shard_path("vit <b>&", condition, shard), table)
+    return run
+
+
+def test_wilson_equals_scipy() -> None:
+    for hits, n in ((0, 7), (7, 7), (3, 10), (755, 1000)):
+        expected = binomtest(hits, n).proportion_ci(0.95, "wilson")
+        assert wilson(hits, n) == pytest.approx((expected.low, expected.high), abs=1e-9)
+    assert wilson(0, 0) == (0.0, 1.0)
+
+
+def test_calibration_error_by_hand() -> None:
+    confidence = np.array([0.9, 0.95, 0.55, 0.6, 0.05])
+    correct = np.array([1.0, 0.0, 1.0, 1.0, 0.0])
+    # Bins of 1/15: .9 is in (.8667, .9333], .95 in (.9333, 1], .55 and .6 in (.5333, .6], .05 in (0, .0667].
+    expected = (abs(0.9 - 1) + abs(0.95 - 0) + abs(0.55 + 0.6 - 2) + abs(0.05)) / 5
+    assert calibration_error(confidence, correct) == pytest.approx(expected)
+
+
+def test_bootstrap_repeats_and_covers_the_normal_interval() -> None:
+    values = np.random.Generator(np.random.PCG64(3)).normal(2.0, 1.0, 400)
+    (low, high), = bootstrap(lambda index: values[index].mean(), n=400)
+    assert bootstrap(lambda index: values[index].mean(), n=400) == [(low, high)]
+    half = 1.96 * values.std() / 20
+    assert low == pytest.approx(values.mean() - half, abs=0.02)
+    assert high == pytest.approx(values.mean() + half, abs=0.02)
+
+
+def test_summary_of_records_made_by_hand(tmp_path: Path) -> None:
+    clean = [row(0, True), row(1, False, nll=1.25, top5=False), row(2, True)]
+    clean.append({"sample_id": "003", "label": 1, "error": "003: not an image"})
+    run = make_run(tmp_path, {"clean": clean, PGD: [row(i, False, linf=1.2e-2, nll=float("nan")) for i in range(3)]})
+    rows = {(r["condition"], r["metric"]): r for r in summarise(run)}
+    top1 = rows["clean", "top1"]
+    assert (top1["value"], top1["n"], top1["protocol"]) == (2 / 3, 3, "standard@1:00")
+    assert (top1["ci_low"], top1["ci_high"]) == pytest.approx(wilson(2, 3))
+    assert rows["clean", "top5"]["value"] == pytest.approx(2 / 3)
+    assert rows["clean", "nll"]["value"] == pytest.approx((0.25 + 1.25 + 0.25) / 3)
+    assert top1["flags"] == ["1 of 4 images could not be read; left out"]
+    assert ("clean", "linf_max") not in rows
+    assert rows[PGD, "linf_max"]["value"] == pytest.approx(1.2e-2)
+    assert rows[PGD, "top1"]["flags"] == [
+        "exceeds eps: largest linf perturbation 3.06/255 in pixels, claimed 1/255",
+        "3 of 3 samples have logits that are not finite; counted as wrong",
+    ]
+
+
+def test_eps_of_another_space_is_flagged_with_its_size_in_pixels(tmp_path: Path) -> None:
+    run = make_run(tmp_path, {PGD: [row(0, False, linf=0.5 / 255)]}, space="normalised")
+    assert summarise(run)[0]["flags"] == [
+        "eps 0.003922 is in normalised units: largest linf perturbation 0.5/255 in pixels"
+    ]
+
+
+def test_rounding_is_not_an_excess(tmp_path: Path) -> None:
+    run = make_run(tmp_path, {PGD: [row(0, False, linf=1 / 255 + 5e-7)]})
+    assert summarise(run)[0]["flags"] == []
+
+
+def test_files_agree_with_each_other_and_escape_what_they_show(tmp_path: Path) -> None:
+    run = make_run(tmp_path, {"clean": [row(0, True), row(1, False)]})
+    rows = write_summary(run)
+    refresh(run)
+    stored = json.loads((tmp_path / "summary.json").read_text())["results"]
+    with (tmp_path / "summary.csv").open() as file:
+        sheet = list(csv.DictReader(file))
+    assert [r["metric"] for r in stored] == [r["metric"] for r in rows] == [r["metric"] for r in sheet]
+    assert [float(r["value"]) for r in sheet] == pytest.approx([r["value"] for r in rows])
+    assert run.results()["value"].tolist() == pytest.approx([r["value"] for r in rows])
+    page = (tmp_path / "report.html").read_text()
+    assert "<script>" not in page and "<b>" not in page and "vit &lt;b&gt;&amp;" in page
+
+
+def test_a_file_is_whole_or_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "deep" / "file"
+    write_whole(target, b"first")
+    monkeypatch.setattr("os.fsync", lambda handle: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(RunError, match="No space left on device; choose a folder with --out"):
+        write_whole(target, b"second")
+    assert target.read_bytes() == b"first" and [p.name for p in target.parent.iterdir()] == ["file"]
+
+
+def test_folder_names_are_safe_and_distinct() -> None:
+    assert folder_name("pgd(eps=1/255,steps=20)") == "pgd(eps=1_255,steps=20)"
+    names = ["../../etc", "a b", "a-b", "é", "x" * 300, "x" * 301, ".hidden"]
+    made = [folder_name(name) for name in names]
+    assert len(set(made)) == len(names)
+    assert all("/" not in name and not name.startswith(".") and len(name) < 140 and name.isascii() for name in made)
+
+
+def test_an_altered_run_folder_is_explained(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="is not a run folder"):
+        Run.existing(tmp_path)
+    run = make_run(tmp_path, {"clean": [row(0, True)]})
+    run.shard_path("vit <b>&", "clean", 0).write_bytes(b"PAR1 nonsense")
+    with pytest.raises(RunError, match="delete it and run again"):
+        summarise(run)
+    run.manifest_path.write_text("{")
+    with pytest.raises(RunError, match=r"run\.json: cannot be read"):
+        summarise(run)
+    assert math.isnan(calibration_error(np.array([]), np.array([])))

@@ -1,0 +1,148 @@
+"""Protocol cards and canonical conditions."""
+
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+import attacks
+from robustkit.condition import parse_condition, parse_conditions
+from robustkit.errors import ProtocolError
+from robustkit.preprocessing import Preprocessing
+from robustkit.protocol import Card, card_names, format_number, load_card, number
+
+STANDARD = load_card("standard")
+PAPER = load_card("quest-paper")
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "shown"),
+    [
+        ("1/255", Fraction(1, 255), "1/255"),
+        (" 0.25/255 ", Fraction(1, 1020), "0.25/255"),
+        ("8/255", Fraction(8, 255), "8/255"),
+        ("0.1", Fraction(1, 10), "0.1"),
+        ("2e-3", Fraction(1, 500), "0.002"),
+        ("0", Fraction(0), "0"),
+        ("1/3", Fraction(1, 3), "85/255"),
+        ("1/7", Fraction(1, 7), "1/7"),
+    ],
+)
+def test_numbers_as_people_write_them(text: str, value: Fraction, shown: str) -> None:
+    assert number(text) == value
+    assert format_number(value) == shown
+    assert number(shown) == value
+
+
+@pytest.mark.parametrize("text", ["banana", "", "1/0", "nan", "inf", "1/2/3", "0x10", "True/1"])
+def test_what_is_not_a_number_is_named(text: str) -> None:
+    with pytest.raises(ProtocolError) as fault:
+        number(text, "eps")
+    assert str(fault.value) == f"eps {text!r}: expected a number such as 1/255, 0.5/255 or 0.004"
+
+
+def test_canonical_text_holds_eps_steps_and_what_differs_from_the_card() -> None:
+    def text(source: str, **options: object) -> str:
+        return parse_condition(source, STANDARD, **options).text  # type: ignore[arg-type]
+
+    assert text("PGD") == "pgd(eps=1/255,steps=20)"
+    assert text("pgd( steps = 30, restarts=3 ,eps=8/255)") == "pgd(eps=8/255,steps=30,restarts=3)"
+    assert text("pgd(step_size=0.15*eps,restarts=1)") == "pgd(eps=1/255,steps=20)"
+    assert text("pgd(early_stop=true,step_size=0.25*eps)") == "pgd(eps=1/255,steps=20,step_size=0.25*eps,early_stop=true)"
+    assert text("fgsm", eps=Fraction(2, 255), norm="l2") == "fgsm(eps=2/255,norm=l2)"
+    assert text("fgsm(eps=3/255)", eps=Fraction(2, 255)) == "fgsm(eps=3/255)"
+    assert text("clean") == "clean"
+
+
+@pytest.mark.parametrize("card", [STANDARD, PAPER])
+def test_canonical_text_reads_back_as_itself(card: Card) -> None:
+    for source in ("fgsm", "pgd(steps=7,restarts=2)", "spsa(lr=0.003,directions=8)", "pgd(norm=l2,eps=0.5)"):
+        condition = parse_condition(source, card)
+        assert parse_condition(condition.text, card) == condition
+
+
+def test_lists_keep_order_drop_doubles_and_start_clean() -> None:
+    found = parse_conditions("pgd(steps=3,restarts=2),fgsm,fgsm", STANDARD, eps=(Fraction(1, 255), Fraction(2, 255)))
+    assert [c.text for c in found] == [
+        "clean",
+        "pgd(eps=1/255,steps=3,restarts=2)",
+        "pgd(eps=2/255,steps=3,restarts=2)",
+        "fgsm(eps=1/255)",
+        "fgsm(eps=2/255)",
+    ]
+
+
+def test_an_attack_gets_exactly_the_cards_parameters() -> None:
+    threat = attacks.ThreatModel("linf", 1 / 255, (0.0, 1.0))
+    assert parse_condition("pgd", STANDARD).attack(STANDARD) == attacks.PGD(threat, steps=20, step_size=0.15 * (1 / 255))
+    spsa = parse_condition("spsa", STANDARD).attack(STANDARD)
+    assert spsa == attacks.SPSA(threat, steps=40, lr=0.01, delta=0.01, directions=128, loss="margin")
+
+
+def test_the_paper_card_holds_the_published_settings() -> None:
+    assert (PAPER.space, PAPER.labels, PAPER.bounds) == ("normalised", "predicted", None)
+    spsa = parse_condition("spsa", PAPER).attack(PAPER)
+    assert isinstance(spsa, attacks.SPSA)
+    assert (spsa.threat.eps, spsa.gradient_at, spsa.threat.bounds) == (0.1, "doubled-input", None)
+    assert parse_condition("pgd", PAPER).attack(PAPER) == attacks.PGD(
+        attacks.ThreatModel("linf", 1 / 255, None), steps=20, step_size=0.15 * (1 / 255)
+    )
+    changed, _ = PAPER.preprocess(Preprocessing(crop_pct=0.9, interpolation="bilinear"))
+    assert (changed.crop_pct, changed.interpolation) == (0.875, "bicubic")
+    small = Preprocessing(input_size=(32, 32), crop_pct=1.0)
+    kept, line = PAPER.preprocess(small)
+    assert kept == small and "224x224 only" in line
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nope", "unknown attack 'nope'; known: fgsm, pgd, spsa"),
+        ("pdg", "unknown attack 'pdg'; did you mean 'pgd'? known: fgsm, pgd, spsa"),
+        ("pgd(step=3)", "unknown parameter of pgd 'step'; did you mean 'steps'?"),
+        ("pgd(steps=2.5)", "pgd: steps '2.5': expected a whole number"),
+        ("pgd(steps=0)", "steps is 0; expected 1 or more"),
+        ("pgd(3)", "pgd: '3' is not key=value"),
+        ("pgd(early_stop=maybe)", "expected true or false"),
+        ("fgsm(eps=-1/255)", "expected a radius of 0 or more"),
+        ("fgsm(eps=8)", "did you mean 8/255?"),
+        ("fgsm(norm=l7)", "unknown norm 'l7'"),
+        ("clean(eps=1)", "clean takes no parameters"),
+        ("pgd(", "expected a name or name(key=value,...)"),
+    ],
+)
+def test_what_is_not_a_condition_is_explained(text: str, message: str) -> None:
+    with pytest.raises(ProtocolError) as fault:
+        parse_condition(text, STANDARD)
+    assert message in str(fault.value) and "\n" not in str(fault.value)
+
+
+def test_cards_of_ones_own(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('name = "mine"\nversion = 3\n[threat]\neps = "4/255"\nbounds = [0, 1]\n[attacks.pgd]\nsteps = 5\n')
+    card = load_card(str(path))
+    assert card.tag == f"mine@3:{card.digest[:8]}"
+    assert parse_condition("pgd", card).text == "pgd(eps=4/255,steps=5)"
+    path.write_text(path.read_text().replace("steps = 5", "steps = 6"))
+    assert load_card(str(path)).digest != card.digest
+    for text, message in (
+        ("name = ", "not valid TOML"),
+        ('name = "x"', "missing attacks, threat, version"),
+        ('name = "x"\nversion = 1\nthreats = 1\n[threat]\n[attacks]', "unknown field 'threats'; did you mean 'threat'?"),
+        ('name = "x"\nversion = 1\n[threat]\nspace = "rgb"\n[attacks]', "expected pixels or normalised"),
+        ('name = "x"\nversion = 1\n[threat]\nbounds = 3\n[attacks]', "expected two numbers"),
+        ('name = "x"\nversion = 1\n[threat]\n[attacks]\npgd = 3', "expected a table"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ProtocolError) as fault:
+            load_card(str(path))
+        assert message in str(fault.value)
+    with pytest.raises(ProtocolError, match="unknown protocol 'standart'; did you mean 'standard'?"):
+        load_card("standart")
+
+
+def test_every_shipped_card_is_whole() -> None:
+    assert card_names() == ["quest-paper", "standard"]
+    for card in map(load_card, card_names()):
+        assert card.summary and card.source
+        assert {c.name for c in parse_conditions("fgsm,pgd,spsa", card)} == {"clean", "fgsm", "pgd", "spsa"}
