@@ -32,7 +32,7 @@ from .sources import (
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = ["EMBEDDED", "Dataset", "Sample", "open_dataset"]
+__all__ = ["EMBEDDED", "LAYOUTS", "Dataset", "Sample", "open_dataset"]
 
 EMBEDDED = {"embedded:shapes": "test", "embedded:shapes-train": "train"}
 # Best first: what an audit wants of a folder that holds several splits.
@@ -152,7 +152,7 @@ def open_dataset(
 ) -> Dataset:
     """Open a folder, a .zip or 'embedded:shapes' and label its images.
 
-    layout: one of layouts.LAYOUTS or 'cifar10'; None recognises it by the names. split: a sub-folder such as 'val'.
+    layout: one of LAYOUTS; None recognises it by the names. split: a sub-folder such as 'val'.
     labels_csv, real_labels: a table of labels; ReaL's JSON. num_classes, class_names: what the model says of its
     outputs; with them a partial or foreign set of class folders is mapped or refused instead of guessed.
     Raises DataError, one line, for anything that is not clearly a labelled set of images.
@@ -262,6 +262,3 @@ def _blocks(samples: Sequence[Sample], size: int) -> Iterator[list[Sample]]:
     rest = iter(samples)
     while block := list(islice(rest, size)):
         yield block
-
-
-assert "cifar10" not in LAYOUTS  # it is a format of its own, not a way to label listed files

@@ -2,14 +2,6 @@
 
 A wrong label map does not crash, it only gives wrong numbers; so every rule here refuses what it is not sure of, and
 each layout leaves a note that says what was recognised.
-
-    folders       class folders; a label is the folder's place among the class names
-    imagenet      folders named by wnid, any subset; a label is the wnid's place in the model's synset list
-    imagenet-a/-r 200 wnids; the label is the ImageNet-1k index, and only the 200 logits compete
-    imagenet-v2   folders '0' … '999'; the label is the number (their sorted order is not)
-    imagenet-real validation files with the lists of valid labels of ReaL
-    csv           a table of file names and labels
-    unlabelled    every image, label -1
 """
 
 from __future__ import annotations
@@ -24,6 +16,18 @@ from .classes import CIFAR10, SYNSET_FILES, WNID, descriptions, few, synsets, ti
 from .errors import DataError, unknown
 from .label_table import read_table
 
+LAYOUTS = {
+    "folders": "class folders (torchvision's ImageFolder)",
+    "imagenet": "folders named by wnid, any subset of the model's synsets",
+    "imagenet-a": "ImageNet-A: 200 wnids, labels among the 1000 classes, only those 200 logits compete",
+    "imagenet-r": "ImageNet-R: as imagenet-a, with its own 200 wnids",
+    "imagenet-v2": "ImageNet-V2: folders '0' … '999', the number is the label",
+    "imagenet-real": "ImageNet validation files with ReaL's lists of valid labels",
+    "csv": "any images, and a CSV of file names and labels (--labels)",
+    "unlabelled": "any images, without labels",
+    "cifar10": "CIFAR-10's python batch files (cifar-10-batches-py)",
+    "embedded": "ten shapes on photographs that the package makes itself: embedded:shapes, embedded:shapes-train",
+}
 VALIDATION_FILE = re.compile(r"ILSVRC2012_val_(\d{8})")
 
 
@@ -75,9 +79,9 @@ def label(question: Question, layout: str | None = None) -> Labels:
     """Label every image by the named layout, or by the one that the names show. Raises DataError when unsure."""
     if layout is None:
         layout = _recognise(question)
-    if layout not in LAYOUTS:
+    if layout not in RULES:
         raise DataError(unknown("layout", layout, LAYOUTS))
-    labels = LAYOUTS[layout](question)
+    labels = RULES[layout](question)
     if not labels.samples:
         raise DataError(f"{question.where}: no labelled image (layout {layout})")
     count, largest = question.num_classes, max(max(s.label, *(s.valid or (-1,))) for s in labels.samples)
@@ -234,7 +238,7 @@ def _unlabelled(q: Question) -> Labels:
     return Labels("unlabelled", q.class_names or (), samples, None, (f"{len(samples)} images without labels",))
 
 
-LAYOUTS: dict[str, Callable[[Question], Labels]] = {
+RULES: dict[str, Callable[[Question], Labels]] = {
     "folders": _folders,
     "imagenet": _imagenet,
     "imagenet-a": _subset("a"),

@@ -111,7 +111,7 @@ def _background(draw: _Draws) -> Floats:
 
 
 def _outline(draw: _Draws, name: str) -> tuple[tuple[slice, slice], Bools, Floats, Floats]:
-    """A window of the picture, which of its fine points are inside, and their place in the shape's own frame (pixels)."""
+    """A window of the picture, which of its fine points are inside, and where those are in the shape's frame."""
     radius = draw("radius", 40, 96) / 4  # 10 to 24 pixels
     stretch = draw("stretch", 85, 118) / 100
     reach = math.ceil(radius * 1.18) + 1  # so that the whole shape is in the picture
