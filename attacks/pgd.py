@@ -85,7 +85,7 @@ class PGD(Attack):
         if not self.random_start:
             return replace(ascent, points=ascent.points.clone())
         draws = rng.take(ascent.rows)
-        return replace(ascent, points=self.threat.random_start(ascent.points, draws, f"pgd/start/{restart}"))
+        return replace(ascent, points=ascent.ball.random_start(draws, f"pgd/start/{restart}"))
 
     def _climb(self, oracle: Oracle, ascent: _Ascent, ends: Tensor, tally: Tally) -> tuple[Tensor, Tensor]:
         """Writes each sample's last point to its row of `ends`; returns that and which samples (B,) left as broken."""

@@ -7,11 +7,12 @@ names what they are for. A caller that wants reproducible attacks passes one who
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 class Rng(Protocol):
@@ -52,7 +53,17 @@ class TorchRng:
         return torch.randn(self.batch, *shape, device=self.device)
 
     def signs(self, shape: Sequence[int], purpose: str, first: int = 0) -> Tensor:
-        return torch.randint(0, 2, (self.batch, *shape), device=self.device).mul_(2).sub_(1).float()
+        # Eight signs from each random byte: SPSA draws so many that a number for each would show in its time.
+        count = math.prod(shape)
+        draws = torch.randint(0, 256, (self.batch, -(-count // 8)), dtype=torch.uint8, device=self.device)
+        signs = nn.functional.embedding(draws.int(), _signs_of_bytes(self.device))
+        return signs.reshape(self.batch, -1)[:, :count].reshape(self.batch, *shape)
 
     def take(self, index: Tensor) -> TorchRng:
         return TorchRng(len(index), self.device)
+
+
+def _signs_of_bytes(device: torch.device) -> Tensor:
+    """(256, 8) float32: the bits of every byte, 0 as -1."""
+    byte, bit = torch.arange(256, device=device), torch.arange(8, device=device)
+    return ((byte[:, None] >> bit) & 1).float().mul_(2).sub_(1)

@@ -71,7 +71,7 @@ class SPSA(Attack):
             labels = torch.cat([oracle.predict(batch).argmax(dim=1) for batch in batches])
             tally.forwards += 1
         ball = self.threat.ball(clean)
-        points = self.threat.random_start(clean, rng, "spsa/start") if self.random_start else clean.clone()
+        points = ball.random_start(rng, "spsa/start") if self.random_start else clean.clone()
         mean, square = torch.zeros_like(points), torch.zeros_like(points)
         for step in range(1, self.steps + 1):
             centre = points if self.gradient_at == "iterate" else 2 * clean

@@ -13,6 +13,8 @@ from .rng import Rng
 
 Norm = Literal["linf", "l2"]
 
+_SMALL = 4.0  # float32 values up to here are rounded by at most 2.4e-7
+
 
 def per_sample(values: Tensor, like: Tensor) -> Tensor:
     """(B,) values shaped (B, 1, ..., 1), to multiply the batch `like`."""
@@ -65,10 +67,11 @@ class ThreatModel:
         if self.norm == "l2":
             return Ball(self, clean)
         low, high = clean - self.eps, clean + self.eps
-        # clean ± eps may round to just outside; one part in 2^23 of the sum leads back in.
-        ulp = torch.finfo(clean.dtype).eps
-        low.add_(low.abs().mul_(clean - low > self.eps), alpha=ulp)
-        high.sub_(high.abs().mul_(high - clean > self.eps), alpha=ulp)
+        if self.bounds is None or max(abs(bound) for bound in self.bounds) > _SMALL:
+            # clean ± eps of large values may round to well outside; one part in 2^23 of them leads back in.
+            ulp = torch.finfo(clean.dtype).eps
+            low.add_(low.abs().mul_(clean - low > self.eps), alpha=ulp)
+            high.sub_(high.abs().mul_(high - clean > self.eps), alpha=ulp)
         if self.bounds is not None:
             low.clamp_(min=self.bounds[0])
             high.clamp_(max=self.bounds[1])
@@ -89,15 +92,8 @@ class ThreatModel:
 
     def random_start(self, clean: Tensor, rng: Rng, purpose: str) -> Tensor:
         """Points drawn uniformly from the ball around `clean` (B, ...), then cut to the bounds."""
-        shape = clean.shape[1:]
-        start = clean.clone()
-        if self.norm == "linf":
-            start.add_(rng.uniform(shape, purpose).to(clean).mul_(2).sub_(1), alpha=self.eps)
-        else:
-            direction = unit(rng.normal(shape, f"{purpose}/direction").to(clean))
-            radius = rng.uniform((1,), f"{purpose}/radius").to(clean).flatten() ** (1 / max(1, shape.numel()))
-            start.add_(direction.mul_(per_sample(radius, clean)), alpha=self.eps)
-        return self.project(start, clean)
+        wide = clean.to(torch.promote_types(clean.dtype, torch.float32))
+        return round_towards(clean, self.ball(wide).random_start(rng, purpose))
 
     def steepest(self, gradient: Tensor) -> Tensor:
         """The direction of length 1 in this norm that raises the loss most; may overwrite `gradient`.
@@ -125,6 +121,17 @@ class Ball:
         shrink = (self.threat.eps * (1 - 1e-6) / length).nan_to_num_(nan=1.0).clamp_(max=1.0)
         points.sub_(self.clean).mul_(per_sample(shrink, points)).add_(self.clean)
         return points if self.threat.bounds is None else points.clamp_(*self.threat.bounds)
+
+    def random_start(self, rng: Rng, purpose: str) -> Tensor:
+        """Points drawn uniformly from the ball, then cut to the bounds; `rng` names the draws by `purpose`."""
+        shape, start = self.clean.shape[1:], self.clean.clone()
+        if self.threat.norm == "linf":
+            start.add_(rng.uniform(shape, purpose).to(start).mul_(2).sub_(1), alpha=self.threat.eps)
+        else:
+            direction = unit(rng.normal(shape, f"{purpose}/direction").to(start))
+            radius = rng.uniform((1,), f"{purpose}/radius").to(start).flatten() ** (1 / max(1, shape.numel()))
+            start.add_(direction.mul_(per_sample(radius, start)), alpha=self.threat.eps)
+        return self.project_(start)
 
     def take(self, index: Tensor) -> Ball:
         """The ball around the samples `index` only."""
