@@ -28,6 +28,7 @@ __all__ = [
     "FORMULAS",
     "Captured",
     "Formula",
+    "attention_kind",
     "attention_layers",
     "capture",
     "elliptical_metric",
@@ -83,6 +84,15 @@ def get_attention(model: nn.Module) -> str:
     if len(names) > 1:
         raise ModelError(f"blocks differ in attention: {', '.join(names)}; expected one formula for all of a model")
     return names[0]
+
+
+def attention_kind(model: nn.Module) -> str:
+    """The formula's name; 'other' for attention that is none of the formulas, 'none' for a model without attention."""
+    try:
+        return get_attention(model)
+    except ModelError:
+        known = (Attention, FormulaAttention)
+        return "other" if any(_foreign(m) or isinstance(m, known) for m in model.modules()) else "none"
 
 
 def set_attention(model: Model, name: str) -> Model:

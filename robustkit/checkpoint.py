@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,16 @@ def sha256(path: Path) -> str:
     with path.open("rb") as file:
         while piece := file.read(1 << 20):
             digest.update(piece)
+    return digest.hexdigest()
+
+
+def digest_of(tensors: Mapping[str, Tensor]) -> str:
+    """Hex digest of weights that came without a file: names, types, shapes and bytes, in the order of the names."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 
@@ -166,7 +176,7 @@ def load_into(model: nn.Module, checkpoint: Checkpoint, *, allow_partial: bool =
         if names
     ]
     if faults and (not allow_partial or not fits):
-        remedy = "nothing in it fits; check --arch" if not fits else _remedy(wrong, tensors)
+        remedy = "nothing in it fits; check --arch" if not fits else _remedy(missing, unexpected, wrong, tensors)
         raise CheckpointError(
             f"{checkpoint.path}: does not fit {type(model).__name__} ({len(fits)} of {len(own)} tensors fit; "
             f"{'; '.join(faults)}); {remedy}"
@@ -184,16 +194,31 @@ def _aligned(tensors: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[str,
     return tensors
 
 
-def _remedy(wrong: Iterable[str], tensors: Mapping[str, Tensor]) -> str:
-    for name in wrong:
-        if name.endswith("pos_embed"):
-            return (
-                "position embeddings are of another image size: --img-size N builds the model for N pixels and "
-                "resamples them where they differ"
-            )
-        if re.search(r"(^|\.)(head|fc|classifier|linear)[^.]*(\.fc)?\.(weight|bias)$", name):
-            return f"the file has {tensors[name].shape[0]} classes: --num-classes {tensors[name].shape[0]}"
-    return "give the right --arch, or --allow-partial to load what fits"
+_HEAD = re.compile(r"(.*\.)?(head|head_dist|fc|classifier|linear)\.(weight|bias)")
+_SCALE = re.compile(r".*\.(qk_scale|q_scale|k_scale|[qk]_norm\.(weight|bias))")
+
+
+def _remedy(
+    missing: Sequence[str], unexpected: Sequence[str], wrong: Sequence[str], tensors: Mapping[str, Tensor]
+) -> str:
+    """What to do, where all faults have one of a few known causes."""
+    heads = [name for name in wrong if _HEAD.fullmatch(name)]
+    positions = [name for name in wrong if name.endswith("pos_embed")]
+    names = (*missing, *unexpected)
+    if names and not wrong and all(map(_SCALE.fullmatch, names)):
+        return "the weights were trained with another attention formula; check --attention"
+    if names or len(heads) + len(positions) < len(wrong):
+        return "give the right --arch, or --allow-partial to load what fits"
+    remedies = []
+    if heads:
+        remedies.append(
+            f"the file has {tensors[heads[0]].shape[0]} classes: --num-classes {tensors[heads[0]].shape[0]}"
+        )
+    if positions:
+        remedies.append(
+            "its position embeddings are of another image size: --img-size N builds for N and resamples them"
+        )
+    return "; ".join(remedies)
 
 
 def _starred(name: str) -> str:

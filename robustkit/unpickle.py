@@ -68,7 +68,10 @@ def _first_line(error: Exception) -> str:
 
 
 def foreign_globals(path: Path) -> list[str]:
-    """Names of the objects, other than parts of tensors, that a file's pickles refer to, the most dangerous first. Runs nothing."""
+    """Names of the objects, other than parts of tensors, that a file's pickles refer to; the most dangerous first.
+
+    Runs nothing.
+    """
     found: dict[str, None] = {}
     for stream in _pickles(path):
         for name in _globals(stream):

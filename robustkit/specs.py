@@ -1,0 +1,97 @@
+"""Where a model's spec points: a file, with what lies beside it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from .errors import CheckpointError, ModelError, unknown
+
+WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+
+
+@dataclass(frozen=True)
+class Source:
+    """path: the weights. name: for display. metadata: what a config.json beside the weights says."""
+
+    path: Path
+    name: str
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+def find(spec: str) -> Source:
+    """The file behind `zoo:NAME`, `hf-hub:ORG/NAME`, `local-dir:PATH` or a path. Errors name what is there."""
+    kind, _, rest = spec.partition(":")
+    if kind == "zoo":
+        return _embedded(rest)
+    if kind == "local-dir":
+        return _folder(Path(rest), Path(rest).resolve().name)
+    if kind == "hf-hub":
+        return _from_hub(rest)
+    path = Path(spec)
+    return Source(path, path.stem)
+
+
+def embedded() -> dict[str, Path]:
+    """The checkpoints that ship with the package, by name."""
+    folder = Path(str(resources.files("robustkit"))) / "embedded"
+    return {path.stem: path for path in sorted(folder.glob("*.safetensors"))}
+
+
+def _embedded(name: str) -> Source:
+    known = embedded()
+    if name not in known:
+        raise ModelError(unknown("zoo model", name, known) if known else f"no zoo model {name!r}: none are installed")
+    return Source(known[name], name)
+
+
+def _folder(folder: Path, name: str) -> Source:
+    config = folder / "config.json"
+    if not config.is_file():
+        raise CheckpointError(
+            f"{folder}: no config.json in it; expected timm's layout of config.json and model.safetensors"
+        )
+    weights = next((folder / file for file in WEIGHT_FILES if (folder / file).is_file()), None)
+    if weights is None:
+        raise CheckpointError(f"{folder}: no weights beside config.json; expected {' or '.join(WEIGHT_FILES)}")
+    try:
+        content = json.loads(config.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{config}: not JSON ({error}); expected timm's config.json") from error
+    if not isinstance(content, dict) or not isinstance(content.get("architecture"), str):
+        raise CheckpointError(
+            f"{config}: names no timm architecture; expected timm's config.json, or give the weights' path"
+        )
+    return Source(weights, name, _metadata(content))
+
+
+def _metadata(config: dict[str, Any]) -> dict[str, Any]:
+    """timm's config.json by the names of our own metadata; old ones have everything at the top."""
+    inner = config.get("pretrained_cfg")
+    merged = {**config, **(inner if isinstance(inner, dict) else {})}
+    names = {"architecture": "arch", "model_args": "arch_kwargs", "label_names": "class_names"}
+    kept = ("num_classes", "mean", "std", "interpolation", "crop_pct", "crop_mode", "attention")
+    metadata = {names.get(key, key): value for key, value in merged.items() if key in (*names, *kept)}
+    if isinstance(config.get("num_classes"), int):
+        metadata["num_classes"] = config["num_classes"]
+    size = merged.get("input_size")
+    if isinstance(size, list):
+        metadata["input_size"] = size[-2:]
+    return {key: value for key, value in metadata.items() if value is not None}
+
+
+def _from_hub(name: str) -> Source:
+    from huggingface_hub import snapshot_download
+
+    repository, _, revision = name.partition("@")
+    try:
+        folder = snapshot_download(repository, revision=revision or None, allow_patterns=["config.json", *WEIGHT_FILES])
+    except Exception as error:  # the network, the name, the rights: each its own class
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
+        raise ModelError(
+            f"hf-hub:{name} could not be fetched ({reason}); check the name and the network, or give a file with --arch"
+        ) from error
+    return _folder(Path(folder), repository.rsplit("/", 1)[-1])
