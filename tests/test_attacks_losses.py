@@ -1,0 +1,40 @@
+"""Losses by hand, their signs, and what they refuse."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from attacks import LOSSES, SPSA, cross_entropy, dlr, margin
+
+LOGITS = torch.tensor([[4.0, 1.0, 3.0, 0.0], [4.0, 1.0, 3.0, 0.0]])
+LABELS = torch.tensor([0, 1])
+
+
+def test_values_by_hand() -> None:
+    total = math.log(math.exp(4) + math.exp(1) + math.exp(3) + 1)
+    assert cross_entropy(LOGITS, LABELS).tolist() == pytest.approx([total - 4, total - 1])
+    assert margin(LOGITS, LABELS).tolist() == [-1.0, 3.0]
+    # First minus third is 4 - 1.
+    assert dlr(LOGITS, LABELS).tolist() == pytest.approx([-1 / 3, 1.0])
+    torch.testing.assert_close(dlr(7 * LOGITS - 2, LABELS), dlr(LOGITS, LABELS))
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_each_loss_falls_with_the_label_s_logit(name: str) -> None:
+    labels = torch.tensor([0, 3])  # the third's logit moves numerator and denominator of dlr alike
+    logits = LOGITS.clone().requires_grad_()
+    LOSSES[name](logits, labels).sum().backward()
+    assert logits.grad is not None
+    assert (logits.grad[[0, 1], labels] < 0).all()
+
+
+def test_refusals() -> None:
+    with pytest.raises(ValueError, match="dlr loss needs at least 3 classes, the model has 2; use 'ce'"):
+        dlr(LOGITS[:, :2], LABELS)
+    with pytest.raises(ValueError, match="margin loss needs at least 2 classes, the model has 1"):
+        margin(LOGITS[:, :1], LABELS)
+    with pytest.raises(ValueError, match="loss is 'mse'; expected one of: ce, margin, dlr"):
+        SPSA(loss="mse")
