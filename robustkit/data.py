@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .classes import CIFAR10, WNID
+from .classes import CIFAR10, WNID, few
 from .errors import BadImageError, DataError, unknown
 from .images import read_image
 from .layouts import LAYOUTS, Question, Sample, label
@@ -145,8 +145,8 @@ def open_dataset(
     *,
     layout: str | None = None,
     split: str | None = None,
-    labels_csv: Path | None = None,
-    real_labels: Path | None = None,
+    labels_csv: str | Path | None = None,
+    real_labels: str | Path | None = None,
     num_classes: int | None = None,
     class_names: Sequence[str] | None = None,
 ) -> Dataset:
@@ -159,7 +159,7 @@ def open_dataset(
     """
     text = str(spec)
     if text.startswith("embedded:"):
-        return _embedded(text, num_classes)
+        return _embedded(text, num_classes, class_names)
     path = Path(text)
     if not path.exists():
         raise DataError(f"{path}: no such folder or zip file")
@@ -177,8 +177,8 @@ def open_dataset(
         prefix=prefix,
         num_classes=num_classes,
         class_names=tuple(class_names) if class_names else None,
-        labels_csv=labels_csv,
-        real_labels=real_labels,
+        labels_csv=Path(labels_csv) if labels_csv else None,
+        real_labels=Path(real_labels) if real_labels else None,
     )
     labels = label(question, layout)
     source = FolderSource(str(path / prefix)) if path.is_dir() else ZipSource(str(path), prefix)
@@ -229,13 +229,15 @@ def _balanced(samples: Sequence[Sample], limit: int, seed: int) -> list[Sample]:
     return [sample for _, _, sample in turns[:limit]]
 
 
-def _embedded(spec: str, num_classes: int | None) -> Dataset:
+def _embedded(spec: str, num_classes: int | None, class_names: Sequence[str] | None) -> Dataset:
     from .embedded import shapes
 
     if spec not in EMBEDDED:
         raise DataError(unknown("data set", spec, EMBEDDED))
     if num_classes not in (None, len(shapes.CLASSES)):
         raise DataError(f"{spec} has {len(shapes.CLASSES)} classes, but the model has {num_classes}")
+    if class_names and not set(class_names) & set(shapes.CLASSES):
+        raise DataError(f"{spec} shows {few(shapes.CLASSES, 3)}, but the model's classes are {few(class_names, 3)}")
     split = EMBEDDED[spec]
     samples = tuple(Sample(f"{split}/{i:05d}", shapes.label(i)) for i in range(shapes.SIZES[split]))
     note = f"{len(samples)} generated images of {len(shapes.CLASSES)} shapes, with masks and boxes"

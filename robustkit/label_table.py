@@ -114,7 +114,7 @@ def _classes(
     if all(WNID.fullmatch(text) for text in texts):
         wnids = synsets(num_classes)
         return descriptions(wnids), {wnid: place for place, wnid in enumerate(wnids)}
-    names = class_names or (CIFAR10 if set(texts) <= set(CIFAR10) else tuple(texts))
+    names = class_names or (CIFAR10 if num_classes == 10 and set(texts) <= set(CIFAR10) else tuple(texts))
     if num_classes is not None and len(names) != num_classes:
         raise DataError(
             f"{table}: {len(names)} class names ({few(names, 3)}), but the model has {num_classes} classes; "

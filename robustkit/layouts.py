@@ -114,7 +114,7 @@ def _recognise(q: Question) -> str:
 def _folders(q: Question) -> Labels:
     names = q.class_folders
     notes = []
-    known = q.class_names or (CIFAR10 if q.num_classes in (None, 10) and set(names) <= set(CIFAR10) else None)
+    known = q.class_names or (CIFAR10 if q.num_classes == 10 and set(names) <= set(CIFAR10) else None)
     places: dict[str, int] = {}
     if known is not None:
         fold = {name.casefold(): place for place, name in enumerate(known)}
