@@ -69,7 +69,7 @@ def rank_formulas(
     names, left_out = _candidates(model, own)
     shared: dict[int, object] = {id(t): t for t in (*model.parameters(), *model.buffers())}
     other = copy.deepcopy(model, shared).eval()  # its own modules, the same tensors; the model's scales stay its own
-    was_training = model.training
+    was_training, guessing = model.training, math.inf
     found: dict[str, list[Tensor]] = {name: [] for name in names}
     try:
         model.eval()
@@ -77,12 +77,14 @@ def rank_formulas(
             for images, labels in batches() if callable(batches) else batches:
                 for name in names:
                     network = model if name == own else set_attention(other, name)
-                    found[name].append(_fit(network(images), labels))
+                    logits = network(images)
+                    guessing = math.log(logits.shape[1])
+                    found[name].append(_fit(logits, labels))
     finally:
         model.train(was_training)
     if not found[own]:
         raise NothingEvaluated("no image to test the attention formulas on; give --data-dir with labelled images")
-    return _judge({name: torch.cat(parts) for name, parts in found.items()}, declared, left_out)
+    return _judge({name: torch.cat(parts) for name, parts in found.items()}, declared, left_out, guessing)
 
 
 def _candidates(model: nn.Module, own: str) -> tuple[list[str], tuple[str, ...]]:
@@ -103,7 +105,7 @@ def _fit(logits: Tensor, labels: Tensor) -> Tensor:
     return torch.stack((nll.double(), right), dim=1).cpu()
 
 
-def _judge(fits: dict[str, Tensor], declared: str, left_out: tuple[str, ...]) -> Fingerprint:
+def _judge(fits: dict[str, Tensor], declared: str, left_out: tuple[str, ...], guessing: float) -> Fingerprint:
     order = sorted(fits, key=lambda name: float(fits[name][:, 0].mean()))
     best = order[0]
     rows = tuple(
@@ -118,7 +120,13 @@ def _judge(fits: dict[str, Tensor], declared: str, left_out: tuple[str, ...]) ->
     n = len(fits[best])
     rival = next((row for row in rows if row.name == (declared if declared != best else order[1])), None)
     parts = [f"{n} images"]
-    if declared not in fits:
+    if rows[0].nll >= guessing:
+        verdict = "cannot-tell"
+        parts.append(
+            f"under no formula is the model better than guessing (NLL {rows[0].nll:.2f}, guessing {guessing:.2f}); "
+            "check the labels, --mean and --std"
+        )
+    elif declared not in fits:
         verdict = "cannot-tell"
         parts.append(f"{declared} needs parameters that the model does not have; {best} fits best of the others")
     elif rival is None or n < FEWEST or not rival.ci_low > 0:

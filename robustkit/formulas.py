@@ -71,8 +71,11 @@ def _dimension_scale(q: Tensor, k: Tensor, p: Parameters) -> tuple[Tensor, Tenso
 
 
 def _layer_norm(q: Tensor, k: Tensor, p: Parameters) -> tuple[Tensor, Tensor]:
-    def norm(x: Tensor, name: str) -> Tensor:
-        return functional.layer_norm(x, x.shape[-1:], p.get(f"{name}.weight"), p.get(f"{name}.bias"), LAYER_NORM_EPS)
+    def norm(x: Tensor, which: str) -> Tensor:
+        weight, bias = (
+            p[name].to(x.dtype) if (name := f"{which}.{part}") in p else None for part in ("weight", "bias")
+        )
+        return functional.layer_norm(x, x.shape[-1:], weight, bias, LAYER_NORM_EPS)
 
     return norm(q, "q_norm"), norm(k, "k_norm")
 

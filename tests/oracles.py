@@ -115,12 +115,13 @@ def spsa_slowly(
     return (image + change).detach()
 
 
-# --- attention formulas (QUEST: Table 1, Alg. A1, A.5.2; Nielsen 2024) -------------------------------------------------
+# --- attention formulas (QUEST: Table 1, Alg. A1, A.5.2; Nielsen 2024) ------------------------------------------------
 
 
 def slow_metric(v: Tensor, previous_v: Tensor) -> list[float]:
     """The diagonal of M for one sample and head; v, previous_v: (N, d)."""
     tokens, dim = v.shape
+    v, previous_v = v.detach().double(), previous_v.detach().double()
     change = [sum(abs(float(v[n, j]) - float(previous_v[n, j])) for n in range(tokens)) / tokens for j in range(dim)]
     return [c / max(change) if max(change) > 0 else 1.0 for c in change]
 
