@@ -77,7 +77,12 @@ model_options = _group(
 data_options = _group(
     [
         _option("--layout", help="How to read the folder; recognised if left out (robustkit list datasets)."),
-        _option("--labels", "labels_csv", type=click.Path(path_type=Path), help="CSV of file names and labels of a flat folder."),
+        _option(
+            "--labels",
+            "labels_csv",
+            type=click.Path(path_type=Path),
+            help="CSV of file names and labels of a flat folder.",
+        ),
         _option("--real-labels", type=click.Path(path_type=Path), help="ImageNet ReaL's JSON of valid labels."),
         _option("--limit", type=int, help="At most N samples: class-balanced, a function of the seed."),
         _option("--ids", type=click.Path(path_type=Path), help="File with the exact sample ids, one a line."),
@@ -91,6 +96,7 @@ run_options = _group(
         _option("--norm", type=click.Choice(["linf", "l2"]), help="Norm; the card's if left out."),
         _option("--out", type=click.Path(path_type=Path), help="Run folder; runs/<checkpoint> if left out."),
         _option("--batch-size", type=int, default=64, help="Samples in a batch."),
+        _option("--shard-size", type=int, help="Samples in a unit of work; 128, or the batch size if larger."),
         _option("--workers", type=int, default=2, help="Threads that decode images."),
         _option("--device", default="auto", help="auto, cpu, cuda or cuda:N."),
         _option("--dtype", default="float32", help="float32, bfloat16 or float16; attacks are scored in float32."),
@@ -100,7 +106,8 @@ run_options = _group(
     ]
 )
 MODEL_KEYS = (
-    "arch attention num_classes mean std interpolation crop_pct crop_mode img_size use_ema allow_partial".split()
+    *("arch", "attention", "num_classes", "mean", "std", "interpolation", "crop_pct", "crop_mode", "img_size"),
+    *("use_ema", "allow_partial"),
 )
 DATA_KEYS = ("layout", "labels_csv", "real_labels")
 

@@ -11,7 +11,7 @@ import dataclasses
 import re
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, cast
 
 import attacks
 
@@ -70,7 +70,9 @@ def parse_condition(text: str, card: Card, *, eps: Fraction | None = None, norm:
     """
     form = _FORM.fullmatch(text)
     if not form:
-        raise ProtocolError(f"condition {text!r}: expected a name or name(key=value,...), such as pgd(eps=1/255,steps=20)")
+        raise ProtocolError(
+            f"condition {text!r}: expected a name or name(key=value,...), such as pgd(eps=1/255,steps=20)"
+        )
     name, arguments = form[1].lower(), form[2]
     if name == "clean":
         if arguments:
@@ -112,7 +114,7 @@ def _defaults(name: str, card: Card) -> dict[str, Value]:
     own: dict[str, Value] = {"eps": card.eps, "norm": card.norm}
     for field in dataclasses.fields(ATTACKS[name]):
         if field.name not in ("threat", "chunk"):
-            own[field.name] = "0.15*eps" if field.name == "step_size" else field.default
+            own[field.name] = "0.15*eps" if field.name == "step_size" else cast(Value, field.default)
     for key, value in card.attacks.get(name, {}).items():
         own[key] = _value(name, key, str(value), own)
     return own

@@ -83,4 +83,3 @@ def _fgsm() -> Finding:
 
 DRAWS = [0.5364676713943481, 0.9820759892463684]
 """The first two uniform draws of sample 'sample', seed 0, condition 'clean', purpose 'doctor'."""
-

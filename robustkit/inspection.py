@@ -84,7 +84,13 @@ def fingerprint_table(fingerprint: Fingerprint, n: int) -> Any:
     for heading in ("formula", "top-1 %", "NLL", "NLL minus best's [95 %]", ""):
         table.add_column(heading, justify="left" if heading in ("formula", "") else "right")
     for row in fingerprint.rows:
-        marks = [word for word, is_it in (("best", fingerprint.best), ("declared", fingerprint.declared)) if row.name == is_it]
-        interval = "" if row.name == fingerprint.best else f"{row.difference:+.3f} [{row.ci_low:+.3f}, {row.ci_high:+.3f}]"
+        marks = [
+            word
+            for word, is_it in (("best", fingerprint.best), ("declared", fingerprint.declared))
+            if row.name == is_it
+        ]
+        interval = (
+            "" if row.name == fingerprint.best else f"{row.difference:+.3f} [{row.ci_low:+.3f}, {row.ci_high:+.3f}]"
+        )
         table.add_row(row.name, f"{100 * row.top1:.1f}", f"{row.nll:.3f}", interval, ", ".join(marks))
     return table

@@ -20,9 +20,19 @@ def listing(kind: str) -> list[tuple[str, str]]:
 
 
 def _models() -> list[tuple[str, str]]:
-    from .models import zoo_models
+    from safetensors import safe_open
 
-    return [(f"zoo:{name}", text) for name, text in zoo_models()]
+    from .specs import embedded
+
+    rows = []
+    for name, path in embedded().items():
+        with safe_open(path, framework="numpy") as file:
+            said = file.metadata() or {}
+        text = ", ".join(
+            f"{key} {said[key]}" for key in ("attention", "data", "accuracy", "recipe", "license") if key in said
+        )
+        rows.append((f"zoo:{name}", text))
+    return rows
 
 
 def _attacks() -> list[tuple[str, str]]:
@@ -41,7 +51,7 @@ def _attacks() -> list[tuple[str, str]]:
 def _attentions() -> list[tuple[str, str]]:
     from .attention import FORMULAS
 
-    return [(name, (formula.summary or "")) for name, formula in FORMULAS.items()]
+    return [(name, f"{formula.logits} ({formula.source})") for name, formula in FORMULAS.items()]
 
 
 def _protocols() -> list[tuple[str, str]]:
@@ -51,6 +61,7 @@ def _protocols() -> list[tuple[str, str]]:
 
 
 def _datasets() -> list[tuple[str, str]]:
-    from .data import LAYOUTS
+    from .data import EMBEDDED, LAYOUTS
 
-    return list(LAYOUTS.items())
+    rows = [(name, f"the embedded set's {split} split, generated") for name, split in EMBEDDED.items()]
+    return [*rows, *((f"--layout {name}", text) for name, text in LAYOUTS.items() if name != "embedded")]

@@ -50,7 +50,7 @@ def bootstrap(*statistics: Any, n: int) -> list[tuple[float, float]]:
     for row in draws:
         index = generator.integers(0, n, n)
         row[:] = [statistic(index) for statistic in statistics]
-    low, high = np.nanpercentile(draws, [2.5, 97.5], axis=0)
+    low, high = np.percentile(draws, [2.5, 97.5], axis=0)
     return [(float(a), float(b)) for a, b in zip(low, high, strict=True)]
 
 
@@ -74,7 +74,7 @@ def write_summary(run: Run) -> list[dict[str, Any]]:
     import io
 
     rows = summarise(run)
-    finite = [{k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()} for row in rows]
+    finite = [{name: _json_value(value) for name, value in row.items()} for row in rows]
     text = json.dumps({"results": finite}, indent=1, ensure_ascii=False)
     write_whole(run.path / "summary.json", (text + "\n").encode())
     sheet = io.StringIO()
@@ -83,6 +83,10 @@ def write_summary(run: Run) -> list[dict[str, Any]]:
     writer.writerows(row | {"flags": "; ".join(row["flags"])} for row in finite)
     write_whole(run.path / "summary.csv", sheet.getvalue().encode())
     return rows
+
+
+def _json_value(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def bad_images(run: Run) -> list[dict[str, str]]:
@@ -150,4 +154,5 @@ def pixels(value: float, norm: str) -> str:
 
 
 def _column(table: pa.Table, name: str) -> Floats:
-    return table[name].to_numpy(zero_copy_only=False).astype(np.float64)
+    values: Floats = table[name].to_numpy(zero_copy_only=False).astype(np.float64)
+    return values

@@ -12,7 +12,7 @@ import torch
 
 from .condition import Condition, parse_conditions
 from .data import Dataset, open_dataset
-from .errors import DataError, ModelError, NothingEvaluated, ProtocolError, RobustkitError, unknown
+from .errors import DataError, ModelError, NothingEvaluated, ProtocolError, unknown
 from .manifest import describe, prepare
 from .models import Classifier, ModelIdentity, load
 from .preprocessing import Preprocessing
@@ -123,7 +123,9 @@ def finish(run: Run) -> Run:
     if not refresh(run):
         bad = run.manifest["bad_images"]
         why = bad[0]["error"] if bad else "there are no records"
-        raise NothingEvaluated(f"{run.path}: none of the {run.manifest['data']['n']} images was evaluated; the first: {why}")
+        raise NothingEvaluated(
+            f"{run.path}: none of the {run.manifest['data']['n']} images was evaluated; the first: {why}"
+        )
     return run
 
 
@@ -185,7 +187,7 @@ def _datasets(jobs: Sequence[_Job]) -> Dataset:
     """The data set that all jobs share.
 
     Raises:
-        DataError: the checkpoints read the labels of the same files differently, so their numbers could not be compared.
+        DataError: the checkpoints number the classes of the same files differently.
     """
     first = jobs[0]
     for job in jobs[1:]:

@@ -35,7 +35,9 @@ class ConsoleProgress:
         self.bars.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.bars.stop()
         for name, count in self.counted.items():
             self.console.print(f"{name}: {count} samples, {self.seconds[name]:.1f} s", markup=False, highlight=False)

@@ -117,7 +117,8 @@ def _card(text: str, where: str) -> Card:
     space, labels = threat.get("space", "pixels"), threat.get("labels", "true")
     if space not in ("pixels", "normalised") or labels not in ("true", "predicted"):
         raise ProtocolError(
-            f"protocol card {where}: space {space!r}, labels {labels!r}; expected pixels or normalised, true or predicted"
+            f"protocol card {where}: space {space!r}, labels {labels!r}; expected pixels or normalised, and true or "
+            f"predicted"
         )
     bounds = threat.get("bounds")
     if bounds is not None and not (

@@ -1,8 +1,8 @@
 """Records: the rows of one unit of work as one Parquet file, written whole or not at all; and the folder they live in.
 
-    run.json                                         what was asked, of what, with what
-    records/<checkpoint>/<condition>/<shard>.parquet one row a sample
-    summary.json, summary.csv, report.html           made from the two above, any time
+run.json                                         what was asked, of what, with what
+records/<checkpoint>/<condition>/<shard>.parquet one row a sample
+summary.json, summary.csv, report.html           made from the two above, any time
 """
 
 from __future__ import annotations
@@ -82,7 +82,9 @@ class Run:
         """
         run = cls(path)
         if not run.manifest_path.is_file():
-            raise RunError(f"{run.path} is not a run folder (no run.json); make one with robustkit audit --out {run.path}")
+            raise RunError(
+                f"{run.path} is not a run folder (no run.json); make one with robustkit audit --out {run.path}"
+            )
         return run
 
     @property
@@ -94,7 +96,7 @@ class Run:
         """What run.json holds; empty before the first unit."""
         try:
             data = json.loads(self.manifest_path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return {}
         except (OSError, ValueError) as fault:
             raise RunError(f"{self.manifest_path}: cannot be read ({fault}); restore it or use another --out") from None
@@ -133,7 +135,9 @@ class Run:
 
         paths = sorted(self.shard_path(checkpoint, condition, 0).parent.glob("*.parquet"))
         if not paths:
-            raise RunError(f"{self.path}: no records of {checkpoint} under {condition}; run the audit again to make them")
+            raise RunError(
+                f"{self.path}: no records of {checkpoint} under {condition}; run the audit again to make them"
+            )
         try:
             return pa.concat_tables([pq.ParquetFile(path).read(columns=columns) for path in paths])
         except (OSError, pa.ArrowException) as fault:
@@ -154,4 +158,3 @@ class Run:
         from .metrics import summarise
 
         return pd.DataFrame(summarise(self), columns=list(SUMMARY_COLUMNS))
-

@@ -33,7 +33,7 @@ def table_rows(run: Run, results: Sequence[dict[str, Any]]) -> list[tuple[str, .
     for row in results:
         cells.setdefault((row["checkpoint"], row["condition"]), {})[row["metric"]] = row
     claims = run.manifest.get("claims", {})
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for (checkpoint, condition), metric in cells.items():
         top1 = metric["top1"]
         norm = claims.get(condition, {}).get("norm", "linf")
@@ -61,7 +61,9 @@ def terminal_table(run: Run, results: Sequence[dict[str, Any]]) -> Table:
     from rich.text import Text
 
     manifest = run.manifest
-    table = Table(title=f"protocol {manifest['protocol']['tag']}: {manifest['protocol']['summary']}", title_justify="left")
+    table = Table(
+        title=f"protocol {manifest['protocol']['tag']}: {manifest['protocol']['summary']}", title_justify="left"
+    )
     for heading in HEADINGS:
         right = heading not in HEADINGS[:3]
         table.add_column(heading, justify="right" if right else "left", overflow="fold", no_wrap=right)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -53,7 +53,7 @@ class Settings:
     seed: int = 0
     batch_size: int = 64
     workers: int = 2
-    device: torch.device = torch.device("cpu")
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     dtype: torch.dtype = torch.float32
     compile: bool = False
 
@@ -100,9 +100,11 @@ class Subject:
         self.valid = valid
         self.is_cnn = classifier.identity.attention == "none"
         if self.is_cnn:
-            self.classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            self.classifier.to(memory_format=torch.channels_last)
         self.exact = Lens(self.classifier, card, torch.float32, valid)
-        self.fast = Lens(self.classifier, card, settings.dtype, valid) if settings.dtype != torch.float32 else self.exact
+        self.fast = (
+            Lens(self.classifier, card, settings.dtype, valid) if settings.dtype != torch.float32 else self.exact
+        )
         if settings.compile:
             self.fast.network = torch.compile(classifier.network)
         autocast = card.score_autocast and settings.device.type == "cuda"

@@ -104,7 +104,7 @@ def test_calibration_error_by_hand() -> None:
 
 def test_bootstrap_repeats_and_covers_the_normal_interval() -> None:
     values = np.random.Generator(np.random.PCG64(3)).normal(2.0, 1.0, 400)
-    (low, high), = bootstrap(lambda index: values[index].mean(), n=400)
+    ((low, high),) = bootstrap(lambda index: values[index].mean(), n=400)
     assert bootstrap(lambda index: values[index].mean(), n=400) == [(low, high)]
     half = 1.96 * values.std() / 20
     assert low == pytest.approx(values.mean() - half, abs=0.02)

@@ -48,7 +48,9 @@ def test_canonical_text_holds_eps_steps_and_what_differs_from_the_card() -> None
     assert text("PGD") == "pgd(eps=1/255,steps=20)"
     assert text("pgd( steps = 30, restarts=3 ,eps=8/255)") == "pgd(eps=8/255,steps=30,restarts=3)"
     assert text("pgd(step_size=0.15*eps,restarts=1)") == "pgd(eps=1/255,steps=20)"
-    assert text("pgd(early_stop=true,step_size=0.25*eps)") == "pgd(eps=1/255,steps=20,step_size=0.25*eps,early_stop=true)"
+    assert (
+        text("pgd(early_stop=true,step_size=0.25*eps)") == "pgd(eps=1/255,steps=20,step_size=0.25*eps,early_stop=true)"
+    )
     assert text("fgsm", eps=Fraction(2, 255), norm="l2") == "fgsm(eps=2/255,norm=l2)"
     assert text("fgsm(eps=3/255)", eps=Fraction(2, 255)) == "fgsm(eps=3/255)"
     assert text("clean") == "clean"
@@ -74,7 +76,9 @@ def test_lists_keep_order_drop_doubles_and_start_clean() -> None:
 
 def test_an_attack_gets_exactly_the_cards_parameters() -> None:
     threat = attacks.ThreatModel("linf", 1 / 255, (0.0, 1.0))
-    assert parse_condition("pgd", STANDARD).attack(STANDARD) == attacks.PGD(threat, steps=20, step_size=0.15 * (1 / 255))
+    assert parse_condition("pgd", STANDARD).attack(STANDARD) == attacks.PGD(
+        threat, steps=20, step_size=0.15 * (1 / 255)
+    )
     spsa = parse_condition("spsa", STANDARD).attack(STANDARD)
     assert spsa == attacks.SPSA(threat, steps=40, lr=0.01, delta=0.01, directions=128, loss="margin")
 
@@ -128,7 +132,10 @@ def test_cards_of_ones_own(tmp_path: Path) -> None:
     for text, message in (
         ("name = ", "not valid TOML"),
         ('name = "x"', "missing attacks, threat, version"),
-        ('name = "x"\nversion = 1\nthreats = 1\n[threat]\n[attacks]', "unknown field 'threats'; did you mean 'threat'?"),
+        (
+            'name = "x"\nversion = 1\nthreats = 1\n[threat]\n[attacks]',
+            "unknown field 'threats'; did you mean 'threat'?",
+        ),
         ('name = "x"\nversion = 1\n[threat]\nspace = "rgb"\n[attacks]', "expected pixels or normalised"),
         ('name = "x"\nversion = 1\n[threat]\nbounds = 3\n[attacks]', "expected two numbers"),
         ('name = "x"\nversion = 1\n[threat]\n[attacks]\npgd = 3', "expected a table"),
@@ -137,7 +144,7 @@ def test_cards_of_ones_own(tmp_path: Path) -> None:
         with pytest.raises(ProtocolError) as fault:
             load_card(str(path))
         assert message in str(fault.value)
-    with pytest.raises(ProtocolError, match="unknown protocol 'standart'; did you mean 'standard'?"):
+    with pytest.raises(ProtocolError, match=r"unknown protocol 'standart'; did you mean 'standard'\?"):
         load_card("standart")
 
 

@@ -106,13 +106,15 @@ def _background(draw: _Draws) -> Floats:
     left = draw("left", 0, photo.shape[1] - side)
     crop = photo[top : top + side, left : left + side].astype(np.int64)
     mean = crop.reshape(SIDE, shrink, SIDE, shrink, 3).sum(axis=(1, 3)) // (shrink * shrink)
-    flipped: Floats = (mean[:, ::-1] if draw("flip", 0, 1) else mean).astype(np.float64)
-    return flipped
+    flipped = mean[:, ::-1] if draw("flip", 0, 1) else mean
+    middle = flipped.sum(axis=(0, 1)) // (SIDE * SIDE)
+    softened: Floats = (middle + (flipped - middle) * 3 // 4).astype(np.float64)  # so that shapes stand out
+    return softened
 
 
 def _outline(draw: _Draws, name: str) -> tuple[tuple[slice, slice], Bools, Floats, Floats]:
     """A window of the picture, which of its fine points are inside, and where those are in the shape's frame."""
-    radius = draw("radius", 40, 96) / 4  # 10 to 24 pixels
+    radius = draw("radius", 48, 96) / 4  # 12 to 24 pixels
     stretch = draw("stretch", 85, 118) / 100
     reach = math.ceil(radius * 1.18) + 1  # so that the whole shape is in the picture
     x0 = draw("x", 4 * reach, 4 * (SIDE - reach) - 4) / 4
@@ -128,11 +130,11 @@ def _outline(draw: _Draws, name: str) -> tuple[tuple[slice, slice], Bools, Float
 
 
 def _colours(draw: _Draws, background: Floats) -> tuple[Floats, Floats]:
-    """Two related colours; the first is the one, of three drawn, that is farthest from the mean background."""
+    """Two related colours; the first is the one, of four drawn, that is farthest from the mean background."""
     mean = background.sum(axis=(0, 1)) // (SIDE * SIDE)
-    drawn = [np.array([draw(f"colour {i}{c}", 0, 255) for c in "rgb"], np.float64) for i in range(3)]
+    drawn = [np.array([draw(f"colour {i}{c}", 0, 255) for c in "rgb"], np.float64) for i in range(4)]
     first = max(drawn, key=lambda colour: float(np.abs(colour - mean).sum()))
-    step = draw("contrast", 40, 110)
+    step = draw("contrast", 30, 80)
     second = np.where(first < 128, first + step, first - step)
     return first, second
 

@@ -1,0 +1,322 @@
+"""The audit as its users run it: a tiny model of one's own, a folder of images, the command line."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import robustkit
+from robustkit.errors import RunError
+from robustkit.records import Run
+
+FACTORY = """
+import torch
+from torch import nn
+
+def build(num_classes=3):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.GELU(), nn.Flatten(), nn.Linear(4 * 8 * 8, 3))
+    net.default_cfg = {"mean": (0.5, 0.4, 0.3), "std": (0.25, 0.2, 0.5), "input_size": (3, 8, 8), "crop_pct": 1.0}
+    return net
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a factory, its weights and 30 images of three classes."""
+    root = tmp_path_factory.mktemp("place")
+    (root / "net.py").write_text(FACTORY)
+    scope: dict[str, Any] = {}
+    exec(FACTORY, scope)
+    torch.save(scope["build"]().state_dict(), root / "net.pth")
+    pixels = np.random.Generator(np.random.PCG64(0)).integers(0, 256, (30, 8, 8, 3), dtype=np.uint8)
+    for index, image in enumerate(pixels):
+        folder = root / "images" / "abc"[index % 3]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(folder / f"{index:02d}.png")
+    return root
+
+
+def command(place: Path, out: Path, *extra: str) -> list[str]:
+    return [
+        *(sys.executable, "-m", "robustkit", "audit", str(place / "net.pth"), "--arch", f"{place / 'net.py'}:build"),
+        *("--data-dir", str(place / "images"), "--num-classes", "3", "--out", str(out), "--device", "cpu", *extra),
+    ]
+
+
+def audit(place: Path, out: Path, **options: Any) -> Run:
+    arguments = {"attacks": "fgsm,pgd(steps=3),spsa(steps=2,directions=4)", "eps": "8/255", "shard_size": 8} | options
+    model = {"arch": f"{place / 'net.py'}:build", "num_classes": 3}
+    data_dir = arguments.pop("data_dir", place / "images")
+    return robustkit.audit([place / "net.pth"], data_dir=data_dir, out=out, device="cpu", model=model, **arguments)
+
+
+def files(run: Path) -> dict[str, bytes]:
+    records = {str(p.relative_to(run)): p.read_bytes() for p in sorted(run.rglob("*.parquet"))}
+    return records | {name: (run / name).read_bytes() for name in ("summary.json", "summary.csv")}
+
+
+def test_records_hold_what_a_plain_loop_computes(place: Path, tmp_path: Path) -> None:
+    run = audit(place, tmp_path / "run", attacks="fgsm", limit=12)
+    scope: dict[str, Any] = {}
+    exec(FACTORY, scope)
+    net = scope["build"]()
+    mean, std = (torch.tensor(net.default_cfg[key]).view(3, 1, 1) for key in ("mean", "std"))
+    name = run.manifest["checkpoints"][0]["name"]
+    clean = run.table(name, "clean").to_pylist()
+    attacked = run.table(name, "fgsm(eps=8/255)").to_pylist()
+    assert [row["sample_id"] for row in clean] == sorted(row["sample_id"] for row in clean) and len(clean) == 12
+    for before, after in zip(clean, attacked, strict=True):
+        pixels = np.asarray(Image.open(place / "images" / before["sample_id"]))
+        x = torch.from_numpy(pixels.copy()).permute(2, 0, 1).float().div(255).requires_grad_()
+        label = torch.tensor(["abc".index(before["sample_id"][0])])
+        loss = torch.nn.functional.cross_entropy(net(((x - mean) / std)[None]), label)
+        (gradient,) = torch.autograd.grad(loss, x)
+        adversarial = (x + 8 / 255 * gradient.sign()).clamp(0, 1).detach()
+        logits = net(((adversarial - mean) / std)[None])
+        assert before["label"] == label.item()
+        assert before["nll"] == pytest.approx(loss.item(), abs=1e-5) and before["linf"] == 0
+        assert after["nll"] == pytest.approx(torch.nn.functional.cross_entropy(logits, label).item(), abs=1e-4)
+        assert after["prediction"] == logits.argmax().item() and after["correct"] == (logits.argmax() == label).item()
+        assert after["linf"] == pytest.approx(8 / 255, abs=1e-6)
+        assert after["l2"] == pytest.approx((adversarial - x).norm().item(), abs=1e-5)
+        assert (after["forwards"], after["backwards"], after["steps"]) == (1, 1, 1)
+
+
+class Count:
+    """A progress that counts the units it is told of."""
+
+    def __init__(self) -> None:
+        self.units: list[tuple[str, int]] = []
+
+    def start(self, checkpoint: str, condition: str, samples: int) -> None:
+        self.units.append((condition, samples))
+
+    def advance(self, samples: int) -> None: ...
+
+
+def test_the_same_command_computes_once_and_the_same_bytes(place: Path, tmp_path: Path) -> None:
+    first, again, other = Count(), Count(), Count()
+    audit(place, tmp_path / "a", progress=first)
+    before = files(tmp_path / "a")
+    said: list[str] = []
+    audit(place, tmp_path / "a", progress=again, say=said.append)
+    assert len(first.units) == 16 and again.units == [] and "16 units of work were there already" in " ".join(said)
+    assert files(tmp_path / "a") == before
+    audit(place, tmp_path / "b", progress=other)
+    assert files(tmp_path / "b") == before and other.units == first.units
+
+
+def test_batch_size_and_shards_change_nothing_but_rounding(place: Path, tmp_path: Path) -> None:
+    runs = [
+        audit(place, tmp_path / "a"),
+        audit(place, tmp_path / "b", batch_size=5, shard_size=30),
+        audit(place, tmp_path / "c", batch_size=1, workers=4),
+    ]
+    name = runs[0].manifest["checkpoints"][0]["name"]
+    for condition in runs[0].manifest["conditions"]:
+        first, *others = (run.table(name, condition).to_pandas() for run in runs)
+        for other in others:
+            assert (first["sample_id"] == other["sample_id"]).all()
+            assert (first["prediction"] == other["prediction"]).all()
+            for column in ("nll", "linf", "l2", "confidence"):
+                assert np.allclose(first[column], other[column], atol=1e-3), (condition, column)
+
+
+def test_a_run_grows_by_conditions_and_checkpoints_and_refuses_to_mix(place: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    audit(place, out, attacks="fgsm")
+    count = Count()
+    run = audit(place, out, attacks="pgd(steps=2)", progress=count)
+    assert {condition for condition, _ in count.units} == {"pgd(eps=8/255,steps=2)"}
+    assert run.manifest["conditions"] == ["clean", "fgsm(eps=8/255)", "pgd(eps=8/255,steps=2)"]
+    before = files(out)
+    for change, named in (
+        ({"seed": 1}, "seed is 0 there and 1 here"),
+        ({"protocol": "quest-paper", "eps": None}, "protocol is standard@1:"),
+        ({"limit": 5}, "data digest is "),
+        ({"dtype": "bfloat16"}, "dtype is float32 there and bfloat16 here"),
+    ):
+        with pytest.raises(RunError) as fault:
+            audit(place, out, **({"attacks": "fgsm"} | change))
+        assert named in str(fault.value) and "use another --out" in str(fault.value)
+    shutil.copytree(place, tmp_path / "copy")
+    weights = torch.load(tmp_path / "copy" / "net.pth", weights_only=True)
+    torch.save({key: value + 0.01 for key, value in weights.items()}, tmp_path / "copy" / "net.pth")
+    with pytest.raises(RunError, match="sha256 of net is"):
+        audit(tmp_path / "copy", out, data_dir=place / "images", attacks="fgsm")
+    assert files(out) == before
+
+
+def test_the_paper_protocol_says_what_its_eps_was_in_pixels(place: Path, tmp_path: Path) -> None:
+    run = audit(place, tmp_path / "run", attacks="fgsm", protocol="quest-paper", eps=None)
+    rows = {row["condition"]: row for row in run.results().to_dict("records") if row["metric"] == "linf_max"}
+    row = rows["fgsm(eps=1/255)"]
+    assert row["value"] == pytest.approx(0.5 / 255, rel=1e-3)  # the largest std of the three channels is 0.5
+    assert row["flags"] == ["eps 0.003922 is in normalised units: largest linf perturbation 0.5/255 in pixels"]
+    assert row["protocol"].startswith("quest-paper@1:")
+    attacked = run.table(run.manifest["checkpoints"][0]["name"], "fgsm(eps=1/255)").to_pandas()
+    size = 1 / 255 * np.sqrt(64 * (0.25**2 + 0.2**2 + 0.5**2))
+    assert np.allclose(attacked["l2"], size, rtol=1e-3)  # nothing is clipped
+
+
+def test_low_precision_is_scored_in_float32(place: Path, tmp_path: Path) -> None:
+    exact = audit(place, tmp_path / "a", attacks="fgsm")
+    rough = audit(place, tmp_path / "b", attacks="fgsm", dtype="bfloat16")
+    name = exact.manifest["checkpoints"][0]["name"]
+    a, b = (run.table(name, "clean").to_pandas() for run in (exact, rough))
+    assert 0 < np.abs(a["nll"] - b["nll"]).max() < 0.1
+    a, b = (run.table(name, "fgsm(eps=8/255)").to_pandas() for run in (exact, rough))
+    same = np.abs(a["l2"] - b["l2"]) < 1e-7
+    assert same.mean() > 0.1 and np.abs(a["nll"] - b["nll"])[same].max() < 5e-2
+    assert rough.manifest["deciding"]["dtype"] == "bfloat16"
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.slow)])
+def test_killed_at_random_moments_the_same_command_finishes_it(place: Path, tmp_path: Path, kills: int) -> None:
+    extra = ("--attacks", "fgsm,pgd,spsa(steps=4,directions=16)", "--batch-size", "3", "--shard-size", "4")
+    reference = audit(place, tmp_path / "reference", attacks=extra[1], eps=None, batch_size=3, shard_size=4)
+    line = command(place, tmp_path / "run", *extra)
+    dice = random.Random(0)
+    killed = 0
+    for _ in range(kills):
+        process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "run" / "run.json").exists() and time.monotonic() < deadline and process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(dice.uniform(0, 1.5))
+        process.send_signal(signal.SIGKILL)
+        killed += process.wait() == -signal.SIGKILL
+    assert killed > 0
+    subprocess.run(line, check=True, capture_output=True)
+    assert files(tmp_path / "run") == files(reference.path)
+    assert not list((tmp_path / "run").rglob("*.tmp"))
+
+
+def run_cli(line: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(line, capture_output=True, text=True, env=os.environ | environment, check=False)
+
+
+def test_a_broken_image_is_counted_named_and_decides_the_exit_status(place: Path, tmp_path: Path) -> None:
+    shutil.copytree(place, tmp_path / "place")
+    broken = tmp_path / "place" / "images" / "a" / "00.png"
+    broken.write_bytes(broken.read_bytes()[:60])
+    line = command(tmp_path / "place", tmp_path / "run", "--attacks", "fgsm")
+    done = run_cli(line)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith(
+        "error: 1 of 30 images could not be read and were left out, the first:"
+    )
+    assert "a/00.png" in done.stderr.splitlines()[-1] and "--skip-bad" in done.stderr
+    manifest = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert [bad["sample_id"] for bad in manifest["bad_images"]] == ["a/00.png"]
+    results = json.loads((tmp_path / "run" / "summary.json").read_text())["results"]
+    assert {row["n"] for row in results} == {29}
+    assert all(row["flags"] == ["1 of 30 images could not be read; left out"] for row in results)
+    assert run_cli([*line, "--skip-bad"]).returncode == 0
+
+
+def test_nothing_but_broken_images_is_exit_3(place: Path, tmp_path: Path) -> None:
+    for name in "abc":
+        (tmp_path / "images" / name).mkdir(parents=True)
+        (tmp_path / "images" / name / "1.jpg").write_text("text")
+    line = command(place, tmp_path / "run", "--data-dir", str(tmp_path / "images"), "--attacks", "fgsm")
+    done = run_cli(line)
+    assert done.returncode == 3 and "none of the 3 images was evaluated" in done.stderr.splitlines()[-1]
+
+
+def test_options_come_from_environment_and_file_and_the_command_line_wins(place: Path, tmp_path: Path) -> None:
+    config = tmp_path / "audit.toml"
+    config.write_text('attacks = "fgsm"\nlimit = 9\n[audit]\neps = "2/255"\n')
+    line = command(place, tmp_path / "run", "--config", str(config), "--limit", "6")
+    assert run_cli(line, ROBUSTKIT_SEED="5").returncode == 0
+    manifest = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (manifest["seed"], manifest["data"]["n"]) == (5, 6)
+    assert manifest["conditions"] == ["clean", "fgsm(eps=2/255)"]
+    config.write_text("limits = 9\n")
+    done = run_cli(line)
+    assert done.returncode == 2 and "unknown option 'limits'; did you mean 'limit'?" in done.stderr
+
+
+def table(place: Path) -> list[tuple[list[str], int, str]]:
+    return [
+        (["--eps", "banana"], 2, "eps 'banana': expected a number such as 1/255"),
+        (["--attacks", "nope"], 2, "unknown attack 'nope'"),
+        (["--attacks", "pgd(steps=-1)"], 2, "steps is -1; expected 1 or more"),
+        (["--arch", "vit_tinny_patch16_224"], 2, "vit_tiny_patch16_224"),
+        (["--arch", f"{place / 'net.py'}:bild"], 2, "bild"),
+        (["--data-dir", str(place / "nowhere")], 2, "no such folder"),
+        (["--protocol", "standart"], 2, "did you mean 'standard'?"),
+        (["--device", "abacus"], 2, "device 'abacus' cannot be used"),
+        (["--dtype", "float12"], 2, "unknown dtype 'float12'"),
+        (["--limit", "0"], 2, "limit 0"),
+        (["--limit", "many"], 2, "'many' is not a valid integer"),
+        (["--mean", "a b"], 2, "expected one or three numbers"),
+        (["--attack", "pgd"], 2, "No such option '--attack'"),
+        (["--num-classes", "7"], 2, ""),
+    ]
+
+
+def test_every_mistake_is_one_line_and_leaves_nothing(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from robustkit import cli
+
+    for index, (extra, status, message) in enumerate(table(place)):
+        out = tmp_path / f"run{index}"
+        monkeypatch.setattr("sys.argv", ["robustkit", *command(place, out, *extra)[3:]])
+        with pytest.raises(SystemExit) as exit:
+            cli.main()
+        lines = capsys.readouterr().err.strip().splitlines()
+        assert exit.value.code == status, (extra, lines)
+        assert lines[-1].startswith("error: ") and message in lines[-1], (extra, lines)
+        assert sum(line.startswith("error") for line in lines) == 1
+        assert not out.exists(), extra
+
+
+def test_an_out_that_cannot_be_written_is_one_line(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    done = run_cli(command(place, tmp_path / "file" / "run", "--attacks", "fgsm"))
+    assert done.returncode == 2
+    assert "choose a folder with --out" in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr
+    if Path("/proc").is_dir():
+        done = run_cli(command(place, Path("/proc/run"), "--attacks", "fgsm"))
+        assert done.returncode == 2 and "cannot write" in done.stderr.splitlines()[-1]
+
+
+def test_help_needs_no_torch() -> None:
+    code = (
+        "import sys, click.testing, robustkit.cli as c\n"
+        "runner = click.testing.CliRunner()\n"
+        "for name in [[], *([n] for n in c.cli.commands)]:\n"
+        "    result = runner.invoke(c.cli, [*name, '--help'])\n"
+        "    assert result.exit_code == 0, result.output\n"
+        "    assert name in ([], ['demo'], ['doctor']) or 'robustkit ' + name[0] in result.output\n"
+        "assert not {'torch', 'timm', 'numpy', 'pandas', 'pyarrow'} & sys.modules.keys()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_report_and_lists_need_no_model(place: Path, tmp_path: Path) -> None:
+    run = audit(place, tmp_path / "run", attacks="fgsm")
+    page = (run.path / "report.html").read_bytes()
+    before = files(run.path)
+    for name in ("summary.json", "summary.csv", "report.html"):
+        (run.path / name).unlink()
+    done = run_cli([sys.executable, "-m", "robustkit", "report", str(run.path)])
+    assert done.returncode == 0 and "fgsm(eps=8/255)" in done.stdout
+    assert files(run.path) == before and (run.path / "report.html").read_bytes() == page
+    for kind in ("attacks", "protocols", "datasets", "attentions", "models"):
+        done = run_cli([sys.executable, "-m", "robustkit", "list", kind])
+        assert done.returncode == 0 and len(done.stdout.splitlines()) >= 2, done.stderr

@@ -1,0 +1,53 @@
+"""The packages stand apart as promised, and a wheel built from the repository works elsewhere."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("attacks", "cam", "corruptions", "robustkit")
+
+
+@pytest.mark.parametrize("leaf", PACKAGES[:3])
+def test_a_leaf_imports_nothing_of_the_house(leaf: str) -> None:
+    others = set(PACKAGES) - {leaf}
+    code = f"import sys, {leaf}; bad = {others!r} & sys.modules.keys(); assert not bad, bad"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_import_is_instant() -> None:
+    code = "import sys, robustkit; assert not {'torch', 'numpy', 'click'} & sys.modules.keys(), sorted(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_wheel_installed_elsewhere_works(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path)]
+    copy = tmp_path / "source"
+    files = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
+    if files.returncode:
+        pytest.skip("not a git checkout: there is no list of what belongs to the source")
+    for name in files.stdout.splitlines():
+        if (ROOT / name).is_file():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            (copy / name).write_bytes((ROOT / name).read_bytes())
+    subprocess.run([*build, str(copy)], check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("robustkit_audit-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        archive.extractall(tmp_path / "site")
+    tops = {name.split("/")[0] for name in names}
+    assert tops == {*PACKAGES, next(top for top in tops if top.endswith(".dist-info"))}
+    assert {f"{package}/py.typed" for package in PACKAGES} <= names
+    sources = {name for name in files.stdout.splitlines() if name.split("/")[0] in PACKAGES and (ROOT / name).is_file()}
+    assert sources <= names, f"left out of the wheel: {sorted(sources - names)}"
+    code = (
+        "import robustkit, sys; assert robustkit.__file__.startswith(sys.argv[1]), robustkit.__file__\n"
+        "run = robustkit.audit(['zoo:shapes-vit-quest'], data_dir='embedded:shapes', attacks='fgsm', limit=10, "
+        "out=sys.argv[1] + '/run')\n"
+        "assert {'clean', 'fgsm(eps=1/255)'} == set(run.results().condition)\n"
+    )
+    site = str(tmp_path / "site")
+    subprocess.run([sys.executable, "-c", code, site], check=True, cwd=tmp_path, env={"PYTHONPATH": site, "HOME": site})
