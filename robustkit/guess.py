@@ -83,7 +83,8 @@ def guess(tensors: Mapping[str, Tensor], *, file_name: str = "") -> Guess:
         "no_embed_class": no_embed_class,
         **_pooling(shapes, tokens),
     }
-    arch = _name(size, patch, distilled, deit3="blocks.0.ls1.gamma" in shapes and no_embed_class, file_name=file_name)
+    deit3 = "blocks.0.ls1.gamma" in shapes and no_embed_class and not registers
+    arch = _name(size, patch, distilled, deit3=deit3, file_name=file_name)
     seen = [text for text, there in (("distilled", distilled), (f"{registers} register tokens", registers)) if there]
     summary = f"{depth} blocks, patch {patch}, {grid * patch} pixels, {kwargs['num_classes']} classes"
     return Guess(

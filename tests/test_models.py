@@ -1,0 +1,432 @@
+"""From specs to classifiers: guessing, options against metadata, own factories, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torchvision.transforms import Normalize
+
+from robustkit import specs
+from robustkit.attention import get_attention, set_attention
+from robustkit.errors import CheckpointError, ModelError
+from robustkit.guess import guess, renamed
+from robustkit.models import load
+
+SMALL = {"img_size": 32, "patch_size": 16, "depth": 1, "num_classes": 4}
+TINY = {**SMALL, "embed_dim": 32, "num_heads": 2, "depth": 2}
+
+
+def network(name: str = "vit_tiny_patch16_224", **kwargs: Any) -> nn.Module:
+    torch.manual_seed(0)
+    model = timm.create_model(name, **{**SMALL, **kwargs}).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.05)
+    return model
+
+
+def saved(path: Path, model: nn.Module, **metadata: Any) -> Path:
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in metadata.items()}
+    save_file(model.state_dict(), path, metadata=texts)
+    return path
+
+
+@pytest.fixture
+def pixels() -> Tensor:
+    return torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(2))
+
+
+# --- guessing --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "expected"),
+    [
+        ("vit_tiny_patch16_224", {}, "vit_tiny_patch16_224"),
+        ("vit_small_patch32_384", {"num_classes": 10}, "vit_small_patch32_224"),
+        ("vit_base_patch8_224", {"img_size": 32}, "vit_base_patch8_224"),
+        ("vit_large_patch16_224", {"depth": 3}, "vit_large_patch16_224"),
+        ("vit_huge_patch14_224", {"depth": 3, "num_classes": 9}, "vit_huge_patch14_224"),
+        ("vit_base_patch16_224", {"global_pool": "avg"}, "vit_base_patch16_224"),
+        (
+            "vit_base_patch16_224",
+            {"class_token": False, "global_pool": "avg", "fc_norm": False},
+            "vit_base_patch16_224",
+        ),
+        ("vit_base_patch16_224", {"qk_norm": True, "num_heads": 24}, "vit_base_patch16_224"),
+        ("vit_base_patch16_224", {"qkv_bias": False, "mlp_ratio": 3}, "vit_base_patch16_224"),
+        ("vit_small_patch14_reg4_dinov2", {"num_classes": 7}, "vit_small_patch16_224"),
+        ("deit_small_distilled_patch16_224", {}, "deit_small_distilled_patch16_224"),
+        ("deit3_base_patch16_224", {}, "deit3_base_patch16_224"),
+        ("deit3_huge_patch14_224", {"depth": 2}, "deit3_huge_patch14_224"),
+    ],
+)
+def test_guess_rebuilds_the_family(name: str, kwargs: dict[str, Any], expected: str) -> None:
+    with torch.device("meta"):
+        original = timm.create_model(name, **kwargs)
+        found = guess(original.state_dict())
+        rebuilt = timm.create_model(found.arch, **found.kwargs)
+    assert found.arch == expected
+    shapes = [{key: tuple(t.shape) for key, t in m.state_dict().items()} for m in (rebuilt, original)]
+    assert shapes[0] == shapes[1]
+    for attribute in ("num_prefix_tokens", "no_embed_class", "global_pool", "num_classes", "has_class_token"):
+        assert getattr(rebuilt, attribute) == getattr(original, attribute), attribute
+    assert rebuilt.blocks[0].attn.num_heads == original.blocks[0].attn.num_heads
+    assert type(rebuilt) is type(original)
+    source = "by the size of the query norm" if "qk_norm" in kwargs else "by the family's convention"
+    assert source in found.notes[0]
+    assert "mean, std and crop cannot be told from tensors" in found.notes[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "words"),
+    [
+        ("resnet18", {}, "no ViT or DeiT of timm .they begin conv1.weight"),
+        ("swin_tiny_patch4_window7_224", {}, "no ViT or DeiT of timm"),
+        ("vit_base_patch32_clip_224", {}, "a norm before the blocks, as in CLIP"),
+        ("vit_tiny_patch16_224", {"embed_dim": 320, "num_heads": 5}, "width 320, which is none of the family's"),
+        ("vit_tiny_patch16_224", {"num_classes": 0}, "no classifier"),
+        ("vit_tiny_patch16_224", {"in_chans": 1}, "patches of 1 channels"),
+        ("vit_tiny_patch16_224", {"img_size": (32, 48)}, "7 position embeddings, which is no square grid"),
+        ("vit_tiny_patch16_224", {"pos_embed": "none"}, "no position embeddings"),
+        ("vit_base_patch16_siglip_224", {"num_classes": 3}, r"names that no plain ViT or DeiT has \(attn_pool"),
+        ("vit_small_patch16_rope_224", {}, "ViT or DeiT"),
+    ],
+)
+def test_others_are_not_guessed(name: str, kwargs: dict[str, Any], words: str) -> None:
+    with torch.device("meta"):
+        if not timm.is_model(name):
+            pytest.skip(f"this timm has no {name}")
+        tensors = timm.create_model(name, **kwargs).state_dict()
+    with pytest.raises(CheckpointError, match=words) as caught:
+        guess(tensors)
+    assert "the architecture cannot be guessed" in str(caught.value)
+    assert "give --arch NAME" in str(caught.value)
+
+
+def test_layer_scale_of_the_deit3_files_is_mapped(tmp_path: Path, pixels: Tensor) -> None:
+    model = network("deit3_small_patch16_224", depth=2)
+    old = {
+        name.replace("ls1.gamma", "gamma_1").replace("ls2.gamma", "gamma_2"): t
+        for name, t in model.state_dict().items()
+    }
+    torch.save({"model": old}, tmp_path / "d.pth")
+    classifier = load(tmp_path / "d.pth")
+    assert "4 LayerScale tensors mapped" in "; ".join(classifier.identity.notes)
+    assert classifier.identity.arch == "deit3_small_patch16_224"
+    assert torch.equal(classifier.network(pixels), model(pixels))
+    assert renamed(model.state_dict())[1] == ()
+
+
+def test_guess_uses_names_for_the_pixel_statistics(tmp_path: Path) -> None:
+    vit = load(saved(tmp_path / "tiny.safetensors", network()))
+    deit = load(saved(tmp_path / "deit_tiny.safetensors", network()))
+    assert (vit.identity.arch, vit.identity.preprocessing.mean) == ("vit_tiny_patch16_224", (0.5, 0.5, 0.5))
+    assert (deit.identity.arch, deit.identity.preprocessing.mean) == ("deit_tiny_patch16_224", (0.485, 0.456, 0.406))
+    assert vit.identity.preprocessing.input_size == (32, 32)
+
+
+# --- a classifier of pixels ------------------------------------------------------------------------------------------
+
+
+def test_classifier_normalises_bit_for_bit_and_is_frozen(tmp_path: Path, pixels: Tensor) -> None:
+    model = network()
+    file = saved(tmp_path / "a b.safetensors", model)
+    classifier = load(
+        file, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), crop_pct=0.8, interpolation="bilinear"
+    )
+    expected = Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))(pixels)
+    assert torch.equal(classifier.normalize(pixels), expected)
+    assert torch.equal(classifier(pixels), model(expected))
+    assert not classifier.training
+    assert not any(p.requires_grad for p in classifier.parameters())
+    assert [name for name in classifier.state_dict() if not name.startswith("network.")] == []
+    identity = classifier.identity
+    assert (identity.name, identity.num_classes, identity.weights, identity.path) == ("a-b", 4, "bare", file)
+    assert (identity.preprocessing.crop_pct, identity.preprocessing.interpolation) == (0.8, "bilinear")
+    told = json.loads(json.dumps(identity.to_dict()))
+    assert (told["path"], told["sha256"]) == (str(file), identity.sha256)
+    assert told["preprocessing"]["input_size"] == [32, 32]
+
+
+def test_metadata_builds_the_whole_model(tmp_path: Path, pixels: Tensor) -> None:
+    model = set_attention(network(**TINY), "qknorm-hs")
+    nn.init.uniform_(model.blocks[1].attn.qk_scale, 1, 9)
+    metadata: dict[str, Any] = {
+        "arch": "vit_tiny_patch16_224",
+        "arch_kwargs": {key: value for key, value in TINY.items() if key != "num_classes"},
+        "attention": "qknorm-hs",
+        "num_classes": 4,
+        "class_names": ["a", "b", "c", "d"],
+        "mean": [0.1, 0.2, 0.3],
+        "std": [0.4, 0.5, 0.6],
+        "input_size": [32, 32],
+        "crop_pct": 1.0,
+        "crop_mode": "squash",
+        "seed": "7",
+    }
+    classifier = load(saved(tmp_path / "m.safetensors", model, **metadata))
+    identity = classifier.identity
+    assert (identity.attention, identity.attention_source) == ("qknorm-hs", "metadata")
+    assert identity.class_names == ("a", "b", "c", "d")
+    assert (identity.preprocessing.crop_pct, identity.preprocessing.crop_mode) == (1.0, "squash")
+    assert identity.metadata["seed"] == "7"
+    assert torch.equal(classifier(pixels), model(Normalize((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))(pixels)))
+    # without the metadata the scales in the file still tell the formula
+    without = {key: value for key, value in metadata.items() if key != "attention"}
+    shown = load(saved(tmp_path / "n.safetensors", model, **without)).identity
+    assert (shown.attention, shown.attention_source) == ("qknorm-hs", "weights")
+    with pytest.raises(CheckpointError, match=r"2 unexpected: blocks.\*.attn.qk_scale .* check --attention"):
+        load(tmp_path / "m.safetensors", attention="quest")
+
+
+def test_attention_comes_from_option_then_metadata_then_default(tmp_path: Path, pixels: Tensor) -> None:
+    model = network()
+    file = saved(tmp_path / "q.safetensors", model, attention="quest")
+    by_file, by_user = load(file), load(file, attention="elliptical")
+    assert (by_file.identity.attention, by_file.identity.attention_source) == ("quest", "metadata")
+    assert torch.equal(by_file.network(pixels), set_attention(network(), "quest")(pixels))
+    assert (by_user.identity.attention_source, get_attention(by_user)) == ("option", "elliptical")
+    assert "attention elliptical from --attention; the file's metadata says quest" in by_user.identity.notes
+    silent = load(saved(tmp_path / "s.safetensors", model)).identity
+    assert (silent.attention, silent.attention_source) == ("standard", "default")
+    assert "other formulas load the same tensors without an error" in silent.notes[-1]
+    with pytest.raises(ModelError, match=r"unknown attention 'qest'; did you mean 'quest'.*from the metadata of"):
+        load(saved(tmp_path / "w.safetensors", model, attention="qest"))
+    with pytest.raises(CheckpointError, match=r"2 missing: blocks.\*.attn.q_scale, .* check --attention"):
+        load(file, attention="qknorm")
+
+
+def test_options_outweigh_metadata_and_say_so(tmp_path: Path) -> None:
+    metadata = {"arch": "resnet18", "arch_kwargs": {"depth": 3}, "mean": [0, 0, 0], "std": [0.7] * 3}
+    file = saved(tmp_path / "a.safetensors", network(depth=12), **metadata)
+    identity = load(file, arch="vit_tiny_patch16_224", img_size=32, num_classes=4, mean=(0.3, 0.3, 0.3)).identity
+    assert "architecture vit_tiny_patch16_224 from --arch; the file says resnet18" in identity.notes
+    assert (identity.preprocessing.mean, identity.preprocessing.std) == ((0.3, 0.3, 0.3), (0.7, 0.7, 0.7))
+
+
+def test_image_size_and_classes_change_only_when_asked(tmp_path: Path) -> None:
+    model = network("vit_tiny_patch16_224", img_size=64, depth=12)
+    file = saved(tmp_path / "a.safetensors", model)
+    with pytest.raises(
+        CheckpointError, match=r"pos_embed \[1, 17, 192\] for \[1, 197, 192\].*; .*--num-classes 4; .*--img-size N"
+    ):
+        load(file, arch="vit_tiny_patch16_224")
+    classifier = load(file, arch="vit_tiny_patch16_224", num_classes=4, img_size=96)
+    assert "position embeddings resampled from 4 x 4 to 6 x 6 patches" in classifier.identity.notes
+    assert classifier.identity.preprocessing.input_size == (96, 96)
+    positions = classifier.network.pos_embed
+    assert torch.equal(positions[:, 0], model.pos_embed[:, 0])
+    grid = model.pos_embed[:, 1:].reshape(1, 4, 4, 192).permute(0, 3, 1, 2)
+    bigger = (
+        nn.functional.interpolate(grid, (6, 6), mode="bicubic", antialias=True).permute(0, 2, 3, 1).reshape(1, 36, 192)
+    )
+    torch.testing.assert_close(positions[:, 1:], bigger)
+    same = load(file, arch="vit_tiny_patch16_224", num_classes=4, img_size=64)
+    assert torch.equal(same.network.pos_embed, model.pos_embed)
+
+
+def test_distilled_heads_are_averaged(tmp_path: Path, pixels: Tensor) -> None:
+    model = network("deit_tiny_distilled_patch16_224")
+    classifier = load(saved(tmp_path / "d.safetensors", model))
+    assert "distilled" in classifier.identity.notes[0]
+    tokens = model.forward_features(pixels)
+    expected = (model.head(tokens[:, 0]) + model.head_dist(tokens[:, 1])) / 2
+    assert torch.equal(classifier.network(pixels), expected)
+    assert (model.head(tokens[:, 0]) - expected).abs().max() > 1e-3
+
+
+def test_files_never_choose_code_or_other_files(tmp_path: Path) -> None:
+    (tmp_path / "evil.py").write_text("raise SystemExit('ran')\ndef net(): pass\n")
+    for arch in (f"{tmp_path}/evil.py:net", "os:getcwd", "hf-hub:timm/resnet18.a1_in1k", "nonsense"):
+        identity = load(saved(tmp_path / "a.safetensors", network(), arch=arch)).identity
+        assert identity.arch == "vit_tiny_patch16_224"
+        assert any(f"names its architecture {arch!r}, which timm does not have" in note for note in identity.notes)
+    for kwargs in ({"checkpoint_path": "/etc/passwd"}, {"pretrained_cfg": {"file": "x"}}):
+        file = saved(tmp_path / "b.safetensors", network(), arch="vit_tiny_patch16_224", arch_kwargs=kwargs)
+        with pytest.raises(ModelError, match=r"arch_kwargs holds .*; expected only the shape of the network"):
+            load(file)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "words"),
+    [
+        ({"mean": [1, 2]}, r"mean is \[1, 2\]; expected three numbers; check --mean"),
+        ({"std": [1, 0, 1]}, r"std is \[1, 0, 1\]; expected three numbers"),
+        ({"crop_pct": 7}, r"crop_pct is 7; expected a number in \(0, 1\]"),
+        ({"interpolation": "bicubick"}, "unknown interpolation 'bicubick'; did you mean 'bicubic'"),
+        ({"crop_mode": "centre"}, "unknown crop mode 'centre'; did you mean 'center'"),
+        ({"num_classes": "[4]"}, r"num_classes is \[4\]; expected a whole number"),
+        ({"arch_kwargs": [1]}, r"arch_kwargs is \[1\]; expected a JSON object"),
+    ],
+)
+def test_bad_metadata_is_one_line(tmp_path: Path, metadata: dict[str, Any], words: str) -> None:
+    with pytest.raises((ModelError, CheckpointError), match=words):
+        load(saved(tmp_path / "a.safetensors", network(), **metadata))
+
+
+# --- timm, folders, the zoo ------------------------------------------------------------------------------------------
+
+
+def test_timm_names_of_any_kind() -> None:
+    cnn = load("timm:resnet10t", pretrained=False, num_classes=3, img_size=64)
+    assert (cnn.identity.attention, cnn.identity.attention_source, cnn.identity.num_classes) == ("none", "n/a", 3)
+    assert cnn.identity.preprocessing.input_size == (64, 64)
+    assert cnn(torch.rand(1, 3, 64, 64)).shape == (1, 3)
+    assert cnn.identity.weights == "random"
+    with pytest.raises(ModelError, match="ResNet takes no attention formula"):
+        load("timm:resnet10t", pretrained=False, attention="quest")
+    with pytest.raises(ModelError, match="unknown architecture 'resnet10tt'; did you mean resnet10t"):
+        load("timm:resnet10tt")
+    with pytest.raises(ModelError, match="--arch vit_tiny_patch16_224 does not go with timm:resnet10t"):
+        load("timm:resnet10t", arch="vit_tiny_patch16_224")
+
+
+def test_offline_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_network(*_: object, **__: object) -> None:
+        raise OSError("no route to host\nmore")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", no_network)
+    with pytest.raises(ModelError, match=r"hf-hub:timm/x could not be fetched \(no route to host\); check the name"):
+        load("hf-hub:timm/x")
+    monkeypatch.setattr("timm.create_model", no_network)
+    with pytest.raises(
+        ModelError, match=r"weights of 'resnet10t' could not be fetched \(no route to host\); .*--arch resnet10t"
+    ):
+        load("timm:resnet10t")
+
+
+def test_timms_folder_layout(tmp_path: Path, pixels: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = network(**TINY)
+    folder = tmp_path / "my model"
+    folder.mkdir()
+    with pytest.raises(CheckpointError, match=r"no config.json in it"):
+        load(f"local-dir:{folder}")
+    inner = {
+        "mean": [0.1] * 3,
+        "std": [0.2] * 3,
+        "input_size": [3, 32, 32],
+        "label_names": list("wxyz"),
+        "crop_pct": 0.95,
+    }
+    shape = {key: value for key, value in TINY.items() if key != "num_classes"}
+    config = {"architecture": "vit_tiny_patch16_224", "num_classes": 4, "model_args": shape, "pretrained_cfg": inner}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match=r"no weights beside config.json; expected model.safetensors or"):
+        load(f"local-dir:{folder}")
+    saved(folder / "model.safetensors", model, format="pt")
+    classifier = load(f"local-dir:{folder}")
+    assert (classifier.identity.name, classifier.identity.class_names) == ("my-model", ("w", "x", "y", "z"))
+    assert classifier.identity.preprocessing.crop_pct == 0.95
+    assert torch.equal(classifier(pixels), model(Normalize([0.1] * 3, [0.2] * 3)(pixels)))
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, revision, allow_patterns: str(folder))
+    hub = load("hf-hub:me/tiny@main")
+    assert (hub.identity.name, hub.identity.sha256) == ("tiny", classifier.identity.sha256)
+
+
+def test_zoo_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {"shapes-quest": saved(tmp_path / "shapes-quest.safetensors", network(), attention="quest")}
+    monkeypatch.setattr(specs, "embedded", lambda: known)
+    assert load("zoo:shapes-quest").identity.name == "shapes-quest"
+    with pytest.raises(ModelError, match="unknown zoo model 'shapes-qest'; did you mean 'shapes-quest'"):
+        load("zoo:shapes-qest")
+
+
+# --- the user's own factories ----------------------------------------------------------------------------------------
+
+FACTORY = """
+import torch
+from torch import nn
+from beside import width
+
+def fixed(): return nn.Sequential(nn.Conv2d(3, width, 4, 4), nn.Flatten(), nn.Linear(width * 64, 6))
+def loose(): return nn.Sequential(nn.Conv2d(3, width, 4, 4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 6))
+def sized(num_classes=6): return nn.Sequential(*fixed()[:2], nn.Linear(width * 64, num_classes))
+def config():
+    model = fixed()
+    model.default_cfg = {"mean": (.1, .2, .3), "std": (1, 1, 1), "input_size": (3, 32, 32), "crop_pct": 1.0}
+    return model
+def raises(): raise RuntimeError("no such thing")
+def number(): return 3
+def maps(): return nn.Conv2d(3, width, 4, 4)
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    (tmp_path / "beside.py").write_text("width = 2\n")
+    (tmp_path / "nets.py").write_text(FACTORY)
+    (tmp_path / "broken.py").write_text("import nowhere_to_be_found\n")
+    torch.manual_seed(0)
+    convolution = nn.Conv2d(3, 2, 4, 4)
+    for name, head in (("fixed", 2 * 64), ("loose", 2)):
+        state = {f"0.{k}": v for k, v in convolution.state_dict().items()}
+        linear = nn.Linear(head, 6)
+        state |= {f"{2 if name == 'fixed' else 3}.{k}": v for k, v in linear.state_dict().items()}
+        torch.save({"state_dict": state}, tmp_path / f"{name}.pth")
+    torch.save(convolution.state_dict(), tmp_path / "maps.pth")
+    return tmp_path
+
+
+def test_own_factory_from_a_file(own: Path, pixels: Tensor) -> None:
+    arch = f"{own}/nets.py:fixed"
+    classifier = load(own / "fixed.pth", arch=arch, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
+    weights = torch.load(own / "fixed.pth")["state_dict"]
+    normal = Normalize((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))(pixels)
+    inner = nn.functional.conv2d(normal, weights["0.weight"], weights["0.bias"], stride=4).flatten(1)
+    torch.testing.assert_close(classifier(pixels), inner @ weights["2.weight"].T + weights["2.bias"])
+    identity = classifier.identity
+    assert (identity.arch, identity.attention, identity.num_classes) == (arch, "none", 6)
+    assert identity.preprocessing.input_size == (32, 32)
+    assert "image size 32 x 32 found by trying; --img-size says otherwise" in identity.notes
+    bare = load(own / "fixed.pth", arch=arch).identity
+    assert (bare.preprocessing.mean, bare.preprocessing.std) == ((0, 0, 0), (1, 1, 1))
+    assert any(note.startswith("NO NORMALISATION: nothing gives mean and std") for note in bare.notes)
+    known = load(own / "fixed.pth", arch=f"{own}/nets.py:config").identity
+    assert (known.preprocessing.mean, known.preprocessing.crop_pct) == ((0.1, 0.2, 0.3), 1.0)
+    assert known.notes == ("weights taken from 'state_dict'",)
+    loose = load(own / "loose.pth", arch=f"{own}/nets.py:loose", img_size=40)
+    assert loose.identity.preprocessing.input_size == (40, 40)
+
+
+def test_own_factory_from_a_module(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(own)
+    (own / "mypackage").mkdir()
+    (own / "mypackage" / "inner.py").write_text(FACTORY)
+    assert load("fixed.pth", arch="mypackage.inner:sized", num_classes=6).identity.num_classes == 6
+
+
+@pytest.mark.parametrize(
+    ("weights", "arch", "options", "words"),
+    [
+        ("loose", "nets.py:loose", {}, "Sequential takes images of any size, .* give --img-size N"),
+        ("fixed", "nets.py:fixed", {"img_size": 64}, "Sequential fails on images of 64 x 64 .*; check --img-size"),
+        ("fixed", "nets.py:fixed", {"num_classes": 5}, "gives 6 classes, not 5; check --num-classes"),
+        ("fixed", "nets.py:sized", {"num_classes": 5}, r"2.weight \[6, 128\] for \[5, 128\]"),
+        ("fixed", "nets.py:fxed", {}, "no function 'fxed' in .*nets.py; it has fixed"),
+        ("fixed", "nots.py:fixed", {}, "no file .*nots.py; expected FILE.py:FUNCTION"),
+        (
+            "fixed",
+            "broken.py:fixed",
+            {},
+            "cannot be imported .ModuleNotFoundError: No module named 'nowhere_to_be_found'.",
+        ),
+        ("fixed", "nets.py:raises", {}, r"raises\(\) raised RuntimeError: no such thing"),
+        ("fixed", "nets.py:number", {}, r"number\(\) returned a int; expected a torch nn.Module"),
+        ("maps", "nets.py:maps", {"img_size": 32}, r"Conv2d returned shape \(1, 2, 8, 8\); expected logits of shape"),
+        ("fixed", "nets.py:fixed", {"attention": "quest"}, "Sequential takes no attention formula"),
+    ],
+)
+def test_own_factories_fail_in_one_line(
+    own: Path, weights: str, arch: str, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises((ModelError, CheckpointError), match=words) as caught:
+        load(own / f"{weights}.pth", arch=f"{own}/{arch}", **options)
+    assert "\n" not in str(caught.value)
