@@ -119,7 +119,7 @@ def _outline(draw: _Draws, name: str) -> tuple[tuple[slice, slice], Bools, Float
     reach = math.ceil(radius * 1.18) + 1  # so that the whole shape is in the picture
     x0 = draw("x", 4 * reach, 4 * (SIDE - reach) - 4) / 4
     y0 = draw("y", 4 * reach, 4 * (SIDE - reach) - 4) / 4
-    angle = math.radians(draw("angle", 0, 359))
+    angle = math.radians(draw("angle", -30, 30))
     cos, sin = round(math.cos(angle), 6), round(math.sin(angle), 6)
     window = (slice(int(y0) - reach, int(y0) + reach + 1), slice(int(x0) - reach, int(x0) + reach + 1))
     points = (np.arange((2 * reach + 1) * _FINE) + 0.5) / _FINE
@@ -181,9 +181,9 @@ def _polygon(*corners: tuple[float, float]) -> Callable[[Floats, Floats], Bools]
 
 
 def _regular(*radii: float, corners: int) -> tuple[tuple[float, float], ...]:
-    """Corners at equal angles, their radii taking turns."""
+    """Corners at equal angles from the top, their radii taking turns."""
     turn = [(radii[i % len(radii)], 2 * math.pi * i / corners) for i in range(corners)]
-    return tuple((round(r * math.cos(t), 6), round(r * math.sin(t), 6)) for r, t in turn)
+    return tuple((round(r * math.sin(t), 6), round(-r * math.cos(t), 6)) for r, t in turn)
 
 
 def _heart(u: Floats, v: Floats) -> Bools:
@@ -196,7 +196,7 @@ def _heart(u: Floats, v: Floats) -> Bools:
 
 
 _INSIDE: dict[str, Callable[[Floats, Floats], Bools]] = {
-    "arrow": _polygon((1, 0), (0.1, 0.75), (0.1, 0.27), (-0.95, 0.27), (-0.95, -0.27), (0.1, -0.27), (0.1, -0.75)),
+    "arrow": _polygon((0, -1), (0.75, -0.1), (0.27, -0.1), (0.27, 0.95), (-0.27, 0.95), (-0.27, -0.1), (-0.75, -0.1)),
     "crescent": lambda u, v: (u * u + v * v <= 1) & ((u - 0.5) * (u - 0.5) + v * v > 0.64),
     "cross": lambda u, v: (np.maximum(abs(u), abs(v)) <= 0.95) & (np.minimum(abs(u), abs(v)) <= 0.3),
     "disc": lambda u, v: u * u + v * v <= 1,
