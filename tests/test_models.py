@@ -52,8 +52,8 @@ def pixels() -> Tensor:
         ("vit_tiny_patch16_224", {}, "vit_tiny_patch16_224"),
         ("vit_small_patch32_384", {"num_classes": 10}, "vit_small_patch32_224"),
         ("vit_base_patch8_224", {"img_size": 32}, "vit_base_patch8_224"),
-        ("vit_large_patch16_224", {"depth": 3}, "vit_large_patch16_224"),
-        ("vit_huge_patch14_224", {"depth": 3, "num_classes": 9}, "vit_huge_patch14_224"),
+        ("vit_large_patch16_224", {}, "vit_large_patch16_224"),
+        ("vit_huge_patch14_224", {"num_classes": 9}, "vit_huge_patch14_224"),
         ("vit_base_patch16_224", {"global_pool": "avg"}, "vit_base_patch16_224"),
         (
             "vit_base_patch16_224",
@@ -69,10 +69,9 @@ def pixels() -> Tensor:
     ],
 )
 def test_guess_rebuilds_the_family(name: str, kwargs: dict[str, Any], expected: str) -> None:
-    with torch.device("meta"):
-        original = timm.create_model(name, **kwargs)
-        found = guess(original.state_dict())
-        rebuilt = timm.create_model(found.arch, **found.kwargs)
+    original = timm.create_model(name, **{"depth": 2, **kwargs})
+    found = guess(original.state_dict())
+    rebuilt = timm.create_model(found.arch, **found.kwargs)
     assert found.arch == expected
     shapes = [{key: tuple(t.shape) for key, t in m.state_dict().items()} for m in (rebuilt, original)]
     assert shapes[0] == shapes[1]
@@ -88,23 +87,23 @@ def test_guess_rebuilds_the_family(name: str, kwargs: dict[str, Any], expected: 
 @pytest.mark.parametrize(
     ("name", "kwargs", "words"),
     [
-        ("resnet18", {}, "no ViT or DeiT of timm .they begin conv1.weight"),
-        ("swin_tiny_patch4_window7_224", {}, "no ViT or DeiT of timm"),
-        ("vit_base_patch32_clip_224", {}, "a norm before the blocks, as in CLIP"),
+        ("resnet10t", {}, "no ViT or DeiT of timm .they begin conv1.0.weight"),
+        ("swin_tiny_patch4_window7_224", {"depths": (1, 1), "embed_dim": 24}, "no ViT or DeiT of timm"),
+        ("vit_base_patch32_clip_224", {"depth": 1}, "a norm before the blocks, as in CLIP"),
         ("vit_tiny_patch16_224", {"embed_dim": 320, "num_heads": 5}, "width 320, which is none of the family's"),
         ("vit_tiny_patch16_224", {"num_classes": 0}, "no classifier"),
         ("vit_tiny_patch16_224", {"in_chans": 1}, "patches of 1 channels"),
         ("vit_tiny_patch16_224", {"img_size": (32, 48)}, "7 position embeddings, which is no square grid"),
         ("vit_tiny_patch16_224", {"pos_embed": "none"}, "no position embeddings"),
-        ("vit_base_patch16_siglip_224", {"num_classes": 3}, r"names that no plain ViT or DeiT has \(attn_pool"),
-        ("vit_small_patch16_rope_224", {}, "ViT or DeiT"),
+        (
+            "vit_base_patch16_siglip_224",
+            {"num_classes": 3, "depth": 1},
+            r"names that no plain ViT or DeiT has \(attn_pool",
+        ),
     ],
 )
 def test_others_are_not_guessed(name: str, kwargs: dict[str, Any], words: str) -> None:
-    with torch.device("meta"):
-        if not timm.is_model(name):
-            pytest.skip(f"this timm has no {name}")
-        tensors = timm.create_model(name, **kwargs).state_dict()
+    tensors = timm.create_model(name, **kwargs).state_dict()
     with pytest.raises(CheckpointError, match=words) as caught:
         guess(tensors)
     assert "the architecture cannot be guessed" in str(caught.value)
