@@ -100,7 +100,7 @@ def test_nothing_to_do(attack: Attack) -> None:
     assert empty.adversarials.shape == (0, 3, 8, 8) and empty.steps.shape == (0,)
     images = random_images(4)
     still = type(attack)(ThreatModel("linf", 0.0)).run(model, images)
-    assert torch.equal(still.adversarials, images) and still.adversarials is not images
+    assert torch.equal(still.adversarials, images) and still.adversarials.data_ptr() != images.data_ptr()
     assert still.forwards.tolist() == [0] * 4 and still.broken_at.tolist() == [-1] * 4
 
 

@@ -95,10 +95,18 @@ def test_passes_of_the_batch() -> None:
         assert result.steps.tolist() == [backwards] * 5
 
 
+def test_fgsm_notes_what_was_wrong_before() -> None:
+    model, images = tiny_cnn(), random_images(4)
+    labels = model(images).argmax(dim=1)
+    labels[2] = (labels[2] + 1) % 5
+    assert FGSM().run(model, images, labels).broken_at.tolist() == [-1, -1, 0, -1]
+
+
 def test_predicted_labels_are_those_of_the_clean_images() -> None:
     model, images = tiny_cnn(), random_images(6)
     predicted = model(images).argmax(dim=1)
-    for attack in (FGSM(), PGD(steps=3), PGD(steps=3, random_start=False)):
+    threat = ThreatModel("linf", 0.1)  # wide enough for predictions to turn on the way
+    for attack in (FGSM(threat), PGD(threat, steps=8), PGD(threat, steps=8, random_start=False)):
         given = attack(model, images, predicted, rng=Draws(range(6)))
         assert torch.equal(attack(model, images, rng=Draws(range(6))), given)
 
@@ -120,6 +128,8 @@ def test_early_stop_leaves_at_the_first_wrong_iterate() -> None:
             assert wrong[first - 1, i] and not wrong[: first - 1, i].any()
             assert result.steps[i] == first and result.forwards[i] == first + 1
         torch.testing.assert_close(result.adversarials[i], iterates[first - 1][i], rtol=0, atol=1e-6)
+    whole = PGD(threat, steps=8).run(tiny_cnn(), images, labels, rng=draws)
+    assert torch.equal(whole.broken_at, result.broken_at)
     assert passes.forwards == sorted(passes.forwards, reverse=True)
     assert sum(passes.forwards) == result.forwards.sum()
 
@@ -153,6 +163,9 @@ def test_restarts_spend_only_on_survivors() -> None:
     assert 0 < broken.sum() < 12
     assert torch.equal(result.broken_at >= 0, broken)  # restarts score the last point too
     assert (result.forwards[~broken] == 15).all() and (result.forwards[broken] < 15).all()
+    # Five forwards a whole restart, the fifth a score; one that breaks is followed by nothing.
+    whole, rest = result.forwards // 5, result.forwards % 5
+    assert torch.equal(result.steps, 4 * whole + (rest - 1).clamp(min=0))
     assert sum(passes.forwards) - 12 == result.forwards.sum()
 
 

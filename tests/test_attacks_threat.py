@@ -33,6 +33,7 @@ def test_projects_by_hand() -> None:
     wild = torch.tensor([[0.9, -0.3, 1.5, 0.55]])
     linf = ThreatModel("linf", 0.1).project(wild, clean)
     torch.testing.assert_close(linf, torch.tensor([[0.6, 0.0, 1.0, 0.55]]))
+    assert wild[0, 0] == 0.9  # a copy was moved
     # The change (0.3, 0, 0.4, 0) has length 0.5; to length 0.25 it halves, and 0.9 + 0.2 is cut at 1.
     l2 = ThreatModel("l2", 0.25).project(clean + torch.tensor([[0.3, 0.0, 0.4, 0.0]]), clean)
     torch.testing.assert_close(l2, torch.tensor([[0.65, 0.05, 1.0, 0.5]]))
