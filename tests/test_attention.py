@@ -209,6 +209,8 @@ def test_elliptical_survives_exceptions_copies_and_partial_forwards(images: Tens
     pickled = pickle.loads(pickle.dumps(model))
     for other in (model, copied, pickled):
         assert torch.equal(other(images), expected)
+        assert other.blocks[0].attn.handover.waiting == {}  # the last block leaves nothing behind
+        assert other.blocks[0].attn.handover is other.blocks[2].attn.handover
     set_attention(copied, "standard")
     assert torch.equal(model(images), expected)
     _, parts = model.forward_intermediates(images, indices=[0, 1], stop_early=True)
