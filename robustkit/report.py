@@ -89,7 +89,10 @@ def write_report(run: Run, results: Sequence[dict[str, Any]]) -> None:
 
     source = (resources.files("robustkit") / "templates" / "report.html.j2").read_text(encoding="utf-8")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    groups: dict[str, list[tuple[str, ...]]] = {}
+    for row in table_rows(run, results):
+        groups.setdefault(row[0], []).append(row)
     page = environment.from_string(source).render(
-        manifest=run.manifest, headings=HEADINGS, rows=table_rows(run, results), folder=run.path.name
+        manifest=run.manifest, headings=HEADINGS, groups=groups, folder=run.path.name
     )
     write_whole(run.path / "report.html", page.encode())
