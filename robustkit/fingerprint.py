@@ -84,7 +84,7 @@ def rank_formulas(
         model.train(was_training)
     if not found[own]:
         raise NothingEvaluated("no image to test the attention formulas on; give --data-dir with labelled images")
-    return _judge({name: torch.cat(parts) for name, parts in found.items()}, declared, left_out, guessing)
+    return judge({name: torch.cat(parts) for name, parts in found.items()}, declared, left_out, guessing)
 
 
 def _candidates(model: nn.Module, own: str) -> tuple[list[str], tuple[str, ...]]:
@@ -105,7 +105,11 @@ def _fit(logits: Tensor, labels: Tensor) -> Tensor:
     return torch.stack((nll.double(), right), dim=1).cpu()
 
 
-def _judge(fits: dict[str, Tensor], declared: str, left_out: tuple[str, ...], guessing: float) -> Fingerprint:
+def judge(fits: dict[str, Tensor], declared: str, left_out: tuple[str, ...], guessing: float) -> Fingerprint:
+    """The ranking of (n, 2) tables of NLL and 1 where right, one a formula, the images in the same order.
+
+    guessing: the NLL of a model that knows nothing, log(number of classes); above it no formula is believed.
+    """
     order = sorted(fits, key=lambda name: float(fits[name][:, 0].mean()))
     best = order[0]
     rows = tuple(

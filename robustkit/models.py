@@ -202,7 +202,7 @@ def _architecture(
         if claimed is None or claimed == wanted.arch:
             return wanted.arch, kwargs if claimed else {}, ()
         return wanted.arch, {}, (f"architecture {wanted.arch} from --arch; the file says {claimed}",)
-    if isinstance(claimed, str) and timm.is_model(claimed) and ":" not in claimed:
+    if isinstance(claimed, str) and timm.is_model(claimed):
         return claimed, kwargs, (f"architecture {claimed} from the file's metadata",)
     notes = () if claimed is None else (f"the file names its architecture {claimed!r}, which timm does not have",)
     try:

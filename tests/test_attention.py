@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from robustkit.attention import FORMULAS, attention_kind, capture, get_attention, scores, set_attention
 from robustkit.errors import ModelError, NothingEvaluated
-from robustkit.fingerprint import rank_formulas
+from robustkit.fingerprint import judge, rank_formulas
 
 SHARED = Path(__file__).parents[1].parent / "shared"
 NAMES = tuple(FORMULAS)
@@ -368,6 +368,29 @@ def test_fingerprint_finds_the_formula_that_made_the_labels() -> None:
         rank_formulas(model, [])
 
 
+@pytest.mark.parametrize(
+    ("n", "lead", "noise", "declared", "verdict"),
+    [
+        (10, 0.5, 0.1, "standard", "fits"),
+        (9, 0.5, 0.1, "standard", "cannot-tell"),  # too few, however clear
+        (100, 0.5, 4.0, "standard", "cannot-tell"),  # the interval of the difference holds 0
+        (100, 0.5, 0.1, "quest", "another-fits-better"),
+        (100, 0.5, 4.0, "quest", "cannot-tell"),
+        (100, 0.5, 0.1, "qknorm", "cannot-tell"),  # its parameters are not there
+        (100, 9.0, 0.1, "standard", "fits"),
+    ],
+)
+def test_verdict_needs_a_difference_beyond_chance(
+    n: int, lead: float, noise: float, declared: str, verdict: str
+) -> None:
+    swing = noise * torch.tensor([1.0, -1.0]).repeat(n)[:n].double()
+    right = torch.ones(n).double()
+    fits = {"quest": torch.stack((lead + 0.2 + swing, right), 1), "standard": torch.stack((0.2 * right, right), 1)}
+    result = judge(fits, declared, ("qknorm",), guessing=1.6)
+    assert (result.verdict, result.best, result.n) == (verdict, "standard", n)
+    assert judge(fits, declared, (), guessing=0.1).verdict == "cannot-tell"
+
+
 def test_fingerprint_keeps_the_scales_of_the_declared_formula() -> None:
     model = set_attention(small_vit(sharp=4), "qknorm-hs").requires_grad_(False)
     for block in model.blocks:
@@ -375,7 +398,10 @@ def test_fingerprint_keeps_the_scales_of_the_declared_formula() -> None:
     pixels = torch.rand(20, 3, 16, 24)
     labels = model(pixels).argmax(1)
     result = rank_formulas(model.train(), [(pixels, labels)])
-    assert next(row for row in result.rows if row.name == "qknorm-hs").top1 == 1.0
+    own = next(row for row in result.rows if row.name == "qknorm-hs")
+    assert own.nll == pytest.approx(float(nn.functional.cross_entropy(model(pixels), labels)), rel=1e-6)
+    at_start = set_attention(set_attention(copy.deepcopy(model), "standard"), "qknorm-hs")(pixels)
+    assert own.nll != pytest.approx(float(nn.functional.cross_entropy(at_start, labels)), rel=1e-4)
     assert model.training
     assert torch.equal(model.blocks[0].attn.qk_scale, torch.full((2,), 9.0))
     assert rank_formulas(model, [(pixels, labels)], declared="qknorm").verdict == "cannot-tell"
