@@ -272,9 +272,7 @@ class Evil:
 
 def test_a_batch_file_runs_nothing(tmp_path: Path) -> None:
     cifar(tmp_path, labels=Evil(tmp_path / "ran"))
-    with pytest.raises(
-        DataError, match=r"test_batch: the pickle asks for (posix|nt)\.mkdir; only plain CIFAR-10"
-    ):
+    with pytest.raises(DataError, match=r"test_batch: the pickle asks for (posix|nt)\.mkdir; only plain CIFAR-10"):
         open_dataset(tmp_path)
     assert not (tmp_path / "ran").exists()
 
