@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,15 @@ from robustkit.models import load
 
 SMALL = {"img_size": 32, "patch_size": 16, "depth": 1, "num_classes": 4}
 TINY = {**SMALL, "embed_dim": 32, "num_heads": 2, "depth": 2}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    """Tiny matrices: threads only wait for each other, the longer the busier the machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def network(name: str = "vit_tiny_patch16_224", **kwargs: Any) -> nn.Module:
@@ -324,6 +334,7 @@ def test_timms_folder_layout(tmp_path: Path, pixels: Tensor, monkeypatch: pytest
     classifier = load(f"local-dir:{folder}")
     assert (classifier.identity.name, classifier.identity.class_names) == ("my-model", ("w", "x", "y", "z"))
     assert classifier.identity.preprocessing.crop_pct == 0.95
+    assert specs.find(f"local-dir:{folder}").metadata["input_size"] == [32, 32]
     assert torch.equal(classifier(pixels), model(Normalize([0.1] * 3, [0.2] * 3)(pixels)))
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, revision, allow_patterns: str(folder))
     hub = load("hf-hub:me/tiny@main")
