@@ -4,130 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from . import __version__
 from .errors import DataError, ProtocolError, RobustkitError, unknown
+from .options import DATA_KEYS, common, data_options, group, model_arguments, model_options, option, run_options
 
-F = TypeVar("F", bound=Callable[..., Any])
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True}
-
-
-def _option(*names: str, **settings: Any) -> Callable[[F], F]:
-    """A click option that can also come from ROBUSTKIT_<NAME>."""
-    long = next(name for name in names if name.startswith("--")).lstrip("-")
-    return click.option(*names, envvar=f"ROBUSTKIT_{long.upper().replace('-', '_')}", show_envvar=False, **settings)
-
-
-def _use_config(context: click.Context, _: click.Parameter, path: str | None) -> None:
-    """Make the entries of a TOML file the defaults of the options: top level, then the command's own table."""
-    if path is None:
-        return
-    from .toml import parse_toml
-
-    try:
-        text = Path(path).read_text(encoding="utf-8", errors="replace")
-    except OSError as fault:
-        raise ProtocolError(f"--config {path}: {fault.strerror}; give a TOML file of options") from None
-    table = parse_toml(text, path, ProtocolError)
-    own = table.pop(str(context.info_name), {})
-    entries = {k: v for k, v in table.items() if not isinstance(v, dict)} | (own if isinstance(own, dict) else {})
-    known = {parameter.name for parameter in context.command.params}
-    for key in entries:
-        if key.replace("-", "_") not in known:
-            options = (str(name).replace("_", "-") for name in known)
-            raise ProtocolError(f"--config {path}: " + unknown("option", key, options))
-    context.default_map = {key.replace("-", "_"): value for key, value in entries.items()}
-
-
-def _group(options: list[Callable[[Any], Any]]) -> Callable[[F], F]:
-    def decorate(function: F) -> F:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorate
-
-
-common = _group(
-    [
-        click.option("--config", is_eager=True, expose_value=False, callback=_use_config, help="TOML file of options."),
-        click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error."),
-    ]
-)
-model_options = _group(
-    [
-        _option("--arch", help="timm name, package.module:function or file.py:function; guessed for ViT and DeiT."),
-        _option("--attention", help="Attention formula (robustkit list attentions); from the metadata if left out."),
-        _option("--num-classes", type=int, help="Number of classes of the head."),
-        _option("--mean", help="Channel means in [0, 1], one or three, separated by spaces or commas."),
-        _option("--std", help="Channel standard deviations, likewise."),
-        _option("--interpolation", help="bicubic, bilinear, nearest or lanczos."),
-        _option("--crop-pct", type=float, help="Image size over resized size, as in timm."),
-        _option("--crop-mode", help="center, squash or border."),
-        _option("--img-size", type=int, help="Size of the input; positional embeddings are resampled to it."),
-        _option("--use-ema", is_flag=True, help="Take the EMA weights where the file has them."),
-        _option("--allow-partial", is_flag=True, help="Go on with missing or unexpected tensors."),
-    ]
-)
-data_options = _group(
-    [
-        _option("--layout", help="How to read the folder; recognised if left out (robustkit list datasets)."),
-        _option(
-            "--labels",
-            "labels_csv",
-            type=click.Path(path_type=Path),
-            help="CSV of file names and labels of a flat folder.",
-        ),
-        _option("--real-labels", type=click.Path(path_type=Path), help="ImageNet ReaL's JSON of valid labels."),
-        _option("--limit", type=int, help="At most N samples: class-balanced, a function of the seed."),
-        _option("--ids", type=click.Path(path_type=Path), help="File with the exact sample ids, one a line."),
-    ]
-)
-run_options = _group(
-    [
-        _option("--attacks", default="fgsm,pgd", help="Names or conditions: fgsm,pgd(steps=30,restarts=3),spsa."),
-        _option("--protocol", default="standard", help="Protocol card: a name or a TOML file."),
-        _option("--eps", help="Radius, such as 1/255; several with commas; the card's if left out."),
-        _option("--norm", type=click.Choice(["linf", "l2"]), help="Norm; the card's if left out."),
-        _option("--out", type=click.Path(path_type=Path), help="Run folder; runs/<checkpoint> if left out."),
-        _option("--batch-size", type=int, default=64, help="Samples in a batch."),
-        _option("--shard-size", type=int, help="Samples in a unit of work; 128, or the batch size if larger."),
-        _option("--workers", type=int, default=2, help="Threads that decode images."),
-        _option("--device", default="auto", help="auto, cpu, cuda or cuda:N."),
-        _option("--dtype", default="float32", help="float32, bfloat16 or float16; attacks are scored in float32."),
-        _option("--compile", is_flag=True, help="torch.compile the model."),
-        _option("--seed", type=int, default=0, help="Seed of every random draw."),
-        _option("--skip-bad", is_flag=True, help="Exit 0 although some images could not be read."),
-    ]
-)
-MODEL_KEYS = (
-    *("arch", "attention", "num_classes", "mean", "std", "interpolation", "crop_pct", "crop_mode", "img_size"),
-    *("use_ema", "allow_partial"),
-)
-DATA_KEYS = ("layout", "labels_csv", "real_labels")
-
-
-def _triple(text: str | None, name: str) -> tuple[float, ...] | None:
-    if text is None:
-        return None
-    try:
-        values = tuple(float(part) for part in text.replace(",", " ").split())
-    except ValueError:
-        values = ()
-    if len(values) not in (1, 3):
-        raise ProtocolError(f"--{name} {text!r}: expected one or three numbers, such as '0.485 0.456 0.406'")
-    return values * 3 if len(values) == 1 else values
-
-
-def _model_arguments(options: dict[str, Any]) -> dict[str, Any]:
-    chosen = {key: options.pop(key) for key in MODEL_KEYS}
-    chosen["mean"], chosen["std"] = _triple(chosen["mean"], "mean"), _triple(chosen["std"], "std")
-    return {key: value for key, value in chosen.items() if value is not None}
 
 
 @click.group(context_settings=CONTEXT)
@@ -145,8 +31,8 @@ def cli() -> None:
 
 @cli.command(context_settings=CONTEXT)
 @click.argument("checkpoints", nargs=-1, required=True, metavar="CHECKPOINT...")
-@_option("--data-dir", required=True, help="Folder, zip, or embedded:shapes.")
-@_group([model_options, data_options, run_options, common])
+@option("--data-dir", required=True, help="Folder, zip, or embedded:shapes.")
+@group([model_options, data_options, run_options, common])
 def audit(checkpoints: tuple[str, ...], data_dir: str, **options: Any) -> None:
     """Evaluate checkpoints clean and under attack; write records, summary and report.
 
@@ -162,8 +48,8 @@ def audit(checkpoints: tuple[str, ...], data_dir: str, **options: Any) -> None:
 
 @cli.command(context_settings=CONTEXT)
 @click.argument("checkpoints", nargs=-1, required=True, metavar="CHECKPOINT...")
-@_option("--data-dir", required=True, help="Folder, zip, or embedded:shapes.")
-@_group([model_options, data_options, run_options, common])
+@option("--data-dir", required=True, help="Folder, zip, or embedded:shapes.")
+@group([model_options, data_options, run_options, common])
 def attack(checkpoints: tuple[str, ...], data_dir: str, **options: Any) -> None:
     """Evaluate under attacks only: the attack part of an audit, same options.
 
@@ -174,8 +60,8 @@ def attack(checkpoints: tuple[str, ...], data_dir: str, **options: Any) -> None:
 
 
 @cli.command(context_settings=CONTEXT)
-@_option("--out", type=click.Path(path_type=Path), default="robustkit-demo", help="Run folder.")
-@_option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
+@option("--out", type=click.Path(path_type=Path), default="robustkit-demo", help="Run folder.")
+@option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
 @common
 def demo(out: Path, device: str) -> None:
     """Audit the embedded checkpoints (standard and QUEST attention) on the embedded images, in about a minute."""
@@ -197,11 +83,11 @@ def demo(out: Path, device: str) -> None:
 
 @cli.command(context_settings=CONTEXT)
 @click.argument("checkpoint")
-@_option("--data-dir", help="Images to find out which attention formula fits the weights.")
-@_option("--batch-size", type=int, default=64, help="Samples in a batch.")
-@_option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
-@_option("--seed", type=int, default=0, help="Seed of --limit.")
-@_group([model_options, data_options, common])
+@option("--data-dir", help="Images to find out which attention formula fits the weights.")
+@option("--batch-size", type=int, default=64, help="Samples in a batch.")
+@option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
+@option("--seed", type=int, default=0, help="Seed of --limit.")
+@group([model_options, data_options, common])
 def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
     """Say what is in a checkpoint, whether it is safe, and with --data-dir which attention formula fits it.
 
@@ -211,7 +97,7 @@ def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
     """
     from .inspection import inspect_checkpoint
 
-    model = _model_arguments(options)
+    model = model_arguments(options)
     data = {key: options.pop(key) for key in DATA_KEYS}
     inspect_checkpoint(checkpoint, data_dir, model=model, data=data, console=_console(), **options)
 
@@ -273,7 +159,7 @@ def _console(stderr: bool = False) -> Any:
 
 
 def _audit(checkpoints: tuple[str, ...], data_dir: str, options: dict[str, Any]) -> None:
-    model = _model_arguments(options)
+    model = model_arguments(options)
     data = {key: options.pop(key) for key in DATA_KEYS}
     skip_bad = options.pop("skip_bad")
     run = _run_and_show(checkpoints, data_dir=data_dir, model=model, data=data, **options)

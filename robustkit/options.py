@@ -1,0 +1,129 @@
+"""The options that commands share, each also from ROBUSTKIT_<NAME> and from a TOML file (--config)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from .errors import ProtocolError, unknown
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def option(*names: str, **settings: Any) -> Callable[[F], F]:
+    """A click option that can also come from ROBUSTKIT_<NAME>."""
+    long = next(name for name in names if name.startswith("--")).lstrip("-")
+    return click.option(*names, envvar=f"ROBUSTKIT_{long.upper().replace('-', '_')}", show_envvar=False, **settings)
+
+
+def _use_config(context: click.Context, _: click.Parameter, path: str | None) -> None:
+    """Make the entries of a TOML file the defaults of the options: top level, then the command's own table."""
+    if path is None:
+        return
+    from .toml import parse_toml
+
+    try:
+        text = Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError as fault:
+        raise ProtocolError(f"--config {path}: {fault.strerror}; give a TOML file of options") from None
+    table = parse_toml(text, path, ProtocolError)
+    own = table.pop(str(context.info_name), {})
+    entries = {k: v for k, v in table.items() if not isinstance(v, dict)} | (own if isinstance(own, dict) else {})
+    known = {parameter.name for parameter in context.command.params}
+    for key in entries:
+        if key.replace("-", "_") not in known:
+            options = (str(name).replace("_", "-") for name in known)
+            raise ProtocolError(f"--config {path}: " + unknown("option", key, options))
+    context.default_map = {key.replace("-", "_"): value for key, value in entries.items()}
+
+
+def group(options: list[Callable[[Any], Any]]) -> Callable[[F], F]:
+    """Several options as one decorator, in the order in which --help lists them."""
+
+    def decorate(function: F) -> F:
+        for one in reversed(options):
+            function = one(function)
+        return function
+
+    return decorate
+
+
+common = group(
+    [
+        click.option("--config", is_eager=True, expose_value=False, callback=_use_config, help="TOML file of options."),
+        click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error."),
+    ]
+)
+model_options = group(
+    [
+        option("--arch", help="timm name, package.module:function or file.py:function; guessed for ViT and DeiT."),
+        option("--attention", help="Attention formula (robustkit list attentions); from the metadata if left out."),
+        option("--num-classes", type=int, help="Number of classes of the head."),
+        option("--mean", help="Channel means in [0, 1], one or three, separated by spaces or commas."),
+        option("--std", help="Channel standard deviations, likewise."),
+        option("--interpolation", help="bicubic, bilinear, nearest or lanczos."),
+        option("--crop-pct", type=float, help="Image size over resized size, as in timm."),
+        option("--crop-mode", help="center, squash or border."),
+        option("--img-size", type=int, help="Size of the input; positional embeddings are resampled to it."),
+        option("--use-ema", is_flag=True, help="Take the EMA weights where the file has them."),
+        option("--allow-partial", is_flag=True, help="Go on with missing or unexpected tensors."),
+    ]
+)
+data_options = group(
+    [
+        option("--layout", help="How to read the folder; recognised if left out (robustkit list datasets)."),
+        option(
+            "--labels",
+            "labels_csv",
+            type=click.Path(path_type=Path),
+            help="CSV of file names and labels of a flat folder.",
+        ),
+        option("--real-labels", type=click.Path(path_type=Path), help="ImageNet ReaL's JSON of valid labels."),
+        option("--limit", type=int, help="At most N samples: class-balanced, a function of the seed."),
+        option("--ids", type=click.Path(path_type=Path), help="File with the exact sample ids, one a line."),
+    ]
+)
+run_options = group(
+    [
+        option("--attacks", default="fgsm,pgd", help="Names or conditions: fgsm,pgd(steps=30,restarts=3),spsa."),
+        option("--protocol", default="standard", help="Protocol card: a name or a TOML file."),
+        option("--eps", help="Radius, such as 1/255; several with commas; the card's if left out."),
+        option("--norm", type=click.Choice(["linf", "l2"]), help="Norm; the card's if left out."),
+        option("--out", type=click.Path(path_type=Path), help="Run folder; runs/<checkpoint> if left out."),
+        option("--batch-size", type=int, default=64, help="Samples in a batch."),
+        option("--shard-size", type=int, help="Samples in a unit of work; 128, or the batch size if larger."),
+        option("--workers", type=int, default=2, help="Threads that decode images."),
+        option("--device", default="auto", help="auto, cpu, cuda or cuda:N."),
+        option("--dtype", default="float32", help="float32, bfloat16 or float16; attacks are scored in float32."),
+        option("--compile", is_flag=True, help="torch.compile the model."),
+        option("--seed", type=int, default=0, help="Seed of every random draw."),
+        option("--skip-bad", is_flag=True, help="Exit 0 although some images could not be read."),
+    ]
+)
+MODEL_KEYS = (
+    *("arch", "attention", "num_classes", "mean", "std", "interpolation", "crop_pct", "crop_mode", "img_size"),
+    *("use_ema", "allow_partial"),
+)
+DATA_KEYS = ("layout", "labels_csv", "real_labels")
+
+
+def _triple(text: str | None, name: str) -> tuple[float, ...] | None:
+    if text is None:
+        return None
+    try:
+        values = tuple(float(part) for part in text.replace(",", " ").split())
+    except ValueError:
+        values = ()
+    if len(values) not in (1, 3):
+        raise ProtocolError(f"--{name} {text!r}: expected one or three numbers, such as '0.485 0.456 0.406'")
+    return values * 3 if len(values) == 1 else values
+
+
+def model_arguments(options: dict[str, Any]) -> dict[str, Any]:
+    """Take the model options out of `options`, as arguments of `robustkit.models.load`."""
+    chosen = {key: options.pop(key) for key in MODEL_KEYS}
+    chosen["mean"], chosen["std"] = _triple(chosen["mean"], "mean"), _triple(chosen["std"], "std")
+    return {key: value for key, value in chosen.items() if value is not None}
