@@ -7,7 +7,7 @@ from typing import Any
 DEMO: dict[str, Any] = {
     "checkpoints": ["zoo:shapes-vit-standard", "zoo:shapes-vit-quest"],
     "data_dir": "embedded:shapes",
-    "attacks": "fgsm,pgd,spsa(steps=5,directions=32)",
+    "attacks": "fgsm,pgd,spsa(steps=5,directions=16),fgsm(eps=4/255),pgd(eps=4/255)",
     "limit": 100,
     "batch_size": 50,
 }

@@ -56,25 +56,25 @@ def table_rows(run: Run, results: Sequence[dict[str, Any]]) -> list[tuple[str, .
 
 
 def terminal_table(run: Run, results: Sequence[dict[str, Any]]) -> Table:
-    """The results as a rich table; flags under it are printed by the caller."""
+    """The results as a rich table, a section for each checkpoint; the caller prints the flags under it."""
+    from rich import box
     from rich.table import Table
     from rich.text import Text
 
     manifest = run.manifest
-    table = Table(
-        title=f"protocol {manifest['protocol']['tag']}: {manifest['protocol']['summary']}", title_justify="left"
-    )
-    for heading in HEADINGS:
-        right = heading not in HEADINGS[:3]
-        table.add_column(heading, justify="right" if right else "left", overflow="fold", no_wrap=right)
-    table.add_column("", no_wrap=True)
-    previous = ""
-    for row in table_rows(run, results):
-        if previous and row[0] != previous:
-            table.add_section()
-        name = "" if row[0] == previous else row[0]
-        table.add_row(Text(name), Text("" if not name else row[1]), *map(Text, row[2:9]), Text("⚑" if row[9] else ""))
-        previous = row[0]
+    title = f"protocol {manifest['protocol']['tag']}: {manifest['protocol']['summary']}"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for heading in (HEADINGS[0], *HEADINGS[2:], ""):
+        words = heading in ("checkpoint", "condition")
+        table.add_column(heading, justify="left" if words else "right", overflow="fold", no_wrap=not words)
+    rows = table_rows(run, results)
+    for index, row in enumerate(rows):
+        first = index == 0 or rows[index - 1][0] != row[0]
+        last = index + 1 == len(rows) or rows[index + 1][0] != row[0]
+        second = index > 0 and not first and (index == 1 or rows[index - 2][0] != row[0])
+        name = row[0] if first else f"  {row[1]} attention" if second else ""
+        cells = [f"{name}\n  {row[1]} attention" if first and last else name, *row[2:9], "⚑" if row[9] else ""]
+        table.add_row(*map(Text, cells), end_section=last)
     return table
 
 
