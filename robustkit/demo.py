@@ -9,5 +9,4 @@ DEMO: dict[str, Any] = {
     "data_dir": "embedded:shapes",
     "attacks": "fgsm,pgd,spsa(steps=5,directions=16),fgsm(eps=4/255),pgd(eps=4/255)",
     "limit": 100,
-    "batch_size": 50,
 }

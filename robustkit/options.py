@@ -93,7 +93,7 @@ run_options = group(
         option("--eps", help="Radius, such as 1/255; several with commas; the card's if left out."),
         option("--norm", type=click.Choice(["linf", "l2"]), help="Norm; the card's if left out."),
         option("--out", type=click.Path(path_type=Path), help="Run folder; runs/<checkpoint> if left out."),
-        option("--batch-size", type=int, default=64, help="Samples in a batch."),
+        option("--batch-size", type=int, help="Samples in a batch; 16 on a CPU and 128 on CUDA, if left out."),
         option("--shard-size", type=int, help="Samples in a unit of work; 128, or the batch size if larger."),
         option("--workers", type=int, default=2, help="Threads that decode images."),
         option("--device", default="auto", help="auto, cpu, cuda or cuda:N."),

@@ -7,7 +7,7 @@ size. Images are decoded once a shard, by threads, ahead of the model, and serve
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -123,7 +123,7 @@ class Subject:
         if attack is None:
             with torch.inference_mode():
                 logits = self.fast(clean)
-            return self._rows(logits, samples) | self._distance(torch.zeros_like(clean))
+            return self._rows(logits, samples) | {"linf": [0.0] * len(samples), "l2": [0.0] * len(samples)}
         ids = [sample.id for sample in samples]
         rng = SampleRng.of(ids, seed=self.settings.seed, condition=condition.text, device=self.settings.device)
         inputs = clean if self.card.space == "pixels" else self.classifier.normalize(clean)
@@ -178,11 +178,17 @@ class Subject:
 
 
 class Decoder:
-    """Reads the images of coming shards in threads, in the order of use; at most two shards are held."""
+    """Reads the images of coming shards in threads.
 
-    def __init__(self, dataset: Dataset, preprocessing: Preprocessing, workers: int) -> None:
+    overlap: while a shard is computed, the next one is decoded, so that a GPU need not wait; two shards are held. On a
+    CPU, which both would share, a shard is decoded first: threads that decode while others multiply make all of them
+    wait for each other.
+    """
+
+    def __init__(self, dataset: Dataset, preprocessing: Preprocessing, workers: int, overlap: bool) -> None:
         self.dataset = dataset
         self.preprocessing = preprocessing
+        self.overlap = overlap
         self.pool = ThreadPoolExecutor(max(workers, 1), thread_name_prefix="robustkit-decode")
 
     def _pixels(self, sample: Sample) -> Tensor | str:
@@ -197,6 +203,10 @@ class Decoder:
         try:
             for shard in shards:
                 submitted = [(sample, self.pool.submit(self._pixels, sample)) for sample in shard]
+                if not self.overlap:
+                    wait([future for _, future in submitted])
+                    yield submitted
+                    continue
                 if ahead is not None:
                     yield ahead
                 ahead = submitted
@@ -229,7 +239,8 @@ def run_units(
     schema = SCHEMA.with_metadata(provenance)
     order = sorted(todo)
     cuts = [dataset.samples[shard * shard_size : (shard + 1) * shard_size] for shard in order]
-    decoder = Decoder(dataset, preprocessing, subject.settings.workers)
+    overlap = subject.settings.device.type != "cpu"
+    decoder = Decoder(dataset, preprocessing, subject.settings.workers, overlap)
     for shard, decoding in zip(order, decoder.shards(cuts), strict=True):
         for condition in todo[shard]:
             progress.start(name, condition.text, len(decoding))

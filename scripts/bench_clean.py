@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--data-dir", required=True)
     parser.add_argument("--arch")
     parser.add_argument("--limit", type=int, default=256)
-    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", default="auto")
@@ -80,8 +80,8 @@ def main() -> None:
         print(f"bare {floors[-1]:7.1f} images/s   audit {ours[-1]:7.1f} images/s   peak memory {resident:.0f} MB")
     ratios = [a / b for a, b in zip(ours[1:], floors[1:], strict=True)]
     print(
-        f"{platform.machine()}, {torch.get_num_threads()} threads, {device}, torch {torch.__version__}, {options.dtype}: "
-        f"audit at {statistics.median(ratios):.3f} x the bare model's rate "
+        f"{platform.machine()}, {torch.get_num_threads()} threads, {device}, torch {torch.__version__}, "
+        f"{options.dtype}: audit at {statistics.median(ratios):.3f} x the bare model's rate "
         f"(min {min(ratios):.3f}, max {max(ratios):.3f}, {options.rounds} rounds after a warm-up)"
     )
 
