@@ -155,7 +155,7 @@ def doctor() -> None:
 def _console(stderr: bool = False) -> Any:
     from rich.console import Console
 
-    return Console(stderr=stderr, width=None if sys.stdout.isatty() else 140)
+    return Console(stderr=stderr, width=None if sys.stdout.isatty() else 160)
 
 
 def _audit(checkpoints: tuple[str, ...], data_dir: str, options: dict[str, Any]) -> None:

@@ -119,14 +119,14 @@ class Subject:
         clean = pixels.to(self.settings.device).float().div(255)
         if self.is_cnn:
             clean = clean.contiguous(memory_format=torch.channels_last)
+        inputs = clean if self.card.space == "pixels" else self.classifier.normalize(clean)
         attack = condition.attack(self.card)
         if attack is None:
             with torch.inference_mode():
-                logits = self.fast(clean)
+                logits = self.fast(inputs)
             return self._rows(logits, samples) | {"linf": [0.0] * len(samples), "l2": [0.0] * len(samples)}
         ids = [sample.id for sample in samples]
         rng = SampleRng.of(ids, seed=self.settings.seed, condition=condition.text, device=self.settings.device)
-        inputs = clean if self.card.space == "pixels" else self.classifier.normalize(clean)
         labels = torch.tensor(self._positions(samples), device=self.settings.device)
         known = self.card.labels == "true"
         result = attack.run(self.fast, inputs, labels if known else None, rng=rng)

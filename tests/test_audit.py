@@ -169,6 +169,11 @@ def test_the_paper_protocol_says_what_its_eps_was_in_pixels(place: Path, tmp_pat
     attacked = run.table(run.manifest["checkpoints"][0]["name"], "fgsm(eps=1/255)").to_pandas()
     size = 1 / 255 * np.sqrt(64 * (0.25**2 + 0.2**2 + 0.5**2))
     assert np.allclose(attacked["l2"], size, rtol=1e-3)  # nothing is clipped
+    name = run.manifest["checkpoints"][0]["name"]
+    own = audit(place, tmp_path / "own", attacks="").table(name, "clean").to_pandas()
+    assert np.allclose(
+        run.table(name, "clean").to_pandas()["nll"], own["nll"], atol=1e-5
+    )  # clean is clean under any card
 
 
 def test_low_precision_is_scored_in_float32(place: Path, tmp_path: Path) -> None:
