@@ -201,10 +201,10 @@ def main() -> None:
     debug = "--debug" in sys.argv or os.environ.get("ROBUSTKIT_DEBUG", "") not in ("", "0")
     try:
         status = cli.main(standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as fault:
-        click.echo(fault.format_message())
-        status = 2
     except click.ClickException as fault:
+        if type(fault).__name__ == "NoArgsIsHelpError":  # click >= 8.2; its message is the help page
+            click.echo(fault.format_message())
+            sys.exit(2)
         where = getattr(fault, "ctx", None)
         command = where.command_path if where else "robustkit"
         click.echo(f"error: {fault.format_message()} See {command} --help.", err=True)
