@@ -200,7 +200,7 @@ def main() -> None:
     """The console script. Exit status: 0 fine, 1 the gate failed, 2 error, 3 nothing was evaluated, 130 interrupted."""
     debug = "--debug" in sys.argv or os.environ.get("ROBUSTKIT_DEBUG", "") not in ("", "0")
     try:
-        status = cli.main(standalone_mode=False)
+        status = cli.main(prog_name="robustkit", standalone_mode=False)
     except click.ClickException as fault:
         if type(fault).__name__ == "NoArgsIsHelpError":  # click >= 8.2; its message is the help page
             click.echo(fault.format_message())
