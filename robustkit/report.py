@@ -28,7 +28,8 @@ def refresh(run: Run) -> list[dict[str, Any]]:
 
 def table_rows(run: Run, results: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
     """One row of texts for each checkpoint and condition, under `HEADINGS`; flags come last, joined."""
-    attention = {c["name"]: c["attention"] for c in run.manifest["checkpoints"]}
+    words = {"none": "no", "other": "other"}  # what stands for a formula where there is none
+    attention = {c["name"]: words.get(c["attention"], c["attention"]) for c in run.manifest["checkpoints"]}
     cells: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     for row in results:
         cells.setdefault((row["checkpoint"], row["condition"]), {})[row["metric"]] = row
