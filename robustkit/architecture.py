@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -37,6 +38,19 @@ def build(arch: str, *, kwargs: Mapping[str, Any], img_size: int | tuple[int, in
     if is_factory(arch):
         return _call(arch, {**kwargs, **({} if img_size is None else {"img_size": img_size})})
     return create(arch, kwargs=kwargs, img_size=img_size)
+
+
+def code_digest(arch: str) -> str | None:
+    """SHA-256 of the source file that holds a factory, None where it has none (built in, or in an archive)."""
+    place = arch.rpartition(":")[0]
+    path: str | None = place
+    if not place.endswith(".py"):
+        spec = importlib.util.find_spec(place)
+        path = spec.origin if spec else None
+    try:
+        return hashlib.sha256(Path(path or "").read_bytes()).hexdigest()
+    except OSError:
+        return None
 
 
 def create(

@@ -11,7 +11,17 @@ import click
 
 from . import __version__
 from .errors import DataError, ProtocolError, RobustkitError, unknown
-from .options import DATA_KEYS, common, data_options, group, model_arguments, model_options, option, run_options
+from .options import (
+    AT_LEAST_1,
+    DATA_KEYS,
+    common,
+    data_options,
+    group,
+    model_arguments,
+    model_options,
+    option,
+    run_options,
+)
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True}
 
@@ -51,7 +61,7 @@ def audit(checkpoints: tuple[str, ...], data_dir: str, **options: Any) -> None:
 @option("--data-dir", required=True, help="Folder, zip, or embedded:shapes.")
 @group([model_options, data_options, run_options, common])
 def attack(checkpoints: tuple[str, ...], data_dir: str, **options: Any) -> None:
-    """Evaluate under attacks only: the attack part of an audit, same options.
+    """Evaluate clean and under attacks: the attack part of an audit, same options.
 
     \b
     robustkit attack vit.safetensors --data-dir imagenet/val --attacks fgsm,pgd,spsa --eps 0.5/255,1/255
@@ -84,7 +94,7 @@ def demo(out: Path, device: str) -> None:
 @cli.command(context_settings=CONTEXT)
 @click.argument("checkpoint")
 @option("--data-dir", help="Images to find out which attention formula fits the weights.")
-@option("--batch-size", type=int, default=64, help="Samples in a batch.")
+@option("--batch-size", type=AT_LEAST_1, default=16, help="Samples in a batch.")
 @option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
 @option("--seed", type=int, default=0, help="Seed of --limit.")
 @group([model_options, data_options, common])

@@ -159,6 +159,8 @@ def open_dataset(
     """
     text = str(spec)
     if text.startswith("embedded:"):
+        if layout not in (None, "embedded") or labels_csv or real_labels:
+            raise DataError(f"{text} has labels of its own; leave out --layout, --labels and --real-labels")
         return _embedded(text, num_classes, class_names)
     path = Path(text)
     if not path.exists():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from .errors import BadImageError
 from .fingerprint import Fingerprint, rank_formulas
 from .images import to_pixels
 from .models import Classifier, load
@@ -35,27 +36,39 @@ def inspect_checkpoint(
     Raises:
         RobustkitError: the checkpoint or the data cannot be used; the line says why.
     """
+    where = pick_device(device)
     classifier = load(checkpoint, **model)
     for name, text in _facts(classifier):
         console.print(f"{name:>14}  {text}", markup=False, highlight=False, soft_wrap=True)
     if data_dir is None:
         return
     dataset = labelled_data(data_dir, classifier.identity, data, limit=limit, ids=ids, seed=seed)
-    where = pick_device(device)
     preprocessing = classifier.identity.preprocessing
+
+    bad: list[str] = []
 
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
         import torch
 
         for start in range(0, len(dataset.samples), batch_size):
-            samples = dataset.samples[start : start + batch_size]
-            pixels = torch.stack([to_pixels(dataset.image(sample), preprocessing) for sample in samples])
-            yield pixels.to(where).float().div(255), torch.tensor([sample.label for sample in samples], device=where)
+            pixels, labels = [], []
+            for sample in dataset.samples[start : start + batch_size]:
+                try:
+                    pixels.append(to_pixels(dataset.image(sample), preprocessing))
+                    labels.append(sample.label)
+                except BadImageError as fault:
+                    bad.append(str(fault))
+            if pixels:
+                yield torch.stack(pixels).to(where).float().div(255), torch.tensor(labels, device=where)
 
     for note in dataset.notes:
         console.print(note, markup=False, highlight=False, soft_wrap=True)
     fingerprint = rank_formulas(classifier.to(where), batches)
-    console.print(fingerprint_table(fingerprint, len(dataset.samples)))
+    if bad:
+        console.print(f"{len(bad)} images could not be read, the first: {bad[0]}", markup=False, soft_wrap=True)
+    if dataset.valid_labels is not None:
+        console.print(f"all {classifier.identity.num_classes} classes compete here, unlike in an audit of this data")
+    console.print(fingerprint_table(fingerprint, fingerprint.n))
     console.print(fingerprint.text, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -113,7 +113,6 @@ def _recognise(q: Question) -> str:
 
 def _folders(q: Question) -> Labels:
     names = q.class_folders
-    notes = []
     known = q.class_names or (CIFAR10 if q.num_classes == 10 and set(names) <= set(CIFAR10) else None)
     places: dict[str, int] = {}
     if known is not None:
@@ -137,10 +136,13 @@ def _folders(q: Question) -> Labels:
                 "a label would be a guess: give a CSV of labels (--labels) or the data set's root"
             )
         if q.class_names:
-            notes.append("the folders are not named as the checkpoint's classes; labels follow their sorted order")
+            raise DataError(
+                f"{q.where}: no class folder ({few(names, 3)}) bears the name of a class of the checkpoint "
+                f"({few(list(q.class_names), 3)}); rename the folders or give a CSV of labels (--labels)"
+            )
     assert known is not None
     samples, left = _by_folder(q, places)
-    return Labels("folders", tuple(known), samples, None, (*_count(places, samples, known), *notes, *left))
+    return Labels("folders", tuple(known), samples, None, (*_count(places, samples, known), *left))
 
 
 def _imagenet(q: Question) -> Labels:

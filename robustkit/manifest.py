@@ -24,7 +24,7 @@ from .protocol import Card
 from .records import Run
 from .runner import Settings
 
-_DECIDES = ("sha256", "arch", "attention", "preprocessing", "weights")
+_DECIDES = ("sha256", "arch", "code_sha256", "num_classes", "attention", "preprocessing", "weights")
 
 
 def describe(identity: ModelIdentity, preprocessing: Preprocessing) -> dict[str, Any]:
@@ -43,8 +43,11 @@ def prepare(
     conditions: Sequence[Condition],
     settings: Settings,
     shard_size: int | None,
+    arguments: Mapping[str, Any],
 ) -> list[str]:
     """Write run.json, or extend the one that an earlier command left; returns lines for the user.
+
+    arguments: what the user asked for, as `audit` takes it, so that the same samples can be found again.
 
     Raises:
         RunError: the folder holds records that this command would not have made.
@@ -58,6 +61,8 @@ def prepare(
         "compile": settings.compile,
     }
     lines = []
+    if not old and next((run.path / "records").rglob("*.parquet"), None):
+        raise RunError(f"{run.path} holds records but no run.json that says of what; use another --out")
     if old:
         _check_same(old, deciding, checkpoints, run.path)
         if old["batch_size"] != settings.batch_size:
@@ -73,6 +78,7 @@ def prepare(
             "robustkit": metadata.version("robustkit-audit"),
             "command": shlex.join(["robustkit", *sys.argv[1:]]),
             "started": old.get("started") or datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "arguments": json.loads(json.dumps(arguments, default=str)),
             "seed": settings.seed,
             "protocol": _protocol(card),
             "conditions": list(texts),

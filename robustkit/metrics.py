@@ -61,7 +61,7 @@ def summarise(run: Run) -> list[dict[str, Any]]:
     for checkpoint, condition in run.units():
         common = {"checkpoint": checkpoint, "condition": condition, "protocol": manifest["protocol"]["tag"]}
         table = run.table(checkpoint, condition)
-        flags = _flags(table, manifest, condition)
+        flags = _flags(table, manifest, checkpoint, condition)
         for metric, value, n, low, high in _classification(table):
             row = common | {"metric": metric, "value": value, "n": n, "ci_low": low, "ci_high": high, "flags": flags}
             rows.append({name: row[name] for name in SUMMARY_COLUMNS})
@@ -128,8 +128,14 @@ def _classification(table: pa.Table) -> list[tuple[str, float, int, float, float
     return rows
 
 
-def _flags(table: pa.Table, manifest: dict[str, Any], condition: str) -> list[str]:
+def _flags(table: pa.Table, manifest: dict[str, Any], checkpoint: str, condition: str) -> list[str]:
     flags = []
+    expected = manifest["data"]["n"]
+    if len(table) != expected:
+        flags.append(f"incomplete: {len(table)} of {expected} samples; the same command goes on")
+    described = next(known for known in manifest["checkpoints"] if known["name"] == checkpoint)
+    if str(described.get("weights", "")).endswith("in part"):
+        flags.append("weights were loaded in part; the rest is random")
     read = table.filter(table["error"].is_null())
     claim = manifest.get("claims", {}).get(condition)
     if claim and len(read):
@@ -137,8 +143,12 @@ def _flags(table: pa.Table, manifest: dict[str, Any], condition: str) -> list[st
         measured = f"largest {claim['norm']} perturbation {pixels(largest, claim['norm'])} in pixels"
         if manifest["protocol"]["space"] != "pixels":
             flags.append(f"eps {claim['eps']:.4g} is in normalised units: {measured}")
-        if largest > claim["eps"] + EXCEEDS:
-            flags.append(f"exceeds eps: {measured}, claimed {pixels(claim['eps'], claim['norm'])}")
+        # In normalised units a step of eps is eps * std in pixels, at most that of the widest channel.
+        allowed = claim["eps"] * (
+            1 if manifest["protocol"]["space"] == "pixels" else max(described["preprocessing"]["std"])
+        )
+        if largest > allowed + EXCEEDS:
+            flags.append(f"exceeds eps: {measured}, claimed {pixels(allowed, claim['norm'])}")
     broken = int((~np.isfinite(_column(read, "nll"))).sum())
     if broken:
         flags.append(f"{broken} of {len(read)} samples have logits that are not finite; counted as wrong")

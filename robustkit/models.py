@@ -12,7 +12,7 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from .architecture import build, classes_of, create, is_factory, resample_positions
+from .architecture import build, classes_of, code_digest, create, is_factory, resample_positions
 from .attention import attention_kind, set_attention
 from .checkpoint import Checkpoint, digest_of, load_into, read
 from .errors import CheckpointError, ModelError
@@ -32,7 +32,8 @@ class ModelIdentity:
     attention: a formula's name, 'other' for attention that is none of them, 'none' for a model without.
     attention_source: who said so: 'option', 'metadata', 'weights' (tensors that only this formula has), 'default', or
         'n/a' where there is no formula.
-    weights: the part of the file that was taken ('bare', 'model_ema', ...), 'pretrained' or 'random'.
+    weights: the part of the file that was taken ('bare', 'model_ema', ...), 'pretrained' or 'random'; with ', in part'
+        where not all tensors fitted. code_sha256: digest of the file that holds the user's own factory.
     notes: lines for the user.
     """
 
@@ -46,6 +47,7 @@ class ModelIdentity:
     num_classes: int
     preprocessing: Preprocessing
     weights: str
+    code_sha256: str | None = None
     class_names: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -158,13 +160,16 @@ def _from_file(name: str, spec: str, checkpoint: Checkpoint, wanted: Wanted, all
         if not isinstance(claimed, int):
             raise CheckpointError(f"{checkpoint.path}: metadata num_classes is {claimed!r}; expected a whole number")
         kwargs = {**kwargs, "num_classes": claimed}
-    network = build(arch, kwargs=kwargs, img_size=size)
-    kind, source = _set_attention(network, wanted.attention, metadata, tensors, spec)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # what --allow-partial leaves at random is the same at every load
+        network = build(arch, kwargs=kwargs, img_size=size)
+        kind, source = _set_attention(network, wanted.attention, metadata, tensors, spec)
     notes += _attention_notes(kind, source, wanted.attention, metadata)
     if wanted.img_size is not None:
         tensors, more = resample_positions(tensors, network)
         notes += more
-    notes += load_into(network, replace(checkpoint, tensors=tensors), allow_partial=allow_partial)
+    partial = load_into(network, replace(checkpoint, tensors=tensors), allow_partial=allow_partial)
+    notes += partial
     preprocessing, more = resolve_preprocessing(network, wanted, metadata, str(checkpoint.path))
     notes += more
     timm_classes = None if is_factory(arch) else getattr(network, "num_classes", None)
@@ -182,7 +187,8 @@ def _from_file(name: str, spec: str, checkpoint: Checkpoint, wanted: Wanted, all
         attention_source=source,
         num_classes=int(classes),
         preprocessing=preprocessing,
-        weights=checkpoint.weights,
+        weights=checkpoint.weights + (", in part" if partial else ""),
+        code_sha256=code_digest(arch) if is_factory(arch) else None,
         class_names=tuple(map(str, names)) if isinstance(names, list) and len(names) == classes else None,
         notes=checkpoint.notes + notes,
         metadata=metadata,

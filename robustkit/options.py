@@ -10,6 +10,7 @@ import click
 
 from .errors import ProtocolError, unknown
 
+AT_LEAST_1 = click.IntRange(min=1)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -33,6 +34,11 @@ def _use_config(context: click.Context, _: click.Parameter, path: str | None) ->
     own = table.pop(str(context.info_name), {})
     entries = {k: v for k, v in table.items() if not isinstance(v, dict)} | (own if isinstance(own, dict) else {})
     known = {parameter.name for parameter in context.command.params}
+    commands = (
+        context.parent.command.commands if context.parent and isinstance(context.parent.command, click.Group) else {}
+    )
+    for name in (name for name, value in table.items() if isinstance(value, dict) and name not in commands):
+        raise ProtocolError(f"--config {path}: " + unknown("table", name, commands))
     for key in entries:
         if key.replace("-", "_") not in known:
             options = (str(name).replace("_", "-") for name in known)
@@ -82,7 +88,7 @@ data_options = group(
             help="CSV of file names and labels of a flat folder.",
         ),
         option("--real-labels", type=click.Path(path_type=Path), help="ImageNet ReaL's JSON of valid labels."),
-        option("--limit", type=int, help="At most N samples: class-balanced, a function of the seed."),
+        option("--limit", type=AT_LEAST_1, help="At most N samples: class-balanced, a function of the seed."),
         option("--ids", type=click.Path(path_type=Path), help="File with the exact sample ids, one a line."),
     ]
 )
@@ -93,11 +99,11 @@ run_options = group(
         option("--eps", help="Radius, such as 1/255; several with commas; the card's if left out."),
         option("--norm", type=click.Choice(["linf", "l2"]), help="Norm; the card's if left out."),
         option("--out", type=click.Path(path_type=Path), help="Run folder; runs/<checkpoint> if left out."),
-        option("--batch-size", type=int, help="Samples in a batch; 16 on a CPU and 128 on CUDA, if left out."),
-        option("--shard-size", type=int, help="Samples in a unit of work; 128, or the batch size if larger."),
-        option("--workers", type=int, default=2, help="Threads that decode images."),
+        option("--batch-size", type=AT_LEAST_1, help="Samples in a batch; 16 on a CPU and 128 on CUDA, if left out."),
+        option("--shard-size", type=AT_LEAST_1, help="Samples in a unit of work; 128, or the batch size if larger."),
+        option("--workers", type=AT_LEAST_1, default=2, help="Threads that decode images."),
         option("--device", default="auto", help="auto, cpu, cuda or cuda:N."),
-        option("--dtype", default="float32", help="float32, bfloat16 or float16; attacks are scored in float32."),
+        option("--dtype", default="float32", help="float32 or bfloat16; attacks are scored in float32."),
         option("--compile", is_flag=True, help="torch.compile the model."),
         option("--seed", type=int, default=0, help="Seed of every random draw."),
         option("--skip-bad", is_flag=True, help="Exit 0 although some images could not be read."),

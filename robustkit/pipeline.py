@@ -24,7 +24,7 @@ from .runner import Progress, Settings, Subject, pending, run_units
 DEFAULT_ATTACKS = "fgsm,pgd"
 BATCH_SIZES = {"cpu": 16, "cuda": 128}
 """Where none is given. A ViT on a CPU is fastest while a batch fits its cache."""
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}  # float16 gradients vanish: a weak attack, unseen
 
 
 class _Silent:
@@ -116,25 +116,22 @@ def audit(
     for line in dataset.notes:
         say(line)
     run = Run(out if out is not None else Path("runs") / jobs[0].classifier.identity.name)
+    arguments = {
+        "checkpoints": list(checkpoints),
+        "data_dir": data_dir,
+        "attacks": attacks if isinstance(attacks, str) else list(attacks),
+        "eps": eps,
+        "norm": norm,
+        "limit": limit,
+        "ids": ids,
+        "data": data or {},
+        "model": model or {},
+    }
     described = [describe(job.classifier.identity, job.preprocessing) for job in jobs]
-    for line in prepare(run, described, dataset, card, conditions, settings, shard_size):
+    for line in prepare(run, described, dataset, card, conditions, settings, shard_size, arguments):
         say(line)
     _compute(run, jobs, card, conditions, settings, progress or _Silent(), say)
-    return finish(run)
-
-
-def finish(run: Run) -> Run:
-    """Write summary and report from the records.
-
-    Raises:
-        NothingEvaluated: every image was unreadable.
-    """
-    if not refresh(run):
-        bad = run.manifest["bad_images"]
-        why = bad[0]["error"] if bad else "there are no records"
-        raise NothingEvaluated(
-            f"{run.path}: none of the {run.manifest['data']['n']} images was evaluated; the first: {why}"
-        )
+    refresh(run)
     return run
 
 
@@ -175,6 +172,8 @@ def labelled_data(
         DataError: the data set is unusable, has no labels, or its labels do not fit the model.
         NothingEvaluated: no sample is left.
     """
+    if not str(data_dir):
+        raise DataError("--data-dir is empty; give a folder, a zip, or embedded:shapes")
     known = {"num_classes": identity.num_classes, "class_names": identity.class_names}
     dataset = open_dataset(data_dir, **{**known, **options})
     dataset = dataset.select(limit=limit, ids=None if ids is None else Path(ids), seed=seed)
@@ -210,12 +209,14 @@ def _datasets(jobs: Sequence[_Job]) -> Dataset:
 
 def _distinct_names(jobs: list[_Job]) -> list[_Job]:
     """Give a checkpoint that shares its name with an earlier one a number of its own."""
-    seen: dict[str, int] = {}
+    taken: set[str] = set()
+    own = {job.classifier.identity.name for job in jobs}
     for job in jobs:
         identity = job.classifier.identity
-        seen[identity.name] = count = seen.get(identity.name, 0) + 1
-        if count > 1:
-            job.classifier.identity = replace(identity, name=f"{identity.name}-{count}")
+        names = (identity.name, *(f"{identity.name}-{count}" for count in range(2, len(jobs) + len(own) + 2)))
+        name = next(name for name in names if name not in taken and (name == identity.name or name not in own))
+        taken.add(name)
+        job.classifier.identity = replace(identity, name=name)
     return jobs
 
 

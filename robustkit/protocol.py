@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -21,6 +22,8 @@ from .toml import parse_toml
 
 _FOLDER = resources.files("robustkit") / "protocols"
 _TOP = {"name", "version", "summary", "source", "caveats", "threat", "scoring", "preprocessing", "attacks"}
+_DECIMAL = re.compile(r"[+-]?(\d{1,30}\.?\d{0,30}|\.\d{1,30})([eE][+-]?\d{1,2})?")
+_PREPROCESSING = {"input_size", "interpolation", "crop_pct", "crop_mode"}
 _THREAT = {"space", "labels", "norm", "eps", "bounds"}
 
 
@@ -32,7 +35,11 @@ def number(text: object, what: str = "number") -> Fraction:
     """
     try:
         top, *bottom = str(text).split("/")
-        if isinstance(text, bool) or len(bottom) > 1:
+        if (
+            isinstance(text, bool)
+            or len(bottom) > 1
+            or not all(_DECIMAL.fullmatch(part.strip()) for part in (top, *bottom))
+        ):
             raise ValueError(text)
         return Fraction(top.strip()) / (Fraction(bottom[0].strip()) if bottom else 1)
     except (ValueError, ZeroDivisionError):
@@ -120,7 +127,16 @@ def _card(text: str, where: str) -> Card:
             f"protocol card {where}: space {space!r}, labels {labels!r}; expected pixels or normalised, and true or "
             f"predicted"
         )
+    version, rule = data["version"], _table(data, "preprocessing", where)
+    if isinstance(version, bool) or not isinstance(version, int):
+        raise ProtocolError(f"protocol card {where}: version {version!r}; expected a whole number")
+    _known(rule, _PREPROCESSING, f"{where} [preprocessing]")
+    size = rule.get("input_size")
+    if rule and not (isinstance(size, list) and len(size) == 2 and all(isinstance(side, int) for side in size)):
+        raise ProtocolError(f"protocol card {where}: input_size {size!r}; expected [height, width]")
     bounds = threat.get("bounds")
+    if bounds is not None and space != "pixels":
+        raise ProtocolError(f"protocol card {where}: bounds are of pixels; leave them out where space is normalised")
     if bounds is not None and not (
         isinstance(bounds, list) and len(bounds) == 2 and all(isinstance(b, (int, float)) for b in bounds)
     ):
@@ -128,7 +144,7 @@ def _card(text: str, where: str) -> Card:
     canonical = json.dumps(data, sort_keys=True, separators=(",", ":"))
     return Card(
         name=str(data["name"]),
-        version=int(data["version"]),
+        version=version,
         summary=str(data.get("summary", "")),
         source=str(data.get("source", "")),
         caveats=tuple(map(str, data.get("caveats", []))),
@@ -139,7 +155,7 @@ def _card(text: str, where: str) -> Card:
         eps=number(threat.get("eps", "1/255"), "eps"),
         bounds=(float(bounds[0]), float(bounds[1])) if bounds else None,
         score_autocast=bool(_table(data, "scoring", where).get("autocast", False)),
-        preprocessing=_table(data, "preprocessing", where),
+        preprocessing=rule,
         attacks={name: _table(data["attacks"], name, where) for name in _table(data, "attacks", where)},
     )
 

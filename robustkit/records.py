@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
+_NEEDED = {"checkpoints", "conditions", "protocol", "data", "deciding", "bad_images", "claims"}
 SUMMARY_COLUMNS = ("checkpoint", "condition", "metric", "value", "n", "ci_low", "ci_high", "protocol", "flags")
 
 
@@ -100,8 +101,8 @@ class Run:
             return {}
         except (OSError, ValueError) as fault:
             raise RunError(f"{self.manifest_path}: cannot be read ({fault}); restore it or use another --out") from None
-        if not isinstance(data, dict):
-            raise RunError(f"{self.manifest_path}: expected an object; restore it or use another --out")
+        if not isinstance(data, dict) or not data.keys() >= _NEEDED:
+            raise RunError(f"{self.manifest_path}: not a whole run.json; restore it or use another --out")
         return data
 
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
@@ -121,8 +122,10 @@ class Run:
 
     def sweep(self) -> None:
         """Remove what a killed process left half-written."""
-        for leftover in self.path.rglob(".*.tmp"):
-            leftover.unlink(missing_ok=True)
+        ours = (".run.json.*.tmp", ".summary.json.*.tmp", ".summary.csv.*.tmp", ".report.html.*.tmp")
+        for pattern in (*ours, "records/*/*/.*.parquet.*.tmp"):
+            for leftover in self.path.glob(pattern):
+                leftover.unlink(missing_ok=True)
 
     def table(self, checkpoint: str, condition: str, columns: Sequence[str] | None = None) -> pa.Table:
         """All rows of one checkpoint under one condition, in the order of shards.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from .errors import NothingEvaluated
 from .metrics import bad_images, pixels, write_summary
 from .records import Run, write_whole
 
@@ -16,13 +17,22 @@ HEADINGS = ("checkpoint", "attention", "condition", "n", "top-1 % [95 %]", "top-
 
 
 def refresh(run: Run) -> list[dict[str, Any]]:
-    """Make summary.json, summary.csv and report.html anew from the records; returns the summary's rows."""
+    """Make summary.json, summary.csv and report.html anew from the records; returns the summary's rows.
+
+    Raises:
+        NothingEvaluated: there is no row, because every image was unreadable or nothing was computed yet.
+    """
     manifest = run.manifest
     bad = bad_images(run)
     if bad != manifest["bad_images"]:
         run.write_manifest(manifest | {"bad_images": bad})
     rows = write_summary(run)
     write_report(run, rows)
+    if not rows:
+        why = bad[0]["error"] if bad else "there are no records"
+        raise NothingEvaluated(
+            f"{run.path}: none of the {manifest['data']['n']} images was evaluated; the first: {why}"
+        )
     return rows
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -52,8 +53,10 @@ def resolve_preprocessing(
         value = option if option is not None else said if said is not None else known.get(name, default)
         if name in ("mean", "std"):
             numbers = isinstance(value, Sequence) and all(isinstance(v, int | float) for v in value)
-            if not numbers or len(value) != 3 or (name == "std" and min(value) <= 0):
-                raise ModelError(f"{where}: {name} is {value!r}; expected three numbers; check --{name}")
+            within = (lambda v: 0 <= v <= 1) if name == "mean" else (lambda v: 0 < v < math.inf)
+            if not numbers or len(value) != 3 or not all(map(within, value)):
+                kind = "in [0, 1]" if name == "mean" else "above 0"
+                raise ModelError(f"{where}: {name} is {value!r}; expected three finite numbers {kind}; check --{name}")
             return tuple(map(float, value))
         return value
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from .condition import Condition
 from .data import Dataset, Sample
-from .errors import BadImageError
+from .errors import BadImageError, ModelError
 from .images import to_pixels
 from .models import Classifier
 from .preprocessing import Preprocessing
@@ -48,7 +48,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Settings:
-    """How to compute; nothing here changes what is computed, but for float rounding."""
+    """How to compute. But for the seed, nothing here changes what is computed beyond float rounding."""
 
     seed: int = 0
     batch_size: int = 64
@@ -68,7 +68,7 @@ class Progress(Protocol):
 class Lens(nn.Module):
     """A classifier as an attack under some card sees it: tensors of the card's space in, float32 logits out.
 
-    network: the bare network. normalise: applied first where the space is pixels. valid: the classes that compete.
+    network: the bare network; pixels are normalised before it. dtype: of the pass. valid: the classes that compete.
     """
 
     def __init__(self, classifier: Classifier, card: Card, dtype: torch.dtype, valid: Sequence[int] | None) -> None:
@@ -123,7 +123,7 @@ class Subject:
         attack = condition.attack(self.card)
         if attack is None:
             with torch.inference_mode():
-                logits = self.fast(inputs)
+                logits = (self.scorer if self.card.score_autocast else self.fast)(inputs)
             return self._rows(logits, samples) | {"linf": [0.0] * len(samples), "l2": [0.0] * len(samples)}
         ids = [sample.id for sample in samples]
         rng = SampleRng.of(ids, seed=self.settings.seed, condition=condition.text, device=self.settings.device)
@@ -268,7 +268,14 @@ def _unit_rows(
                 samples.append(sample)
                 images.append(decoded)
         if samples:
-            columns = subject.evaluate(torch.stack(images), samples, condition)
+            try:
+                columns = subject.evaluate(torch.stack(images), samples, condition)
+            except (RuntimeError, ValueError, TypeError, NotImplementedError) as fault:
+                name, first = subject.classifier.identity.name, (str(fault).splitlines() or [""])[0]
+                raise ModelError(
+                    f"{name} fails under {condition.text} on {len(samples)} images: {type(fault).__name__}: {first}; "
+                    f"--debug shows where, a smaller --batch-size helps against lack of memory"
+                ) from fault
             rows += [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
         progress.advance(len(decoding[start : start + size]))
     return sorted(rows, key=lambda row: str(row["sample_id"]))

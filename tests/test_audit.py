@@ -209,6 +209,112 @@ def test_killed_at_random_moments_the_same_command_finishes_it(place: Path, tmp_
     assert not list((tmp_path / "run").rglob("*.tmp"))
 
 
+def test_what_a_run_rests_on_cannot_change_under_it(place: Path, tmp_path: Path) -> None:
+    shutil.copytree(place, tmp_path / "p")
+    out = tmp_path / "run"
+    audit(tmp_path / "p", out, attacks="")
+    factory = tmp_path / "p" / "net.py"
+    factory.write_text(FACTORY.replace("nn.GELU()", "nn.ReLU()"))  # same tensors, another network
+    with pytest.raises(RunError, match="code_sha256 of net is"):
+        audit(tmp_path / "p", out, attacks="fgsm")
+    (out / "run.json").unlink()
+    with pytest.raises(RunError, match=r"holds records but no run\.json"):
+        audit(tmp_path / "p", out, attacks="", seed=5)
+
+
+def test_checkpoints_of_one_name_stay_apart(place: Path, tmp_path: Path) -> None:
+    weights = torch.load(place / "net.pth", weights_only=True)
+    for index, name in enumerate(("a/net", "a/net-2", "b/net")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        torch.save({key: value * (1 + index) for key, value in weights.items()}, tmp_path / f"{name}.pth")
+    paths = [tmp_path / f"{name}.pth" for name in ("a/net", "b/net", "a/net-2")]
+    model = {"arch": f"{place / 'net.py'}:build"}
+    run = robustkit.audit(paths, data_dir=place / "images", attacks="", out=tmp_path / "run", model=model, device="cpu")
+    assert [c["name"] for c in run.manifest["checkpoints"]] == ["net", "net-3", "net-2"]
+    assert [c["path"] for c in run.manifest["checkpoints"]] == [str(path) for path in paths]
+    alone = [
+        robustkit.audit([p], data_dir=place / "images", attacks="", out=tmp_path / f"{i}", model=model, device="cpu")
+        for i, p in enumerate(paths)
+    ]
+    single = [r.results().query("metric == 'nll'")["value"].item() for r in alone]
+    assert run.results().query("metric == 'nll'")["value"].tolist() == pytest.approx(single)
+    assert len(set(single)) == 3
+
+
+def test_unfinished_conditions_are_flagged_and_other_files_left_alone(place: Path, tmp_path: Path) -> None:
+    run = audit(place, tmp_path / "run", attacks="fgsm")
+    own = run.path / "notes" / ".draft.tmp"
+    own.parent.mkdir()
+    own.write_text("mine")
+    left = run.shard_path("net", "clean", 0).parent / ".00000.parquet.abc.tmp"
+    left.write_text("half")
+    run.shard_path("net", "fgsm(eps=8/255)", 0).unlink()
+    audit(place, run.path, attacks="")
+    assert own.exists() and not left.exists()
+    flags = {row["condition"]: row["flags"] for row in run.results().to_dict("records")}
+    assert flags["clean"] == []
+    assert flags["fgsm(eps=8/255)"] == ["incomplete: 22 of 30 samples; the same command goes on"]
+
+
+def test_partly_loaded_weights_repeat_and_are_flagged(place: Path, tmp_path: Path) -> None:
+    weights = torch.load(place / "net.pth", weights_only=True)
+    torch.save({key: value for key, value in weights.items() if not key.startswith("3.")}, tmp_path / "half.pth")
+    model = {"arch": f"{place / 'free.py'}:build", "allow_partial": True}
+    (place / "free.py").write_text(FACTORY.replace("    torch.manual_seed(0)\n", ""))
+    runs = [
+        robustkit.audit(
+            [tmp_path / "half.pth"],
+            data_dir=place / "images",
+            attacks="",
+            out=tmp_path / out,
+            model=model,
+            device="cpu",
+        )
+        for out in "ab"
+    ]
+    assert files(runs[0].path) == files(runs[1].path)
+    assert runs[0].results()["flags"].tolist()[0] == ["weights were loaded in part; the rest is random"]
+
+
+def test_only_valid_classes_compete_and_any_valid_label_counts(place: Path) -> None:
+    from robustkit.condition import CLEAN, parse_condition
+    from robustkit.layouts import Sample
+    from robustkit.protocol import load_card
+    from robustkit.runner import Settings, Subject
+
+    classifier = robustkit.load(place / "net.pth", arch=f"{place / 'net.py'}:build")
+    card = load_card("standard")
+    pixels = torch.from_numpy(np.random.Generator(np.random.PCG64(1)).integers(0, 256, (12, 3, 8, 8), dtype=np.uint8))
+    logits = classifier(pixels.float() / 255)
+    subset = Subject(classifier, card, Settings(), (0, 2))
+    samples = [Sample(str(i), (0, 2)[i % 2]) for i in range(12)]
+    for condition in (CLEAN, parse_condition("pgd(steps=2)", card)):
+        rows = subset.evaluate(pixels, samples, condition)
+        assert set(rows["prediction"]) <= {0, 2}
+        if condition is CLEAN:
+            two = logits[:, [0, 2]]
+            assert rows["prediction"] == [(0, 2)[i] for i in two.argmax(1).tolist()]
+            own = two.log_softmax(1)[torch.arange(12), torch.arange(12) % 2]
+            assert rows["nll"] == pytest.approx((-own).tolist(), abs=1e-5)
+    several = [Sample(str(i), 0, (0, 1)) for i in range(12)]
+    rows = Subject(classifier, card, Settings(), None).evaluate(pixels, several, CLEAN)
+    assert rows["correct"] == [best in (0, 1) for best in logits.argmax(1).tolist()]
+    assert 0 < sum(rows["correct"]) < 12 or len(set(logits.argmax(1).tolist())) == 1
+
+
+def test_a_network_that_fails_in_mid_run_is_one_line(place: Path, tmp_path: Path) -> None:
+    code = FACTORY.replace("nn.Flatten()", "Odd()").replace(
+        "def build",
+        "class Odd(nn.Flatten):\n    def forward(self, x):\n        if len(x) == 5:\n            "
+        "raise RuntimeError('no batches of five')\n        return super().forward(x)\n\ndef build",
+    )
+    (place / "odd.py").write_text(code)
+    done = run_cli(command(place, tmp_path / "run", "--arch", f"{place / 'odd.py'}:build", "--batch-size", "5"))
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("error: net fails under clean on 5 images: RuntimeError: no batches of five; --debug")
+
+
 def run_cli(line: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, capture_output=True, text=True, env=os.environ | environment, check=False)
 
@@ -265,7 +371,11 @@ def table(place: Path) -> list[tuple[list[str], int, str]]:
         (["--protocol", "standart"], 2, "did you mean 'standard'?"),
         (["--device", "abacus"], 2, "device 'abacus' cannot be used"),
         (["--dtype", "float12"], 2, "unknown dtype 'float12'"),
-        (["--limit", "0"], 2, "limit 0"),
+        (["--limit", "0"], 2, "'--limit': 0 is not in the range"),
+        (["--dtype", "float16"], 2, "unknown dtype 'float16'"),
+        (["--eps", "1e400"], 2, "eps '1e400': expected a number"),
+        (["--std", "inf"], 2, "expected three finite numbers above 0"),
+        (["--workers", "0"], 2, "'--workers': 0 is not in the range"),
         (["--limit", "many"], 2, "'many' is not a valid integer"),
         (["--mean", "a b"], 2, "expected one or three numbers"),
         (["--attack", "pgd"], 2, "--attacks"),

@@ -69,7 +69,7 @@ def make_run(path: Path, rows: dict[str, list[dict[str, Any]]], space: str = "pi
                 "source": "",
                 "caveats": [],
             },
-            "data": {"n": 5, "name": "d", "root": "d", "layout": "folders", "digest": "cd"},
+            "data": {"n": max(map(len, rows.values())), "name": "d", "root": "d", "layout": "folders", "digest": "cd"},
             "bad_images": [],
             "seed": 0,
             "command": "robustkit audit <script>alert(1)</script>",
@@ -114,7 +114,7 @@ def test_bootstrap_repeats_and_covers_the_normal_interval() -> None:
 def test_summary_of_records_made_by_hand(tmp_path: Path) -> None:
     clean = [row(0, True), row(1, False, nll=1.25, top5=False), row(2, True)]
     clean.append({"sample_id": "003", "label": 1, "error": "003: not an image"})
-    run = make_run(tmp_path, {"clean": clean, PGD: [row(i, False, linf=1.2e-2, nll=float("nan")) for i in range(3)]})
+    run = make_run(tmp_path, {"clean": clean, PGD: [row(i, False, linf=1.2e-2, nll=float("nan")) for i in range(4)]})
     rows = {(r["condition"], r["metric"]): r for r in summarise(run)}
     top1 = rows["clean", "top1"]
     assert (top1["value"], top1["n"], top1["protocol"]) == (2 / 3, 3, "standard@1:00")
@@ -126,7 +126,7 @@ def test_summary_of_records_made_by_hand(tmp_path: Path) -> None:
     assert rows[PGD, "linf_max"]["value"] == pytest.approx(1.2e-2)
     assert rows[PGD, "top1"]["flags"] == [
         "exceeds eps: largest linf perturbation 3.06/255 in pixels, claimed 1/255",
-        "3 of 3 samples have logits that are not finite; counted as wrong",
+        "4 of 4 samples have logits that are not finite; counted as wrong",
     ]
 
 
@@ -135,6 +135,11 @@ def test_eps_of_another_space_is_flagged_with_its_size_in_pixels(tmp_path: Path)
     assert summarise(run)[0]["flags"] == [
         "eps 0.003922 is in normalised units: largest linf perturbation 0.5/255 in pixels"
     ]
+
+
+def test_an_excess_in_normalised_units_is_flagged_too(tmp_path: Path) -> None:
+    run = make_run(tmp_path, {PGD: [row(0, False, linf=0.8 / 255)]}, space="normalised")  # std 0.5: 0.5/255 is allowed
+    assert "exceeds eps: largest linf perturbation 0.8/255 in pixels, claimed 0.5/255" in summarise(run)[0]["flags"]
 
 
 def test_rounding_is_not_an_excess(tmp_path: Path) -> None:
