@@ -4,6 +4,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,17 @@ def test_a_leaf_imports_nothing_of_the_house(leaf: str) -> None:
 def test_import_is_instant() -> None:
     code = "import sys, robustkit; assert not {'torch', 'numpy', 'click'} & sys.modules.keys(), sorted(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_readmes_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = (ROOT / "README.md").read_text("utf-8").split("```python\n")[1].split("```")[0]
+    monkeypatch.chdir(tmp_path)
+    scope: dict[str, Any] = {}
+    exec(code, scope)
+    change = (scope["adversarials"] - scope["images"]).abs()
+    assert 0 < change.max() <= 1 / 255 + 1e-6
+    assert {"clean", "pgd(eps=1/255,steps=20)"} == set(scope["run"].results().condition)
+    assert (tmp_path / "runs" / "first" / "report.html").is_file()
 
 
 def test_a_wheel_installed_elsewhere_works(tmp_path: Path) -> None:
