@@ -113,7 +113,9 @@ class Dataset:
             try:
                 ids = ids.read_text("utf-8-sig").splitlines()
             except (OSError, UnicodeDecodeError) as error:
-                raise DataError(f"{ids}: not a readable list of ids ({error})") from None
+                raise DataError(
+                    f"{ids}: not a readable list of ids ({error}); give a text file with one id a line"
+                ) from None
         wanted = dict.fromkeys(line.strip() for line in ids if line.strip())
         if not wanted:
             raise DataError("the list of ids is empty; expected one sample id a line")
@@ -164,7 +166,7 @@ def open_dataset(
         return _embedded(text, num_classes, class_names)
     path = Path(text)
     if not path.exists():
-        raise DataError(f"{path}: no such folder or zip file")
+        raise DataError(f"{path}: no such folder or zip file; check --data-dir")
     batches = next((p for p in (path, path / "cifar-10-batches-py") if (p / "test_batch").is_file()), None)
     if layout == "cifar10" or (layout is None and batches is not None):
         return _cifar(path, batches, split or "test", num_classes)

@@ -103,18 +103,17 @@ def audit(
     where = pick_device(device)
     batch = batch_size or BATCH_SIZES.get(where.type, 16)
     settings = Settings(seed, batch, workers, where, _dtype(dtype), compile)
+    lines: list[str] = []  # said once all is known to be well, so that an error stands alone
     jobs = []
     for spec in checkpoints:
         classifier = load(str(spec), **(model or {}))
         identity = classifier.identity
-        for line in identity.notes:
-            say(f"{identity.name}: {line}")
+        lines += (f"{identity.name}: {note}" for note in identity.notes)
         own = labelled_data(data_dir, identity, data or {}, limit=limit, ids=ids, seed=seed)
-        jobs.append(_job(classifier, own, card, say))
+        jobs.append(_job(classifier, own, card, lines))
     jobs = _distinct_names(jobs)
     dataset = _datasets(jobs)
-    for line in dataset.notes:
-        say(line)
+    lines += dataset.notes
     run = Run(out if out is not None else Path("runs") / jobs[0].classifier.identity.name)
     arguments = {
         "checkpoints": list(checkpoints),
@@ -128,7 +127,8 @@ def audit(
         "model": model or {},
     }
     described = [describe(job.classifier.identity, job.preprocessing) for job in jobs]
-    for line in prepare(run, described, dataset, card, conditions, settings, shard_size, arguments):
+    lines += prepare(run, described, dataset, card, conditions, settings, shard_size, arguments)
+    for line in lines:
         say(line)
     _compute(run, jobs, card, conditions, settings, progress or _Silent(), say)
     refresh(run)
@@ -184,10 +184,10 @@ def labelled_data(
     return dataset
 
 
-def _job(classifier: Classifier, dataset: Dataset, card: Card, say: Callable[[str], None]) -> _Job:
+def _job(classifier: Classifier, dataset: Dataset, card: Card, lines: list[str]) -> _Job:
     preprocessing, line = card.preprocess(classifier.identity.preprocessing)
     if line:
-        say(f"{classifier.identity.name}: {line}")
+        lines.append(f"{classifier.identity.name}: {line}")
     return _Job(classifier, dataset, preprocessing)
 
 
