@@ -85,13 +85,10 @@ def audit(
 
     Raises:
         RobustkitError: anything that is wrong with the arguments, before a file is written.
+        ModelError: besides, a network that fails on some batch; what was done before it is kept.
         NothingEvaluated: no sample could be evaluated.
     """
-    if (
-        (batch_size is not None and batch_size < 1)
-        or (shard_size is not None and shard_size < 1)
-        or (limit is not None and limit < 1)
-    ):
+    if any(size is not None and size < 1 for size in (batch_size, shard_size, limit)):
         raise ProtocolError(f"batch size {batch_size}, shard size {shard_size}, limit {limit}: expected 1 or more")
     card = load_card(protocol)
     conditions = parse_conditions(

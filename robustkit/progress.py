@@ -11,9 +11,9 @@ from rich.progress import Progress as Bars
 
 
 class ConsoleProgress:
-    """Satisfies `robustkit.runner.Progress`: a bar for each checkpoint and condition, kept when it is done."""
+    """Satisfies `robustkit.runner.Progress`: a bar for each condition, and a line at the end."""
 
-    def __init__(self, console: Console, totals: dict[str, int] | None = None) -> None:
+    def __init__(self, console: Console) -> None:
         self.console = console
         self.bars = Bars(
             TextColumn("{task.description}", markup=False),

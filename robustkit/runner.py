@@ -43,7 +43,13 @@ SCHEMA = pa.schema(
         ("error", pa.string()),
     ]
 )
-"""Columns of a classification record. `error` says why an image could not be read; the others are null then."""
+"""Columns of a classification record.
+
+linf, l2: size of the perturbation that was measured, in pixel units.
+broken_by: the attack, where the prediction is wrong after it (also where it was wrong before).
+steps, forwards, backwards: what the attack spent on the sample.
+error: why an image could not be read; all but id and label are null then.
+"""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,13 +23,7 @@ SHARED = Path(__file__).parents[1].parent / "shared"
 NAMES = tuple(FORMULAS)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """Tiny matrices: threads only wait for each other, the longer the busier the machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def small_vit(name: str = "vit_tiny_patch16_224", *, sharp: float = 1.0, **kwargs: object) -> nn.Module:

@@ -384,7 +384,7 @@ def table(place: Path) -> list[tuple[list[str], int, str]]:
         (["--attacks", "nope"], 2, "unknown attack 'nope'"),
         (["--attacks", "pgd(steps=-1)"], 2, "steps is -1; expected 1 or more"),
         (["--arch", "vit_tinny_patch16_224"], 2, "vit_tiny_patch16_224"),
-        (["--arch", f"{place / 'net.py'}:bild"], 2, "bild"),
+        (["--arch", f"{place / 'net.py'}:bild"], 2, "no function 'bild'"),
         (["--data-dir", str(place / "nowhere")], 2, "no such folder or zip file; check --data-dir"),
         (["--data-dir", ""], 2, "give a folder, a zip, or embedded:shapes"),
         (["--ids", str(place / "nowhere")], 2, "give a text file with one id a line"),
@@ -400,7 +400,7 @@ def table(place: Path) -> list[tuple[list[str], int, str]]:
         (["--limit", "many"], 2, "'many' is not a valid integer"),
         (["--mean", "a b"], 2, "expected one or three numbers"),
         (["--attack", "pgd"], 2, "--attacks"),
-        (["--num-classes", "7"], 2, ""),
+        (["--num-classes", "7"], 2, "gives 3 classes, not 7; check --num-classes"),
     ]
 
 

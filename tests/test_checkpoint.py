@@ -8,7 +8,6 @@ import hashlib
 import os
 import pickle
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +23,7 @@ WEIGHTS = {"layer.weight": torch.arange(6.0).reshape(2, 3), "layer.bias": torch.
 OTHER = {name: tensor + 1 for name, tensor in WEIGHTS.items()}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """Tiny matrices: threads only wait for each other, the longer the busier the machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def prefixed(prefix: str, tensors: dict[str, Tensor] = WEIGHTS) -> dict[str, Tensor]:

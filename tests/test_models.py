@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +23,7 @@ SMALL = {"img_size": 32, "patch_size": 16, "depth": 1, "num_classes": 4}
 TINY = {**SMALL, "embed_dim": 32, "num_heads": 2, "depth": 2}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """Tiny matrices: threads only wait for each other, the longer the busier the machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def network(name: str = "vit_tiny_patch16_224", **kwargs: Any) -> nn.Module:
