@@ -376,6 +376,9 @@ def test_options_come_from_environment_and_file_and_the_command_line_wins(place:
     config.write_text("limits = 9\n")
     done = run_cli(line)
     assert done.returncode == 2 and "unknown option 'limits'; did you mean 'limit'?" in done.stderr
+    config.write_text("[audti]\nlimit = 9\n")
+    done = run_cli(line)
+    assert done.returncode == 2 and "unknown table 'audti'; did you mean 'audit'?" in done.stderr
 
 
 def table(place: Path) -> list[tuple[list[str], int, str]]:
