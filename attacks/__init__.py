@@ -10,7 +10,7 @@ An attack is a frozen dataclass of its parameters, and is called with a model, a
 normalisation belongs inside it, or eps means something else.
 """
 
-from .attack import Attack, AttackResult
+from .attack import Attack, AttackResult, StagedResult
 from .fgsm import FGSM
 from .losses import LOSSES, cross_entropy, dlr, margin
 from .pgd import PGD
@@ -26,6 +26,7 @@ __all__ = [
     "Attack",
     "AttackResult",
     "Rng",
+    "StagedResult",
     "ThreatModel",
     "TorchRng",
     "cross_entropy",

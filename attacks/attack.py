@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,6 +14,7 @@ from .frozen import Model, Oracle, frozen
 from .rng import Rng, TorchRng
 from .threat import ThreatModel, round_towards
 
+Tell = Callable[[str, int, float], None]
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
@@ -33,12 +36,35 @@ class AttackResult:
     broken_at: Tensor
 
 
-class Tally:
-    """The counts of an `AttackResult` while they grow; `rows` are positions in the whole batch."""
+@dataclass(frozen=True)
+class StagedResult(AttackResult):
+    """An `AttackResult` of an attack in stages, each of which works on what the ones before left standing.
 
-    def __init__(self, batch: int, device: torch.device) -> None:
+    stages: their names; the first is "clean", the images themselves. S in all.
+    broken_by: (B,) position in `stages` of the one that broke the sample, -1 where it still stands.
+    stage_forwards, stage_backwards: (S, B) passes of the sample in each stage.
+    seconds: wall time of each stage.
+
+    `steps` and `broken_at` count updates (for Square: queries) within the stage that broke the sample.
+    """
+
+    stages: tuple[str, ...]
+    broken_by: Tensor
+    stage_forwards: Tensor
+    stage_backwards: Tensor
+    seconds: tuple[float, ...]
+
+
+class Tally:
+    """The counts of an `AttackResult` while they grow; `rows` are positions in the whole batch.
+
+    tell: hears how far the attack is: a stage's name, samples still standing, and the share of the stage done.
+    """
+
+    def __init__(self, batch: int, device: torch.device, tell: Tell | None = None) -> None:
         self.steps, self.forwards, self.backwards = torch.zeros(3, batch, dtype=torch.int64, device=device)
         self.broken_at = torch.full((batch,), -1, dtype=torch.int64, device=device)
+        self.tell = tell or (lambda stage, standing, share: None)
 
     def saw(self, rows: Tensor, wrong: Tensor) -> None:
         """Notes the rows whose prediction was `wrong` just now."""
@@ -60,31 +86,53 @@ class Attack(ABC):
     labels: (B,) integers, 0 to K - 1: the classes to lead away from. None: the model's own predictions for the images.
     rng: where random numbers come from; None: torch's global generator.
 
+    `run` also takes
+    judge: the model that must agree before a wrong prediction counts, such as the same network in float32 where
+        `model` computes in bfloat16. Each question to it is a forward more. None: `model` is believed.
+    batch_size: most rows in one pass of an attack that queues its samples (`queues` is True: APGD, FAB, Square,
+        AutoAttack); None: all. The other attacks pass all images at once.
+    tell: called now and then by attacks that queue, with the stage's name, the number of samples that still stand
+        and the share of the stage that is done.
+
     Raises TypeError or ValueError, before the model is asked, for images and labels of another kind, and for images
     outside the bounds. With eps 0 the images come back, and the model is not asked.
     """
 
     threat: ThreatModel = field(default_factory=ThreatModel)
+    queues: ClassVar[bool] = False
 
     def __call__(self, model: Model, images: Tensor, labels: Tensor | None = None, *, rng: Rng | None = None) -> Tensor:
         return self.run(model, images, labels, rng=rng).adversarials
 
     def run(
-        self, model: Model, images: Tensor, labels: Tensor | None = None, *, rng: Rng | None = None
+        self,
+        model: Model,
+        images: Tensor,
+        labels: Tensor | None = None,
+        *,
+        rng: Rng | None = None,
+        judge: Model | None = None,
+        batch_size: int | None = None,
+        tell: Tell | None = None,
     ) -> AttackResult:
         check_images(images, self.threat)
         top_label = -1 if labels is None else check_labels(labels, len(images))
-        with frozen(model):
+        if batch_size is not None and batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size}; expected 1 or more, or None for all at once")
+        with frozen(model), frozen(judge or model):
             images = images.detach().clone()
-            tally = Tally(len(images), images.device)
+            tally = self._tally(len(images), images.device, tell)
             if len(images) == 0 or self.threat.eps == 0:
                 return tally.result(images)
             if labels is not None:
                 labels = labels.to(images.device, torch.int64, copy=True)
             clean = images.to(torch.promote_types(images.dtype, torch.float32))
-            oracle = Oracle(model, images.dtype, top_label)
+            oracle = Oracle(model, images.dtype, top_label, judge, batch_size)
             points = self._points(oracle, clean, labels, rng or TorchRng(len(images), images.device), tally)
             return tally.result(round_towards(images, points))
+
+    def _tally(self, batch: int, device: torch.device, tell: Tell | None) -> Tally:
+        return Tally(batch, device, tell)
 
     @abstractmethod
     def _points(self, oracle: Oracle, clean: Tensor, labels: Tensor | None, rng: Rng, tally: Tally) -> Tensor:

@@ -43,12 +43,23 @@ class Oracle:
 
     dtype: what the model is fed; points of a wider type are cast, and gradients come back in the points' type.
     top_label: the largest label in use, to be compared with the number of classes once that is known.
+    judge: the model that must agree before a wrong prediction counts; None: `model` is believed.
+    batch_size: most rows that an attack which queues its samples passes at once; None: all.
     """
 
-    def __init__(self, model: Model, dtype: torch.dtype, top_label: int = -1) -> None:
+    def __init__(
+        self,
+        model: Model,
+        dtype: torch.dtype,
+        top_label: int = -1,
+        judge: Model | None = None,
+        batch_size: int | None = None,
+    ) -> None:
         self._model = model
         self._dtype = dtype
         self._top_label = top_label
+        self._judge = judge
+        self.batch_size = batch_size
 
     def __call__(self, points: Tensor) -> Tensor:
         """(B, K) logits, float32 or float64, of `points` (B, ...).
@@ -71,6 +82,14 @@ class Oracle:
         with torch.inference_mode():
             logits = self(points)
         return logits.clone()  # an ordinary tensor again
+
+    def confirm(self, points: Tensor, labels: Tensor, wrong: Tensor) -> tuple[Tensor, Tensor]:
+        """Which of the rows that look `wrong` (B,) the judge finds wrong too, and which (B,) it was asked about."""
+        if self._judge is None or not wrong.any():
+            return wrong, torch.zeros_like(wrong)
+        judge = Oracle(self._judge, self._dtype, self._top_label)
+        agreed = judge.predict(points[wrong]).argmax(dim=1) != labels[wrong]
+        return wrong.masked_scatter(wrong, agreed), wrong
 
 
 def input_gradient(loss: Tensor, points: Tensor) -> Tensor:

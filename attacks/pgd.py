@@ -97,8 +97,8 @@ class PGD(Attack):
             predicted = logits.detach().argmax(dim=1)
             labels = predicted if ascent.labels is None else ascent.labels
             ascent = replace(ascent, labels=labels)
-            wrong = predicted != labels
-            tally.forwards[ascent.rows] += 1
+            wrong, asked = oracle.confirm(points.detach(), labels, predicted != labels)
+            tally.forwards[ascent.rows] += 1 + asked.long()
             tally.saw(ascent.rows, wrong)
             losses = LOSSES[self.loss](logits, labels)
             if self.early_stop and wrong.any():
@@ -124,7 +124,7 @@ class PGD(Attack):
         if not len(ascent):
             return ends.new_empty(0), ascent.rows.bool()
         logits = oracle.predict(ends[ascent.rows])
-        wrong = logits.argmax(dim=1) != ascent.labels
-        tally.forwards[ascent.rows] += 1
+        wrong, asked = oracle.confirm(ends[ascent.rows], ascent.labels, logits.argmax(dim=1) != ascent.labels)
+        tally.forwards[ascent.rows] += 1 + asked.long()
         tally.saw(ascent.rows, wrong)
         return LOSSES[self.loss](logits, ascent.labels).to(ends.dtype), wrong
