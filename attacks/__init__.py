@@ -10,26 +10,35 @@ An attack is a frozen dataclass of its parameters, and is called with a model, a
 normalisation belongs inside it, or eps means something else.
 """
 
+from .apgd import APGD
 from .attack import Attack, AttackResult, StagedResult
+from .autoattack import AutoAttack
+from .fab import FAB
 from .fgsm import FGSM
-from .losses import LOSSES, cross_entropy, dlr, margin
+from .losses import LOSSES, cross_entropy, dlr, dlr_targeted, margin
 from .pgd import PGD
 from .rng import Rng, TorchRng
 from .spsa import SPSA
+from .square import Square
 from .threat import ThreatModel
 
 __all__ = [
+    "APGD",
+    "FAB",
     "FGSM",
     "LOSSES",
     "PGD",
     "SPSA",
     "Attack",
     "AttackResult",
+    "AutoAttack",
     "Rng",
+    "Square",
     "StagedResult",
     "ThreatModel",
     "TorchRng",
     "cross_entropy",
     "dlr",
+    "dlr_targeted",
     "margin",
 ]

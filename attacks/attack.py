@@ -44,8 +44,9 @@ class StagedResult(AttackResult):
     broken_by: (B,) position in `stages` of the one that broke the sample, -1 where it still stands.
     stage_forwards, stage_backwards: (S, B) passes of the sample in each stage.
     seconds: wall time of each stage.
+    notes: what was done otherwise than asked, such as fewer targets because there are fewer classes.
 
-    `steps` and `broken_at` count updates (for Square: queries) within the stage that broke the sample.
+    `broken_at` counts updates (for Square: queries) of the run that broke the sample, `steps` those of all stages.
     """
 
     stages: tuple[str, ...]
@@ -53,6 +54,7 @@ class StagedResult(AttackResult):
     stage_forwards: Tensor
     stage_backwards: Tensor
     seconds: tuple[float, ...]
+    notes: tuple[str, ...] = ()
 
 
 class Tally:
@@ -65,6 +67,13 @@ class Tally:
         self.steps, self.forwards, self.backwards = torch.zeros(3, batch, dtype=torch.int64, device=device)
         self.broken_at = torch.full((batch,), -1, dtype=torch.int64, device=device)
         self.tell = tell or (lambda stage, standing, share: None)
+
+    def count(self, rows: Tensor, forwards: Tensor | int = 0, backwards: int = 0, steps: int = 0) -> None:
+        """Adds to the counts of `rows`, in which a sample may stand several times."""
+        ones = torch.ones_like(rows)
+        for total, more in ((self.forwards, forwards), (self.backwards, backwards), (self.steps, steps)):
+            if isinstance(more, Tensor) or more:
+                total.index_add_(0, rows, ones * more)
 
     def saw(self, rows: Tensor, wrong: Tensor) -> None:
         """Notes the rows whose prediction was `wrong` just now."""
@@ -151,7 +160,11 @@ def check_images(images: Tensor, threat: ThreatModel) -> None:
     low, high = (value.item() for value in images.detach().aminmax())
     if low != low or high != high:
         raise ValueError("images contain NaN")
-    if threat.bounds is not None and not (threat.bounds[0] <= low and high <= threat.bounds[1]):
+    if (
+        threat.bounds is not None
+        and not threat.cut_images
+        and not (threat.bounds[0] <= low and high <= threat.bounds[1])
+    ):
         raise ValueError(
             f"images go from {low:.6g} to {high:.6g}, outside the bounds [{threat.bounds[0]:g}, {threat.bounds[1]:g}]; "
             f"attack pixels in [0, 1] and put the normalisation inside the model (or state other bounds)"

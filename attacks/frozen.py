@@ -92,12 +92,14 @@ class Oracle:
         return wrong.masked_scatter(wrong, agreed), wrong
 
 
-def input_gradient(loss: Tensor, points: Tensor) -> Tensor:
-    """Gradient (B, ...) of the (B,) losses, each with respect to its own point.
+def input_gradient(loss: Tensor, points: Tensor, more: bool = False) -> Tensor:
+    """Gradient (B, ...) of the (B,) losses, each with respect to its own point; `more` gradients may follow.
 
     Raises ValueError where the loss has no path back to the points.
     """
-    gradient = torch.autograd.grad(loss.sum(), points, allow_unused=True)[0] if loss.requires_grad else None
+    gradient = (
+        torch.autograd.grad(loss.sum(), points, allow_unused=True, retain_graph=more)[0] if loss.requires_grad else None
+    )
     if gradient is None:
         raise ValueError(
             "the model's output has no gradient with respect to its input (is it detached, or computed under no_grad "

@@ -36,6 +36,20 @@ def dlr(logits: Tensor, labels: Tensor) -> Tensor:
     return (_largest_other(logits, labels) - _of_label(logits, labels)) / (top[:, 0] - top[:, 2] + 1e-12)
 
 
+def dlr_targeted(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
+    """The targeted DLR (Croce and Hein 2020, eq. 6): target minus label, over the gap from the first logit to the mean
+    of the third and fourth. Raises ValueError for fewer than four classes.
+    """
+    _need_classes(logits, 4, "targeted dlr")
+    top = logits.topk(4, dim=1).values
+    return margin_targeted(logits, labels, targets) / (top[:, 0] - 0.5 * (top[:, 2] + top[:, 3]) + 1e-12)
+
+
+def margin_targeted(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
+    """The target's logit minus the label's."""
+    return _of_label(logits, targets) - _of_label(logits, labels)
+
+
 LOSSES: Mapping[str, Loss] = MappingProxyType({"ce": cross_entropy, "margin": margin, "dlr": dlr})
 """The losses by the names that attacks take."""
 

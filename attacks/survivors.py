@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
+import torch
 from torch import Tensor
 
 
 @runtime_checkable
 class Takeable(Protocol):
-    """Something with one row a sample that is not a tensor, such as an `Rng` or a `Ball`."""
+    """Something with one row a sample that is not a tensor, such as a `Ball`."""
 
     def take(self, index: Tensor) -> object: ...
+    def join(self, more: Any) -> object: ...
 
 
 S = TypeVar("S", bound="Survivors")
@@ -39,3 +41,14 @@ class Survivors:
             return value.take(index) if isinstance(value, Takeable) else value
 
         return replace(self, **cast("dict[str, Tensor]", {f.name: pick(getattr(self, f.name)) for f in fields(self)}))
+
+    def join(self: S, more: S) -> S:
+        """These rows followed by those of `more`."""
+
+        def both(name: str) -> object:
+            first, second = getattr(self, name), getattr(more, name)
+            if isinstance(first, Tensor):
+                return torch.cat([first, second])
+            return first.join(second) if isinstance(first, Takeable) else first
+
+        return replace(self, **cast("dict[str, Tensor]", {f.name: both(f.name) for f in fields(self)}))

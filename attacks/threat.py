@@ -37,6 +37,8 @@ class ThreatModel:
     eps: radius, in the unit of the images (pixels in [0, 1] unless `bounds` says otherwise).
     bounds: lowest and highest valid value; None for none (only sensible where a published protocol attacks normalised
         tensors).
+    cut_images: take images outside the bounds too, and cut every point to the bounds, however far from the image that
+        is: then eps bounds nothing. An error of published evaluations, kept to reproduce them and for nothing else.
 
     Raises ValueError for a norm other than these, a negative, infinite or NaN eps, an l-inf eps wider than the bounds,
     and bounds that are not two ascending numbers.
@@ -45,6 +47,7 @@ class ThreatModel:
     norm: Norm = "linf"
     eps: float = 1 / 255
     bounds: tuple[float, float] | None = (0.0, 1.0)
+    cut_images: bool = False
 
     def __post_init__(self) -> None:
         if self.norm not in get_args(Norm):
@@ -73,8 +76,8 @@ class ThreatModel:
             low.add_(low.abs().mul_(clean - low > self.eps), alpha=ulp)
             high.sub_(high.abs().mul_(high - clean > self.eps), alpha=ulp)
         if self.bounds is not None:
-            low.clamp_(min=self.bounds[0])
-            high.clamp_(max=self.bounds[1])
+            low.clamp_(*self.bounds)
+            high.clamp_(*self.bounds)
         return Ball(self, clean, low, high)
 
     def project(self, adversarial: Tensor, clean: Tensor) -> Tensor:
@@ -138,6 +141,13 @@ class Ball:
         if self.low is None or self.high is None:
             return Ball(self.threat, self.clean[index])
         return Ball(self.threat, self.clean[index], self.low[index], self.high[index])
+
+    def join(self, more: Ball) -> Ball:
+        """The balls around these samples followed by those of `more`."""
+        clean = torch.cat([self.clean, more.clean])
+        if self.low is None or self.high is None or more.low is None or more.high is None:
+            return Ball(self.threat, clean)
+        return Ball(self.threat, clean, torch.cat([self.low, more.low]), torch.cat([self.high, more.high]))
 
 
 def unit(gradient: Tensor) -> Tensor:

@@ -1,0 +1,226 @@
+"""Auto-PGD: projected gradient ascent that sets its own step size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from .frozen import input_gradient
+from .losses import LOSSES, dlr_targeted, margin_targeted
+from .queue import Front, QueuedAttack, Runs
+from .threat import Ball, per_sample
+
+APGD_LOSSES = ("ce", "dlr", "margin", "dlr-targeted", "margin-targeted")
+_MOMENTUM = 0.75  # weight of the gradient step against that of the last move
+
+
+@dataclass(frozen=True)
+class _Climb(Runs):
+    """Runs of APGD. best, best_gradient, best_loss: of the highest point; checked_loss: of the last checkpoint.
+
+    rises: updates since the checkpoint that raised the loss; halved: whether that checkpoint halved the step size.
+    found, fell: the last wrong point and whether there was one (only looked at without early_stop).
+    """
+
+    ball: Ball
+    labels: Tensor
+    targets: Tensor
+    points: Tensor
+    previous: Tensor
+    size: Tensor
+    loss: Tensor
+    best: Tensor
+    best_gradient: Tensor
+    best_loss: Tensor
+    checked_loss: Tensor
+    rises: Tensor
+    halved: Tensor
+    fell: Tensor
+    found: Tensor | None
+
+
+@dataclass(frozen=True)
+class APGD(QueuedAttack):
+    """Auto-PGD (Croce and Hein 2020, arXiv:2003.01690, algorithm 1), untargeted or towards the likeliest classes.
+
+    Steps of 2 eps with momentum; at checkpoints a run that rose too rarely halves its step and goes back to its best
+    point. Each update costs a forward and a backward, the last point a forward, the clean image a forward once.
+
+    Returns the first wrong point of a sample, otherwise the point of the highest loss over all runs.
+
+    steps: updates of each run. rho: share of updates that must raise the loss between two checkpoints.
+    restarts: runs from different random starts (for each target).
+    loss: "ce", "dlr", "margin"; "dlr-targeted" and "margin-targeted" make runs towards `targets` classes each.
+    targets: the classes with the largest logits on the clean image, in that order; at most as many as there are.
+    eot: passes averaged into each loss, prediction and gradient, for models with random outputs.
+    early_stop: a sample leaves as soon as it is broken. Otherwise a run goes all its steps, and the last wrong point
+        is returned, as in the published code; runs of one sample then follow each other.
+    """
+
+    steps: int = 100
+    rho: float = 0.75
+    restarts: int = 1
+    loss: str = "ce"
+    targets: int = 9
+    eot: int = 1
+    early_stop: bool = True
+
+    def __post_init__(self) -> None:
+        if self.loss not in APGD_LOSSES:
+            raise ValueError(f"loss is {self.loss!r}; expected one of: {', '.join(APGD_LOSSES)}")
+        for name in ("steps", "restarts", "targets", "eot"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected 1 or more")
+        if not 0 < self.rho <= 1:
+            raise ValueError(f"rho is {self.rho}; expected a share above 0, at most 1")
+
+    @property
+    def stage(self) -> str:
+        return "apgd-t" if self._targeted else f"apgd-{self.loss}"
+
+    @property
+    def _targeted(self) -> bool:
+        return self.loss.endswith("targeted")
+
+    @property
+    def _alone(self) -> int | None:
+        return _checkpoints(self.steps)[0] if self.early_stop else None
+
+    def _runs(self, classes: int) -> int:
+        return self.restarts * (min(self.targets, classes - 1) if self._targeted else 1)
+
+    def _begin(self, front: Front, rows: Tensor, runs: Tensor) -> Runs:
+        clean = front.clean[rows]
+        ball = self.threat.ball(clean)
+        points = clean.clone()
+        for run in sorted(set(runs.tolist())):
+            index = (runs == run).nonzero().flatten()
+            points[index] = ball.take(index).random_start(front.rng.take(rows[index]), f"{self.stage}/start/{run}")
+        targets = front.labels[rows]
+        if self._targeted:
+            targets = front.targets(min(self.targets, front.logits.shape[1] - 1))[rows, runs // self.restarts]
+        lowest = torch.full_like(rows, -torch.inf, dtype=clean.dtype)
+        no = torch.zeros_like(rows, dtype=torch.bool)
+        return _Climb(
+            rows=rows,
+            run=runs,
+            step=torch.zeros_like(rows),
+            ball=ball,
+            labels=front.labels[rows],
+            targets=targets,
+            points=points,
+            previous=points.clone(),
+            size=torch.full_like(lowest, 2 * self.threat.eps),
+            loss=lowest,
+            best=points.clone(),
+            best_gradient=torch.zeros_like(points),
+            best_loss=lowest.clone(),
+            checked_loss=lowest.clone(),
+            rises=torch.zeros_like(rows),
+            halved=~no,  # so that the first checkpoint asks for rises only
+            fell=no,
+            found=None if self.early_stop else points.clone(),
+        )
+
+    def _advance(self, front: Front, state: Runs) -> Runs:
+        s = cast(_Climb, state)
+        over = s.step == self.steps
+        logits, losses, gradient_of = self._ask(front, s, last=bool(over.all()))
+        wrong = front.wrong(s.rows, s.points, logits.argmax(dim=1) != s.labels)
+        if s.found is not None:  # reported when the run is over
+            s = replace(s, found=torch.where(per_sample(wrong, s.points), s.points, s.found), fell=s.fell | wrong)
+            wrong = over & s.fell
+        higher, done = losses > s.best_loss, over & ~wrong
+        ends = s.points if s.found is None else s.found
+        if done.any():
+            highest = torch.where(per_sample(higher, s.points), s.points, s.best)
+            ends = torch.where(per_sample(done, ends), highest, ends)
+        front.report(s, ends, torch.where(higher, losses, s.best_loss), wrong, done)
+        stay = (~over & ~wrong).nonzero().flatten()
+        if not len(stay):
+            return s.take(stay)
+        gradient = gradient_of(stay)
+        front.tally.count(s.rows[stay], backwards=self.eot, steps=1)
+        return self._climb(s.take(stay), losses[stay], gradient)
+
+    def _ask(self, front: Front, s: _Climb, last: bool) -> tuple[Tensor, Tensor, Callable[[Tensor], Tensor]]:
+        """Logits (n, K) and losses (n,) of the runs' points, and a function from an index to their gradients there.
+
+        last: no gradient will be wanted.
+        """
+        front.tally.count(s.rows, forwards=self.eot)
+        total = gradient = torch.zeros(())
+        for _ in range(self.eot):
+            points = s.points.detach().requires_grad_(not last)
+            logits = front.oracle.predict(points) if last else front.oracle(points)
+            total = total.to(logits) + logits.detach() / self.eot
+            if self.eot > 1 and not last:
+                gradient = gradient.to(points) + input_gradient(self._losses(logits, s), points) / self.eot
+        if self.eot > 1:
+            return total, self._losses(total, s).to(s.points.dtype), lambda stay: gradient[stay]
+        losses = self._losses(logits, s)
+        return total, losses.detach().to(s.points.dtype), lambda stay: input_gradient(losses[stay], points)[stay]
+
+    def _losses(self, logits: Tensor, s: _Climb) -> Tensor:
+        if self.loss == "dlr-targeted":
+            return dlr_targeted(logits, s.labels, s.targets)
+        if self.loss == "margin-targeted":
+            return margin_targeted(logits, s.labels, s.targets)
+        return LOSSES[self.loss](logits, s.labels)
+
+    def _climb(self, s: _Climb, losses: Tensor, gradient: Tensor) -> _Climb:
+        """The runs after the checkpoint, where they are at one, and their next step."""
+        begins = s.step == 0
+        higher = losses > s.best_loss
+        wide = per_sample(higher, s.points)
+        best, best_gradient = torch.where(wide, s.points, s.best), torch.where(wide, gradient, s.best_gradient)
+        best_loss = torch.where(higher, losses, s.best_loss)
+        rises = s.rises + (~begins & (losses > s.loss))
+        length = self._lengths(s.step)
+        check = length > 0
+        stuck = ~s.halved & (s.checked_loss >= best_loss)
+        halve = check & ((rises <= length * self.rho) | stuck)
+        back = per_sample(halve, s.points)
+        points, gradient = torch.where(back, best, s.points), torch.where(back, best_gradient, gradient)
+        size = torch.where(halve, s.size / 2, s.size)
+        keep = per_sample(torch.where(begins, 1.0, _MOMENTUM).to(points.dtype), points)
+        step = points + per_sample(size, points) * self.threat.steepest(gradient)
+        ahead = s.ball.project_(step).sub_(points).mul_(keep).add_(points)
+        ahead.add_((points - s.previous).mul_(1 - keep))
+        return replace(
+            s,
+            step=s.step + 1,
+            points=s.ball.project_(ahead),
+            previous=points,
+            size=size,
+            loss=losses,
+            best=best,
+            best_gradient=best_gradient,
+            best_loss=best_loss,
+            checked_loss=torch.where(check | begins, best_loss, s.checked_loss),
+            rises=torch.where(check, 0, rises),
+            halved=torch.where(check, halve, s.halved),
+        )
+
+    def _lengths(self, steps: Tensor) -> Tensor:
+        """(n,) updates since the last checkpoint for the runs that are at one, 0 for the others."""
+        table = torch.zeros(self.steps + 1, dtype=torch.int64)
+        before = 0
+        for at in _checkpoints(self.steps):
+            table[at] = at - before
+            before = at
+        return table.to(steps.device)[steps]
+
+
+def _checkpoints(steps: int) -> list[int]:
+    """After which updates a run is looked at: windows of 22 % of the steps, each 3 % shorter, at least 6 % (eq. 2)."""
+    length, shorter, least = (max(int(share * steps), 1) for share in (0.22, 0.03, 0.06))
+    found = [length]
+    while found[-1] < steps:
+        length = max(length - shorter, least)
+        found.append(found[-1] + length)
+    return [at for at in found if at <= steps]

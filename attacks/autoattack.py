@@ -1,0 +1,143 @@
+"""AutoAttack: an ensemble of attacks without parameters to tune, each on what the ones before left standing."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from .apgd import APGD
+from .attack import Attack, StagedResult, Tally, Tell
+from .fab import FAB
+from .frozen import Oracle
+from .queue import Front, QueuedAttack
+from .rng import Rng
+from .square import Square
+
+Version = Literal["standard", "plus", "rand"]
+
+
+class StagedTally(Tally):
+    """Counts by stage as well; `enter` begins the next stage."""
+
+    def __init__(self, batch: int, device: torch.device, tell: Tell | None) -> None:
+        super().__init__(batch, device, tell)
+        self.stages: list[str] = []
+        self.passes: list[tuple[Tensor, Tensor]] = []
+        self.since: list[float] = []
+        self.broken_by = torch.full((batch,), -1, dtype=torch.int64, device=device)
+        self.notes: list[str] = []
+        self.enter("clean")
+
+    def enter(self, stage: str) -> None:
+        """What is counted from here on belongs to `stage`."""
+        self._close()
+        self.stages.append(stage)
+        self.since.append(time.perf_counter())
+        self.passes.append((self.forwards.clone(), self.backwards.clone()))
+
+    def _close(self) -> None:
+        """Samples broken since the last call were broken by the stage that ends."""
+        new = (self.broken_at >= 0) & (self.broken_by < 0)
+        self.broken_by.masked_fill_(new, len(self.stages) - 1)
+
+    def result(self, adversarials: Tensor) -> StagedResult:
+        self._close()
+        edges = [*self.passes, (self.forwards, self.backwards)]
+        times = [*self.since, time.perf_counter()]
+        forwards, backwards = (torch.stack([edge[which] for edge in edges]).diff(dim=0) for which in (0, 1))
+        return StagedResult(
+            adversarials,
+            self.steps,
+            self.forwards,
+            self.backwards,
+            self.broken_at,
+            stages=tuple(self.stages),
+            broken_by=self.broken_by,
+            stage_forwards=forwards,
+            stage_backwards=backwards,
+            seconds=tuple(after - before for before, after in pairwise(times)),
+            notes=tuple(self.notes),
+        )
+
+
+@dataclass(frozen=True)
+class AutoAttack(Attack):
+    """AutoAttack (Croce and Hein 2020, arXiv:2003.01690): robust accuracy as the pointwise worst case of its stages.
+
+    version: "standard" is APGD on cross-entropy, targeted APGD on the DLR loss, targeted FAB, Square. "plus" gives
+        APGD and untargeted FAB five restarts and adds APGD on DLR. "rand", for models with random outputs, is APGD on
+        cross-entropy and DLR, each gradient and prediction averaged over 20 passes.
+    steps: of APGD and FAB. targets: of targeted APGD and FAB; fewer where the model has fewer classes. queries: of
+        Square.
+    early_stop: samples leave at the first wrong prediction. Otherwise each stage runs to its end on what it was given,
+        as the published code does, and FAB asks twice a step.
+
+    With fewer than four classes (two) the loss of targeted APGD (APGD on DLR) is the difference of two logits, because
+    the DLR loss needs a fourth (third) one. `run` returns a `StagedResult`. Samples that stand come back as they were.
+    """
+
+    version: Version = "standard"
+    steps: int = 100
+    targets: int = 9
+    queries: int = 5000
+    early_stop: bool = True
+    queues: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.version not in get_args(Version):
+            raise ValueError(f"version is {self.version!r}; expected one of: {', '.join(get_args(Version))}")
+        for name in ("steps", "targets", "queries"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected 1 or more")
+
+    def stages(self, classes: int) -> tuple[QueuedAttack, ...]:
+        """The attacks in their order, for a model with that many classes."""
+        targets = min(self.targets, classes - 1)
+        plus, rand = self.version == "plus", self.version == "rand"
+
+        def apgd(loss: str) -> APGD:
+            restarts, eot = 5 if plus and loss in ("ce", "dlr") else 1, 20 if rand else 1
+            if classes < (4 if loss == "dlr-targeted" else 3):
+                loss = loss.replace("dlr", "margin")
+            return APGD(
+                self.threat, self.steps, restarts=restarts, loss=loss, targets=targets, eot=eot,
+                early_stop=self.early_stop,
+            )  # fmt: skip
+
+        def fab(count: int) -> FAB:
+            return FAB(
+                self.threat, self.steps, targets=count, restarts=1 if count else 5, relinearise=not self.early_stop,
+                early_stop=self.early_stop,
+            )  # fmt: skip
+
+        # The original shrinks Square's squares as if it had 10000 queries.
+        square = Square(self.threat, self.queries, rescale_schedule=False, early_stop=self.early_stop)
+        if rand:
+            return apgd("ce"), apgd("dlr")
+        if plus:
+            return apgd("ce"), apgd("dlr"), fab(0), square, apgd("dlr-targeted"), fab(targets)
+        return apgd("ce"), apgd("dlr-targeted"), fab(targets), square
+
+    def _tally(self, batch: int, device: torch.device, tell: Tell | None) -> StagedTally:
+        return StagedTally(batch, device, tell)
+
+    def _points(self, oracle: Oracle, clean: Tensor, labels: Tensor | None, rng: Rng, tally: Tally) -> Tensor:
+        assert isinstance(tally, StagedTally)
+        front = Front(oracle, clean, labels, rng, tally)
+        classes = front.logits.shape[1]
+        if classes < 2:
+            raise ValueError(f"the model has {classes} class; an attack needs at least 2")
+        if self.version != "rand" and classes - 1 < self.targets:
+            tally.notes.append(f"{classes} classes: {classes - 1} targets instead of {self.targets}")
+        for attack in self.stages(classes):
+            tally.enter(attack.stage)
+            tally.tell(attack.stage, sum(front.standing), 0.0)
+            attack.drain(front)
+        standing = torch.tensor(front.standing, device=clean.device)
+        front.ends[standing] = clean[standing]
+        return front.ends

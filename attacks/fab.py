@@ -1,0 +1,164 @@
+"""FAB: walks along the decision boundary towards the image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from .frozen import input_gradient
+from .hyperplane import step_to_hyperplane
+from .losses import margin_targeted
+from .queue import Front, QueuedAttack, Runs
+from .threat import distance, per_sample
+
+_LEAST = 1e-8  # length of a step that is divided by
+
+
+@dataclass(frozen=True)
+class _Walk(Runs):
+    """Runs of FAB. nearest: distance of `found`, the nearest wrong point so far (only looked at without early_stop)."""
+
+    clean: Tensor
+    labels: Tensor
+    targets: Tensor
+    points: Tensor
+    nearest: Tensor
+    found: Tensor | None
+
+
+@dataclass(frozen=True)
+class FAB(QueuedAttack):
+    """The fast adaptive boundary attack (Croce and Hein 2020, arXiv:1907.02044, algorithm 1), here inside a ball.
+
+    The boundary between label and target is taken for the hyperplane that the gradient gives. A step goes to it from
+    the point and from the image, mixes the two, and overshoots; a wrong point is drawn back towards the image. FAB
+    looks for small changes by itself: eps decides which wrong points count, and the size of random starts.
+
+    steps: updates of each run, a forward and a backward each, and a forward for the last point.
+    targets: the classes with the largest logits on the clean image, at most as many as there are; 0: untargeted, which
+        takes the nearest of all classes at each step, at the price of a backward for each.
+    restarts: runs for each target; the first starts at the image, the others at random points at most eps / 2 away.
+    alpha_max: largest share of the step from the image. eta: overshoot. beta: how far a wrong point is drawn back.
+    relinearise: after a wrong point was drawn back, ask for the gradient there, as in the paper: a second forward.
+        Otherwise the plane seen from the wrong point serves, which halves the forwards and ends no further away.
+    early_stop: a sample leaves at the first wrong point inside the ball. Otherwise runs go all their steps, and the
+        nearest one is returned.
+    """
+
+    steps: int = 100
+    targets: int = 9
+    restarts: int = 1
+    alpha_max: float = 0.1
+    eta: float = 1.05
+    beta: float = 0.9
+    relinearise: bool = False
+    early_stop: bool = True
+
+    def __post_init__(self) -> None:
+        for name, least in (("steps", 1), ("restarts", 1), ("targets", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected {least} or more")
+        for name in ("alpha_max", "beta"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected a share from 0 to 1")
+        if not self.eta >= 1:
+            raise ValueError(f"eta is {self.eta}; expected 1 or more")
+
+    @property
+    def stage(self) -> str:
+        return "fab-t" if self.targets else "fab"
+
+    @property
+    def _alone(self) -> int | None:
+        return max(1, self.steps // 5) if self.early_stop else None
+
+    def _runs(self, classes: int) -> int:
+        return self.restarts * max(1, min(self.targets, classes - 1))
+
+    def _begin(self, front: Front, rows: Tensor, runs: Tensor) -> Runs:
+        clean, labels = front.clean[rows], front.labels[rows]
+        points = clean.clone()
+        for run in sorted(set(runs.tolist())):
+            if run % self.restarts:
+                index = (runs == run).nonzero().flatten()
+                half = replace(self.threat, eps=self.threat.eps / 2).ball(clean[index])
+                points[index] = half.random_start(front.rng.take(rows[index]), f"{self.stage}/start/{run}")
+        targets = labels
+        if self.targets:
+            targets = front.targets(min(self.targets, front.logits.shape[1] - 1))[rows, runs // self.restarts]
+        nearest = torch.full_like(rows, torch.inf, dtype=clean.dtype)
+        found = None if self.early_stop else clean.clone()
+        return _Walk(rows, runs, torch.zeros_like(rows), clean, labels, targets, points, nearest, found)
+
+    def _advance(self, front: Front, state: Runs) -> Runs:
+        s = cast(_Walk, state)
+        over = s.step == self.steps
+        points = s.points.detach().requires_grad_(not bool(over.all()))
+        logits = front.oracle(points) if points.requires_grad else front.oracle.predict(points)
+        front.tally.count(s.rows, forwards=1)
+        away = distance(self.threat.norm, s.points, s.clean)
+        wrong = front.wrong(s.rows, s.points, logits.argmax(dim=1) != s.labels)
+        broken = wrong & (away <= self.threat.eps)
+        if s.found is not None:  # reported when the run is over
+            nearer = broken & (away < s.nearest)
+            found = torch.where(per_sample(nearer, s.points), s.points, s.found)
+            s = replace(s, found=found, nearest=torch.where(nearer, away, s.nearest))
+            broken = over & s.nearest.isfinite()
+        front.report(s, s.points if s.found is None else s.found, away, broken, torch.zeros_like(broken))
+        stay = (~over & ~broken).nonzero().flatten()
+        if not len(stay):
+            return s.take(stay)
+        gaps, normals = self._plane(front, s, logits, points, stay)
+        front.tally.count(s.rows[stay], steps=1)
+        s, wrong, seen = s.take(stay), wrong[stay], s.points[stay]
+        start = torch.where(per_sample(wrong, seen), s.clean + self.beta * (seen - s.clean), seen)
+        back = wrong.nonzero().flatten()
+        if self.relinearise and len(back):
+            again, seen = start[back].requires_grad_(), start
+            front.tally.count(s.rows[back], forwards=1)
+            everyone = torch.arange(len(back), device=back.device)
+            gaps[back], normals[back] = self._plane(front, s.take(back), front.oracle(again), again, everyone)
+        return replace(s, step=s.step + 1, points=self._step(s, start, seen, gaps, normals))
+
+    def _plane(self, front: Front, s: _Walk, logits: Tensor, points: Tensor, stay: Tensor) -> tuple[Tensor, Tensor]:
+        """The boundary seen from `points[stay]`: gaps (m,) and normals (m, ...), normals · (z - point) = gaps on it."""
+        if self.targets:
+            front.tally.count(s.rows[stay], backwards=1)
+            return _linear(margin_targeted(logits, s.labels, s.targets), points, stay)
+        # Untargeted: of all classes the one whose boundary is nearest, each at the price of a backward.
+        dual = 1 if self.threat.norm == "linf" else 2
+        front.tally.count(s.rows[stay], backwards=logits.shape[1])
+        nearest = torch.full_like(stay, torch.inf, dtype=points.dtype)
+        gaps, normals = torch.zeros_like(nearest), torch.zeros_like(points[stay])
+        for target in range(logits.shape[1]):
+            aim = torch.full_like(s.labels, target)
+            gap, normal = _linear(margin_targeted(logits, s.labels, aim), points, stay, more=True)
+            away = gap.abs() / torch.linalg.vector_norm(normal.flatten(1), ord=dual, dim=1).clamp_(min=1e-12)
+            nearer = (away < nearest) & (s.labels[stay] != target)
+            gaps, nearest = torch.where(nearer, gap, gaps), torch.where(nearer, away, nearest)
+            normals = torch.where(per_sample(nearer, normal), normal, normals)
+        return gaps, normals
+
+    def _step(self, s: _Walk, start: Tensor, seen: Tensor, gaps: Tensor, normals: Tensor) -> Tensor:
+        """The next points, from `start` and from the images, towards the plane as it was `seen`."""
+        norm, bounds = self.threat.norm, self.threat.bounds
+
+        def towards(points: Tensor) -> Tensor:
+            left = gaps - (normals * (points - seen)).flatten(1).sum(dim=1)
+            return step_to_hyperplane(norm, points, normals, left, bounds)
+
+        from_start, from_image = towards(start), towards(s.clean)
+        zero = torch.zeros_like(start)
+        one, two = (distance(norm, way, zero).clamp_(min=_LEAST) for way in (from_start, from_image))
+        share = per_sample((one / (one + two)).clamp_(max=self.alpha_max), start)
+        points = (start + self.eta * from_start).mul_(1 - share).add_((s.clean + self.eta * from_image).mul_(share))
+        return points if bounds is None else points.clamp_(*bounds)
+
+
+def _linear(gap: Tensor, points: Tensor, stay: Tensor, more: bool = False) -> tuple[Tensor, Tensor]:
+    """What is missing to 0 of `gap[stay]`, and its gradient; `more`: other gradients of the same pass will follow."""
+    normal = input_gradient(gap[stay], points, more)[stay].nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+    return -gap.detach()[stay].to(normal.dtype), normal

@@ -1,0 +1,177 @@
+"""A queue that keeps batches full with runs that still matter.
+
+An attack may make several runs at a sample, from different random starts or towards different classes. Runs enter the
+batch as places become free, and leave it when they are over or their sample is broken: so no pass is spent on a sample
+that fell, and passes stay full across samples, targets and restarts.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
+
+import torch
+from torch import Tensor
+
+from .attack import Attack, Tally
+from .frozen import Oracle
+from .rng import Rng
+from .survivors import Survivors
+
+
+@dataclass(frozen=True)
+class Runs(Survivors):
+    """Runs under way, a row each; `rows` says of which sample. Attacks add their own state.
+
+    run: (n,) int64, which run of its sample. step: (n,) int64, updates made.
+    """
+
+    run: Tensor
+    step: Tensor
+
+
+R = TypeVar("R", bound=Runs)
+
+
+class Front:
+    """The samples under attack, which of them stand, and the points found so far.
+
+    clean: (B, ...). labels: (B,), from `logits` (B, K) of the clean images where None is given.
+    ends: (B, ...) what the attack returns: the first wrong point of a broken sample; of another one the image, or the
+        point of the highest loss where runs are reported with losses.
+    """
+
+    def __init__(self, oracle: Oracle, clean: Tensor, labels: Tensor | None, rng: Rng, tally: Tally) -> None:
+        self.oracle, self.clean, self.rng, self.tally = oracle, clean, rng, tally
+        self.batch_size = min(len(clean), oracle.batch_size or len(clean))
+        self.ends = clean.clone()
+        everyone = torch.arange(len(clean), device=clean.device)
+        self.logits = torch.cat([oracle.predict(clean[rows]) for rows in torch.split(everyone, self.batch_size)])
+        self.tally.count(everyone, forwards=1)
+        predicted = self.logits.argmax(dim=1)
+        self.labels = predicted if labels is None else labels
+        self.standing = [True] * len(clean)
+        self.best = torch.full((len(clean),), -torch.inf, dtype=clean.dtype, device=clean.device)
+        for rows in torch.split(everyone[predicted != self.labels], self.batch_size):
+            wrong = self.wrong(rows, clean[rows], torch.ones_like(rows, dtype=torch.bool))
+            self.fall(rows[wrong], torch.zeros_like(rows)[wrong], clean[rows[wrong]], torch.zeros_like(rows)[wrong])
+
+    def targets(self, count: int) -> Tensor:
+        """(B, count) the classes nearest to winning on the clean images, the label left out."""
+        return self.logits.scatter(1, self.labels[:, None], float("-inf")).topk(count, dim=1).indices
+
+    def wrong(self, rows: Tensor, points: Tensor, seen: Tensor) -> Tensor:
+        """Which of the points that were `seen` to be wrong (n,) are, asking the judge if there is one."""
+        confirmed, asked = self.oracle.confirm(points, self.labels[rows], seen)
+        if asked.any():
+            self.tally.count(rows, forwards=asked.long())
+        return confirmed
+
+    def report(self, runs: Runs, points: Tensor, losses: Tensor, falls: Tensor, done: Tensor) -> None:
+        """Takes down the runs (n,) whose points (n, ...) break their sample, and those that are over without that."""
+        if falls.any():
+            self.fall(runs.rows[falls], runs.run[falls], points[falls], runs.step[falls])
+        if done.any():
+            for row, point, loss in zip(runs.rows[done].tolist(), points[done], losses[done], strict=True):
+                if self.standing[row] and loss > self.best[row]:
+                    self.best[row] = loss
+                    self.ends[row] = point
+
+    def fall(self, rows: Tensor, runs: Tensor, points: Tensor, steps: Tensor) -> None:
+        """Samples `rows` are broken by `points`; where runs of one sample meet here, the first run counts."""
+        order = sorted(range(len(rows)), key=runs.tolist().__getitem__)
+        where = rows.tolist()
+        first = {where[i]: i for i in reversed(order) if self.standing[where[i]]}
+        if first:
+            index = torch.tensor(list(first.values()), device=rows.device)
+            self.ends[rows[index]] = points[index]
+            self.tally.broken_at[rows[index]] = steps[index]
+            for row in first:
+                self.standing[row] = False
+
+
+@dataclass(frozen=True)
+class QueuedAttack(Attack):
+    """An attack that makes runs at each sample, at most `batch_size` rows in a pass.
+
+    First the clean images are classified, a forward each; only those that are right are attacked.
+    """
+
+    queues: ClassVar[bool] = True
+
+    @property
+    @abstractmethod
+    def stage(self) -> str:
+        """The name of this attack as a stage, which also names its random draws."""
+
+    @abstractmethod
+    def _runs(self, classes: int) -> int:
+        """Runs at each sample, of a model with that many classes."""
+
+    @property
+    def _alone(self) -> int | None:
+        """Updates that a sample's run makes before others of the sample may run beside it; None: it must be over."""
+        return None
+
+    @abstractmethod
+    def _begin(self, front: Front, rows: Tensor, runs: Tensor) -> Runs:
+        """The state of new runs `runs` (n,) of the samples `rows` (n,)."""
+
+    @abstractmethod
+    def _advance(self, front: Front, state: Runs) -> Runs:
+        """A forward and an update of every run: reports to `front` and returns the runs that go on."""
+
+    def _points(self, oracle: Oracle, clean: Tensor, labels: Tensor | None, rng: Rng, tally: Tally) -> Tensor:
+        front = Front(oracle, clean, labels, rng, tally)
+        self.drain(front)
+        return front.ends
+
+    def drain(self, front: Front) -> None:
+        """Makes all runs at all samples of `front` that stand, until those are over or these are broken."""
+        total = self._runs(front.logits.shape[1])
+        made = [0] * len(front.clean)
+        state: Runs | None = None
+        while True:
+            if state is not None and not all(stands := [front.standing[row] for row in state.rows.tolist()]):
+                state = state.take(_indices(state.rows, stands))
+            fresh = self._next(front, state, made, total)
+            if fresh:
+                rows, runs = torch.tensor(fresh, device=front.clean.device).unbind(1)
+                begun = self._begin(front, rows, runs)
+                state = begun if state is None else state.join(begun)
+            if state is None or not len(state):
+                break
+            state = self._advance(front, state)
+            left = sum(total - done for done, stands in zip(made, front.standing, strict=True) if stands)
+            whole = total * len(made)
+            front.tally.tell(self.stage, sum(front.standing), 1 - (left + len(state)) / whole if whole else 1.0)
+
+    def _next(self, front: Front, state: Runs | None, made: list[int], total: int) -> list[tuple[int, int]]:
+        """(sample, run) pairs to begin now, first runs first; counts them in `made`.
+
+        A sample's next run waits for the one before, unless places are left over: then it may join once that one has
+        made `_alone` updates, by when a sample that falls has mostly fallen.
+        """
+        free = front.batch_size - (0 if state is None else len(state))
+        open_rows = [row for row, stands in enumerate(front.standing) if stands and made[row] < total] if free else []
+        if not open_rows:
+            return []
+        young: dict[int, bool] = {}
+        if state is not None:
+            for row, step in zip(state.rows.tolist(), state.step.tolist(), strict=True):
+                young[row] = young.get(row, False) or self._alone is None or step < self._alone
+        idle = sorted((row for row in open_rows if row not in young), key=lambda row: (made[row], row))[:free]
+        fresh = [(row, made[row]) for row in idle]
+        for row in idle:
+            made[row] += 1
+        beside = [row for row in open_rows if not young.get(row, True)]
+        while len(fresh) < free and (beside := [row for row in beside if made[row] < total]):
+            row = min(beside, key=lambda row: (made[row], row))
+            fresh.append((row, made[row]))
+            made[row] += 1
+        return fresh
+
+
+def _indices(like: Tensor, keep: list[bool]) -> Tensor:
+    return torch.tensor([i for i, kept in enumerate(keep) if kept], dtype=torch.int64, device=like.device)

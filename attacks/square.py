@@ -1,0 +1,205 @@
+"""Square: random search with squares, which asks for logits only."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, replace
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from .losses import LOSSES
+from .queue import Front, QueuedAttack, Runs
+from .threat import Ball, per_sample, unit
+
+_SCHEDULE = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # queries of 10000 after which the share p halves
+
+
+@dataclass(frozen=True)
+class _Search(Runs):
+    """Runs of Square: the best point, its loss, whether it is wrong, and all numbers to draw: (n, queries, numbers)."""
+
+    ball: Ball
+    labels: Tensor
+    points: Tensor
+    loss: Tensor
+    wrong: Tensor
+    draws: Tensor
+
+
+@dataclass(frozen=True)
+class Square(QueuedAttack):
+    """The Square attack (Andriushchenko et al. 2020, arXiv:1912.00049, algorithms 1 to 3). Forwards only.
+
+    It begins with stripes (l2: bumps) and at each query changes a random square, which shrinks over the queries. A
+    change stays if it raises the loss. For l-inf a square takes the ball's highest or lowest value in each channel; for
+    l2 it takes over the budget of another square. Images are (B, C, H, W).
+
+    queries: the most for each run, after the one for its start. p_init: share of pixels in the first squares.
+    restarts: runs from different starts, each on what the ones before left.
+    loss: "margin" or "ce". rescale_schedule: shrink the squares over `queries`, otherwise over 10000.
+    early_stop: a sample leaves at its first wrong prediction. Otherwise its run goes on, and its best point is
+        returned.
+    """
+
+    queries: int = 5000
+    p_init: float = 0.8
+    restarts: int = 1
+    loss: str = "margin"
+    rescale_schedule: bool = True
+    early_stop: bool = True
+
+    def __post_init__(self) -> None:
+        if self.loss not in ("margin", "ce"):
+            raise ValueError(f"loss is {self.loss!r}; expected one of: margin, ce")
+        for name in ("queries", "restarts"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected 1 or more")
+        if not 0 < self.p_init <= 1:
+            raise ValueError(f"p_init is {self.p_init}; expected a share above 0, at most 1")
+
+    @property
+    def stage(self) -> str:
+        return "square"
+
+    def _runs(self, classes: int) -> int:
+        return self.restarts
+
+    def _begin(self, front: Front, rows: Tensor, runs: Tensor) -> Runs:
+        clean = front.clean[rows]
+        if clean.ndim != 4:
+            raise ValueError(f"Square attacks images (B, C, H, W); these have shape {tuple(clean.shape)}")
+        ball, linf = self.threat.ball(clean), self.threat.norm == "linf"
+        channels, height, width = clean.shape[1:]
+        tile = max(1, height // 5)
+        numbers = (channels, 1, width) if linf else (channels, height // tile, width // tile)
+        each = channels + (2 if linf else 5)
+        points, draws = clean.clone(), clean.new_empty(len(rows), self.queries, each)
+        for run in sorted(set(runs.tolist())):
+            index = (runs == run).nonzero().flatten()
+            rng = front.rng.take(rows[index])
+            signs = _signs(rng.uniform(numbers, f"square/start/{run}").to(clean))
+            change = signs if linf else unit(_tiled(signs, tile, height, width))
+            points[index] = ball.take(index).project_(clean[index] + self.threat.eps * change)
+            draws[index] = rng.uniform((self.queries, each), f"square/queries/{run}").to(clean)
+        lowest = torch.full_like(rows, -torch.inf, dtype=clean.dtype)
+        no = torch.zeros_like(rows, dtype=torch.bool)
+        return _Search(rows, runs, torch.zeros_like(rows), ball, front.labels[rows], points, lowest, no, draws)
+
+    def _advance(self, front: Front, state: Runs) -> Runs:
+        s = cast(_Search, state)
+        begins = s.step == 0
+        tried = s.points if begins.all() else self._proposal(s)
+        if begins.any():
+            tried = torch.where(per_sample(begins, tried), s.points, tried)
+        logits = front.oracle.predict(tried)
+        front.tally.count(s.rows, forwards=1)
+        losses = LOSSES[self.loss](logits, s.labels).to(s.points.dtype)
+        wrong = front.wrong(s.rows, tried, logits.argmax(dim=1) != s.labels)
+        better = torch.where(s.wrong == wrong, losses > s.loss, wrong)  # a wrong point before a right one
+        s.points[better] = tried[better]  # few: a copy of all would show in the time
+        s = replace(s, loss=torch.where(better, losses, s.loss), wrong=s.wrong | wrong)
+        over = s.step == self.queries
+        falls = s.wrong if self.early_stop else s.wrong & over
+        done = over & ~falls
+        front.report(s, s.points, s.loss, falls, done)
+        gone = over | falls
+        if gone.any():
+            s = s.take((~gone).nonzero().flatten())
+        front.tally.count(s.rows, steps=1)
+        return replace(s, step=s.step + 1)
+
+    def _proposal(self, s: _Search) -> Tensor:
+        """The points (n, C, H, W) to ask about at the runs' next query."""
+        query = (s.step - 1).clamp_(min=0)
+        draws = s.draws[torch.arange(len(s), device=query.device), query]
+        sides = _sides(self, *s.points.shape[2:]).to(query.device)[query]
+        if self.threat.norm == "linf":
+            inside = _window(draws, sides, *s.points.shape[2:])[:, None]
+            up = draws[:, 2:, None, None] >= 0.5
+            low, high = s.ball.low, s.ball.high
+            assert low is not None and high is not None
+            return torch.where(inside, torch.where(up, high, low), s.points)
+        points = torch.empty_like(s.points)
+        for side in sorted(set(sides.tolist())):
+            index = (sides == side).nonzero().flatten()
+            ball = s.ball.take(index)
+            change = _exchange(s.points[index] - ball.clean, draws[index], side, self.threat.eps)
+            points[index] = ball.project_(unit(change).mul_(self.threat.eps).add_(ball.clean))
+        return points
+
+
+@functools.cache
+def _sides(attack: Square, height: int, width: int) -> Tensor:
+    """(queries,) the side of the square at each query."""
+    scale = 10000 / attack.queries if attack.rescale_schedule else 1.0
+    sides = []
+    for query in range(attack.queries):
+        share = attack.p_init / 2 ** sum(int(query * scale) > edge for edge in _SCHEDULE)
+        side = max(round(math.sqrt(share * height * width)), 1)
+        if attack.threat.norm == "l2":  # bumps need a middle
+            side = max(side, 3) | 1
+        sides.append(min(side, height, width))
+    return torch.tensor(sides)
+
+
+def _signs(uniform: Tensor) -> Tensor:
+    return torch.where(uniform < 0.5, -1.0, 1.0).to(uniform)
+
+
+def _window(draws: Tensor, sides: Tensor, height: int, width: int) -> Tensor:
+    """(n, H, W) True in squares whose place is `draws[:, :2]` in [0, 1)."""
+    inside = []
+    for number, size in enumerate((height, width)):
+        first = (draws[:, number] * (size - sides + 1)).long()[:, None]
+        place = torch.arange(size, device=draws.device)
+        inside.append((place >= first) & (place < first + sides[:, None]))
+    return inside[0][:, :, None] & inside[1][:, None, :]
+
+
+def _exchange(change: Tensor, draws: Tensor, side: int, eps: float) -> Tensor:
+    """The l2 proposal: one window of `change` (m, C, H, W) gets a new bump and the budget of another, which is emptied.
+
+    draws: (m, 5 + C): two places, which way the bump lies, and its sign in each channel.
+    """
+    m, channels, height, width = change.shape
+    sides = torch.full((m,), side, device=draws.device)
+    into, other = (_window(places, sides, height, width)[:, None] for places in (draws[:, :2], draws[:, 2:4]))
+    budget = (change * (into | other)).square().sum(dim=(2, 3), keepdim=True)
+    unused = (eps**2 - change.square().sum(dim=(1, 2, 3), keepdim=True)).clamp_(min=0)
+    # masked_select and masked_scatter walk through a window row by row, as the bump is laid out.
+    here = change.masked_select(into).view(m, channels, side, side)
+    here = here / (here.square().sum(dim=(2, 3), keepdim=True).sqrt() + 1e-12)
+    bump = _bump(side).to(change)
+    bumps = torch.where(draws[:, 4, None, None] < 0.5, bump, bump.T)[:, None]
+    new = bumps * _signs(draws[:, 5:, None, None]) + here
+    new = new / (new.square().sum(dim=(2, 3), keepdim=True).sqrt() + 1e-12) * (unused / channels + budget).sqrt()
+    return change.masked_fill(other, 0.0).masked_scatter(into, new)
+
+
+def _tiled(signs: Tensor, tile: int, height: int, width: int) -> Tensor:
+    """(n, C, H, W) bumps of the given signs (n, C, rows, columns) side by side, 0 at the right and lower rest."""
+    bumps = torch.kron(signs, _bump(tile).to(signs))
+    return nn.functional.pad(bumps, (0, width - bumps.shape[3], 0, height - bumps.shape[2]))
+
+
+@functools.cache
+def _bump(side: int) -> Tensor:
+    """(side, side) of length 1: a hill in the upper half and a hollow in the lower one (equation 2 of the paper)."""
+    halves = [_hill(side // 2, side), -_hill(side - side // 2, side)]
+    whole = torch.cat(halves)
+    length: Tensor = torch.linalg.vector_norm(whole)
+    return whole / length
+
+
+def _hill(rows: int, columns: int) -> Tensor:
+    """(rows, columns): at d cells from the middle, by the larger of both distances, the sum over c >= d of 1/(c+1)²."""
+    last = max(rows // 2, columns // 2)
+    away = [(torch.arange(size) - size // 2).abs() for size in (rows, columns)]
+    distance = torch.maximum(away[0][:, None], away[1][None, :])
+    terms = 1.0 / torch.arange(1, last + 2).square()
+    hill = terms.flip(0).cumsum(0).flip(0)[distance]
+    length: Tensor = torch.linalg.vector_norm(hill)
+    return hill / length.clamp(min=1e-12)
