@@ -37,8 +37,8 @@ setup(
         "tomli>=2.0; python_version < '3.11'",
     ],
     extras_require={
-        "test": ["pytest>=8.0", "pytest-timeout>=2.3.1", "scipy>=1.11", "setuptools>=77"],
-        "reference": ["torchattacks>=3.5", "foolbox>=3.3"],
+        "test": ["pytest>=8.0", "pytest-timeout>=2.3.1", "scipy>=1.11", "setuptools>=77", "pyautoattack>=0.2"],
+        "reference": ["pyautoattack>=0.2", "torchattacks>=3.5", "foolbox>=3.3"],
         "dev": ["ruff>=0.9", "mypy>=1.14"],
     },
     classifiers=[

@@ -12,6 +12,7 @@ from torch import Tensor
 from .frozen import input_gradient
 from .losses import LOSSES, dlr_targeted, margin_targeted
 from .queue import Front, QueuedAttack, Runs
+from .survivors import pick
 from .threat import Ball, per_sample
 
 APGD_LOSSES = ("ce", "dlr", "margin", "dlr-targeted", "margin-targeted")
@@ -140,14 +141,13 @@ class APGD(QueuedAttack):
             highest = torch.where(per_sample(higher, s.points), s.points, s.best)
             ends = torch.where(per_sample(done, ends), highest, ends)
         front.report(s, ends, torch.where(higher, losses, s.best_loss), wrong, done)
-        stay = (~over & ~wrong).nonzero().flatten()
-        if not len(stay):
-            return s.take(stay)
-        gradient = gradient_of(stay)
-        front.tally.count(s.rows[stay], backwards=self.eot, steps=1)
-        return self._climb(s.take(stay), losses[stay], gradient)
+        s, stay = s.leave(over | wrong)
+        if not len(s):
+            return s
+        front.tally.count(s.rows, backwards=self.eot, steps=1)
+        return self._climb(s, pick(losses, stay), gradient_of(stay))
 
-    def _ask(self, front: Front, s: _Climb, last: bool) -> tuple[Tensor, Tensor, Callable[[Tensor], Tensor]]:
+    def _ask(self, front: Front, s: _Climb, last: bool) -> tuple[Tensor, Tensor, Callable[[Tensor | None], Tensor]]:
         """Logits (n, K) and losses (n,) of the runs' points, and a function from an index to their gradients there.
 
         last: no gradient will be wanted.
@@ -161,9 +161,13 @@ class APGD(QueuedAttack):
             if self.eot > 1 and not last:
                 gradient = gradient.to(points) + input_gradient(self._losses(logits, s), points) / self.eot
         if self.eot > 1:
-            return total, self._losses(total, s).to(s.points.dtype), lambda stay: gradient[stay]
+            return total, self._losses(total, s).to(s.points.dtype), lambda stay: pick(gradient, stay)
         losses = self._losses(logits, s)
-        return total, losses.detach().to(s.points.dtype), lambda stay: input_gradient(losses[stay], points)[stay]
+
+        def gradient_of(stay: Tensor | None) -> Tensor:
+            return pick(input_gradient(pick(losses, stay), points), stay)
+
+        return total, losses.detach().to(s.points.dtype), gradient_of
 
     def _losses(self, logits: Tensor, s: _Climb) -> Tensor:
         if self.loss == "dlr-targeted":
@@ -184,13 +188,14 @@ class APGD(QueuedAttack):
         check = length > 0
         stuck = ~s.halved & (s.checked_loss >= best_loss)
         halve = check & ((rises <= length * self.rho) | stuck)
-        back = per_sample(halve, s.points)
-        points, gradient = torch.where(back, best, s.points), torch.where(back, best_gradient, gradient)
-        size = torch.where(halve, s.size / 2, s.size)
+        points, size = s.points, torch.where(halve, s.size / 2, s.size)
+        if halve.any():
+            back = per_sample(halve, points)
+            points, gradient = torch.where(back, best, points), torch.where(back, best_gradient, gradient)
         keep = per_sample(torch.where(begins, 1.0, _MOMENTUM).to(points.dtype), points)
-        step = points + per_sample(size, points) * self.threat.steepest(gradient)
-        ahead = s.ball.project_(step).sub_(points).mul_(keep).add_(points)
-        ahead.add_((points - s.previous).mul_(1 - keep))
+        ahead = self.threat.steepest(gradient.clone()).mul_(per_sample(size, points)).add_(points)
+        ahead = s.ball.project_(ahead).sub_(points).mul_(keep).add_(points)
+        ahead.addcmul_(points - s.previous, 1 - keep)
         return replace(
             s,
             step=s.step + 1,

@@ -12,6 +12,7 @@ from .frozen import input_gradient
 from .hyperplane import step_to_hyperplane
 from .losses import margin_targeted
 from .queue import Front, QueuedAttack, Runs
+from .survivors import pick
 from .threat import distance, per_sample
 
 _LEAST = 1e-8  # length of a step that is divided by
@@ -100,44 +101,49 @@ class FAB(QueuedAttack):
         logits = front.oracle(points) if points.requires_grad else front.oracle.predict(points)
         front.tally.count(s.rows, forwards=1)
         away = distance(self.threat.norm, s.points, s.clean)
-        wrong = front.wrong(s.rows, s.points, logits.argmax(dim=1) != s.labels)
-        broken = wrong & (away <= self.threat.eps)
+        wrong = logits.argmax(dim=1) != s.labels
+        broken = front.wrong(s.rows, s.points, wrong & (away <= self.threat.eps))
         if s.found is not None:  # reported when the run is over
             nearer = broken & (away < s.nearest)
             found = torch.where(per_sample(nearer, s.points), s.points, s.found)
             s = replace(s, found=found, nearest=torch.where(nearer, away, s.nearest))
             broken = over & s.nearest.isfinite()
         front.report(s, s.points if s.found is None else s.found, away, broken, torch.zeros_like(broken))
-        stay = (~over & ~broken).nonzero().flatten()
-        if not len(stay):
-            return s.take(stay)
+        s, stay = s.leave(over | broken)
+        if not len(s):
+            return s
         gaps, normals = self._plane(front, s, logits, points, stay)
-        front.tally.count(s.rows[stay], steps=1)
-        s, wrong, seen = s.take(stay), wrong[stay], s.points[stay]
+        front.tally.count(s.rows, steps=1)
+        wrong, seen = pick(wrong, stay), s.points
         start = torch.where(per_sample(wrong, seen), s.clean + self.beta * (seen - s.clean), seen)
         back = wrong.nonzero().flatten()
         if self.relinearise and len(back):
             again, seen = start[back].requires_grad_(), start
             front.tally.count(s.rows[back], forwards=1)
-            everyone = torch.arange(len(back), device=back.device)
-            gaps[back], normals[back] = self._plane(front, s.take(back), front.oracle(again), again, everyone)
+            gaps[back], normals[back] = self._plane(front, s.take(back), front.oracle(again), again, None)
         return replace(s, step=s.step + 1, points=self._step(s, start, seen, gaps, normals))
 
-    def _plane(self, front: Front, s: _Walk, logits: Tensor, points: Tensor, stay: Tensor) -> tuple[Tensor, Tensor]:
-        """The boundary seen from `points[stay]`: gaps (m,) and normals (m, ...), normals · (z - point) = gaps on it."""
+    def _plane(
+        self, front: Front, s: _Walk, logits: Tensor, points: Tensor, stay: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """The boundary as the runs `s` see it: gaps (m,) and normals (m, ...), normals · (z - point) = gaps on it.
+
+        logits, points: of a pass in which these runs are the rows `stay` (None: all).
+        """
+        logits = pick(logits, stay)
         if self.targets:
-            front.tally.count(s.rows[stay], backwards=1)
+            front.tally.count(s.rows, backwards=1)
             return _linear(margin_targeted(logits, s.labels, s.targets), points, stay)
         # Untargeted: of all classes the one whose boundary is nearest, each at the price of a backward.
         dual = 1 if self.threat.norm == "linf" else 2
-        front.tally.count(s.rows[stay], backwards=logits.shape[1])
-        nearest = torch.full_like(stay, torch.inf, dtype=points.dtype)
-        gaps, normals = torch.zeros_like(nearest), torch.zeros_like(points[stay])
+        front.tally.count(s.rows, backwards=logits.shape[1])
+        nearest = torch.full_like(s.nearest, torch.inf)
+        gaps, normals = torch.zeros_like(nearest), torch.zeros_like(s.points)
         for target in range(logits.shape[1]):
             aim = torch.full_like(s.labels, target)
             gap, normal = _linear(margin_targeted(logits, s.labels, aim), points, stay, more=True)
             away = gap.abs() / torch.linalg.vector_norm(normal.flatten(1), ord=dual, dim=1).clamp_(min=1e-12)
-            nearer = (away < nearest) & (s.labels[stay] != target)
+            nearer = (away < nearest) & (s.labels != target)
             gaps, nearest = torch.where(nearer, gap, gaps), torch.where(nearer, away, nearest)
             normals = torch.where(per_sample(nearer, normal), normal, normals)
         return gaps, normals
@@ -158,7 +164,7 @@ class FAB(QueuedAttack):
         return points if bounds is None else points.clamp_(*bounds)
 
 
-def _linear(gap: Tensor, points: Tensor, stay: Tensor, more: bool = False) -> tuple[Tensor, Tensor]:
-    """What is missing to 0 of `gap[stay]`, and its gradient; `more`: other gradients of the same pass will follow."""
-    normal = input_gradient(gap[stay], points, more)[stay].nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
-    return -gap.detach()[stay].to(normal.dtype), normal
+def _linear(gap: Tensor, points: Tensor, stay: Tensor | None, more: bool = False) -> tuple[Tensor, Tensor]:
+    """What is missing to 0 of the gaps, and their gradients; `more`: other gradients of the same pass will follow."""
+    normal = pick(input_gradient(gap, points, more), stay).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+    return -gap.detach().to(normal.dtype), normal

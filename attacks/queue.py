@@ -139,7 +139,8 @@ class QueuedAttack(Attack):
             if fresh:
                 rows, runs = torch.tensor(fresh, device=front.clean.device).unbind(1)
                 begun = self._begin(front, rows, runs)
-                state = begun if state is None else state.join(begun)
+                # An empty batch would lead torch.cat away from channels_last.
+                state = state.join(begun) if state is not None and len(state) else begun
             if state is None or not len(state):
                 break
             state = self._advance(front, state)

@@ -105,9 +105,7 @@ class Square(QueuedAttack):
         falls = s.wrong if self.early_stop else s.wrong & over
         done = over & ~falls
         front.report(s, s.points, s.loss, falls, done)
-        gone = over | falls
-        if gone.any():
-            s = s.take((~gone).nonzero().flatten())
+        s, _ = s.leave(over | falls)
         front.tally.count(s.rows, steps=1)
         return replace(s, step=s.step + 1)
 

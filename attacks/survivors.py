@@ -20,6 +20,11 @@ class Takeable(Protocol):
 S = TypeVar("S", bound="Survivors")
 
 
+def pick(values: Tensor, index: Tensor | None) -> Tensor:
+    """`values[index]`, or all of them without a copy."""
+    return values if index is None else values[index]
+
+
 @dataclass(frozen=True)
 class Survivors:
     """Rows of the samples under attack; subclass it with a field for each tensor (rows first) or `Takeable` of yours.
@@ -41,6 +46,13 @@ class Survivors:
             return value.take(index) if isinstance(value, Takeable) else value
 
         return replace(self, **cast("dict[str, Tensor]", {f.name: pick(getattr(self, f.name)) for f in fields(self)}))
+
+    def leave(self: S, gone: Tensor) -> tuple[S, Tensor | None]:
+        """The same state without the rows that are `gone` (n,), and the index of those that stay; None: all stay."""
+        if not gone.any():
+            return self, None
+        stay = (~gone).nonzero().flatten()
+        return self.take(stay), stay
 
     def join(self: S, more: S) -> S:
         """These rows followed by those of `more`."""

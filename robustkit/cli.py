@@ -197,10 +197,12 @@ def _run_and_show(*arguments: Any, **options: Any) -> Any:
 
 
 def _show(run: Any, results: Any) -> None:
-    from .report import flag_lines, terminal_table
+    from .report import flag_lines, terminal_stages, terminal_table
 
     console = _console()
     console.print(terminal_table(run, results))
+    if (by_stage := terminal_stages(run)) is not None:
+        console.print(by_stage)
     for line in flag_lines(run, results):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     console.print(f"report: {run.path / 'report.html'}", markup=False, highlight=False, soft_wrap=True)

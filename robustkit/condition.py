@@ -1,8 +1,8 @@
 """Conditions: what is done to the images before the model sees them, as a canonical text and back.
 
-`clean`, `fgsm(eps=1/255)`, `pgd(eps=1/255,steps=20)`, `spsa(eps=1/255,steps=40,directions=32)`. The text always names
-eps (and the norm unless linf) and the number of steps, and otherwise only what differs from the protocol card, so it
-means the same thing wherever the card's tag stands beside it.
+`clean`, `fgsm(eps=1/255)`, `pgd(eps=1/255,steps=20)`, `autoattack(eps=1/255,version=standard)`. The text always names
+eps (and the norm unless linf) and the attack's budget, and otherwise only what differs from the protocol card, so it
+means the same thing wherever the card's tag stands beside it. `engine=` names another library that ran the attack.
 """
 
 from __future__ import annotations
@@ -15,11 +15,21 @@ from typing import Any, cast
 
 import attacks
 
+from .engines import ENGINES, PeerAttack, peer
 from .errors import ProtocolError, unknown
 from .protocol import Card, format_number, number
 
-Attack = attacks.FGSM | attacks.PGD | attacks.SPSA
-ATTACKS: dict[str, type[Attack]] = {"fgsm": attacks.FGSM, "pgd": attacks.PGD, "spsa": attacks.SPSA}
+ATTACKS: dict[str, type[attacks.Attack]] = {
+    "fgsm": attacks.FGSM,
+    "pgd": attacks.PGD,
+    "spsa": attacks.SPSA,
+    "apgd": attacks.APGD,
+    "fab": attacks.FAB,
+    "square": attacks.Square,
+    "autoattack": attacks.AutoAttack,
+}
+_BUDGET = {"square": "queries", "autoattack": "version"}  # what the text always names beside eps; else the steps
+_OF_CARD = {"labels", "bounds", "cut_images"}  # of an attack's table in a card, beside its parameters
 Value = bool | int | float | str | Fraction
 _FORM = re.compile(r"\s*([A-Za-z][\w-]*)\s*(?:\((.*)\))?\s*", re.DOTALL)
 
@@ -42,19 +52,39 @@ class Condition:
     def norm(self) -> str:
         return str(dict(self.parameters).get("norm", "linf"))
 
-    def attack(self, card: Card) -> Attack | None:
+    @property
+    def early_stop(self) -> bool:
+        """Whether samples leave at their first wrong prediction, so that their losses mean nothing."""
+        return bool(dict(self.parameters).get("early_stop", False))
+
+    @property
+    def claim(self) -> dict[str, Any]:
+        """What the records of an attack are held to, as run.json keeps it; empty for `clean`."""
+        if self.eps is None:
+            return {}
+        told = {key: value for key, value in self.parameters if key == "targets" and self.name == "autoattack"}
+        return {"norm": self.norm, "eps": self.eps, "early_stop": self.early_stop, **told}
+
+    def labels(self, card: Card) -> str:
+        """Which labels the attack is given: `true` or `predicted`."""
+        return str(card.attacks.get(self.name, {}).get("labels", card.labels))
+
+    def attack(self, card: Card) -> attacks.Attack | PeerAttack | None:
         """The attack with these parameters under the card's bounds; None for `clean`."""
         if self.name == "clean":
             return None
         fields = dict(self.parameters)
         eps = float(fields.pop("eps"))
-        norm = fields.pop("norm")
-        bounds = card.bounds
+        norm, engine = fields.pop("norm"), fields.pop("engine")
+        own = card.attacks.get(self.name, {})
+        bounds = tuple(own["bounds"]) if "bounds" in own else card.bounds
         if isinstance(fields.get("step_size"), str):
             fields["step_size"] = float(number(str(fields["step_size"]).removesuffix("*eps"))) * eps
         try:
-            threat = attacks.ThreatModel(norm=norm, eps=eps, bounds=bounds)  # type: ignore[arg-type]
-            return ATTACKS[self.name](threat, **fields)  # type: ignore[arg-type]
+            threat = attacks.ThreatModel(norm, eps, bounds, own.get("cut_images", False))  # type: ignore[arg-type]
+            if engine != "robustkit":
+                return peer(str(engine), self.name, threat, fields)
+            return ATTACKS[self.name](threat, **fields)
         except (TypeError, ValueError) as fault:
             raise ProtocolError(f"condition {self.text}: {fault}") from None
 
@@ -62,8 +92,10 @@ class Condition:
 CLEAN = Condition("clean", "clean")
 
 
-def parse_condition(text: str, card: Card, *, eps: Fraction | None = None, norm: str | None = None) -> Condition:
-    """The condition that `text` names under a card; `eps` and `norm` replace the card's where the text has none.
+def parse_condition(
+    text: str, card: Card, *, eps: Fraction | None = None, norm: str | None = None, engine: str | None = None
+) -> Condition:
+    """The condition that `text` names under a card; `eps`, `norm`, `engine` count where the text has none.
 
     Raises:
         ProtocolError: unknown attack or parameter, or a value of the wrong kind.
@@ -82,10 +114,10 @@ def parse_condition(text: str, card: Card, *, eps: Fraction | None = None, norm:
         raise ProtocolError(unknown("attack", name, ATTACKS))
     default = _defaults(name, card)
     given = _arguments(name, arguments, default)
-    fallback = default | ({"eps": eps} if eps is not None else {}) | ({"norm": norm} if norm is not None else {})
-    resolved = fallback | given
+    options = {"eps": eps, "norm": norm, "engine": engine}
+    resolved = default | {key: value for key, value in options.items() if value is not None} | given
     _check_threat(resolved, card)
-    always = {"eps", "steps"}
+    always = {"eps", _BUDGET.get(name, "steps")}
     shown = {k: v for k, v in resolved.items() if k in always or (v != default[k] and k != "norm")}
     if resolved["norm"] != "linf":
         shown["norm"] = resolved["norm"]
@@ -96,14 +128,19 @@ def parse_condition(text: str, card: Card, *, eps: Fraction | None = None, norm:
 
 
 def parse_conditions(
-    text: str, card: Card, *, eps: tuple[Fraction, ...] = (), norm: str | None = None
+    text: str,
+    card: Card,
+    *,
+    eps: tuple[Fraction, ...] = (),
+    norm: str | None = None,
+    engine: str | None = None,
 ) -> tuple[Condition, ...]:
     """The conditions of a comma-separated list, `clean` first, each once; several eps give one of each."""
     names = [item for item in re.split(r",(?![^(]*\))", text) if item.strip()]
     found = [CLEAN]
     for item in names:
         for radius in eps or (None,):
-            condition = parse_condition(item, card, eps=radius, norm=norm)
+            condition = parse_condition(item, card, eps=radius, norm=norm, engine=engine)
             if condition not in found:
                 found.append(condition)
     return tuple(found)
@@ -116,7 +153,9 @@ def _defaults(name: str, card: Card) -> dict[str, Value]:
         if field.name not in ("threat", "chunk"):
             own[field.name] = "0.15*eps" if field.name == "step_size" else cast(Value, field.default)
     for key, value in card.attacks.get(name, {}).items():
-        own[key] = _value(name, key, str(value), own)
+        if key not in _OF_CARD:
+            own[key] = _value(name, key, str(value), own)
+    own["engine"] = "robustkit"
     return own
 
 
@@ -157,6 +196,8 @@ def _check_threat(resolved: dict[str, Any], card: Card) -> None:
     eps, norm = resolved["eps"], resolved["norm"]
     if norm not in ("linf", "l2"):
         raise ProtocolError(unknown("norm", norm, ("linf", "l2")))
+    if resolved["engine"] not in ENGINES:
+        raise ProtocolError(unknown("engine", resolved["engine"], ENGINES))
     if eps < 0:
         raise ProtocolError(f"eps {format_number(eps)}: expected a radius of 0 or more")
     if norm == "linf" and card.space == "pixels" and eps > 1:

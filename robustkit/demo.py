@@ -1,4 +1,4 @@
-"""What `robustkit demo` audits: all embedded checkpoints on embedded images, with a small SPSA budget."""
+"""What `robustkit demo` audits: all embedded checkpoints on embedded images, SPSA and AutoAttack with small budgets."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import Any
 DEMO: dict[str, Any] = {
     "checkpoints": ["zoo:shapes-vit-standard", "zoo:shapes-vit-quest"],
     "data_dir": "embedded:shapes",
-    "attacks": "fgsm,pgd,spsa(steps=5,directions=16),fgsm(eps=4/255),pgd(eps=4/255)",
+    "attacks": (
+        "fgsm,pgd,spsa(steps=5,directions=16),fgsm(eps=4/255),pgd(eps=4/255),"
+        "autoattack(eps=4/255,steps=10,targets=3,queries=100)"
+    ),
     "limit": 100,
 }

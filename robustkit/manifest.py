@@ -72,7 +72,7 @@ def prepare(
             )
     names = {known["name"] for known in old.get("checkpoints", [])}
     texts = dict.fromkeys([*old.get("conditions", []), *(condition.text for condition in conditions)])
-    claims = {c.text: {"norm": c.norm, "eps": c.eps} for c in conditions if c.eps is not None}
+    claims = {c.text: c.claim for c in conditions if c.claim}
     run.write_manifest(
         {
             "robustkit": metadata.version("robustkit-audit"),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .masking import Finding, findings
 from .records import SUMMARY_COLUMNS, Run, write_whole
 
 if TYPE_CHECKING:
@@ -62,7 +64,9 @@ def summarise(run: Run) -> list[dict[str, Any]]:
         common = {"checkpoint": checkpoint, "condition": condition, "protocol": manifest["protocol"]["tag"]}
         table = run.table(checkpoint, condition)
         flags = _flags(table, manifest, checkpoint, condition)
-        for metric, value, n, low, high in _classification(table):
+        flags += [finding.flag for finding in dossier(run, checkpoint, condition) if finding.flag]
+        early = bool(manifest.get("claims", {}).get(condition, {}).get("early_stop"))
+        for metric, value, n, low, high in _classification(table, early):
             row = common | {"metric": metric, "value": value, "n": n, "ci_low": low, "ci_high": high, "flags": flags}
             rows.append({name: row[name] for name in SUMMARY_COLUMNS})
     return rows
@@ -99,18 +103,32 @@ def bad_images(run: Run) -> list[dict[str, str]]:
     return [{"sample_id": name, "error": found[name]} for name in sorted(found)]
 
 
-def _classification(table: pa.Table) -> list[tuple[str, float, int, float, float]]:
+def _classification(table: pa.Table, early: bool) -> list[tuple[str, float, int, float, float]]:
+    """Metric, value, n and interval. `early`: samples left at their first wrong prediction, so that only top-1 means
+    something.
+    """
     read = table.filter(table["error"].is_null())
     n = len(read)
     if n == 0:
         return []
     correct = _column(read, "correct")
-    confidence = _column(read, "confidence")
-    nll = _column(read, "nll")
     rows = []
     for name, column in (("top1", correct), ("top5", _column(read, "top5"))):
         hits = int(column.sum())
         rows.append((name, hits / n, n, *wilson(hits, n)))
+    rows = rows[:1] if early else [*rows, *_losses(read, correct)]
+    for norm in ("linf", "l2"):
+        largest = float(_column(read, norm).max())
+        if largest > 0:
+            rows.append((f"{norm}_max", largest, n, math.nan, math.nan))
+    for stage in _stages(read):
+        rows.append((f"top1_after_{stage.name}", stage.standing / n, n, *wilson(stage.standing, n)))
+    return rows
+
+
+def _losses(read: pa.Table, correct: Floats) -> list[tuple[str, float, int, float, float]]:
+    """NLL and calibration error."""
+    n, confidence, nll = len(read), _column(read, "confidence"), _column(read, "nll")
     finite = np.isfinite(confidence)
     sure, right = confidence[finite], correct[finite]
 
@@ -119,13 +137,50 @@ def _classification(table: pa.Table) -> list[tuple[str, float, int, float, float
         return calibration_error(confidence[keep], correct[keep])
 
     nll_interval, ece_interval = bootstrap(lambda index: nll[index].mean(), resampled_error, n=n)
-    rows.append(("nll", float(nll.mean()), n, *nll_interval))
-    rows.append(("ece", calibration_error(sure, right), n, *ece_interval))
-    for norm in ("linf", "l2"):
-        largest = float(_column(read, norm).max())
-        if largest > 0:
-            rows.append((f"{norm}_max", largest, n, math.nan, math.nan))
-    return rows
+    return [
+        ("nll", float(nll.mean()), n, *nll_interval),
+        ("ece", calibration_error(sure, right), n, *ece_interval),
+    ]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of an attack: samples that stand after it, and the passes that it made in all."""
+
+    name: str
+    standing: int
+    forwards: int
+    backwards: int
+    seconds: float | None = None
+
+
+def stages(run: Run, checkpoint: str, condition: str) -> list[Stage]:
+    """The stages of an attack, with the seconds of each where they are known; none for an attack in one piece."""
+    table = run.table(checkpoint, condition)
+    seconds = run.stage_seconds(checkpoint, condition)
+    found = _stages(table.filter(table["error"].is_null()))
+    return [replace(stage, seconds=seconds.get(stage.name)) for stage in found]
+
+
+def _stages(read: pa.Table) -> list[Stage]:
+    names = [name.removeprefix("forwards ") for name in read.column_names if name.startswith("forwards ")]
+    broken_by = read["broken_by"].to_pylist()
+    standing, found = len(read), []
+    for name in names:
+        standing -= broken_by.count(name)
+        passes = (int(np.nansum(_column(read, f"{what} {name}"))) for what in ("forwards", "backwards"))
+        found.append(Stage(name, standing, *passes))
+    return found
+
+
+def dossier(run: Run, checkpoint: str, condition: str) -> list[Finding]:
+    """What speaks for and against the result of an attack; empty where no evidence was gathered."""
+    figures = run.evidence(checkpoint, condition)
+    if figures is None:
+        return []
+    table = run.table(checkpoint, condition)
+    read = table.filter(table["error"].is_null())
+    return findings(figures, {stage.name: stage.standing for stage in _stages(read)}, n=len(read))
 
 
 def _flags(table: pa.Table, manifest: dict[str, Any], checkpoint: str, condition: str) -> list[str]:
@@ -152,6 +207,9 @@ def _flags(table: pa.Table, manifest: dict[str, Any], checkpoint: str, condition
     broken = int((~np.isfinite(_column(read, "nll"))).sum())
     if broken:
         flags.append(f"{broken} of {len(read)} samples have logits that are not finite; counted as wrong")
+    few = described.get("num_classes") or 0
+    if claim and 0 < few <= claim.get("targets", 0):
+        flags.append(f"{few} classes: {few - 1} targets instead of {claim['targets']}")
     unread = len(table) - len(read)
     if unread:
         flags.append(f"{unread} of {len(table)} images could not be read; left out")

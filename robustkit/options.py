@@ -98,6 +98,7 @@ run_options = group(
         option("--protocol", default="standard", help="Protocol card: a name or a TOML file."),
         option("--eps", help="Radius, such as 1/255; several with commas; the card's if left out."),
         option("--norm", type=click.Choice(["linf", "l2"]), help="Norm; the card's if left out."),
+        option("--engine", help="Run the attacks by pyautoattack or torchattacks instead, for cross-checking."),
         option("--out", type=click.Path(path_type=Path), help="Run folder; runs/<checkpoint> if left out."),
         option("--batch-size", type=AT_LEAST_1, help="Samples in a batch; 16 on a CPU and 128 on CUDA, if left out."),
         option("--shard-size", type=AT_LEAST_1, help="Samples in a unit of work; 128, or the batch size if larger."),

@@ -13,6 +13,7 @@ import torch
 from .condition import Condition, parse_conditions
 from .data import Dataset, open_dataset
 from .errors import DataError, ModelError, NothingEvaluated, ProtocolError, unknown
+from .evidence import gather_evidence
 from .manifest import describe, prepare
 from .models import Classifier, ModelIdentity, load
 from .preprocessing import Preprocessing
@@ -30,6 +31,7 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}  # float16 grad
 class _Silent:
     def start(self, checkpoint: str, condition: str, samples: int) -> None: ...
     def advance(self, samples: int) -> None: ...
+    def stage(self, name: str, standing: int, share: float) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ def audit(
     protocol: str = "standard",
     eps: str | float | None = None,
     norm: str | None = None,
+    engine: str | None = None,
     limit: int | None = None,
     ids: str | Path | None = None,
     seed: int = 0,
@@ -76,6 +79,7 @@ def audit(
         out: the run folder; by default `runs/` and the first checkpoint's name.
         protocol: a card's name, or the path of one.
         eps: radius in the units of the card (pixels of [0, 1] for `standard`), several separated by commas.
+        engine: `pyautoattack` or `torchattacks` to run the attacks by that library instead, for cross-checking.
         limit, ids: a balanced random part of the samples, or exactly those of a file.
         batch_size: 16 on a CPU and 128 on CUDA, if left out.
         shard_size: samples in a unit of work, 128 or the batch size if larger.
@@ -96,6 +100,7 @@ def audit(
         card,
         eps=tuple(number(part, "eps") for part in str(eps).split(",")) if eps is not None else (),
         norm=norm,
+        engine=engine,
     )
     where = pick_device(device)
     batch = batch_size or BATCH_SIZES.get(where.type, 16)
@@ -118,6 +123,7 @@ def audit(
         "attacks": attacks if isinstance(attacks, str) else list(attacks),
         "eps": eps,
         "norm": norm,
+        "engine": engine,
         "limit": limit,
         "ids": ids,
         "data": data or {},
@@ -234,7 +240,9 @@ def _compute(
         shards = -(-len(job.dataset.samples) // shard_size)
         todo = pending(run, job.classifier.identity.name, conditions, shards)
         done += shards * len(conditions) - sum(map(len, todo.values()))
-        if not todo:
+        name = job.classifier.identity.name
+        doubted = [c for c in conditions if c.name == "autoattack" and not run.evidence_path(name, c.text).is_file()]
+        if not todo and not doubted:
             continue
         provenance = manifest["deciding"] | {
             "checkpoint": describe(job.classifier.identity, job.preprocessing),
@@ -245,6 +253,8 @@ def _compute(
         subject = Subject(job.classifier, card, settings, job.dataset.valid_labels)
         packed = {b"robustkit": json.dumps(provenance, sort_keys=True, default=str).encode()}
         run_units(run, subject, job.dataset, job.preprocessing, todo, shard_size, packed, progress)
+        for condition in doubted:
+            gather_evidence(run, subject, job.dataset, job.preprocessing, condition, progress)
         job.classifier.to("cpu")
     if done:
         say(f"{done} units of work were there already and were not computed again")

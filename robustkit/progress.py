@@ -27,6 +27,7 @@ class ConsoleProgress:
         )
         self.tasks: dict[str, TaskID] = {}
         self.current = ""
+        self.said = ""
         self.counted: dict[str, int] = {}
         self.seconds: dict[str, float] = {}
         self.since = time.monotonic()
@@ -49,6 +50,15 @@ class ConsoleProgress:
             self.tasks[self.current] = self.bars.add_task(self.current, total=0)
         task = self.bars.tasks[self.tasks[self.current]]
         self.bars.update(task.id, total=(task.total or 0) + samples)
+
+    def stage(self, name: str, standing: int, share: float) -> None:
+        """An attack in stages: shown beside the bar, and elsewhere a line when a stage begins."""
+        if self.console.is_terminal:
+            text = f"{self.current} · {name}: {standing} stand, {share:.0%}"
+            self.bars.update(self.tasks[self.current], description=text)
+        elif self.said != (said := f"{self.current} · {name}"):
+            self.said = said
+            self.console.print(f"{said}: {standing} stand", markup=False, highlight=False)
 
     def advance(self, samples: int) -> None:
         self.bars.advance(self.tasks[self.current], samples)

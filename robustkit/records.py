@@ -2,11 +2,14 @@
 
 run.json                                         what was asked, of what, with what
 records/<checkpoint>/<condition>/<shard>.parquet one row a sample
+timings/<checkpoint>/<condition>/<shard>.json    what a unit took; no two runs agree on it, so it is no record
+evidence/<checkpoint>/<condition>.json           figures that tell whether an attack's result can be trusted
 summary.json, summary.csv, report.html           made from the two above, any time
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -120,10 +123,38 @@ class Run:
         pq.write_table(table, buffer, compression="zstd")
         write_whole(path, buffer.getvalue().to_pybytes())
 
+    def write_timing(self, checkpoint: str, condition: str, shard: int, timing: Mapping[str, Any]) -> None:
+        path = self.path / "timings" / folder_name(checkpoint) / folder_name(condition) / f"{shard:05d}.json"
+        write_whole(path, (json.dumps(timing) + "\n").encode())
+
+    def stage_seconds(self, checkpoint: str, condition: str) -> dict[str, float]:
+        """Seconds of each stage of an attack, over all shards; empty where they are not known."""
+        total: dict[str, float] = {}
+        folder = self.path / "timings" / folder_name(checkpoint) / folder_name(condition)
+        for path in sorted(folder.glob("*.json")):
+            with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
+                for stage, seconds in json.loads(path.read_text(encoding="utf-8")).get("stages", {}).items():
+                    total[stage] = total.get(stage, 0.0) + float(seconds)
+        return total
+
+    def evidence_path(self, checkpoint: str, condition: str) -> Path:
+        return self.path / "evidence" / folder_name(checkpoint) / f"{folder_name(condition)}.json"
+
+    def evidence(self, checkpoint: str, condition: str) -> dict[str, Any] | None:
+        """The figures of `robustkit.masking.examine`; None where none were taken."""
+        path = self.evidence_path(checkpoint, condition)
+        try:
+            figures = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as fault:
+            raise RunError(f"{path}: cannot be read ({fault}); delete it and run the same command again") from None
+        return figures if isinstance(figures, dict) else None
+
     def sweep(self) -> None:
         """Remove what a killed process left half-written."""
         ours = (".run.json.*.tmp", ".summary.json.*.tmp", ".summary.csv.*.tmp", ".report.html.*.tmp")
-        for pattern in (*ours, "records/*/*/.*.parquet.*.tmp"):
+        for pattern in (*ours, "records/*/*/.*.parquet.*.tmp", "timings/*/*/.*.json.*.tmp", "evidence/*/.*.json.*.tmp"):
             for leftover in self.path.glob(pattern):
                 leftover.unlink(missing_ok=True)
 
@@ -142,7 +173,8 @@ class Run:
                 f"{self.path}: no records of {checkpoint} under {condition}; run the audit again to make them"
             )
         try:
-            return pa.concat_tables([pq.ParquetFile(path).read(columns=columns) for path in paths])
+            tables = [pq.ParquetFile(path).read(columns=columns) for path in paths]
+            return pa.concat_tables(tables, promote_options="default")  # a shard without images has no stages
         except (OSError, pa.ArrowException) as fault:
             raise RunError(f"{paths[0].parent}: a record cannot be read ({fault}); delete it and run again") from None
 

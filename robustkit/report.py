@@ -7,13 +7,15 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from .errors import NothingEvaluated
-from .metrics import bad_images, pixels, write_summary
+from .metrics import bad_images, dossier, pixels, stages, write_summary
 from .records import Run, write_whole
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 HEADINGS = ("checkpoint", "attention", "condition", "n", "top-1 % [95 %]", "top-5 %", "NLL", "ECE %", "largest |δ|")
+
+STAGE_HEADINGS = ("stage", "standing", "forwards", "backwards", "seconds")
 
 
 def refresh(run: Run) -> list[dict[str, Any]]:
@@ -37,7 +39,10 @@ def refresh(run: Run) -> list[dict[str, Any]]:
 
 
 def table_rows(run: Run, results: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """One row of texts for each checkpoint and condition, under `HEADINGS`; flags come last, joined."""
+    """One row of texts for each checkpoint and condition, under `HEADINGS`; flags come last, joined.
+
+    A dash stands where samples left an attack at their first wrong prediction, so that the figure would mean nothing.
+    """
     words = {"none": "no", "other": "other"}  # what stands for a formula where there is none
     attention = {c["name"]: words.get(c["attention"], c["attention"]) for c in run.manifest["checkpoints"]}
     cells: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
@@ -56,9 +61,9 @@ def table_rows(run: Run, results: Sequence[dict[str, Any]]) -> list[tuple[str, .
                 condition,
                 str(top1["n"]),
                 f"{100 * top1['value']:.1f} [{100 * top1['ci_low']:.1f}, {100 * top1['ci_high']:.1f}]",
-                f"{100 * metric['top5']['value']:.1f}",
-                f"{metric['nll']['value']:.3f}",
-                f"{100 * metric['ece']['value']:.1f}",
+                f"{100 * metric['top5']['value']:.1f}" if "top5" in metric else "–",
+                f"{metric['nll']['value']:.3f}" if "nll" in metric else "–",
+                f"{100 * metric['ece']['value']:.1f}" if "ece" in metric else "–",
                 pixels(largest["value"], norm) if largest else "0",
                 "; ".join(top1["flags"]),
             )
@@ -89,6 +94,46 @@ def terminal_table(run: Run, results: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
+def stage_tables(run: Run) -> list[tuple[str, str, list[tuple[str, ...]]]]:
+    """For each attack in stages its checkpoint, condition and rows of texts under `STAGE_HEADINGS`."""
+    found = []
+    for checkpoint, condition in run.units():
+        rows: list[tuple[str, ...]] = [
+            (
+                stage.name,
+                str(stage.standing),
+                f"{stage.forwards:,}",
+                f"{stage.backwards:,}",
+                "–" if stage.seconds is None else f"{stage.seconds:.1f}",
+            )
+            for stage in stages(run, checkpoint, condition)
+        ]
+        if rows:
+            found.append((checkpoint, condition, rows))
+    return found
+
+
+def terminal_stages(run: Run) -> Table | None:
+    """The stages of all attacks that have some as one rich table; None if there are none."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    found = stage_tables(run)
+    if not found:
+        return None
+    table = Table(title="stages: each works on what the ones before left standing", title_justify="left")
+    table.box = box.SIMPLE_HEAD
+    for heading in ("checkpoint", "condition", *STAGE_HEADINGS):
+        words = heading in ("checkpoint", "condition", "stage")
+        table.add_column(heading, justify="left" if words else "right", overflow="fold", no_wrap=not words)
+    for checkpoint, condition, rows in found:
+        for index, row in enumerate(rows):
+            names = (checkpoint, condition) if index == 0 else ("", "")
+            table.add_row(*map(Text, (*names, *row)), end_section=index + 1 == len(rows))
+    return table
+
+
 def flag_lines(run: Run, results: Sequence[dict[str, Any]]) -> list[str]:
     """`⚑ checkpoint, condition: flag` for each flag."""
     return [f"⚑ {row[0]}, {row[2]}: {row[9]}" for row in table_rows(run, results) if row[9]]
@@ -104,6 +149,12 @@ def write_report(run: Run, results: Sequence[dict[str, Any]]) -> None:
     for row in table_rows(run, results):
         groups.setdefault(row[0], []).append(row)
     page = environment.from_string(source).render(
-        manifest=run.manifest, headings=HEADINGS, groups=groups, folder=run.path.name
+        manifest=run.manifest,
+        headings=HEADINGS,
+        groups=groups,
+        folder=run.path.name,
+        stage_headings=STAGE_HEADINGS,
+        stages=stage_tables(run),
+        dossiers=[(*unit, found) for unit in run.units() if (found := dossier(run, *unit))],
     )
     write_whole(run.path / "report.html", page.encode())

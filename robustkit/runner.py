@@ -6,6 +6,7 @@ size. Images are decoded once a shard, by threads, ahead of the model, and serve
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -14,6 +15,9 @@ from typing import Any, Protocol
 import pyarrow as pa
 import torch
 from torch import Tensor, nn
+
+from attacks import StagedResult
+from attacks.attack import Tell
 
 from .condition import Condition
 from .data import Dataset, Sample
@@ -37,6 +41,7 @@ SCHEMA = pa.schema(
         ("linf", pa.float32()),
         ("l2", pa.float32()),
         ("broken_by", pa.string()),
+        ("broken_at", pa.int32()),
         ("steps", pa.int32()),
         ("forwards", pa.int32()),
         ("backwards", pa.int32()),
@@ -46,8 +51,12 @@ SCHEMA = pa.schema(
 """Columns of a classification record.
 
 linf, l2: size of the perturbation that was measured, in pixel units.
-broken_by: the attack, where the prediction is wrong after it (also where it was wrong before).
-steps, forwards, backwards: what the attack spent on the sample.
+broken_by: the attack, where the prediction is wrong after it (also where it was wrong before); for an attack in stages
+    the stage, `clean` among them.
+broken_at: updates (Square: queries) that the attack, or the run of the stage, had made when it saw that; null if it
+    did not look.
+steps, forwards, backwards: what the attack spent on the sample. An attack in stages adds two columns for each,
+    `forwards apgd-t` and so on.
 error: why an image could not be read; all but id and label are null then.
 """
 
@@ -69,6 +78,7 @@ class Progress(Protocol):
 
     def start(self, checkpoint: str, condition: str, samples: int) -> None: ...
     def advance(self, samples: int) -> None: ...
+    def stage(self, name: str, standing: int, share: float) -> None: ...
 
 
 class Lens(nn.Module):
@@ -96,6 +106,14 @@ class Lens(nn.Module):
         return logits if self.valid is None else logits[:, self.valid.to(logits.device)]
 
 
+@dataclass(frozen=True)
+class Evaluation:
+    """Rows of a batch, a list for each column, and the seconds that the stages of the attack took."""
+
+    columns: dict[str, list[Any]]
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
 class Subject:
     """One checkpoint on its device under one card: turns a batch and a condition into rows."""
 
@@ -116,39 +134,59 @@ class Subject:
         autocast = card.score_autocast and settings.device.type == "cuda"
         self.scorer = Lens(self.classifier, card, torch.float16, valid) if autocast else self.exact
 
-    def evaluate(self, pixels: Tensor, samples: Sequence[Sample], condition: Condition) -> dict[str, list[Any]]:
-        """Rows for (B, 3, H, W) uint8 pixels, a list for each column of `SCHEMA`.
+    def evaluate(
+        self, pixels: Tensor, samples: Sequence[Sample], condition: Condition, tell: Tell | None = None
+    ) -> Evaluation:
+        """Rows for (B, 3, H, W) uint8 pixels, a list for each column.
 
         Attacks run in the settings' dtype; what they return is scored in float32 (or as the card says), so that a
         break found in low precision counts only when float32 confirms it.
         """
-        clean = pixels.to(self.settings.device).float().div(255)
-        if self.is_cnn:
-            clean = clean.contiguous(memory_format=torch.channels_last)
-        inputs = clean if self.card.space == "pixels" else self.classifier.normalize(clean)
+        inputs = self.inputs(pixels)
         attack = condition.attack(self.card)
         if attack is None:
             with torch.inference_mode():
                 logits = (self.scorer if self.card.score_autocast else self.fast)(inputs)
-            return self._rows(logits, samples) | {"linf": [0.0] * len(samples), "l2": [0.0] * len(samples)}
-        ids = [sample.id for sample in samples]
-        rng = SampleRng.of(ids, seed=self.settings.seed, condition=condition.text, device=self.settings.device)
-        labels = torch.tensor(self._positions(samples), device=self.settings.device)
-        known = self.card.labels == "true"
-        result = attack.run(self.fast, inputs, labels if known else None, rng=rng)
+            zero = [0.0] * len(samples)
+            return Evaluation(self._rows(logits, samples) | {"linf": zero, "l2": zero})
+        result = attack.run(
+            self.fast,
+            inputs,
+            self.labels(samples) if condition.labels(self.card) == "true" else None,
+            rng=self.rng(samples, condition),
+            judge=None if self.exact is self.fast else self.exact,
+            batch_size=self.settings.batch_size,
+            tell=tell,
+        )
         with torch.inference_mode():
-            logits = self.scorer(result.adversarials)
+            batches = torch.split(result.adversarials, self.settings.batch_size)
+            logits = torch.cat([self.scorer(batch) for batch in batches])
             delta = (result.adversarials - inputs).float()
             if self.card.space != "pixels":
                 delta = delta * self.classifier.std
         rows = self._rows(logits, samples) | self._distance(delta)
-        wrong = [not correct for correct in rows["correct"]]
-        return rows | {
-            "broken_by": [condition.name if broken else None for broken in wrong],
+        rows |= {
+            "broken_by": [None if correct else condition.name for correct in rows["correct"]],
+            "broken_at": [at if at >= 0 else None for at in result.broken_at.tolist()],
             "steps": result.steps.tolist(),
             "forwards": result.forwards.tolist(),
             "backwards": result.backwards.tolist(),
         }
+        return Evaluation(*_staged(rows, result)) if isinstance(result, StagedResult) else Evaluation(rows)
+
+    def inputs(self, pixels: Tensor) -> Tensor:
+        """(B, 3, H, W) uint8 pixels as the attack sees them: on the device, in the space of the card."""
+        clean = pixels.to(self.settings.device).float().div(255)
+        if self.is_cnn:
+            clean = clean.contiguous(memory_format=torch.channels_last)
+        return clean if self.card.space == "pixels" else self.classifier.normalize(clean)
+
+    def labels(self, samples: Sequence[Sample]) -> Tensor:
+        return torch.tensor(self._positions(samples), device=self.settings.device)
+
+    def rng(self, samples: Sequence[Sample], condition: Condition) -> SampleRng:
+        ids = [sample.id for sample in samples]
+        return SampleRng.of(ids, seed=self.settings.seed, condition=condition.text, device=self.settings.device)
 
     def _positions(self, samples: Sequence[Sample]) -> list[int]:
         """Labels as indices of the logits that compete."""
@@ -181,6 +219,19 @@ class Subject:
     def _distance(delta: Tensor) -> dict[str, list[float]]:
         flat = delta.flatten(1)
         return {"linf": flat.abs().amax(dim=1).tolist(), "l2": flat.norm(dim=1).tolist()}
+
+
+def _staged(rows: dict[str, list[Any]], result: StagedResult) -> tuple[dict[str, list[Any]], dict[str, float]]:
+    """Rows with what the stages of an attack did, and the seconds of each."""
+    stages = [result.stages[max(by, 0)] for by in result.broken_by.tolist()]
+    rows["broken_by"] = [None if correct else stage for correct, stage in zip(rows["correct"], stages, strict=True)]
+    passes = {"forwards": result.stage_forwards, "backwards": result.stage_backwards}
+    spent = {
+        f"{what} {stage}": counts[i].tolist()
+        for what, counts in passes.items()
+        for i, stage in enumerate(result.stages)
+    }
+    return rows | spent, dict(zip(result.stages, result.seconds, strict=True))
 
 
 class Decoder:
@@ -242,7 +293,6 @@ def run_units(
 ) -> None:
     """Compute the units of `todo` and write each as it is done."""
     name = subject.classifier.identity.name
-    schema = SCHEMA.with_metadata(provenance)
     order = sorted(todo)
     cuts = [dataset.samples[shard * shard_size : (shard + 1) * shard_size] for shard in order]
     overlap = subject.settings.device.type != "cpu"
@@ -250,8 +300,14 @@ def run_units(
     for shard, decoding in zip(order, decoder.shards(cuts), strict=True):
         for condition in todo[shard]:
             progress.start(name, condition.text, len(decoding))
-            rows = _unit_rows(subject, decoding, condition, progress)
-            table = pa.Table.from_pylist(rows, schema=schema)
+            began = time.monotonic()
+            rows, stages = _unit_rows(subject, decoding, condition, progress)
+            more = dict.fromkeys(key for row in rows for key in row if key not in SCHEMA.names)
+            table = pa.Table.from_pylist(
+                rows, schema=pa.schema([*SCHEMA, *((key, pa.int32()) for key in more)], metadata=provenance)
+            )
+            # First, so that records never lack it; apart from them, because no two runs take the same time.
+            run.write_timing(name, condition.text, shard, {"seconds": time.monotonic() - began, "stages": stages})
             run.write_shard(run.shard_path(name, condition.text, shard), table)
 
 
@@ -260,10 +316,13 @@ def _unit_rows(
     decoding: list[tuple[Sample, Future[Tensor | str]]],
     condition: Condition,
     progress: Progress,
-) -> list[dict[str, Any]]:
-    """The rows of one shard under one condition, in the order of its samples, unreadable ones included."""
+) -> tuple[list[dict[str, Any]], dict[str, float]]:
+    """The rows of one shard under one condition in the order of its samples, unreadable ones included; stage times."""
     rows: list[dict[str, Any]] = []
-    size = subject.settings.batch_size
+    seconds: dict[str, float] = {}
+    attack = condition.attack(subject.card)
+    # An attack that queues its samples makes batches by itself, from the whole shard.
+    size = len(decoding) if attack is not None and attack.queues else subject.settings.batch_size
     for start in range(0, len(decoding), size):
         samples, images = [], []
         for sample, future in decoding[start : start + size]:
@@ -275,13 +334,15 @@ def _unit_rows(
                 images.append(decoded)
         if samples:
             try:
-                columns = subject.evaluate(torch.stack(images), samples, condition)
+                done = subject.evaluate(torch.stack(images), samples, condition, progress.stage)
             except (RuntimeError, ValueError, TypeError, NotImplementedError) as fault:
                 name, first = subject.classifier.identity.name, (str(fault).splitlines() or [""])[0]
                 raise ModelError(
                     f"{name} fails under {condition.text} on {len(samples)} images: {type(fault).__name__}: {first}; "
                     f"--debug shows where, a smaller --batch-size helps against lack of memory"
                 ) from fault
-            rows += [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+            values = zip(*done.columns.values(), strict=True)
+            rows += [dict(zip(done.columns, row, strict=True)) for row in values]
+            seconds |= done.seconds
         progress.advance(len(decoding[start : start + size]))
-    return sorted(rows, key=lambda row: str(row["sample_id"]))
+    return sorted(rows, key=lambda row: str(row["sample_id"])), seconds

@@ -1,9 +1,11 @@
 """Fixtures that several test modules share."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
+from small_audit import furnish
 
 
 @pytest.fixture(scope="module")
@@ -13,3 +15,9 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a factory, its weights and images; see `small_audit`."""
+    return furnish(tmp_path_factory.mktemp("place"))

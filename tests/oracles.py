@@ -115,6 +115,172 @@ def spsa_slowly(
     return (image + change).detach()
 
 
+class Tagged(nn.Module):
+    """A model that knows which sample each row is: it reads the tags of `tagged` images, and logs every pass.
+
+    forwards: the samples of each forward, in order. backwards: those of each backward that have a gradient.
+    The tagged pixels have no part in the logits, so that no gradient moves them.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.forwards: list[list[int]] = []
+        self.backwards: list[list[int]] = []
+
+    def forward(self, images: Tensor) -> Tensor:
+        tens, ones = (images.detach()[:, 0, 0, place].mul(10).sub(0.5).round().int() for place in (0, 1))
+        samples = (10 * tens + ones).tolist()
+        self.forwards.append(samples)
+        seen = torch.ones_like(images)
+        seen[:, 0, 0, :2] = 0
+        logits = self.model(images * seen)
+        if logits.requires_grad:
+
+            def note(gradient: Tensor) -> None:
+                used = gradient.flatten(1).abs().sum(dim=1) > 0
+                self.backwards.append([sample for sample, yes in zip(samples, used.tolist(), strict=True) if yes])
+
+            logits.register_hook(note)
+        return logits
+
+    def count(self, samples: int, backwards: bool = False) -> list[int]:
+        """Passes of each sample."""
+        passes = [sample for batch in (self.backwards if backwards else self.forwards) for sample in batch]
+        return [passes.count(sample) for sample in range(samples)]
+
+
+def tagged(images: Tensor) -> Tensor:
+    """The images with their positions (up to 99) in two pixels, to be read after changes of less than 0.05."""
+    images, places = images.clone(), torch.arange(len(images))
+    images[:, 0, 0, 0] = (places // 10) / 10 + 0.05
+    images[:, 0, 0, 1] = (places % 10) / 10 + 0.05
+    return images
+
+
+def slow_loss(name: str, logits: Tensor, label: int, target: int) -> Tensor:
+    """The losses of Croce and Hein (2020) for one sample's logits (K,)."""
+    top = logits.sort(descending=True).values
+    others = torch.cat([logits[:label], logits[label + 1 :]])
+    if name == "ce":
+        return logits.exp().sum().log() - logits[label]
+    if name == "dlr":
+        return -(logits[label] - others.max()) / (top[0] - top[2])
+    assert name == "dlr-targeted"
+    return -(logits[label] - logits[target]) / (top[0] - (top[2] + top[3]) / 2)
+
+
+def apgd_slowly(
+    model: nn.Module,
+    image: Tensor,
+    label: int,
+    target: int,
+    start: Tensor,
+    norm: str,
+    eps: float,
+    steps: int,
+    checkpoints: Sequence[int],
+    loss: str,
+) -> tuple[list[Tensor], list[float], list[bool]]:
+    """Croce and Hein (2020), algorithm 1, for one image: all steps + 1 points, their losses, and which are wrong.
+
+    Two things as the published code has them: a share of rises of exactly 0.75 halves the step size too, and a run
+    that was halved at the last checkpoint (as all are before the first) is not halved for a maximum that stayed.
+    """
+    radius = eps if norm == "linf" else eps * (1 - 1e-6)  # as `Ball` keeps rounded sums inside
+
+    def project(point: Tensor) -> Tensor:
+        return (image + into_ball(point - image, norm, radius)).clamp(0, 1)
+
+    def ask(point: Tensor) -> tuple[float, Tensor, bool]:
+        point = point.clone().requires_grad_()
+        logits = model(point[None])[0]
+        value = slow_loss(loss, logits, label, target)
+        (slope,) = torch.autograd.grad(value, point)
+        direction = slope.sign() if norm == "linf" else slope / (slope * slope).sum().sqrt()
+        return float(value), direction, int(logits.argmax()) != label
+
+    value, direction, wrong = ask(start)
+    points, values, wrongs = [start], [value], [wrong]
+    here, before, best, best_direction = start, start, start, direction
+    size, last_checkpoint, checked_max, halved = 2 * eps, 0, value, True
+    for k in range(1, steps + 1):
+        momentum = 1.0 if k == 1 else 0.75
+        ahead = project(here + size * direction)
+        before, here = here, project(here + momentum * (ahead - here) + (1 - momentum) * (here - before))
+        value, direction, wrong = ask(here)
+        if value > max(values):
+            best, best_direction = here, direction
+        points.append(here)
+        values.append(value)
+        wrongs.append(wrong)
+        if k in checkpoints:
+            rises = sum(values[i + 1] > values[i] for i in range(last_checkpoint, k))
+            stayed = not halved and checked_max == max(values)
+            halved = rises <= 0.75 * (k - last_checkpoint) or stayed
+            if halved:
+                size /= 2
+                here, direction = best, best_direction
+            last_checkpoint, checked_max = k, max(values)
+    return points, values, wrongs
+
+
+def square_slowly(
+    point: Tensor, image: Tensor, side: int, draws: Sequence[float], norm: str, eps: float
+) -> Tensor:
+    """One proposal of the Square attack (Andriushchenko et al. 2020, algorithms 2 and 3), pixel by pixel.
+
+    draws: as `attacks.Square` uses them: rows and columns of the windows, for l2 which way the bump lies, then signs.
+    """
+    channels, height, width = point.shape
+    top, left = int(draws[0] * (height - side + 1)), int(draws[1] * (width - side + 1))
+    window = [(i, j) for i in range(side) for j in range(side)]
+    new = point.clone()
+    if norm == "linf":
+        for c in range(channels):
+            for i, j in window:
+                moved = float(image[c, top + i, left + j]) + (eps if draws[2 + c] >= 0.5 else -eps)
+                new[c, top + i, left + j] = min(max(moved, 0.0), 1.0)
+        return new
+    other = int(draws[2] * (height - side + 1)), int(draws[3] * (width - side + 1))
+    change = new - image
+    left_over = max(eps**2 - float((change * change).sum()), 0.0)
+    bump = slow_bump(side)
+    result = change.clone()
+    for c in range(channels):
+        both = {(top + i, left + j) for i, j in window} | {(other[0] + i, other[1] + j) for i, j in window}
+        budget = sum(float(change[c, y, x]) ** 2 for y, x in both) + left_over / channels
+        old = sum(float(change[c, top + i, left + j]) ** 2 for i, j in window) ** 0.5
+        values = {}
+        for i, j in window:
+            height_here = bump[i][j] if draws[4] < 0.5 else bump[j][i]
+            sign = 1.0 if draws[5 + c] >= 0.5 else -1.0
+            values[i, j] = sign * height_here + (float(change[c, top + i, left + j]) / old if old else 0.0)
+        length = sum(value**2 for value in values.values()) ** 0.5
+        for i, j in window:
+            result[c, other[0] + i, other[1] + j] = 0.0
+        for i, j in window:
+            result[c, top + i, left + j] = values[i, j] / length * budget**0.5
+    return (image + result * (eps / float((result * result).sum()) ** 0.5)).clamp(0, 1)
+
+
+def slow_bump(side: int) -> list[list[float]]:
+    """Equation 2 of Andriushchenko et al. (2020): the upper half a hill of length 1, the lower half a hollow."""
+
+    def hill(rows: int, columns: int) -> list[list[float]]:
+        def value(i: int, j: int) -> float:
+            away = max(abs(i - rows // 2), abs(j - columns // 2))
+            return sum(1 / (k + 1) ** 2 for k in range(away, max(rows // 2, columns // 2) + 1))
+
+        values = [[value(i, j) for j in range(columns)] for i in range(rows)]
+        length = sum(x * x for row in values for x in row) ** 0.5
+        return [[x / length for x in row] for row in values]
+
+    whole = hill(side // 2, side) + [[-x for x in row] for row in hill(side - side // 2, side)]
+    length = sum(x * x for row in whole for x in row) ** 0.5
+    return [[x / length for x in row] for row in whole]
+
+
 # --- attention formulas (QUEST: Table 1, Alg. A1, A.5.2; Nielsen 2024) ------------------------------------------------
 
 

@@ -15,56 +15,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from small_audit import FACTORY, audit, command, files
 
 import robustkit
 from robustkit.errors import RunError
-from robustkit.records import Run
-
-FACTORY = """
-import torch
-from torch import nn
-
-def build(num_classes=3):
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.GELU(), nn.Flatten(), nn.Linear(4 * 8 * 8, 3))
-    net.default_cfg = {"mean": (0.5, 0.4, 0.3), "std": (0.25, 0.2, 0.5), "input_size": (3, 8, 8), "crop_pct": 1.0}
-    return net
-"""
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a factory, its weights and 30 images of three classes."""
-    root = tmp_path_factory.mktemp("place")
-    (root / "net.py").write_text(FACTORY)
-    scope: dict[str, Any] = {}
-    exec(FACTORY, scope)
-    torch.save(scope["build"]().state_dict(), root / "net.pth")
-    pixels = np.random.Generator(np.random.PCG64(0)).integers(0, 256, (30, 8, 8, 3), dtype=np.uint8)
-    for index, image in enumerate(pixels):
-        folder = root / "images" / "abc"[index % 3]
-        folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image).save(folder / f"{index:02d}.png")
-    return root
-
-
-def command(place: Path, out: Path, *extra: str) -> list[str]:
-    return [
-        *(sys.executable, "-m", "robustkit", "audit", str(place / "net.pth"), "--arch", f"{place / 'net.py'}:build"),
-        *("--data-dir", str(place / "images"), "--num-classes", "3", "--out", str(out), "--device", "cpu", *extra),
-    ]
-
-
-def audit(place: Path, out: Path, **options: Any) -> Run:
-    arguments = {"attacks": "fgsm,pgd(steps=3),spsa(steps=2,directions=4)", "eps": "8/255", "shard_size": 8} | options
-    model = {"arch": f"{place / 'net.py'}:build", "num_classes": 3}
-    data_dir = arguments.pop("data_dir", place / "images")
-    return robustkit.audit([place / "net.pth"], data_dir=data_dir, out=out, device="cpu", model=model, **arguments)
-
-
-def files(run: Path) -> dict[str, bytes]:
-    records = {str(p.relative_to(run)): p.read_bytes() for p in sorted(run.rglob("*.parquet"))}
-    return records | {name: (run / name).read_bytes() for name in ("summary.json", "summary.csv")}
 
 
 def test_records_hold_what_a_plain_loop_computes(place: Path, tmp_path: Path) -> None:
@@ -104,6 +58,8 @@ class Count:
         self.units.append((condition, samples))
 
     def advance(self, samples: int) -> None: ...
+
+    def stage(self, name: str, standing: int, share: float) -> None: ...
 
 
 def test_the_same_command_computes_once_and_the_same_bytes(place: Path, tmp_path: Path) -> None:
@@ -193,7 +149,7 @@ def test_low_precision_is_scored_in_float32(place: Path, tmp_path: Path) -> None
     condition = parse_condition("fgsm(eps=8/255)", card)
     pixels = torch.from_numpy(np.random.Generator(np.random.PCG64(2)).integers(0, 256, (9, 3, 8, 8), dtype=np.uint8))
     labels = torch.arange(9) % 3
-    rows = subject.evaluate(pixels, [Sample(str(i), int(label)) for i, label in enumerate(labels)], condition)
+    rows = subject.evaluate(pixels, [Sample(str(i), int(label)) for i, label in enumerate(labels)], condition).columns
     attack = condition.attack(card)
     assert attack is not None
     found = attack(subject.fast, pixels.float() / 255, labels)
@@ -307,7 +263,7 @@ def test_only_valid_classes_compete_and_any_valid_label_counts(place: Path) -> N
     subset = Subject(classifier, card, Settings(), (0, 2))
     samples = [Sample(str(i), (0, 2)[i % 2]) for i in range(12)]
     for condition in (CLEAN, parse_condition("pgd(steps=2)", card)):
-        rows = subset.evaluate(pixels, samples, condition)
+        rows = subset.evaluate(pixels, samples, condition).columns
         assert set(rows["prediction"]) <= {0, 2}
         if condition is CLEAN:
             two = logits[:, [0, 2]]
@@ -315,7 +271,7 @@ def test_only_valid_classes_compete_and_any_valid_label_counts(place: Path) -> N
             own = two.log_softmax(1)[torch.arange(12), torch.arange(12) % 2]
             assert rows["nll"] == pytest.approx((-own).tolist(), abs=1e-5)
     several = [Sample(str(i), 0, (0, 1)) for i in range(12)]
-    rows = Subject(classifier, card, Settings(), None).evaluate(pixels, several, CLEAN)
+    rows = Subject(classifier, card, Settings(), None).evaluate(pixels, several, CLEAN).columns
     assert rows["correct"] == [best in (0, 1) for best in logits.argmax(1).tolist()]
     assert 0 < sum(rows["correct"]) < 12 or len(set(logits.argmax(1).tolist())) == 1
 

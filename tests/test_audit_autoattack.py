@@ -1,0 +1,179 @@
+"""AutoAttack through the audit: records by stage, timings apart, evidence, flags, engines, the same bytes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_audit import FACTORY, audit, command, files
+
+import attacks
+from robustkit.condition import parse_condition
+from robustkit.errors import ProtocolError
+from robustkit.metrics import dossier, stages
+from robustkit.protocol import load_card
+from robustkit.records import Run
+from robustkit.report import refresh
+
+SMALL = "autoattack(steps=5,targets=2,queries=20)"
+TEXT = "autoattack(eps=4/255,version=standard,steps=5,targets=2,queries=20)"
+
+
+def everything(run: Path) -> dict[str, bytes]:
+    return files(run) | {str(p.relative_to(run)): p.read_bytes() for p in run.rglob("evidence/*/*.json")}
+
+
+@pytest.fixture(scope="module")
+def finished(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return audit(place, tmp_path_factory.mktemp("runs") / "run", attacks=SMALL, eps="4/255")
+
+
+def test_records_tell_what_broke_each_sample_and_what_it_cost(finished: Run) -> None:
+    name = finished.manifest["checkpoints"][0]["name"]
+    clean = {row["sample_id"]: row["correct"] for row in finished.table(name, "clean").to_pylist()}
+    rows = finished.table(name, TEXT).to_pylist()
+    names = ["clean", "apgd-ce", "apgd-t", "fab-t", "square"]
+    assert len(rows) == 30 and {row["broken_by"] for row in rows} <= {None, *names}
+    assert len({row["broken_by"] for row in rows}) >= 3  # some stand, some were wrong, some were broken
+    for row in rows:
+        assert (row["broken_by"] == "clean") == (not clean[row["sample_id"]])
+        assert row["correct"] == (row["broken_by"] is None) == (row["broken_at"] is None)
+        assert row["forwards"] == sum(row[f"forwards {stage}"] for stage in names)
+        assert row["backwards"] == sum(row[f"backwards {stage}"] for stage in names)
+        assert row["forwards clean"] == 1 and row["linf"] <= 4 / 255 + 1e-6
+        if row["broken_by"] == "clean":
+            assert row["forwards"] == 1 and row["linf"] == 0
+        if row["broken_by"] is None:  # every run of every stage, to its end; then the image itself
+            assert [row[f"forwards {stage}"] for stage in names] == [1, 6, 12, 12, 21] and row["linf"] == 0
+            assert [row[f"backwards {stage}"] for stage in names] == [0, 5, 10, 10, 0]
+
+
+def test_stages_and_accuracy_come_from_the_records(finished: Run) -> None:
+    name = finished.manifest["checkpoints"][0]["name"]
+    rows = finished.table(name, TEXT).to_pylist()
+    table = stages(finished, name, TEXT)
+    standing = 30
+    for stage in table:
+        standing -= sum(row["broken_by"] == stage.name for row in rows)
+        assert stage.standing == standing and stage.seconds is not None and stage.seconds > 0
+        assert stage.forwards == sum(row[f"forwards {stage.name}"] for row in rows)
+    results = {row["metric"]: row for row in finished.results().to_dict("records") if row["condition"] == TEXT}
+    assert results["top1"]["value"] == standing / 30 == results["top1_after_square"]["value"]
+    assert results["top1_after_clean"]["value"] == sum(row["broken_by"] != "clean" for row in rows) / 30
+    assert not results.keys() & {"nll", "ece", "top5"}  # samples left at their first wrong prediction
+    shutil.rmtree(finished.path / "timings")
+    assert [stage.seconds for stage in stages(finished, name, TEXT)] == [None] * 5
+    refresh(finished)
+    page = (finished.path / "report.html").read_text()
+    assert "Attacks in stages" in page and "apgd-t" in page and "Can these numbers be trusted?" in page
+
+
+def test_same_bytes_for_fresh_runs_and_after_an_interruption(place: Path, finished: Run, tmp_path: Path) -> None:
+    again = audit(place, tmp_path / "again", attacks=SMALL, eps="4/255")
+    assert everything(again.path) == everything(finished.path)
+    for gone in (*again.path.rglob("evidence"), *again.path.rglob("00001.parquet")):
+        shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
+    assert everything(audit(place, again.path, attacks=SMALL, eps="4/255").path) == everything(finished.path)
+
+
+def test_batch_size_changes_no_flag(place: Path, finished: Run, tmp_path: Path) -> None:
+    name = finished.manifest["checkpoints"][0]["name"]
+    other = audit(place, tmp_path / "other", attacks=SMALL, eps="4/255", batch_size=3)
+    correct = [run.table(name, TEXT)["correct"].to_pylist() for run in (finished, other)]
+    assert correct[0] == correct[1]
+
+
+def test_few_classes_are_said_aloud_and_an_ordinary_model_is_not_accused(place: Path, tmp_path: Path) -> None:
+    run = audit(place, tmp_path / "run", attacks="autoattack(steps=3,queries=5)", eps="4/255", limit=12)
+    flags = {flag for row in run.results().to_dict("records") for flag in row["flags"]}
+    assert flags == {"3 classes: 2 targets instead of 9"}
+
+
+def test_a_model_that_gives_probabilities_is_flagged(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "soft.py").write_text(
+        FACTORY.replace("nn.Linear(4 * 8 * 8, 3))", "nn.Linear(4 * 8 * 8, 3), nn.Softmax(dim=1))")
+    )
+    model = {"arch": f"{tmp_path / 'soft.py'}:build", "num_classes": 3}
+    run = audit(place, tmp_path / "run", attacks=SMALL, eps="4/255", limit=12, model=model)
+    name = run.manifest["checkpoints"][0]["name"]
+    flags = [row["flags"] for row in run.results().to_dict("records") if row["condition"].startswith("autoattack")]
+    assert all(any("probabilit" in flag and "softmax" in flag for flag in found) for found in flags)
+    assert any("probabilit" in finding.flag for finding in dossier(run, name, run.manifest["conditions"][1]))
+    assert "softmax" in (run.path / "report.html").read_text()
+    figures = json.loads(run.evidence_path(name, run.manifest["conditions"][1]).read_text())
+    assert len(figures["sample_ids"]) == 12
+
+
+def test_eps_0_and_a_few_images_are_sensible(place: Path, tmp_path: Path) -> None:
+    run = audit(place, tmp_path / "run", attacks=SMALL, eps="0", limit=3)
+    rows = {row["condition"]: row for row in run.results().to_dict("records") if row["metric"] == "top1"}
+    clean, attacked = rows.values()
+    assert clean["value"] == attacked["value"] and attacked["n"] == 3
+    assert not list(run.path.rglob("evidence/*/*"))
+
+
+def test_the_paper_card_gives_labels_and_cuts_the_normalised_tensor() -> None:
+    card = load_card("quest-paper")
+    condition = parse_condition("autoattack", card)
+    attack = condition.attack(card)
+    assert condition.labels(card) == "true" and parse_condition("pgd", card).labels(card) == "predicted"
+    assert isinstance(attack, attacks.AutoAttack) and not attack.early_stop and not condition.early_stop
+    assert attack.threat == attacks.ThreatModel("linf", 1 / 255, (0.0, 1.0), cut_images=True)
+    assert condition.text == "autoattack(eps=1/255,version=standard)"
+
+
+def test_texts_of_conditions_name_the_budget_and_the_engine() -> None:
+    card = load_card("standard")
+
+    def text(source: str, **options: Any) -> str:
+        found = parse_condition(source, card, **options)
+        assert parse_condition(found.text, card) == found
+        return found.text
+
+    assert text("autoattack") == "autoattack(eps=1/255,version=standard)"
+    assert text("autoattack(version=rand,norm=l2,eps=0.5)") == "autoattack(eps=0.5,norm=l2,version=rand)"
+    assert text("apgd(loss=dlr)") == "apgd(eps=1/255,steps=100,loss=dlr)"
+    assert text("square(queries=10)") == "square(eps=1/255,queries=10)"
+    with pytest.raises(ProtocolError, match="version is 'best'; expected one of: standard, plus, rand"):
+        text("autoattack(version=best)")
+    with pytest.raises(ProtocolError, match="unknown engine 'cleverhans'; known: pyautoattack"):
+        text("pgd", engine="cleverhans")
+
+
+def test_the_original_through_the_same_records(place: Path, finished: Run, tmp_path: Path) -> None:
+    pytest.importorskip("pyautoattack", reason="pyautoattack is not installed")
+    name = finished.manifest["checkpoints"][0]["name"]
+    run = audit(place, finished.path, attacks=SMALL, eps="4/255", engine="pyautoattack")
+    (condition,) = (text for text in run.manifest["conditions"] if "engine=pyautoattack" in text)
+    assert condition == TEXT.replace(")", ",engine=pyautoattack)")
+    ours, theirs = (run.table(name, text).to_pylist() for text in (TEXT, condition))
+    assert [stage.name for stage in stages(run, name, condition)] == [stage.name for stage in stages(run, name, TEXT)]
+    assert sum(row["correct"] for row in ours) <= sum(row["correct"] for row in theirs) + 1
+    assert all(row["linf"] <= 4 / 255 + 1e-6 for row in theirs)
+
+
+def test_bfloat16_counts_what_float32_confirms(place: Path, tmp_path: Path) -> None:
+    run = audit(place, tmp_path / "run", attacks=SMALL, eps="4/255", dtype="bfloat16")
+    name = run.manifest["checkpoints"][0]["name"]
+    rows = run.table(name, TEXT).to_pylist()
+    for row in rows:  # the search and float32 agree: nothing that it took for broken is right, nor the reverse
+        assert (row["broken_by"] is not None) == (not row["correct"])
+        assert row["broken_at"] is None or not row["correct"]
+    assert 0 < sum(row["correct"] for row in rows) < 30
+    assert sum(row["forwards"] for row in rows if row["broken_by"] == "clean") > sum(
+        row["broken_by"] == "clean" for row in rows
+    )  # the judge was asked about them as well
+
+
+def test_without_pyautoattack_the_remedy_is_named(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.util
+
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyautoattack" else found(name))
+    with pytest.raises(ProtocolError, match=r"pip install"):
+        audit(place, tmp_path / "run", attacks="autoattack", engine="pyautoattack")
+    assert not (tmp_path / "run").exists() and command(place, tmp_path) and torch.is_grad_enabled()
