@@ -35,8 +35,8 @@ _SUPPORTED = {
     "torchattacks": ("fgsm", "pgd", "apgd", "fab", "square", "autoattack"),
 }
 
-# early_stop and relinearise say how RobustKit spends its passes; APGD, FAB and Square of both peers always go on to the
-# end of a run and ask for FAB's gradient where it walks on. Which samples break is the same question either way.
+# early_stop and relinearise say how RobustKit's APGD, FAB and Square spend their passes. The peers have one way: APGD
+# and FAB finish each run, Square stops, FAB asks for a gradient wherever it stands. What counts as broken is the same.
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "fgsm": {"loss": "ce"},
     "pgd": {"steps": 20, "step_size": None, "random_start": True, "restarts": 1, "early_stop": False, "loss": "ce"},

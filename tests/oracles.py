@@ -197,8 +197,9 @@ def apgd_slowly(
         logits = model(point[None])[0]
         value = slow_loss(loss, logits, label, target)
         (slope,) = torch.autograd.grad(value, point)
-        direction = slope.sign() if norm == "linf" else slope / (slope * slope).sum().sqrt()
-        return float(value), direction, int(logits.argmax()) != label
+        length = float((slope * slope).sum()) ** 0.5
+        direction = slope.sign() if norm == "linf" else slope / (length or 1.0)
+        return float(value.detach()), direction, int(logits.argmax()) != label
 
     value, direction, wrong = ask(start)
     points, values, wrongs = [start], [value], [wrong]

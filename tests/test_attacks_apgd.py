@@ -45,7 +45,7 @@ def start_of(draws: Draws, images: Tensor, norm: str, eps: float, purpose: str) 
 @pytest.mark.parametrize("loss", ["ce", "dlr", "dlr-targeted"])
 @pytest.mark.parametrize(("norm", "eps"), [("linf", 0.045), ("l2", 0.4)])
 def test_is_the_paper_s_algorithm(norm: Any, eps: float, loss: str) -> None:
-    model, images, draws = tiny_cnn().double(), random_images(6, seed=3).double(), Draws(range(6))
+    model, images, draws = tiny_cnn().double(), random_images(8, seed=3).double(), Draws(range(8))
     logits = model(images).detach()
     labels = logits.argmax(dim=1)
     ranked = logits.argsort(dim=1, descending=True)
@@ -59,8 +59,8 @@ def test_is_the_paper_s_algorithm(norm: Any, eps: float, loss: str) -> None:
     stage = "apgd-t" if targeted else f"apgd-{loss}"
     starts = [start_of(draws, images, norm, eps, f"{stage}/start/{run}") for run in range(runs)]
     halving = [8, 15, 21, 26, 30, 33, 35, 37, 39]
-    broken = 0
-    for i in range(6):
+    broken = seen = 0
+    for i in range(8):
         label, forwards, highest = int(labels[i]), 1, (-torch.inf, images[i])
         for run in range(runs):
             target = int(ranked[i, 1 + run])
@@ -75,14 +75,16 @@ def test_is_the_paper_s_algorithm(norm: Any, eps: float, loss: str) -> None:
             broken += 1
             first, last = wrongs.index(True), 40 - wrongs[::-1].index(True)
             torch.testing.assert_close(stop.adversarials[i], points[first], rtol=0, atol=1e-8)
-            torch.testing.assert_close(go.adversarials[i], points[last], rtol=0, atol=1e-8)
             assert stop.broken_at[i] == first and go.broken_at[i] >= 0
+            if loss != "dlr" or max(values) < 0.999:  # at 1 its gradient is nothing but rounding
+                seen += 1
+                torch.testing.assert_close(go.adversarials[i], points[last], rtol=0, atol=1e-8)
             assert stop.forwards[i] == forwards + first + 1 and go.forwards[i] == forwards + 41
         else:
             for result in (stop, go):
                 torch.testing.assert_close(result.adversarials[i], highest[1], rtol=0, atol=1e-8)
                 assert result.broken_at[i] == -1 and result.forwards[i] == forwards == 1 + runs * 41
-    assert 0 < broken < 6
+    assert 0 < seen and broken < 8
 
 
 @pytest.mark.parametrize(("norm", "eps", "change"), [("linf", 0.1, (0.1, -0.1, 0.0, 0.1)), ("l2", 0.13, (0.03, -0.04, 0, 0.12))])
