@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import cast
@@ -184,7 +185,7 @@ class APGD(QueuedAttack):
         best, best_gradient = torch.where(wide, s.points, s.best), torch.where(wide, gradient, s.best_gradient)
         best_loss = torch.where(higher, losses, s.best_loss)
         rises = s.rises + (~begins & (losses > s.loss))
-        length = self._lengths(s.step)
+        length = _lengths(self.steps, s.step.device)[s.step]
         check = length > 0
         stuck = ~s.halved & (s.checked_loss >= best_loss)
         halve = check & ((rises <= length * self.rho) | stuck)
@@ -211,14 +212,14 @@ class APGD(QueuedAttack):
             halved=torch.where(check, halve, s.halved),
         )
 
-    def _lengths(self, steps: Tensor) -> Tensor:
-        """(n,) updates since the last checkpoint for the runs that are at one, 0 for the others."""
-        table = torch.zeros(self.steps + 1, dtype=torch.int64)
-        before = 0
-        for at in _checkpoints(self.steps):
-            table[at] = at - before
-            before = at
-        return table.to(steps.device)[steps]
+
+@functools.cache
+def _lengths(steps: int, device: torch.device) -> Tensor:
+    """(steps + 1,) for each number of updates those since the last checkpoint if it is one, else 0."""
+    table, before = [0] * (steps + 1), 0
+    for at in _checkpoints(steps):
+        table[at], before = at - before, at
+    return torch.tensor(table, device=device)
 
 
 def _checkpoints(steps: int) -> list[int]:

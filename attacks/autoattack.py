@@ -128,6 +128,8 @@ class AutoAttack(Attack):
 
     def _points(self, oracle: Oracle, clean: Tensor, labels: Tensor | None, rng: Rng, tally: Tally) -> Tensor:
         assert isinstance(tally, StagedTally)
+        if clean.ndim != 4 and self.version != "rand":
+            raise ValueError(f"AutoAttack attacks images (B, C, H, W); these have shape {tuple(clean.shape)}")
         front = Front(oracle, clean, labels, rng, tally)
         classes = front.logits.shape[1]
         if classes < 2:

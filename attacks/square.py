@@ -113,7 +113,7 @@ class Square(QueuedAttack):
         """The points (n, C, H, W) to ask about at the runs' next query."""
         query = (s.step - 1).clamp_(min=0)
         draws = s.draws[torch.arange(len(s), device=query.device), query]
-        sides = _sides(self, *s.points.shape[2:]).to(query.device)[query]
+        sides = _sides(self, *s.points.shape[2:], query.device)[query]
         if self.threat.norm == "linf":
             inside = _window(draws, sides, *s.points.shape[2:])[:, None]
             up = draws[:, 2:, None, None] >= 0.5
@@ -130,7 +130,7 @@ class Square(QueuedAttack):
 
 
 @functools.cache
-def _sides(attack: Square, height: int, width: int) -> Tensor:
+def _sides(attack: Square, height: int, width: int, device: torch.device) -> Tensor:
     """(queries,) the side of the square at each query."""
     scale = 10000 / attack.queries if attack.rescale_schedule else 1.0
     sides = []
@@ -140,7 +140,7 @@ def _sides(attack: Square, height: int, width: int) -> Tensor:
         if attack.threat.norm == "l2":  # bumps need a middle
             side = max(side, 3) | 1
         sides.append(min(side, height, width))
-    return torch.tensor(sides)
+    return torch.tensor(sides, device=device)
 
 
 def _signs(uniform: Tensor) -> Tensor:

@@ -15,8 +15,9 @@ from typing import Any, cast
 
 import attacks
 
-from .engines import ENGINES, PeerAttack, peer
+from .engines import ENGINES, peer
 from .errors import ProtocolError, unknown
+from .peers import PeerAttack
 from .protocol import Card, format_number, number
 
 ATTACKS: dict[str, type[attacks.Attack]] = {
@@ -51,6 +52,11 @@ class Condition:
     @property
     def norm(self) -> str:
         return str(dict(self.parameters).get("norm", "linf"))
+
+    @property
+    def engine(self) -> str:
+        """The library that makes the attack."""
+        return str(dict(self.parameters).get("engine", "robustkit"))
 
     @property
     def early_stop(self) -> bool:

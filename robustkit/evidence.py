@@ -13,11 +13,22 @@ from .errors import BadImageError, ModelError
 from .images import to_pixels
 from .masking import examine
 from .preprocessing import Preprocessing
+from .protocol import Card
 from .records import Run, write_whole
 from .runner import Progress, Subject
 
 SAMPLES = 32
 """How many samples the figures are taken on, spread evenly over the data set."""
+
+
+def needs_evidence(condition: Condition, card: Card) -> bool:
+    """Whether figures are taken for this condition: for our own AutoAttack, where its result claims something.
+
+    It does not where eps is 0, nor where the card lets the attack leave its own ball.
+    """
+    attack = condition.attack(card)
+    own = condition.name == "autoattack" and condition.engine == "robustkit"
+    return own and attack is not None and attack.threat.eps > 0 and not attack.threat.cut_images
 
 
 def gather_evidence(
@@ -28,14 +39,9 @@ def gather_evidence(
     condition: Condition,
     progress: Progress,
 ) -> None:
-    """Write the figures of `masking.examine` for one checkpoint under one attack.
-
-    Nothing is written where no image can be read, eps is 0, or the card lets the attack leave its own ball: there is
-    no claim then that evidence could support.
-    """
+    """Write the figures of `masking.examine` for one checkpoint under one attack, unless no image can be read."""
     attack = condition.attack(subject.card)
-    if attack is None or attack.threat.cut_images or attack.threat.eps == 0:
-        return
+    assert attack is not None
     samples, images = [], []
     for sample in spread(dataset.samples, SAMPLES):
         try:

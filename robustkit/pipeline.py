@@ -13,7 +13,7 @@ import torch
 from .condition import Condition, parse_conditions
 from .data import Dataset, open_dataset
 from .errors import DataError, ModelError, NothingEvaluated, ProtocolError, unknown
-from .evidence import gather_evidence
+from .evidence import gather_evidence, needs_evidence
 from .manifest import describe, prepare
 from .models import Classifier, ModelIdentity, load
 from .preprocessing import Preprocessing
@@ -241,7 +241,7 @@ def _compute(
         todo = pending(run, job.classifier.identity.name, conditions, shards)
         done += shards * len(conditions) - sum(map(len, todo.values()))
         name = job.classifier.identity.name
-        doubted = [c for c in conditions if c.name == "autoattack" and not run.evidence_path(name, c.text).is_file()]
+        doubted = [c for c in conditions if needs_evidence(c, card) and not run.evidence_path(name, c.text).is_file()]
         if not todo and not doubted:
             continue
         provenance = manifest["deciding"] | {

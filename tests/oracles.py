@@ -226,9 +226,7 @@ def apgd_slowly(
     return points, values, wrongs
 
 
-def square_slowly(
-    point: Tensor, image: Tensor, side: int, draws: Sequence[float], norm: str, eps: float
-) -> Tensor:
+def square_slowly(point: Tensor, image: Tensor, side: int, draws: Sequence[float], norm: str, eps: float) -> Tensor:
     """One proposal of the Square attack (Andriushchenko et al. 2020, algorithms 2 and 3), pixel by pixel.
 
     draws: as `attacks.Square` uses them: rows and columns of the windows, for l2 which way the bump lies, then signs.
@@ -261,8 +259,9 @@ def square_slowly(
         for i, j in window:
             result[c, other[0] + i, other[1] + j] = 0.0
         for i, j in window:
-            result[c, top + i, left + j] = values[i, j] / length * budget**0.5
-    return (image + result * (eps / float((result * result).sum()) ** 0.5)).clamp(0, 1)
+            result[c, top + i, left + j] = values[i, j] / (length or 1.0) * budget**0.5
+    length = float((result * result).sum()) ** 0.5
+    return (image + result * (eps / (length or 1.0))).clamp(0, 1)
 
 
 def slow_bump(side: int) -> list[list[float]]:

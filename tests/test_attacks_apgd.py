@@ -87,7 +87,9 @@ def test_is_the_paper_s_algorithm(norm: Any, eps: float, loss: str) -> None:
     assert 0 < seen and broken < 8
 
 
-@pytest.mark.parametrize(("norm", "eps", "change"), [("linf", 0.1, (0.1, -0.1, 0.0, 0.1)), ("l2", 0.13, (0.03, -0.04, 0, 0.12))])
+@pytest.mark.parametrize(
+    ("norm", "eps", "change"), [("linf", 0.1, (0.1, -0.1, 0.0, 0.1)), ("l2", 0.13, (0.03, -0.04, 0, 0.12))]
+)
 def test_linear_optimum(norm: Any, eps: float, change: tuple[float, ...]) -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
     model[1].weight.data = torch.tensor([[0.0] * 4, [3.0, -4.0, 0.0, 12.0]])

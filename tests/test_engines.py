@@ -13,9 +13,10 @@ from oracles import Draws, random_images, tiny_cnn
 from torch import Tensor, nn
 
 from attacks import StagedResult, ThreatModel
-from robustkit import engines
-from robustkit.engines import ENGINES, PeerAttack, peer, supported
+from robustkit import peers
+from robustkit.engines import ENGINES, peer, supported
 from robustkit.errors import ProtocolError
+from robustkit.peers import PeerAttack
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread")]  # the peers' own
 LINF, L2 = ThreatModel("linf", 0.05), ThreatModel("l2", 0.5)
@@ -105,7 +106,7 @@ def test_settings_are_the_originals(engine: str, version: str) -> None:
             theirs.n_restarts = 1  # its run does these
         if stage.name in ("apgd-ce", "apgd-dlr"):
             theirs.loss = stage.name[5:]
-        built = engines._perturb(engine, stage, nn.Linear(1, 1), LINF, 7, 1000)
+        built = peers._perturb(engine, stage, nn.Linear(1, 1), LINF, 7, 1000)
         mine = dict(vars(getattr(built, "__self__", built)))
         if engine == "torchattacks":
             mine |= {

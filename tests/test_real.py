@@ -81,3 +81,88 @@ def test_robust_resnets_of_ones_own_factory_keep_their_measured_accuracy(tmp_pat
         for value, figure in zip(top1[1][1:], robust, strict=True):
             assert value <= figure + 0.015 and value > 0.05
         assert all(not flags for run in runs for flags in run.results()["flags"])
+
+
+def test_autoattack_leaves_an_undefended_vit_nothing(tmp_path: Path) -> None:
+    ids = tmp_path / "ids.txt"
+    ids.write_text("\n".join(first_by_name(8)))
+    run = robustkit.audit([VIT], data_dir=VAL, attacks="autoattack", ids=ids, out=tmp_path / "run", device="cpu")
+    name = run.manifest["checkpoints"][0]["name"]
+    rows = run.table(name, "autoattack(eps=1/255,version=standard)").to_pylist()
+    right = sum(row["correct"] for row in run.table(name, "clean").to_pylist())
+    broken_by = [row["broken_by"] for row in rows]
+    assert right >= 5 and broken_by.count("apgd-ce") == right and broken_by.count("clean") == 8 - right
+    assert all(not row["correct"] and row["linf"] <= 1 / 255 + 1e-6 for row in rows)
+    # The original makes 102 forwards for each sample in this stage alone.
+    assert all(row["forwards"] <= 10 for row in rows)
+    assert all(not flags for flags in run.results()["flags"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "arch", "norm", "eps"),
+    [
+        ("resnet4b.pth", "cifar_resnets.py:resnet4b", "linf", "2/255"),
+        ("resnet2b.pth", "cifar_resnets.py:resnet2b", "l2", "0.5"),
+        ("vit_pgd_2_3_16_torchport.safetensors", "cifar_vit.py:vit_2_16", "linf", "8/255"),
+    ],
+)
+def test_autoattack_is_as_strong_as_the_original_on_robust_models(
+    tmp_path: Path, file: str, arch: str, norm: str, eps: str
+) -> None:
+    """Stage by stage at most one sample above pyautoattack's; saved adversarials are what the records say."""
+    pytest.importorskip("pyautoattack", reason="pyautoattack is not installed")
+    from robustkit.metrics import stages
+
+    model = {"arch": f"{Path(__file__).parent / arch}"}
+    checkpoint = SHARED / "weights" / "cifar10" / file
+    for engine in ("robustkit", "pyautoattack"):
+        run = robustkit.audit(
+            [checkpoint],
+            data_dir=CIFAR,
+            limit=40,
+            attacks="autoattack",
+            engine=engine,
+            eps=eps,
+            norm=norm,
+            out=tmp_path / "run",
+            model=model,
+        )
+    name = run.manifest["checkpoints"][0]["name"]
+    ours, theirs = (stages(run, name, text) for text in run.manifest["conditions"][1:])
+    assert [stage.name for stage in ours] == [stage.name for stage in theirs]
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine.standing <= other.standing + 1
+    assert ours[0].standing > ours[-1].standing > 0
+    assert sum(stage.forwards for stage in ours) < sum(stage.forwards for stage in theirs)
+
+
+@pytest.mark.slow
+def test_saved_adversarials_are_inside_the_ball_and_wrong_in_float32(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    import attacks
+    from robustkit.data import open_dataset
+    from robustkit.images import to_pixels
+    from robustkit.randomness import SampleRng
+
+    classifier = robustkit.load(str(SHARED / "weights/cifar10/resnet4b.pth"), arch=f"{RESNETS}:resnet4b")
+    dataset = open_dataset(CIFAR, num_classes=10).select(limit=60, ids=None, seed=0)
+    pixels = torch.stack([to_pixels(dataset.image(s), classifier.identity.preprocessing) for s in dataset.samples])
+    images, labels = pixels.float() / 255, torch.tensor([sample.label for sample in dataset.samples])
+    rng = SampleRng.of([s.id for s in dataset.samples], seed=0, condition="saved", device="cpu")
+    for norm, eps in (("linf", 8 / 255), ("l2", 0.5)):
+        threat = attacks.ThreatModel(norm, eps)  # type: ignore[arg-type]
+        result = attacks.AutoAttack(threat, queries=300).run(classifier, images, labels, rng=rng, batch_size=32)
+        assert isinstance(result, attacks.StagedResult)
+        save_file({"points": result.adversarials, "broken_by": result.broken_by}, tmp_path / "saved.safetensors")
+        saved = load_file(tmp_path / "saved.safetensors")
+        points, broken = saved["points"], saved["broken_by"] >= 0
+        assert 20 < broken.sum() < 60 and set(saved["broken_by"].tolist()) >= {-1, 0, 1}
+        change = (points - images).double().flatten(1)
+        size = change.abs().amax(dim=1) if norm == "linf" else change.norm(dim=1)
+        assert size.max() <= eps + 1e-6 and points.min() >= 0 and points.max() <= 1
+        with torch.inference_mode():
+            wrong = torch.cat([classifier(point[None]).argmax(dim=1) for point in points]) != labels
+        assert torch.equal(wrong, broken)
+        assert torch.equal(points[~broken], images[~broken])
