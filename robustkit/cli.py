@@ -64,7 +64,7 @@ def attack(checkpoints: tuple[str, ...], data_dir: str, **options: Any) -> None:
     """Evaluate clean and under attacks: the attack part of an audit, same options.
 
     \b
-    robustkit attack vit.safetensors --data-dir imagenet/val --attacks fgsm,pgd,spsa --eps 0.5/255,1/255
+    robustkit attack vit.safetensors --data-dir imagenet/val --attacks fgsm,pgd,autoattack --eps 0.5/255,1/255
     """
     _audit(checkpoints, data_dir, options)
 
@@ -78,7 +78,9 @@ def demo(out: Path, device: str) -> None:
     from .demo import DEMO
 
     console = _console()
-    console.print("Two small ViTs, standard and QUEST attention, on generated shapes: clean, FGSM, PGD, SPSA.\n")
+    console.print(
+        "Two small ViTs, standard and QUEST attention, on generated shapes: clean, FGSM, PGD, SPSA, AutoAttack.\n"
+    )
     run = _run_and_show(**DEMO, out=out, device=device)
     console.print(
         f"\nThe run is in {run.path}: report.html to read, summary.csv to compute with, records/ for every sample.\n"

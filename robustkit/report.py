@@ -142,9 +142,11 @@ def flag_lines(run: Run, results: Sequence[dict[str, Any]]) -> list[str]:
 def write_report(run: Run, results: Sequence[dict[str, Any]]) -> None:
     """Write report.html: one self-contained page, all text escaped."""
     from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup, escape
 
     source = (resources.files("robustkit") / "templates" / "report.html.j2").read_text(encoding="utf-8")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["breakable"] = lambda text: escape(text).replace(",", Markup(",<wbr>"))
     groups: dict[str, list[tuple[str, ...]]] = {}
     for row in table_rows(run, results):
         groups.setdefault(row[0], []).append(row)
