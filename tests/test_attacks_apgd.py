@@ -84,7 +84,7 @@ def test_is_the_paper_s_algorithm(norm: Any, eps: float, loss: str) -> None:
             for result in (stop, go):
                 torch.testing.assert_close(result.adversarials[i], highest[1], rtol=0, atol=1e-8)
                 assert result.broken_at[i] == -1 and result.forwards[i] == forwards == 1 + runs * 41
-    assert 0 < seen and broken < 8
+    assert seen > 0 and broken < 8
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def planes(count: int, size: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    """Points in [0, 1], normals and gaps in float64: some components 0, some pixels at their bounds, some out of reach."""
+    """Points in [0, 1], normals and gaps in float64: with components 0, pixels at bounds, planes out of reach."""
     generator = torch.Generator().manual_seed(seed)
     points = (torch.rand(count, size, generator=generator, dtype=torch.float64) * 1.4 - 0.2).clamp(0, 1)
     normals = torch.randn(count, size, generator=generator, dtype=torch.float64)

@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from attacks import LOSSES, SPSA, cross_entropy, dlr, margin
+from attacks import LOSSES, SPSA, cross_entropy, dlr, dlr_targeted, margin
+from attacks.losses import margin_targeted
 
 LOGITS = torch.tensor([[4.0, 1.0, 3.0, 0.0], [4.0, 1.0, 3.0, 0.0]])
 LABELS = torch.tensor([0, 1])
@@ -20,6 +21,14 @@ def test_values_by_hand() -> None:
     # First minus third is 4 - 1.
     assert dlr(LOGITS, LABELS).tolist() == pytest.approx([-1 / 3, 1.0])
     torch.testing.assert_close(dlr(7 * LOGITS - 2, LABELS), dlr(LOGITS, LABELS))
+
+
+def test_targeted_values_by_hand() -> None:
+    targets = torch.tensor([2, 3])
+    assert margin_targeted(LOGITS, LABELS, targets).tolist() == [3.0 - 4.0, 0.0 - 1.0]
+    # First minus the mean of third and fourth is 4 - (1 + 0) / 2.
+    assert dlr_targeted(LOGITS, LABELS, targets).tolist() == pytest.approx([-1 / 3.5, -1 / 3.5])
+    torch.testing.assert_close(dlr_targeted(7 * LOGITS - 2, LABELS, targets), dlr_targeted(LOGITS, LABELS, targets))
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -36,5 +45,7 @@ def test_refusals() -> None:
         dlr(LOGITS[:, :2], LABELS)
     with pytest.raises(ValueError, match="margin loss needs at least 2 classes, the model has 1"):
         margin(LOGITS[:, :1], LABELS)
+    with pytest.raises(ValueError, match="targeted dlr loss needs at least 4 classes, the model has 3"):
+        dlr_targeted(LOGITS[:, :3], LABELS, LABELS)
     with pytest.raises(ValueError, match="loss is 'mse'; expected one of: ce, margin, dlr"):
         SPSA(loss="mse")

@@ -121,7 +121,7 @@ def test_points_of_a_box_are_at_its_faces(loss: str) -> None:
     result = Square(ThreatModel("linf", eps), 60, loss=loss).run(model, images, labels, rng=Draws(range(10)))
     faces = torch.stack([(images + eps).clamp(0, 1), (images - eps).clamp(0, 1)])
     standing = result.broken_at < 0
-    assert 0 < standing.sum()
+    assert standing.sum() > 0
     assert (faces - result.adversarials).abs().amin(dim=0).max() < 1e-7
     before, after = (LOSSES[loss](model(points), labels) for points in (images, result.adversarials))
     # All queries cost the loss nothing: more queries with the same squares never end lower.

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from oracles import Draws, random_images
+from oracles import Draws, random_images, tiny_cnn
 
-from attacks import ThreatModel
+from attacks import APGD, FAB, FGSM, PGD, SPSA, Attack, Square, ThreatModel
 
 
 @pytest.mark.parametrize(
@@ -71,6 +71,54 @@ def test_random_start_fills_the_ball() -> None:
     # Uniform in a disc: the radius squared is uniform.
     quantiles = torch.quantile(radius.square(), torch.tensor([0.25, 0.5, 0.75]))
     torch.testing.assert_close(quantiles, torch.tensor([0.25, 0.5, 0.75]), atol=0.03, rtol=0)
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("bounds", [(0.0, 1.0), None])
+def test_balls_join_and_part(norm: Any, bounds: Any) -> None:
+    clean, draws = random_images(6), Draws(range(6))
+    threat = ThreatModel(norm, 0.1, bounds)
+    wild = clean + draws.normal((3, 8, 8), "far")
+    whole = threat.ball(clean)
+    order = torch.tensor([4, 1, 5])
+    joined = whole.take(order).join(threat.ball(clean[:2]))
+    again = torch.cat([order, torch.tensor([0, 1])])
+    assert torch.equal(joined.clean, clean[again])
+    assert torch.equal(joined.project_(wild[again]), whole.project_(wild.clone())[again])
+    assert not torch.equal(joined.project_(wild[again]), wild[again])
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_cut_images_takes_images_outside_and_asks_inside(norm: Any) -> None:
+    images = random_images(6) * 1.4 - 0.2
+    images[:, 0, 0, :2] = torch.tensor([-0.5, 1.5])  # further outside than eps
+    threat = ThreatModel(norm, 0.1 if norm == "linf" else 1.0, cut_images=True)
+    labels = tiny_cnn()(images).argmax(dim=1)
+    attacks: list[Attack] = [
+        FGSM(threat),
+        PGD(threat, steps=2),
+        SPSA(threat, steps=1, directions=2),
+        APGD(threat, 4),
+        Square(threat, 9),
+    ]
+    for attack in attacks:
+        with pytest.raises(ValueError, match=r"images go from -0.5 to 1.5, outside the bounds \[0, 1\]"):
+            type(attack)(ThreatModel(norm, threat.eps))(tiny_cnn(), images, labels)
+        asked: list[torch.Tensor] = []
+
+        def model(points: torch.Tensor, asked: list[torch.Tensor] = asked) -> torch.Tensor:
+            asked.append(points.detach().clone())
+            return tiny_cnn()(points)
+
+        found = attack(model, images, labels, rng=Draws(range(6)))
+        assert found.min() >= 0 and found.max() <= 1
+        if not isinstance(attack, SPSA):  # which asks beside its points
+            assert all(points.min() >= 0 and points.max() <= 1 for points in asked[1:])
+    # FAB counts what lies inside the ball, and so little here.
+    near = images.clamp(-0.01, 1.01)
+    broken = FAB(threat, 5).run(tiny_cnn(), near, tiny_cnn()(near).argmax(dim=1))
+    points = broken.adversarials[broken.broken_at > 0]
+    assert len(points) and points.min() >= 0 and points.max() <= 1
 
 
 def test_steepest_is_safe() -> None:
