@@ -42,6 +42,41 @@ def start_of(draws: Draws, images: Tensor, norm: str, eps: float, purpose: str) 
     return (images + change).clamp(0, 1)
 
 
+class Scripted(nn.Module):
+    """Two classes whose logits at each pass are given, and whose gradients point anywhere; the first one is right."""
+
+    def __init__(self, heights: list[int]) -> None:
+        super().__init__()
+        self.heights = heights
+        self.asked: list[Tensor] = []
+
+    def forward(self, points: Tensor) -> Tensor:
+        number = len(self.asked)
+        self.asked.append(points.detach().clone())
+        slope = torch.randn(points.shape[1:], generator=torch.Generator().manual_seed(number), dtype=points.dtype)
+        gap = 0.01 * self.heights[number] - 1 + ((points - points.detach()) * slope).flatten(1).sum(dim=1)
+        return torch.stack([torch.zeros_like(gap), gap], dim=1)
+
+
+@pytest.mark.parametrize("start", [0, 20])
+def test_halves_where_the_highest_point_stays(start: int) -> None:
+    """Losses that rise nearly always and reach no new height halve the step size too, but not twice in a row, and not
+    at the first checkpoint (for which the start at 20 is made)."""
+    heights = [start, *range(1, 9), *range(-20, -13), *range(-12, 4), *range(30, 39)]
+    assert len(heights) == 41
+    image, draws = random_images(1).double(), Draws([3])
+    ours = Scripted([0, *heights])  # the clean image is asked about first
+    APGD(ThreatModel("l2", 0.3), 40).run(ours, image, torch.tensor([0]), rng=draws)
+    halving = [8, 15, 21, 26, 30, 33, 35, 37, 39]
+    begin = start_of(draws, image, "l2", 0.3, "apgd-ce/start/0")[0]
+
+    # The gradients of a pass depend on its number, which is one more in ours.
+    shifted = Scripted([0, *heights])
+    shifted.asked.append(image)
+    points = apgd_slowly(shifted, image[0], 0, 0, begin, "l2", 0.3, 40, halving, "ce")[0]
+    torch.testing.assert_close(torch.cat(ours.asked[1:]), torch.stack(points), rtol=0, atol=1e-9)
+
+
 @pytest.mark.parametrize("loss", ["ce", "dlr", "dlr-targeted"])
 @pytest.mark.parametrize(("norm", "eps"), [("linf", 0.045), ("l2", 0.4)])
 def test_is_the_paper_s_algorithm(norm: Any, eps: float, loss: str) -> None:
@@ -133,6 +168,10 @@ def test_passes_of_each_sample() -> None:
         assert model.count(12) == result.forwards.tolist()
         assert model.count(12, backwards=True) == result.backwards.tolist() == result.steps.tolist()
         assert all(model.backwards) and all(len(set(batch)) <= 5 for batch in model.forwards)
+        model.backwards.clear()
+        model.graphs = 0
+        attack.run(model, images, labels, rng=Draws(range(12)), batch_size=1)
+        assert model.graphs - len(model.backwards) == (early_stop and int((result.broken_at >= 0).sum()))
         # A run is its updates and a forward more; the clean image is another forward.
         standing = result.broken_at < 0
         assert (result.steps[standing] == 20).all() and (result.forwards[standing] == 1 + 2 * 11).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -98,22 +99,25 @@ def test_least_change_at_the_edges() -> None:
 
 @pytest.mark.filterwarnings("ignore")  # the peer's own
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_finds_the_authors_distances(norm: Any) -> None:
+@pytest.mark.parametrize("alpha_max", [0.1, 0.002])
+def test_finds_the_authors_distances(norm: Any, alpha_max: float) -> None:
     peer = pytest.importorskip("pyautoattack.fab_pt", reason="pyautoattack is not installed")
     model, images = tiny_cnn().double(), random_images(20).double()
     labels = model(images).argmax(dim=1)
     threat = ThreatModel(norm, 1.0 if norm == "linf" else 100.0)
-    theirs = peer.FABAttack_PT(tiny_cnn(), "Linf" if norm == "linf" else "L2", n_iter=15, device="cpu")
+    theirs = peer.FABAttack_PT(
+        tiny_cnn(), "Linf" if norm == "linf" else "L2", n_iter=15, alpha_max=alpha_max, device="cpu"
+    )
     theirs.target_class = 2
     other = threat.distance(theirs.attack_single_run(images.float(), labels, is_targeted=True), images.float())
-    attack = FAB(threat, steps=15, targets=1, relinearise=True, early_stop=False)
+    attack = FAB(threat, steps=15, targets=1, alpha_max=alpha_max, relinearise=True, early_stop=False)
     result = attack.run(model, images, labels, rng=Draws(range(20)))
     mine = threat.distance(result.adversarials, images)
     assert (result.broken_at >= 0).all()
     torch.testing.assert_close(mine.float(), other, rtol=1e-3, atol=0)
     assert (model(result.adversarials).argmax(dim=1) != labels).all()
     # With one forward a step the distances are as good, and each run costs exactly steps + 1 forwards.
-    lean = FAB(threat, steps=15, targets=1, early_stop=False).run(model, images, labels, rng=Draws(range(20)))
+    lean = replace(attack, relinearise=False).run(model, images, labels, rng=Draws(range(20)))
     assert lean.forwards.tolist() == [1 + 15 + 1] * 20 and lean.backwards.tolist() == lean.steps.tolist() == [15] * 20
     assert (result.forwards > 17).all() and (result.backwards >= 15).all()
     found = threat.distance(lean.adversarials, images)
@@ -178,6 +182,32 @@ def test_first_step_of_the_untargeted_goes_to_the_nearest_plane() -> None:
         torch.testing.assert_close(found, torch.tensor([[-0.3, 0.005, -0.2]]).double())
         third = FAB(threat, steps=1, targets=3, early_stop=True).run(model, image)
         assert third.broken_at.tolist() == [1] and third.adversarials.tolist() == found.tolist()
+
+
+def test_nearest_is_measured_in_the_norm_of_the_threat() -> None:
+    """The plane x = 0.12 is nearer in l2 (0.12 to 0.173), x + y + z = 0.3 in l-inf (0.12 to 0.1)."""
+    model = nn.Sequential(nn.Linear(3, 3)).double()
+    model[0].weight.data = torch.tensor([[0.0, 0, 0], [1, 0, 0], [1, 1, 1]]).double()
+    model[0].bias.data = torch.tensor([0.0, -0.12, -0.3]).double()
+    for norm, point in (("linf", [0.105, 0.105, 0.105]), ("l2", [0.126, 0.0, 0.0])):
+        threat = ThreatModel(norm, 0.5, None)  # type: ignore[arg-type]
+        found = FAB(threat, steps=1, targets=0)(model, torch.zeros(1, 3).double())
+        torch.testing.assert_close(found, torch.tensor([point]).double())
+
+
+def test_first_run_to_each_target_begins_at_the_image() -> None:
+    model, images = tiny_cnn(), random_images(5)
+    attack = FAB(ThreatModel("linf", 0.9), steps=2, targets=3, early_stop=False)
+    one, other = (attack(model, images, rng=Draws(ids)) for ids in (range(5), range(5, 10)))
+    assert torch.equal(one, other) and not torch.equal(one, images)
+    asked: list[Tensor] = []
+
+    def right(points: Tensor) -> Tensor:  # never wrong, so that all targets have their turn
+        asked.append(points.detach().clone())
+        return model(points) + 100 * torch.eye(5)[0]
+
+    attack(right, images[:1])
+    assert [torch.equal(points, images[:1]) for points in asked] == [True, *[True, False, False] * 3]
 
 
 def test_restarts_begin_inside_half_the_ball() -> None:

@@ -137,6 +137,9 @@ def test_a_fall_ends_all_runs_of_the_sample_and_the_first_run_counts() -> None:
     # The one that breaks it earlier counts, whichever it is, and ends the others.
     passes, ends, broken = drain(replace(attack, falls=((0, 0, 3), (0, 2, 1), (1, 0, 0), (2, 0, 0))), 3)
     assert len(passes) == 3 and broken.tolist() == [1, 0, 0] and ends[0] == pytest.approx(0.03)
+    # It stays, where another run of the sample ends unbroken in the same pass.
+    passes, ends, _ = drain(replace(attack, falls=((0, 1, 2), (1, 0, 0), (2, 0, 0))), 3)
+    assert (0, 0, 3) in passes[-1] and ends[0] == pytest.approx(0.02)
 
 
 def test_the_highest_loss_of_all_runs_is_returned() -> None:
