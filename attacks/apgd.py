@@ -89,6 +89,10 @@ class APGD(QueuedAttack):
         return self.loss.endswith("targeted")
 
     @property
+    def _aims(self) -> int:
+        return self.targets if self._targeted else 0
+
+    @property
     def _alone(self) -> int | None:
         return _checkpoints(self.steps)[0] if self.early_stop else None
 
@@ -207,7 +211,7 @@ class APGD(QueuedAttack):
             best=best,
             best_gradient=best_gradient,
             best_loss=best_loss,
-            checked_loss=torch.where(check | begins, best_loss, s.checked_loss),
+            checked_loss=torch.where(check, best_loss, s.checked_loss),
             rises=torch.where(check, 0, rises),
             halved=torch.where(check, halve, s.halved),
         )

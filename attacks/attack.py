@@ -26,7 +26,9 @@ class AttackResult:
     steps: updates made.
     forwards, backwards: passes of the sample through the model. A backward counts if its gradient was used.
     broken_at: updates made before the attack first saw a wrong prediction, -1 if it never saw one. An attack scores
-        only where it has logits anyway, so -1 says nothing about `adversarials`: classify them to know.
+        only where it has logits anyway, so -1 says nothing about `adversarials`: classify them to know. A queued attack
+        without early_stop counts all updates of the run whose point it returns.
+    notes: what was done otherwise than asked, such as fewer targets because there are fewer classes.
     """
 
     adversarials: Tensor
@@ -34,6 +36,7 @@ class AttackResult:
     forwards: Tensor
     backwards: Tensor
     broken_at: Tensor
+    notes: tuple[str, ...] = field(default=(), kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,6 @@ class StagedResult(AttackResult):
     broken_by: (B,) position in `stages` of the one that broke the sample, -1 where it still stands.
     stage_forwards, stage_backwards: (S, B) passes of the sample in each stage.
     seconds: wall time of each stage.
-    notes: what was done otherwise than asked, such as fewer targets because there are fewer classes.
 
     `broken_at` counts updates (for Square: queries) of the run that broke the sample, `steps` those of all stages.
     """
@@ -54,7 +56,6 @@ class StagedResult(AttackResult):
     stage_forwards: Tensor
     stage_backwards: Tensor
     seconds: tuple[float, ...]
-    notes: tuple[str, ...] = ()
 
 
 class Tally:
@@ -67,6 +68,17 @@ class Tally:
         self.steps, self.forwards, self.backwards = torch.zeros(3, batch, dtype=torch.int64, device=device)
         self.broken_at = torch.full((batch,), -1, dtype=torch.int64, device=device)
         self.tell = tell or (lambda stage, standing, share: None)
+        self.notes: list[str] = []
+
+    def note_targets(self, classes: int, asked: int) -> None:
+        """There are fewer classes than targets were asked for."""
+        left = classes - 1
+        self.note(f"{classes} classes: {left} target{'s' * (left > 1)} instead of {asked}")
+
+    def note(self, text: str) -> None:
+        """Something was done otherwise than asked; said once."""
+        if text not in self.notes:
+            self.notes.append(text)
 
     def count(self, rows: Tensor, forwards: Tensor | int = 0, backwards: int = 0, steps: int = 0) -> None:
         """Adds to the counts of `rows`, in which a sample may stand several times."""
@@ -81,7 +93,8 @@ class Tally:
         self.broken_at[rows] = torch.where(wrong & (known < 0), self.steps[rows], known)
 
     def result(self, adversarials: Tensor) -> AttackResult:
-        return AttackResult(adversarials, self.steps, self.forwards, self.backwards, self.broken_at)
+        counts = (self.steps, self.forwards, self.backwards, self.broken_at)
+        return AttackResult(adversarials, *counts, notes=tuple(self.notes))
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,6 @@ class StagedTally(Tally):
         self.passes: list[tuple[Tensor, Tensor]] = []
         self.since: list[float] = []
         self.broken_by = torch.full((batch,), -1, dtype=torch.int64, device=device)
-        self.notes: list[str] = []
         self.enter("clean")
 
     def enter(self, stage: str) -> None:
@@ -74,8 +73,8 @@ class AutoAttack(Attack):
         cross-entropy and DLR, each gradient and prediction averaged over 20 passes.
     steps: of APGD and FAB. targets: of targeted APGD and FAB; fewer where the model has fewer classes. queries: of
         Square.
-    early_stop: samples leave at the first wrong prediction. Otherwise each stage runs to its end on what it was given,
-        as the published code does, and FAB asks twice a step.
+    early_stop: samples leave at the first wrong prediction. Otherwise APGD and FAB run to their ends on what they were
+        given, as the published code does, and FAB asks twice a step. From Square samples leave in both.
 
     With fewer than four classes (two) the loss of targeted APGD (APGD on DLR) is the difference of two logits, because
     the DLR loss needs a fourth (third) one. `run` returns a `StagedResult`. Samples that stand come back as they were.
@@ -116,7 +115,7 @@ class AutoAttack(Attack):
             )  # fmt: skip
 
         # The original shrinks Square's squares as if it had 10000 queries.
-        square = Square(self.threat, self.queries, rescale_schedule=False, early_stop=self.early_stop)
+        square = Square(self.threat, self.queries, rescale_schedule=False)
         if rand:
             return apgd("ce"), apgd("dlr")
         if plus:
@@ -134,9 +133,11 @@ class AutoAttack(Attack):
         classes = front.logits.shape[1]
         if classes < 2:
             raise ValueError(f"the model has {classes} class; an attack needs at least 2")
-        if self.version != "rand" and classes - 1 < self.targets:
-            tally.notes.append(f"{classes} classes: {classes - 1} targets instead of {self.targets}")
+        if classes < (3 if self.version == "rand" else 4):
+            tally.note(f"{classes} classes: the difference of logits as loss where DLR has too few of them")
         for attack in self.stages(classes):
+            if self.version != "rand" and classes <= self.targets:
+                tally.note_targets(classes, self.targets)
             tally.enter(attack.stage)
             tally.tell(attack.stage, sum(front.standing), 0.0)
             attack.drain(front)

@@ -44,7 +44,7 @@ class Front:
 
     def __init__(self, oracle: Oracle, clean: Tensor, labels: Tensor | None, rng: Rng, tally: Tally) -> None:
         self.oracle, self.clean, self.rng, self.tally = oracle, clean, rng, tally
-        self.batch_size = min(len(clean), oracle.batch_size or len(clean))
+        self.batch_size = oracle.batch_size or len(clean)
         self.ends = clean.clone()
         everyone = torch.arange(len(clean), device=clean.device)
         self.logits = torch.cat([oracle.predict(clean[rows]) for rows in torch.split(everyone, self.batch_size)])
@@ -110,6 +110,11 @@ class QueuedAttack(Attack):
         """Runs at each sample, of a model with that many classes."""
 
     @property
+    def _aims(self) -> int:
+        """How many target classes are asked for."""
+        return 0
+
+    @property
     def _alone(self) -> int | None:
         """Updates that a sample's run makes before others of the sample may run beside it; None: it must be over."""
         return None
@@ -124,6 +129,9 @@ class QueuedAttack(Attack):
 
     def _points(self, oracle: Oracle, clean: Tensor, labels: Tensor | None, rng: Rng, tally: Tally) -> Tensor:
         front = Front(oracle, clean, labels, rng, tally)
+        classes = front.logits.shape[1]
+        if self._aims and classes <= self._aims:
+            tally.note_targets(classes, self._aims)
         self.drain(front)
         return front.ends
 

@@ -68,8 +68,7 @@ class Condition:
         """What the records of an attack are held to, as run.json keeps it; empty for `clean`."""
         if self.eps is None:
             return {}
-        told = {key: value for key, value in self.parameters if key == "targets" and self.name == "autoattack"}
-        return {"norm": self.norm, "eps": self.eps, "early_stop": self.early_stop, **told}
+        return {"norm": self.norm, "eps": self.eps, "early_stop": self.early_stop}
 
     def labels(self, card: Card) -> str:
         """Which labels the attack is given: `true` or `predicted`."""

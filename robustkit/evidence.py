@@ -9,7 +9,7 @@ import torch
 
 from .condition import Condition
 from .data import Dataset, Sample
-from .errors import BadImageError, ModelError
+from .errors import BadImageError
 from .images import to_pixels
 from .masking import examine
 from .preprocessing import Preprocessing
@@ -19,13 +19,16 @@ from .runner import Progress, Subject
 
 SAMPLES = 32
 """How many samples the figures are taken on, spread evenly over the data set."""
+_BATCH = 16  # with a graph in float32, beside an attack that may be in bfloat16
 
 
-def needs_evidence(condition: Condition, card: Card) -> bool:
-    """Whether figures are taken for this condition: for our own AutoAttack, where its result claims something.
+def needs_evidence(run: Run, checkpoint: str, condition: Condition, card: Card) -> bool:
+    """Whether figures are still to be taken: for our own AutoAttack, where its result claims something.
 
     It does not where eps is 0, nor where the card lets the attack leave its own ball.
     """
+    if "failed" not in (run.evidence(checkpoint, condition.text) or {"failed": ""}):
+        return False
     attack = condition.attack(card)
     own = condition.name == "autoattack" and condition.engine == "robustkit"
     return own and attack is not None and attack.threat.eps > 0 and not attack.threat.cut_images
@@ -53,20 +56,20 @@ def gather_evidence(
         return
     name = subject.classifier.identity.name
     progress.start(name, f"evidence on {condition.text}", len(samples))
+    rng = subject.rng(samples, condition)
     try:
-        figures = examine(
-            subject.exact,  # low precision rounds as a defence would
-            subject.inputs(torch.stack(images)),
-            subject.labels(samples),
-            attack.threat,
-            rng=subject.rng(samples, condition),
-            batch_size=subject.settings.batch_size,
-        )
+        with subject.steady(rng):
+            figures = examine(
+                subject.exact,  # low precision rounds as a defence would
+                subject.inputs(torch.stack(images)),
+                subject.labels(samples),
+                attack.threat,
+                rng=rng,
+                batch_size=min(subject.settings.batch_size, _BATCH),
+            )
     except (RuntimeError, ValueError, TypeError, NotImplementedError) as fault:
-        raise ModelError(
-            f"{name} fails while evidence on {condition.text} is gathered: {type(fault).__name__}: "
-            f"{(str(fault).splitlines() or [''])[0]}; --debug shows where"
-        ) from fault
+        # The attack itself will say what is wrong with the model; if it does not, the lack of figures is a flag.
+        figures = {"failed": f"{type(fault).__name__}: {(str(fault).splitlines() or [''])[0]}"}
     text = json.dumps({"sample_ids": [sample.id for sample in samples], **figures}, ensure_ascii=False, indent=1)
     write_whole(run.evidence_path(name, condition.text), (text + "\n").encode())
     progress.advance(len(samples))

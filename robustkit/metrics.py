@@ -64,6 +64,7 @@ def summarise(run: Run) -> list[dict[str, Any]]:
         common = {"checkpoint": checkpoint, "condition": condition, "protocol": manifest["protocol"]["tag"]}
         table = run.table(checkpoint, condition)
         flags = _flags(table, manifest, checkpoint, condition)
+        flags += run.notes(checkpoint, condition)
         flags += [finding.flag for finding in dossier(run, checkpoint, condition) if finding.flag]
         early = bool(manifest.get("claims", {}).get(condition, {}).get("early_stop"))
         for metric, value, n, low, high in _classification(table, early):
@@ -180,7 +181,8 @@ def dossier(run: Run, checkpoint: str, condition: str) -> list[Finding]:
         return []
     table = run.table(checkpoint, condition)
     read = table.filter(table["error"].is_null())
-    return findings(figures, {stage.name: stage.standing for stage in _stages(read)}, n=len(read))
+    standing = {stage.name: stage.standing for stage in _stages(read)}
+    return findings(figures, standing, n=len(read), averaged="version=rand" in condition)
 
 
 def _flags(table: pa.Table, manifest: dict[str, Any], checkpoint: str, condition: str) -> list[str]:
@@ -207,9 +209,6 @@ def _flags(table: pa.Table, manifest: dict[str, Any], checkpoint: str, condition
     broken = int((~np.isfinite(_column(read, "nll"))).sum())
     if broken:
         flags.append(f"{broken} of {len(read)} samples have logits that are not finite; counted as wrong")
-    few = described.get("num_classes") or 0
-    if claim and 0 < few <= claim.get("targets", 0):
-        flags.append(f"{few} classes: {few - 1} targets instead of {claim['targets']}")
     unread = len(table) - len(read)
     if unread:
         flags.append(f"{unread} of {len(table)} images could not be read; left out")

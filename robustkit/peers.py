@@ -212,7 +212,7 @@ class _Work:
         names = ("clean", *(stage.name for stage in self.attack.stages))
         return StagedResult(
             self.ends, self.steps, *sums, names, self.broken_by, self.forwards, self.backwards, tuple(self.seconds),
-            tuple(self.notes),
+            notes=tuple(self.notes),
         )  # fmt: skip
 
 

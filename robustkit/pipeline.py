@@ -15,6 +15,7 @@ from .data import Dataset, open_dataset
 from .errors import DataError, ModelError, NothingEvaluated, ProtocolError, unknown
 from .evidence import gather_evidence, needs_evidence
 from .manifest import describe, prepare
+from .masking import findings
 from .models import Classifier, ModelIdentity, load
 from .preprocessing import Preprocessing
 from .protocol import Card, load_card, number
@@ -116,6 +117,7 @@ def audit(
     jobs = _distinct_names(jobs)
     dataset = _datasets(jobs)
     lines += dataset.notes
+    _check_labels(dataset, conditions)
     run = Run(out if out is not None else Path("runs") / jobs[0].classifier.identity.name)
     arguments = {
         "checkpoints": list(checkpoints),
@@ -210,6 +212,16 @@ def _datasets(jobs: Sequence[_Job]) -> Dataset:
     return first.dataset
 
 
+def _check_labels(dataset: Dataset, conditions: Sequence[Condition]) -> None:
+    """Raises DataError for an attack that would stop at a prediction which counts as right."""
+    stopping = [condition.text for condition in conditions if condition.early_stop]
+    if stopping and any(sample.valid for sample in dataset.samples):
+        raise DataError(
+            f"{stopping[0]} stops at the first prediction that is not the label, but several labels count as right "
+            f"here (ReaL); use an attack that goes all its steps, such as pgd, or leave out --real-labels"
+        )
+
+
 def _distinct_names(jobs: list[_Job]) -> list[_Job]:
     """Give a checkpoint that shares its name with an earlier one a number of its own."""
     taken: set[str] = set()
@@ -241,7 +253,7 @@ def _compute(
         todo = pending(run, job.classifier.identity.name, conditions, shards)
         done += shards * len(conditions) - sum(map(len, todo.values()))
         name = job.classifier.identity.name
-        doubted = [c for c in conditions if needs_evidence(c, card) and not run.evidence_path(name, c.text).is_file()]
+        doubted = [c for c in conditions if needs_evidence(run, name, c, card)]
         if not todo and not doubted:
             continue
         provenance = manifest["deciding"] | {
@@ -252,9 +264,12 @@ def _compute(
         }
         subject = Subject(job.classifier, card, settings, job.dataset.valid_labels)
         packed = {b"robustkit": json.dumps(provenance, sort_keys=True, default=str).encode()}
-        run_units(run, subject, job.dataset, job.preprocessing, todo, shard_size, packed, progress)
-        for condition in doubted:
+        for condition in doubted:  # first, so that a doubt is heard before hours are spent
             gather_evidence(run, subject, job.dataset, job.preprocessing, condition, progress)
+            for finding in findings(run.evidence(name, condition.text) or {}):
+                if finding.flag:
+                    say(f"⚑ {name}, {condition.text}: {finding.flag}")
+        run_units(run, subject, job.dataset, job.preprocessing, todo, shard_size, packed, progress)
         job.classifier.to("cpu")
     if done:
         say(f"{done} units of work were there already and were not computed again")

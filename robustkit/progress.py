@@ -58,7 +58,7 @@ class ConsoleProgress:
             self.bars.update(self.tasks[self.current], description=text)
         elif self.said != (said := f"{self.current} · {name}"):
             self.said = said
-            self.console.print(f"{said}: {standing} stand", markup=False, highlight=False)
+            self.console.print(f"{said} begins with {standing} standing", markup=False, highlight=False)
 
     def advance(self, samples: int) -> None:
         self.bars.advance(self.tasks[self.current], samples)

@@ -178,6 +178,16 @@ class Run:
         except (OSError, pa.ArrowException) as fault:
             raise RunError(f"{paths[0].parent}: a record cannot be read ({fault}); delete it and run again") from None
 
+    def notes(self, checkpoint: str, condition: str) -> list[str]:
+        """What an attack did otherwise than asked, each once, from the metadata of its records."""
+        import pyarrow.parquet as pq
+
+        found: dict[str, None] = {}
+        for path in sorted(self.shard_path(checkpoint, condition, 0).parent.glob("*.parquet")):
+            packed = (pq.read_schema(path).metadata or {}).get(b"notes", b"[]")
+            found |= dict.fromkeys(map(str, json.loads(packed)))
+        return list(found)
+
     def units(self) -> Iterator[tuple[str, str]]:
         """(checkpoint, condition) pairs that have records, in the order of run.json."""
         manifest = self.manifest

@@ -6,9 +6,11 @@ size. Images are decoded once a shard, by threads, ahead of the model, and serve
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -108,10 +110,11 @@ class Lens(nn.Module):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Rows of a batch, a list for each column, and the seconds that the stages of the attack took."""
+    """Rows of a batch, a list for each column; seconds of the attack's stages, and what it did otherwise than asked."""
 
     columns: dict[str, list[Any]]
     seconds: dict[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 class Subject:
@@ -142,6 +145,21 @@ class Subject:
         Attacks run in the settings' dtype; what they return is scored in float32 (or as the card says), so that a
         break found in low precision counts only when float32 confirms it.
         """
+        rng = self.rng(samples, condition)
+        with self.steady(rng):
+            return self._evaluate(pixels, samples, condition, rng, tell)
+
+    @contextmanager
+    def steady(self, rng: SampleRng) -> Iterator[None]:
+        """float32 is float32, not TF32; and a model that draws by itself draws the same when it is asked again."""
+        devices = [torch.cuda.current_device()] if self.settings.device.type == "cuda" else []
+        with torch.random.fork_rng(devices), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+            torch.manual_seed(int(rng.keys[0]))
+            yield
+
+    def _evaluate(
+        self, pixels: Tensor, samples: Sequence[Sample], condition: Condition, rng: SampleRng, tell: Tell | None
+    ) -> Evaluation:
         inputs = self.inputs(pixels)
         attack = condition.attack(self.card)
         if attack is None:
@@ -153,7 +171,7 @@ class Subject:
             self.fast,
             inputs,
             self.labels(samples) if condition.labels(self.card) == "true" else None,
-            rng=self.rng(samples, condition),
+            rng=rng,
             judge=None if self.exact is self.fast else self.exact,
             batch_size=self.settings.batch_size,
             tell=tell,
@@ -172,7 +190,8 @@ class Subject:
             "forwards": result.forwards.tolist(),
             "backwards": result.backwards.tolist(),
         }
-        return Evaluation(*_staged(rows, result)) if isinstance(result, StagedResult) else Evaluation(rows)
+        seconds = _stage(rows, result) if isinstance(result, StagedResult) else {}
+        return Evaluation(rows, seconds, result.notes)
 
     def inputs(self, pixels: Tensor) -> Tensor:
         """(B, 3, H, W) uint8 pixels as the attack sees them: on the device, in the space of the card."""
@@ -221,17 +240,20 @@ class Subject:
         return {"linf": flat.abs().amax(dim=1).tolist(), "l2": flat.norm(dim=1).tolist()}
 
 
-def _staged(rows: dict[str, list[Any]], result: StagedResult) -> tuple[dict[str, list[Any]], dict[str, float]]:
-    """Rows with what the stages of an attack did, and the seconds of each."""
-    stages = [result.stages[max(by, 0)] for by in result.broken_by.tolist()]
-    rows["broken_by"] = [None if correct else stage for correct, stage in zip(rows["correct"], stages, strict=True)]
-    passes = {"forwards": result.stage_forwards, "backwards": result.stage_backwards}
-    spent = {
-        f"{what} {stage}": counts[i].tolist()
-        for what, counts in passes.items()
-        for i, stage in enumerate(result.stages)
-    }
-    return rows | spent, dict(zip(result.stages, result.seconds, strict=True))
+def _stage(rows: dict[str, list[Any]], result: StagedResult) -> dict[str, float]:
+    """Completes the rows by what the stages of an attack did; returns the seconds of each.
+
+    The attack says what it broke: it asked in float32, and for a random model it averaged passes, which one more pass
+    cannot overrule. A sample that it left standing, and that is wrong all the same, was wrong from the start.
+    """
+    random = result.stages[1:] == ("apgd-ce", "apgd-dlr")
+    broken_by = result.broken_by.tolist()
+    rows["correct"] = [by < 0 and (random or right) for by, right in zip(broken_by, rows["correct"], strict=True)]
+    names = [result.stages[max(by, 0)] for by in broken_by]
+    rows["broken_by"] = [None if right else name for right, name in zip(rows["correct"], names, strict=True)]
+    for what, counts in (("forwards", result.stage_forwards), ("backwards", result.stage_backwards)):
+        rows |= {f"{what} {stage}": row for stage, row in zip(result.stages, counts.tolist(), strict=True)}
+    return dict(zip(result.stages, result.seconds, strict=True))
 
 
 class Decoder:
@@ -301,10 +323,14 @@ def run_units(
         for condition in todo[shard]:
             progress.start(name, condition.text, len(decoding))
             began = time.monotonic()
-            rows, stages = _unit_rows(subject, decoding, condition, progress)
+            rows, stages, notes = _unit_rows(subject, decoding, condition, progress)
             more = dict.fromkeys(key for row in rows for key in row if key not in SCHEMA.names)
             table = pa.Table.from_pylist(
-                rows, schema=pa.schema([*SCHEMA, *((key, pa.int32()) for key in more)], metadata=provenance)
+                rows,
+                schema=pa.schema(
+                    [*SCHEMA, *((key, pa.int32()) for key in more)],
+                    metadata=provenance | {b"notes": json.dumps(notes).encode()},
+                ),
             )
             # First, so that records never lack it; apart from them, because no two runs take the same time.
             run.write_timing(name, condition.text, shard, {"seconds": time.monotonic() - began, "stages": stages})
@@ -316,10 +342,13 @@ def _unit_rows(
     decoding: list[tuple[Sample, Future[Tensor | str]]],
     condition: Condition,
     progress: Progress,
-) -> tuple[list[dict[str, Any]], dict[str, float]]:
-    """The rows of one shard under one condition in the order of its samples, unreadable ones included; stage times."""
+) -> tuple[list[dict[str, Any]], dict[str, float], list[str]]:
+    """The rows of one shard under one condition in the order of its samples, unreadable ones included; the seconds of
+    stages; notes.
+    """
     rows: list[dict[str, Any]] = []
     seconds: dict[str, float] = {}
+    notes: dict[str, None] = {}
     attack = condition.attack(subject.card)
     # An attack that queues its samples makes batches by itself, from the whole shard.
     size = len(decoding) if attack is not None and attack.queues else subject.settings.batch_size
@@ -344,5 +373,6 @@ def _unit_rows(
             values = zip(*done.columns.values(), strict=True)
             rows += [dict(zip(done.columns, row, strict=True)) for row in values]
             seconds |= done.seconds
+            notes |= dict.fromkeys(done.notes)
         progress.advance(len(decoding[start : start + size]))
-    return sorted(rows, key=lambda row: str(row["sample_id"])), seconds
+    return sorted(rows, key=lambda row: str(row["sample_id"])), seconds, list(notes)

@@ -12,8 +12,9 @@ import torch
 from small_audit import FACTORY, audit, command, files
 
 import attacks
+import robustkit
 from robustkit.condition import parse_condition
-from robustkit.errors import ProtocolError
+from robustkit.errors import DataError, ProtocolError
 from robustkit.metrics import dossier, stages
 from robustkit.protocol import load_card
 from robustkit.records import Run
@@ -90,7 +91,10 @@ def test_batch_size_changes_no_flag(place: Path, finished: Run, tmp_path: Path) 
 def test_few_classes_are_said_aloud_and_an_ordinary_model_is_not_accused(place: Path, tmp_path: Path) -> None:
     run = audit(place, tmp_path / "run", attacks="autoattack(steps=3,queries=5)", eps="4/255", limit=12)
     flags = {flag for row in run.results().to_dict("records") for flag in row["flags"]}
-    assert flags == {"3 classes: 2 targets instead of 9"}
+    assert flags == {
+        "3 classes: 2 targets instead of 9",
+        "3 classes: the difference of logits as loss where DLR has too few of them",
+    }
 
 
 def test_a_model_that_gives_probabilities_is_flagged(place: Path, tmp_path: Path) -> None:
@@ -177,3 +181,79 @@ def test_without_pyautoattack_the_remedy_is_named(place: Path, tmp_path: Path, m
     with pytest.raises(ProtocolError, match=r"pip install"):
         audit(place, tmp_path / "run", attacks="autoattack", engine="pyautoattack")
     assert not (tmp_path / "run").exists() and command(place, tmp_path) and torch.is_grad_enabled()
+
+
+def test_lack_of_evidence_is_a_flag_and_is_made_up_for(
+    place: Path, finished: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise RuntimeError("out of memory\nwith details")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("robustkit.evidence.examine", fails)
+        said: list[str] = []
+        run = audit(place, tmp_path / "run", attacks=SMALL, eps="4/255", say=said.append)
+    text = "evidence could not be gathered: RuntimeError: out of memory"
+    flags = run.results().query(f"condition == '{TEXT}'")["flags"]
+    assert len(flags) > 5 and all(text in found for found in flags) and any(text in line for line in said)
+    assert (run.path / "report.html").is_file()
+    mended, expected = everything(audit(place, run.path, attacks=SMALL, eps="4/255").path), everything(finished.path)
+    assert {name: expected.get(name) for name in mended if "summary" not in name}.items() <= mended.items()
+
+
+NOISY = FACTORY.replace(
+    "def build",
+    "class Noise(nn.Module):\n    def forward(self, x):\n        return x + 0.03 * torch.randn_like(x)\n\n\ndef build",
+).replace("nn.Conv2d(3, 4, 3, padding=1)", "Noise(), nn.Conv2d(3, 4, 3, padding=1)")
+
+
+@pytest.mark.parametrize("version", ["standard", "rand"])
+def test_a_random_model_is_flagged_and_what_the_average_says_stands(place: Path, tmp_path: Path, version: str) -> None:
+    (tmp_path / "noisy.py").write_text(NOISY)
+    weights = torch.load(place / "net.pth")
+    torch.save({f"{int(k[0]) + 1}{k[1:]}": v for k, v in weights.items()}, tmp_path / "net.pth")
+    model = {"arch": f"{tmp_path / 'noisy.py'}:build", "num_classes": 3}
+    runs = [
+        robustkit.audit(
+            [tmp_path / "net.pth"],
+            data_dir=place / "images",
+            out=tmp_path / name,
+            device="cpu",
+            model=model,
+            attacks=f"autoattack(version={version},steps=3,targets=2,queries=5)",
+            eps="2/255",
+        )
+        for name in ("a", "b")
+    ]
+    assert everything(runs[0].path) == everything(runs[1].path)  # also where the model draws by itself
+    (condition,) = runs[0].manifest["conditions"][1:]
+    flags = runs[0].results().query(f"condition == '{condition}'")["flags"].iloc[0]
+    assert any(flag.startswith("random outputs") and "version=rand" in flag for flag in flags) == (
+        version == "standard"
+    )
+    rows = runs[0].table("net", condition).to_pylist()
+    assert {row["correct"] for row in rows} == {True, False}
+    assert all((row["broken_by"] is None) == row["correct"] for row in rows)
+    assert all(row["broken_at"] is None for row in rows if row["correct"])
+
+
+def test_attacks_that_stop_early_are_refused_where_several_labels_are_right(place: Path) -> None:
+    from dataclasses import replace
+
+    from robustkit.data import open_dataset
+    from robustkit.pipeline import _check_labels
+
+    card, dataset = load_card("standard"), open_dataset(place / "images", num_classes=3)
+    several = replace(dataset, samples=tuple(replace(sample, valid=(0, 1)) for sample in dataset.samples))
+    _check_labels(dataset, [parse_condition("autoattack", card)])
+    _check_labels(several, [parse_condition("pgd", card)])
+    with pytest.raises(DataError, match=r"autoattack\(.*stops at the first prediction that is not the label"):
+        _check_labels(several, [parse_condition("autoattack", card)])
+
+
+def test_members_alone_say_that_there_are_fewer_targets(place: Path, tmp_path: Path) -> None:
+    run = audit(
+        place, tmp_path / "run", attacks="fab(steps=2),apgd(steps=2,loss=margin-targeted)", eps="4/255", limit=6
+    )
+    for condition in run.manifest["conditions"][1:]:
+        assert run.notes(run.manifest["checkpoints"][0]["name"], condition) == ["3 classes: 2 targets instead of 9"]

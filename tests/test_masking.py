@@ -205,9 +205,16 @@ def test_old_records_and_judging_without_torch() -> None:
     assert unmeasured({}) == set(CHECKS) and flags({}) == set()
     figures = {"loss_steps": [0, 1], "loss": [-1.0, None], "low": 0.0, "high": 1.0, "sum_error": 0.0}
     assert flags(figures) == {"probabilities"} and "loss by steps" in unmeasured(figures)
-    assert flags(figures | {"sum_error": 0.5}) == flags(figures | {"high": 1.1}) == set()
+    assert flags(figures | {"sum_error": 0.5}) == {"probabilities"} and flags(figures | {"high": 1.1}) == set()
     still = {"random_difference": 1e-6, "random_predictions": 0, "samples": 32}
     assert flags(still) == set() and flags(still | {"random_difference": 0.01}) == {"random outputs"}
+    averaged = findings(still | {"random_difference": 0.01}, averaged=True)[0]
+    assert not averaged.flag and averaged.figure.endswith("this attack averages passes")
+    sweep = {"radii": [0.0, 0.5], "norm": "linf"}  # one survivor may be chance, two of nine are not
+    assert flags(sweep | {"accuracy": [1.0, 1 / 9], "right": 9}) == set()
+    assert flags(sweep | {"accuracy": [1.0, 2 / 9], "right": 9}) == {"accuracy by radius"}
+    failed = findings({"failed": "RuntimeError: out of memory"})[0]
+    assert failed.flag == "evidence could not be gathered: RuntimeError: out of memory"
     # A loss that falls back from its best is no rise, even if it ends above the start.
     swings = {"loss_steps": [0, 1, 5, 20], "loss": [-2.0, -1.0, 1.0, 0.0]}
     assert flags(swings) == {"loss by steps"} and flags(swings | {"loss": [-2.0, -1.0, 1.0, 0.9]}) == set()
