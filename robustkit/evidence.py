@@ -15,7 +15,8 @@ from .masking import examine
 from .preprocessing import Preprocessing
 from .protocol import Card
 from .records import Run, write_whole
-from .runner import Progress, Subject
+from .runner import Progress
+from .subject import Subject
 
 SAMPLES = 32
 """How many samples the figures are taken on, spread evenly over the data set."""

@@ -22,7 +22,7 @@ from .models import ModelIdentity
 from .preprocessing import Preprocessing
 from .protocol import Card
 from .records import Run
-from .runner import Settings
+from .subject import Settings
 
 _DECIDES = ("sha256", "arch", "code_sha256", "num_classes", "attention", "preprocessing", "weights")
 

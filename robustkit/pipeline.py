@@ -21,7 +21,8 @@ from .preprocessing import Preprocessing
 from .protocol import Card, load_card, number
 from .records import Run
 from .report import refresh
-from .runner import Progress, Settings, Subject, pending, run_units
+from .runner import Progress, pending, run_units
+from .subject import Settings, Subject
 
 DEFAULT_ATTACKS = "fgsm,pgd"
 BATCH_SIZES = {"cpu": 16, "cuda": 128}

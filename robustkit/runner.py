@@ -8,28 +8,21 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
 import torch
-from torch import Tensor, nn
-
-from attacks import StagedResult
-from attacks.attack import Tell
+from torch import Tensor
 
 from .condition import Condition
 from .data import Dataset, Sample
 from .errors import BadImageError, ModelError
 from .images import to_pixels
-from .models import Classifier
 from .preprocessing import Preprocessing
-from .protocol import Card
-from .randomness import SampleRng
 from .records import Run
+from .subject import Subject
 
 SCHEMA = pa.schema(
     [
@@ -63,197 +56,12 @@ error: why an image could not be read; all but id and label are null then.
 """
 
 
-@dataclass(frozen=True)
-class Settings:
-    """How to compute. But for the seed, nothing here changes what is computed beyond float rounding."""
-
-    seed: int = 0
-    batch_size: int = 64
-    workers: int = 2
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    dtype: torch.dtype = torch.float32
-    compile: bool = False
-
-
 class Progress(Protocol):
     """Who is told how far the run is."""
 
     def start(self, checkpoint: str, condition: str, samples: int) -> None: ...
     def advance(self, samples: int) -> None: ...
     def stage(self, name: str, standing: int, share: float) -> None: ...
-
-
-class Lens(nn.Module):
-    """A classifier as an attack under some card sees it: tensors of the card's space in, float32 logits out.
-
-    network: the bare network; pixels are normalised before it. dtype: of the pass. valid: the classes that compete.
-    """
-
-    def __init__(self, classifier: Classifier, card: Card, dtype: torch.dtype, valid: Sequence[int] | None) -> None:
-        super().__init__()
-        self.classifier = classifier
-        self.network: Callable[[Tensor], Tensor] = classifier.network
-        self.from_pixels = card.space == "pixels"
-        self.dtype = dtype
-        self.valid = None if valid is None else torch.tensor(valid)
-
-    def forward(self, images: Tensor) -> Tensor:
-        if self.from_pixels:
-            images = self.classifier.normalize(images)
-        if self.dtype is torch.float32:
-            logits = self.network(images).float()
-        else:
-            with torch.autocast(images.device.type, self.dtype):
-                logits = self.network(images).float()
-        return logits if self.valid is None else logits[:, self.valid.to(logits.device)]
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Rows of a batch, a list for each column; seconds of the attack's stages, and what it did otherwise than asked."""
-
-    columns: dict[str, list[Any]]
-    seconds: dict[str, float] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-
-class Subject:
-    """One checkpoint on its device under one card: turns a batch and a condition into rows."""
-
-    def __init__(self, classifier: Classifier, card: Card, settings: Settings, valid: Sequence[int] | None) -> None:
-        self.classifier = classifier.to(settings.device)
-        self.card = card
-        self.settings = settings
-        self.valid = valid
-        self.is_cnn = classifier.identity.attention == "none"
-        if self.is_cnn:
-            self.classifier.to(memory_format=torch.channels_last)
-        self.exact = Lens(self.classifier, card, torch.float32, valid)
-        self.fast = (
-            Lens(self.classifier, card, settings.dtype, valid) if settings.dtype != torch.float32 else self.exact
-        )
-        if settings.compile:
-            self.fast.network = torch.compile(classifier.network)
-        autocast = card.score_autocast and settings.device.type == "cuda"
-        self.scorer = Lens(self.classifier, card, torch.float16, valid) if autocast else self.exact
-
-    def evaluate(
-        self, pixels: Tensor, samples: Sequence[Sample], condition: Condition, tell: Tell | None = None
-    ) -> Evaluation:
-        """Rows for (B, 3, H, W) uint8 pixels, a list for each column.
-
-        Attacks run in the settings' dtype; what they return is scored in float32 (or as the card says), so that a
-        break found in low precision counts only when float32 confirms it.
-        """
-        rng = self.rng(samples, condition)
-        with self.steady(rng):
-            return self._evaluate(pixels, samples, condition, rng, tell)
-
-    @contextmanager
-    def steady(self, rng: SampleRng) -> Iterator[None]:
-        """float32 is float32, not TF32; and a model that draws by itself draws the same when it is asked again."""
-        devices = [torch.cuda.current_device()] if self.settings.device.type == "cuda" else []
-        with torch.random.fork_rng(devices), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-            torch.manual_seed(int(rng.keys[0]))
-            yield
-
-    def _evaluate(
-        self, pixels: Tensor, samples: Sequence[Sample], condition: Condition, rng: SampleRng, tell: Tell | None
-    ) -> Evaluation:
-        inputs = self.inputs(pixels)
-        attack = condition.attack(self.card)
-        if attack is None:
-            with torch.inference_mode():
-                logits = (self.scorer if self.card.score_autocast else self.fast)(inputs)
-            zero = [0.0] * len(samples)
-            return Evaluation(self._rows(logits, samples) | {"linf": zero, "l2": zero})
-        result = attack.run(
-            self.fast,
-            inputs,
-            self.labels(samples) if condition.labels(self.card) == "true" else None,
-            rng=rng,
-            judge=None if self.exact is self.fast else self.exact,
-            batch_size=self.settings.batch_size,
-            tell=tell,
-        )
-        with torch.inference_mode():
-            batches = torch.split(result.adversarials, self.settings.batch_size)
-            logits = torch.cat([self.scorer(batch) for batch in batches])
-            delta = (result.adversarials - inputs).float()
-            if self.card.space != "pixels":
-                delta = delta * self.classifier.std
-        rows = self._rows(logits, samples) | self._distance(delta)
-        rows |= {
-            "broken_by": [None if correct else condition.name for correct in rows["correct"]],
-            "broken_at": [at if at >= 0 else None for at in result.broken_at.tolist()],
-            "steps": result.steps.tolist(),
-            "forwards": result.forwards.tolist(),
-            "backwards": result.backwards.tolist(),
-        }
-        seconds = _stage(rows, result) if isinstance(result, StagedResult) else {}
-        return Evaluation(rows, seconds, result.notes)
-
-    def inputs(self, pixels: Tensor) -> Tensor:
-        """(B, 3, H, W) uint8 pixels as the attack sees them: on the device, in the space of the card."""
-        clean = pixels.to(self.settings.device).float().div(255)
-        if self.is_cnn:
-            clean = clean.contiguous(memory_format=torch.channels_last)
-        return clean if self.card.space == "pixels" else self.classifier.normalize(clean)
-
-    def labels(self, samples: Sequence[Sample]) -> Tensor:
-        return torch.tensor(self._positions(samples), device=self.settings.device)
-
-    def rng(self, samples: Sequence[Sample], condition: Condition) -> SampleRng:
-        ids = [sample.id for sample in samples]
-        return SampleRng.of(ids, seed=self.settings.seed, condition=condition.text, device=self.settings.device)
-
-    def _positions(self, samples: Sequence[Sample]) -> list[int]:
-        """Labels as indices of the logits that compete."""
-        if self.valid is None:
-            return [sample.label for sample in samples]
-        position = {label: index for index, label in enumerate(self.valid)}
-        return [position[sample.label] for sample in samples]
-
-    def _rows(self, logits: Tensor, samples: Sequence[Sample]) -> dict[str, list[Any]]:
-        logits = logits.float().cpu()
-        log_probability = logits.log_softmax(dim=1)
-        finite = logits.isfinite().all(dim=1).tolist()
-        ranked = logits.topk(min(5, logits.shape[1]), dim=1).indices
-        if self.valid is not None:
-            ranked = torch.tensor(self.valid)[ranked]
-        own = log_probability.gather(1, torch.tensor(self._positions(samples))[:, None])[:, 0]
-        accepted = [sample.valid or (sample.label,) for sample in samples]
-        best = ranked.tolist()
-        return {
-            "sample_id": [sample.id for sample in samples],
-            "label": [sample.label for sample in samples],
-            "prediction": [row[0] if ok else -1 for row, ok in zip(best, finite, strict=True)],
-            "correct": [ok and row[0] in valid for row, ok, valid in zip(best, finite, accepted, strict=True)],
-            "top5": [ok and not set(row).isdisjoint(v) for row, ok, v in zip(best, finite, accepted, strict=True)],
-            "nll": [-value if ok else float("nan") for value, ok in zip(own.tolist(), finite, strict=True)],
-            "confidence": log_probability.amax(dim=1).exp().tolist(),
-        }
-
-    @staticmethod
-    def _distance(delta: Tensor) -> dict[str, list[float]]:
-        flat = delta.flatten(1)
-        return {"linf": flat.abs().amax(dim=1).tolist(), "l2": flat.norm(dim=1).tolist()}
-
-
-def _stage(rows: dict[str, list[Any]], result: StagedResult) -> dict[str, float]:
-    """Completes the rows by what the stages of an attack did; returns the seconds of each.
-
-    The attack says what it broke: it asked in float32, and for a random model it averaged passes, which one more pass
-    cannot overrule. A sample that it left standing, and that is wrong all the same, was wrong from the start.
-    """
-    random = result.stages[1:] == ("apgd-ce", "apgd-dlr")
-    broken_by = result.broken_by.tolist()
-    rows["correct"] = [by < 0 and (random or right) for by, right in zip(broken_by, rows["correct"], strict=True)]
-    names = [result.stages[max(by, 0)] for by in broken_by]
-    rows["broken_by"] = [None if right else name for right, name in zip(rows["correct"], names, strict=True)]
-    for what, counts in (("forwards", result.stage_forwards), ("backwards", result.stage_backwards)):
-        rows |= {f"{what} {stage}": row for stage, row in zip(result.stages, counts.tolist(), strict=True)}
-    return dict(zip(result.stages, result.seconds, strict=True))
 
 
 class Decoder:

@@ -141,7 +141,7 @@ def test_low_precision_is_scored_in_float32(place: Path, tmp_path: Path) -> None
     from robustkit.condition import parse_condition
     from robustkit.layouts import Sample
     from robustkit.protocol import load_card
-    from robustkit.runner import Settings, Subject
+    from robustkit.subject import Settings, Subject
 
     card = load_card("standard")
     classifier = robustkit.load(place / "net.pth", arch=f"{place / 'net.py'}:build")
@@ -254,7 +254,7 @@ def test_only_valid_classes_compete_and_any_valid_label_counts(place: Path) -> N
     from robustkit.condition import CLEAN, parse_condition
     from robustkit.layouts import Sample
     from robustkit.protocol import load_card
-    from robustkit.runner import Settings, Subject
+    from robustkit.subject import Settings, Subject
 
     classifier = robustkit.load(place / "net.pth", arch=f"{place / 'net.py'}:build")
     card = load_card("standard")
