@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -41,7 +42,7 @@ class Lens(nn.Module):
     def __init__(self, classifier: Classifier, card: Card, dtype: torch.dtype, valid: Sequence[int] | None) -> None:
         super().__init__()
         self.classifier = classifier
-        self.network: Callable[[Tensor], Tensor] = classifier.network
+        self.network: Callable[[Tensor], Tensor] = low_precision(classifier.network, dtype)
         self.from_pixels = card.space == "pixels"
         self.dtype = dtype
         self.valid = None if valid is None else torch.tensor(valid)
@@ -55,6 +56,21 @@ class Lens(nn.Module):
             with torch.autocast(images.device.type, self.dtype):
                 logits = self.network(images).float()
         return logits if self.valid is None else logits[:, self.valid.to(logits.device)]
+
+
+def low_precision(network: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """A copy for autocast to `dtype` whose large weights are cast already; for float32 the network itself.
+
+    Autocast casts weights that take no gradient anew in each pass, which costs more than a small batch. The results are
+    the same to the bit.
+    """
+    if dtype is torch.float32:
+        return network
+    copied = copy.deepcopy(network)
+    for part in copied.modules():
+        if type(part) in (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d):  # what subclasses do with theirs is not known
+            part.to(dtype)
+    return copied
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from robustkit.images import to_pixels
 from robustkit.models import Classifier
 from robustkit.protocol import number
 from robustkit.randomness import SampleRng
+from robustkit.subject import low_precision
 
 STAGES = ("clean", "apgd-ce", "apgd-t", "fab-t", "square")
 
@@ -43,7 +44,7 @@ class Counting(nn.Module):
 
     def __init__(self, classifier: nn.Module, dtype: torch.dtype) -> None:
         super().__init__()
-        self.classifier = classifier
+        self.classifier = low_precision(classifier, dtype)
         self.dtype = dtype
         self.rows = 0
 
@@ -131,7 +132,6 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     options = parse()
     classifier, images, labels, ids = load(options)
-    network = torch.compile(classifier) if options.compile else classifier
     threat = ThreatModel(options.norm, float(number(options.eps)))
     dtype, peer_dtype = getattr(torch, options.dtype), getattr(torch, options.peer_dtype)
     attack = AutoAttack(threat)
@@ -144,7 +144,9 @@ def main() -> None:
         rng = SampleRng.of(here, seed=0, condition="autoattack", device=options.device)
         for who, runner, kind in (("ours", attack, dtype), ("theirs", original, peer_dtype)):
             judge = classifier if who == "ours" and kind is not torch.float32 else None
-            counting = Counting(network, kind)
+            counting = Counting(classifier, kind)
+            if options.compile:
+                counting.classifier = torch.compile(counting.classifier)
             result = runner.run(
                 counting, images[chunk], labels[chunk], rng=rng, judge=judge, batch_size=options.batch_size
             )

@@ -250,6 +250,32 @@ def test_partly_loaded_weights_repeat_and_are_flagged(place: Path, tmp_path: Pat
     assert runs[0].results()["flags"].tolist()[0] == ["weights were loaded in part; the rest is random"]
 
 
+@pytest.mark.parametrize("name", ["vit", "elliptical-quest", "resnet18"])
+def test_weights_cast_beforehand_change_no_bit(name: str) -> None:
+    import timm
+
+    from robustkit.subject import low_precision
+
+    torch.manual_seed(0)
+    if name == "resnet18":
+        net = timm.create_model("resnet18", num_classes=7).eval()
+    else:
+        net = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=2, num_classes=7).eval()
+        if name != "vit":
+            robustkit.attention.set_attention(net, name)
+    before = {key: value.clone() for key, value in net.state_dict().items()}
+    images = torch.rand(3, 3, 32, 32, requires_grad=True)
+    outputs, gradients = [], []
+    for network in (net.requires_grad_(False), low_precision(net, torch.bfloat16)):
+        with torch.autocast("cpu", torch.bfloat16):
+            outputs.append(network(images).float())
+        gradients.append(torch.autograd.grad(outputs[-1].square().sum(), images)[0])
+    assert torch.equal(*outputs) and torch.equal(*gradients) and gradients[0].abs().max() > 0
+    assert not torch.equal(outputs[0], net(images))  # it is bfloat16
+    assert all(torch.equal(value, before[key]) for key, value in net.state_dict().items())
+    assert low_precision(net, torch.float32) is net
+
+
 def test_only_valid_classes_compete_and_any_valid_label_counts(place: Path) -> None:
     from robustkit.condition import CLEAN, parse_condition
     from robustkit.layouts import Sample
