@@ -139,7 +139,8 @@ class AutoAttack(Attack):
             if self.version != "rand" and classes <= self.targets:
                 tally.note_targets(classes, self.targets)
             tally.enter(attack.stage)
-            tally.tell(attack.stage, sum(front.standing), 0.0)
+            if any(front.standing):
+                tally.tell(attack.stage, sum(front.standing), 0.0)
             attack.drain(front)
         standing = torch.tensor(front.standing, device=clean.device)
         front.ends[standing] = clean[standing]
