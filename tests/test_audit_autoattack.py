@@ -19,6 +19,7 @@ from robustkit.metrics import dossier, stages
 from robustkit.protocol import load_card
 from robustkit.records import Run
 from robustkit.report import refresh
+from robustkit.subject import Subject
 
 SMALL = "autoattack(steps=5,targets=2,queries=20)"
 TEXT = "autoattack(eps=4/255,version=standard,steps=5,targets=2,queries=20)"
@@ -81,9 +82,22 @@ def test_same_bytes_for_fresh_runs_and_after_an_interruption(place: Path, finish
     assert everything(audit(place, again.path, attacks=SMALL, eps="4/255").path) == everything(finished.path)
 
 
-def test_batch_size_changes_no_flag(place: Path, finished: Run, tmp_path: Path) -> None:
+def test_batch_size_changes_no_flag(
+    place: Path, finished: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name = finished.manifest["checkpoints"][0]["name"]
+    sizes: list[tuple[str, int]] = []
+    evaluate = Subject.evaluate
+
+    def watched(self: Subject, pixels: Any, samples: Any, condition: Any, tell: Any) -> Any:
+        sizes.append((condition.name, len(samples)))
+        return evaluate(self, pixels, samples, condition, tell)
+
+    monkeypatch.setattr(Subject, "evaluate", watched)
     other = audit(place, tmp_path / "other", attacks=SMALL, eps="4/255", batch_size=3)
+    # AutoAttack fills its batches from the whole shard.
+    assert max(size for what, size in sizes if what == "clean") == 3
+    assert [size for what, size in sizes if what == "autoattack"] == [8, 8, 8, 6]
     correct = [run.table(name, TEXT)["correct"].to_pylist() for run in (finished, other)]
     assert correct[0] == correct[1]
 
@@ -203,7 +217,7 @@ def test_lack_of_evidence_is_a_flag_and_is_made_up_for(
 
 NOISY = FACTORY.replace(
     "def build",
-    "class Noise(nn.Module):\n    def forward(self, x):\n        return x + 0.03 * torch.randn_like(x)\n\n\ndef build",
+    "class Noise(nn.Module):\n    def forward(self, x):\n        return x + 0.2 * torch.randn_like(x)\n\n\ndef build",
 ).replace("nn.Conv2d(3, 4, 3, padding=1)", "Noise(), nn.Conv2d(3, 4, 3, padding=1)")
 
 
@@ -235,6 +249,8 @@ def test_a_random_model_is_flagged_and_what_the_average_says_stands(place: Path,
     assert {row["correct"] for row in rows} == {True, False}
     assert all((row["broken_by"] is None) == row["correct"] for row in rows)
     assert all(row["broken_at"] is None for row in rows if row["correct"])
+    if version == "rand":  # a single pass more overrules nothing
+        assert all(row["broken_at"] is not None for row in rows if not row["correct"])
 
 
 def test_attacks_that_stop_early_are_refused_where_several_labels_are_right(place: Path) -> None:
@@ -257,3 +273,14 @@ def test_members_alone_say_that_there_are_fewer_targets(place: Path, tmp_path: P
     )
     for condition in run.manifest["conditions"][1:]:
         assert run.notes(run.manifest["checkpoints"][0]["name"], condition) == ["3 classes: 2 targets instead of 9"]
+
+
+def test_a_shard_without_a_readable_image_does_no_harm(place: Path, tmp_path: Path) -> None:
+    shutil.copytree(place / "images", tmp_path / "images")
+    for image in sorted((tmp_path / "images" / "a").iterdir())[:8]:
+        image.write_bytes(b"not an image")
+    run = audit(place, tmp_path / "run", data_dir=tmp_path / "images", attacks=SMALL, eps="4/255")
+    name = run.manifest["checkpoints"][0]["name"]
+    assert stages(run, name, TEXT)[0].standing <= 22
+    assert run.results().query(f"condition == '{TEXT}' and metric == 'top1'")["n"].tolist() == [22]
+    assert len(run.manifest["bad_images"]) == 8
