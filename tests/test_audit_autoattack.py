@@ -253,6 +253,23 @@ def test_a_random_model_is_flagged_and_what_the_average_says_stands(place: Path,
         assert all(row["broken_at"] is not None for row in rows if not row["correct"])
 
 
+@pytest.mark.parametrize("random", [True, False])
+def test_what_the_attack_broke_is_broken_and_one_pass_cannot_overrule_an_average(random: bool) -> None:
+    from robustkit.subject import _stage
+
+    names = ("clean", "apgd-ce", "apgd-dlr") if random else ("clean", "apgd-ce", "apgd-t", "fab-t", "square")
+    none, passes = torch.zeros(4, dtype=torch.int64), torch.arange(4 * len(names)).reshape(-1, 4)
+    result = attacks.StagedResult(
+        torch.zeros(4, 1), none, none, none, none, stages=names, broken_by=torch.tensor([1, 2, -1, -1]),
+        stage_forwards=passes, stage_backwards=passes + 100, seconds=(0.5,) * len(names),
+    )  # fmt: skip
+    rows: dict[str, list[Any]] = {"correct": [True, False, True, False]}  # by one more pass
+    assert _stage(rows, result) == dict.fromkeys(names, 0.5)
+    assert rows["correct"] == [False, False, True, random]
+    assert rows["broken_by"] == ["apgd-ce", names[2], None, None if random else "clean"]
+    assert rows["forwards apgd-ce"] == [4, 5, 6, 7] and rows[f"backwards {names[-1]}"] == (passes[-1] + 100).tolist()
+
+
 def test_attacks_that_stop_early_are_refused_where_several_labels_are_right(place: Path) -> None:
     from dataclasses import replace
 
