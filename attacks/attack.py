@@ -137,10 +137,7 @@ class Attack(ABC):
         batch_size: int | None = None,
         tell: Tell | None = None,
     ) -> AttackResult:
-        check_images(images, self.threat)
-        top_label = -1 if labels is None else check_labels(labels, len(images))
-        if batch_size is not None and batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size}; expected 1 or more, or None for all at once")
+        top_label = check_arguments(images, labels, self.threat, batch_size)
         with frozen(model), frozen(judge or model):
             images = images.detach().clone()
             tally = self._tally(len(images), images.device, tell)
@@ -159,6 +156,14 @@ class Attack(ABC):
     @abstractmethod
     def _points(self, oracle: Oracle, clean: Tensor, labels: Tensor | None, rng: Rng, tally: Tally) -> Tensor:
         """The adversarial points for `clean` (B > 0, float32 or float64), which it must not change."""
+
+
+def check_arguments(images: Tensor, labels: Tensor | None, threat: ThreatModel, batch_size: int | None) -> int:
+    """The largest label (-1 for none); raises as `Attack` says for what an attack cannot be run with."""
+    check_images(images, threat)
+    if batch_size is not None and batch_size < 1:
+        raise ValueError(f"batch_size is {batch_size}; expected 1 or more, or None for all at once")
+    return -1 if labels is None else check_labels(labels, len(images))
 
 
 def check_images(images: Tensor, threat: ThreatModel) -> None:

@@ -85,19 +85,16 @@ class PeerAttack:
     ) -> AttackResult | StagedResult:
         """Raises what `attacks.Attack.run` does, and ValueError for images or models that the peer cannot take."""
         from attacks import TorchRng
-        from attacks.attack import check_images, check_labels
+        from attacks.attack import check_arguments
         from attacks.frozen import Oracle, frozen
 
-        check_images(images, self.threat)
+        top_label = check_arguments(images, labels, self.threat, batch_size)
         if images.ndim != 4:
             raise ValueError(f"images have shape {tuple(images.shape)}; {self.engine} expects (B, C, H, W)")
         squares = self.engine == "torchattacks" and any(stage.attack == "square" for stage in self.stages)
         if squares and images.shape[2] != images.shape[3]:
             shape = tuple(images.shape)
             raise ValueError(f"images have shape {shape}; torchattacks' Square needs H equal to W; use pyautoattack")
-        top_label = -1 if labels is None else check_labels(labels, len(images))
-        if batch_size is not None and batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size}; expected 1 or more, or None for all at once")
         with frozen(model), frozen(judge or model):
             work = _Work(self, Oracle(model, images.dtype, top_label, judge), images.detach(), batch_size, tell)
             if len(images) and self.threat.eps:
