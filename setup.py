@@ -29,6 +29,7 @@ setup(
         "numpy>=1.26",
         "pillow>=10.1",
         "scikit-image>=0.22",
+        "opencv-python-headless>=4.8",
         "pyarrow>=15.0",
         "pandas>=2.2",
         "click>=8.1",

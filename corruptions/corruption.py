@@ -1,0 +1,113 @@
+"""What all corruptions share: a draw of random numbers, and a function of images and draw that is not random."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from .constants import PRESETS, SEVERITIES
+from .rng import Rng, TorchRng
+
+SMALLEST = 16
+VARIANTS = ("hendrycks", "bethgelab")
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The random part of one corruption of B images: `numbers` by name, each (B, ...), as the class documents them."""
+
+    severity: int
+    numbers: dict[str, Tensor] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.numbers[name]
+
+
+@dataclass(frozen=True)
+class Corruption(ABC):
+    """One of the common corruptions of Hendrycks and Dietterich 2019. Calling it corrupts a batch.
+
+    preset: whose severities: `imagenet`, or `cifar` for images of 32x32.
+    variant: `hendrycks`, the code that made the benchmark, or `bethgelab`, the package imagecorruptions 1.1.2.
+
+    Raises:
+        ValueError: unknown preset or variant, or the pair has no definition.
+    """
+
+    preset: str = "imagenet"
+    variant: str = "hendrycks"
+
+    name: ClassVar[str]
+    category: ClassVar[str]  # noise, blur, weather or digital
+
+    def __post_init__(self) -> None:
+        for what, value, known in (("preset", self.preset, PRESETS), ("variant", self.variant, VARIANTS)):
+            if value not in known:
+                raise ValueError(f"{what} {value!r}: expected {' or '.join(known)}")
+        if (self.preset, self.variant) == ("cifar", "bethgelab"):
+            raise ValueError("variant 'bethgelab' has no constants for preset 'cifar'; use variant 'hendrycks'")
+
+    def constants(self, severity: int) -> Any:
+        """The entry of `constants.PRESETS` for this severity.
+
+        Raises:
+            ValueError: the severity is none of 1 to 5.
+        """
+        if isinstance(severity, bool) or severity not in SEVERITIES:
+            raise ValueError(f"severity {severity!r}: expected a whole number from 1 to 5")
+        return PRESETS[self.preset][self.name][severity - 1]
+
+    @abstractmethod
+    def draw(self, shape: Sequence[int], severity: int, rng: Rng) -> Draws:
+        """The random numbers for images of `shape` (3, H, W), as many images as `rng` has."""
+
+    @abstractmethod
+    def apply(self, images: Tensor, draws: Draws) -> Tensor:
+        """Corrupted images, (B, 3, H, W) uint8 like `images`, on their device: a function of the two arguments.
+
+        What becomes of one image does not depend on the others of the batch. Draws in float64 are computed with in
+        float64, so that the reference's own draws give the reference's own pixels.
+        """
+
+    def __call__(self, images: Tensor, severity: int, rng: Rng | None = None) -> Tensor:
+        """Corrupt (B, 3, H, W) images, uint8 or floating in [0, 1]; dtype and device are kept.
+
+        The benchmark is defined on 8-bit images: floating ones are rounded to 256 levels first, and come back on them.
+
+        Raises:
+            TypeError: not a tensor, or neither uint8 nor floating.
+            ValueError: wrong shape, values outside [0, 1], smaller than 16x16, or a severity other than 1 to 5.
+        """
+        self.constants(severity)
+        pixels = as_bytes(images)
+        if not len(pixels):
+            return images.clone()
+        rng = rng or TorchRng(len(images), images.device)
+        corrupted = self.apply(pixels, self.draw(images.shape[1:], severity, rng))
+        return corrupted if images.dtype == torch.uint8 else (corrupted.double() / 255).to(images.dtype)
+
+
+def as_bytes(images: Tensor) -> Tensor:
+    """(B, 3, H, W) images as uint8. See `Corruption.__call__` for what is refused."""
+    if not isinstance(images, Tensor):
+        raise TypeError(f"images are {type(images).__name__}; expected a torch tensor (B, 3, H, W)")
+    if images.dtype != torch.uint8 and not images.is_floating_point():
+        raise TypeError(f"images are {images.dtype}; expected uint8, or floating in [0, 1]")
+    if images.ndim != 4 or images.shape[1] != 3:
+        raise ValueError(f"images have the shape {tuple(images.shape)}; expected (B, 3, H, W), RGB")
+    if min(images.shape[2:]) < SMALLEST:
+        size = "x".join(map(str, images.shape[2:]))
+        raise ValueError(f"images are {size}; the corruptions are defined from {SMALLEST}x{SMALLEST} on")
+    if images.dtype == torch.uint8 or not len(images):
+        return images.to(torch.uint8)
+    low, high = images.aminmax()
+    if not (low >= 0 and high <= 1):  # also where there is a NaN
+        raise ValueError(
+            f"images lie in [{float(low):.4g}, {float(high):.4g}]; expected [0, 1], before any normalisation"
+        )
+    return images.double().mul(255).round().to(torch.uint8)

@@ -1,0 +1,70 @@
+"""Named sets of corruptions with their severities, and a person's list of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from .errors import ProtocolError, unknown
+
+CATEGORIES: dict[str, tuple[str, ...]] = {
+    "noise": ("gaussian_noise", "shot_noise", "impulse_noise"),
+    "blur": ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),
+    "weather": ("snow", "frost", "fog", "brightness"),
+    "digital": ("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
+    "extra": ("speckle_noise", "gaussian_blur", "spatter", "saturate"),
+}
+"""The benchmark's own: 15 test corruptions in four categories, and the four held out for validation."""
+
+CORRUPTIONS = tuple(name for names in CATEGORIES.values() for name in names)
+TEST = CORRUPTIONS[:15]
+_ALL, _MILD = (1, 2, 3, 4, 5), (1, 2, 3)
+_NOISE = ("gaussian_noise", "impulse_noise", "shot_noise", "speckle_noise")
+_SEGFORMER = (
+    *("motion_blur", "defocus_blur", "glass_blur", "gaussian_blur", *_NOISE),
+    *("brightness", "contrast", "saturate", "jpeg_compression", "snow", "spatter", "fog", "frost"),
+)
+SETS: dict[str, dict[str, tuple[int, ...]]] = {
+    "in-c": dict.fromkeys(TEST, _ALL),
+    "in-c-extra": dict.fromkeys(CATEGORIES["extra"], _ALL),
+    "segformer-16": {name: _MILD if name in _NOISE else _ALL for name in _SEGFORMER},
+    "fan-19": dict.fromkeys(CORRUPTIONS, _MILD),
+    **{category: dict.fromkeys(names, _ALL) for category, names in CATEGORIES.items() if category != "extra"},
+}
+"""in-c: Hendrycks and Dietterich 2019. segformer-16: Xie et al. 2021. fan-19: Zhou et al. 2022."""
+
+_ITEM = re.compile(r"\s*([A-Za-z][\w-]*)\s*(?:\(([^()]*)\))?\s*")
+
+
+def expand(text: str | Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """Corruptions and their severities, in the benchmark's order: `in-c`, `fog,snow(severity=3)`, `blur(severity=1+5)`.
+
+    Raises:
+        ProtocolError: an item is no set and no corruption, or a severity is none of 1 to 5.
+    """
+    parts = re.split(r",(?![^(]*\))", text) if isinstance(text, str) else text
+    found: dict[str, set[int]] = {}
+    for part in filter(None, map(str.strip, parts)):
+        form = _ITEM.fullmatch(part)
+        if not form:
+            raise ProtocolError(f"corruption {part!r}: expected a name, a set, or fog(severity=1+3)")
+        name, arguments = form[1].lower(), form[2]
+        if name == "corruption" and arguments:  # the text of a condition
+            name, _, arguments = (word.strip() for word in arguments.partition(","))
+        if name not in SETS and name not in CORRUPTIONS:
+            raise ProtocolError(unknown("corruption", name, (*SETS, *CORRUPTIONS)))
+        for member, severities in SETS.get(name, {name: _ALL}).items():
+            found.setdefault(member, set()).update(_severities(part, arguments) or severities)
+    return {name: tuple(sorted(found[name])) for name in CORRUPTIONS if name in found}
+
+
+def _severities(item: str, arguments: str | None) -> tuple[int, ...]:
+    if not arguments:
+        return ()
+    key, equals, value = (word.strip() for word in arguments.partition("="))
+    if key != "severity" or not equals:
+        raise ProtocolError(f"{item}: {arguments!r} is not severity=...; expected such as fog(severity=1+3)")
+    numbers = [word.strip() for word in value.split("+")]
+    if not all(number in ("1", "2", "3", "4", "5") for number in numbers):
+        raise ProtocolError(f"{item}: severity {value!r}; expected whole numbers from 1 to 5, such as 3 or 1+2+3")
+    return tuple(map(int, numbers))
