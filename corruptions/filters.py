@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
+
+
+@lru_cache(maxsize=64)
+def _gaussian(sigma: float, truncate: float) -> np.ndarray:
+    reach = int(truncate * sigma + 0.5)
+    kernel: np.ndarray = np.exp(-0.5 / (sigma * sigma) * np.arange(-reach, reach + 1) ** 2) if reach else np.ones(1)
+    kernel /= kernel.sum()
+    return kernel
+
+
+def _beyond(size: int, reach: int, mode: str) -> np.ndarray:
+    """Which of `size` positions stands at -reach, ..., size - 1 + reach."""
+    position = np.arange(-reach, size + reach)
+    if mode == "nearest":
+        return position.clip(0, size - 1)
+    position %= 2 * size
+    return np.minimum(position, 2 * size - 1 - position)
 
 
 @lru_cache(maxsize=64)
@@ -17,27 +37,156 @@ def gaussian_operator(
 
     mode: `nearest` repeats the border, `reflect` mirrors it (d c b a | a b c d | d c b a), however wide the kernel.
     """
-    if sigma == 0:
-        return torch.eye(size, dtype=dtype, device=device)
-    radius = int(truncate * sigma + 0.5)
-    reach = np.arange(-radius, radius + 1)
-    kernel = np.exp(-0.5 / (sigma * sigma) * reach**2)
-    kernel /= kernel.sum()
-    source = np.arange(size)[:, None] + reach
-    if mode == "nearest":
-        source = source.clip(0, size - 1)
-    else:
-        source = source % (2 * size)
-        source = np.minimum(source, 2 * size - 1 - source)
+    kernel = _gaussian(sigma, truncate)
+    reach = len(kernel) // 2
+    source = np.lib.stride_tricks.sliding_window_view(_beyond(size, reach, mode), 2 * reach + 1)
     matrix = np.zeros((size, size))
     np.add.at(matrix, (np.arange(size)[:, None], source), np.broadcast_to(kernel, source.shape))
     return torch.from_numpy(matrix).to(device, dtype)
 
 
 def smooth(planes: Tensor, sigma: tuple[float, float] | float, mode: str = "nearest", truncate: float = 4.0) -> Tensor:
-    """Gaussian filter with one sigma, or those of rows and columns; equals scipy's to rounding, at any sigma."""
-    down, across = (sigma, sigma) if isinstance(sigma, (int, float)) else sigma
+    """Gaussian filter with one sigma, or those of rows and columns; equals scipy's to rounding, at any sigma.
+
+    Short kernels are summed in scipy's order, which gives its very bits in float64; long ones are matrix products.
+    """
+    for dim, width in zip((-2, -1), (sigma, sigma) if isinstance(sigma, (int, float)) else sigma, strict=True):
+        if not width:
+            continue
+        kernel, size = _gaussian(float(width), float(truncate)), planes.shape[dim]
+        if _is_short(kernel, size):
+            planes = _correlate(planes, kernel, mode, dim)
+            continue
+        matrix = gaussian_operator(size, float(width), mode, float(truncate), planes.dtype, planes.device)
+        planes = torch.stack([matrix @ image if dim == -2 else image @ matrix.T for image in planes])
+    return planes
+
+
+def _is_short(kernel: np.ndarray, size: int) -> bool:
+    return len(kernel) // 2 <= max(6, size // 32)
+
+
+def _correlate(planes: Tensor, kernel: np.ndarray, mode: str, dim: int) -> Tensor:
+    reach, size = len(kernel) // 2, planes.shape[dim]
+    source, weights = torch.from_numpy(_beyond(size, reach, mode)).to(planes.device), kernel.tolist()
+
+    def filtered(part: Tensor) -> Tensor:
+        padded = part.index_select(dim, source)
+        total: Tensor = padded.narrow(dim, reach, size) * weights[reach]
+        pair = torch.empty_like(total)
+        for i in range(reach):  # from the outside in
+            torch.add(padded.narrow(dim, i, size), padded.narrow(dim, 2 * reach - i, size), out=pair)
+            total += pair.mul_(weights[i])
+        return total
+
+    return by_parts(filtered, planes.flatten(0, 1)).view_as(planes)
+
+
+def by_parts(function: Callable[..., Tensor], *batch: Tensor, pixels: int = 1 << 16) -> Tensor:
+    """function(*batch) in parts of the batch whose intermediate results stay in a CPU's cache; on a GPU, at once."""
+    images = batch[0]
+    together = len(images) if images.is_cuda else pixels // (images.shape[-2] * images.shape[-1])
+    parts = zip(*(torch.split(tensor, max(1, together)) for tensor in batch), strict=True)
+    return torch.cat([function(*part) for part in parts])
+
+
+def unit(images: Tensor, dtype: torch.dtype) -> Tensor:
+    """8-bit images on [0, 1]. The divisor is a tensor, since CUDA turns a number into a product, rounded otherwise."""
+    return images.to(dtype) / torch.tensor(255, dtype=dtype, device=images.device)
+
+
+def to_bytes(images: Tensor) -> Tensor:
+    """Images clipped to [0, 1] as uint8: truncated, as numpy does where the benchmark stores its floats."""
+    return images.clamp(0, 1).mul_(255).to(torch.uint8)
+
+
+def gaussian_blur(images: Tensor, sigma: float) -> Tensor:
+    """8-bit images smoothed and truncated.
+
+    In a flat area the sum may fall short of a level by its last bit, and truncation then by a whole level. A matrix
+    product adds up in another order than scipy, so that such areas are told what scipy makes of them.
+    """
+    smoothed = smooth(unit(images, torch.float64), sigma)
+    if all(_is_short(_gaussian(float(sigma), 4.0), size) for size in images.shape[-2:]):
+        return to_bytes(smoothed)
+    high = smoothed.mul_(255).add_(1e-9).to(torch.uint8)
+    low = smoothed.sub_(2e-9).to(torch.uint8)
+    if torch.equal(low, high):
+        return high
+    return torch.where(_short(sigma, images.device)[high.int()], low, high)
+
+
+@lru_cache(maxsize=64)
+def _short(sigma: float, device: torch.device) -> Tensor:
+    """(256,) bool: whether scipy's Gaussian filter, truncated, takes a level off a flat area of this level."""
+    kernel, value = _gaussian(float(sigma), 4.0), np.arange(256) / 255
+    for _ in range(2):
+        total = value * kernel[len(kernel) // 2]
+        for weight in kernel[: len(kernel) // 2]:
+            total += (value + value) * weight
+        value = total
+    return torch.from_numpy(np.floor(value * 255) < np.arange(256)).to(device)
+
+
+def zoom_in(planes: Tensor, factor: float) -> Tensor:
+    """The middle of (B, C, H, W) float64 planes, enlarged to at least their size: scipy.ndimage.zoom of order 1.
+
+    Where rounding takes scipy's last coordinate past the last pixel it leaves that line 0; here it is the pixel.
+    """
     height, width = planes.shape[-2:]
-    rows = gaussian_operator(height, float(down), mode, truncate, planes.dtype, planes.device)
-    columns = gaussian_operator(width, float(across), mode, truncate, planes.dtype, planes.device)
-    return torch.stack([rows @ image @ columns.T for image in planes])
+    crop = [math.ceil(size / factor) for size in (height, width)]
+    top, left = (height - crop[0]) // 2, (width - crop[1]) // 2
+    wanted = [round(size * factor) for size in crop]
+    middle = planes[..., top : top + crop[0], left : left + crop[1]]
+    return functional.interpolate(middle, size=wanted, mode="bilinear", align_corners=True)
+
+
+def trimmed(planes: Tensor, size: Sequence[int]) -> Tensor:
+    """Planes without the rows and columns that `zoom_in` made in excess, as many at the start as at the end."""
+    top, left = ((now - wanted) // 2 for now, wanted in zip(planes.shape[-2:], size, strict=True))
+    return planes[..., top : top + size[0], left : left + size[1]]
+
+
+Q16_HALF = 1 / 514
+"""Added before truncation: ImageMagick rounds to 16 bits (65535 = 255 * 257), and then truncates to 8."""
+
+
+def motion_path(radius: int, sigma: float, degrees: float) -> list[tuple[float, int, int]]:
+    """Weight, row and column of each pixel that a motion blur mixes in: half a Gaussian from the pixel onwards."""
+    width = 2 * radius + 1
+    weights = np.array([math.exp(-(i**2) / (2 * sigma**2)) / (math.sqrt(2 * math.pi) * sigma) for i in range(width)])
+    down, across = width * math.sin(math.radians(degrees)), width * math.cos(math.radians(degrees))
+    length = math.hypot(down, across)
+    return [
+        (weight, math.ceil(i * down / length - 0.5), math.ceil(i * across / length - 0.5))
+        for i, weight in enumerate((weights / weights.sum()).tolist())
+    ]
+
+
+def motion_blur(image: Tensor, path: list[tuple[float, int, int]], fused: bool = True) -> Tensor:
+    """(C, H, W) float64 mixed along `path`; beyond the border stands the border's pixel.
+
+    fused: whether a product may be rounded together with the sum. That is faster, and shows only in a flat area whose
+        result is truncated.
+    """
+    height, width = image.shape[-2:]
+    rows, columns = [row for _, row, _ in path], [column for _, _, column in path]
+    top, left = max(0, -min(rows)), max(0, -min(columns))
+    reach = (left, max(0, *columns, 0), top, max(0, *rows, 0))
+    padded = functional.pad(image[None], reach, mode="replicate")[0]
+
+    def mixed(part: Tensor) -> Tensor:
+        total = part.new_zeros(len(part), height, width)
+        for weight, row, column in path:
+            term = part[:, top + row : top + row + height, left + column : left + column + width]
+            total.add_(term, alpha=weight) if fused else total.add_(term * weight)
+        return total
+
+    return by_parts(mixed, padded)
+
+
+def inside(path: list[tuple[float, int, int]], shape: Sequence[int]) -> list[tuple[float, int, int]]:
+    """The path up to where it would be as long as the image; the weights stay, so that the rest goes dark."""
+    height, width = shape[-2:]
+    too_far = (i for i, (_, row, column) in enumerate(path) if abs(row) >= height or abs(column) >= width)
+    return path[: next(too_far, len(path))]

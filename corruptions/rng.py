@@ -1,4 +1,4 @@
-"""Where corruptions take their random numbers from: an argument, so that a caller can make them a function of the image.
+"""Where corruptions take their random numbers from: an argument, so that they can be a function of the image.
 
 `robustkit.randomness.SampleRng` satisfies `Rng`; without one, `TorchRng` uses torch's global generator.
 """

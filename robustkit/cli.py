@@ -14,7 +14,9 @@ from .errors import DataError, ProtocolError, RobustkitError, unknown
 from .options import (
     AT_LEAST_1,
     DATA_KEYS,
+    attack_options,
     common,
+    corruption_options,
     data_options,
     group,
     model_arguments,
@@ -42,9 +44,9 @@ def cli() -> None:
 @cli.command(context_settings=CONTEXT)
 @click.argument("checkpoints", nargs=-1, required=True, metavar="CHECKPOINT...")
 @option("--data-dir", required=True, help="Folder, zip, or embedded:shapes.")
-@group([model_options, data_options, run_options, common])
+@group([model_options, data_options, attack_options, corruption_options, run_options, common])
 def audit(checkpoints: tuple[str, ...], data_dir: str, **options: Any) -> None:
-    """Evaluate checkpoints clean and under attack; write records, summary and report.
+    """Evaluate checkpoints clean, under attack and corrupted; write records, summary and report.
 
     CHECKPOINT is a file, zoo:NAME, timm:NAME, hf-hub:ORG/NAME or local-dir:PATH. The same command goes on where an
     interrupted one stopped.
@@ -52,6 +54,8 @@ def audit(checkpoints: tuple[str, ...], data_dir: str, **options: Any) -> None:
     \b
     robustkit audit vit.safetensors --arch vit_tiny_patch16_224 --data-dir imagenet/val --limit 1000 --out runs/vit
     robustkit audit zoo:shapes-vit-quest --data-dir embedded:shapes --attacks "pgd(steps=50,restarts=3)" --eps 2/255
+    robustkit audit vit.safetensors --data-dir imagenet/val --attacks none --corruptions in-c
+    robustkit audit vit.safetensors --data-dir imagenet/val --corrupted-dir imagenet-c --corruptions in-c
     """
     _audit(checkpoints, data_dir, options)
 
@@ -59,7 +63,7 @@ def audit(checkpoints: tuple[str, ...], data_dir: str, **options: Any) -> None:
 @cli.command(context_settings=CONTEXT)
 @click.argument("checkpoints", nargs=-1, required=True, metavar="CHECKPOINT...")
 @option("--data-dir", required=True, help="Folder, zip, or embedded:shapes.")
-@group([model_options, data_options, run_options, common])
+@group([model_options, data_options, attack_options, run_options, common])
 def attack(checkpoints: tuple[str, ...], data_dir: str, **options: Any) -> None:
     """Evaluate clean and under attacks: the attack part of an audit, same options.
 
@@ -115,6 +119,43 @@ def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
 
 
 @cli.command(context_settings=CONTEXT)
+@click.argument("images", nargs=-1, metavar="[IMAGE]...")
+@option("--write", type=click.Path(path_type=Path), help="Write a tree of corrupted images into this folder.")
+@option("--drift", "drift_from", type=click.Path(path_type=Path), help="Compare this tree with corrupting here.")
+@option("--data-dir", help="Clean images of --write and --drift: folder, zip, or embedded:shapes.")
+@option("--out", type=click.Path(path_type=Path), help="Contact sheet, or the folder of several.")
+@option("--corruptions", help="Sets or names; all 19, for --write in-c, for --drift the tree's, if left out.")
+@option("--preset", default="auto", help="Constants: imagenet, cifar (32x32 images), or auto.")
+@option("--variant", default="hendrycks", help="Code: hendrycks (the benchmark's) or bethgelab.")
+@option("--frost-dir", help="Folder of frost's photographs; those of an installed imagecorruptions.")
+@option("--format", "image_format", type=click.Choice(["jpeg", "png"]), default="jpeg", help="Files of --write.")
+@option("--json", "json_file", type=click.Path(path_type=Path), help="File for the figures of --drift.")
+@option("--img-size", type=int, help="Side after the crop; 224, or 32 where the images are 32x32, if left out.")
+@option("--crop-pct", type=float, help="Size over resized size; 0.875, or 1 where the images are 32x32.")
+@option("--interpolation", default="bilinear", help="Resize: bilinear (the benchmark's), bicubic, nearest, lanczos.")
+@option("--batch-size", type=AT_LEAST_1, default=16, help="Images in a batch.")
+@option("--workers", type=AT_LEAST_1, default=2, help="Threads that decode and encode images.")
+@option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
+@option("--seed", type=int, default=0, help="Seed of every random draw.")
+@group([data_options, common])
+def corrupt(images: tuple[str, ...], **options: Any) -> None:
+    """Show a picture under the common corruptions, write a corrupted tree, or compare one.
+
+    With IMAGE: a contact sheet of each, every corruption at severities 1 to 5, as <stem>-corruptions.png. With --write:
+    the data set as the benchmark was made; the same command goes on where an interrupted one stopped. With --drift: how
+    far a released tree is from corrupting the same images here.
+
+    \b
+    robustkit corrupt cat.jpg
+    robustkit corrupt --write imagenet-c --data-dir imagenet/val --corruptions in-c,in-c-extra --limit 1000
+    robustkit corrupt --drift imagenet-c --data-dir imagenet/val --limit 100 --json drift.json
+    """
+    from .corrupt_command import corrupt
+
+    corrupt(images, **options, console=_console(), side=_console(stderr=True))
+
+
+@cli.command(context_settings=CONTEXT)
 @click.argument("run", type=click.Path(path_type=Path))
 @common
 def report(run: Path) -> None:
@@ -134,7 +175,7 @@ def report(run: Path) -> None:
 @click.argument("kind", metavar="KIND")
 @common
 def list_(kind: str) -> None:
-    """List what there is: models, attacks, attentions, protocols or datasets.
+    """List what there is: models, attacks, corruptions, attentions, protocols or datasets.
 
     \b
     robustkit list protocols
@@ -199,10 +240,14 @@ def _run_and_show(*arguments: Any, **options: Any) -> Any:
 
 
 def _show(run: Any, results: Any) -> None:
+    from .corruption_report import corruption_tables, terminal_corruptions
     from .report import flag_lines, terminal_stages, terminal_table
 
     console = _console()
-    console.print(terminal_table(run, results))
+    if (table := terminal_table(run, results)).row_count:
+        console.print(table)
+    for table in terminal_corruptions(corruption_tables(results)):
+        console.print(table)
     if (by_stage := terminal_stages(run)) is not None:
         console.print(by_stage)
     for line in flag_lines(run, results):

@@ -3,6 +3,7 @@
 `clean`, `fgsm(eps=1/255)`, `pgd(eps=1/255,steps=20)`, `autoattack(eps=1/255,version=standard)`. The text always names
 eps (and the norm unless linf) and the attack's budget, and otherwise only what differs from the protocol card, so it
 means the same thing wherever the card's tag stands beside it. `engine=` names another library that ran the attack.
+`corruption(fog,severity=3)` is read and written by `robustkit.corrupting`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, cast
 
 import attacks
 
+from .corrupting import Corrupted
 from .engines import ENGINES, peer
 from .errors import ProtocolError, unknown
 from .peers import PeerAttack
@@ -37,11 +39,30 @@ _FORM = re.compile(r"\s*([A-Za-z][\w-]*)\s*(?:\((.*)\))?\s*", re.DOTALL)
 
 @dataclass(frozen=True)
 class Condition:
-    """One way to treat the images. `parameters` are all of an attack's, card and options resolved; `text` names it."""
+    """One way to treat the images. `parameters` are all of an attack's, card and options resolved; `text` names it.
+
+    corrupted: which corruption, where it is one.
+    """
 
     name: str
     text: str
     parameters: tuple[tuple[str, Value], ...] = ()
+    corrupted: Corrupted | None = None
+
+    @classmethod
+    def of(cls, corrupted: Corrupted) -> Condition:
+        """The condition of a corruption."""
+        return cls("corruption", corrupted.text, (), corrupted)
+
+    @property
+    def released(self) -> bool:
+        """Whether the images come, corrupted already, from files of their own."""
+        return self.corrupted is not None and self.corrupted.released
+
+    @property
+    def group(self) -> str:
+        """What a progress bar counts together: the severities of a corruption."""
+        return self.text if self.corrupted is None else self.corrupted.mean.text
 
     @property
     def eps(self) -> float | None:
@@ -65,7 +86,7 @@ class Condition:
 
     @property
     def claim(self) -> dict[str, Any]:
-        """What the records of an attack are held to, as run.json keeps it; empty for `clean`."""
+        """What the records of an attack are held to, as run.json keeps it; empty for all else."""
         if self.eps is None:
             return {}
         return {"norm": self.norm, "eps": self.eps, "early_stop": self.early_stop}
@@ -75,8 +96,8 @@ class Condition:
         return str(card.attacks.get(self.name, {}).get("labels", card.labels))
 
     def attack(self, card: Card) -> attacks.Attack | PeerAttack | None:
-        """The attack with these parameters under the card's bounds; None for `clean`."""
-        if self.name == "clean":
+        """The attack with these parameters under the card's bounds; None for `clean` and corruptions."""
+        if self.name in ("clean", "corruption"):
             return None
         fields = dict(self.parameters)
         eps = float(fields.pop("eps"))

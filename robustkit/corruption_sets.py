@@ -33,14 +33,14 @@ SETS: dict[str, dict[str, tuple[int, ...]]] = {
 }
 """in-c: Hendrycks and Dietterich 2019. segformer-16: Xie et al. 2021. fan-19: Zhou et al. 2022."""
 
-_ITEM = re.compile(r"\s*([A-Za-z][\w-]*)\s*(?:\(([^()]*)\))?\s*")
+_ITEM = re.compile(r"\s*(-?)\s*([A-Za-z][\w-]*)\s*(?:\(([^()]*)\))?\s*")
 
 
 def expand(text: str | Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """Corruptions and their severities, in the benchmark's order: `in-c`, `fog,snow(severity=3)`, `blur(severity=1+5)`.
+    """Corruptions and their severities, in the benchmark's order: `in-c`, `fog,snow(severity=3)`, `in-c,-frost`.
 
     Raises:
-        ProtocolError: an item is no set and no corruption, or a severity is none of 1 to 5.
+        ProtocolError: an item is no set and no corruption, a severity is none of 1 to 5, or nothing is left.
     """
     parts = re.split(r",(?![^(]*\))", text) if isinstance(text, str) else text
     found: dict[str, set[int]] = {}
@@ -48,14 +48,18 @@ def expand(text: str | Iterable[str]) -> dict[str, tuple[int, ...]]:
         form = _ITEM.fullmatch(part)
         if not form:
             raise ProtocolError(f"corruption {part!r}: expected a name, a set, or fog(severity=1+3)")
-        name, arguments = form[1].lower(), form[2]
+        without, name, arguments = bool(form[1]), form[2].lower(), form[3]
         if name == "corruption" and arguments:  # the text of a condition
             name, _, arguments = (word.strip() for word in arguments.partition(","))
         if name not in SETS and name not in CORRUPTIONS:
             raise ProtocolError(unknown("corruption", name, (*SETS, *CORRUPTIONS)))
         for member, severities in SETS.get(name, {name: _ALL}).items():
-            found.setdefault(member, set()).update(_severities(part, arguments) or severities)
-    return {name: tuple(sorted(found[name])) for name in CORRUPTIONS if name in found}
+            mentioned = set(_severities(part, arguments) or severities)
+            known = found.get(member, set())
+            found[member] = known - mentioned if without else known | mentioned
+    if not any(found.values()):
+        raise ProtocolError(f"corruptions {text!r}: none is left; expected a name or a set, such as in-c")
+    return {name: tuple(sorted(found[name])) for name in CORRUPTIONS if found.get(name)}
 
 
 def _severities(item: str, arguments: str | None) -> tuple[int, ...]:

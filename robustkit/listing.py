@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-LISTINGS = ("models", "attacks", "attentions", "protocols", "datasets")
+LISTINGS = ("models", "attacks", "corruptions", "attentions", "protocols", "datasets")
 
 
 def listing(kind: str) -> list[tuple[str, str]]:
@@ -12,6 +12,7 @@ def listing(kind: str) -> list[tuple[str, str]]:
     known: dict[str, Callable[[], list[tuple[str, str]]]] = {
         "models": _models,
         "attacks": _attacks,
+        "corruptions": _corruptions,
         "attentions": _attentions,
         "protocols": _protocols,
         "datasets": _datasets,
@@ -46,6 +47,28 @@ def _attacks() -> list[tuple[str, str]]:
         parameters = ", ".join(f"{key}={value}" for key, value in condition.parameters)
         rows.append((condition.text, f"{(kind.__doc__ or '').splitlines()[0]} Parameters: {parameters}"))
     return rows
+
+
+def _corruptions() -> list[tuple[str, str]]:
+    from corruptions import CORRUPTIONS
+
+    from .corruption_sets import SETS
+
+    sets = [
+        (name, f"set of {len(members)}: {', '.join(members)}; severities {_range(members.values())}")
+        for name, members in SETS.items()
+    ]
+    return [*sets, *((name, f"{kind.category}: {_sentence(kind.__doc__ or '')}") for name, kind in CORRUPTIONS.items())]
+
+
+def _sentence(text: str) -> str:
+    """The first sentence, on one line."""
+    return " ".join(text.split()).partition(". ")[0].rstrip(".")
+
+
+def _range(severities: Iterable[tuple[int, ...]]) -> str:
+    longest = sorted({f"{s[0]} to {s[-1]}" for s in severities})
+    return " (noise) and ".join(longest)
 
 
 def _attentions() -> list[tuple[str, str]]:

@@ -8,11 +8,12 @@ import platform
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import cv2
 import torch
 
 from .condition import Condition
@@ -25,6 +26,21 @@ from .records import Run
 from .subject import Settings
 
 _DECIDES = ("sha256", "arch", "code_sha256", "num_classes", "attention", "preprocessing", "weights")
+
+
+@dataclass(frozen=True)
+class CorruptedInputs:
+    """What corruptions take beside the data set.
+
+    root, image_size: of a tree of released files, (height, width). digests: SHA-256 of what each condition reads:
+    released files, frost's photographs. left_out: lines that name what was asked and cannot be had.
+    """
+
+    asked: bool = False
+    root: str | None = None
+    image_size: tuple[int, ...] = ()
+    digests: dict[str, str] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
 
 
 def describe(identity: ModelIdentity, preprocessing: Preprocessing) -> dict[str, Any]:
@@ -44,10 +60,12 @@ def prepare(
     settings: Settings,
     shard_size: int | None,
     arguments: Mapping[str, Any],
+    corrupted: CorruptedInputs,
 ) -> list[str]:
     """Write run.json, or extend the one that an earlier command left; returns lines for the user.
 
     arguments: what the user asked for, as `audit` takes it, so that the same samples can be found again.
+    corrupted: what the corruptions take beside the data set.
 
     Raises:
         RunError: the folder holds records that this command would not have made.
@@ -64,7 +82,7 @@ def prepare(
     if not old and next((run.path / "records").rglob("*.parquet"), None):
         raise RunError(f"{run.path} holds records but no run.json that says of what; use another --out")
     if old:
-        _check_same(old, deciding, checkpoints, run.path)
+        _check_same(old, deciding, checkpoints, corrupted.digests, run.path)
         if old["batch_size"] != settings.batch_size:
             lines.append(
                 f"batch size was {old['batch_size']} before and is {settings.batch_size} now: "
@@ -92,11 +110,11 @@ def prepare(
                 "classes": len(dataset.class_names),
                 "digest": deciding["data digest"],
             },
+            "corrupted": _corrupted(old.get("corrupted", {}), corrupted),
             "shard_size": old.get("shard_size") or shard_size or max(128, settings.batch_size),
             "batch_size": settings.batch_size,
             "device": _device_name(settings.device),
-            "versions": {name: metadata.version(name) for name in ("torch", "timm", "numpy", "pillow", "pyarrow")}
-            | {"python": platform.python_version()},
+            "versions": _versions(),
             "deciding": deciding,
             "bad_images": old.get("bad_images", []),
         }
@@ -105,21 +123,43 @@ def prepare(
 
 
 def _check_same(
-    old: Mapping[str, Any], deciding: Mapping[str, Any], checkpoints: Sequence[Mapping[str, Any]], where: Path
+    old: Mapping[str, Any],
+    deciding: Mapping[str, Any],
+    checkpoints: Sequence[Mapping[str, Any]],
+    digests: Mapping[str, str],
+    where: Path,
 ) -> None:
     pairs = [(name, old["deciding"].get(name), value) for name, value in deciding.items()]
     known = {checkpoint["name"]: checkpoint for checkpoint in old["checkpoints"]}
     for new in checkpoints:
         before = known.get(new["name"], new)
         pairs += [(f"{key} of {new['name']}", before.get(key), new.get(key)) for key in _DECIDES]
+    taken = old.get("corrupted", {}).get("digests", {})
+    pairs += [(f"what {condition} takes", taken.get(condition, new), new) for condition, new in digests.items()]
     differing = [f"{name} is {there} there and {here} here" for name, there, here in pairs if there != here]
     if differing:
         raise RunError(f"{where} holds another run: {'; '.join(differing)}; use another --out, or delete that folder")
 
 
+def _corrupted(old: Mapping[str, Any], new: CorruptedInputs) -> dict[str, Any]:
+    return {
+        "root": new.root or old.get("root"),
+        "image_size": list(new.image_size) or old.get("image_size", []),
+        "digests": old.get("digests", {}) | new.digests,
+        "left_out": new.left_out if new.asked else old.get("left_out", []),
+    }
+
+
 def _protocol(card: Card) -> dict[str, Any]:
     kept = ("tag", "name", "version", "digest", "space", "labels", "summary", "source")
     return {name: getattr(card, name) for name in kept} | {"caveats": list(card.caveats)}
+
+
+def _versions() -> dict[str, str]:
+    names = ("torch", "timm", "numpy", "pillow", "pyarrow")
+    # Several distributions provide OpenCV.
+    own = {"opencv": cv2.__version__, "python": platform.python_version()}
+    return {name: metadata.version(name) for name in names} | own
 
 
 def _device_name(device: torch.device) -> str:

@@ -4,62 +4,30 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from .corrupting import parse_corrupted
+from .corruption_metrics import Outcome, corruption_rows, doubts, why_no_mce
+from .intervals import Floats, bootstrap, calibration_error, calibration_gaps, wilson
 from .masking import Finding, findings
 from .records import SUMMARY_COLUMNS, Run, write_whole
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Floats = NDArray[np.float64]
 EXCEEDS = 1e-6
 """How far a perturbation may lie outside its eps before the result is flagged: float32 rounding, in pixel units."""
-_Z = 1.959963984540054
-_BINS = 15
-
-
-def wilson(successes: int, n: int) -> tuple[float, float]:
-    """Wilson's 95 % score interval of a proportion (Wilson 1927); (0, 1) where n is 0."""
-    if n == 0:
-        return 0.0, 1.0
-    share = successes / n
-    centre = share + _Z**2 / (2 * n)
-    spread = _Z * math.sqrt(share * (1 - share) / n + _Z**2 / (4 * n**2))
-    scale = 1 + _Z**2 / n
-    low = 0.0 if successes == 0 else (centre - spread) / scale
-    return low, 1.0 if successes == n else (centre + spread) / scale
-
-
-def calibration_error(confidence: Floats, correct: Floats) -> float:
-    """Expected calibration error over 15 bins of equal width (Guo et al. 2017), a fraction."""
-    if not len(confidence):
-        return math.nan
-    bins = np.clip(np.ceil(confidence * _BINS).astype(int) - 1, 0, _BINS - 1)
-    gap = np.bincount(bins, confidence - correct, _BINS)
-    return float(np.abs(gap).sum() / len(confidence))
-
-
-def bootstrap(*statistics: Any, n: int) -> list[tuple[float, float]]:
-    """Percentile 95 % intervals of functions of a resampled index, from one fixed stream, so that they repeat."""
-    generator = np.random.Generator(np.random.PCG64(0))
-    resamples = int(min(1000, max(200, 5_000_000 // max(n, 1))))
-    draws = np.empty((resamples, len(statistics)))
-    for row in draws:
-        index = generator.integers(0, n, n)
-        row[:] = [statistic(index) for statistic in statistics]
-    low, high = np.percentile(draws, [2.5, 97.5], axis=0)
-    return [(float(a), float(b)) for a, b in zip(low, high, strict=True)]
 
 
 def summarise(run: Run) -> list[dict[str, Any]]:
     """The rows of summary.json, in the order of the run's checkpoints and conditions."""
     manifest = run.manifest
-    rows = []
+    rows: list[dict[str, Any]] = []
+    outcomes: dict[str, dict[str, Outcome]] = {}
     for checkpoint, condition in run.units():
         common = {"checkpoint": checkpoint, "condition": condition, "protocol": manifest["protocol"]["tag"]}
         table = run.table(checkpoint, condition)
@@ -67,10 +35,27 @@ def summarise(run: Run) -> list[dict[str, Any]]:
         flags += run.notes(checkpoint, condition)
         flags += [finding.flag for finding in dossier(run, checkpoint, condition) if finding.flag]
         early = bool(manifest.get("claims", {}).get(condition, {}).get("early_stop"))
-        for metric, value, n, low, high in _classification(table, early):
+        found = _classification(table, early)
+        for metric, value, n, low, high in found:
             row = common | {"metric": metric, "value": value, "n": n, "ci_low": low, "ci_high": high, "flags": flags}
             rows.append({name: row[name] for name in SUMMARY_COLUMNS})
+        if found and (condition == "clean" or parse_corrupted(condition)):
+            figures = {metric: value for metric, value, *_ in found}
+            outcomes.setdefault(checkpoint, {})[condition] = Outcome.of(table, figures, manifest["data"]["n"])
+    for checkpoint, own in outcomes.items():
+        rows += _corruption_means(manifest, checkpoint, own)
     return rows
+
+
+def _corruption_means(
+    manifest: dict[str, Any], checkpoint: str, outcomes: dict[str, Outcome]
+) -> Iterator[dict[str, Any]]:
+    described = next(known for known in manifest["checkpoints"] if known["name"] == checkpoint)
+    size = described["preprocessing"]["input_size"]
+    for condition, metric, value, n, low, high, flags in corruption_rows(outcomes, why_no_mce(manifest)):
+        flags = [*flags, *doubts(condition, size, manifest.get("corrupted", {}).get("image_size", []))]
+        figures = (checkpoint, condition, metric, value, n, low, high, manifest["protocol"]["tag"], flags)
+        yield dict(zip(SUMMARY_COLUMNS, figures, strict=True))
 
 
 def write_summary(run: Run) -> list[dict[str, Any]]:
@@ -133,11 +118,15 @@ def _losses(read: pa.Table, correct: Floats) -> list[tuple[str, float, int, floa
     finite = np.isfinite(confidence)
     sure, right = confidence[finite], correct[finite]
 
-    def resampled_error(index: NDArray[np.int64]) -> float:
-        keep = index[finite[index]]
-        return calibration_error(confidence[keep], correct[keep])
+    gaps = calibration_gaps(sure, right)
 
-    nll_interval, ece_interval = bootstrap(lambda index: nll[index].mean(), resampled_error, n=n)
+    def resampled(counts: Floats) -> Floats:
+        drawn = counts[:, finite]
+        with np.errstate(invalid="ignore"):  # a resample without any finite sample has no calibration error
+            error = np.abs(drawn @ gaps).sum(axis=1) / drawn.sum(axis=1)
+        return np.stack([counts @ nll / n, error], axis=1)
+
+    nll_interval, ece_interval = bootstrap(resampled, n)
     return [
         ("nll", float(nll.mean()), n, *nll_interval),
         ("ece", calibration_error(sure, right), n, *ece_interval),

@@ -92,13 +92,26 @@ data_options = group(
         option("--ids", type=click.Path(path_type=Path), help="File with the exact sample ids, one a line."),
     ]
 )
-run_options = group(
+attack_options = group(
     [
-        option("--attacks", default="fgsm,pgd", help="Names or conditions: fgsm,pgd(steps=30,restarts=3),spsa."),
-        option("--protocol", default="standard", help="Protocol card: a name or a TOML file."),
+        option("--attacks", help="Names or conditions: pgd(steps=30),spsa; none; fgsm,pgd if left out."),
         option("--eps", help="Radius, such as 1/255; several with commas; the card's if left out."),
         option("--norm", type=click.Choice(["linf", "l2"]), help="Norm; the card's if left out."),
         option("--engine", help="Run the attacks by pyautoattack or torchattacks instead, for cross-checking."),
+    ]
+)
+corruption_options = group(
+    [
+        option("--corruptions", help="Sets or names: in-c, fog,snow(severity=1+3) (robustkit list corruptions)."),
+        option("--corrupted-dir", help="Tree of released corrupted images, <corruption>/<1-5>/..., to read instead."),
+        option("--preset", default="auto", help="Constants: imagenet, cifar (32x32 images), or auto."),
+        option("--variant", default="hendrycks", help="Code: hendrycks (the benchmark's) or bethgelab."),
+        option("--frost-dir", help="Folder of frost's photographs; those of an installed imagecorruptions."),
+    ]
+)
+run_options = group(
+    [
+        option("--protocol", default="standard", help="Protocol card: a name or a TOML file."),
         option("--out", type=click.Path(path_type=Path), help="Run folder; runs/<checkpoint> if left out."),
         option("--batch-size", type=AT_LEAST_1, help="Samples in a batch; 16 on a CPU and 128 on CUDA, if left out."),
         option("--shard-size", type=AT_LEAST_1, help="Samples in a unit of work; 128, or the batch size if larger."),

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 
 from .condition import Condition, parse_conditions
+from .corrupted_tree import CorruptedTree, is_tree
+from .corruption_plan import plan_corruptions
 from .data import Dataset, open_dataset
 from .errors import DataError, ModelError, NothingEvaluated, ProtocolError, unknown
 from .evidence import gather_evidence, needs_evidence
@@ -21,7 +23,7 @@ from .preprocessing import Preprocessing
 from .protocol import Card, load_card, number
 from .records import Run
 from .report import refresh
-from .runner import Progress, pending, run_units
+from .runner import Images, Progress, pending, run_units
 from .subject import Settings, Subject
 
 DEFAULT_ATTACKS = "fgsm,pgd"
@@ -49,7 +51,12 @@ def audit(
     checkpoints: Sequence[str | Path],
     *,
     data_dir: str | Path,
-    attacks: str | Iterable[str] = DEFAULT_ATTACKS,
+    attacks: str | Iterable[str] | None = None,
+    corruptions: str | Iterable[str] | None = None,
+    corrupted_dir: str | Path | None = None,
+    preset: str = "auto",
+    variant: str = "hendrycks",
+    frost_dir: str | Path | None = None,
     out: str | Path | None = None,
     protocol: str = "standard",
     eps: str | float | None = None,
@@ -69,15 +76,22 @@ def audit(
     progress: Progress | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Run:
-    """Evaluate checkpoints on a data set, clean and under attack, and write records, summary and report.
+    """Evaluate checkpoints on a data set, clean, under attack and corrupted, and write records, summary and report.
 
     A call on a folder that an earlier call left unfinished goes on where that one stopped; on a finished one it
     computes nothing.
 
     Args:
         checkpoints: model specs: a file, `zoo:NAME`, `timm:NAME`, `hf-hub:ORG/NAME`, `local-dir:PATH`.
-        data_dir: a folder, a zip, or `embedded:shapes`.
-        attacks: names or canonical conditions, comma-separated or a list: `fgsm,pgd(steps=30,restarts=3)`.
+        data_dir: a folder, a zip, or `embedded:shapes`; or a tree of released corrupted images, such as ImageNet-C,
+            which is then evaluated without clean images and without attacks.
+        attacks: names or canonical conditions, comma-separated or a list: `fgsm,pgd(steps=30,restarts=3)`; `none` for
+            none; FGSM and PGD if left out.
+        corruptions: sets or names, likewise: `in-c`, `fog,snow(severity=3)`. Images are corrupted after resize and
+            crop, as the benchmark's were.
+        corrupted_dir: a tree of released corrupted images to read instead; its files are those of data_dir.
+        preset, variant: whose constants and code; see `corruptions.Corruption`. `auto`: by the size of the images.
+        frost_dir: frost's photographs, where imagecorruptions is not installed.
         out: the run folder; by default `runs/` and the first checkpoint's name.
         protocol: a card's name, or the path of one.
         eps: radius in the units of the card (pixels of [0, 1] for `standard`), several separated by commas.
@@ -97,8 +111,12 @@ def audit(
     if any(size is not None and size < 1 for size in (batch_size, shard_size, limit)):
         raise ProtocolError(f"batch size {batch_size}, shard size {shard_size}, limit {limit}: expected 1 or more")
     card = load_card(protocol)
+    tree = CorruptedTree.open(Path(corrupted_dir)) if corrupted_dir is not None else None
+    without_clean = tree is None and is_tree(data_dir)
+    if without_clean:
+        tree = CorruptedTree.open(Path(data_dir))
     conditions = parse_conditions(
-        attacks if isinstance(attacks, str) else ",".join(attacks),
+        _attacks(attacks, data_dir, without_clean),
         card,
         eps=tuple(number(part, "eps") for part in str(eps).split(",")) if eps is not None else (),
         norm=norm,
@@ -106,24 +124,39 @@ def audit(
     )
     where = pick_device(device)
     batch = batch_size or BATCH_SIZES.get(where.type, 16)
-    settings = Settings(seed, batch, workers, where, _dtype(dtype), compile)
+    frost = None if frost_dir is None else str(frost_dir)
+    settings = Settings(seed, batch, workers, where, _dtype(dtype), compile, frost)
     lines: list[str] = []  # said once all is known to be well, so that an error stands alone
     jobs = []
     for spec in checkpoints:
         classifier = load(str(spec), **(model or {}))
         identity = classifier.identity
         lines += (f"{identity.name}: {note}" for note in identity.notes)
-        own = labelled_data(data_dir, identity, data or {}, limit=limit, ids=ids, seed=seed)
+        own = labelled_data(tree if without_clean and tree else data_dir, identity, data or {}, limit, ids, seed)
         jobs.append(_job(classifier, own, card, lines))
     jobs = _distinct_names(jobs)
     dataset = _datasets(jobs)
     lines += dataset.notes
     _check_labels(dataset, conditions)
+    plan = plan_corruptions(
+        corruptions,
+        dataset,
+        [job.preprocessing.input_size for job in jobs],
+        tree=tree,
+        preset=preset,
+        variant=variant,
+        frost_dir=frost,
+    )
+    lines += plan.lines
+    conditions = (*(() if without_clean else conditions), *plan.conditions)
     run = Run(out if out is not None else Path("runs") / jobs[0].classifier.identity.name)
     arguments = {
         "checkpoints": list(checkpoints),
         "data_dir": data_dir,
-        "attacks": attacks if isinstance(attacks, str) else list(attacks),
+        "attacks": attacks if isinstance(attacks, str) or attacks is None else list(attacks),
+        "corruptions": corruptions if isinstance(corruptions, str) or corruptions is None else list(corruptions),
+        "corrupted_dir": corrupted_dir,
+        "frost_dir": frost_dir,
         "eps": eps,
         "norm": norm,
         "engine": engine,
@@ -133,10 +166,10 @@ def audit(
         "model": model or {},
     }
     described = [describe(job.classifier.identity, job.preprocessing) for job in jobs]
-    lines += prepare(run, described, dataset, card, conditions, settings, shard_size, arguments)
+    lines += prepare(run, described, dataset, card, conditions, settings, shard_size, arguments, plan.inputs)
     for line in lines:
         say(line)
-    _compute(run, jobs, card, conditions, settings, progress or _Silent(), say)
+    _compute(run, jobs, card, conditions, settings, tree, progress or _Silent(), say)
     refresh(run)
     return run
 
@@ -163,11 +196,23 @@ def _dtype(name: str) -> torch.dtype:
     return _DTYPES[name]
 
 
+def _attacks(asked: str | Iterable[str] | None, data_dir: str | Path, without_clean: bool) -> str:
+    """The list of attacks as one text; none where there are no clean images to attack."""
+    text = asked if isinstance(asked, str) or asked is None else ",".join(asked)
+    if without_clean and text not in (None, "", "none"):
+        raise DataError(
+            f"{data_dir} holds corrupted images only, which are not attacked; leave out --attacks {text}, or give the "
+            f"clean images as --data-dir and this tree as --corrupted-dir"
+        )
+    if text is None:
+        return "" if without_clean else DEFAULT_ATTACKS
+    return "" if text == "none" else text
+
+
 def labelled_data(
-    data_dir: str | Path,
+    data_dir: str | Path | CorruptedTree,
     identity: ModelIdentity,
     options: Mapping[str, Any],
-    *,
     limit: int | None,
     ids: str | Path | None,
     seed: int,
@@ -181,7 +226,10 @@ def labelled_data(
     if not str(data_dir):
         raise DataError("--data-dir is empty; give a folder, a zip, or embedded:shapes")
     known = {"num_classes": identity.num_classes, "class_names": identity.class_names}
-    dataset = open_dataset(data_dir, **{**known, **options})
+    if isinstance(data_dir, CorruptedTree):
+        dataset = data_dir.dataset(**{**known, **options})
+    else:
+        dataset = open_dataset(data_dir, **{**known, **options})
     dataset = dataset.select(limit=limit, ids=None if ids is None else Path(ids), seed=seed)
     if not dataset.samples:
         raise NothingEvaluated(f"{dataset.root}: no sample is left to evaluate; loosen --limit or --ids")
@@ -242,6 +290,7 @@ def _compute(
     card: Card,
     conditions: Sequence[Condition],
     settings: Settings,
+    tree: CorruptedTree | None,
     progress: Progress,
     say: Callable[[str], None],
 ) -> None:
@@ -270,7 +319,7 @@ def _compute(
             for finding in findings(run.evidence(name, condition.text) or {}):
                 if finding.flag:
                     say(f"⚑ {name}, {condition.text}: {finding.flag}")
-        run_units(run, subject, job.dataset, job.preprocessing, todo, shard_size, packed, progress)
+        run_units(run, subject, Images(job.dataset, job.preprocessing, tree), todo, shard_size, packed, progress)
         job.classifier.to("cpu")
     if done:
         say(f"{done} units of work were there already and were not computed again")

@@ -33,13 +33,13 @@ def _hash64(*parts: object) -> int:
 
 def _shift(word: Tensor, bits: int) -> Tensor:
     """Logical shift to the right; torch's own keeps the sign."""
-    return (word >> bits) & ((1 << (64 - bits)) - 1)
+    return (word >> bits).bitwise_and_((1 << (64 - bits)) - 1)
 
 
 def _splitmix64(state: Tensor) -> Tensor:
-    word = (state ^ _shift(state, 30)) * _signed(_MIX_1)
-    word = (word ^ _shift(word, 27)) * _signed(_MIX_2)
-    return word ^ _shift(word, 31)
+    word = _shift(state, 30).bitwise_xor_(state).mul_(_signed(_MIX_1))
+    word = word.bitwise_xor_(_shift(word, 27)).mul_(_signed(_MIX_2))
+    return word.bitwise_xor_(_shift(word, 31))
 
 
 class SampleRng:
@@ -69,11 +69,13 @@ class SampleRng:
         return (_shift(words, 40).float() * 2.0**-24).reshape(-1, *shape)
 
     def normal(self, shape: Sequence[int], purpose: str) -> Tensor:
-        """(B, *shape) float32, standard normal, by the Box-Muller transform."""
-        words = self._words(math.prod(shape), purpose)
-        radius = (-2.0 * ((_shift(words, 40) + 1).float() * 2.0**-24).log()).sqrt()
-        angle = (_shift(words, 16) & 0xFFFFFF).float() * (2.0 * math.pi * 2.0**-24)
-        return (radius * angle.cos()).reshape(-1, *shape)
+        """(B, *shape) float32, standard normal: two of each word by the Box-Muller transform."""
+        size = math.prod(shape)
+        words = self._words(-(-size // 2), purpose)
+        radius = ((_shift(words, 40) + 1).float() * 2.0**-24).log_().mul_(-2.0).sqrt_()
+        angle = ((words >> 16) & 0xFFFFFF).float() * (2.0 * math.pi * 2.0**-24)
+        pairs = torch.stack((angle.cos().mul_(radius), angle.sin_().mul_(radius)), dim=-1)
+        return pairs.reshape(len(words), -1)[:, :size].reshape(-1, *shape)
 
     def signs(self, shape: Sequence[int], purpose: str, first: int = 0) -> Tensor:
         """(B, *shape) float32 of -1 and 1: rows first, first + 1, ... along shape[0] of an endless draw."""

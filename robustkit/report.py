@@ -6,6 +6,13 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from .corruption_report import (
+    ERROR_HEADINGS,
+    MEAN_HEADINGS,
+    corruption_tables,
+    is_of_corruptions,
+    left_out_lines,
+)
 from .errors import NothingEvaluated
 from .metrics import bad_images, dossier, pixels, stages, write_summary
 from .records import Run, write_whole
@@ -39,14 +46,15 @@ def refresh(run: Run) -> list[dict[str, Any]]:
 
 
 def table_rows(run: Run, results: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """One row of texts for each checkpoint and condition, under `HEADINGS`; flags come last, joined.
+    """One row of texts for each checkpoint and condition, under `HEADINGS`; flags come last, joined. Corruptions have
+    tables of their own.
 
     A dash stands where samples left an attack at their first wrong prediction, so that the figure would mean nothing.
     """
     words = {"none": "no", "other": "other"}  # what stands for a formula where there is none
     attention = {c["name"]: words.get(c["attention"], c["attention"]) for c in run.manifest["checkpoints"]}
     cells: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
-    for row in results:
+    for row in (row for row in results if not is_of_corruptions(row["condition"])):
         cells.setdefault((row["checkpoint"], row["condition"]), {})[row["metric"]] = row
     claims = run.manifest.get("claims", {})
     rows: list[tuple[str, ...]] = []
@@ -135,8 +143,10 @@ def terminal_stages(run: Run) -> Table | None:
 
 
 def flag_lines(run: Run, results: Sequence[dict[str, Any]]) -> list[str]:
-    """`⚑ checkpoint, condition: flag` for each flag."""
-    return [f"⚑ {row[0]}, {row[2]}: {row[9]}" for row in table_rows(run, results) if row[9]]
+    """`⚑ checkpoint, condition: flag` for each flag, and what was left out."""
+    lines = [f"⚑ {row[0]}, {row[2]}: {row[9]}" for row in table_rows(run, results) if row[9]]
+    lines += [f"⚑ {table.checkpoint}, {flag}" for table in corruption_tables(results) for flag in table.flags]
+    return [*lines, *(f"⚑ {line}" for line in left_out_lines(run))]
 
 
 def write_report(run: Run, results: Sequence[dict[str, Any]]) -> None:
@@ -157,6 +167,10 @@ def write_report(run: Run, results: Sequence[dict[str, Any]]) -> None:
         folder=run.path.name,
         stage_headings=STAGE_HEADINGS,
         stages=stage_tables(run),
+        error_headings=ERROR_HEADINGS,
+        mean_headings=MEAN_HEADINGS,
+        corruptions=corruption_tables(results),
+        left_out=left_out_lines(run),
         dossiers=[(*unit, found) for unit in run.units() if (found := dossier(run, *unit))],
     )
     write_whole(run.path / "report.html", page.encode())

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -17,9 +18,10 @@ import torch
 from torch import Tensor
 
 from .condition import Condition
+from .corrupted_tree import CorruptedTree, pixels_of
 from .data import Dataset, Sample
 from .errors import BadImageError, ModelError
-from .images import to_pixels
+from .images import read_image, to_pixels
 from .preprocessing import Preprocessing
 from .records import Run
 from .subject import Subject
@@ -45,7 +47,7 @@ SCHEMA = pa.schema(
 )
 """Columns of a classification record.
 
-linf, l2: size of the perturbation that was measured, in pixel units.
+linf, l2: size of the perturbation that was measured, in pixel units; null for released corrupted files.
 broken_by: the attack, where the prediction is wrong after it (also where it was wrong before); for an attack in stages
     the stage, `clean` among them.
 broken_at: updates (Square: queries) that the attack, or the run of the stage, had made when it saw that; null if it
@@ -64,6 +66,32 @@ class Progress(Protocol):
     def stage(self, name: str, standing: int, share: float) -> None: ...
 
 
+Reader = Callable[[Sample], Tensor]
+"""A sample into its pixels, (3, H, W) uint8; raises BadImageError."""
+
+
+@dataclass(frozen=True)
+class Images:
+    """Where the pixels of a sample come from: the data set, or under a released corruption the tree's own file."""
+
+    dataset: Dataset
+    preprocessing: Preprocessing
+    tree: CorruptedTree | None = None
+
+    def reader(self, condition: Condition) -> Reader:
+        """What reads the samples for this condition."""
+        part, tree = condition.corrupted, self.tree
+        if part is None or not part.released:
+            return lambda sample: to_pixels(self.dataset.image(sample), self.preprocessing)
+        assert tree is not None
+
+        def read(sample: Sample) -> Tensor:
+            data = tree.read(sample.id, part.name, part.severity)
+            return pixels_of(read_image(data, f"{part.name}/{part.severity}/{sample.id}"), self.preprocessing)
+
+        return read
+
+
 class Decoder:
     """Reads the images of coming shards in threads.
 
@@ -72,24 +100,25 @@ class Decoder:
     wait for each other.
     """
 
-    def __init__(self, dataset: Dataset, preprocessing: Preprocessing, workers: int, overlap: bool) -> None:
-        self.dataset = dataset
-        self.preprocessing = preprocessing
+    def __init__(self, workers: int, overlap: bool) -> None:
         self.overlap = overlap
         self.pool = ThreadPoolExecutor(max(workers, 1), thread_name_prefix="robustkit-decode")
 
-    def _pixels(self, sample: Sample) -> Tensor | str:
+    @staticmethod
+    def _pixels(read: Reader, sample: Sample) -> Tensor | str:
         try:
-            return to_pixels(self.dataset.image(sample), self.preprocessing)
+            return read(sample)
         except BadImageError as fault:
             return str(fault)
 
-    def shards(self, shards: Iterable[Sequence[Sample]]) -> Iterator[list[tuple[Sample, Future[Tensor | str]]]]:
+    def shards(
+        self, shards: Iterable[tuple[Reader, Sequence[Sample]]]
+    ) -> Iterator[list[tuple[Sample, Future[Tensor | str]]]]:
         """For each shard its samples with their pixels to come, (3, H, W) uint8, or the reason why there are none."""
         ahead: list[tuple[Sample, Future[Tensor | str]]] | None = None
         try:
-            for shard in shards:
-                submitted = [(sample, self.pool.submit(self._pixels, sample)) for sample in shard]
+            for read, shard in shards:
+                submitted = [(sample, self.pool.submit(self._pixels, read, sample)) for sample in shard]
                 if not self.overlap:
                     wait([future for _, future in submitted])
                     yield submitted
@@ -114,8 +143,7 @@ def pending(run: Run, name: str, conditions: Sequence[Condition], shards: int) -
 def run_units(
     run: Run,
     subject: Subject,
-    dataset: Dataset,
-    preprocessing: Preprocessing,
+    images: Images,
     todo: dict[int, list[Condition]],
     shard_size: int,
     provenance: dict[bytes, bytes],
@@ -123,13 +151,15 @@ def run_units(
 ) -> None:
     """Compute the units of `todo` and write each as it is done."""
     name = subject.classifier.identity.name
-    order = sorted(todo)
-    cuts = [dataset.samples[shard * shard_size : (shard + 1) * shard_size] for shard in order]
-    overlap = subject.settings.device.type != "cpu"
-    decoder = Decoder(dataset, preprocessing, subject.settings.workers, overlap)
-    for shard, decoding in zip(order, decoder.shards(cuts), strict=True):
-        for condition in todo[shard]:
-            progress.start(name, condition.text, len(decoding))
+    work = [(shard, conditions) for shard in sorted(todo) for conditions in _sharing(todo[shard])]
+    cuts = [
+        (images.reader(conditions[0]), images.dataset.samples[shard * shard_size : (shard + 1) * shard_size])
+        for shard, conditions in work
+    ]
+    decoder = Decoder(subject.settings.workers, overlap=subject.settings.device.type != "cpu")
+    for (shard, conditions), decoding in zip(work, decoder.shards(cuts), strict=True):
+        for condition in conditions:
+            progress.start(name, condition.group, len(decoding))
             began = time.monotonic()
             rows, stages, notes = _unit_rows(subject, decoding, condition, progress)
             more = dict.fromkeys(key for row in rows for key in row if key not in SCHEMA.names)
@@ -143,6 +173,12 @@ def run_units(
             # First, so that records never lack it; apart from them, because no two runs take the same time.
             run.write_timing(name, condition.text, shard, {"seconds": time.monotonic() - began, "stages": stages})
             run.write_shard(run.shard_path(name, condition.text, shard), table)
+
+
+def _sharing(conditions: Sequence[Condition]) -> list[list[Condition]]:
+    """Conditions in groups that look at the same files: all that start from the clean image, and each released one."""
+    clean = [condition for condition in conditions if not condition.released]
+    return [group for group in (clean, *([c] for c in conditions if c.released)) if group]
 
 
 def _unit_rows(

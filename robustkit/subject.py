@@ -31,6 +31,7 @@ class Settings:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     dtype: torch.dtype = torch.float32
     compile: bool = False
+    frost_dir: str | None = None
 
 
 class Lens(nn.Module):
@@ -125,13 +126,15 @@ class Subject:
     def _evaluate(
         self, pixels: Tensor, samples: Sequence[Sample], condition: Condition, rng: SampleRng, tell: Tell | None
     ) -> Evaluation:
-        inputs = self.inputs(pixels)
         attack = condition.attack(self.card)
         if attack is None:
+            shown = self.corrupt(pixels, condition, rng)
             with torch.inference_mode():
-                logits = (self.scorer if self.card.score_autocast else self.fast)(inputs)
-            zero = [0.0] * len(samples)
-            return Evaluation(self._rows(logits, samples) | {"linf": zero, "l2": zero})
+                logits = (self.scorer if self.card.score_autocast else self.fast)(self.inputs(shown))
+            delta = (shown.float() - pixels.to(shown.device).float()) / 255
+            unknown = {"linf": [None] * len(samples), "l2": [None] * len(samples)}
+            return Evaluation(self._rows(logits, samples) | (unknown if condition.released else self._distance(delta)))
+        inputs = self.inputs(pixels)
         result = attack.run(
             self.fast,
             inputs,
@@ -157,6 +160,14 @@ class Subject:
         }
         seconds = _stage(rows, result) if isinstance(result, StagedResult) else {}
         return Evaluation(rows, seconds, result.notes)
+
+    def corrupt(self, pixels: Tensor, condition: Condition, rng: SampleRng) -> Tensor:
+        """(B, 3, H, W) uint8 pixels as the condition shows them, on the device."""
+        pixels, corrupted = pixels.to(self.settings.device), condition.corrupted
+        if corrupted is None or corrupted.released:
+            return pixels
+        made = corrupted.make(self.settings.frost_dir)
+        return made.apply(pixels, made.draw(pixels.shape[1:], corrupted.severity, rng))
 
     def inputs(self, pixels: Tensor) -> Tensor:
         """(B, 3, H, W) uint8 pixels as the attack sees them: on the device, in the space of the card."""
@@ -200,7 +211,7 @@ class Subject:
         }
 
     @staticmethod
-    def _distance(delta: Tensor) -> dict[str, list[float]]:
+    def _distance(delta: Tensor) -> dict[str, list[Any]]:
         flat = delta.flatten(1)
         return {"linf": flat.abs().amax(dim=1).tolist(), "l2": flat.norm(dim=1).tolist()}
 

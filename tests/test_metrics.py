@@ -12,7 +12,8 @@ import pytest
 from scipy.stats import binomtest
 
 from robustkit.errors import RunError
-from robustkit.metrics import bootstrap, calibration_error, summarise, wilson, write_summary
+from robustkit.intervals import bootstrap, calibration_error, wilson
+from robustkit.metrics import summarise, write_summary
 from robustkit.records import Run, folder_name, write_whole
 from robustkit.report import refresh
 from robustkit.runner import SCHEMA
@@ -104,8 +105,8 @@ def test_calibration_error_by_hand() -> None:
 
 def test_bootstrap_repeats_and_covers_the_normal_interval() -> None:
     values = np.random.Generator(np.random.PCG64(3)).normal(2.0, 1.0, 400)
-    ((low, high),) = bootstrap(lambda index: values[index].mean(), n=400)
-    assert bootstrap(lambda index: values[index].mean(), n=400) == [(low, high)]
+    (low, high), (lowest, _) = bootstrap(lambda counts: np.stack([counts @ values, counts.sum(1)], 1) / 400, 400)
+    assert bootstrap(lambda counts: counts @ values / 400, 400) == [(low, high)] and lowest == 1
     half = 1.96 * values.std() / 20
     assert low == pytest.approx(values.mean() - half, abs=0.02)
     assert high == pytest.approx(values.mean() + half, abs=0.02)

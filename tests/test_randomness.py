@@ -39,7 +39,8 @@ def test_draws_equal_the_integer_replica() -> None:
     assert source.signs((1, 70), "start")[1, 0].tolist() == bits
     radius = math.sqrt(-2 * math.log(((expected[0] >> 40) + 1) / 2**24))
     angle = 2 * math.pi * ((expected[0] >> 16) & 0xFFFFFF) / 2**24
-    assert source.normal((6,), "start")[1, 0].item() == pytest.approx(radius * math.cos(angle), abs=1e-5)
+    pair = [radius * math.cos(angle), radius * math.sin(angle)]
+    assert source.normal((5,), "start")[1, :2].tolist() == pytest.approx(pair, abs=1e-5)
 
 
 def test_a_draw_depends_on_the_sample_alone() -> None:
@@ -71,6 +72,7 @@ def test_distributions() -> None:
     assert abs(normal.mean()) < 5 / math.sqrt(n) and abs(normal.var() - 1) < 5 * math.sqrt(2 / n)
     assert abs((normal.abs() < 1).double().mean() - 0.682689) < 0.005
     assert set(signs.unique().tolist()) == {-1.0, 1.0} and abs(signs.mean()) < 5 / math.sqrt(n)
+    assert abs((normal[:, ::2] * normal[:, 1::2]).mean()) < 5 / math.sqrt(n / 2)  # cosine and sine of one angle
     correlation = torch.corrcoef(torch.cat([uniform, normal, signs.flatten(1)]))
     off_diagonal = correlation - torch.eye(len(correlation))
     assert off_diagonal.abs().max() < 5 / math.sqrt(20_000)

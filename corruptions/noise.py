@@ -1,0 +1,125 @@
+"""Noise, one number a value: gaussian, shot, impulse and speckle (Hendrycks and Dietterich 2019)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from .corruption import Corruption, Draws
+from .filters import to_bytes, unit
+from .rng import Rng
+
+
+class GaussianNoise(Corruption):
+    """x + c z, z standard normal. Draws: `normal` (3, H, W); computed in their dtype."""
+
+    name: ClassVar[str] = "gaussian_noise"
+    category: ClassVar[str] = "noise"
+
+    def draw(self, shape: Sequence[int], severity: int, rng: Rng) -> Draws:
+        return Draws(severity, {"normal": rng.normal(shape, "normal")})
+
+    def apply(self, images: Tensor, draws: Draws) -> Tensor:
+        noise: Tensor = draws["normal"] * self.constants(draws.severity)
+        return to_bytes(noise.add_(unit(images, noise.dtype)))
+
+
+class SpeckleNoise(Corruption):
+    """x + x c z: noise in proportion to the light. Draws: `normal` (3, H, W); computed in their dtype."""
+
+    name: ClassVar[str] = "speckle_noise"
+    category: ClassVar[str] = "extra"
+
+    def draw(self, shape: Sequence[int], severity: int, rng: Rng) -> Draws:
+        return Draws(severity, {"normal": rng.normal(shape, "normal")})
+
+    def apply(self, images: Tensor, draws: Draws) -> Tensor:
+        noise: Tensor = draws["normal"] * self.constants(draws.severity)
+        clean = unit(images, noise.dtype)
+        return to_bytes(noise.mul_(clean).add_(clean))
+
+
+class ImpulseNoise(Corruption):
+    """Salt and pepper: a value becomes 0 with probability c / 2, 255 with probability c / 2.
+
+    Draws: `uniform` (3, H, W): pepper below c / 2, salt from there to c.
+    """
+
+    name: ClassVar[str] = "impulse_noise"
+    category: ClassVar[str] = "noise"
+
+    def draw(self, shape: Sequence[int], severity: int, rng: Rng) -> Draws:
+        return Draws(severity, {"uniform": rng.uniform(shape, "uniform")})
+
+    def apply(self, images: Tensor, draws: Draws) -> Tensor:
+        share, uniform = self.constants(draws.severity), draws["uniform"]
+        salt = (uniform < share).view(torch.uint8).neg()  # 255 or 0; bit operations, as a branch would be mispredicted
+        spared = (uniform < share / 2).view(torch.uint8) - 1
+        return images.bitwise_or(salt).bitwise_and_(spared)
+
+
+class ShotNoise(Corruption):
+    """Photons counted: k / c, k of the Poisson distribution with mean c x.
+
+    Draws: `uniform` (3, H, W); k is the exact quantile, the smallest k whose distribution function exceeds u.
+    """
+
+    name: ClassVar[str] = "shot_noise"
+    category: ClassVar[str] = "noise"
+
+    def draw(self, shape: Sequence[int], severity: int, rng: Rng) -> Draws:
+        return Draws(severity, {"uniform": rng.uniform(shape, "uniform")})
+
+    def apply(self, images: Tensor, draws: Draws) -> Tensor:
+        photons = self.constants(draws.severity)
+        counts = _photons(images.flatten(), draws["uniform"].flatten(), photons)
+        levels: Tensor = (torch.arange(photons + 1, dtype=torch.float64) / photons * 255).to(torch.uint8)
+        return levels.to(images.device).index_select(0, counts).reshape(images.shape)
+
+
+BINS = 1024
+
+
+def _photons(values: Tensor, uniform: Tensor, photons: int) -> Tensor:
+    """min(k, photons) of every value, (N,) int32: more photons than that are white all the same.
+
+    Of most values the bin of u alone decides; a bisection decides the others.
+    """
+    table, guide, decided = _poisson_tables(photons, values.device)
+    cell = values.int() * (BINS + 1) + (uniform * BINS).int()
+    counts = decided.index_select(0, cell)
+    rest = (counts < 0).nonzero().squeeze(1)
+    first, last = guide[cell[rest]], guide[cell[rest] + 1]
+    rows, uniform = values[rest].int() * (photons + 1), uniform[rest].double()
+    while len(rest):
+        middle = (first + last) >> 1
+        more = table.index_select(0, rows + middle) <= uniform
+        first, last = torch.where(more, middle + 1, first), torch.where(more, last, middle)
+        counts[rest] = first  # right where the two have met
+        wide = (first < last).nonzero().squeeze(1)
+        rest, rows, uniform, first, last = (kept[wide] for kept in (rest, rows, uniform, first, last))
+    return counts
+
+
+@lru_cache(maxsize=32)
+def _poisson_tables(photons: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """The distribution function, and what a bin of u says of the count; flat, a row for each 8-bit value v.
+
+    table: 256 x (photons + 1) float64, F(k; v / 255 * photons) for k up to photons.
+    guide: 256 x (BINS + 1) int32, the count at u = b / BINS, at most `photons`.
+    decided: as guide; the count if the whole bin has it, else -1.
+    """
+    mean = (torch.arange(256, dtype=torch.float64) / 255 * photons)[:, None]
+    steps = mean / torch.arange(1, 2 * photons + 61, dtype=torch.float64)  # beyond, nothing counts in float64
+    probability = torch.cat((torch.exp(-mean), steps), dim=1).cumprod(dim=1)
+    below = probability.cumsum(dim=1)[:, : photons + 1]
+    above = probability.flip(1).cumsum(dim=1).flip(1)[:, 1 : photons + 2]
+    table = torch.where(below < 0.5, below, 1 - above)  # each tail summed from its own end
+    edges = (torch.arange(BINS + 1, dtype=torch.float64) / BINS).expand(256, -1).contiguous()
+    guide = torch.searchsorted(table, edges, right=True, out_int32=True).clamp_(max=photons)
+    decided = torch.where(guide == guide.roll(-1, 1), guide, -1)
+    return table.flatten().to(device), guide.flatten().to(device), decided.flatten().to(device)

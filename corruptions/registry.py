@@ -1,0 +1,68 @@
+"""The corruptions by name."""
+
+from __future__ import annotations
+
+import difflib
+
+from torch import Tensor
+
+from .blur import DefocusBlur, GaussianBlur, GlassBlur, MotionBlur, ZoomBlur
+from .corruption import Corruption
+from .digital import Brightness, Contrast, JpegCompression, Pixelate, Saturate
+from .elastic import ElasticTransform
+from .fog import Fog
+from .frost import Frost
+from .noise import GaussianNoise, ImpulseNoise, ShotNoise, SpeckleNoise
+from .rng import Rng
+from .snow import Snow
+from .spatter import Spatter
+
+_CLASSES: tuple[type[Corruption], ...] = (
+    *(GaussianNoise, ShotNoise, ImpulseNoise),
+    *(DefocusBlur, GlassBlur, MotionBlur, ZoomBlur),
+    *(Snow, Frost, Fog, Brightness),
+    *(Contrast, ElasticTransform, Pixelate, JpegCompression),
+    *(SpeckleNoise, GaussianBlur, Spatter, Saturate),
+)
+CORRUPTIONS: dict[str, type[Corruption]] = {kind.name: kind for kind in _CLASSES}
+"""All 19 in the benchmark's order: the 15 test corruptions, then the four held out for validation."""
+
+
+def corruption(
+    name: str, *, preset: str = "imagenet", variant: str = "hendrycks", frost_dir: str | None = None
+) -> Corruption:
+    """The corruption of this name; see `Corruption` for preset and variant. frost_dir: where frost's photographs are.
+
+    Raises:
+        ValueError: unknown name, preset or variant.
+    """
+    if name not in CORRUPTIONS:
+        close = difflib.get_close_matches(name, CORRUPTIONS, n=1)
+        guess = f"; did you mean {close[0]!r}?" if close else ";"
+        raise ValueError(f"unknown corruption {name!r}{guess} known: {', '.join(CORRUPTIONS)}")
+    if name == Frost.name:
+        return Frost(preset, variant, frost_dir)
+    return CORRUPTIONS[name](preset, variant)
+
+
+def corrupt(
+    images: Tensor,
+    name: str,
+    severity: int,
+    *,
+    rng: Rng | None = None,
+    preset: str = "imagenet",
+    variant: str = "hendrycks",
+    frost_dir: str | None = None,
+) -> Tensor:
+    """Corrupt a batch as ImageNet-C does (Hendrycks and Dietterich 2019).
+
+    images: (B, 3, H, W), uint8 or floating in [0, 1], from 16x16 on; the result has their dtype and device. Floating
+        images are rounded to 8 bits first, since the benchmark is defined on those.
+    severity: 1 to 5. rng: where random numbers come from; None: torch's global generator.
+
+    Raises:
+        ValueError, TypeError: as the line says: an unknown name, severity 6, one channel, values outside [0, 1].
+        FileNotFoundError: frost without its photographs.
+    """
+    return corruption(name, preset=preset, variant=variant, frost_dir=frost_dir)(images, severity, rng)

@@ -1,0 +1,159 @@
+"""The corruptions of a run as tables: error by corruption and severity, and the means of named sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .corrupting import parse_corrupted
+from .corruption_metrics import ALEXNET
+from .corruption_sets import CATEGORIES, CORRUPTIONS, SETS
+from .records import Run
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+ERROR_HEADINGS = ("corruption", "1", "2", "3", "4", "5", "mean", "CE %", "NLL", "ECE %")
+MEAN_HEADINGS = ("mean over", "n", "error % [95 %]", "mCE % [95 %]", "relative mCE %", "NLL", "ECE %")
+_KIND = {name: kind for kind, names in CATEGORIES.items() for name in names}
+
+Figures = Mapping[tuple[str, str], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class CorruptionTable:
+    """One checkpoint under the corruptions of one definition (preset, variant, source).
+
+    errors: rows under `ERROR_HEADINGS`, each with its category and its errors as fractions (None: not evaluated).
+    means: rows under `MEAN_HEADINGS`. flags: lines.
+    """
+
+    checkpoint: str
+    definition: str
+    errors: tuple[tuple[str, tuple[str, ...], tuple[float | None, ...]], ...]
+    means: tuple[tuple[str, ...], ...]
+    flags: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        return f"{self.checkpoint}: error in % by corruption and severity, {self.source}"
+
+    @property
+    def source(self) -> str:
+        """Where the corrupted images come from and whose constants made them, in words."""
+        where = "corrupted in memory after resize and crop"
+        if "source=released" in self.definition:
+            where = "released files"
+        words = {"preset=cifar": "CIFAR-10-C's constants", "variant=bethgelab": "the code of imagecorruptions"}
+        return ", ".join([where, *(said for key, said in words.items() if key in self.definition)])
+
+
+def is_of_corruptions(condition: str) -> bool:
+    """Whether a row of the summary belongs to the tables of this module."""
+    return condition.startswith("corruption(") or condition.partition("(")[0] in SETS
+
+
+def corruption_tables(results: Sequence[Mapping[str, Any]]) -> list[CorruptionTable]:
+    """The tables of all checkpoints, from the rows of the summary."""
+    figures: dict[str, dict[tuple[str, str], Mapping[str, Any]]] = {}
+    for row in results:
+        figures.setdefault(row["checkpoint"], {})[row["condition"], row["metric"]] = row
+    found = []
+    for checkpoint, own in figures.items():
+        parts = [part for condition, _ in own if (part := parse_corrupted(condition)) is not None]
+        for definition in dict.fromkeys(part.definition for part in parts):
+            examples = {part.name: part.mean for part in parts if part.definition == definition}
+            errors = tuple(
+                (_KIND[name], *_errors(examples[name].text, own)) for name in CORRUPTIONS if name in examples
+            )
+            means = tuple(_means(definition, own))
+            found.append(CorruptionTable(checkpoint, definition, errors, means, tuple(_flags(definition, own))))
+    return found
+
+
+def _errors(mean: str, own: Figures) -> tuple[tuple[str, ...], tuple[float | None, ...]]:
+    name = mean.removeprefix("corruption(").rstrip(")").partition(",")[0]
+    texts = [mean.replace(name, f"{name},severity={severity}", 1) for severity in (1, 2, 3, 4, 5)]
+    values = [1 - own[text, "top1"]["value"] if (text, "top1") in own else None for text in texts]
+    values.append(_value(own, mean, "mean_error"))
+    cells = [name, *(_percent(value) for value in values)]
+    cells += [_percent(_value(own, mean, "ce"))] if name in ALEXNET else ["–"]
+    nll = _value(own, mean, "nll")
+    cells += ["–" if nll is None else f"{nll:.3f}", _percent(_value(own, mean, "ece"))]
+    return tuple(cells), tuple(values)
+
+
+def _means(definition: str, own: Figures) -> Iterator[tuple[str, ...]]:
+    for name in SETS:
+        text = name + definition
+        error, mce = own.get((text, "mean_error")), own.get((text, "mce"))
+        if error is None:
+            continue
+        nll, relative = _value(own, text, "nll"), _value(own, text, "relative_mce")
+        yield (
+            name,
+            str(error["n"]),
+            _with_interval(error),
+            _with_interval(mce) if mce else "–",
+            _percent(relative),
+            "–" if nll is None else f"{nll:.3f}",
+            _percent(_value(own, text, "ece")),
+        )
+
+
+def _flags(definition: str, own: Figures) -> Iterator[str]:
+    """Each flag once, with what bears it."""
+    seen: dict[str, list[str]] = {}
+    for (condition, _), row in own.items():
+        part = parse_corrupted(condition)
+        mine = part.definition == definition if part else condition in {name + definition for name in SETS}
+        for flag in row["flags"] if mine else ():
+            seen.setdefault(flag, []).append(condition)
+    for flag, conditions in seen.items():
+        names = list(dict.fromkeys(conditions))
+        yield f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {flag}"
+
+
+def _value(own: Figures, condition: str, metric: str) -> float | None:
+    row = own.get((condition, metric))
+    return None if row is None or row["value"] is None else float(row["value"])
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.1f}"
+
+
+def _with_interval(row: Mapping[str, Any]) -> str:
+    return f"{100 * row['value']:.1f} [{100 * row['ci_low']:.1f}, {100 * row['ci_high']:.1f}]"
+
+
+def left_out_lines(run: Run) -> list[str]:
+    """What was asked of a tree of released files and is not in it."""
+    return [
+        f"left out: {line}; means that need it are not given"
+        for line in run.manifest.get("corrupted", {}).get("left_out", [])
+    ]
+
+
+def terminal_corruptions(tables: Sequence[CorruptionTable]) -> Iterator[Table]:
+    """The tables for a terminal."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    for found in tables:
+        by_error = Table(title=found.title, title_justify="left", box=box.SIMPLE_HEAD)
+        for heading in ERROR_HEADINGS:
+            by_error.add_column(heading, justify="left" if heading == "corruption" else "right", no_wrap=True)
+        for index, (kind, cells, _) in enumerate(found.errors):
+            last = index + 1 == len(found.errors) or found.errors[index + 1][0] != kind
+            by_error.add_row(*map(Text, cells), end_section=last)
+        yield by_error
+        if found.means:
+            by_set = Table(box=box.SIMPLE_HEAD)
+            for heading in MEAN_HEADINGS:
+                by_set.add_column(heading, justify="left" if heading == "mean over" else "right", no_wrap=True)
+            for row in found.means:
+                by_set.add_row(*map(Text, row))
+            yield by_set

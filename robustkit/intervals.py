@@ -1,0 +1,63 @@
+"""Intervals and calibration: numbers about numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+_Z = 1.959963984540054
+_BINS = 15
+
+
+def wilson(successes: int, n: int) -> tuple[float, float]:
+    """Wilson's 95 % score interval of a proportion (Wilson 1927); (0, 1) where n is 0."""
+    if n == 0:
+        return 0.0, 1.0
+    share = successes / n
+    centre = share + _Z**2 / (2 * n)
+    spread = _Z * math.sqrt(share * (1 - share) / n + _Z**2 / (4 * n**2))
+    scale = 1 + _Z**2 / n
+    low = 0.0 if successes == 0 else (centre - spread) / scale
+    return low, 1.0 if successes == n else (centre + spread) / scale
+
+
+def calibration_error(confidence: Floats, correct: Floats) -> float:
+    """Expected calibration error over 15 bins of equal width (Guo et al. 2017), a fraction."""
+    if not len(confidence):
+        return math.nan
+    return float(np.abs(calibration_gaps(confidence, correct).sum(axis=0)).sum() / len(confidence))
+
+
+def calibration_gaps(confidence: Floats, correct: Floats) -> Floats:
+    """(n, 15): confidence minus correctness of each sample in the column of its bin; the rest is 0."""
+    gaps = np.zeros((len(confidence), _BINS))
+    bins = np.clip(np.ceil(confidence * _BINS).astype(np.int64) - 1, 0, _BINS - 1)
+    gaps[np.arange(len(confidence)), bins] = confidence - correct
+    return gaps
+
+
+def bootstrap(statistic: Callable[[Floats], Floats], n: int) -> list[tuple[float, float]]:
+    """Percentile 95 % intervals of figures of n resampled samples, from one fixed stream, so that they repeat.
+
+    statistic: how often each sample was drawn, (R, n), to one figure or several for each of the R resamples.
+    """
+    counts = _resamples(n)
+    figures = np.concatenate([np.atleast_2d(statistic(block.astype(np.float64)).T).T for block in counts])
+    low, high = np.percentile(figures, [2.5, 97.5], axis=0)
+    return [(float(a), float(b)) for a, b in zip(low, high, strict=True)]
+
+
+@lru_cache(maxsize=2)
+def _resamples(n: int) -> list[NDArray[np.uint8]]:
+    """How often each of n samples is drawn in each resample, in blocks of at most a million figures."""
+    generator = np.random.Generator(np.random.PCG64(0))
+    resamples = int(min(1000, max(200, 5_000_000 // max(n, 1))))
+    counts = np.empty((resamples, n), np.uint8)
+    for row in counts:
+        row[:] = np.bincount(generator.integers(0, n, n), minlength=n)
+    return np.array_split(counts, max(1, counts.size // 1_000_000))

@@ -1,0 +1,132 @@
+"""Trees of released corrupted images: what is recognised, whose labels, which file, and what is never read."""
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from robustkit.corrupted_tree import CorruptedTree, is_tree, needs_resize, pixels_of
+from robustkit.errors import BadImageError, DataError
+from robustkit.preprocessing import Preprocessing
+
+FISH, SHARK = "n01440764", "n01484850"  # 0 and 2 of the 1000
+
+
+def picture(seed: int, size: tuple[int, int] = (20, 20)) -> Image.Image:
+    """An RGB image of noise; size: (width, height)."""
+    shape = (size[1], size[0], 3)
+    return Image.fromarray(np.random.Generator(np.random.PCG64(seed)).integers(0, 256, shape, dtype=np.uint8))
+
+
+def put(path: Path, seed: int = 0) -> bytes:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    picture(seed).save(path)
+    return path.read_bytes()
+
+
+def test_both_depths_of_the_released_archives_are_read(tmp_path: Path) -> None:
+    deep = put(tmp_path / "blur/defocus_blur/2" / FISH / "a.JPEG", 1)
+    put(tmp_path / "blur/defocus_blur/5" / FISH / "a.JPEG", 2)
+    flat = put(tmp_path / "saturate/3" / FISH / "a.JPEG", 3)
+    put(tmp_path / "gaussian_noise/1" / FISH / "a.JPEG", 4)
+    (tmp_path / "gaussian_noise/4").mkdir()  # empty
+    put(tmp_path / "gaussian_noise/6" / FISH / "a.JPEG", 5)
+    for stranger in ("fogg/1", "blur/box_blur/1", ".cache/1"):
+        put(tmp_path / stranger / FISH / "a.JPEG")
+    tree = CorruptedTree.open(tmp_path)
+    assert list(tree.present.items()) == [("gaussian_noise", (1,)), ("defocus_blur", (2, 5)), ("saturate", (3,))]
+    assert tree.notes == ("left out folders that are no corruption of the benchmark: fogg, blur/box_blur",)
+    assert tree.read(f"{FISH}/a.JPEG", "defocus_blur", 2) == deep
+    assert tree.read(f"{FISH}/a.JPEG", "saturate", 3) == flat
+    assert is_tree(tmp_path) and is_tree(str(tmp_path / "blur"))
+
+
+def test_what_is_no_tree(tmp_path: Path) -> None:
+    for name in ("fog/1.png", "snow/1.png", "val/fog/1/x.png"):  # a weather data set whose classes bear those names
+        put(tmp_path / "weather" / name)
+    (tmp_path / "empty/fog/3").mkdir(parents=True)
+    for path in ("weather", "empty", "weather/fog/1.png", "nowhere", "embedded:shapes", "a\0b", ""):
+        assert not is_tree(path and (tmp_path / path)), path
+    with pytest.raises(DataError, match=r"empty: no corruption in it; expected folders such as fog/3/<class>/<file>"):
+        CorruptedTree.open(tmp_path / "empty")
+    with pytest.raises(DataError, match=r"nowhere: no such folder"):
+        CorruptedTree.open(tmp_path / "nowhere")
+
+
+def test_labels_follow_the_rules_of_other_data_sets(tmp_path: Path) -> None:
+    for place, wnid in enumerate((FISH, SHARK)):
+        put(tmp_path / "tree/contrast/4" / wnid / f"{place}.JPEG", place)
+        put(tmp_path / "tree/fog/1" / wnid / f"{place}.JPEG", place + 2)
+    tree = CorruptedTree.open(tmp_path / "tree")
+    opened = tree.dataset(num_classes=1000)
+    assert [(sample.id, sample.label) for sample in opened.samples] == [(f"{FISH}/0.JPEG", 0), (f"{SHARK}/1.JPEG", 2)]
+    assert (opened.name, opened.root, opened.layout) == ("tree", str(tmp_path / "tree"), "imagenet")
+    assert opened.read(opened.samples[1]) == tree.read(f"{SHARK}/1.JPEG", "fog", 1)  # fog stands before contrast
+    with pytest.raises(DataError, match="2 class folders"):
+        tree.dataset(num_classes=10, layout="folders")
+
+
+def test_another_suffix_will_do_where_it_is_the_only_one(tmp_path: Path) -> None:
+    folder = tmp_path / "fog/1/cat"
+    png, upper = put(folder / "a.png", 1), put(folder / "b.JPG", 2)
+    exact = put(folder / "c.png", 3)
+    for name in ("c.jpg", "d.png", "d.bmp", "._e.png"):
+        put(folder / name, 4)
+    tree = CorruptedTree.open(tmp_path)
+    assert tree.read("cat/a.JPEG", "fog", 1) == png
+    assert tree.read("cat/b.jpg", "fog", 1) == upper
+    assert tree.read("cat/c.png", "fog", 1) == exact
+    assert tree.read("cat/a", "fog", 1) == png  # ids of sets without files have no suffix
+    for sample_id in ("cat/c.JPEG", "cat/d.jpg", "cat/e.png", "cat/A.png", "dog/a.png", "a.png"):
+        with pytest.raises(BadImageError, match=rf"^fog/1/{sample_id}: no such file in "):
+            tree.read(sample_id, "fog", 1)
+    with pytest.raises(BadImageError, match=r"^fog/2/cat/a\.png: no such file"):
+        tree.read("cat/a.png", "fog", 2)
+
+
+def test_an_id_never_leads_out_of_the_tree(tmp_path: Path) -> None:
+    put(tmp_path / "tree/fog/1/cat/a.png")
+    put(tmp_path / "tree/fog/2/cat/b.png")
+    secret = tmp_path / "secret.png"
+    put(secret)
+    tree = CorruptedTree.open(tmp_path / "tree")
+    ways = ("../../../secret.png", "cat/../../2/cat/b.png", str(secret), "cat//a.png", "./cat/a.png", "cat/a.png\0", "")
+    for sample_id in (*ways, "cat\\..\\..\\2\\cat\\b.png", "..", "/"):
+        assert tree.path(sample_id, "fog", 1) is None, sample_id
+        with pytest.raises(BadImageError):
+            tree.read(sample_id, "fog", 1)
+
+
+def test_missing_files_are_named_and_each_folder_is_listed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for index in range(4):
+        for severity in (1, 2):
+            put(tmp_path / f"fog/{severity}/{'ab'[index % 2]}/{index}.png", index)
+    samples = CorruptedTree.open(tmp_path).dataset().samples
+    (tmp_path / "fog/2/b/3.png").unlink()
+    shutil.rmtree(tmp_path / "fog/2/a")
+    tree = CorruptedTree.open(tmp_path)
+    listed: list[str] = []
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: listed.append(str(path)) or scandir(path))  # type: ignore[func-returns-value]
+    for _ in range(2):
+        assert tree.missing(samples, "fog", 1) == []
+        assert tree.missing(samples, "fog", 2) == ["a/0.png", "a/2.png", "b/3.png"]
+    assert tree.missing(samples, "snow", 1) == [sample.id for sample in samples]
+    assert sorted(listed) == [str(tmp_path / f"fog/{s}/{c}") for s in (1, 2) for c in "ab"]
+
+
+def test_a_released_image_of_the_models_size_is_taken_as_it_is() -> None:
+    model = Preprocessing(input_size=(24, 20), interpolation="bilinear", crop_pct=0.5)
+    fitting = picture(0, (20, 24))
+    assert not needs_resize(fitting, model)
+    pixels = pixels_of(fitting, model)
+    assert np.array_equal(pixels.numpy(), np.asarray(fitting).transpose(2, 0, 1)) and pixels.is_contiguous()
+    other = picture(1, (48, 30))
+    assert needs_resize(other, model) and needs_resize(picture(2, (24, 20)), model)
+    squashed = np.asarray(other.resize((20, 24), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
+    assert np.array_equal(pixels_of(other, model).numpy(), squashed)  # crop_pct has no say

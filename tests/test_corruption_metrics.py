@@ -1,0 +1,179 @@
+"""mCE and its relatives from outcomes made by hand, conditions as texts, and sets of corruptions."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from robustkit.corrupting import Corrupted, parse_corrupted
+from robustkit.corruption_metrics import ALEXNET, ALEXNET_CLEAN, Outcome, corruption_rows, doubts, why_no_mce
+from robustkit.corruption_sets import CORRUPTIONS, SETS, TEST, expand
+from robustkit.errors import ProtocolError
+
+# The published constants once more, in the order of the tables of Hendrycks and Dietterich.
+PUBLISHED = (
+    *(0.886428, 0.894468, 0.922640, 0.819880, 0.826268, 0.785948, 0.798360),
+    *(0.866816, 0.826572, 0.819324, 0.564592, 0.853204, 0.646056, 0.717840, 0.606500),
+)
+
+
+def outcome(*wrong: float, ids: str = "abcdefgh", whole: bool = True) -> Outcome:
+    return Outcome(pa.array(list(ids[: len(wrong)])), np.array(wrong, float), nll=2.0, ece=0.1, whole=whole)
+
+
+def rows(outcomes: dict[str, Outcome], why: str = "") -> dict[tuple[str, str], tuple[Any, ...]]:
+    return {(row[0], row[1]): row[2:] for row in corruption_rows(outcomes, why)}
+
+
+def all_of(error: dict[str, float], suffix: str = "") -> dict[str, Outcome]:
+    return {f"corruption({c},severity={s}{suffix})": outcome(error[c]) for c in error for s in (1, 2, 3, 4, 5)}
+
+
+def test_alexnets_own_errors_give_100() -> None:
+    assert tuple(ALEXNET[name] for name in TEST) == PUBLISHED
+    found = rows(all_of(ALEXNET) | {"clean": outcome(ALEXNET_CLEAN)})
+    assert found["in-c", "mce"][0] == pytest.approx(1.0) and found["in-c", "relative_mce"][0] == pytest.approx(1.0)
+    assert found["in-c", "mean_error"][0] == pytest.approx(sum(PUBLISHED) / 15)
+    for name in TEST:
+        assert found[f"corruption({name})", "ce"][0] == pytest.approx(1.0)
+
+
+def test_an_all_wrong_model_has_what_the_constants_imply() -> None:
+    found = rows(all_of(dict.fromkeys(TEST, 1.0)) | {"clean": outcome(1.0)})
+    assert found["in-c", "mce"][0] == pytest.approx(sum(1 / error for error in PUBLISHED) / 15)
+    assert found["in-c", "mce"][0] == pytest.approx(1.2939, abs=5e-4)  # worked out by hand
+    assert found["in-c", "relative_mce"][0] == pytest.approx(0, abs=1e-12)  # no worse than clean
+    assert ("in-c", "relative_mce") not in rows(all_of(dict.fromkeys(TEST, 1.0)))
+
+
+def test_severities_count_alike_then_corruptions() -> None:
+    # One severity of one corruption fails: a fifth of its error, a fifteenth of the set's.
+    own = all_of(dict.fromkeys(TEST, 0.0))
+    own["corruption(fog,severity=4)"] = outcome(1.0)
+    found = rows(own)
+    assert found["corruption(fog)", "mean_error"][0] == pytest.approx(0.2)
+    assert found["corruption(fog)", "ce"][0] == pytest.approx(0.2 / 0.819324)
+    assert found["in-c", "mce"][0] == pytest.approx(0.2 / 0.819324 / 15)
+    assert found["in-c", "mean_error"][0] == pytest.approx(0.2 / 15)
+    assert found["weather", "mean_error"][0] == pytest.approx(0.05) and found["blur", "mean_error"][0] == 0
+    # segformer-16 takes noise at three severities only: a third there, a fifth elsewhere, then a sixteenth.
+    own = all_of(dict.fromkeys(CORRUPTIONS, 0.0))
+    own["corruption(shot_noise,severity=3)"] = own["corruption(spatter,severity=5)"] = outcome(1.0)
+    found = rows(own)
+    assert found["segformer-16", "mean_error"][0] == pytest.approx((1 / 3 + 1 / 5) / 16)
+    assert found["fan-19", "mean_error"][0] == pytest.approx(1 / 3 / 19)
+    assert found["in-c-extra", "mean_error"][0] == pytest.approx(1 / 5 / 4)
+
+
+def test_a_mean_is_given_only_where_nothing_is_missing() -> None:
+    own = all_of(dict.fromkeys(TEST, 0.5))
+    del own["corruption(frost,severity=3)"]
+    found = rows(own)
+    assert {key[0] for key in found} & {"in-c", "weather", "fan-19", "corruption(frost)"} == set()
+    assert ("digital", "mean_error") in found and ("corruption(snow)", "mean_error") in found
+
+
+def test_where_samples_could_not_be_read_that_is_said_and_the_interval_is_of_the_common_ones() -> None:
+    own = {f"corruption(fog,severity={s})": outcome(1.0, 0.0, 1.0, 0.0) for s in (1, 2, 3, 4)}
+    own["corruption(fog,severity=5)"] = outcome(1.0, 1.0, ids="ac", whole=False)
+    value, n, low, high, flags = rows(own)["corruption(fog)", "mean_error"]
+    assert value == pytest.approx((4 * 0.5 + 1) / 5) and n == 2 and (low, high) == (1.0, 1.0)
+    assert flags == ["1 of 5 conditions lack samples"]
+
+
+def test_the_interval_keeps_the_conditions_of_a_sample_together() -> None:
+    # Two samples, wrong everywhere or nowhere: the mean error of a resample is 0, 1/2 or 1.
+    wide = rows({f"corruption(fog,severity={s})": outcome(1.0, 0.0) for s in (1, 2, 3, 4, 5)})
+    assert wide["corruption(fog)", "mean_error"][2:4] == (0.0, 1.0)
+
+
+def test_without_imagenet_mce_is_refused_and_says_why() -> None:
+    why = why_no_mce({"data": {"layout": "cifar10", "classes": 10, "name": "cifar10-test"}})
+    found = rows(all_of(ALEXNET, ",preset=cifar"), why)
+    assert not {metric for _, metric in found} & {"mce", "relative_mce", "ce"}
+    assert found["in-c(preset=cifar)", "mean_error"][4] == [
+        "no mCE: AlexNet's errors are known for the 1000 ImageNet classes only, not for cifar10-test"
+    ]
+    assert why_no_mce({"data": {"layout": "imagenet", "classes": 1000, "name": "val"}}) == ""
+    assert "ImageNet" in why_no_mce({"data": {"layout": "imagenet-r", "classes": 1000, "name": "r"}})
+
+
+def test_definitions_are_not_mixed() -> None:
+    own = all_of(dict.fromkeys(TEST, 0.0)) | all_of(dict.fromkeys(TEST, 1.0), ",source=released")
+    found = rows(own)
+    assert found["in-c", "mean_error"][0] == 0
+    assert found["in-c(source=released)", "mean_error"][0] == pytest.approx(1)
+    assert found["corruption(fog,source=released)", "mean_error"][0] == pytest.approx(1)
+
+
+def test_what_differs_from_the_benchmark_is_said() -> None:
+    assert doubts("in-c", (224, 224), []) == []
+    assert doubts("in-c", (192, 384), []) == ["corrupted at 384x192; the benchmark's images are 224x224"]
+    assert doubts("in-c(preset=cifar)", (32, 32), []) == []
+    assert doubts("in-c(source=released)", (224, 224), [224, 224]) == []
+    assert doubts("fog(source=released)", (384, 384), [224, 224]) == [
+        "released files of 224x224 were resized to 384x384"
+    ]
+    assert "snow" in doubts("in-c(variant=bethgelab)", (224, 224), [])[0]
+
+
+def test_conditions_are_texts_and_back() -> None:
+    for text, parts in {
+        "corruption(fog,severity=3)": Corrupted("fog", 3),
+        "corruption(fog,severity=5,preset=cifar)": Corrupted("fog", 5, preset="cifar"),
+        "corruption(snow,severity=1,variant=bethgelab)": Corrupted("snow", 1, variant="bethgelab"),
+        "corruption(snow,severity=1,source=released)": Corrupted("snow", 1, source="released"),
+        "corruption(fog,preset=cifar)": Corrupted("fog", preset="cifar"),
+    }.items():
+        assert parse_corrupted(text) == parts and parts.text == text
+    assert parse_corrupted("pgd(eps=1/255,steps=20)") is None and parse_corrupted("clean") is None
+    for text, said in {
+        "corruption(fogg,severity=3)": "did you mean 'fog'?",
+        "corruption(fog,severity=6)": "severity '6'; expected a whole number from 1 to 5",
+        "corruption(fog,preset=imagnet)": "did you mean 'imagenet'?",
+        "corruption(fog,colour=red)": "unknown parameter of corruption 'colour'",
+        "corruption(fog": "expected such as corruption(fog,severity=3)",
+    }.items():
+        with pytest.raises(ProtocolError) as fault:
+            parse_corrupted(text)
+        assert said in str(fault.value)
+
+
+def test_lists_of_corruptions() -> None:
+    assert {name: len(members) for name, members in SETS.items()} == {
+        "in-c": 15,
+        "in-c-extra": 4,
+        "segformer-16": 16,
+        "fan-19": 19,
+        "noise": 3,
+        "blur": 4,
+        "weather": 4,
+        "digital": 4,
+    }
+    assert sum(map(len, SETS["segformer-16"].values())) == 4 * 3 + 12 * 5
+    assert expand("fog, snow(severity=1+3),noise(severity=2)") == {
+        "gaussian_noise": (2,),
+        "shot_noise": (2,),
+        "impulse_noise": (2,),
+        "snow": (1, 3),
+        "fog": (1, 2, 3, 4, 5),
+    }
+    assert expand(["corruption(fog,severity=2)", "fog(severity=4)"]) == {"fog": (2, 4)}
+    assert expand("weather,-frost,-fog(severity=5),snow") == {
+        "snow": (1, 2, 3, 4, 5),
+        "fog": (1, 2, 3, 4),
+        "brightness": (1, 2, 3, 4, 5),
+    }
+    for text, said in {
+        "fog,-weather": "none is left",
+        "foq": "did you mean 'fog'?",
+        "in-d": "did you mean 'in-c'?",
+        "fog(severity=6)": "severity '6'; expected whole numbers from 1 to 5",
+        "fog(severity=0)": "severity '0'",
+        "fog(level=2)": "is not severity=",
+        "fog(severity=1))": "expected a name, a set, or fog(severity=1+3)",
+    }.items():
+        with pytest.raises(ProtocolError) as fault:
+            expand(text)
+        assert said in str(fault.value)
