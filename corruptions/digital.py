@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from io import BytesIO
 from typing import ClassVar
 
@@ -114,13 +115,23 @@ class Pixelate(_NothingDrawn):
 
     def apply(self, images: Tensor, draws: Draws) -> Tensor:
         scale = self.constants(draws.severity)
-        enlarge = Image.Resampling.BOX if self.variant == "hendrycks" else Image.Resampling.NEAREST
+        height, width = images.shape[2:]
+        small = (int(width * scale), int(height * scale))
+        nearest = self.variant == "bethgelab" or all(map(_boxes_are_nearest, small, (width, height)))
+        enlarge = Image.Resampling.NEAREST if nearest else Image.Resampling.BOX
 
         def pixelate(image: Image.Image) -> Image.Image:
-            small = (int(image.width * scale), int(image.height * scale))
             return image.resize(small, Image.Resampling.BOX).resize(image.size, enlarge)
 
         return _with_pillow(images, pixelate)
+
+
+@lru_cache(maxsize=256)
+def _boxes_are_nearest(small: int, size: int) -> bool:
+    """Whether a line enlarged by boxes is the line enlarged by the nearest pixel, which is twice as fast."""
+    line = Image.fromarray(np.arange(small, dtype=np.float32)[None])
+    boxes, nearest = (line.resize((size, 1), kind) for kind in (Image.Resampling.BOX, Image.Resampling.NEAREST))
+    return bool(np.array_equal(np.asarray(boxes), np.asarray(nearest)))
 
 
 class JpegCompression(_NothingDrawn):
@@ -143,17 +154,20 @@ class JpegCompression(_NothingDrawn):
 def _with_pillow(images: Tensor, function: Callable[[Image.Image], Image.Image]) -> Tensor:
     """What `function` makes of each image, (B, 3, H, W) uint8; in as many threads as torch may use.
 
-    Threads help since Pillow releases Python's lock: 1.2 to 1.4 times as fast with two.
+    Threads help since Pillow releases Python's lock. Bands are merged and split by Pillow, faster than torch permutes.
     """
+    arrays = images.cpu().numpy()
+    results = np.empty_like(arrays)
 
-    def through(pixels: np.ndarray) -> np.ndarray:
-        return np.asarray(function(Image.fromarray(pixels)))
+    def through(index: int) -> None:
+        bands = function(Image.merge("RGB", [Image.fromarray(plane) for plane in arrays[index]])).split()
+        for plane, band in zip(results[index], bands, strict=True):
+            plane[:] = np.asarray(band)
 
-    arrays = images.permute(0, 2, 3, 1).contiguous().cpu().numpy()
     threads = min(torch.get_num_threads(), len(arrays))
     if threads == 1:
-        results = list(map(through, arrays))
+        list(map(through, range(len(arrays))))
     else:
         with ThreadPoolExecutor(threads) as pool:
-            results = list(pool.map(through, arrays))
-    return torch.from_numpy(np.stack(results)).to(images.device).permute(0, 3, 1, 2).contiguous()
+            list(pool.map(through, range(len(arrays))))
+    return torch.from_numpy(results).to(images.device)

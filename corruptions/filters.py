@@ -131,14 +131,19 @@ def _short(sigma: float, device: torch.device) -> Tensor:
 def zoom_in(planes: Tensor, factor: float) -> Tensor:
     """The middle of (B, C, H, W) float64 planes, enlarged to at least their size: scipy.ndimage.zoom of order 1.
 
-    Where rounding takes scipy's last coordinate past the last pixel it leaves that line 0; here it is the pixel.
+    Where rounding takes the last coordinate past the last pixel, that line is 0: scipy's quirk, and so the reference's.
+    It happens at some sizes, 36 or 160 among them, not at 32, 224 or 256.
     """
     height, width = planes.shape[-2:]
     crop = [math.ceil(size / factor) for size in (height, width)]
     top, left = (height - crop[0]) // 2, (width - crop[1]) // 2
     wanted = [round(size * factor) for size in crop]
     middle = planes[..., top : top + crop[0], left : left + crop[1]]
-    return functional.interpolate(middle, size=wanted, mode="bilinear", align_corners=True)
+    enlarged = functional.interpolate(middle, size=wanted, mode="bilinear", align_corners=True)
+    for line, before, after in ((enlarged[..., -1, :], crop[0], wanted[0]), (enlarged[..., -1], crop[1], wanted[1])):
+        if after > 1 and (before - 1) / (after - 1) * (after - 1) > before - 1:
+            line.zero_()
+    return enlarged
 
 
 def trimmed(planes: Tensor, size: Sequence[int]) -> Tensor:

@@ -64,18 +64,26 @@ class SampleRng:
         return _splitmix64(_splitmix64(state)[:, None] + counter * _signed(_GOLDEN))
 
     def uniform(self, shape: Sequence[int], purpose: str) -> Tensor:
-        """(B, *shape) float32 in [0, 1), multiples of 2^-24."""
-        words = self._words(math.prod(shape), purpose)
-        return (_shift(words, 40).float() * 2.0**-24).reshape(-1, *shape)
+        """(B, *shape) float32 in [0, 1), multiples of 2^-24: two of each word."""
+        first, second = self._pairs(shape, purpose)
+        return self._joined(first.mul_(2.0**-24), second.mul_(2.0**-24), shape)
 
     def normal(self, shape: Sequence[int], purpose: str) -> Tensor:
         """(B, *shape) float32, standard normal: two of each word by the Box-Muller transform."""
-        size = math.prod(shape)
-        words = self._words(-(-size // 2), purpose)
-        radius = ((_shift(words, 40) + 1).float() * 2.0**-24).log_().mul_(-2.0).sqrt_()
-        angle = ((words >> 16) & 0xFFFFFF).float() * (2.0 * math.pi * 2.0**-24)
-        pairs = torch.stack((angle.cos().mul_(radius), angle.sin_().mul_(radius)), dim=-1)
-        return pairs.reshape(len(words), -1)[:, :size].reshape(-1, *shape)
+        first, second = self._pairs(shape, purpose)
+        radius = first.add_(1).mul_(2.0**-24).log_().mul_(-2.0).sqrt_()
+        angle = second.mul_(2.0 * math.pi * 2.0**-24)
+        return self._joined(angle.cos().mul_(radius), angle.sin_().mul_(radius), shape)
+
+    def _pairs(self, shape: Sequence[int], purpose: str) -> tuple[Tensor, Tensor]:
+        """The upper 24 bits of as many words as make pairs of all numbers, and the 24 bits below: (B, words) float32."""
+        words = self._words(-(-math.prod(shape) // 2), purpose)
+        return _shift(words, 40).float(), (words >> 16).bitwise_and_(0xFFFFFF).float()
+
+    @staticmethod
+    def _joined(first: Tensor, second: Tensor, shape: Sequence[int]) -> Tensor:
+        """Numbers of the two in turn: (B, *shape)."""
+        return torch.stack((first, second), dim=-1).flatten(1)[:, : math.prod(shape)].reshape(-1, *shape)
 
     def signs(self, shape: Sequence[int], purpose: str, first: int = 0) -> Tensor:
         """(B, *shape) float32 of -1 and 1: rows first, first + 1, ... along shape[0] of an endless draw."""

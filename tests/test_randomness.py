@@ -34,7 +34,8 @@ def test_splitmix64_published_vector() -> None:
 def test_draws_equal_the_integer_replica() -> None:
     expected = words(3, "b/2.png", "fgsm(eps=1/255)", "start", 6)
     source = SampleRng.of(["a", "b/2.png"], seed=3, condition="fgsm(eps=1/255)", device="cpu")
-    assert source.uniform((2, 3), "start")[1].flatten().tolist() == [(w >> 40) * 2.0**-24 for w in expected]
+    halves = [(word >> shift & 0xFFFFFF) * 2.0**-24 for word in expected for shift in (40, 16)]
+    assert source.uniform((3, 3), "start")[1].flatten().tolist() == halves[:9]
     bits = [2.0 * ((expected[i // 64] >> (i % 64)) & 1) - 1 for i in range(70)]
     assert source.signs((1, 70), "start")[1, 0].tolist() == bits
     radius = math.sqrt(-2 * math.log(((expected[0] >> 40) + 1) / 2**24))
@@ -73,6 +74,7 @@ def test_distributions() -> None:
     assert abs((normal.abs() < 1).double().mean() - 0.682689) < 0.005
     assert set(signs.unique().tolist()) == {-1.0, 1.0} and abs(signs.mean()) < 5 / math.sqrt(n)
     assert abs((normal[:, ::2] * normal[:, 1::2]).mean()) < 5 / math.sqrt(n / 2)  # cosine and sine of one angle
+    assert abs(((uniform[:, ::2] - 0.5) * (uniform[:, 1::2] - 0.5)).mean()) < 5 / 12 / math.sqrt(n / 2)  # one word's
     correlation = torch.corrcoef(torch.cat([uniform, normal, signs.flatten(1)]))
     off_diagonal = correlation - torch.eye(len(correlation))
     assert off_diagonal.abs().max() < 5 / math.sqrt(20_000)
