@@ -12,6 +12,7 @@ from functools import lru_cache
 from io import BytesIO
 from typing import ClassVar
 
+import cv2
 import numpy as np
 import torch
 from PIL import Image
@@ -154,17 +155,15 @@ class JpegCompression(_NothingDrawn):
 def _with_pillow(images: Tensor, function: Callable[[Image.Image], Image.Image]) -> Tensor:
     """What `function` makes of each image, (B, 3, H, W) uint8; in as many threads as torch may use.
 
-    Threads help since Pillow releases Python's lock. Bands are merged and split by Pillow, faster than torch permutes.
+    Threads help where images are large, since Pillow releases Python's lock.
     """
     arrays = images.cpu().numpy()
     results = np.empty_like(arrays)
 
     def through(index: int) -> None:
-        bands = function(Image.merge("RGB", [Image.fromarray(plane) for plane in arrays[index]])).split()
-        for plane, band in zip(results[index], bands, strict=True):
-            plane[:] = np.asarray(band)
+        cv2.split(np.asarray(function(Image.fromarray(cv2.merge(arrays[index])))), list(results[index]))
 
-    threads = min(torch.get_num_threads(), len(arrays))
+    threads = min(torch.get_num_threads(), len(arrays)) if arrays[0].size > 1 << 15 else 1
     if threads == 1:
         list(map(through, range(len(arrays))))
     else:

@@ -76,7 +76,7 @@ class SampleRng:
         return self._joined(angle.cos().mul_(radius), angle.sin_().mul_(radius), shape)
 
     def _pairs(self, shape: Sequence[int], purpose: str) -> tuple[Tensor, Tensor]:
-        """The upper 24 bits of as many words as make pairs of all numbers, and the 24 bits below: (B, words) float32."""
+        """The upper 24 bits of as many words as there are pairs, and the 24 bits below: (B, words) float32."""
         words = self._words(-(-math.prod(shape) // 2), purpose)
         return _shift(words, 40).float(), (words >> 16).bitwise_and_(0xFFFFFF).float()
 
