@@ -83,7 +83,8 @@ def demo(out: Path, device: str) -> None:
 
     console = _console()
     console.print(
-        "Two small ViTs, standard and QUEST attention, on generated shapes: clean, FGSM, PGD, SPSA, AutoAttack.\n"
+        "Two small ViTs, standard and QUEST attention, on generated shapes: clean, FGSM, PGD, SPSA, AutoAttack, "
+        "corruptions.\n"
     )
     run = _run_and_show(**DEMO, out=out, device=device)
     console.print(
@@ -246,8 +247,8 @@ def _show(run: Any, results: Any) -> None:
     console = _console()
     if (table := terminal_table(run, results)).row_count:
         console.print(table)
-    for table in terminal_corruptions(corruption_tables(results)):
-        console.print(table)
+    for part in terminal_corruptions(corruption_tables(results)):
+        console.print(part, soft_wrap=True)
     if (by_stage := terminal_stages(run)) is not None:
         console.print(by_stage)
     for line in flag_lines(run, results):

@@ -13,9 +13,11 @@ from .records import Run
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
 ERROR_HEADINGS = ("corruption", "1", "2", "3", "4", "5", "mean", "CE %", "NLL", "ECE %")
 MEAN_HEADINGS = ("mean over", "n", "error % [95 %]", "mCE % [95 %]", "relative mCE %", "NLL", "ECE %")
+_OF_ALEXNET = {"CE %", "mCE % [95 %]", "relative mCE %"}
 _KIND = {name: kind for kind, names in CATEGORIES.items() for name in names}
 
 Figures = Mapping[tuple[str, str], Mapping[str, Any]]
@@ -25,12 +27,14 @@ Figures = Mapping[tuple[str, str], Mapping[str, Any]]
 class CorruptionTable:
     """One checkpoint under the corruptions of one definition (preset, variant, source).
 
-    errors: rows under `ERROR_HEADINGS`, each with its category and its errors as fractions (None: not evaluated).
-    means: rows under `MEAN_HEADINGS`. flags: lines.
+    errors: rows under `error_headings`, each with its category and its errors as fractions (None: not evaluated).
+    means: rows under `mean_headings`. flags: lines. Without AlexNet as a yardstick, its columns are left out.
     """
 
     checkpoint: str
     definition: str
+    error_headings: tuple[str, ...]
+    mean_headings: tuple[str, ...]
     errors: tuple[tuple[str, tuple[str, ...], tuple[float | None, ...]], ...]
     means: tuple[tuple[str, ...], ...]
     flags: tuple[str, ...]
@@ -64,12 +68,25 @@ def corruption_tables(results: Sequence[Mapping[str, Any]]) -> list[CorruptionTa
         parts = [part for condition, _ in own if (part := parse_corrupted(condition)) is not None]
         for definition in dict.fromkeys(part.definition for part in parts):
             examples = {part.name: part.mean for part in parts if part.definition == definition}
-            errors = tuple(
-                (_KIND[name], *_errors(examples[name].text, own)) for name in CORRUPTIONS if name in examples
-            )
-            means = tuple(_means(definition, own))
-            found.append(CorruptionTable(checkpoint, definition, errors, means, tuple(_flags(definition, own))))
+            names = [name for name in CORRUPTIONS if name in examples]
+            by_name = [_errors(examples[name].text, own) for name in names]
+            error_headings, cells = _used(ERROR_HEADINGS, [row for row, _ in by_name])
+            mean_headings, means = _used(MEAN_HEADINGS, list(_means(definition, own)))
+            values = (errors for _, errors in by_name)
+            errors = tuple(zip((_KIND[name] for name in names), cells, values, strict=True))
+            flags = tuple(_flags(definition, own))
+            found.append(CorruptionTable(checkpoint, definition, error_headings, mean_headings, errors, means, flags))
     return found
+
+
+def _used(headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    """The table without AlexNet's columns where all of them are dashes."""
+    kept = [
+        place
+        for place, heading in enumerate(headings)
+        if heading not in _OF_ALEXNET or any(row[place] != "–" for row in rows)
+    ]
+    return tuple(headings[place] for place in kept), tuple(tuple(row[place] for place in kept) for row in rows)
 
 
 def _errors(mean: str, own: Figures) -> tuple[tuple[str, ...], tuple[float | None, ...]]:
@@ -136,15 +153,16 @@ def left_out_lines(run: Run) -> list[str]:
     ]
 
 
-def terminal_corruptions(tables: Sequence[CorruptionTable]) -> Iterator[Table]:
-    """The tables for a terminal."""
+def terminal_corruptions(tables: Sequence[CorruptionTable]) -> Iterator[Table | Text]:
+    """The tables for a terminal, each after its title."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     for found in tables:
-        by_error = Table(title=found.title, title_justify="left", box=box.SIMPLE_HEAD)
-        for heading in ERROR_HEADINGS:
+        yield Text(found.title, style="italic")
+        by_error = Table(box=box.SIMPLE_HEAD)
+        for heading in found.error_headings:
             by_error.add_column(heading, justify="left" if heading == "corruption" else "right", no_wrap=True)
         for index, (kind, cells, _) in enumerate(found.errors):
             last = index + 1 == len(found.errors) or found.errors[index + 1][0] != kind
@@ -152,7 +170,7 @@ def terminal_corruptions(tables: Sequence[CorruptionTable]) -> Iterator[Table]:
         yield by_error
         if found.means:
             by_set = Table(box=box.SIMPLE_HEAD)
-            for heading in MEAN_HEADINGS:
+            for heading in found.mean_headings:
                 by_set.add_column(heading, justify="left" if heading == "mean over" else "right", no_wrap=True)
             for row in found.means:
                 by_set.add_row(*map(Text, row))

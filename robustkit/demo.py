@@ -1,4 +1,7 @@
-"""What `robustkit demo` audits: all embedded checkpoints on embedded images, SPSA and AutoAttack with small budgets."""
+"""What `robustkit demo` audits: all embedded checkpoints on embedded images.
+
+SPSA and AutoAttack have small budgets. Corruptions are those that need nothing more; frost's photographs are not ours.
+"""
 
 from __future__ import annotations
 
@@ -11,5 +14,6 @@ DEMO: dict[str, Any] = {
         "fgsm,pgd,spsa(steps=5,directions=16),fgsm(eps=4/255),pgd(eps=4/255),"
         "autoattack(eps=4/255,steps=10,targets=3,queries=100)"
     ),
+    "corruptions": "noise,blur,digital",
     "limit": 100,
 }

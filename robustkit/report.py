@@ -6,13 +6,7 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from .corruption_report import (
-    ERROR_HEADINGS,
-    MEAN_HEADINGS,
-    corruption_tables,
-    is_of_corruptions,
-    left_out_lines,
-)
+from .corruption_report import corruption_tables, is_of_corruptions, left_out_lines
 from .errors import NothingEvaluated
 from .metrics import bad_images, dossier, pixels, stages, write_summary
 from .records import Run, write_whole
@@ -167,8 +161,6 @@ def write_report(run: Run, results: Sequence[dict[str, Any]]) -> None:
         folder=run.path.name,
         stage_headings=STAGE_HEADINGS,
         stages=stage_tables(run),
-        error_headings=ERROR_HEADINGS,
-        mean_headings=MEAN_HEADINGS,
         corruptions=corruption_tables(results),
         left_out=left_out_lines(run),
         dossiers=[(*unit, found) for unit in run.units() if (found := dossier(run, *unit))],
