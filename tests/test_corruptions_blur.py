@@ -44,8 +44,12 @@ def agree(
     replica: Callable[..., np.ndarray],
     size: tuple[int, int] = (20, 28),
     flat: bool = True,
+    ties: float = 0,
 ) -> None:
-    """Byte for byte: what `kind` makes of two images, and what `replica` (image, numbers by name) does."""
+    """What `kind` makes of two images is what `replica` (image, numbers by name) does.
+
+    ties: the share of values that may differ by one level, where the last bit of a weight decides; 0: byte for byte.
+    """
     images = pictures(2, *size, flat=flat)
     drawn = kind.draw(images.shape[1:], severity, ids(2))
     numbers = {name: value.double() for name, value in drawn.numbers.items()}
@@ -54,7 +58,8 @@ def agree(
         replica(image.numpy(), {name: value[i].numpy() for name, value in numbers.items()})
         for i, image in enumerate(images.permute(0, 2, 3, 1))
     ]
-    np.testing.assert_array_equal(ours, np.stack(theirs))
+    gap = np.abs(ours.astype(int) - np.stack(theirs))
+    assert gap.max() <= (ties > 0) and gap.mean() <= ties
 
 
 @pytest.mark.parametrize("preset", ["imagenet", "cifar"])
@@ -86,7 +91,7 @@ def test_smoothing_mirrors_as_often_as_a_wide_kernel_needs(sigma: float) -> None
 @pytest.mark.parametrize("severity", [1, 3, 5])
 def test_defocus_blur_is_opencvs_filter(preset: str, severity: int) -> None:
     kind = DefocusBlur(preset)
-    agree(kind, severity, lambda image, _: slow.defocus_blur(image, *kind.constants(severity)), (24, 32))
+    agree(kind, severity, lambda image, _: slow.defocus_blur(image, *kind.constants(severity)), (24, 32), ties=1e-3)
 
 
 def test_the_disk_of_radius_8_is_brighter_than_the_image() -> None:

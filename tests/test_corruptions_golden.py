@@ -19,12 +19,12 @@ from corruptions.registry import CORRUPTIONS, corruption
 from robustkit.randomness import SampleRng
 
 WITHIN_ONE_LEVEL: dict[str, set[str]] = {
-    "corruptions": {"contrast", "gaussian_blur", "motion_blur"},
-    "hendrycks_imagenet_c_224": set(),
-    "bethgelab_imagecorruptions_1.1.2_224": {"motion_blur"},
+    "corruptions": {"contrast", "gaussian_blur", "motion_blur", "glass_blur"},
+    "hendrycks_imagenet_c_224": {"defocus_blur"},
+    "bethgelab_imagecorruptions_1.1.2_224": {"motion_blur", "defocus_blur"},
     "hendrycks_cifar10_c_32": set(),
 }
-"""What is not equal byte for byte: everything else is."""
+"""What is not equal byte for byte: everything else is. Of glass_blur and defocus_blur, with NumPy 1.26 only."""
 DIFFERING_AT_MOST = 1e-3  # of the values of photographs, where any may
 TIES_DIFFERING_AT_MOST = 0.5  # of the third input's, whose every value is a tie; see scripts/make_corruption_goldens.py
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="needs the goldens of ../shared")

@@ -55,6 +55,21 @@ def test_clean_predictions_are_timms_own(tmp_path: Path) -> None:
     assert attacked["linf"].max() <= 1 / 255 + 1e-6 and attacked["correct"].sum() < sum(r["correct"] for r in clean)
 
 
+def test_corruptions_cost_accuracy_and_are_held_against_alexnet(tmp_path: Path) -> None:
+    ids = tmp_path / "ids.txt"
+    ids.write_text("\n".join(first_by_name(12)))
+    run = robustkit.audit(
+        [VIT], data_dir=VAL, attacks="none", corruptions="noise,blur(severity=1)", ids=ids, out=tmp_path / "run"
+    )
+    rows = {(row["condition"], row["metric"]): row for row in run.results().to_dict("records")}
+    clean = 1 - rows["clean", "top1"]["value"]
+    by_severity = [1 - rows[f"corruption(gaussian_noise,severity={s})", "top1"]["value"] for s in (1, 2, 3, 4, 5)]
+    assert clean < 0.4 < by_severity[4] and by_severity[0] < by_severity[4]
+    ce = rows["corruption(gaussian_noise)", "ce"]
+    assert ce["value"] == pytest.approx(sum(by_severity) / 5 / 0.886428) and ce["flags"] == []
+    assert ("noise", "mean_error") in rows and ("blur", "mean_error") not in rows and ("in-c", "mce") not in rows
+
+
 @pytest.mark.slow
 def test_robust_resnets_of_ones_own_factory_keep_their_measured_accuracy(tmp_path: Path) -> None:
     """Clean on 1000 images within a point; PGD-30 on 200 images at most 1.5 points above the figures."""
