@@ -1,5 +1,6 @@
 """mCE and its relatives from outcomes made by hand, conditions as texts, and sets of corruptions."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 from robustkit.corrupting import Corrupted, parse_corrupted
 from robustkit.corruption_metrics import ALEXNET, ALEXNET_CLEAN, Outcome, corruption_rows, doubts, why_no_mce
+from robustkit.corruption_report import corruption_tables
 from robustkit.corruption_sets import CORRUPTIONS, SETS, TEST, expand
 from robustkit.errors import ProtocolError
 
@@ -177,3 +179,34 @@ def test_lists_of_corruptions() -> None:
         with pytest.raises(ProtocolError) as fault:
             expand(text)
         assert said in str(fault.value)
+
+
+def summary(outcomes: dict[str, Outcome], why: str = "") -> list[dict[str, Any]]:
+    """Rows of a summary, as `metrics` makes them."""
+    keys = ("condition", "metric", "value", "n", "ci_low", "ci_high", "flags")
+    made = [dict(zip(keys, row, strict=True)) for row in corruption_rows(outcomes, why)]
+    for text, one in outcomes.items():
+        n = len(one.ids)
+        made.append(dict(zip(keys, (text, "top1", 1 - one.error, n, 0.0, 1.0, []), strict=True)))
+    return [row | {"checkpoint": "vit"} for row in made]
+
+
+def test_the_tables_show_errors_means_and_alexnets_columns_where_it_is_a_yardstick() -> None:
+    own = all_of(ALEXNET) | {"clean": outcome(0.25)} | all_of({"spatter": 0.5})
+    own["corruption(fog,severity=1)"] = outcome(0.0)
+    (table,) = corruption_tables(summary(own))
+    assert table.error_headings == ("corruption", "1", "2", "3", "4", "5", "mean", "CE %", "NLL", "ECE %")
+    by_name = {cells[0]: (kind, cells, values) for kind, cells, values in table.errors}
+    assert list(by_name) == [*TEST, "spatter"]
+    kind, cells, values = by_name["fog"]
+    assert kind == "weather" and cells[1:8] == ("0.0", "81.9", "81.9", "81.9", "81.9", "65.5", "80.0")
+    assert cells[8:] == ("2.000", "10.0") and values[:2] == pytest.approx((0, 0.819324))
+    assert by_name["spatter"][1][7] == "–"  # AlexNet's error there was not published
+    assert [row[0] for row in table.means] == ["in-c", "noise", "blur", "weather", "digital"]
+    assert table.means[0][3].startswith("98.7 [") and table.means[1][3] == "–"
+    (without,) = corruption_tables(summary(own, "no ImageNet"))
+    assert without.error_headings == ("corruption", "1", "2", "3", "4", "5", "mean", "NLL", "ECE %")
+    assert without.mean_headings == ("mean over", "n", "error % [95 %]", "NLL", "ECE %")
+    assert without.flags == ("in-c: no mCE: no ImageNet",)
+    assert "CIFAR-10-C's constants" in replace(table, definition="(preset=cifar)").title
+    assert "released files" in replace(table, definition="(source=released)").title

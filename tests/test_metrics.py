@@ -190,3 +190,18 @@ def test_an_altered_run_folder_is_explained(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"run\.json: cannot be read"):
         summarise(run)
     assert math.isnan(calibration_error(np.array([]), np.array([])))
+
+
+def test_intervals_of_nll_and_calibration_are_those_of_resampled_samples(tmp_path: Path) -> None:
+    stream = np.random.Generator(np.random.PCG64(5))
+    confidence, correct, nll = stream.uniform(0.1, 1, 40), stream.random(40) < 0.6, stream.exponential(1, 40)
+    rows = [row(i, bool(correct[i]), confidence=float(confidence[i]), nll=float(nll[i])) for i in range(40)]
+    found = {r["metric"]: r for r in summarise(make_run(tmp_path, {"clean": rows}))}
+    draws = np.random.Generator(np.random.PCG64(0))
+    figures = []
+    for _ in range(1000):
+        index = draws.integers(0, 40, 40)
+        figures.append((nll[index].mean(), calibration_error(confidence[index], correct[index].astype(float))))
+    low, high = np.percentile(figures, [2.5, 97.5], axis=0)
+    for place, metric in enumerate(("nll", "ece")):
+        assert (found[metric]["ci_low"], found[metric]["ci_high"]) == pytest.approx((low[place], high[place]), rel=1e-5)
