@@ -43,7 +43,7 @@ class Corruption(ABC):
     variant: str = "hendrycks"
 
     name: ClassVar[str]
-    category: ClassVar[str]  # noise, blur, weather or digital
+    category: ClassVar[str]  # noise, blur, weather or digital; extra for the four held out for validation
 
     def __post_init__(self) -> None:
         for what, value, known in (("preset", self.preset, PRESETS), ("variant", self.variant, VARIANTS)):
@@ -58,7 +58,7 @@ class Corruption(ABC):
         Raises:
             ValueError: the severity is none of 1 to 5.
         """
-        if isinstance(severity, bool) or severity not in SEVERITIES:
+        if isinstance(severity, bool) or not isinstance(severity, int) or severity not in SEVERITIES:
             raise ValueError(f"severity {severity!r}: expected a whole number from 1 to 5")
         return PRESETS[self.preset][self.name][severity - 1]
 

@@ -158,7 +158,7 @@ def _with_pillow(images: Tensor, function: Callable[[Image.Image], Image.Image])
     Threads help where images are large, since Pillow releases Python's lock.
     """
     arrays = images.cpu().numpy()
-    results = np.empty_like(arrays)
+    results = np.empty(arrays.shape, np.uint8)  # rows together, however those of the input lie
 
     def through(index: int) -> None:
         cv2.split(np.asarray(function(Image.fromarray(cv2.merge(arrays[index])))), list(results[index]))

@@ -18,6 +18,7 @@ from .options import (
     common,
     corruption_options,
     data_options,
+    definition_options,
     group,
     model_arguments,
     model_options,
@@ -126,12 +127,14 @@ def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
 @option("--data-dir", help="Clean images of --write and --drift: folder, zip, or embedded:shapes.")
 @option("--out", type=click.Path(path_type=Path), help="Contact sheet, or the folder of several.")
 @option("--corruptions", help="Sets or names; all 19, for --write in-c, for --drift the tree's, if left out.")
-@option("--preset", default="auto", help="Constants: imagenet, cifar (32x32 images), or auto.")
-@option("--variant", default="hendrycks", help="Code: hendrycks (the benchmark's) or bethgelab.")
-@option("--frost-dir", help="Folder of frost's photographs; those of an installed imagecorruptions.")
-@option("--format", "image_format", type=click.Choice(["jpeg", "png"]), default="jpeg", help="Files of --write.")
+@definition_options
+@option("--format", "image_format", type=click.Choice(["jpeg", "png"]), help="Files of --write; jpeg if left out.")
 @option("--json", "json_file", type=click.Path(path_type=Path), help="File for the figures of --drift.")
-@option("--img-size", type=int, help="Side after the crop; 224, or 32 where the images are 32x32, if left out.")
+@option(
+    "--img-size",
+    type=click.IntRange(max=4096),
+    help="Side after the crop; 224, or 32 where the images are 32x32, if left out.",
+)
 @option("--crop-pct", type=float, help="Size over resized size; 0.875, or 1 where the images are 32x32.")
 @option("--interpolation", default="bilinear", help="Resize: bilinear (the benchmark's), bicubic, nearest, lanczos.")
 @option("--batch-size", type=AT_LEAST_1, default=16, help="Images in a batch.")
@@ -236,7 +239,7 @@ def _run_and_show(*arguments: Any, **options: Any) -> Any:
 
     with ConsoleProgress(side) as progress:
         run = pipeline.audit(*arguments, progress=progress, say=say, **options)
-    _show(run, run.results().to_dict("records"))
+    _show(run, run.summary())
     return run
 
 

@@ -53,6 +53,9 @@ def corrupt(
     if sum(asked) != 1:
         said = "none of them" if not any(asked) else "several of them"
         raise ProtocolError(f"give IMAGE..., --write DIR or --drift TREE, and only one; here is {said}")
+    mode = "a contact sheet" if images else "--write" if write is not None else "--drift"
+    _refuse_unused(options | {"data_dir": data_dir}, mode)
+    options["image_format"] = options["image_format"] or "jpeg"
     if images:
         _sheets(images, console, side, options)
         return
@@ -63,6 +66,22 @@ def corrupt(
         _write(write, data_dir, console, side, options)
     elif drift_from is not None:
         _drift(drift_from, data_dir, console, side, options)
+
+
+_UNUSED = {
+    "a contact sheet": ("data_dir", "json_file", "image_format", "limit", "ids", "labels_csv", "real_labels", "layout"),
+    "--write": ("json_file", "out"),
+    "--drift": ("image_format", "out"),
+}
+_SPELLED = {"json_file": "--json", "image_format": "--format", "labels_csv": "--labels"}
+
+
+def _refuse_unused(options: Mapping[str, Any], mode: str) -> None:
+    """Raises ProtocolError for an option that would do nothing."""
+    given = [name for name in _UNUSED[mode] if options.get(name) is not None]
+    if given:
+        option = _SPELLED.get(given[0], "--" + given[0].replace("_", "-"))
+        raise ProtocolError(f"{option} means nothing for {mode}; leave it out")
 
 
 def _say(console: Console, *lines: str) -> None:

@@ -16,7 +16,7 @@ from .data import Dataset, open_dataset
 from .errors import BadImageError, DataError
 from .images import to_pixels
 from .layouts import Sample
-from .sources import SUFFIXES, FolderSource
+from .sources import SUFFIXES, FolderSource, list_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -76,13 +76,17 @@ class CorruptedTree:
         return severities
 
     def dataset(self, **options: Any) -> Dataset:
-        """The samples of the first folder there is, labelled by `open_dataset`'s rules; options are that function's.
+        """The samples of the fullest folder, labelled by `open_dataset`'s rules; options are that function's.
 
-        The images of this data set are those of that folder; `read` gives the others.
+        The images of this data set are those of that folder; `read` gives the others. What another folder lacks,
+        `missing` tells.
         """
-        first = next(iter(self.folders.values()))
+        images = {folder: set(map(stem_of, list_folder(self.root / folder).images)) for folder in self.folders.values()}
+        first = max(images, key=lambda folder: len(images[folder]))  # of equals, the first
         opened = open_dataset(self.root / first, **options)
         notes = (f"labels and ids are those of {first}", *opened.notes, *self.notes)
+        if more := set().union(*images.values()) - images[first]:
+            notes += (f"left out {len(more)} images that other folders have beside those of {first}: {min(more)} ...",)
         return replace(opened, name=self.root.resolve().name, root=str(self.root), notes=notes)
 
     def read(self, sample_id: str, name: str, severity: int) -> bytes:

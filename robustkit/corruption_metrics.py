@@ -7,15 +7,16 @@ averaged over silently.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .corrupting import Corrupted, parse_corrupted
 from .corruption_sets import CORRUPTIONS, SETS
-from .intervals import Floats, bootstrap
+from .intervals import Floats, bootstrap, calibration_error
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,29 +48,38 @@ ALEXNET_CLEAN = 0.4348
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a checkpoint did under one condition. wrong: 1 or 0 for each sample that was read, by id, in their order."""
+    """What a checkpoint did under one condition, a row for each sample that was read.
+
+    ids: (n,) strings. wrong: (n,) 1 or 0. nll, confidence: (n,). flags: of the condition.
+    """
 
     ids: pa.Array
     wrong: Floats
-    nll: float
-    ece: float
-    whole: bool  # all samples of the data set were read
+    nll: Floats
+    confidence: Floats
+    flags: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, table: pa.Table, metrics: Mapping[str, float], expected: int) -> Outcome:
+    def of(cls, table: pa.Table, flags: Sequence[str]) -> Outcome:
+        """From the records of a condition."""
         read = table.filter(table["error"].is_null())
-        wrong = 1.0 - read["correct"].to_numpy(zero_copy_only=False).astype(np.float64)
-        return cls(read["sample_id"].combine_chunks(), wrong, metrics["nll"], metrics["ece"], len(read) == expected)
+        correct, nll, confidence = (
+            read[name].to_numpy(zero_copy_only=False).astype(np.float64) for name in ("correct", "nll", "confidence")
+        )
+        return cls(read["sample_id"].combine_chunks(), 1 - correct, nll, confidence, tuple(flags))
 
-    @property
-    def error(self) -> float:
-        return float(self.wrong.mean())
+    def take(self, rows: NDArray[np.int64]) -> Outcome:
+        """The samples at these rows, in their order."""
+        ids = self.ids if len(rows) == len(self.ids) else self.ids.take(rows)
+        return Outcome(ids, self.wrong[rows], self.nll[rows], self.confidence[rows], self.flags)
 
 
-def corruption_rows(outcomes: Mapping[str, Outcome], why_no_mce: str) -> Iterator[Row]:
+def corruption_rows(outcomes: Mapping[str, Outcome], expected: int, why_no_mce: str) -> Iterator[Row]:
     """Condition, metric, value, n, interval and flags of every mean that the outcomes of one checkpoint allow.
 
-    outcomes: by the text of the condition, `clean` among them if it was evaluated.
+    A mean is over the samples that could be read under all of its conditions; without any, there is none.
+
+    outcomes: by the text of the condition, `clean` among them if it was evaluated. expected: samples of the data set.
     why_no_mce: why AlexNet's errors are no yardstick for these images; empty where they are.
     """
     parts = {text: part for text in outcomes if (part := parse_corrupted(text)) is not None}
@@ -79,83 +89,111 @@ def corruption_rows(outcomes: Mapping[str, Outcome], why_no_mce: str) -> Iterato
             for text, part in parts.items()
             if part.definition == example.definition
         }
-        yield from _of_corruptions(own, example, why_no_mce)
+        yield from _of_corruptions(own, expected, example, why_no_mce)
         for name, members in SETS.items():
             wanted = [(corruption, severity) for corruption, severities in members.items() for severity in severities]
             if all(key in own for key in wanted):
-                yield from _of_set(name, own, outcomes.get("clean"), example, why_no_mce)
+                yield from _of_set(name, own, outcomes.get("clean"), expected, example, why_no_mce)
 
 
-def _of_corruptions(own: Mapping[tuple[str, int], Outcome], example: Corrupted, why_no_mce: str) -> Iterator[Row]:
+def _of_corruptions(
+    own: Mapping[tuple[str, int], Outcome], expected: int, example: Corrupted, why_no_mce: str
+) -> Iterator[Row]:
     for name in CORRUPTIONS:
         five = [own[name, severity] for severity in (1, 2, 3, 4, 5) if (name, severity) in own]
         if len(five) < 5:
             continue
-        text = replace(example, name=name).mean.text
-        yield _mean_error(text, [(0.2, outcome) for outcome in five])
+        weights = {"mean_error": [0.2] * 5}
         if name in ALEXNET and not why_no_mce:
-            yield _weighted(text, "ce", [(0.2 / ALEXNET[name], outcome) for outcome in five])
-        yield from _plain_means(text, [(0.2, outcome) for outcome in five])
+            weights["ce"] = [0.2 / ALEXNET[name]] * 5
+        yield from _means(replace(example, name=name).mean.text, five, weights, expected)
 
 
 def _of_set(
     name: str,
     own: Mapping[tuple[str, int], Outcome],
     clean: Outcome | None,
+    expected: int,
     example: Corrupted,
     why_no_mce: str,
 ) -> Iterator[Row]:
     text, members = name + example.definition, SETS[name]
-    shares = [(1 / len(members) / len(members[c]), own[c, s], c) for c in members for s in members[c]]
-    plain = [(share, outcome) for share, outcome, _ in shares]
-    row = _mean_error(text, plain)
-    if name != "in-c":
-        yield row
-        yield from _plain_means(text, plain)
+    keys = [(corruption, severity) for corruption, severities in members.items() for severity in severities]
+    shares = [1 / len(members) / len(members[corruption]) for corruption, _ in keys]
+    weights, conditions = {"mean_error": shares}, [own[key] for key in keys]
+    if name != "in-c" or why_no_mce:
+        reason = f"no mCE: {why_no_mce}" if name == "in-c" else ""
+        yield from _means(text, conditions, weights, expected, reason)
         return
-    yield (*row[:6], [f"no mCE: {why_no_mce}"] if why_no_mce else [])
-    if not why_no_mce:
-        yield _weighted(text, "mce", [(share / ALEXNET[c], outcome) for share, outcome, c in shares])
-        if clean is not None:
-            above = [(share / (ALEXNET[c] - ALEXNET_CLEAN), outcome) for share, outcome, c in shares]
-            base = -sum(weight for weight, _ in above)
-            yield _weighted(text, "relative_mce", [*above, (base, clean)])
-    yield from _plain_means(text, plain)
+    weights["mce"] = [share / ALEXNET[key[0]] for share, key in zip(shares, keys, strict=True)]
+    yield from _means(text, conditions, weights, expected)
+    if clean is not None:
+        above = [share / (ALEXNET[key[0]] - ALEXNET_CLEAN) for share, key in zip(shares, keys, strict=True)]
+        relative = {"relative_mce": [*above, -sum(above)]}
+        yield from _means(text, [*conditions, clean], relative, expected, losses=False)
 
 
-def _mean_error(text: str, weighted: Sequence[tuple[float, Outcome]]) -> Row:
-    return _weighted(text, "mean_error", weighted)
+def _means(
+    text: str,
+    conditions: Sequence[Outcome],
+    weights: Mapping[str, Sequence[float]],
+    expected: int,
+    reason: str = "",
+    losses: bool = True,
+) -> Iterator[Row]:
+    """A row for each weighting of the conditions' errors, and their mean NLL and calibration error."""
+    conditions = _of_common_samples(conditions)
+    n = len(conditions[0].wrong)
+    if n == 0:
+        return
+    flags = _merged(conditions)
+    if n < expected:
+        flags.append(f"{expected - n} of {expected} samples lack some of its conditions; left out")
+    for metric, weighting in weights.items():
+        # All conditions of a sample stay together when samples are drawn anew.
+        share = sum((w * c.wrong for w, c in zip(weighting, conditions, strict=True)), np.zeros(n))
+        ((low, high),) = bootstrap(_mean_of(share), n)
+        yield text, metric, float(share.mean()), n, low, high, [*flags, *filter(None, [reason])]
+    if losses:
+        shares = next(iter(weights.values()))
+        nll = sum(w * float(c.nll.mean()) for w, c in zip(shares, conditions, strict=True))
+        ece = sum(w * _calibration(c) for w, c in zip(shares, conditions, strict=True))
+        yield text, "nll", nll, n, math.nan, math.nan, flags
+        yield text, "ece", ece, n, math.nan, math.nan, flags
 
 
-def _weighted(text: str, metric: str, weighted: Sequence[tuple[float, Outcome]]) -> Row:
-    """A weighted sum of errors, with the interval of resampled samples: all conditions of a sample stay together."""
-    value = sum(weight * outcome.error for weight, outcome in weighted)
-    share = np.zeros(len(wrong := _of_common_samples([outcome for _, outcome in weighted])))
-    for (weight, _), column in zip(weighted, wrong.T, strict=True):
-        share += weight * column
-    if not len(share):
-        return text, metric, value, 0, math.nan, math.nan, []
-    ((low, high),) = bootstrap(lambda counts: counts @ share / len(share), len(share))
-    unread = sum(not outcome.whole for _, outcome in weighted)
-    flags = [f"{unread} of {len(weighted)} conditions lack samples"] if unread else []
-    return text, metric, value, len(share), low, high, flags
+def _mean_of(values: Floats) -> Callable[[Floats], Floats]:
+    return lambda counts: counts @ values / len(values)
 
 
-def _of_common_samples(outcomes: Sequence[Outcome]) -> Floats:
-    """(n, conditions): wrong or not, of the samples that could be read under every condition."""
-    first = outcomes[0].ids
-    if all(outcome.ids.equals(first) for outcome in outcomes):
-        return np.stack([outcome.wrong for outcome in outcomes], axis=1)
-    rows = [dict(zip(outcome.ids.to_pylist(), outcome.wrong, strict=True)) for outcome in outcomes]
-    common = sorted(set.intersection(*map(set, rows)))
-    return np.array([[row[name] for row in rows] for name in common]).reshape(len(common), len(rows))
+def _calibration(outcome: Outcome) -> float:
+    finite = np.isfinite(outcome.confidence)
+    return calibration_error(outcome.confidence[finite], 1 - outcome.wrong[finite])
 
 
-def _plain_means(text: str, weighted: Sequence[tuple[float, Outcome]]) -> Iterator[Row]:
-    n = min(len(outcome.ids) for _, outcome in weighted)
-    for metric in ("nll", "ece"):
-        value = sum(weight * getattr(outcome, metric) for weight, outcome in weighted)
-        yield text, metric, value, n, math.nan, math.nan, []
+def _merged(conditions: Sequence[Outcome]) -> list[str]:
+    """The flags of conditions, each once; but for samples that are lacking, which are counted over all of them."""
+    every = dict.fromkeys(flag for condition in conditions for flag in condition.flags)
+    return [flag for flag in every if not flag.startswith("incomplete") and "could not be read" not in flag]
+
+
+def _of_common_samples(conditions: Sequence[Outcome]) -> list[Outcome]:
+    """The conditions with the samples that could be read under every one of them, in one order."""
+    first = conditions[0].ids
+    if all(condition.ids.equals(first) for condition in conditions):
+        return list(conditions)
+    import pyarrow as pa
+
+    coded = pa.chunked_array([condition.ids for condition in conditions]).combine_chunks().dictionary_encode()
+    codes = np.split(coded.indices.to_numpy(), np.cumsum([len(condition.ids) for condition in conditions])[:-1])
+    seen = np.bincount(np.concatenate(codes), minlength=len(coded.dictionary))
+    common = np.flatnonzero(seen == len(conditions))
+    found = []
+    for condition, code in zip(conditions, codes, strict=True):
+        place = np.zeros(len(coded.dictionary), dtype=np.int64)
+        place[code] = np.arange(len(code))
+        found.append(condition.take(place[common]))
+    return found
 
 
 def why_no_mce(manifest: Mapping[str, Any]) -> str:
@@ -166,15 +204,31 @@ def why_no_mce(manifest: Mapping[str, Any]) -> str:
     return ""
 
 
-def doubts(condition: str, input_size: Sequence[int], released_size: Sequence[int]) -> list[str]:
-    """In what the images of a mean, `in-c(variant=bethgelab)`, differ from the benchmark's."""
+def doubts(condition: str, input_size: Sequence[int], released: Sequence[Mapping[str, Any]]) -> list[str]:
+    """In what the images of a mean, `in-c(variant=bethgelab)`, differ from the benchmark's.
+
+    released: what run.json says of the trees that its conditions were read from.
+    """
     size = f"{input_size[1]}x{input_size[0]}"
     found = []
     if "source=released" in condition:
-        if released_size and list(released_size) != list(input_size):
-            found.append(f"released files of {released_size[1]}x{released_size[0]} were resized to {size}")
+        odd = {tuple(image) for known in released for image in known["image_sizes"] if list(image) != list(input_size)}
+        found += [f"released files of {width}x{height} were resized to {size}" for height, width in sorted(odd)]
+        roots = sorted({str(known["root"]) for known in released})
+        if len(roots) > 1:
+            found.append(f"released files of several trees: {', '.join(roots)}")
     elif "preset=cifar" not in condition and tuple(input_size) != (224, 224):
         found.append(f"corrupted at {size}; the benchmark's images are 224x224")
     if "variant=bethgelab" in condition:
         found.append("variant bethgelab: snow, frost and elastic_transform are not the benchmark's")
     return found
+
+
+def conditions_of(mean: str) -> list[str]:
+    """The texts of the conditions that a mean is over: `corruption(fog)` or `in-c(source=released)`."""
+    part = parse_corrupted(mean)
+    if part is not None:
+        return [replace(part, severity=severity).text for severity in (1, 2, 3, 4, 5)]
+    name, _, definition = mean.partition("(")
+    odd = dict(item.split("=") for item in definition.rstrip(")").split(",") if item)
+    return [Corrupted(member, severity, **odd).text for member, s in SETS[name].items() for severity in s]

@@ -15,7 +15,7 @@ from .corrupting import PRESETS, VARIANTS, Corrupted, photographs_digest
 from .corruption_sets import expand
 from .data import Dataset, Sample
 from .errors import BadImageError, DataError, ProtocolError, unknown
-from .images import read_image
+from .images import image_size
 from .manifest import CorruptedInputs
 
 CIFAR_SIZE = (32, 32)
@@ -57,6 +57,10 @@ def plan_corruptions(
     if not wanted:
         return Plan()
     if tree is not None:
+        if (preset, variant) != ("auto", "hendrycks"):
+            raise ProtocolError(
+                f"preset {preset!r}, variant {variant!r}: released files are read as they are; leave out both options"
+            )
         return _released(wanted, dataset, tree)
     for height, width in input_sizes:
         if min(height, width) < SMALLEST:
@@ -77,7 +81,7 @@ def plan_corruptions(
         photographs = photographs_digest(frost_dir)
         digests = {part.text: photographs for part in parts if part.name == "frost"}
     conditions = tuple(map(Condition.of, parts))
-    return Plan(conditions, CorruptedInputs(True, digests=digests), tuple(line for line in lines if line))
+    return Plan(conditions, CorruptedInputs(digests), tuple(line for line in lines if line))
 
 
 def choose_preset(native: tuple[int, int] | None, input_sizes: Sequence[tuple[int, int]]) -> tuple[str, str]:
@@ -104,46 +108,44 @@ def native_size(dataset: Dataset) -> tuple[int, int] | None:
 
 
 def _released(wanted: dict[str, tuple[int, ...]], dataset: Dataset, tree: CorruptedTree) -> Plan:
-    parts, left_out = [], []
-    for name, severities in wanted.items():
-        for severity in severities:
-            if severity not in tree.present.get(name, ()):
-                left_out.append(f"{name}(severity={severity}): not in {tree.root}")
-            elif missing := tree.missing(dataset.samples, name, severity):
-                left_out.append(
-                    f"{name}(severity={severity}): {len(missing)} of {len(dataset.samples)} files are missing, "
-                    f"the first: {missing[0]}"
-                )
-            else:
-                parts.append(Corrupted(name, severity, source="released"))
+    parts, left_out = [], {}
+    for part in (Corrupted(name, severity, source="released") for name, s in wanted.items() for severity in s):
+        label = f"{part.name}(severity={part.severity})"
+        if part.severity not in tree.present.get(part.name, ()):
+            left_out[part.text] = f"{label}: not in {tree.root}"
+        elif missing := tree.missing(dataset.samples, part.name, part.severity):
+            count = f"{len(missing)} of {len(dataset.samples)} files are missing"
+            left_out[part.text] = f"{label}: {count}, the first: {missing[0]}"
+        else:
+            parts.append(part)
     if not parts:
-        raise DataError(f"{tree.root}: nothing of what was asked can be read: {'; '.join(left_out[:3])}")
-    digests = {part.text: _digest(dataset.samples, tree, part) for part in parts}
-    inputs = CorruptedInputs(True, str(tree.root), _image_size(dataset.samples, tree, parts), digests, left_out)
+        raise DataError(
+            f"{tree.root} can give nothing of what was asked: {'; '.join(list(left_out.values())[:3])}; "
+            f"it holds {', '.join(tree.present)}"
+        )
+    digests, released = {}, {}
+    for part in parts:
+        digests[part.text], sizes = _read(dataset.samples, tree, part)
+        released[part.text] = {"root": str(tree.root), "image_sizes": sizes}
     where = f"corruptions: {len(parts)} conditions from the released files of {tree.root}"
-    return Plan(tuple(map(Condition.of, parts)), inputs, (where, *(f"left out {line}" for line in left_out)))
+    lines = (where, *(f"left out {line}" for line in left_out.values()))
+    return Plan(tuple(map(Condition.of, parts)), CorruptedInputs(digests, released, left_out), lines)
 
 
-def _digest(samples: Sequence[Sample], tree: CorruptedTree, part: Corrupted) -> str:
-    def content(sample: Sample) -> bytes:
+def _read(samples: Sequence[Sample], tree: CorruptedTree, part: Corrupted) -> tuple[str, list[list[int]]]:
+    """SHA-256 of the files of a condition, and the sizes (height, width) of their images."""
+
+    def look(sample: Sample) -> tuple[bytes, tuple[int, int] | None]:
         try:
-            return hashlib.sha256(tree.read(sample.id, part.name, part.severity)).digest()
+            data = tree.read(sample.id, part.name, part.severity)
+            return hashlib.sha256(data).digest(), image_size(data)
         except BadImageError:
-            return b"unreadable"
+            return b"unreadable", None
 
-    total = hashlib.sha256()
+    total, sizes = hashlib.sha256(), set()
     with ThreadPoolExecutor() as pool:
         for start in range(0, len(samples), 1024):
-            for digest in pool.map(content, samples[start : start + 1024]):
+            for digest, size in pool.map(look, samples[start : start + 1024]):
                 total.update(digest)
-    return total.hexdigest()
-
-
-def _image_size(samples: Sequence[Sample], tree: CorruptedTree, parts: Sequence[Corrupted]) -> tuple[int, ...]:
-    for sample in samples[:20]:
-        try:
-            width, height = read_image(tree.read(sample.id, parts[0].name, parts[0].severity), sample.id).size
-        except BadImageError:
-            continue
-        return height, width
-    return ()
+                sizes.add(size)
+    return total.hexdigest(), [list(size) for size in sorted(size for size in sizes if size)]

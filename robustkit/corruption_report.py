@@ -149,7 +149,7 @@ def left_out_lines(run: Run) -> list[str]:
     """What was asked of a tree of released files and is not in it."""
     return [
         f"left out: {line}; means that need it are not given"
-        for line in run.manifest.get("corrupted", {}).get("left_out", [])
+        for line in run.manifest.get("corrupted", {}).get("left_out", {}).values()
     ]
 
 

@@ -63,9 +63,14 @@ class Drift:
             for severity in severities:
                 for sample_id, distance in self.distances[name, severity].items():
                     by_image.setdefault(sample_id, []).append(distance)
-            rows.append(_row(name, None, severities, list(map(_mean, by_image.values()))))
-            for severity in severities:
-                rows.append(_row(name, severity, [severity], list(self.distances[name, severity].values())))
+            each = [_row(name, s, [s], list(self.distances[name, s].values())) for s in severities]
+            whole = _row(name, None, severities, list(map(_mean, by_image.values())))
+            odd = [str(row["severity"]) for row in each if row["verdict"] == "differs"]
+            if odd and len(odd) < len(severities):  # severities in another order have the same mean
+                whole["verdict"] = f"differs at {'+'.join(odd)}"
+            elif odd:
+                whole["verdict"] = "differs"
+            rows += [whole, *each]
         return rows
 
 
@@ -219,6 +224,6 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Table:
             own,
             f"{row['released']:.2f}",
             f"{row['ours']:.2f}",
-            f"[{colours[row['verdict']]}]{row['verdict']}[/]",
+            f"[{colours[row['verdict'].partition(' at ')[0]]}]{row['verdict']}[/]",
         )
     return shown

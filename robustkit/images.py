@@ -67,6 +67,16 @@ def read_image(data: bytes, name: str) -> Image.Image:
         raise BadImageError(f"{name}: broken image: {_one_line(error)}") from None
 
 
+def image_size(data: bytes) -> tuple[int, int] | None:
+    """(height, width) as the header of an image file has it, before any turn; None if it cannot be read."""
+    _quiet_pillow()
+    try:
+        with _open(data) as image:
+            return image.height, image.width
+    except Exception:  # whatever is wrong, reading the whole image will say it
+        return None
+
+
 def to_pixels(image: Image.Image, preprocessing: Preprocessing) -> Tensor:
     """Resize and crop an RGB image as timm's evaluation transform does: (3, H, W) uint8.
 

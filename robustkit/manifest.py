@@ -32,15 +32,13 @@ _DECIDES = ("sha256", "arch", "code_sha256", "num_classes", "attention", "prepro
 class CorruptedInputs:
     """What corruptions take beside the data set.
 
-    root, image_size: of a tree of released files, (height, width). digests: SHA-256 of what each condition reads:
-    released files, frost's photographs. left_out: lines that name what was asked and cannot be had.
+    Each by the text of a condition. digests: SHA-256 of what it reads, released files or frost's photographs. released:
+    `root` of its tree, and the `image_sizes` in it, (height, width). left_out: why it was asked for and cannot be had.
     """
 
-    asked: bool = False
-    root: str | None = None
-    image_size: tuple[int, ...] = ()
     digests: dict[str, str] = field(default_factory=dict)
-    left_out: list[str] = field(default_factory=list)
+    released: dict[str, dict[str, Any]] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
 
 
 def describe(identity: ModelIdentity, preprocessing: Preprocessing) -> dict[str, Any]:
@@ -142,11 +140,11 @@ def _check_same(
 
 
 def _corrupted(old: Mapping[str, Any], new: CorruptedInputs) -> dict[str, Any]:
+    left_out = old.get("left_out", {}) | new.left_out
     return {
-        "root": new.root or old.get("root"),
-        "image_size": list(new.image_size) or old.get("image_size", []),
         "digests": old.get("digests", {}) | new.digests,
-        "left_out": new.left_out if new.asked else old.get("left_out", []),
+        "released": old.get("released", {}) | new.released,
+        "left_out": {condition: line for condition, line in left_out.items() if condition not in new.digests},
     }
 
 

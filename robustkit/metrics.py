@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .corrupting import parse_corrupted
-from .corruption_metrics import Outcome, corruption_rows, doubts, why_no_mce
+from .corruption_metrics import Outcome, conditions_of, corruption_rows, doubts, why_no_mce
 from .intervals import Floats, bootstrap, calibration_error, calibration_gaps, wilson
 from .masking import Finding, findings
 from .records import SUMMARY_COLUMNS, Run, write_whole
@@ -40,8 +40,7 @@ def summarise(run: Run) -> list[dict[str, Any]]:
             row = common | {"metric": metric, "value": value, "n": n, "ci_low": low, "ci_high": high, "flags": flags}
             rows.append({name: row[name] for name in SUMMARY_COLUMNS})
         if found and (condition == "clean" or parse_corrupted(condition)):
-            figures = {metric: value for metric, value, *_ in found}
-            outcomes.setdefault(checkpoint, {})[condition] = Outcome.of(table, figures, manifest["data"]["n"])
+            outcomes.setdefault(checkpoint, {})[condition] = Outcome.of(table, flags)
     for checkpoint, own in outcomes.items():
         rows += _corruption_means(manifest, checkpoint, own)
     return rows
@@ -51,9 +50,11 @@ def _corruption_means(
     manifest: dict[str, Any], checkpoint: str, outcomes: dict[str, Outcome]
 ) -> Iterator[dict[str, Any]]:
     described = next(known for known in manifest["checkpoints"] if known["name"] == checkpoint)
-    size = described["preprocessing"]["input_size"]
-    for condition, metric, value, n, low, high, flags in corruption_rows(outcomes, why_no_mce(manifest)):
-        flags = [*flags, *doubts(condition, size, manifest.get("corrupted", {}).get("image_size", []))]
+    size, trees = described["preprocessing"]["input_size"], manifest.get("corrupted", {}).get("released", {})
+    rows = corruption_rows(outcomes, manifest["data"]["n"], why_no_mce(manifest))
+    for condition, metric, value, n, low, high, flags in rows:
+        released = [trees[text] for text in conditions_of(condition) if text in trees]
+        flags = [*flags, *doubts(condition, size, released)]
         figures = (checkpoint, condition, metric, value, n, low, high, manifest["protocol"]["tag"], flags)
         yield dict(zip(SUMMARY_COLUMNS, figures, strict=True))
 

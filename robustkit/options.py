@@ -100,13 +100,18 @@ attack_options = group(
         option("--engine", help="Run the attacks by pyautoattack or torchattacks instead, for cross-checking."),
     ]
 )
+definition_options = group(
+    [
+        option("--preset", default="auto", help="Constants: imagenet, cifar (32x32 images), or auto."),
+        option("--variant", default="hendrycks", help="Code: hendrycks (the benchmark's) or bethgelab."),
+        option("--frost-dir", help="Folder of frost's photographs; those of an installed imagecorruptions."),
+    ]
+)
 corruption_options = group(
     [
         option("--corruptions", help="Sets or names: in-c, fog,snow(severity=1+3) (robustkit list corruptions)."),
         option("--corrupted-dir", help="Tree of released corrupted images, <corruption>/<1-5>/..., to read instead."),
-        option("--preset", default="auto", help="Constants: imagenet, cifar (32x32 images), or auto."),
-        option("--variant", default="hendrycks", help="Code: hendrycks (the benchmark's) or bethgelab."),
-        option("--frost-dir", help="Folder of frost's photographs; those of an installed imagecorruptions."),
+        definition_options,
     ]
 )
 run_options = group(

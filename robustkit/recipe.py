@@ -11,6 +11,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from corruptions.corruption import SMALLEST
+
 from .corrupting import PRESETS, VARIANTS, Corrupted
 from .corruption_plan import CIFAR_SIZE, choose_preset
 from .data import Dataset, Sample
@@ -22,7 +24,6 @@ from .resolve import INTERPOLATIONS
 
 FORMATS = {"jpeg": ".JPEG", "png": ".png"}
 JPEG_QUALITY = 85  # of the released ImageNet-C
-SMALLEST = 16
 
 
 @dataclass(frozen=True)

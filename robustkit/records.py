@@ -38,8 +38,10 @@ def folder_name(text: str) -> str:
     return f"{safe}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def write_whole(path: Path, data: bytes, durable: bool = True) -> None:
     """Write a file so that, whatever happens, `path` holds all of it or what it held before.
+
+    durable: whether that includes a power cut; else it costs far less.
 
     Raises:
         RunError: the folder cannot be written.
@@ -50,14 +52,16 @@ def write_whole(path: Path, data: bytes) -> None:
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
             Path(temporary).chmod(0o644)
             Path(temporary).replace(path)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
-        _sync_folder(path.parent)
+        if durable:
+            _sync_folder(path.parent)
     except OSError as fault:
         raise RunError(f"cannot write {path}: {fault.strerror or fault}; choose a folder with --out") from None
 
@@ -125,7 +129,7 @@ class Run:
 
     def write_timing(self, checkpoint: str, condition: str, shard: int, timing: Mapping[str, Any]) -> None:
         path = self.path / "timings" / folder_name(checkpoint) / folder_name(condition) / f"{shard:05d}.json"
-        write_whole(path, (json.dumps(timing) + "\n").encode())
+        write_whole(path, (json.dumps(timing) + "\n").encode(), durable=False)
 
     def stage_seconds(self, checkpoint: str, condition: str) -> dict[str, float]:
         """Seconds of each stage of an attack, over all shards; empty where they are not known."""
@@ -195,6 +199,19 @@ class Run:
             for condition in manifest.get("conditions", []):
                 if next(self.shard_path(checkpoint["name"], condition, 0).parent.glob("*.parquet"), None):
                     yield checkpoint["name"], condition
+
+    def summary(self) -> list[dict[str, Any]]:
+        """The rows of summary.json as it was written last; what is not finite is None.
+
+        Raises:
+            RunError: it cannot be read.
+        """
+        path = self.path / "summary.json"
+        try:
+            rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["results"]
+        except (OSError, ValueError, KeyError) as fault:
+            raise RunError(f"{path}: cannot be read ({fault}); robustkit report makes it anew") from None
+        return rows
 
     def results(self) -> pd.DataFrame:
         """The rows of summary.json as a DataFrame with the columns of `SUMMARY_COLUMNS`, computed from the records."""

@@ -64,13 +64,20 @@ def table_rows(run: Run, results: Sequence[dict[str, Any]]) -> list[tuple[str, .
                 str(top1["n"]),
                 f"{100 * top1['value']:.1f} [{100 * top1['ci_low']:.1f}, {100 * top1['ci_high']:.1f}]",
                 f"{100 * metric['top5']['value']:.1f}" if "top5" in metric else "–",
-                f"{metric['nll']['value']:.3f}" if "nll" in metric else "–",
-                f"{100 * metric['ece']['value']:.1f}" if "ece" in metric else "–",
+                _figure(metric.get("nll"), 1, ".3f"),
+                _figure(metric.get("ece"), 100, ".1f"),
                 pixels(largest["value"], norm) if largest else "0",
                 "; ".join(top1["flags"]),
             )
         )
     return rows
+
+
+def _figure(row: dict[str, Any] | None, scale: float, form: str) -> str:
+    """A value as text; a dash where there is none, nan where it is not finite (None in summary.json)."""
+    if row is None:
+        return "–"
+    return "nan" if row["value"] is None else format(scale * row["value"], form)
 
 
 def terminal_table(run: Run, results: Sequence[dict[str, Any]]) -> Table:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from legacy_draws import write_frost_photographs
 from PIL import Image
 from small_audit import audit as small_audit
 from small_audit import command, files
@@ -164,6 +165,7 @@ def test_what_a_tree_lacks_is_said_and_never_averaged_over(tmp_path: Path) -> No
     assert not any(
         text.startswith("corruption(fog,source") or text == "corruption(contrast,source=released)" for text in found
     )
+    run = audit(tmp_path / "run", data_dir=clean, corruptions="fog(severity=1)", limit=None, **model)  # the run grows
     page = (run.path / "report.html").read_text("utf-8")
     assert "left out: fog(severity=5)" in page and "means that need it are not given" in page
 
@@ -178,6 +180,7 @@ def test_what_a_tree_lacks_is_said_and_never_averaged_over(tmp_path: Path) -> No
         ({"corruptions": "fog", "preset": "cifar", "variant": "bethgelab"}, ProtocolError, "no constants for preset"),
         ({"corruptions": "frost", "frost_dir": "nowhere"}, DataError, "nowhere"),
         ({"corruptions": "fog", "corrupted_dir": "nowhere"}, DataError, "nowhere: no such folder"),
+        ({"corruptions": "fog", "data_dir": "embedded:nothing"}, DataError, "embedded:nothing"),
     ],
 )
 def test_bad_input_is_one_line_before_anything_is_written(
@@ -187,6 +190,15 @@ def test_bad_input_is_one_line_before_anything_is_written(
         audit(tmp_path / "run", **options)
     assert said in str(fault.value) and "\n" not in str(fault.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_other_photographs_of_frost_are_not_mixed_in(tmp_path: Path) -> None:
+    for name, side in (("one", 100), ("two", 110)):
+        (tmp_path / name).mkdir()
+        write_frost_photographs(tmp_path / name, side=side)
+    audit(tmp_path / "run", corruptions="frost(severity=1)", frost_dir=tmp_path / "one", limit=2)
+    with pytest.raises(RunError, match=r"what corruption\(frost,severity=1\) takes is "):
+        audit(tmp_path / "run", corruptions="frost(severity=1)", frost_dir=tmp_path / "two", limit=2)
 
 
 def test_images_too_small_are_refused(place: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
+from legacy_draws import write_frost_photographs
 from PIL import Image
 from torch import Tensor
 
@@ -115,6 +116,12 @@ def test_a_sheet_shows_every_corruption_at_its_place(photos: Path, tmp_path: Pat
     assert found["gaussian_noise", 4] == [(noise, columns[4])] and found["brightness", 5] == [(bright, columns[5])]
     assert found["brightness", 0] == [(noise, columns[0]), (bright, columns[0])]  # the clean picture, in each row
     assert (sheet[:, noise : noise + 128, columns[1] : columns[1] + 128] == 255).all()  # severity 1 was not asked for
+
+
+def test_a_sheet_of_all_19_from_a_jpeg(photos: Path, tmp_path: Path, run: Command) -> None:
+    write_frost_photographs(tmp_path)
+    done = run(photos / "a/0.JPEG", "--out", tmp_path / "sheet.png", "--frost-dir", tmp_path, *SMALL)
+    assert (done.status, done.err) == (0, "") and "0.JPEG under 19 corruptions" in done.out
 
 
 def place(sheet: Tensor, tile: Tensor) -> list[tuple[int, int]]:
@@ -242,6 +249,26 @@ def test_a_tree_grows_but_does_not_mix(photos: Path, tmp_path: Path, run: Comman
         done = run(*words, "--corruptions", "contrast(severity=1)", *extra)
         assert done.status == 2 and message in done.err and done.err.count("\n") == 1, done.err
     assert tree_files(tree) == before
+
+
+def test_a_tree_is_not_mixed_of_two_sets_of_photographs(photos: Path, tmp_path: Path, run: Command) -> None:
+    for name, side in (("one", 66), ("two", 70)):
+        (tmp_path / name).mkdir()
+        write_frost_photographs(tmp_path / name, side=side)
+    words = ("--write", tmp_path / "tree", "--data-dir", photos, "--corruptions", "frost(severity=1)", *SMALL)
+    assert run(*words, "--limit", "2", "--frost-dir", tmp_path / "one").status == 0
+    done = run(*words, "--frost-dir", tmp_path / "two")
+    assert done.status == 2 and "the tree was made with other photographs of frost" in done.err
+
+
+def test_drift_sees_severities_that_changed_places(photos: Path, tmp_path: Path, run: Command) -> None:
+    tree, swapped = tmp_path / "tree/contrast", tmp_path / "swapped/contrast"
+    words = ("--data-dir", photos, "--corruptions", "contrast(severity=1+2+3)", *SMALL)
+    assert run("--write", tree.parent, *words).status == 0
+    for severity, other in (("1", "3"), ("2", "2"), ("3", "1")):
+        shutil.copytree(tree / severity, swapped / other)
+    assert "differs at 1+3" in run("--drift", swapped.parent, *words).out
+    assert "differs" not in run("--drift", tree.parent, *words).out.partition("mean absolute")[0]
 
 
 def test_a_written_tree_is_read_as_a_released_one(photos: Path, tmp_path: Path, run: Command) -> None:
@@ -393,6 +420,11 @@ def test_every_mistake_is_one_line_and_leaves_nothing(photos: Path, tmp_path: Pa
         ((image, "--preset", "cifar", "--variant", "bethgelab"), "variant 'bethgelab' has no constants"),
         ((image, "--interpolation", "cubic"), "unknown interpolation 'cubic'; did you mean 'bicubic'?"),
         ((image, "--img-size", "8"), "--img-size 8: the corruptions are defined from 16x16 on"),
+        ((image, "--img-size", "5000"), "'--img-size': 5000 is not in the range"),
+        ((image, "--json", "x.json"), "--json means nothing for a contact sheet; leave it out"),
+        ((image, "--limit", "3"), "--limit means nothing for a contact sheet; leave it out"),
+        ((*write, *data, "--json", "x.json"), "--json means nothing for --write; leave it out"),
+        (("--drift", small_tree, *data, "--format", "png"), "--format means nothing for --drift; leave it out"),
         ((image, "--crop-pct", "1.5"), "--crop-pct 1.5: expected a number above 0, at most 1"),
         ((image, "--device", "abacus"), "device 'abacus' cannot be used"),
         ((image, "--out", tmp_path / "sheet.jpg"), "a contact sheet is a PNG; give a name that ends in .png"),

@@ -100,6 +100,20 @@ def test_an_id_never_leads_out_of_the_tree(tmp_path: Path) -> None:
             tree.read(sample_id, "fog", 1)
 
 
+def test_the_fullest_folder_names_the_images(tmp_path: Path) -> None:
+    put(tmp_path / "gaussian_noise/1" / FISH / "a.JPEG", 1)
+    for name in ("a.JPEG", "b.JPEG", "c.JPEG"):
+        put(tmp_path / "fog/2" / FISH / name, 2)
+    for name in ("a.png", "d.png"):
+        put(tmp_path / "snow/2" / FISH / name, 3)
+    tree = CorruptedTree.open(tmp_path)
+    data = tree.dataset(num_classes=1000)
+    assert [sample.id for sample in data.samples] == [f"{FISH}/{name}.JPEG" for name in "abc"]
+    assert tree.missing(data.samples, "gaussian_noise", 1) == [f"{FISH}/b.JPEG", f"{FISH}/c.JPEG"]
+    assert "labels and ids are those of fog/2" in data.notes
+    assert any(f"left out 1 images that other folders have beside those of fog/2: {FISH}/d" in n for n in data.notes)
+
+
 def test_missing_files_are_named_and_each_folder_is_listed_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

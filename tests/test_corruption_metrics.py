@@ -8,7 +8,15 @@ import pyarrow as pa
 import pytest
 
 from robustkit.corrupting import Corrupted, parse_corrupted
-from robustkit.corruption_metrics import ALEXNET, ALEXNET_CLEAN, Outcome, corruption_rows, doubts, why_no_mce
+from robustkit.corruption_metrics import (
+    ALEXNET,
+    ALEXNET_CLEAN,
+    Outcome,
+    conditions_of,
+    corruption_rows,
+    doubts,
+    why_no_mce,
+)
 from robustkit.corruption_report import corruption_tables
 from robustkit.corruption_sets import CORRUPTIONS, SETS, TEST, expand
 from robustkit.errors import ProtocolError
@@ -20,12 +28,16 @@ PUBLISHED = (
 )
 
 
-def outcome(*wrong: float, ids: str = "abcdefgh", whole: bool = True) -> Outcome:
-    return Outcome(pa.array(list(ids[: len(wrong)])), np.array(wrong, float), nll=2.0, ece=0.1, whole=whole)
+def outcome(*wrong: float, ids: str = "abcdefgh", flags: tuple[str, ...] = (), nll: float = 2.0) -> Outcome:
+    """Wrong or not, as fractions, so that any error can be had with one sample."""
+    n = len(wrong)
+    return Outcome(pa.array(list(ids[:n])), np.array(wrong, float), np.full(n, nll), np.full(n, 0.9), flags)
 
 
-def rows(outcomes: dict[str, Outcome], why: str = "") -> dict[tuple[str, str], tuple[Any, ...]]:
-    return {(row[0], row[1]): row[2:] for row in corruption_rows(outcomes, why)}
+def rows(outcomes: dict[str, Outcome], why: str = "", n: int = 0) -> dict[tuple[str, str], tuple[Any, ...]]:
+    """By condition and metric; n: samples of the data set, by default those of the first outcome."""
+    n = n or len(next(iter(outcomes.values())).wrong)
+    return {(row[0], row[1]): row[2:] for row in corruption_rows(outcomes, n, why)}
 
 
 def all_of(error: dict[str, float], suffix: str = "") -> dict[str, Outcome]:
@@ -76,12 +88,26 @@ def test_a_mean_is_given_only_where_nothing_is_missing() -> None:
     assert ("digital", "mean_error") in found and ("corruption(snow)", "mean_error") in found
 
 
-def test_where_samples_could_not_be_read_that_is_said_and_the_interval_is_of_the_common_ones() -> None:
-    own = {f"corruption(fog,severity={s})": outcome(1.0, 0.0, 1.0, 0.0) for s in (1, 2, 3, 4)}
-    own["corruption(fog,severity=5)"] = outcome(1.0, 1.0, ids="ac", whole=False)
-    value, n, low, high, flags = rows(own)["corruption(fog)", "mean_error"]
-    assert value == pytest.approx((4 * 0.5 + 1) / 5) and n == 2 and (low, high) == (1.0, 1.0)
-    assert flags == ["1 of 5 conditions lack samples"]
+def test_a_mean_is_over_the_samples_that_all_conditions_have() -> None:
+    own = {f"corruption(fog,severity={s})": outcome(1.0, 0.0, 0.0, 0.0, flags=("weights in part",)) for s in (1, 2, 3)}
+    own["corruption(fog,severity=4)"] = outcome(0.0, 0.0, 0.0, 1.0, ids="dcba")  # the same in another order
+    own["corruption(fog,severity=5)"] = outcome(1.0, 0.0, ids="ca", flags=("2 of 4 images could not be read",), nll=7.0)
+    found = rows(own)
+    value, n, _, _, flags = found["corruption(fog)", "mean_error"]
+    assert value == pytest.approx((4 * 1 / 2 + 1 / 2) / 5) and n == 2  # of a and c
+    assert flags == ["weights in part", "2 of 4 samples lack some of its conditions; left out"]
+    assert found["corruption(fog)", "nll"][:2] == (pytest.approx((4 * 2 + 7) / 5), 2)
+    assert found["corruption(fog)", "nll"][4] == flags
+    own = all_of(ALEXNET) | {"clean": outcome(0.5, 0.5)}
+    own["corruption(fog,severity=5)"] = outcome(1.0, 1.0, ids="xy", flags=("incomplete: 2 of 3 samples",))
+    found = rows(own, n=3)
+    assert not {"in-c", "weather", "corruption(fog)"} & {condition for condition, _ in found}  # no sample is in all
+    own["corruption(fog,severity=5)"] = outcome(1.0, 1.0)
+    assert {row[4][-1] for key, row in rows(own, n=3).items() if key[0] == "in-c"} == {
+        "2 of 3 samples lack some of its conditions; left out"
+    }
+    why = rows(own, "no ImageNet", n=3)["in-c", "mean_error"]
+    assert why[4] == ["2 of 3 samples lack some of its conditions; left out", "no mCE: no ImageNet"]
 
 
 def test_the_interval_keeps_the_conditions_of_a_sample_together() -> None:
@@ -113,10 +139,18 @@ def test_what_differs_from_the_benchmark_is_said() -> None:
     assert doubts("in-c", (224, 224), []) == []
     assert doubts("in-c", (192, 384), []) == ["corrupted at 384x192; the benchmark's images are 224x224"]
     assert doubts("in-c(preset=cifar)", (32, 32), []) == []
-    assert doubts("in-c(source=released)", (224, 224), [224, 224]) == []
-    assert doubts("fog(source=released)", (384, 384), [224, 224]) == [
-        "released files of 224x224 were resized to 384x384"
+    one, other = (
+        {"root": root, "image_sizes": [[224, 224], size]} for root, size in (("a", [192, 96]), ("b", [32, 32]))
+    )
+    whole = {"root": "a", "image_sizes": [[224, 224]]}
+    assert doubts("in-c(source=released)", (224, 224), [whole, whole]) == []
+    assert doubts("in-c(source=released)", (224, 224), [one, other, one]) == [
+        "released files of 32x32 were resized to 224x224",
+        "released files of 96x192 were resized to 224x224",
+        "released files of several trees: a, b",
     ]
+    assert conditions_of("corruption(fog,source=released)")[4] == "corruption(fog,severity=5,source=released)"
+    assert len(conditions_of("in-c(preset=cifar)")) == 75 and "preset=cifar" in conditions_of("in-c(preset=cifar)")[0]
     assert "snow" in doubts("in-c(variant=bethgelab)", (224, 224), [])[0]
 
 
@@ -184,10 +218,9 @@ def test_lists_of_corruptions() -> None:
 def summary(outcomes: dict[str, Outcome], why: str = "") -> list[dict[str, Any]]:
     """Rows of a summary, as `metrics` makes them."""
     keys = ("condition", "metric", "value", "n", "ci_low", "ci_high", "flags")
-    made = [dict(zip(keys, row, strict=True)) for row in corruption_rows(outcomes, why)]
+    made = [dict(zip(keys, row, strict=True)) for row in corruption_rows(outcomes, 1, why)]
     for text, one in outcomes.items():
-        n = len(one.ids)
-        made.append(dict(zip(keys, (text, "top1", 1 - one.error, n, 0.0, 1.0, []), strict=True)))
+        made.append(dict(zip(keys, (text, "top1", 1 - one.wrong.mean(), 1, 0.0, 1.0, []), strict=True)))
     return [row | {"checkpoint": "vit"} for row in made]
 
 
@@ -200,7 +233,7 @@ def test_the_tables_show_errors_means_and_alexnets_columns_where_it_is_a_yardsti
     assert list(by_name) == [*TEST, "spatter"]
     kind, cells, values = by_name["fog"]
     assert kind == "weather" and cells[1:8] == ("0.0", "81.9", "81.9", "81.9", "81.9", "65.5", "80.0")
-    assert cells[8:] == ("2.000", "10.0") and values[:2] == pytest.approx((0, 0.819324))
+    assert cells[8:] == ("2.000", "59.5") and values[:2] == pytest.approx((0, 0.819324))
     assert by_name["spatter"][1][7] == "–"  # AlexNet's error there was not published
     assert [row[0] for row in table.means] == ["in-c", "noise", "blur", "weather", "digital"]
     assert table.means[0][3].startswith("98.7 [") and table.means[1][3] == "–"

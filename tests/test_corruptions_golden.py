@@ -123,6 +123,10 @@ def test_a_sample_is_corrupted_the_same_in_every_batch(name: str, preset: str, t
                 members = range(start, min(start + batch, 5))
                 part = made(images[members.start : members.stop], severity, sample_rng(members, f"{name} {severity}"))
                 assert torch.equal(part, whole[members.start : members.stop]), (severity, batch, start)
+        spread = made(
+            images.contiguous(memory_format=torch.channels_last), severity, sample_rng(range(5), f"{name} {severity}")
+        )
+        assert torch.equal(spread, whole)  # a decoder's tensors lie like this
         floating = made(images.float() / 255, severity, sample_rng(range(5), f"{name} {severity}"))
         assert floating.dtype == torch.float32 and torch.equal((floating * 255).round().to(torch.uint8), whole)
 
