@@ -128,46 +128,55 @@ def test_a_tree_is_read_as_it_is_and_equals_corrupting_here(tmp_path: Path) -> N
         audit(tmp_path / "run", data_dir=tmp_path / "tree", attacks=None, limit=None)
 
 
+def write_clean(root: Path, run: Run) -> dict[str, Any]:
+    """The clean images of a run as files whose ids are those of `write_tree` with the class `x`; audit's arguments."""
+    rows, names = run.table("shapes-vit-quest", "clean").to_pylist(), open_dataset("embedded:shapes").class_names
+    (root / "x").mkdir(parents=True)
+    lines = ["file,label"]
+    for row, image in zip(rows, pixels(run), strict=True):
+        name = f"x/{row['sample_id'].replace('/', '-')}.png"
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(root / name)
+        lines.append(f"{name},{names[row['label']]}")
+    (root / "labels.csv").write_text("\n".join(lines))
+    return {"data_dir": root, "data": {"labels_csv": root / "labels.csv"}, "limit": None}
+
+
 def test_what_a_tree_lacks_is_said_and_never_averaged_over(tmp_path: Path) -> None:
     here = audit(tmp_path / "here", corruptions="fog(severity=1)")
     write_tree(tmp_path / "tree", here, {"fog": (1, 2, 3, 4), "contrast": (1, 2, 3, 4, 5)}, ("x",) * 10)
     gone = next((tmp_path / "tree" / "contrast" / "4").rglob("*.png"))
     gone.unlink()
     said: list[str] = []
-    model = {"model": {}, "data": {}}
-    clean = tmp_path / "clean"
-    for row in here.table("shapes-vit-quest", "clean").to_pylist():
-        (clean / "x").mkdir(parents=True, exist_ok=True)
-        name = row["sample_id"].replace("/", "-")
-        index = here.table("shapes-vit-quest", "clean")["sample_id"].to_pylist().index(row["sample_id"])
-        Image.fromarray(pixels(here)[index].permute(1, 2, 0).numpy()).save(clean / "x" / f"{name}.png")
-    labels = tmp_path / "labels.csv"
-    names = open_dataset("embedded:shapes").class_names
-    rows = here.table("shapes-vit-quest", "clean").to_pylist()
-    labels.write_text(
-        "file,label\n" + "".join(f"x/{r['sample_id'].replace('/', '-')}.png,{names[r['label']]}\n" for r in rows)
-    )
-    model["data"] = {"labels_csv": labels}
-    run = audit(
-        tmp_path / "run",
-        data_dir=clean,
-        corrupted_dir=tmp_path / "tree",
-        corruptions="fog,contrast",
-        say=said.append,
-        limit=None,
-        **model,
-    )
+    clean = write_clean(tmp_path / "clean", here) | {"out": tmp_path / "run"}
+    run = audit(**clean, corrupted_dir=tmp_path / "tree", corruptions="fog,contrast", say=said.append)
     lines = " ".join(said)
     assert "left out fog(severity=5): not in " in lines
     assert f"left out contrast(severity=4): 1 of 12 files are missing, the first: x/{gone.name}" in lines
     assert len(run.manifest["conditions"]) == 1 + 4 + 4
     found = {row["condition"] for row in run.results().to_dict("records")}
-    assert not any(
-        text.startswith("corruption(fog,source") or text == "corruption(contrast,source=released)" for text in found
-    )
-    run = audit(tmp_path / "run", data_dir=clean, corruptions="fog(severity=1)", limit=None, **model)  # the run grows
+    assert not {"corruption(fog,source=released)", "corruption(contrast,source=released)"} & found
+    run = audit(**clean, corruptions="fog(severity=1)")  # the run grows
     page = (run.path / "report.html").read_text("utf-8")
     assert "left out: fog(severity=5)" in page and "means that need it are not given" in page
+
+
+def test_a_mean_over_two_trees_says_so(tmp_path: Path) -> None:
+    here = audit(tmp_path / "here", corruptions="fog(severity=1)", limit=3)
+    clean = write_clean(tmp_path / "clean", here) | {"out": tmp_path / "run"}
+    for name, severities in (("one", (1, 2)), ("two", (3, 4, 5))):
+        write_tree(tmp_path / name, here, {"contrast": severities}, ("x",) * 10)
+    for path in (tmp_path / "one" / "contrast" / "2").rglob("*.png"):
+        Image.open(path).resize((72, 80)).save(path)
+    with pytest.raises(ProtocolError, match="released files are read as they are; leave out both options"):
+        audit(**clean, corrupted_dir=tmp_path / "one", variant="bethgelab")
+    for name, asked in (("one", "contrast(severity=1+2)"), ("two", "contrast(severity=3+4+5)")):
+        run = audit(**clean, corrupted_dir=tmp_path / name, corruptions=asked)
+    (row,) = (row for row in run.summary() if row["metric"] == "mean_error")
+    assert row["condition"] == "corruption(contrast,source=released)"
+    assert row["flags"] == [
+        "released files of 72x80 were resized to 64x64",
+        f"released files of several trees: {tmp_path / 'one'}, {tmp_path / 'two'}",
+    ]
 
 
 @pytest.mark.parametrize(
