@@ -40,6 +40,7 @@ setup(
     extras_require={
         "test": ["pytest>=8.0", "pytest-timeout>=2.3.1", "scipy>=1.11", "setuptools>=77", "pyautoattack>=0.2"],
         "reference": ["pyautoattack>=0.2", "torchattacks>=3.5", "foolbox>=3.3"],
+        "zoo": ["matplotlib>=3.8"],
         "dev": ["ruff>=0.9", "mypy>=1.14"],
     },
     classifiers=[

@@ -1,0 +1,204 @@
+"""Train the zoo: small ViTs on CIFAR-10, one recipe for every attention formula.
+
+    python scripts/train_zoo.py --attention standard --train TRAIN --test TEST --work DIR --out DIR
+    python scripts/train_zoo.py --attention quest    --train TRAIN --test TEST --work DIR --out DIR
+    python scripts/train_zoo.py --work DIR --plot DIR
+
+TRAIN and TEST are CIFAR-10 as a zip or folder of class folders, or as cifar-10-batches-py. Presets: `cpu` for two
+cores, `gpu` for a CUDA device, `smoke` for a look at whether it runs. --work keeps the decoded images, and a folder for
+each run with its state and log.jsonl. The same command goes on where a run was stopped, at any moment and by any
+means; on one CPU thread it then gives the same bytes as a run that was never stopped. The average of the weights,
+rounded to half precision, goes to --out. A run whose loss is no number any more ends with exit status 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save as to_bytes
+from torch import Tensor
+from zoo_curves import plot
+from zoo_data import cached
+from zoo_recipe import (
+    ARCH,
+    ARCH_KWARGS,
+    CLASSES,
+    MEAN,
+    PRESETS,
+    SIDE,
+    STD,
+    empty,
+    final_decay,
+)
+from zoo_run import Run, Task, accuracy
+
+from robustkit.errors import RobustkitError
+from robustkit.formulas import find_formula
+from robustkit.pipeline import pick_device
+
+MOST_BYTES = 3_000_000
+
+
+def save(run: Run, out: Path) -> tuple[Path, float]:
+    """Write the averaged weights in half precision with everything that is needed to load, judge and repeat them, and
+    their entry in checkpoints.json. Returns the file and its accuracy on the test images."""
+    task = run.task
+    tensors = {name: value.half().cpu().contiguous() for name, value in run.average.items()}
+    rounded = empty(task.attention)
+    rounded.load_state_dict(tensors)
+    score = accuracy(rounded.to(task.device), task.test.to(task.device))
+    metadata = {
+        "arch": ARCH,
+        "arch_kwargs": json.dumps(ARCH_KWARGS),
+        "attention": task.attention,
+        "num_classes": str(CLASSES),
+        "class_names": json.dumps(task.train.class_names),
+        "mean": json.dumps(MEAN),
+        "std": json.dumps(STD),
+        "input_size": json.dumps([SIDE, SIDE]),
+        "interpolation": "bicubic",
+        "crop_pct": "1.0",
+        "crop_mode": "center",
+        "data": f"CIFAR-10: {len(task.train)} training images",
+        "data_digest": task.train.digest,
+        "test_data": f"CIFAR-10: {len(task.test)} test images",
+        "test_digest": task.test.digest,
+        "recipe": task.preset.text(),
+        "preset": task.preset.name,
+        "seed": str(task.seed),
+        "epochs": str(task.preset.epochs),
+        "ema": f"{final_decay(task.preset, task.steps):.6f}",
+        "accuracy": f"{score:.4f}",
+        "license": "Apache-2.0",
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    suffix = f"-seed{task.seed}" if task.seed else ""
+    path = out / f"cifar10-vit-{task.attention}{suffix}.safetensors"
+    _write(path, serialise(tensors, metadata))
+    _enter(path, {"attention": task.attention, "data": "CIFAR-10 test", "accuracy": round(score, 4)})
+    return path, score
+
+
+def serialise(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
+    """A safetensors file with its metadata in the order of the keys; the library's own order changes at every call."""
+    content = to_bytes(tensors, metadata)
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8
+    return len(text).to_bytes(8, "little") + text + content[end:]
+
+
+def _enter(path: Path, facts: dict[str, Any]) -> None:
+    listing = path.parent / "checkpoints.json"
+    known = json.loads(listing.read_text("utf-8")) if listing.exists() else {}
+    known[path.stem] = {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest(), **facts}
+    _write(listing, (json.dumps(dict(sorted(known.items())), indent=2) + "\n").encode())
+
+
+def _write(path: Path, content: bytes) -> None:
+    """The whole file or nothing of it."""
+    partial = path.with_suffix(f".{os.getpid()}.partial")
+    partial.write_bytes(content)
+    partial.replace(path)
+
+
+def describe(row: dict[str, Any], epochs: int) -> str:
+    """One epoch in one line."""
+    probe = row["probe"]
+    return (
+        f"epoch {row['epoch']}/{epochs}: loss {row['loss']:.3f}, test {row['test_accuracy']:.2%}, averaged "
+        f"{row['test_accuracy_ema']:.2%}, train {row['train_accuracy_ema']:.2%}, largest logit "
+        f"{max(probe['largest_logit']):.1f}, {row['images_per_second']:.0f} images/s"
+    )
+
+
+def task_of(options: argparse.Namespace) -> Task:
+    """What the options ask for. Raises RobustkitError, one line."""
+    preset = PRESETS[options.preset]
+    find_formula(options.attention)
+    if options.epochs is not None:
+        preset = replace(preset, epochs=options.epochs)
+    folder = options.work / "data"
+    train = cached(options.train, "train", preset.train_images, folder)
+    test = cached(options.test, "test", preset.test_images, folder, train.class_names)
+    return Task(
+        attention=options.attention,
+        preset=preset,
+        seed=options.seed,
+        train=train,
+        test=test,
+        folder=options.work / f"{options.attention}-seed{options.seed}",
+        device=pick_device(options.device),
+        compile=preset.compile if options.compile is None else options.compile,
+        workers=options.workers,
+    )
+
+
+def train(options: argparse.Namespace) -> None:
+    """Train or go on, and write the checkpoint."""
+    task = task_of(options)
+    print(f"{task.attention}, seed {task.seed}: {task.preset.text()}", flush=True)
+    run = Run(task)
+    if run.resume():
+        print(f"goes on at step {run.step} of {task.steps}", flush=True)
+    for row in run.train():
+        print(describe(row, task.preset.epochs), flush=True)
+    path, score = save(run, options.out or options.work)
+    size = path.stat().st_size
+    print(f"{path}: {size / 1e6:.2f} MB, accuracy {score:.2%} on {len(task.test)} test images")
+    if size > MOST_BYTES:
+        raise RobustkitError(f"{path}: {size} bytes; a checkpoint of the package has at most {MOST_BYTES}")
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The options."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--attention", help="a formula of robustkit.attention")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--preset", choices=tuple(PRESETS), default="cpu")
+    parser.add_argument("--train", type=Path, help="CIFAR-10's training images")
+    parser.add_argument("--test", type=Path, help="CIFAR-10's test images")
+    parser.add_argument("--work", type=Path, required=True, help="decoded images, states and logs")
+    parser.add_argument("--out", type=Path, help="where the checkpoint goes; --work if left out")
+    parser.add_argument("--plot", type=Path, metavar="DIR", help="draw the curves of all runs in --work, and stop")
+    parser.add_argument("--epochs", type=int, help="another number than the preset's, for a trial")
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, help="torch.compile; the preset decides")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--threads", type=int, help="CPU threads; another number gives other last bits")
+    parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 1), help="RandAugment processes")
+    options = parser.parse_args(arguments)
+    if options.plot is None and not (options.attention and options.train and options.test):
+        parser.error("expected --attention, --train and --test, or --plot")
+    return options
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Parse the options, then train or plot. The exit status."""
+    options = parse(arguments)
+    try:
+        if options.plot is not None:
+            for path in plot(options.work, options.plot):
+                print(path)
+            return 0
+        threads = options.threads or (1 if options.preset == "smoke" else None)
+        if threads:
+            torch.set_num_threads(threads)
+        train(options)
+    except RobustkitError as error:
+        print(f"train_zoo: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

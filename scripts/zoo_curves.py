@@ -1,0 +1,158 @@
+"""What a run's log says of its attention, layer by layer, and the log as curves (compare QUEST, Figure A6)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from robustkit.attention import FORMULAS, attention_layers, capture
+from robustkit.errors import RobustkitError
+
+Row = dict[str, Any]
+
+
+@torch.no_grad()
+def watch(model: nn.Module, images: Tensor) -> dict[str, list[float]]:
+    """For each layer, over images, heads and tokens: the largest absolute attention logit (before softmax, the scale
+    included), the mean l2 norm of queries and of keys (before the formula normalises them), and the mean entropy of
+    attention in nats (log of the number of tokens where it is even).
+
+    images: (B, 3, H, W), normalised.
+    """
+    model.eval()
+    seen: dict[str, list[float]] = {"largest_logit": [], "query_norm": [], "key_norm": [], "entropy": []}
+    with _projections(model) as projected, capture(model) as captured:
+        model(images)
+        for logits, attention, (queries, keys) in zip(captured.scores, captured.attention, projected, strict=True):
+            seen["largest_logit"].append(logits.abs().max().item())
+            seen["query_norm"].append(queries.norm(dim=-1).mean().item())
+            seen["key_norm"].append(keys.norm(dim=-1).mean().item())
+            seen["entropy"].append(torch.special.entr(attention).sum(-1).mean().item())
+    return {name: [round(value, 5) for value in values] for name, values in seen.items()}
+
+
+@contextmanager
+def _projections(model: nn.Module) -> Iterator[list[tuple[Tensor, Tensor]]]:
+    """Collects (queries, keys), each (B, N, H, d), of every layer while inside."""
+    found: list[tuple[Tensor, Tensor]] = []
+    handles = []
+    for _, layer in attention_layers(model):
+
+        def keep(_: nn.Module, __: Any, output: Tensor, heads: int = layer.num_heads) -> None:
+            queries, keys, _values = output.unflatten(-1, (3, heads, -1)).unbind(2)
+            found.append((queries, keys))
+
+        handles.append(layer.qkv.register_forward_hook(keep))
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def read_logs(work: Path) -> dict[str, list[Row]]:
+    """The rows of all runs in a work folder, by the name of the run's folder, in the order of the formulas."""
+    order = list(FORMULAS)
+
+    def place(path: Path) -> tuple[int, str]:
+        formula, _, seed = path.parent.name.rpartition("-seed")
+        return (order.index(formula) if formula in order else len(order)), seed
+
+    found = {}
+    for path in sorted(work.glob("*/log.jsonl"), key=place):
+        rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        if rows:
+            found[path.parent.name] = rows
+    return found
+
+
+def _epochs(rows: list[Row], key: str) -> list[float]:
+    return [row[key] for row in rows if "probe" in row]
+
+
+def _panels(layers: int) -> list[tuple[str, Callable[[list[Row]], dict[str, list[float]]]]]:
+    """(title, rows -> named curves) of each row of the figure."""
+
+    def probe(name: str) -> Callable[[list[Row]], dict[str, list[float]]]:
+        return lambda rows: {
+            f"layer {layer + 1}": [row["probe"][name][layer] for row in rows if "probe" in row]
+            for layer in range(layers)
+        }
+
+    return [
+        ("training loss", lambda rows: {"loss": _epochs(rows, "loss")}),
+        (
+            "accuracy, %",
+            lambda rows: {
+                "train": [100 * value for value in _epochs(rows, "train_accuracy_ema")],
+                "test": [100 * value for value in _epochs(rows, "test_accuracy_ema")],
+                "test, weights not averaged": [100 * value for value in _epochs(rows, "test_accuracy")],
+            },
+        ),
+        ("largest |attention logit|", probe("largest_logit")),
+        ("mean query norm", probe("query_norm")),
+        ("mean key norm", probe("key_norm")),
+        ("attention entropy, nats", probe("entropy")),
+    ]
+
+
+def plot(work: Path, out: Path) -> tuple[Path, Path]:
+    """Draw all runs in `work`, a column a run and a row a quantity, as zoo-curves.svg and .png in `out`."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot, ticker
+
+    runs = read_logs(work)
+    whole = {name: rows for name, rows in runs.items() if any("probe" in row for row in rows)}
+    if not whole:
+        raise RobustkitError(f"{work}: no run with a whole epoch in it; train one first")
+    layers = max(len(row["probe"]["entropy"]) for rows in whole.values() for row in rows if "probe" in row)
+    panels = _panels(layers)
+    colours = [pyplot.get_cmap("viridis")(0.9 * layer / max(1, layers - 1)) for layer in range(layers)]
+    plain = {"loss": "black", "train": "tab:orange", "test": "tab:blue", "test, weights not averaged": "tab:gray"}
+    figure, axes = pyplot.subplots(
+        len(panels),
+        len(whole),
+        figsize=(1.4 + 2.6 * len(whole), 1.9 * len(panels)),
+        sharex="col",
+        sharey="row",
+        squeeze=False,
+        layout="constrained",
+    )
+    for column, (name, rows) in enumerate(whole.items()):
+        axes[0, column].set_title(_title(name, rows), fontsize=10)
+        axes[-1, column].set_xlabel("epoch", fontsize=9)
+        for axis, (title, curves) in zip(axes[:, column], panels, strict=True):
+            for place, (label, values) in enumerate(curves(rows).items()):
+                colour = plain.get(label, colours[place % layers])
+                axis.plot(_epochs(rows, "epoch"), values, color=colour, label=label, linewidth=1.4, marker=".", ms=3)
+            axis.grid(alpha=0.25)
+            axis.tick_params(labelsize=8)
+            if column == 0:
+                axis.set_ylabel(title, fontsize=9)
+            if "logit" in title or "norm" in title:
+                axis.set_yscale("log")
+                axis.yaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+                axis.yaxis.set_minor_formatter(ticker.NullFormatter())
+                axis.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+        axes[-1, column].xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+    for axis in axes[1:3, -1]:
+        axis.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False)
+    out.mkdir(parents=True, exist_ok=True)
+    paths = (out / "zoo-curves.svg", out / "zoo-curves.png")
+    with pyplot.rc_context({"svg.hashsalt": "zoo"}):
+        figure.savefig(paths[0], metadata={"Date": None})
+        figure.savefig(paths[1], dpi=130)
+    pyplot.close(figure)
+    return paths
+
+
+def _title(name: str, rows: list[Row]) -> str:
+    return f"{name}\ndiverged at step {rows[-1]['step']}" if rows[-1].get("diverged") else name
