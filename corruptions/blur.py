@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .corruption import Corruption, Draws
+from .corruption import Corruption, Deterministic, Draws
 from .filters import (
     Q16_HALF,
     by_parts,
@@ -27,28 +27,22 @@ from .filters import (
 from .rng import Rng
 
 
-class GaussianBlur(Corruption):
+class GaussianBlur(Deterministic):
     """Gaussian filter of scipy's, borders repeated. No draws."""
 
     name: ClassVar[str] = "gaussian_blur"
     category: ClassVar[str] = "extra"
-
-    def draw(self, shape: Sequence[int], severity: int, rng: Rng) -> Draws:
-        return Draws(severity)
 
     def apply(self, images: Tensor, draws: Draws) -> Tensor:
         sigma = self.constants(draws.severity)
         return by_parts(lambda part: gaussian_blur(part, sigma), images)
 
 
-class DefocusBlur(Corruption):
+class DefocusBlur(Deterministic):
     """Filter with an antialiased disk, borders mirrored without the outermost pixel. No draws."""
 
     name: ClassVar[str] = "defocus_blur"
     category: ClassVar[str] = "blur"
-
-    def draw(self, shape: Sequence[int], severity: int, rng: Rng) -> Draws:
-        return Draws(severity)
 
     def apply(self, images: Tensor, draws: Draws) -> Tensor:
         constants = self.constants(draws.severity)
@@ -204,14 +198,11 @@ class MotionBlur(Corruption):
         return blurred
 
 
-class ZoomBlur(Corruption):
+class ZoomBlur(Deterministic):
     """Mean of the image and ever larger versions of it, in float32 as the reference sums them. No draws."""
 
     name: ClassVar[str] = "zoom_blur"
     category: ClassVar[str] = "blur"
-
-    def draw(self, shape: Sequence[int], severity: int, rng: Rng) -> Draws:
-        return Draws(severity)
 
     def apply(self, images: Tensor, draws: Draws) -> Tensor:
         end, step = self.constants(draws.severity)

@@ -92,6 +92,13 @@ class Corruption(ABC):
         return corrupted if images.dtype == torch.uint8 else (corrupted.double() / 255).to(images.dtype)
 
 
+class Deterministic(Corruption):
+    """A corruption that draws no random numbers."""
+
+    def draw(self, shape: Sequence[int], severity: int, rng: Rng) -> Draws:
+        return Draws(severity)
+
+
 def as_bytes(images: Tensor) -> Tensor:
     """(B, 3, H, W) images as uint8. See `Corruption.__call__` for what is refused."""
     if not isinstance(images, Tensor):

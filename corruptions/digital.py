@@ -6,7 +6,7 @@ level of 8 bits, and truncation turns an error of the last bit into one grey lev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from io import BytesIO
@@ -18,17 +18,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from .corruption import Corruption, Draws
+from .corruption import Deterministic, Draws
 from .filters import to_bytes, unit
-from .rng import Rng
 
 
-class _NothingDrawn(Corruption):
-    def draw(self, shape: Sequence[int], severity: int, rng: Rng) -> Draws:
-        return Draws(severity)
-
-
-class Brightness(_NothingDrawn):
+class Brightness(Deterministic):
     """A constant added to the value of hue, saturation and value."""
 
     name: ClassVar[str] = "brightness"
@@ -40,7 +34,7 @@ class Brightness(_NothingDrawn):
         return _from_hsv(hue, saturation, value)
 
 
-class Saturate(_NothingDrawn):
+class Saturate(Deterministic):
     """The saturation of hue, saturation and value, times a factor, plus a constant that turns greys red."""
 
     name: ClassVar[str] = "saturate"
@@ -90,7 +84,7 @@ def _from_hsv(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
     return levels.gather(1, chosen.movedim(-1, 1))
 
 
-class Contrast(_NothingDrawn):
+class Contrast(Deterministic):
     """Closer to the mean of each channel."""
 
     name: ClassVar[str] = "contrast"
@@ -104,7 +98,7 @@ class Contrast(_NothingDrawn):
         return to_bytes(pixels.sub_(means).mul_(factor).add_(means))
 
 
-class Pixelate(_NothingDrawn):
+class Pixelate(Deterministic):
     """Made smaller by averaging boxes, and larger again.
 
     hendrycks enlarges by boxes too, bethgelab by the nearest pixel: the same at 224x224, but not where the edge of a
@@ -135,7 +129,7 @@ def _boxes_are_nearest(small: int, size: int) -> bool:
     return bool(np.array_equal(np.asarray(boxes), np.asarray(nearest)))
 
 
-class JpegCompression(_NothingDrawn):
+class JpegCompression(Deterministic):
     """Saved as JPEG and read again. The encoder is Pillow's: another libjpeg may give slightly other pixels."""
 
     name: ClassVar[str] = "jpeg_compression"

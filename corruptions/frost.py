@@ -105,7 +105,8 @@ def find_photographs(folder: str | Path | None = None) -> tuple[Path, ...]:
         if package is None or not package.submodule_search_locations:
             raise FileNotFoundError(
                 "frost needs its six photographs: `pip install --no-deps imagecorruptions` (only files of it are "
-                "read), or name a folder that has them: --frost-dir on the command line, frost_dir in Python"
+                "read), or name a folder that has them: --frost-dir on the command line, frost_dir in Python; or leave "
+                "it out: in-c,-frost"
             )
         place = Path(package.submodule_search_locations[0]) / "frost"
     else:

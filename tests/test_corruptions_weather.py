@@ -138,7 +138,8 @@ def test_without_photographs_both_remedies_are_named(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("corruptions.frost.find_spec", lambda name: None)
     message = (
         "frost needs its six photographs: `pip install --no-deps imagecorruptions` (only files of it are read), "
-        "or name a folder that has them: --frost-dir on the command line, frost_dir in Python"
+        "or name a folder that has them: --frost-dir on the command line, frost_dir in Python; "
+        "or leave it out: in-c,-frost"
     )
     with pytest.raises(FileNotFoundError, match=f"^{re.escape(message)}$"):
         Frost()(photographs(1, 16, 16), 1)
