@@ -1,0 +1,86 @@
+"""Attention guided class activation maps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from .explainer import Explainer, chosen, each_target, held
+from .rng import Rng
+from .watch import Transformer
+
+
+class AGCAM(Explainer):
+    """AG-CAM (Leem and Seo, AAAI 2024): where attention is high and raises the logit, over all blocks and heads.
+
+    With S (heads, N) the class token's row of the attention before softmax, and G the gradient of the class's logit
+    for the same row after softmax, the map is the sum over blocks and heads of relu(G) * sigmoid(S), at the patches.
+
+    model: a ViT with a class token, of timm's kind (ViT, DeiT, DeiT-3, EVA, BEiT), in any wrapper. The attention
+        formula may be any that ends in a softmax. Raises ValueError for another model.
+
+    One forward and a backward for each target, down to the first block's attention and no further. What a call holds
+    beside its graph is a row of each attention; gradients are added up as they come, and are not kept.
+    """
+
+    name = "agcam"
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self._transformer = Transformer.with_class_token(self.model, "AG-CAM")
+
+    @contextmanager
+    def _hold(self) -> Iterator[None]:
+        with held(self.model), self._transformer.watched():
+            yield
+
+    def _raw(self, images: Tensor, wanted: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
+        trail = _Trail()
+        try:
+            with self._transformer.showing(trail.see):
+                logits = self._logits(images)
+            classes = chosen(logits, wanted)
+            sums = [trail.relevance(total, more) for total, more in each_target(logits, classes)]
+        finally:
+            trail.first = None  # its hook knows the trail: a circle that would keep the graph
+        return logits, classes, self._transformer.to_grid(torch.stack(sums, dim=1))
+
+
+class _Trail:
+    """Where the graph begins, and the sum that grows while a backward comes by the blocks."""
+
+    def __init__(self) -> None:
+        self.first: Tensor | None = None
+        self.total: Tensor | None = None
+        self.blocks = 0
+        self.met = 0
+
+    def see(self, index: int, scores: Tensor, attention: Tensor) -> None:
+        row = scores[:, :, 0].detach().float().sigmoid()  # a copy: the rest of the scores can go
+
+        def meet(gradient: Tensor) -> None:
+            term = (gradient[:, :, 0].float().relu() * row).sum(dim=1)
+            self.total = term if self.total is None else self.total + term
+            self.met += 1
+
+        attention.requires_grad_()  # frozen weights and plain images: in the first block the graph begins here
+        attention.register_hook(meet)  # type: ignore[no-untyped-call]
+        self.blocks += 1
+        if self.first is None:
+            self.first = attention
+
+    def relevance(self, logit: Tensor, more: bool) -> Tensor:
+        """(B, N) sums over blocks and heads for one target; `more` backwards may follow."""
+        self.total, self.met = None, 0
+        if logit.requires_grad and self.first is not None:
+            torch.autograd.grad(logit, self.first, retain_graph=more, allow_unused=True)
+        total: Tensor | None = self.total
+        if total is None or self.met != self.blocks:
+            raise ValueError(
+                f"the logit has a gradient for the attention of {self.met} of {self.blocks} blocks; expected all (is "
+                "the model detached somewhere, or are its blocks not in a row?); use grad-cam or gradient"
+            )
+        return total

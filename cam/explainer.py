@@ -1,0 +1,208 @@
+"""What all explainers share: the model held still, targets checked, maps brought to [0, 1]."""
+
+from __future__ import annotations
+
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from .rng import Rng
+
+Target = int | Tensor | None
+Self = TypeVar("Self", bound="Explainer")
+FLAT = 16 * torch.finfo(torch.float32).eps  # a relative spread within which a map is constant up to rounding
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Maps of B images and what the same forward told; for T targets an image, all but the logits are (B, T, ...).
+
+    maps: (B, H, W) float32 in [0, 1], or all 0 where degenerate. Both ends are reached, but by `CentredGaussian` and
+        `FullImage`, which are as their definitions say.
+    logits: (B, K) detached, as the model gave them.
+    target: (B,) int64, the classes explained.
+    degenerate: (B,) bool, whether the raw map was constant (up to rounding) or not finite, and so says nothing.
+    """
+
+    maps: Tensor
+    logits: Tensor
+    target: Tensor
+    degenerate: Tensor
+
+
+class Explainer(ABC):
+    """Maps of what a model looks at. Use it as a context; outside one, each call enters and leaves it by itself.
+
+        with AGCAM(model) as explain:
+            maps = explain(images)
+
+    model: images (B, 3, H, W) to logits (B, K). Inside, it is in evaluation mode and its parameters take no gradient;
+        on leaving, also by an exception, it is as it was. Contexts of the same model may be nested.
+
+    A call takes
+    images: (B, 3, H, W) floating, as the model takes them; they are cast to the dtype of its parameters.
+    target: the class to explain: None for the predicted one, a number for all images, (B,) integers, or (B, T) for T
+        maps of each image from one forward.
+    rng: where `RandomMap` takes its numbers from; the others draw none.
+
+    and returns maps (B, H, W), or (B, T, H, W), float32 in [0, 1]. `explain` returns an `Explanation`. Both work
+    whatever the caller's grad mode is.
+
+    Raises TypeError or ValueError for images, targets or a model of another kind.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, model: nn.Module) -> None:
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"the model is {type(model).__name__}; expected a torch.nn.Module from images to logits")
+        self.model = model._modules.get("_orig_mod") or model  # what torch.compile wrapped
+        self._inside: ExitStack | None = None
+
+    def __enter__(self: Self) -> Self:
+        if self._inside is not None:
+            raise RuntimeError(f"this {type(self).__name__} is entered already; make another one for a nested context")
+        with ExitStack() as stack:
+            stack.enter_context(self._hold())
+            self._inside = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        stack, self._inside = self._inside, None
+        if stack is not None:
+            stack.close()
+
+    def __call__(self, images: Tensor, target: Target = None, *, rng: Rng | None = None) -> Tensor:
+        return self.explain(images, target, rng=rng).maps
+
+    def explain(self, images: Tensor, target: Target = None, *, rng: Rng | None = None) -> Explanation:
+        """Maps, logits, targets and which maps are degenerate. For B = 0 the logits are (0, 0): no model is asked."""
+        check_images(images)
+        wanted = wanted_targets(target, images)
+        if self._inside is None:
+            with self:
+                return self.explain(images, target, rng=rng)
+        with torch.inference_mode(False), torch.enable_grad():
+            if len(images):
+                logits, wanted, grids = self._raw(self._as_fed(images), wanted, rng)
+            else:
+                logits = images.new_zeros(0, 0)
+                wanted = images.new_zeros(0, 1, dtype=torch.int64) if wanted is None else wanted
+                grids = images.new_zeros(*wanted.shape, *images.shape[2:])
+            maps, degenerate = self._finish(grids, (images.shape[2], images.shape[3]))
+        if not (isinstance(target, Tensor) and target.ndim == 2):
+            maps, wanted, degenerate = maps[:, 0], wanted[:, 0], degenerate[:, 0]
+        return Explanation(maps, logits.detach(), wanted, degenerate)
+
+    @contextmanager
+    def _hold(self) -> Iterator[None]:
+        """What is done to the model while inside."""
+        with held(self.model):
+            yield
+
+    @abstractmethod
+    def _raw(self, images: Tensor, wanted: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits (B, K), the classes explained (B, T), and for each a map of any scale and size (B, T, h, w)."""
+
+    def _finish(self, grids: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        return upright(grids, size)
+
+    def _as_fed(self, images: Tensor) -> Tensor:
+        """The images as the model takes them, without a graph."""
+        dtypes = (p.dtype for p in self.model.parameters() if p.is_floating_point())
+        return images.detach().to(next(dtypes, images.dtype))
+
+    def _logits(self, images: Tensor) -> Tensor:
+        """(B, K) logits. ValueError for a model that returns anything else."""
+        logits = self.model(images)
+        if not (isinstance(logits, Tensor) and logits.ndim == 2 and len(logits) == len(images)):
+            got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            raise ValueError(f"the model returned {got} for {len(images)} images; expected logits (images, classes)")
+        return logits
+
+
+@contextmanager
+def held(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, no gradients for parameters, no gradient checkpointing, compiled models run as written."""
+    modes = [(part, part.training) for part in model.modules()]
+    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    forgetful = [part for part, _ in modes if getattr(part, "grad_checkpointing", False) is True]
+    with ExitStack() as stack:
+        if any("_orig_mod" in part._modules or part._compiled_call_impl is not None for part, _ in modes):
+            stack.enter_context(torch.compiler.set_stance("force_eager"))  # compiled code calls no hooks
+        try:
+            model.eval()
+            for parameter in learning:
+                parameter.requires_grad_(False)
+            for part in forgetful:
+                setattr(part, "grad_checkpointing", False)  # noqa: B010  (a module's attributes are untyped)
+            yield
+        finally:
+            for part in forgetful:
+                setattr(part, "grad_checkpointing", True)  # noqa: B010
+            for parameter in learning:
+                parameter.requires_grad_(True)
+            for part, training in modes:
+                part.training = training
+
+
+def check_images(images: Tensor) -> None:
+    """TypeError or ValueError for anything but floating (B, C, H, W)."""
+    if not isinstance(images, Tensor):
+        raise TypeError(f"images are {type(images).__name__}; expected a torch tensor (B, 3, H, W)")
+    if not images.is_floating_point():
+        raise TypeError(f"images are {images.dtype}; expected floating, as the model takes them")
+    if images.ndim != 4:
+        raise ValueError(f"images have the shape {tuple(images.shape)}; expected (B, 3, H, W)")
+
+
+def wanted_targets(target: Target, images: Tensor) -> Tensor | None:
+    """The classes asked for, (B, T) int64 on the images' device; None for the predicted ones."""
+    if target is None:
+        return None
+    B = len(images)
+    if not isinstance(target, Tensor):
+        return torch.full((B, 1), operator.index(target), dtype=torch.int64, device=images.device)
+    if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
+        raise TypeError(f"target is {target.dtype}; expected int64, the numbers of classes")
+    if target.ndim not in (1, 2) or len(target) != B or 0 in target.shape[1:]:
+        raise ValueError(f"target has the shape {tuple(target.shape)}; expected ({B},) or ({B}, T) for {B} images")
+    return target.to(images.device, torch.int64).reshape(B, -1 if B else (target.shape[1:] or (1,))[0])
+
+
+def chosen(logits: Tensor, wanted: Tensor | None) -> Tensor:
+    """(B, T) classes: those wanted, or the predicted ones. ValueError for a class that the model has not."""
+    if wanted is None:
+        return logits.detach().argmax(dim=1, keepdim=True)
+    outside = (wanted < 0) | (wanted >= logits.shape[1])
+    if outside.any():
+        classes = f"{logits.shape[1]} classes, 0 … {logits.shape[1] - 1}"
+        raise ValueError(f"target {int(wanted[outside][0])}; the model has {classes}")
+    return wanted
+
+
+def each_target(logits: Tensor, classes: Tensor) -> Iterator[tuple[Tensor, bool]]:
+    """For each of the (B, T) classes, the sum over the batch of its logits, and whether another one follows."""
+    last = classes.shape[1] - 1
+    for t in range(last + 1):
+        yield logits.gather(1, classes[:, t : t + 1]).sum(), t < last
+
+
+def upright(grids: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Raw maps (B, T, h, w) upsampled bilinearly to `size` and min-max normalised, and which (B, T) are degenerate."""
+    grids = grids.detach().float()
+    maps = grids
+    if grids.shape[2:] != size and len(grids):
+        maps = functional.interpolate(grids, size, mode="bilinear", align_corners=False)
+    low, high = maps.amin(dim=(-2, -1)), maps.amax(dim=(-2, -1))
+    spread, largest = high - low, torch.maximum(low.abs(), high.abs())
+    degenerate = ~(spread > FLAT * largest)  # so that NaN and infinity are in it, too
+    maps = (maps - low[..., None, None]) / spread[..., None, None]
+    return maps.masked_fill(degenerate[..., None, None], 0.0), degenerate

@@ -1,0 +1,173 @@
+"""Does the model use what a map marks? Pixels are removed in the map's order, and the probability of a class watched.
+
+`images` are (B, 3, H, W), as the model takes them, `maps` (B, H, W) in [0, 1], `target` a class, or one for each image.
+`fill` is what a removed pixel becomes, a number or one for each channel, in the unit of the images: where the published
+protocol sets pixels to 0 after normalisation, that is the mean that the model normalises with.
+
+Equal values of a map are taken in raster order, whichever end is removed first. So a constant map removes the same
+pixels from both ends, and its ABPC is exactly 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from .localisation import as_maps
+
+Model = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Perturbation:
+    """abpc: (B,) mean of lerf - morf. lerf, morf: (B, steps) probability with the least (most) relevant removed."""
+
+    abpc: Tensor
+    lerf: Tensor
+    morf: Tensor
+
+
+@dataclass(frozen=True)
+class InsertionDeletion:
+    """insertion, deletion: (B,) areas under the curves by the trapezoid rule; the curves are (B, steps)."""
+
+    insertion: Tensor
+    deletion: Tensor
+    insertion_curve: Tensor
+    deletion_curve: Tensor
+
+
+def abpc(
+    model: Model,
+    images: Tensor,
+    maps: Tensor,
+    target: Tensor | int,
+    *,
+    fill: float | Sequence[float] | Tensor,
+    steps: int = 11,
+    batch_size: int = 64,
+) -> Perturbation:
+    """Area between the perturbation curves (Samek et al. 2017, arXiv:1509.06321; Schulz et al. 2020, arXiv:2001.00396).
+
+    Step i of n removes the first i * H * W // (n - 1) pixels, from the highest value down (MoRF) or from the lowest up
+    (LeRF): 11 steps remove 0, 10, … 100 %. ABPC is the mean over the steps, the two ends included, of the class's
+    probability under LeRF less that under MoRF; higher is better, a random map has about 0.
+
+    Forwards for each image: 2 * steps - 2. Returns float32 tensors on the device of the images, or of the model.
+    Raises ValueError for a model in training mode, and for shapes, classes or steps that do not fit.
+    """
+    images, maps, target, back = _checked(model, images, maps, target, fill, steps, batch_size)
+    counts = _counts(maps, steps)
+    morf = _curve(model, images, back, _ranks(maps, descending=True), target, counts, batch_size)
+    inner = _curve(model, images, back, _ranks(maps, descending=False), target, counts[1:-1], batch_size)
+    lerf = torch.cat([morf[:, :1], inner, morf[:, -1:]], dim=1)
+    return Perturbation((lerf - morf).mean(dim=1), lerf, morf)
+
+
+def insertion_deletion(
+    model: Model,
+    images: Tensor,
+    maps: Tensor,
+    target: Tensor | int,
+    *,
+    fill: float | Sequence[float] | Tensor,
+    canvas: Tensor | None = None,
+    steps: int = 29,
+    batch_size: int = 64,
+) -> InsertionDeletion:
+    """Insertion and deletion (Petsiuk et al. 2018, arXiv:1806.07421).
+
+    Deletion removes pixels from the highest value down, until all are `fill`; insertion puts the same ones, in the same
+    order, onto `canvas` (B, 3, H, W), by default the `blurred` images. A good map has a high insertion area and a low
+    deletion area. The published 225 steps of 224 pixels are those of 224x224 images; 29 steps are every eighth of them.
+
+    Forwards for each image: 2 * steps - 1. Returns and errors as for `abpc`.
+    """
+    images, maps, target, back = _checked(model, images, maps, target, fill, steps, batch_size)
+    canvas = blurred(images) if canvas is None else canvas.to(images)
+    if canvas.shape != images.shape:
+        raise ValueError(
+            f"canvas has the shape {tuple(canvas.shape)}, the images {tuple(images.shape)}; expected the same"
+        )
+    ranks, counts = _ranks(maps, descending=True), _counts(maps, steps)
+    deletion = _curve(model, images, back, ranks, target, counts, batch_size)
+    inserted = _curve(model, canvas, images, ranks, target, counts[:-1], batch_size)
+    insertion = torch.cat([inserted, deletion[:, :1]], dim=1)
+    places = torch.tensor(counts, device=deletion.device) / counts[-1]
+    areas = [torch.trapezoid(curve, places, dim=1) for curve in (insertion, deletion)]
+    return InsertionDeletion(areas[0], areas[1], insertion, deletion)
+
+
+def blurred(images: Tensor, length: int = 11, sigma: float = 5.0) -> Tensor:
+    """Images (B, C, H, W) under a Gaussian of `length` taps a side (odd) and `sigma` pixels; edges are repeated."""
+    offsets = torch.arange(length, device=images.device, dtype=images.dtype) - length // 2
+    taps = torch.exp(-(offsets**2) / (2 * sigma**2))
+    taps = (taps / taps.sum()).expand(images.shape[1], 1, 1, length)
+    padded = functional.pad(images, [length // 2] * 4, mode="replicate")
+    rows = functional.conv2d(padded, taps, groups=images.shape[1])
+    return functional.conv2d(rows, taps.transpose(2, 3), groups=images.shape[1])
+
+
+def _counts(maps: Tensor, steps: int) -> list[int]:
+    return [step * maps.shape[1] * maps.shape[2] // (steps - 1) for step in range(steps)]
+
+
+def _ranks(maps: Tensor, descending: bool) -> Tensor:
+    """Each pixel's place (B, H, W) in the order of its map, raster order among equals."""
+    order = maps.flatten(1).argsort(dim=1, descending=descending, stable=True)
+    places = torch.arange(order.shape[1], device=order.device).expand_as(order)
+    return torch.empty_like(order).scatter_(1, order, places).view_as(maps)
+
+
+def _curve(
+    model: Model, front: Tensor, back: Tensor, ranks: Tensor, target: Tensor, counts: Sequence[int], batch_size: int
+) -> Tensor:
+    """Probability of the target (B, counts) where the first `count` pixels show `back` instead of `front`."""
+    rows = torch.arange(len(front), device=front.device).repeat_interleave(len(counts))
+    limits = torch.tensor(counts, device=front.device).repeat(len(front))
+    found = [torch.empty(0, device=front.device)]
+    for start in range(0, len(rows), batch_size):
+        row, limit = rows[start : start + batch_size], limits[start : start + batch_size]
+        with torch.inference_mode():
+            logits = model(torch.where((ranks[row] < limit[:, None, None])[:, None], back[row], front[row]))
+        if start == 0 and int(target.max()) >= logits.shape[1]:
+            raise ValueError(f"target {int(target.max())}; the model has {logits.shape[1]} classes, from 0 on")
+        found.append(logits.float().softmax(dim=1).gather(1, target[row, None])[:, 0])
+    return torch.cat(found).view(len(front), len(counts))
+
+
+def _checked(
+    model: Model,
+    images: Tensor,
+    maps: Tensor,
+    target: Tensor | int,
+    fill: float | Sequence[float] | Tensor,
+    steps: int,
+    batch_size: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Images, maps, targets (B,) and what removed pixels become (B, 3, H, W), fit for each other."""
+    if getattr(model, "training", False):
+        raise ValueError("the model is in training mode; call model.eval() first")
+    for name, value, least in (("steps", steps, 2), ("batch_size", batch_size, 1)):
+        if value < least:
+            raise ValueError(f"{name} is {value}; expected {least} or more")
+    maps = as_maps(maps).to(images.device)
+    if images.ndim != 4 or maps.shape != (len(images), *images.shape[2:]):
+        raise ValueError(
+            f"images have the shape {tuple(images.shape)}, maps {tuple(maps.shape)}; expected (B, 3, H, W), (B, H, W)"
+        )
+    target = torch.as_tensor(target, device=images.device)
+    if target.is_floating_point() or target.ndim > 1 or (target.ndim and len(target) != len(images)):
+        raise ValueError(
+            f"target is {target.dtype} of the shape {tuple(target.shape)}; expected a class, or {len(images)} of them"
+        )
+    if target.numel() and int(target.min()) < 0:
+        raise ValueError(f"target {int(target.min())}; expected a class, 0 or more")
+    colour = torch.as_tensor(fill, dtype=images.dtype, device=images.device).flatten()
+    if len(colour) not in (1, images.shape[1]):
+        raise ValueError(f"fill has {len(colour)} values; expected one, or one for each of {images.shape[1]} channels")
+    return images, maps, target.long().expand(len(images)), colour.view(1, -1, 1, 1).expand_as(images)

@@ -1,0 +1,230 @@
+"""Does a map lie on the object? Scores against a mask or boxes, at a threshold, at the maximum, and without either.
+
+Maps are (B, H, W), or one (H, W), floating in [0, 1]. The truth is a bool mask of the same shape, or the boxes of each
+image (for one map: its boxes), whose union counts. An image whose truth is empty, such as one whose boxes were cropped
+away, has nothing to localise: its scores are NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .boxes import Boxes, box_iou, boxes_of, mask_of
+
+Truth = Tensor | Sequence[Boxes]
+
+MODES = ("mask", "box")
+BINS = 1000
+THRESHOLDS = tuple(step / 100 for step in range(100))
+IOUS = (0.3, 0.5, 0.7)
+
+
+@dataclass(frozen=True)
+class Localisation:
+    """Scores of B images, each (B,) float64 in [0, 1]; all NaN where the truth is empty.
+
+    pixel_accuracy: share of the pixels on which prediction and truth agree.
+    iou, dice: of the foreground. What papers on AG-CAM call mIoU is the mean of `iou` over images.
+    precision: share of the predicted pixels inside the truth; 0 where nothing is predicted.
+    recall: share of the truth that is predicted.
+    """
+
+    pixel_accuracy: Tensor
+    iou: Tensor
+    dice: Tensor
+    precision: Tensor
+    recall: Tensor
+
+
+def as_maps(maps: Tensor) -> Tensor:
+    """`maps` as (B, H, W); TypeError or ValueError unless floating, in [0, 1], and (H, W) or (B, H, W)."""
+    if not isinstance(maps, Tensor) or not maps.is_floating_point():
+        what = maps.dtype if isinstance(maps, Tensor) else type(maps).__name__
+        raise TypeError(f"maps are {what}; expected a floating torch tensor (B, H, W) in [0, 1]")
+    if maps.ndim not in (2, 3) or 0 in maps.shape[-2:]:
+        raise ValueError(f"maps have the shape {tuple(maps.shape)}; expected (B, H, W) or (H, W)")
+    if maps.numel():
+        low, high = maps.aminmax()
+        if not (low >= 0 and high <= 1):  # also where there is a NaN
+            raise ValueError(
+                f"maps lie in [{float(low):.4g}, {float(high):.4g}]; expected [0, 1], min-max normalise them"
+            )
+    return maps if maps.ndim == 3 else maps[None]
+
+
+def as_masks(truth: Truth, maps: Tensor) -> Tensor:
+    """`truth` as a bool mask (B, H, W) for `maps` (B, H, W), on their device."""
+    if isinstance(truth, Tensor) and truth.dtype == torch.bool:
+        masks = truth if truth.ndim == 3 else truth[None]
+    elif isinstance(truth, Tensor):
+        raise TypeError(
+            f"truth is a tensor of {truth.dtype}; expected a bool mask, or a list with the boxes of each map"
+        )
+    else:
+        height, width = maps.shape[1:]
+        masks = (
+            torch.stack([mask_of(boxes, height, width) for boxes in truth]) if len(truth) else maps.new_zeros(0).bool()
+        )
+        masks = masks.reshape(-1, height, width)
+    if masks.shape != maps.shape:
+        raise ValueError(f"truth has the shape {tuple(masks.shape)}, the maps {tuple(maps.shape)}; expected the same")
+    return masks.to(maps.device)
+
+
+def score(maps: Tensor, truth: Truth, threshold: float = 0.5, mode: str = "mask") -> Localisation:
+    """The scores published for AG-CAM (Leem and Seo, AAAI 2024), image by image; one map is a batch of one.
+
+    threshold: pixels of at least this value are foreground.
+    mode: `mask` compares the foreground with the truth; `box` the union of the boxes around its outer contours.
+
+    Read them beside those of controls: at a fixed threshold, a map of all ones has an IoU above many methods.
+    """
+    maps = as_maps(maps)
+    truth = as_masks(truth, maps)
+    if mode not in MODES:
+        raise ValueError(f"mode {mode!r}: expected {' or '.join(MODES)}")
+    predicted = maps.double() >= threshold
+    if mode == "box":
+        unions = [mask_of(boxes_of(one), *one.shape) for one in predicted]
+        predicted = torch.stack(unions).to(maps.device) if unions else predicted
+    hits, chosen, wanted = (x.sum(dim=(1, 2)).double() for x in (predicted & truth, predicted, truth))
+    agreed = (predicted == truth).double().mean(dim=(1, 2))
+    scores = (
+        agreed,
+        hits / (chosen + wanted - hits),
+        2 * hits / (chosen + wanted),
+        hits / chosen.clamp(min=1),
+        hits / wanted,
+    )
+    return Localisation(*(_where_asked(values, truth) for values in scores))
+
+
+def pointing_game(maps: Tensor, truth: Truth) -> Tensor:
+    """Whether the maximum lies on the truth (Zhang et al. 2018, arXiv:1608.00507, without their margin): (B,) float64.
+
+    Of several equal maxima, the share on the truth: the mean of what any choice among them would score. So a constant
+    map scores the truth's share of the image.
+    """
+    maps = as_maps(maps)
+    truth = as_masks(truth, maps)
+    top = maps == maps.amax(dim=(1, 2), keepdim=True)
+    return _where_asked((top & truth).sum(dim=(1, 2)).double() / top.sum(dim=(1, 2)), truth)
+
+
+def energy_inside(maps: Tensor, truth: Truth) -> Tensor:
+    """Share of the map's sum inside the truth (Wang et al. 2020, arXiv:1910.01279): (B,) float64; 0 where it is 0."""
+    maps = as_maps(maps)
+    truth = as_masks(truth, maps)
+    inside, whole = (maps.double() * truth).sum(dim=(1, 2)), maps.double().sum(dim=(1, 2))
+    return _where_asked(inside / whole.where(whole > 0, 1.0), truth)
+
+
+def _where_asked(values: Tensor, truth: Tensor) -> Tensor:
+    return values.where(truth.any(dim=2).any(dim=1), torch.nan)
+
+
+# --- without a threshold: Choe et al., CVPR 2020 (arXiv:2001.07437) --------------------------------------------------
+
+
+def pixel_counts(maps: Tensor, truth: Truth, bins: int = BINS) -> Tensor:
+    """How many pixels of each image reach each level: (B, 2, bins + 1) int64, first outside the truth, then inside.
+
+    Level k holds the values from k / bins up to, not including, (k + 1) / bins; the last one holds 1. Counts of images
+    add up, so PxAP of any selection or resample of images is `pxap(counts.sum(dim=0))`, without the maps.
+    """
+    maps = as_maps(maps)
+    truth = as_masks(truth, maps)
+    edges = torch.arange(1, bins + 1, dtype=torch.float64, device=maps.device) / bins
+    levels = torch.bucketize(maps.double(), edges, right=True)
+    rows = torch.arange(len(maps), device=maps.device)[:, None, None] * 2 + truth
+    counts = torch.bincount((rows * (bins + 1) + levels).flatten(), minlength=len(maps) * 2 * (bins + 1))
+    return counts.view(-1, 2, bins + 1)
+
+
+def pxap(counts: Tensor) -> Tensor:
+    """PxAP: area under the precision-recall curve of all pixels, thresholds k / bins; float64, in [0, 1].
+
+    counts: sums of `pixel_counts`, (..., 2, bins + 1); the result has the leading shape. The area is the sum of
+    precision times the gain in recall, from the highest threshold down. NaN where no pixel belongs to the truth.
+    """
+    reached = counts.double().flip(-1).cumsum(dim=-1)
+    wrong, right = reached[..., 0, :], reached[..., 1, :]
+    gained = right.diff(dim=-1, prepend=torch.zeros_like(right[..., :1]))
+    return (right / (right + wrong).clamp(min=1) * gained).sum(dim=-1) / right[..., -1]
+
+
+class PxAP:
+    """`pxap` over a stream of batches; its memory does not depend on their number."""
+
+    def __init__(self, bins: int = BINS) -> None:
+        self.counts = torch.zeros(2, bins + 1, dtype=torch.int64)
+
+    def update(self, maps: Tensor, truth: Truth) -> None:
+        """Add the pixels of a batch. An image with an empty truth adds pixels outside the truth only."""
+        self.counts += pixel_counts(maps, truth, self.counts.shape[1] - 1).sum(dim=0).cpu()
+
+    def compute(self) -> float:
+        """PxAP of everything added; NaN while no pixel belonged to the truth."""
+        return pxap(self.counts).item()
+
+
+def box_hits(
+    maps: Tensor,
+    boxes: Sequence[Boxes],
+    thresholds: Sequence[float] = THRESHOLDS,
+    ious: Sequence[float] = IOUS,
+) -> Tensor:
+    """Which thresholds give which images a box that fits: (B, thresholds, ious) bool, on the CPU.
+
+    boxes: the true boxes of each image (for one map: of it); an image without any is never hit, and is best left out.
+    A hit: some box around a connected part of the pixels of at least the threshold, and some true box, have an IoU of
+    at least the one asked for. Parts touch at corners too; one in a hole of another counts, a hole does not.
+    """
+    maps = as_maps(maps).cpu().double()
+    if len(boxes) != len(maps):
+        raise ValueError(
+            f"boxes of {len(boxes)} images for {len(maps)} maps; expected a list with the boxes of each map"
+        )
+    wanted = torch.tensor(ious, dtype=torch.float64)
+    hits = torch.zeros(len(maps), len(thresholds), len(ious), dtype=torch.bool)
+    for row, (one, truth) in enumerate(zip(maps, boxes, strict=True)):
+        if len(truth):
+            found = [boxes_of(one >= threshold, nested=True) for threshold in thresholds]
+            columns = torch.arange(len(found)).repeat_interleave(torch.tensor([len(some) for some in found]))
+            fits = box_iou(torch.cat(found), truth).amax(dim=1)
+            best = torch.zeros(len(found), dtype=torch.float64).scatter_reduce_(0, columns, fits, "amax")
+            hits[row] = best[:, None] >= wanted
+    return hits
+
+
+def max_box_acc(hits: Tensor) -> Tensor:
+    """MaxBoxAccV2 of `box_hits` (N, thresholds, ious): the best threshold's share of hits, averaged over the IoUs.
+
+    The threshold is chosen for all images together and for each IoU by itself (Choe et al. 2020, arXiv:2007.04178).
+    NaN without images.
+    """
+    return hits.double().mean(dim=0).amax(dim=0).mean() if len(hits) else torch.tensor(torch.nan, dtype=torch.float64)
+
+
+class MaxBoxAcc:
+    """`max_box_acc` over a stream of batches; images without a true box are left out and counted in `skipped`."""
+
+    def __init__(self, thresholds: Sequence[float] = THRESHOLDS, ious: Sequence[float] = IOUS) -> None:
+        self.thresholds, self.ious = tuple(thresholds), tuple(ious)
+        self.hits = torch.zeros(len(self.thresholds), len(self.ious), dtype=torch.int64)
+        self.images = self.skipped = 0
+
+    def update(self, maps: Tensor, boxes: Sequence[Boxes]) -> None:
+        """Add a batch; see `box_hits`."""
+        hits = box_hits(maps, boxes, self.thresholds, self.ious)
+        self.hits += hits.sum(dim=0)
+        self.images += sum(len(one) > 0 for one in boxes)
+        self.skipped += sum(len(one) == 0 for one in boxes)
+
+    def compute(self) -> float:
+        """MaxBoxAccV2 of everything added; NaN without images."""
+        return max_box_acc(self.hits.double()[None] / self.images).item()

@@ -1,0 +1,59 @@
+"""Attention rollout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from .explainer import Explainer, chosen, held
+from .rng import Rng
+from .watch import Transformer
+
+
+class Rollout(Explainer):
+    """Attention rollout (Abnar and Zuidema, ACL 2020): how much of each patch flows into the class token.
+
+    The product over the blocks of (A + I) / 2, where A is the attention averaged over heads; the class token's row at
+    the patches. It knows no class: every target of an image has the same map. One forward, no backward.
+
+    model: as for `AGCAM`. Raises ValueError for another one.
+    """
+
+    name = "rollout"
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self._transformer = Transformer.with_class_token(self.model, "rollout")
+
+    @contextmanager
+    def _hold(self) -> Iterator[None]:
+        with held(self.model), self._transformer.watched():
+            yield
+
+    def _raw(self, images: Tensor, wanted: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
+        averages: list[Tensor] = []
+
+        def see(index: int, scores: Tensor, attention: Tensor) -> None:
+            averages.append(attention.float().mean(dim=1))
+
+        with torch.no_grad(), self._transformer.showing(see):
+            logits = self._logits(images)
+            classes = chosen(logits, wanted)
+            grid = self._transformer.to_grid(roll(averages))
+        return logits, classes, grid[:, None].expand(-1, classes.shape[1], -1, -1)
+
+
+def roll(averages: Sequence[Tensor]) -> Tensor:
+    """(B, N): the first row of the product, last block first, of (A + I) / 2 with rows summing to 1; A are (B, N, N).
+
+    A row times matrices from the last block down, which costs a factor N less than the whole product.
+    """
+    row = torch.zeros_like(averages[0][:, :1])
+    row[:, :, 0] = 1
+    for average in reversed(averages):
+        average = average / average.sum(dim=-1, keepdim=True)  # low precision leaves sums a little off
+        row = (row @ average + row) / 2
+    return row[:, 0]

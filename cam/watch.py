@@ -1,0 +1,164 @@
+"""A vision transformer of timm's make, seen from inside: its attention in the same pass, its tokens as a grid."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+See = Callable[[int, Tensor, Tensor], None]
+"""Called with a block's number, its attention before softmax and after it, each (B, heads, N, N)."""
+
+_SOFTMAXES = (torch.softmax, Tensor.softmax, functional.softmax)
+OTHER_METHODS = "use grad-cam or gradient"
+
+
+class Transformer:
+    """What explainers read of a ViT inside a model: the blocks' attention layers and the grid of patch tokens.
+
+    Attention is seen because layers with timm's `fused_attn` switch call softmax themselves once that is off. What
+    softmax is given and returns while a layer runs is then its attention, whatever the formula.
+    """
+
+    def __init__(self, vit: Any) -> None:
+        self.vit = vit
+        self.prefix: int = vit.num_prefix_tokens
+        self._size = (0, 0)
+        self._see: See | None = None
+        self._mode: _SoftmaxMode | None = None
+
+    @classmethod
+    def find(cls, model: nn.Module) -> Transformer | None:
+        """The one in `model`, None where there is none. ValueError for several, of which none can speak for all."""
+        parts = ("patch_embed", "blocks", "num_prefix_tokens")
+        found = [module for module in model.modules() if all(hasattr(module, part) for part in parts)]
+        found = [m for m in found if hasattr(m.patch_embed, "dynamic_feat_size") and "_orig_mod" not in m._modules]
+        if len(found) > 1:
+            raise ValueError(f"{type(model).__name__} holds {len(found)} vision transformers; explain each alone")
+        return cls(found[0]) if found else None
+
+    @classmethod
+    def with_class_token(cls, model: nn.Module, method: str) -> Transformer:
+        """The one in `model`, for a method that reads the class token's attention. ValueError where it has none."""
+        found = cls.find(model)
+        if found is None:
+            raise ValueError(
+                f"{method} needs a vision transformer of timm's kind, with patch_embed and blocks, and "
+                f"{type(model).__name__} is none; {OTHER_METHODS}"
+            )
+        if getattr(found.vit, "cls_token", None) is None:
+            raise ValueError(
+                f"{method} reads the attention of a class token, and this {type(found.vit).__name__} has none; "
+                f"{OTHER_METHODS}"
+            )
+        return found
+
+    @property
+    def layers(self) -> list[Any]:
+        """The blocks' attention layers, in order; a block without an `attn` stands for itself."""
+        return [getattr(block, "attn", block) for block in self.vit.blocks]
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Layers unfused and hooks in place."""
+        switched = [layer for layer in self.layers if getattr(layer, "fused_attn", False)]
+        with ExitStack() as stack:
+            stack.enter_context(self.sized())
+            for index, layer in enumerate(self.layers):
+                begin = layer.register_forward_pre_hook(self._begin(index))
+                stack.callback(begin.remove)
+                stack.callback(layer.register_forward_hook(self._end).remove)
+            try:
+                for layer in switched:
+                    layer.fused_attn = False
+                yield
+            finally:
+                for layer in switched:
+                    layer.fused_attn = True
+
+    @contextmanager
+    def sized(self) -> Iterator[None]:
+        """Notes the size of the images as they reach the patch embedding; a wrapper may have resized them."""
+        handle = self.vit.patch_embed.register_forward_pre_hook(self._note_size)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    @contextmanager
+    def showing(self, see: See) -> Iterator[None]:
+        """Shows `see` the attention of every block while inside `watched`.
+
+        ValueError where a layer did not show it exactly once; the first layer at fault is named.
+        """
+        seen: Counter[int] = Counter()
+
+        def count(index: int, scores: Tensor, attention: Tensor) -> None:
+            seen[index] += 1
+            see(index, scores, attention)
+
+        self._see = count
+        try:
+            yield
+        finally:
+            self._see = None
+            self._end()  # after an exception in a layer
+        for index, layer in enumerate(self.layers):
+            if seen[index] != 1:
+                raise ValueError(
+                    f"the attention of block {index} ({type(layer).__name__}) called softmax {seen[index]} times over "
+                    f"a square of tokens; expected once, as timm's Attention does; {OTHER_METHODS}"
+                )
+
+    def to_grid(self, tokens: Tensor) -> Tensor:
+        """(..., N) values of tokens to (..., rows, columns) of patches; prefix tokens are dropped."""
+        rows, columns = self.vit.patch_embed.dynamic_feat_size(self._size)
+        if tokens.shape[-1] != self.prefix + rows * columns:
+            raise ValueError(
+                f"{type(self.vit).__name__} has {tokens.shape[-1]} tokens; expected {self.prefix} and a grid of "
+                f"{rows}x{columns} patches; use gradient"
+            )
+        return tokens[..., self.prefix :].reshape(*tokens.shape[:-1], rows, columns)
+
+    def _note_size(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self._size = (inputs[0].shape[2], inputs[0].shape[3])
+
+    def _begin(self, index: int) -> Callable[[nn.Module, Any], None]:
+        def begin(module: nn.Module, inputs: Any) -> None:
+            see = self._see
+            if see is not None:
+                self._mode = _SoftmaxMode(lambda scores, attention: see(index, scores, attention))
+                self._mode.__enter__()  # type: ignore[no-untyped-call]
+
+        return begin
+
+    def _end(self, *_: object) -> None:
+        mode, self._mode = self._mode, None
+        if mode is not None:
+            mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+
+class _SoftmaxMode(TorchFunctionMode):
+    """Shows what goes into and comes out of a softmax over the keys of (B, heads, N, N)."""
+
+    def __init__(self, see: Callable[[Tensor, Tensor], None]) -> None:
+        super().__init__()
+        self.see = see
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if func in _SOFTMAXES:
+            scores = args[0] if args else kwargs["input"]
+            dim = args[1] if len(args) > 1 else kwargs.get("dim")
+            if scores.ndim == 4 and dim in (-1, 3) and scores.shape[-1] == scores.shape[-2]:
+                self.see(scores, result)
+        return result

@@ -1,0 +1,563 @@
+"""Maps: the papers' sums, closed forms, passes counted, models left as found, errors."""
+
+from __future__ import annotations
+
+import gc
+import math
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from cam_oracles import agcam_slowly, gradcam_slowly, rollout_slowly, some_images, state, tiny_vit, upsampled_slowly
+from oracles import Draws
+from torch import Tensor, nn
+from torch.nn import functional
+
+import cam
+import robustkit
+from cam.explainer import upright
+from cam.rollout import roll
+from robustkit.attention import FORMULAS, capture, set_attention
+
+SHARED = Path(__file__).parents[1].parent / "shared"
+VIT = SHARED / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+CONTROLS = (cam.RandomMap, cam.CentredGaussian, cam.FullImage)
+
+
+def close(ours: Tensor, slow: Tensor) -> None:
+    torch.testing.assert_close(ours, slow, rtol=0, atol=1e-5)
+
+
+def cnn(**options: Any) -> Any:
+    """Five channels on the pixels' own grid, pooled and weighed."""
+    torch.manual_seed(3)
+    act = nn.ReLU(**options)
+    return nn.Sequential(nn.Conv2d(3, 5, 1), act, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(5, 4)).eval()
+
+
+@pytest.mark.parametrize("formula", sorted(FORMULAS))
+def test_agcam_is_the_paper_s_sum_under_every_formula(formula: str) -> None:
+    model = set_attention(tiny_vit(), formula)
+    for name, parameter in model.named_parameters():
+        if "scale" in name:  # not at their initial values, which could hide a mistake
+            parameter.data = parameter.data * torch.linspace(0.7, 1.6, parameter.numel()).view_as(parameter)
+    images = some_images(2)
+    targets = torch.tensor([[4, 1], [0, 6]])
+    maps = cam.AGCAM(model)(images, targets)
+    for b, t in ((0, 0), (1, 1)):
+        values = agcam_slowly(model, images[b], int(targets[b, t]), formula)
+        assert min(values) < 0.9 * max(values)
+        close(maps[b, t], upsampled_slowly(values, (2, 3), (16, 24)))
+
+
+@pytest.mark.parametrize(
+    ("options", "size", "grid"),
+    [
+        ({"img_size": 32}, (32, 32), (4, 4)),
+        ({"arch": "deit_tiny_distilled_patch16_224"}, (16, 24), (2, 3)),
+        ({"reg_tokens": 4, "no_embed_class": True, "init_values": 0.9}, (16, 24), (2, 3)),
+        ({"dynamic_img_size": True}, (24, 16), (3, 2)),
+        ({"dynamic_img_size": True, "dynamic_img_pad": True}, (20, 17), (3, 3)),
+        ({"global_pool": "avg"}, (16, 24), (2, 3)),
+    ],
+)
+def test_every_method_reads_every_kind_of_vit(options: Any, size: tuple[int, int], grid: tuple[int, int]) -> None:
+    model, images = tiny_vit(**options), some_images(2, *size)
+    predicted = model(images).argmax(dim=1)
+    for method, slow in (
+        (cam.AGCAM, lambda image, target: agcam_slowly(model, image, target, "standard")),
+        (cam.Rollout, lambda image, target: rollout_slowly(model, image)),
+        (cam.GradCAM, lambda image, target: gradcam_slowly(model, image, target)),
+    ):
+        result = method(model).explain(images)
+        close(result.logits, model(images).detach())
+        assert torch.equal(result.target, predicted) and not result.logits.requires_grad
+        values = slow(images[1], int(predicted[1]))
+        if max(values) == min(values):
+            assert method is cam.GradCAM and result.degenerate[1]
+            continue
+        close(result.maps[1], upsampled_slowly(values, grid, size))
+
+
+def test_a_wrapper_may_resize_and_the_map_is_still_the_image_s() -> None:
+    model, images = tiny_vit(img_size=32), some_images(2, 48, 40)
+    small = functional.interpolate(images, (32, 32))
+    maps = cam.AGCAM(nn.Sequential(nn.Upsample((32, 32)), model))(images, 2)
+    assert maps.shape == (2, 48, 40)
+    close(maps[0], upsampled_slowly(agcam_slowly(model, small[0], 2, "standard"), (4, 4), (48, 40)))
+
+
+@pytest.mark.shared
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs the real weights of ../shared")
+def test_real_vit_by_another_way_to_its_attention() -> None:
+    model = robustkit.load(str(VIT), arch="vit_tiny_patch16_224")
+    images = some_images(2, 224, 224)
+    with capture(model.network) as captured:
+        logits = model(images)
+        predicted = logits.argmax(dim=1)
+        gradients = torch.autograd.grad(logits.gather(1, predicted[:, None]).sum(), captured.attention)
+    total = torch.zeros(2, 14, 14)
+    for scores, gradient in zip(captured.scores, gradients, strict=True):
+        terms = gradient[:, :, 0, 1:].clamp(min=0) * torch.sigmoid(scores[:, :, 0, 1:])
+        total += terms.sum(dim=1).reshape(2, 14, 14).detach()
+    close(cam.AGCAM(model)(images)[1], upsampled_slowly(total[1].flatten().tolist(), (14, 14), (224, 224)))
+
+
+def test_a_loaded_classifier_and_its_bare_network_agree() -> None:
+    model = robustkit.load("zoo:shapes-vit-quest")
+    pixels = some_images(3, 64, 64)
+    for method in (cam.AGCAM, cam.Rollout, cam.GradCAM):
+        maps = method(model)(pixels)
+        close(maps, method(model.network)(model.normalize(pixels)))
+        assert maps.std() > 0.05
+    with torch.no_grad():
+        plain = cam.AGCAM(set_attention(model.network, "standard"))(model.normalize(pixels))
+    assert (plain - cam.AGCAM(robustkit.load("zoo:shapes-vit-quest"))(pixels)).abs().max() > 0.05
+
+
+@pytest.mark.parametrize("method", [cam.AGCAM, cam.Rollout, cam.GradCAM, cam.InputGradient])
+def test_batch_order_and_targets_do_not_matter(method: Any) -> None:
+    for model in (tiny_vit(), cnn()) if method in (cam.GradCAM, cam.InputGradient) else (tiny_vit(),):
+        images, targets = some_images(5), torch.tensor([[0, 3], [1, 3], [2, 0], [3, 3], [1, 2]])
+        with method(model) as explain:
+            both = explain.explain(images, targets)
+            assert both.maps.shape == (5, 2, 16, 24) and both.degenerate.shape == both.target.shape == (5, 2)
+            for i in range(5):
+                close(both.maps[i, 1], explain(images[i : i + 1], int(targets[i, 1]))[0])
+            order = torch.tensor([3, 0, 4])
+            close(both.maps[order, 0], explain(images[order], targets[order, 0]))
+            assert torch.equal(explain.explain(images, 3).target, torch.full((5,), 3))
+        assert method is cam.Rollout or (both.maps[:, 0] - both.maps[:, 1]).abs().max() > 0.1
+
+
+def test_rollout_by_hand() -> None:
+    first = torch.tensor([[[0.0, 1.0], [0.5, 0.5]]])
+    second = torch.tensor([[[0.5, 0.5], [0.0, 1.0]]])
+    # (A + I) / 2: [[.5, .5], [.25, .75]] and [[.75, .25], [0, 1]]; their product's first row
+    close(roll([first, second]), torch.tensor([[0.75 * 0.5 + 0.25 * 0.25, 0.75 * 0.5 + 0.25 * 0.75]]))
+    close(roll([1.02 * first, 0.9 * second]), roll([first, second]))
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_gradcam_of_a_pooled_linear_head_is_cam(inplace: bool) -> None:
+    """Weights are the head's own over the number of positions, for features before the ReLU where it is open."""
+    model, images = cnn(inplace=inplace), some_images(2)
+    after = model[1](model[0](images)).detach()
+    for target in range(4):
+        raw = torch.einsum("bkhw,k->bhw", after, model[4].weight[target].detach()).relu()
+        low, high = raw.amin(dim=(1, 2), keepdim=True), raw.amax(dim=(1, 2), keepdim=True)
+        close(cam.GradCAM(model)(images, target), ((raw - low) / (high - low)).nan_to_num())
+    before = model[0](images).detach()
+    assert (before < 0).any()
+    weights = model[4].weight[0].detach() * (before > 0).float().mean(dim=(2, 3))
+    raw = torch.einsum("bkhw,bk->bhw", before, weights).relu()[0]
+    for layer in (model[0], "0"):
+        close(cam.GradCAM(model, layer)(images, 0)[0], (raw - raw.min()) / (raw.max() - raw.min()))
+
+
+def test_gradcam_s_own_choice_of_layer() -> None:
+    for arch, layer in (("resnet10t", "layer4"), ("efficientnet_lite0", "bn2"), ("test_convnext", "stages")):
+        model, images = timm.create_model(arch, num_classes=5).eval(), some_images(2, 96, 64)
+        with cam.GradCAM(model) as explain:
+            forwards = Passes(model)
+            first = explain(images, 3)
+            grads: list[bool] = []
+            next(model.children()).register_forward_hook(lambda *call, seen=grads: seen.append(call[2].requires_grad))
+            again = explain(images, 3)
+            assert forwards.count == 2 and grads == [False]  # the layer is known by now
+        assert torch.equal(first, again)
+        close(first, cam.GradCAM(model, layer)(images, 3))
+    pooled = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 5))
+    close(cam.GradCAM(pooled)(images, 3), cam.GradCAM(pooled, "0")(images, 3))
+    with pytest.raises(ValueError, match=r"no module of Mixer gives its last features as a map \(B, C, h, w\); name"):
+        cam.GradCAM(Mixer())(some_images(1))
+
+
+class Mixer(nn.Module):
+    """Ends in tokens, after a map."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm, self.head = nn.Conv2d(3, 4, 8, 8), nn.LayerNorm(4), nn.Linear(4, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.norm(self.stem(images).flatten(2).transpose(1, 2)).mean(dim=1))
+
+
+class ChannelsLast(Mixer):
+    """As timm's Swin: maps (B, h, w, C), and it says so."""
+
+    output_fmt, num_classes = "NHWC", 3
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.norm(self.stem(images).permute(0, 2, 3, 1)).mean(dim=(1, 2)))
+
+
+def test_gradcam_of_channels_last_maps() -> None:
+    model, images = ChannelsLast(), some_images(2, 48, 40)
+    features = model.norm(model.stem(images).permute(0, 2, 3, 1)).detach()
+    raw = (features * model.head.weight[2].detach()).sum(dim=-1).relu()
+    assert raw[0].max() > 0
+    close(cam.GradCAM(model)(images, 2)[0], upsampled_slowly(raw[0].flatten().tolist(), (6, 5), (48, 40)))
+    convolution = cam.GradCAM(model, "stem")(images, 2)  # channels first, whatever the network says
+    model.output_fmt = "NCHW"
+    close(convolution, cam.GradCAM(model, "stem")(images, 2))
+
+
+def test_gradient_of_a_linear_model_is_closed() -> None:
+    model, images = nn.Sequential(nn.Flatten(), nn.Linear(3 * 4 * 4, 2)), some_images(2, 4, 4)
+    raw = (model[1].weight[1].detach().reshape(3, 4, 4) * images).sum(dim=1).abs()
+    low, high = raw.amin(dim=(1, 2), keepdim=True), raw.amax(dim=(1, 2), keepdim=True)
+    close(cam.InputGradient(model)(images, 1), (raw - low) / (high - low))
+
+
+def test_controls() -> None:
+    images, draws = some_images(3, 56, 112), Draws(range(3))
+    random = cam.RandomMap(grid=5)(images, rng=draws)
+    numbers = draws.uniform((5, 5), "cam/random")
+    close(random[2], upsampled_slowly(numbers[2].flatten().tolist(), (5, 5), (56, 112)))
+    torch.manual_seed(0)
+    one, other = cam.RandomMap()(images), cam.RandomMap()(images)
+    assert (one - other).abs().max() > 0.3 and (one[0] - one[1]).abs().max() > 0.3
+    torch.manual_seed(0)
+    assert torch.equal(cam.RandomMap()(images), one)
+    hill = cam.CentredGaussian()(images)[0]  # sigma 16; 27.5 rows and 55.5 columns from the corner to the centre
+    for i, j, square in (
+        (0, 0, 27.5**2 + 55.5**2),
+        (28, 56, 0.5),
+        (0, 55, 27.5**2 + 0.25),
+        (55, 40, 27.5**2 + 15.5**2),
+    ):
+        assert hill[i, j].item() == pytest.approx(math.exp(-square / 512), rel=1e-5)
+    full = cam.FullImage().explain(images, torch.tensor([[1, 2]] * 3))
+    assert (full.maps == 1).all() and full.maps.shape == (3, 2, 56, 112) and not full.degenerate.any()
+    assert full.logits.shape == (3, 0) and full.target.tolist() == [[1, 2]] * 3
+    assert cam.FullImage().explain(images).target.tolist() == [-1] * 3
+    model = cnn()
+    result = cam.CentredGaussian(model).explain(images)
+    close(result.logits, model(images).detach())
+    assert torch.equal(result.target, result.logits.argmax(dim=1))
+
+
+class Passes:
+    """Forwards of a model by a hook."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.count = 0
+        model.register_forward_hook(self.note)
+
+    def note(self, *_: object) -> None:
+        self.count += 1
+
+
+def test_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[bool] = []
+    grad = torch.autograd.grad
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        calls.append(options["retain_graph"])
+        return grad(*arguments, **options)
+
+    monkeypatch.setattr(torch.autograd, "grad", counted)
+    two = torch.tensor([[0, 1]] * 4)
+    for method, backwards in ((cam.AGCAM, 1), (cam.GradCAM, 1), (cam.InputGradient, 1), (cam.Rollout, 0)):
+        for target in (None, two):
+            model = tiny_vit(depth=5)
+            whole, layers = Passes(model), [Passes(block.attn) for block in model.blocks]
+            calls.clear()
+            with method(model) as explain:
+                explain(some_images(4), target)
+            assert whole.count == 1 and [layer.count for layer in layers] == [1] * 5
+            assert calls == backwards * ([False] if target is None else [True, False])
+    for control in CONTROLS:
+        model = tiny_vit()
+        whole = Passes(model)
+        control(model)(some_images(4))
+        assert whole.count == 1
+
+
+def test_the_graph_begins_late_and_nothing_of_it_outlives_the_call() -> None:
+    model, begins, marks = tiny_vit(), {}, []
+
+    class Mark:
+        pass
+
+    class Marked(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, logits: Tensor) -> Tensor:
+            ctx.mark = Mark()
+            marks.append(weakref.ref(ctx.mark))
+            return logits.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+            return gradients[0]
+
+    class Ending(nn.Module):
+        def forward(self, logits: Tensor) -> Tensor:
+            return Marked.apply(logits)
+
+    def note(part: str) -> Callable[..., None]:
+        return lambda module, inputs, output: begins.update({part: output.requires_grad})
+
+    for part in ("patch_embed", "blocks.0.attn.qkv", "blocks.0", "blocks.2.norm1", "blocks.2.attn.qkv"):
+        model.get_submodule(part).register_forward_hook(note(part))
+    outside = {"patch_embed": False, "blocks.0.attn.qkv": False}
+    inside = {"blocks.0": True, "blocks.2.norm1": True, "blocks.2.attn.qkv": True}
+    images = some_images(2)
+    gc.collect()
+    gc.disable()
+    try:
+        for method in (cam.AGCAM, cam.GradCAM, cam.InputGradient, cam.Rollout):
+            marks.clear()
+            with method(nn.Sequential(model, Ending())) as explain:
+                result = explain.explain(images, torch.tensor([[0, 1]] * 2))
+                assert marks and all(mark() is None for mark in marks)
+                alive = [t for t in gc.get_objects() if type(t) is Tensor and t.shape[-2:] == (7, 7)]
+                assert not alive and not result.maps.requires_grad
+            if method is cam.AGCAM:
+                assert begins == outside | inside
+            elif method is cam.GradCAM:
+                assert not begins["blocks.0"] and begins["blocks.2.attn.qkv"]
+    finally:
+        gc.enable()
+
+
+def broken(model: Any, error: type[BaseException]) -> Callable[[], None]:
+    def fail(*_: object) -> None:
+        raise error("broken")
+
+    return model.blocks[1].attn.proj.register_forward_hook(fail).remove
+
+
+@pytest.mark.parametrize("method", cam.METHODS.values())
+def test_the_model_is_left_as_it_was(method: type[cam.Explainer]) -> None:
+    model, images = tiny_vit(attn_drop_rate=0.5, proj_drop_rate=0.5), some_images(2)
+    torch.manual_seed(1)
+    reference = method(model)(images)
+    model.train()
+    model.blocks[1].eval()
+    model.blocks[0].attn.fused_attn = False
+    model.head.weight.requires_grad_(False)
+    model.set_grad_checkpointing(True)
+    before = state(model)
+    torch.manual_seed(1)
+    with method(model) as explain:
+        close(explain(images), reference)  # evaluation mode inside
+        assert not any(part.training for part in model.modules())
+    assert state(model) == before
+    with pytest.raises(KeyError, match="mine"), method(model) as explain:
+        explain(images)
+        raise KeyError("mine")
+    assert state(model) == before
+    for error in (RuntimeError, KeyboardInterrupt):
+        repair = broken(model, error)
+        with pytest.raises(error, match="broken"), method(model) as explain:
+            explain(images)
+        repair()
+        assert state(model) == before
+    with method(model) as explain:
+        repair = broken(model, RuntimeError)
+        with pytest.raises(RuntimeError, match="broken"):
+            explain(images)
+        repair()
+        torch.manual_seed(1)
+        close(explain(images), reference)
+        with pytest.raises(ValueError, match="target 7; the model has 7 classes, 0 … 6"):
+            explain(images, 7)
+        assert torch._C._len_torch_function_stack() == 0 and torch.is_grad_enabled()
+        with pytest.raises(RuntimeError, match=r"is entered already; make another one for a nested context"):
+            explain.__enter__()
+    assert state(model) == before
+
+
+def test_contexts_nest_and_formulas_may_change_inside() -> None:
+    model, images = tiny_vit(), some_images(2)
+    apart = cam.AGCAM(model)(images), cam.Rollout(model)(images)
+    before = state(model)
+    with cam.AGCAM(model) as one, cam.Rollout(model) as other:
+        close(one(images), apart[0])
+        close(other(images), apart[1])
+        close(model(images).detach(), one.explain(images).logits)
+        set_attention(model, "quest")
+        quest = one(images)
+        set_attention(model, "standard")
+        close(one(images), apart[0])
+    assert state(model) == before
+    assert (quest - apart[0]).abs().max() > 0.05
+
+
+@pytest.mark.parametrize("method", cam.METHODS.values())
+def test_the_caller_s_grad_mode_does_not_matter(method: type[cam.Explainer]) -> None:
+    model = tiny_vit()
+    torch.manual_seed(1)
+    plain = method(model)(some_images(2))
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode(), method(model) as explain:
+            torch.manual_seed(1)
+            maps = explain(some_images(2))  # made inside
+            assert torch.equal(maps, plain) and not maps.is_inference()
+    torch.manual_seed(1)
+    images = some_images(2).requires_grad_()
+    assert torch.equal(method(model)(images), plain) and images.grad is None
+
+
+def test_a_compiled_model_runs_as_written() -> None:
+    model, images = tiny_vit(), some_images(2)
+    plain = [cam.AGCAM(model)(images), cam.GradCAM(model, "blocks.0")(images)]
+    compiled = torch.compile(model, backend="eager")
+    compiled(images)
+    inner = cam.AGCAM(nn.Sequential(compiled)), cam.GradCAM(compiled, "blocks.0")
+    assert [torch.equal(explain(images), maps) for explain, maps in zip(inner, plain, strict=True)] == [True, True]
+    model.compile(backend="eager")
+    model(images)
+    assert torch.equal(cam.AGCAM(model)(images), plain[0])
+
+
+def test_what_counts_as_a_map() -> None:
+    grids = torch.tensor([[0.1, 0.2], [0.1, 0.1], [0.1, 0.1 + 1e-7], [0.1, 0.1 + 1e-6], [0.1, math.inf], [1e-20, 0.0]])
+    maps, degenerate = upright(grids[:, None, None, :], (2, 6))
+    assert degenerate[:, 0].tolist() == [False, True, True, False, True, False]
+    close(maps[0, 0], torch.tensor([0, 0, 1 / 3, 2 / 3, 1, 1]).expand(2, 6))
+
+
+def test_maps_that_say_nothing_are_zero_and_flagged() -> None:
+    images = some_images(3)
+    images[1, 0, 3, 3] = float("nan")
+    for method in (cam.AGCAM, cam.GradCAM, cam.InputGradient, cam.Rollout):
+        result = method(tiny_vit()).explain(images, torch.tensor([[0, 1, 2, 3, 4, 5, 6]] * 3))
+        assert result.degenerate[1].all() and not result.degenerate[0].all()
+        assert (result.maps[result.degenerate] == 0).all()
+        good = result.maps[~result.degenerate]
+        assert (good.amin(dim=(1, 2)) == 0).all() and (good.amax(dim=(1, 2)) == 1).all()
+    flat = tiny_vit(img_size=(24, 40))
+    for block in flat.blocks:
+        block.attn.qkv.weight.data[:96] = 0
+        block.attn.qkv.bias.data[:96] = 0
+    assert cam.Rollout(flat).explain(some_images(2, 24, 40)).degenerate.all()  # attention of a sixteenth everywhere
+    blind = tiny_vit()
+    blind.head.weight.data.zero_()
+    for method in (cam.AGCAM, cam.GradCAM, cam.InputGradient):
+        result = method(blind).explain(images[:1])
+        assert result.degenerate.all() and (result.maps == 0).all()
+
+
+def test_other_dtypes_and_no_images() -> None:
+    model, images = tiny_vit(), some_images(2)
+    for method in (cam.AGCAM, cam.Rollout, cam.InputGradient):
+        plain = method(model)(images, 1)
+        assert torch.equal(method(model)(images.double(), 1).float(), method(model)(images.double().float(), 1))
+        low = method(tiny_vit().bfloat16()).explain(images.bfloat16(), 1)
+        assert low.maps.dtype == torch.float32 and low.logits.dtype == torch.bfloat16
+        assert (low.maps - plain).abs().mean() < 0.05
+    for name, kind in cam.METHODS.items():
+        empty = kind(model).explain(images[:0])
+        assert empty.maps.shape == (0, 16, 24) and empty.target.shape == (0,) and empty.maps.dtype == torch.float32
+        assert cam.method(name) is kind
+        assert kind(model)(images[:0], torch.zeros(0, 3, dtype=torch.int64)).shape == (0, 3, 16, 24)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda m, x: cam.AGCAM(m)(x[0]), ValueError, r"images have the shape \(3, 16, 24\); expected \(B, 3, H, W\)"),
+        (lambda m, x: cam.AGCAM(m)(x.to(torch.uint8)), TypeError, "images are torch.uint8; expected floating, as the"),
+        (lambda m, x: cam.AGCAM(m)([x]), TypeError, r"images are list; expected a torch tensor \(B, 3, H, W\)"),
+        (lambda m, x: cam.AGCAM(m)(x, -1), ValueError, "^target -1; the model has 7 classes, 0 … 6$"),
+        (
+            lambda m, x: cam.InputGradient(m)(x, torch.tensor([[0, 6], [9, 1]])),
+            ValueError,
+            "^target 9; the model has 7 classes, 0 … 6$",
+        ),
+        (
+            lambda m, x: cam.AGCAM(m)(x, torch.tensor([1, 2, 3])),
+            ValueError,
+            r"target has the shape \(3,\); expected \(2,\) or \(2, T\) for 2 images",
+        ),
+        (
+            lambda m, x: cam.AGCAM(m)(x, torch.zeros(2, 0).long()),
+            ValueError,
+            r"target has the shape \(2, 0\); expected",
+        ),
+        (lambda m, x: cam.AGCAM(m)(x, torch.zeros(2)), TypeError, "target is torch.float32; expected int64, the"),
+        (lambda m, x: cam.AGCAM(len), TypeError, "the model is builtin_function_or_method; expected a torch.nn.Module"),
+        (
+            lambda m, x: cam.AGCAM(cnn()),
+            ValueError,
+            "^AG-CAM needs a vision transformer of timm's kind, with patch_embed and blocks, and Sequential is none; "
+            "use grad-cam or gradient$",
+        ),
+        (lambda m, x: cam.Rollout(cnn()), ValueError, "^rollout needs .* use grad-cam or gradient$"),
+        (
+            lambda m, x: cam.AGCAM(tiny_vit(class_token=False, global_pool="avg")),
+            ValueError,
+            "AG-CAM reads the attention of a class token, and this VisionTransformer has none; use grad-cam or",
+        ),
+        (lambda m, x: cam.AGCAM(nn.ModuleList([m, tiny_vit()])), ValueError, "ModuleList holds 2 vision transformers;"),
+        (
+            lambda m, x: cam.AGCAM(
+                timm.create_model(
+                    "vit_small_patch16_18x2_224", img_size=(16, 24), patch_size=8, embed_dim=48, depth=1, num_heads=3
+                )
+            )(x),
+            ValueError,
+            r"the attention of block 0 \(ParallelThingsBlock\) called softmax 0 times over a square of tokens; e",
+        ),
+        (
+            lambda m, x: cam.GradCAM(cnn(), "3")(x),
+            ValueError,
+            r"layer '3' gives \(2, 5\) for 2 images; expected a map \(B, C, h, w\), or a ViT's tokens",
+        ),
+        (
+            lambda m, x: cam.GradCAM(m, "blocks.1.norm9"),
+            ValueError,
+            "VisionTransformer has no layer 'blocks.1.norm9'; did you mean blocks.1.norm2, blocks.1.norm1",
+        ),
+        (
+            lambda m, x: cam.GradCAM(m, nn.ReLU()),
+            ValueError,
+            "the ReLU given as layer is not part of VisionTransformer",
+        ),
+        (lambda m, x: cam.InputGradient(nn.Sequential(cnn(), Sever()))(x), ValueError, "no gradient for the images"),
+        (lambda m, x: cam.GradCAM(nn.Sequential(cnn(), Sever()))(x), ValueError, "the logits do not depend on layer"),
+        (lambda m, x: cam.AGCAM(nn.Sequential(m, Sever()))(x), ValueError, "for the attention of 0 of 3 blocks;"),
+        (lambda m, x: cam.AGCAM(severed())(x), ValueError, "for the attention of 2 of 3 blocks; expected all"),
+        (
+            lambda m, x: cam.FullImage(nn.Conv2d(3, 1, 1))(x),
+            ValueError,
+            r"the model returned \(2, 1, 16, 24\) for 2 images; expected logits \(images, classes\)",
+        ),
+        (lambda m, x: cam.RandomMap(grid=1), ValueError, "grid is 1; expected 2 or more"),
+        (lambda m, x: cam.CentredGaussian(sigma=0.0), ValueError, "sigma is 0.0; expected a share of the shorter side"),
+        (lambda m, x: cam.method("gradcam"), ValueError, "unknown method 'gradcam'; did you mean 'grad-cam'"),
+        (
+            lambda m, x: cam.method("zzz"),
+            ValueError,
+            "^unknown method 'zzz'; known: agcam, rollout, grad-cam, gradient, ",
+        ),
+    ],
+)
+def test_rejects(call: Any, error: type[Exception], message: str) -> None:
+    model = tiny_vit()
+    before = state(model)
+    with pytest.raises(error, match=message) as caught:
+        call(model, some_images(2))
+    assert "\n" not in str(caught.value)
+    assert state(model) == before
+
+
+def severed() -> Any:
+    model = tiny_vit()
+    model.blocks[1].attn.register_forward_hook(lambda module, inputs, output: output.detach())
+    return model
+
+
+class Sever(nn.Module):
+    def forward(self, logits: Tensor) -> Tensor:
+        return logits.detach()

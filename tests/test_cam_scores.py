@@ -1,0 +1,573 @@
+"""Scores of maps: by hand, against slow replicas, scikit-image, SciPy and timm, and on real images."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import cam_score_oracles as slow
+import pytest
+import torch
+from oracles import random_images, tiny_cnn
+from scipy.ndimage import gaussian_filter
+from scipy.stats import spearmanr
+from torch import Tensor, nn
+
+from cam.boxes import (
+    Annotation,
+    BoxFileError,
+    box_iou,
+    boxes_of,
+    mask_of,
+    read_csv,
+    read_xml,
+    resize_crop_boxes,
+    resize_crop_mask,
+)
+from cam.faithfulness import abpc, blurred, insertion_deletion
+from cam.localisation import (
+    MaxBoxAcc,
+    PxAP,
+    box_hits,
+    energy_inside,
+    max_box_acc,
+    pixel_counts,
+    pointing_game,
+    pxap,
+    score,
+)
+from cam.similarity import iou_at, rank_correlation
+
+SHARED = Path(__file__).parents[1].parent / "shared"
+NAMES = ("pixel_accuracy", "iou", "dice", "precision", "recall")
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def blobs(count: int = 6, height: int = 20, width: int = 28, seed: int = 0) -> tuple[Tensor, Tensor]:
+    return slow.smooth_maps(count, height, width, seed), slow.smooth_maps(count, height, width, seed + 1) > 0.6
+
+
+# --- at a threshold --------------------------------------------------------------------------------------------------
+
+
+def test_scores_by_hand() -> None:
+    one = torch.tensor([[0.5, 0.4, 0.0, 0.0], [0.0, 0.9, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]])
+    truth = [(0, 0, 2, 1), (1, 0, 2, 2)]  # three pixels: (0, 0), (1, 0), (1, 1)
+    mask = score(one, [truth])
+    assert [getattr(mask, name).tolist() for name in NAMES] == [[10 / 12], [2 / 4], [4 / 6], [2 / 3], [2 / 3]]
+    box = score(
+        one, mask_of(truth, 3, 4), mode="box"
+    )  # the two touch at a corner: a box of four pixels, and one of one
+    assert [getattr(box, name).tolist() for name in NAMES] == [[10 / 12], [3 / 5], [6 / 8], [3 / 5], [1.0]]
+    assert score(one.float(), [truth], threshold=0.95).precision.tolist() == [0.0]
+    # 0.7 is less as a float32 than as a number: no rounding of the threshold to the dtype of the map.
+    assert score(torch.full((1, 2, 2), 0.7), torch.ones(1, 2, 2).bool(), threshold=0.7).recall.tolist() == [0.0]
+
+
+@pytest.mark.parametrize("mode", ["mask", "box"])
+@pytest.mark.parametrize("threshold", [0.3, 0.5, 0.8])
+def test_scores_are_the_loops(mode: str, threshold: float) -> None:
+    maps, truth = blobs()
+    ours = score(maps, truth, threshold, mode)
+    for i, (one, answer) in enumerate(zip(maps, truth, strict=True)):
+        guess = one >= threshold
+        if mode == "box":
+            guess = slow.union(slow.component_boxes(guess, nested=False), *guess.shape)
+        assert [getattr(ours, name)[i].item() for name in NAMES] == pytest.approx(slow.scores(guess, answer))
+
+
+def test_nothing_predicted_and_nothing_true() -> None:
+    maps, truth = torch.zeros(2, 4, 4), [[(0, 0, 2, 2)], []]
+    for mode in ("mask", "box"):
+        ours = score(maps, truth, mode=mode)
+        assert [getattr(ours, name)[0].item() for name in NAMES] == [0.75, 0, 0, 0, 0]
+        assert all(getattr(ours, name)[1].isnan() for name in NAMES)
+    for values, expected in ((pointing_game(maps, truth), 0.25), (energy_inside(maps, truth), 0)):
+        assert values[0] == expected and values[1].isnan()
+    assert (
+        score(torch.zeros(0, 4, 4), [], mode="box").iou.shape == (0,) == pointing_game(torch.zeros(0, 4, 4), []).shape
+    )
+
+
+@pytest.mark.parametrize("share", [0.1, 0.35, 0.6, 0.8])
+def test_boxes_are_those_of_scikit_images_components(share: float) -> None:
+    masks = torch.rand(12, 17, 23, generator=torch.Generator().manual_seed(1)) < share
+    for mask in masks:
+        for nested in (False, True):
+            boxes = boxes_of(mask, nested)
+            assert sorted(map(tuple, boxes.tolist())) == slow.component_boxes(mask, nested)
+            assert boxes.tolist() == sorted(boxes.tolist(), key=lambda box: (box[1], box[0]))
+    ring = torch.ones(5, 7).bool()
+    ring[1:4, 1:6] = False
+    ring[2, 3] = True
+    assert boxes_of(ring).tolist() == [[0, 0, 7, 5]] and boxes_of(ring, True).tolist() == [[0, 0, 7, 5], [3, 2, 4, 3]]
+    assert boxes_of(torch.ones(5, 7).bool()).tolist() == [[0, 0, 7, 5]]
+    assert boxes_of(torch.zeros(5, 7).bool()).shape == (0, 4)
+
+
+def test_pointing_game_by_hand() -> None:
+    one = torch.tensor([[0.2, 1.0, 1.0], [0.1, 0.0, 1.0]])
+    assert pointing_game(one, [[(1, 0, 3, 1)]]).tolist() == [2 / 3]
+    flat = torch.ones(2, 4, 5) * torch.tensor([1.0, 0.3])[:, None, None]
+    assert pointing_game(flat, [[(0, 0, 5, 4)], [(0, 0, 2, 2)]]).tolist() == [1, 4 / 20]
+
+
+def test_energy_by_hand() -> None:
+    one = torch.tensor([[0.25, 1.0, 0.5], [0.25, 0.0, 0.5]])
+    assert energy_inside(one, [[(1, 0, 3, 1), (2, 0, 3, 1)]]).tolist() == [0.6]
+
+
+# --- over all thresholds ---------------------------------------------------------------------------------------------
+
+
+def test_pxap_by_hand() -> None:
+    # From the top: 1.0 inside, 0.6 outside, 0.5 inside and outside at one threshold.
+    one, truth = torch.tensor([[1.0, 0.6], [0.5, 0.55]]), torch.tensor([[True, False], [True, False]])
+    assert pxap(pixel_counts(one, truth, bins=10)[0]).item() == 1 * 0.5 + 2 / 4 * 0.5
+    assert pxap(pixel_counts(one, truth, bins=20)[0]).item() == 1 * 0.5 + 2 / 4 * 0.5
+    assert pxap(pixel_counts(one / 2, truth, bins=20)[0]).item() == 0.75  # nothing reaches the highest thresholds
+    assert pixel_counts(one, truth, bins=4).tolist() == [[[0, 0, 2, 0, 0], [0, 0, 1, 0, 1]]]
+    assert pxap(pixel_counts(truth.double(), truth)).tolist() == [1.0]
+    assert pxap(pixel_counts(one, ~truth & truth)).isnan().all()
+
+
+@pytest.mark.parametrize("bins", [100, 1000])
+def test_every_threshold_reaches_itself(bins: int) -> None:
+    grid = torch.arange(bins + 1, dtype=torch.float64) / bins  # 0.29 * 100 is below 29 in floating point
+    counts = pixel_counts(grid[None], torch.ones(1, bins + 1).bool(), bins)
+    assert counts.tolist() == [[[0] * (bins + 1), [1] * (bins + 1)]]
+
+
+def test_pxap_is_the_loop_over_thresholds_in_any_batches() -> None:
+    maps, truth = blobs()
+    expected = slow.pxap(maps, truth, 50)
+    counts = pixel_counts(maps, truth, 50)
+    assert pxap(counts.sum(dim=0)).item() == pytest.approx(expected) and 0.1 < expected < 0.9
+    stream = PxAP(bins=50)
+    assert math.isnan(stream.compute())
+    for part in ([0, 3], [1], [2, 4, 5]):
+        stream.update(maps[part], truth[part])
+    assert stream.compute() == pytest.approx(expected)
+    draws = torch.tensor([[0, 0, 3], [5, 4, 1]])  # two resamples at once
+    again = [slow.pxap(maps[rows], truth[rows], 50) for rows in draws]
+    assert pxap(counts[draws].sum(dim=1)).tolist() == pytest.approx(again)
+
+
+def test_max_box_acc_by_hand() -> None:
+    one = torch.zeros(2, 10, 10)
+    one[:, 0:4, 0:4] = 1.0  # IoU 16 / 25 with the truth; the union with the next row of blocks misses it
+    one[:, 6:10, 6:10] = 0.6
+    hits = box_hits(one, [[(0, 0, 5, 5)], [(0, 0, 10, 10)]], thresholds=(0.0, 0.5, 0.9))
+    assert hits[0].tolist() == [[False, False, False], [True, True, False], [True, True, False]]
+    assert hits[1].tolist() == [[True, True, True], [False] * 3, [False] * 3]  # at 0 the map is one full box
+    assert max_box_acc(hits).item() == 0.5
+    assert not box_hits(torch.full((4, 4), 0.7), [[(0, 0, 4, 4)]], thresholds=(0.7,)).any()  # as for scores
+    # Each IoU has a threshold of its own.
+    assert max_box_acc(torch.eye(3).bool()[None, :2]).item() == pytest.approx(2 / 3)
+    assert max_box_acc(hits[:1]).item() == pytest.approx(2 / 3) and max_box_acc(hits[:0]).isnan()
+
+
+def test_a_part_in_a_hole_is_found_and_the_hole_is_not() -> None:
+    ring = torch.ones(9, 9)
+    ring[1:8, 1:8] = 0
+    assert not box_hits(ring, [[(1, 1, 8, 8)]], thresholds=(0.5,), ious=(0.8,)).any()
+    ring[3:6, 3:6] = 1
+    assert box_hits(ring, [[(3, 3, 6, 6)]], thresholds=(0.5,), ious=(1.0,)).all()
+
+
+def test_max_box_acc_is_the_loop_over_thresholds() -> None:
+    maps, truth = blobs(8)
+    boxes = [slow.component_boxes(one, nested=False) for one in truth]
+    thresholds = [step / 20 for step in range(20)]
+    expected = slow.max_box_acc(maps, boxes, thresholds)
+    assert max_box_acc(box_hits(maps, boxes, thresholds)).item() == pytest.approx(expected) and 0.1 < expected < 0.9
+    stream = MaxBoxAcc(thresholds)
+    assert math.isnan(stream.compute())
+    stream.update(maps[:5], boxes[:5])
+    stream.update(torch.cat([maps[5:], maps[:2]]), [*boxes[5:], [], []])
+    assert stream.compute() == pytest.approx(expected) and (stream.images, stream.skipped) == (8, 2)
+
+
+# --- boxes -----------------------------------------------------------------------------------------------------------
+
+
+def test_box_iou_by_hand() -> None:
+    ious = box_iou([(0, 0, 4, 2), (0, 0, 1, 1)], [(2, 0, 6, 2), (4, 0, 5, 2), (0, 0, 4, 2)])
+    assert ious.tolist() == [[1 / 3, 0, 1], [0, 0, 1 / 8]]
+    assert box_iou([], [(0, 0, 1, 1)]).shape == (0, 1)
+
+
+def test_boxes_move_by_hand() -> None:
+    boxes = [(111, 108, 441, 193), (0, 0, 500, 375)]
+    squashed, vanished = resize_crop_boxes(boxes, (500, 375), (224, 224))  # 49.7, 64.5, 197.6, 115.3
+    assert (squashed.tolist(), vanished) == ([[49, 64, 198, 116], [0, 0, 224, 224]], 0)
+    # 256 high, int(341.33) = 341 wide; the crop starts 58 (58.5 to even) from the left and 16 from the top.
+    boxes.append((0, 0, 80, 300))  # ends at 54.6, left of the crop
+    cropped, vanished = resize_crop_boxes(boxes, (500, 375), (224, 224), "center", 0.875)
+    assert (cropped.tolist(), vanished) == ([[17, 57, 224, 116], [0, 0, 224, 224]], 1)
+    assert mask_of(cropped[:1], 224, 224).sum() == 207 * 59
+    assert mask_of([(-3, 1, 2, 9)], 4, 4).int().tolist() == [[0] * 4] + [[1, 1, 0, 0]] * 3
+
+
+@pytest.mark.parametrize(
+    ("frame", "mode", "pct"),
+    [
+        ((224, 224), "squash", 1.0),
+        ((224, 224), "center", 0.875),
+        ((224, 224), "center", 0.9),
+        ((160, 96), "center", 0.95),
+        ((64, 80), "squash", 0.9),
+        ((96, 96), "center", 1.0),
+    ],
+)
+def test_masks_and_boxes_follow_timms_transform(frame: tuple[int, int], mode: str, pct: float) -> None:
+    import numpy as np
+    from PIL import Image
+    from timm.data import create_transform
+
+    transform = create_transform(
+        (3, *frame), is_training=False, interpolation="nearest", crop_pct=pct, crop_mode=mode, normalize=False
+    )
+    generator = np.random.default_rng(3)
+    kept = 0
+    # Odd sides: no centre of a pixel then falls between two, where Pillow's rounding errors decide.
+    for width, height in [(501, 375), (333, 501), (97, 61), (225, 225), (641, 481), (51, 301)]:
+        labels = torch.from_numpy(generator.integers(0, 256, (height, width), dtype=np.uint8))
+        moved = transform(Image.fromarray(labels.numpy()).convert("RGB"))[0]
+        assert torch.equal(resize_crop_mask(labels, frame, mode, pct), moved)
+        for _ in range(5):
+            (x0, x1), (y0, y1) = (sorted(generator.choice(side + 1, 2, False).tolist()) for side in (width, height))
+            painted = resize_crop_mask(mask_of([(x0, y0, x1, y1)], height, width), frame, mode, pct)
+            boxes, vanished = resize_crop_boxes([(x0, y0, x1, y1)], (width, height), frame, mode, pct)
+            assert len(boxes) + vanished == 1
+            if vanished or not painted.any():
+                assert not painted.any()
+                continue
+            kept += 1
+            gap = (boxes - boxes_of(painted))[0].tolist()
+            assert all(-1 <= low <= 0 for low in gap[:2]) and all(0 <= high <= 1 for high in gap[2:])
+    assert kept > 15
+
+
+def test_csv_gives_every_row_of_an_image(tmp_path: Path) -> None:
+    file = tmp_path / "boxes.csv"
+    file.write_text(
+        "image,synset,xmin,ymin,xmax,ymax\nval/a.JPEG,n1,1,2,3,4\nb.jpeg,n2,0,0,5,5\nval/a.JPEG,n3,2,2,6,7.5\n"
+    )
+    found = read_csv(file, {"a": (6, 8)})
+    assert found == {
+        "a": Annotation(((1, 2, 3, 4), (2, 2, 6, 7.5)), ("n1", "n3"), (6, 8)),
+        "b": Annotation(((0, 0, 5, 5),), ("n2",), None),
+    }
+
+
+HEADER = "image,synset,xmin,ymin,xmax,ymax\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "",
+            ", line 1: no column image, synset, xmin, ymin, xmax, ymax; expected image, synset, xmin, ymin, xmax, ymax",
+        ),
+        ("image,synset,xmin,ymin\n", ", line 1: no column xmax, ymax; expected image, synset, xmin, ymin, xmax, ymax"),
+        (HEADER, ": no boxes; expected a row for each box below the header"),
+        (HEADER + "b,n,1,1,2,2\na,n,1,2\n", ", line 3: too few fields; expected image, synset, xmin, ymin, xmax, ymax"),
+        (HEADER + "a,n,1,two,3,4\n", ", line 2: ymin is two; expected a number"),
+        (HEADER + "a,n,1,,3,4\n", ", line 2: ymin is missing; expected a number"),
+        (HEADER + "\xe9,n,1,2,3,4\n", ": byte 33 is not UTF-8; save it as UTF-8"),
+        (HEADER + "a,n,3,2,3,4\n", ", line 2: box (3, 2, 3, 4) is empty; expected xmin < xmax and ymin < ymax"),
+        (HEADER + "a,n,nan,2,3,4\n", ", line 2: xmin is nan; expected a number"),
+        (HEADER + "a,n,1,2,inf,4\n", ", line 2: xmax is inf; expected a number"),
+        (HEADER + "a,n,-1,2,3,4\n", ", line 2: box (-1, 2, 3, 4) reaches outside the image; correct it or drop it"),
+        (
+            HEADER + "c,n,1,2,8,11\n",
+            ", line 2: box (1, 2, 8, 11) reaches outside the image of 8x10; correct it or drop it",
+        ),
+        (
+            HEADER + "c,n,1,2,9,10\n",
+            ", line 2: box (1, 2, 9, 10) reaches outside the image of 8x10; correct it or drop it",
+        ),
+        (
+            HEADER + "x/a.png,n,1,1,2,2\ny/a.png,n,1,1,2,2\n",
+            ", line 3: y/a.png and x/a.png are both called a; rename one",
+        ),
+    ],
+)
+def test_csv_refuses(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "boxes.csv"
+    file.write_text(text, encoding="latin-1")
+    with pytest.raises(BoxFileError) as refused:
+        read_csv(file, {"c": (8, 10)})
+    assert str(refused.value) == f"{file}{message}"
+
+
+OBJECT = (
+    "<object><name>n01</name><bndbox><xmin>{}</xmin><ymin>20</ymin><xmax>{}</xmax><ymax>60</ymax></bndbox>{}</object>"
+)
+PART = "<part><name>head</name><bndbox><xmin>0</xmin><ymin>0</ymin><xmax>1</xmax><ymax>1</ymax></bndbox></part>"
+SIZE = "<annotation>\n<size><width>100</width><height>80</height></size>\n{}</annotation>"
+
+
+def test_xml_gives_every_object_and_no_part(tmp_path: Path) -> None:
+    file = tmp_path / "a.xml"
+    file.write_text(SIZE.format(OBJECT.format(10, 50, PART) + "\n" + OBJECT.format(" 11 ", 100, "")))
+    boxes = ((10, 20, 50, 60), (11, 20, 100, 60))
+    assert read_xml(file) == Annotation(boxes, ("n01", "n01"), (100, 80))
+
+
+BOMB = '<!DOCTYPE a [<!ENTITY x "ha"><!ENTITY y "&x;&x;">]>\n<annotation>&y;</annotation>'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (SIZE.format(""), ": no object; expected <object> with <name> and <bndbox> in <annotation>"),
+        (
+            SIZE.format("\n" + OBJECT.format(50, 50, "")),
+            ", line 4: box (50, 20, 50, 60) is empty; expected xmin < xmax and ",
+        ),
+        (
+            SIZE.format(OBJECT.format(50, 101, "")),
+            ", line 3: box (50, 20, 101, 60) reaches outside the image of 100x80; ",
+        ),
+        (SIZE.format(OBJECT.format(5, 9, "") + "\n<object/>"), ", line 4: xmin is missing; expected a number"),
+        (BOMB, ", line 1: a DOCTYPE; expected none, remove it"),
+        ("<annotation>\n<object>", ", line 2: not XML (no element found)"),
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_xml_refuses(tmp_path: Path, text: str, message: str, encoding: str) -> None:
+    file = tmp_path / "a.xml"
+    file.write_text(text, encoding=encoding)
+    with pytest.raises(BoxFileError) as refused:
+        read_xml(file)
+    assert str(refused.value).startswith(f"{file}{message}")
+
+
+# --- faithfulness ----------------------------------------------------------------------------------------------------
+
+
+class Brightness(nn.Module):
+    """The probability of class 1 is the image's mean; `rows` are the sizes of the batches it saw."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[int] = []
+        self.eval()
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.rows.append(len(images))
+        mean = images.double().flatten(1).mean(dim=1)
+        return torch.stack([(1 - mean).log(), mean.log()], dim=1)
+
+
+def test_abpc_in_closed_form() -> None:
+    image = torch.zeros(1, 3, 4, 5)
+    image[:, :, :2] = 0.5  # the upper half is what counts
+    one = image[:, 0] + torch.arange(20.0).view(1, 4, 5) / 100
+    model = Brightness()
+    found = abpc(model, image, one, 1, fill=0.0, steps=11)
+    morf = torch.tensor([[0.25, 0.2, 0.15, 0.1, 0.05, 0, 0, 0, 0, 0, 0]])
+    lerf = torch.tensor([[0.25, 0.25, 0.25, 0.25, 0.25, 0.25, 0.2, 0.15, 0.1, 0.05, 0]])
+    torch.testing.assert_close(found.morf, morf, rtol=0, atol=1e-6)
+    torch.testing.assert_close(found.lerf, lerf, rtol=0, atol=1e-6)
+    torch.testing.assert_close(found.abpc, torch.tensor([1.25 / 11]))
+    torch.testing.assert_close(abpc(model, image, one, 0, fill=0.0).abpc, torch.tensor([-1.25 / 11]))
+    assert sum(model.rows) == 2 * 20
+
+
+def tied(count: int) -> Tensor:
+    return (torch.rand(count, 8, 8, generator=torch.Generator().manual_seed(5)) * 6).floor() / 5
+
+
+@pytest.mark.parametrize("steps", [2, 11, 12])
+def test_abpc_is_the_loop_also_with_ties(steps: int) -> None:
+    model, images, maps, targets = tiny_cnn().eval(), random_images(5), tied(5), torch.tensor([0, 3, 1, 4, 2])
+    fill = (0.1, 0.5, 0.9)
+    found = abpc(model, images, maps, targets, fill=fill, steps=steps, batch_size=7)
+    back = torch.tensor(fill).view(3, 1, 1).expand(3, 8, 8)
+    for i in range(5):
+        args = (model, images[i], back, maps[i], int(targets[i]), steps)
+        morf, lerf = (slow.removal_curve(*args, highest_first) for highest_first in (True, False))
+        assert found.morf[i].tolist() == pytest.approx(morf, abs=1e-6)
+        assert found.lerf[i].tolist() == pytest.approx(lerf, abs=1e-6)
+        assert found.abpc[i].item() == pytest.approx((sum(lerf) - sum(morf)) / steps, abs=1e-6)
+
+
+def test_a_constant_map_has_no_faithfulness_and_batches_do_not_matter() -> None:
+    model, images = Brightness(), random_images(4).double()
+    flat = abpc(model, images, torch.ones(4, 8, 8), 1, fill=0.9, batch_size=80)
+    assert flat.abpc.tolist() == [0.0] * 4 and (flat.morf[:, 0] != flat.morf[:, 1]).all()
+    assert flat.abpc.dtype == torch.float32 and not flat.abpc.is_inference() and not flat.morf.is_inference()
+    maps = tied(4)
+    for whole, part in zip(
+        vars(abpc(model, images, maps, 1, fill=0.9)).values(),
+        vars(abpc(model, images[[2, 0]], maps[[2, 0]], 1, fill=0.9, batch_size=3)).values(),
+        strict=True,
+    ):
+        torch.testing.assert_close(part, whole[[2, 0]])
+    assert abpc(model, images[:0], maps[:0], torch.zeros(0).long(), fill=0.9).lerf.shape == (0, 11)
+
+
+def test_insertion_and_deletion_are_the_loops() -> None:
+    model, images, maps = tiny_cnn().eval(), random_images(4), tied(4)
+    seen = Brightness()
+    insertion_deletion(seen, images, maps, 1, fill=0.5, steps=9)
+    assert sum(seen.rows) == 4 * (2 * 9 - 1)
+    for canvas in (None, random_images(8)[4:]):
+        found = insertion_deletion(model, images, maps, 2, fill=0.5, canvas=canvas, steps=9, batch_size=10)
+        start = blurred(images) if canvas is None else canvas
+        for i in range(4):
+            gone = slow.removal_curve(model, images[i], torch.full((3, 8, 8), 0.5), maps[i], 2, 9, True)
+            back = slow.removal_curve(model, start[i], images[i], maps[i], 2, 9, True)
+            assert found.deletion_curve[i].tolist() == pytest.approx(gone, abs=1e-6)
+            assert found.insertion_curve[i].tolist() == pytest.approx(back, abs=1e-6)
+            assert found.deletion[i].item() == pytest.approx(slow.trapezoid(gone), abs=1e-6)
+            assert found.insertion[i].item() == pytest.approx(slow.trapezoid(back), abs=1e-6)
+
+
+def test_blur_is_scipys() -> None:
+    images = random_images(2).double()
+    expected = gaussian_filter(images.numpy(), (0, 0, 5, 5), truncate=1, mode="nearest")
+    torch.testing.assert_close(blurred(images), torch.from_numpy(expected))
+
+
+# --- similarity ------------------------------------------------------------------------------------------------------
+
+
+def test_rank_correlation_is_scipys_with_ties() -> None:
+    a = torch.cat([slow.smooth_maps(3, 8, 8), tied(3)])
+    b = torch.cat([tied(3), 0.5 * a[3:] + 0.5 * tied(6)[3:]])
+    expected = [spearmanr(x.flatten().numpy(), y.flatten().numpy()).statistic for x, y in zip(a, b, strict=True)]
+    assert rank_correlation(a, b).tolist() == pytest.approx(expected, abs=1e-12) and max(expected) > 0.5
+    assert rank_correlation(a, 1 - a).tolist() == pytest.approx([-1] * 6)
+    assert rank_correlation(a[0], torch.ones(8, 8)).isnan().all()
+
+
+def test_iou_of_two_maps_by_hand() -> None:
+    a, b = torch.tensor([[[0.5, 0.9], [0.1, 0.0]]] * 2), torch.tensor([[[0.2, 0.7], [0.6, 0.0]], [[0.0] * 2] * 2])
+    assert iou_at(a, b).tolist() == [1 / 3, 0]
+    assert iou_at(a, b, 0.95).isnan().all()
+
+
+# --- refusals --------------------------------------------------------------------------------------------------------
+
+MAPS = torch.zeros(2, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: score(MAPS, MAPS.bool(), mode="boxes"), "mode 'boxes': expected mask or box"),
+        (lambda: score(MAPS + 2, MAPS.bool()), "maps lie in [2, 2]; expected [0, 1], min-max normalise them"),
+        (
+            lambda: score(MAPS * torch.nan, MAPS.bool()),
+            "maps lie in [nan, nan]; expected [0, 1], min-max normalise them",
+        ),
+        (lambda: score(MAPS[None], MAPS.bool()), "maps have the shape (1, 2, 8, 8); expected (B, H, W) or (H, W)"),
+        (lambda: score(MAPS.int(), MAPS.bool()), "maps are torch.int32; expected a floating torch tensor (B, H, W)"),
+        (
+            lambda: score(MAPS, MAPS),
+            "truth is a tensor of torch.float32; expected a bool mask, or a list with the boxes",
+        ),
+        (lambda: score(MAPS, [[(0, 0, 1, 1)]]), "truth has the shape (1, 8, 8), the maps (2, 8, 8); expected the same"),
+        (lambda: box_hits(MAPS, [[]]), "boxes of 1 images for 2 maps; expected a list with the boxes of each map"),
+        (lambda: mask_of([(0, 0, 1, 1.5)], 4, 4), "box corner 1.5 lies between pixels; use resize_crop_boxes"),
+        (
+            lambda: mask_of([(3, 0, 3, 2)], 4, 4),
+            "box (3, 0, 3, 2); expected finite x0 < x1 and y0 < y1, x1 and y1 excl",
+        ),
+        (lambda: mask_of([(0, 0, math.inf, 2)], 4, 4), "box (0, 0, inf, 2); expected finite x0 < x1 and y0 < y1"),
+        (lambda: mask_of([(0, 0, 3)], 4, 4), "boxes have the shape (1, 3); expected (n, 4): x0, y0, x1, y1 of each"),
+        (lambda: resize_crop_boxes([], (9, 9), (8, 8), "border"), "crop_mode 'border': expected squash or center"),
+        (
+            lambda: resize_crop_boxes([], (9, 9), (8, 8), "center", 1.1),
+            "crop_pct is 1.1; expected a number above 0, at",
+        ),
+        (lambda: PxAP().update(MAPS - 0.5, MAPS.bool()), "maps lie in [-0.5, -0.5]; expected [0, 1], min-max norm"),
+        (lambda: iou_at(MAPS, MAPS[:1]), "maps of (2, 8, 8) and (1, 8, 8); expected the same shape"),
+    ],
+)
+def test_rejects(call: Any, message: str) -> None:
+    with pytest.raises((ValueError, TypeError)) as refused:
+        call()
+    assert str(refused.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": nn.Flatten()}, "the model is in training mode; call model.eval() first"),
+        ({"steps": 1}, "steps is 1; expected 2 or more"),
+        ({"batch_size": 0}, "batch_size is 0; expected 1 or more"),
+        ({"maps": MAPS + 2}, "maps lie in [2, 2]; expected [0, 1], min-max normalise them"),
+        ({"maps": MAPS[:1]}, "images have the shape (2, 3, 8, 8), maps (1, 8, 8); expected (B, 3, H, W), (B, H, W)"),
+        ({"target": torch.zeros(3).long()}, "target is torch.int64 of the shape (3,); expected a class, or 2 of them"),
+        ({"target": torch.zeros(2)}, "target is torch.float32 of the shape (2,); expected a class, or 2 of them"),
+        ({"target": -1}, "target -1; expected a class, 0 or more"),
+        ({"target": 5}, "target 5; the model has 5 classes, from 0 on"),
+        ({"fill": (0.1, 0.2)}, "fill has 2 values; expected one, or one for each of 3 channels"),
+        (
+            {"canvas": torch.zeros(1, 3, 8, 8)},
+            "canvas has the shape (1, 3, 8, 8), the images (2, 3, 8, 8); expected the",
+        ),
+    ],
+)
+def test_faithfulness_rejects(changes: dict[str, Any], message: str) -> None:
+    arguments = {"model": tiny_cnn().eval(), "images": random_images(2), "maps": MAPS, "target": 0, "fill": 0.5}
+    with pytest.raises(ValueError) as refused:
+        insertion_deletion(**{**arguments, **changes})
+    assert str(refused.value).startswith(message)
+
+
+# --- real images -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.shared
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs the real data and weights of ../shared")
+def test_controls_score_what_plain_loops_measured() -> None:
+    """The first 200 images by name, resized to 224x224 (bilinear), of which ViT-Tiny gets 145 right."""
+    import numpy as np
+    import timm
+    from PIL import Image
+    from safetensors.torch import load_file
+
+    net = timm.create_model("vit_tiny_patch16_224.augreg_in21k_ft_in1k", pretrained=False).eval()
+    net.load_state_dict(load_file(SHARED / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"))
+    data = SHARED / "data" / "imagenet-val"
+    place = {line.split()[0]: i for i, line in enumerate((data / "synsets.txt").read_text().splitlines())}
+    annotations = read_csv(data / "boxes.csv")
+    right, boxes, labels = [], [], []
+    for path in sorted((data / "val").glob("*/*.JPEG"), key=lambda path: path.name)[:200]:
+        with Image.open(path) as image:
+            size, small = image.size, image.convert("RGB").resize((224, 224), Image.Resampling.BILINEAR)
+        pixels, label = torch.from_numpy(np.array(small)).permute(2, 0, 1) / 255, place[path.parent.name]
+        with torch.inference_mode():
+            if net(pixels[None] * 2 - 1).argmax().item() == label:
+                moved, vanished = resize_crop_boxes(annotations[path.stem].boxes, size, (224, 224))
+                assert not vanished
+                right.append(pixels), boxes.append(moved), labels.append(label)
+    assert len(right) == 145
+
+    offsets = torch.arange(224) - 111.5
+    centre = torch.exp(-(offsets[:, None] ** 2 + offsets**2) / (2 * 64**2)).expand(145, 224, 224)
+    for maps, mode, figures in (
+        (centre, "mask", (0.652, 0.435, 0.590)),
+        (centre, "box", (0.666, 0.477, 0.627)),
+        (torch.ones(145, 224, 224), "mask", (0.520, 0.520, 0.631)),
+    ):
+        ours = score(maps, boxes, mode=mode)
+        means = [getattr(ours, name).mean().item() for name in NAMES[:3]]
+        assert means == pytest.approx(figures, abs=0.0006)
+    assert pointing_game(centre, boxes).mean().item() == pytest.approx(0.883, abs=0.005)
+
+    class Pixels(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            return net(images * 2 - 1)
+
+    found = abpc(Pixels().eval(), torch.stack(right[:60]), centre[:60], torch.tensor(labels[:60]), fill=0.5)
+    assert found.abpc.mean().item() == pytest.approx(0.216, abs=0.005)
