@@ -1,14 +1,15 @@
-"""Train the zoo: small ViTs on CIFAR-10, one recipe for every attention formula.
+"""Train the zoo: small ViTs, one recipe for every attention formula.
 
-    python scripts/train_zoo.py --attention standard --train TRAIN --test TEST --work DIR --out DIR
-    python scripts/train_zoo.py --attention quest    --train TRAIN --test TEST --work DIR --out DIR
+    python scripts/train_zoo.py --attention quest --train TRAIN --test TEST --work DIR --out DIR
+    python scripts/train_zoo.py --attention quest --preset shapes --threads 1 --work DIR --out DIR
     python scripts/train_zoo.py --work DIR --plot DIR
 
 TRAIN and TEST are CIFAR-10 as a zip or folder of class folders, or as cifar-10-batches-py. Presets: `cpu` for two
-cores, `gpu` for a CUDA device, `smoke` for a look at whether it runs. --work keeps the decoded images, and a folder for
-each run with its state and log.jsonl. The same command goes on where a run was stopped, at any moment and by any
-means; on one CPU thread it then gives the same bytes as a run that was never stopped. The average of the weights,
-rounded to half precision, goes to --out. A run whose loss is no number any more ends with exit status 1.
+cores, `gpu` for a CUDA device, `smoke` for a look at whether it runs; `shapes` is for the generated set that travels
+with the package. --work keeps the decoded images, and a folder for each run with its state and log.jsonl. The same
+command goes on where a run was stopped, at any moment and by any means; on one CPU thread it then gives the same bytes
+as a run that was never stopped. The average of the weights, rounded to half precision, goes to --out. A run whose loss
+is no number any more ends with exit status 1.
 """
 
 from __future__ import annotations
@@ -27,17 +28,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 from zoo_curves import plot
 from zoo_data import cached
-from zoo_recipe import (
-    ARCH,
-    ARCH_KWARGS,
-    CLASSES,
-    MEAN,
-    PRESETS,
-    SIDE,
-    STD,
-    empty,
-    final_decay,
-)
+from zoo_recipe import ARCH, PRESETS, final_decay
 from zoo_run import Run, Task, accuracy
 
 from robustkit.errors import RobustkitError
@@ -50,26 +41,26 @@ MOST_BYTES = 3_000_000
 def save(run: Run, out: Path) -> tuple[Path, float]:
     """Write the averaged weights in half precision with everything that is needed to load, judge and repeat them, and
     their entry in checkpoints.json. Returns the file and its accuracy on the test images."""
-    task = run.task
+    task, family = run.task, run.task.preset.family
     tensors = {name: value.half().cpu().contiguous() for name, value in run.average.items()}
-    rounded = empty(task.attention)
+    rounded = family.empty(task.attention)
     rounded.load_state_dict(tensors)
-    score = accuracy(rounded.to(task.device), task.test.to(task.device))
+    score = accuracy(rounded.to(task.device), family, task.test.to(task.device))
     metadata = {
         "arch": ARCH,
-        "arch_kwargs": json.dumps(ARCH_KWARGS),
+        "arch_kwargs": json.dumps(family.arch_kwargs()),
         "attention": task.attention,
-        "num_classes": str(CLASSES),
+        "num_classes": str(family.classes),
         "class_names": json.dumps(task.train.class_names),
-        "mean": json.dumps(MEAN),
-        "std": json.dumps(STD),
-        "input_size": json.dumps([SIDE, SIDE]),
+        "mean": json.dumps(family.mean),
+        "std": json.dumps(family.std),
+        "input_size": json.dumps([family.side] * 2),
         "interpolation": "bicubic",
         "crop_pct": "1.0",
         "crop_mode": "center",
-        "data": f"CIFAR-10: {len(task.train)} training images",
+        "data": f"{family.data}: {len(task.train)} training images",
         "data_digest": task.train.digest,
-        "test_data": f"CIFAR-10: {len(task.test)} test images",
+        "test_data": f"{family.data}: {len(task.test)} test images",
         "test_digest": task.test.digest,
         "recipe": task.preset.text(),
         "preset": task.preset.name,
@@ -81,9 +72,9 @@ def save(run: Run, out: Path) -> tuple[Path, float]:
     }
     out.mkdir(parents=True, exist_ok=True)
     suffix = f"-seed{task.seed}" if task.seed else ""
-    path = out / f"cifar10-vit-{task.attention}{suffix}.safetensors"
+    path = out / f"{family.name}-{task.attention}{suffix}.safetensors"
     _write(path, serialise(tensors, metadata))
-    _enter(path, {"attention": task.attention, "data": "CIFAR-10 test", "accuracy": round(score, 4)})
+    _enter(path, {"attention": task.attention, "accuracy": round(score, 4)})
     return path, score
 
 
@@ -129,15 +120,16 @@ def task_of(options: argparse.Namespace) -> Task:
     if options.epochs is not None:
         preset = replace(preset, epochs=options.epochs)
     folder = options.work / "data"
-    train = cached(options.train, "train", preset.train_images, folder)
-    test = cached(options.test, "test", preset.test_images, folder, train.class_names)
+    family = preset.family
+    train = cached(options.train or family.train, "train", preset.train_images, folder, family)
+    test = cached(options.test or family.test, "test", preset.test_images, folder, family, train.class_names)
     return Task(
         attention=options.attention,
         preset=preset,
         seed=options.seed,
         train=train,
         test=test,
-        folder=options.work / f"{options.attention}-seed{options.seed}",
+        folder=options.work / f"{family.name}-{options.attention}-seed{options.seed}",
         device=pick_device(options.device),
         compile=preset.compile if options.compile is None else options.compile,
         workers=options.workers,
@@ -166,8 +158,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--attention", help="a formula of robustkit.attention")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--preset", choices=tuple(PRESETS), default="cpu")
-    parser.add_argument("--train", type=Path, help="CIFAR-10's training images")
-    parser.add_argument("--test", type=Path, help="CIFAR-10's test images")
+    parser.add_argument("--train", help="the training images")
+    parser.add_argument("--test", help="the test images")
     parser.add_argument("--work", type=Path, required=True, help="decoded images, states and logs")
     parser.add_argument("--out", type=Path, help="where the checkpoint goes; --work if left out")
     parser.add_argument("--plot", type=Path, metavar="DIR", help="draw the curves of all runs in --work, and stop")
@@ -177,7 +169,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, help="CPU threads; another number gives other last bits")
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 1), help="RandAugment processes")
     options = parser.parse_args(arguments)
-    if options.plot is None and not (options.attention and options.train and options.test):
+    given = (options.train and options.test) or PRESETS[options.preset].family.train
+    if options.plot is None and not (options.attention and given):
         parser.error("expected --attention, --train and --test, or --plot")
     return options
 

@@ -60,9 +60,10 @@ def read_logs(work: Path) -> dict[str, list[Row]]:
     """The rows of all runs in a work folder, by the name of the run's folder, in the order of the formulas."""
     order = list(FORMULAS)
 
-    def place(path: Path) -> tuple[int, str]:
-        formula, _, seed = path.parent.name.rpartition("-seed")
-        return (order.index(formula) if formula in order else len(order)), seed
+    def place(path: Path) -> tuple[str, int, str]:
+        rest, _, seed = path.parent.name.rpartition("-seed")
+        family, _, formula = rest.partition("-vit-")
+        return family, (order.index(formula) if formula in order else len(order)), seed
 
     found = {}
     for path in sorted(work.glob("*/log.jsonl"), key=place):

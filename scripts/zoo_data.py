@@ -1,4 +1,4 @@
-"""CIFAR-10 as tensors, decoded once, and the batches of a training run.
+"""A data set as tensors, decoded once, and the batches of a training run.
 
 A batch is a function of (seed, step) alone: which images, in which order, and how they are augmented.
 """
@@ -22,10 +22,11 @@ from safetensors.torch import save_file
 from timm.data.auto_augment import rand_augment_transform
 from torch import Tensor
 from torch.nn import functional
-from zoo_recipe import CLASSES, SIDE, Preset, seed_of
+from zoo_recipe import Family, Preset, seed_of
 
 from robustkit.checkpoint import digest_of
-from robustkit.data import open_dataset
+from robustkit.data import EMBEDDED, open_dataset
+from robustkit.embedded import shapes
 from robustkit.errors import DataError
 
 FORMAT = "1"
@@ -33,7 +34,7 @@ FORMAT = "1"
 
 @dataclass(frozen=True)
 class Images:
-    """pixels: (N, 3, 32, 32) uint8. labels: (N,). name, digest: of the data set, as RobustKit gives them."""
+    """pixels: (N, 3, side, side) uint8. labels: (N,). name, digest: of the data set, as RobustKit gives them."""
 
     pixels: Tensor
     labels: Tensor
@@ -55,17 +56,19 @@ class Images:
         return replace(self, pixels=self.pixels[chosen], labels=self.labels[chosen])
 
 
-def cached(spec: Path, split: str, limit: int | None, folder: Path, names: tuple[str, ...] | None = None) -> Images:
-    """The images of a zip, a folder of class folders or cifar-10-batches-py, kept decoded in `folder`.
+def cached(
+    spec: str, split: str, limit: int | None, folder: Path, family: Family, names: tuple[str, ...] | None = None
+) -> Images:
+    """The images of a zip, a folder of class folders, cifar-10-batches-py or an embedded set, kept decoded in `folder`.
 
     limit: this many, classes in turn. names: the classes that the labels must be of.
-    Raises DataError where these are not 32x32 images of ten classes.
+    Raises DataError where these are not the images that the family is of.
     """
     stamp = f"{FORMAT} {split} {limit} {names} {_content(spec)}"
     path = folder / f"{split}-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}.safetensors"
     found = _read(path)
     if found is None:
-        found = _decode(spec, split, limit, names)
+        found = _decode(spec, split, limit, family, names)
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {"pixels": found.pixels, "labels": found.labels}
         said = {"name": found.name, "digest": found.digest, "class_names": json.dumps(found.class_names)}
@@ -75,14 +78,15 @@ def cached(spec: Path, split: str, limit: int | None, folder: Path, names: tuple
     return found
 
 
-def _content(spec: Path) -> str:
-    """A digest of a file, or of all files in a folder."""
-    if not spec.exists():
+def _content(spec: str) -> str:
+    """A digest of a file, of all files in a folder, or of the code that makes an embedded set."""
+    place = Path(shapes.__file__ if spec in EMBEDDED else spec)
+    if not place.exists():
         raise DataError(f"{spec}: no such folder or zip file; give CIFAR-10 as class folders or cifar-10-batches-py")
-    digest = hashlib.sha256()
-    for file in sorted(spec.rglob("*")) if spec.is_dir() else [spec]:
+    digest = hashlib.sha256(spec.encode() if spec in EMBEDDED else b"")
+    for file in sorted(place.rglob("*")) if place.is_dir() else [place]:
         if file.is_file():
-            digest.update(file.relative_to(spec).as_posix().encode())
+            digest.update(file.relative_to(place).as_posix().encode())
             with file.open("rb") as opened:
                 while piece := opened.read(1 << 20):
                     digest.update(piece)
@@ -104,17 +108,18 @@ def _read(path: Path) -> Images | None:
     )
 
 
-def _decode(spec: Path, split: str, limit: int | None, names: tuple[str, ...] | None) -> Images:
-    batches = any((folder / "test_batch").is_file() for folder in (spec, spec / "cifar-10-batches-py"))
-    dataset = open_dataset(spec, split=split if batches else None, num_classes=CLASSES, class_names=names)
+def _decode(spec: str, split: str, limit: int | None, family: Family, names: tuple[str, ...] | None) -> Images:
+    batches = any((folder / "test_batch").is_file() for folder in (Path(spec), Path(spec, "cifar-10-batches-py")))
+    dataset = open_dataset(spec, split=split if batches else None, num_classes=family.classes, class_names=names)
     dataset = dataset.select(limit)
-    if len(dataset.class_names) != CLASSES:
-        raise DataError(f"{spec}: {len(dataset.class_names)} classes; expected CIFAR-10's {CLASSES}")
+    if len(dataset.class_names) != family.classes:
+        raise DataError(f"{spec}: {len(dataset.class_names)} classes; expected the {family.classes} of {family.data}")
     with ThreadPoolExecutor() as pool:
         pictures = list(pool.map(lambda sample: np.asarray(dataset.image(sample)), dataset.samples))
-    odd = next((p.shape for p in pictures if p.shape != (SIDE, SIDE, 3)), None)
+    odd = next((p.shape for p in pictures if p.shape != (family.side, family.side, 3)), None)
     if odd is not None:
-        raise DataError(f"{spec}: an image of {odd[1]}x{odd[0]}; expected CIFAR-10's {SIDE}x{SIDE}")
+        side = f"{family.side}x{family.side}"
+        raise DataError(f"{spec}: an image of {odd[1]}x{odd[0]}; expected the {side} of {family.data}")
     pixels = torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).contiguous()
     labels = torch.tensor([sample.label for sample in dataset.samples])
     return Images(pixels, labels, dataset.name, dataset.digest(), tuple(dataset.class_names))
@@ -134,7 +139,7 @@ class RandAugmented(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
     def __init__(self, images: Images, preset: Preset, seed: int) -> None:
         self.images, self.preset, self.seed = images, preset, seed
         self.transform = rand_augment_transform(
-            preset.randaugment, {"translate_const": round(0.3 * SIDE), "img_mean": (125, 123, 114)}
+            preset.randaugment, {"translate_const": round(0.3 * preset.family.side), "img_mean": (125, 123, 114)}
         )
 
     def __getitem__(self, step: int) -> tuple[Tensor, Tensor]:
@@ -170,7 +175,7 @@ def batches(
 
 
 def augment(pixels: Tensor, preset: Preset, seed: int, step: int) -> Tensor:
-    """Random crops of the padded images, half of them mirrored: (B, 3, 32, 32) uint8."""
+    """Random crops of the padded images, half of them mirrored: (B, 3, side, side) uint8."""
     count, _, height, width = pixels.shape
     draw = torch.Generator().manual_seed(seed_of(seed, "crop", step))
     corner = torch.randint(2 * preset.padding + 1, (2, count, 1), generator=draw)

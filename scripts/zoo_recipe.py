@@ -20,9 +20,76 @@ from torch.nn import functional
 from robustkit.attention import set_attention
 
 ARCH = "vit_tiny_patch16_224"
-ARCH_KWARGS = {"img_size": 32, "patch_size": 4, "embed_dim": 192, "depth": 3, "num_heads": 3}
-SIDE, PATCH, WIDTH, GRID, CLASSES = 32, 4, 192, 8, 10
-MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)  # of CIFAR-10's training images
+
+
+@dataclass(frozen=True)
+class Family:
+    """Checkpoints that differ in their attention only: what they are trained on, and timm's ViT in small.
+
+    name: what their names begin with. data, test_data: names of the two sets. train, test: where the images are unless
+    the command says so; '' where it must. side: of the square images, in pixels. mean, std: of the pixels in [0, 1].
+    """
+
+    name: str
+    data: str
+    side: int
+    patch: int
+    width: int
+    depth: int
+    heads: int
+    classes: int
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    train: str = ""
+    test: str = ""
+
+    def arch_kwargs(self) -> dict[str, int]:
+        """What makes timm's architecture this one."""
+        return {
+            "img_size": self.side,
+            "patch_size": self.patch,
+            "embed_dim": self.width,
+            "depth": self.depth,
+            "num_heads": self.heads,
+        }
+
+    def normalise(self, pixels: Tensor) -> Tensor:
+        """(B, 3, H, W) uint8 to the model's input."""
+        mean, std = (pixels.new_tensor(values, dtype=torch.float32)[:, None, None] for values in (self.mean, self.std))
+        return (pixels.float() / 255 - mean) / std
+
+    def empty(self, attention: str, drop_path: float = 0.0) -> nn.Module:
+        """The architecture with that formula."""
+        model = timm.create_model(ARCH, num_classes=self.classes, drop_path_rate=drop_path, **self.arch_kwargs())
+        return set_attention(model, attention)
+
+
+CIFAR10 = Family(
+    "cifar10-vit",
+    data="CIFAR-10",
+    side=32,
+    patch=4,
+    width=192,
+    depth=3,
+    heads=3,
+    classes=10,
+    mean=(0.4914, 0.4822, 0.4465),  # of the training images
+    std=(0.247, 0.2435, 0.2616),
+)
+SHAPES = Family(
+    "shapes-vit",
+    data="embedded:shapes",
+    side=64,
+    patch=8,
+    width=96,
+    depth=4,
+    heads=3,
+    classes=10,
+    mean=(0.5, 0.5, 0.5),
+    std=(0.5, 0.5, 0.5),
+    train="embedded:shapes-train",
+    test="embedded:shapes",
+)
 
 
 @dataclass(frozen=True)
@@ -33,7 +100,7 @@ class Preset:
     ema_horizon: over which share of all steps the weights are averaged.
     mix_prob: the share of batches that mixup or cutmix (even odds) blends. randaugment: timm's text for it, or ''.
     train_images, test_images: how many are used, None for all; watched: how many of each are scored every epoch.
-    save_every: minutes between two states of a run, beside the one at each epoch's end.
+    save_every: minutes between two states of a run, beside the one at each epoch's end. family: what is trained.
     """
 
     name: str
@@ -60,6 +127,7 @@ class Preset:
     test_images: int | None = None
     watched: int | None = None
     save_every: float = 3.0
+    family: Family = CIFAR10
 
     def steps_per_epoch(self, images: int) -> int:
         """Whole batches; the odd images of an epoch are left out, others in each."""
@@ -95,14 +163,24 @@ PRESETS = {
     for preset in (
         Preset(
             "cpu",
-            epochs=20,
-            batch=128,
+            epochs=14,
+            batch=64,
             rate=1e-3,
             warm_up=0.1,
             mix_prob=0.25,
             bfloat16=True,
             compile=True,
             watched=2000,
+        ),
+        Preset(
+            "shapes",
+            epochs=12,
+            batch=64,
+            rate=1e-3,
+            warm_up=0.1,
+            mix_prob=0.25,
+            bfloat16=True,
+            family=SHAPES,
         ),
         Preset(
             "gpu",
@@ -154,34 +232,24 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, ob
     return [{"params": decayed, "weight_decay": weight_decay}, {"params": free, "weight_decay": 0.0}]
 
 
-def normalise(pixels: Tensor) -> Tensor:
-    """(B, 3, H, W) uint8 to the model's input."""
-    mean, std = (pixels.new_tensor(values, dtype=torch.float32)[:, None, None] for values in (MEAN, STD))
-    return (pixels.float() / 255 - mean) / std
-
-
-def empty(attention: str, drop_path: float = 0.0) -> nn.Module:
-    """The architecture with that formula."""
-    return set_attention(
-        timm.create_model(ARCH, num_classes=CLASSES, drop_path_rate=drop_path, **ARCH_KWARGS), attention
-    )
-
-
 def build(attention: str, preset: Preset, seed: int, examples: Tensor) -> nn.Module:
     """A model at the start of training.
 
-    examples: (N, 3, 32, 32) uint8. The patch embedding starts as a turned whitening of their patches and the positions
-    as sines, which saves a small ViT on few images some epochs.
+    examples: (N, 3, side, side) uint8. The patch embedding starts as a turned whitening of their patches and the
+    positions as sines, which saves a small ViT on few images some epochs.
     """
+    family = preset.family
     torch.manual_seed(seed_of(seed, "weights"))
-    model = empty(attention, preset.drop_path)
-    flat = functional.unfold(normalise(examples), PATCH, stride=PATCH).transpose(1, 2).flatten(0, 1).double()
-    values, vectors = torch.linalg.eigh(flat.T @ flat / len(flat))
-    whitening = (vectors / (values + 1e-2).sqrt()).T.float()
-    turn = nn.init.orthogonal_(torch.empty(WIDTH, len(whitening)))
-    weight = (turn @ whitening).reshape(WIDTH, 3, PATCH, PATCH)
+    model = family.empty(attention, preset.drop_path)
+    patches = functional.unfold(family.normalise(examples), family.patch, stride=family.patch)
+    flat = patches.transpose(1, 2).flatten(0, 1).double()
+    values, vectors = torch.linalg.eigh(flat.T @ flat / len(flat))  # in rising order: the weakest first
+    whitening = (vectors / (values + 1e-2).sqrt()).T.float()[-family.width :]
+    turn = nn.init.orthogonal_(torch.empty(family.width, len(whitening)))
+    weight = (turn @ whitening).reshape(family.width, 3, family.patch, family.patch)
+    grid = family.side // family.patch
     with torch.no_grad():
         model.patch_embed.proj.weight.copy_(weight)
         model.patch_embed.proj.bias.zero_()
-        model.pos_embed[:, 1:] = build_sincos2d_pos_embed([GRID, GRID], dim=WIDTH) / 2
+        model.pos_embed[:, 1:] = build_sincos2d_pos_embed([grid, grid], dim=family.width) / 2
     return model

@@ -105,7 +105,7 @@ def test_the_average_forgets_the_first_weights_and_then_spans_its_horizon(zoo: A
 
 @pytest.mark.parametrize("attention", ["standard", "qknorm-hs", "qknorm-ds", "qknorm", "qknorm-ln"])
 def test_only_matrices_decay(zoo: Any, attention: str) -> None:
-    model = zoo.recipe.empty(attention)
+    model = zoo.recipe.CIFAR10.empty(attention)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     decayed, free = zoo.recipe.parameter_groups(model, 0.05)
     layers = ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
@@ -116,17 +116,17 @@ def test_only_matrices_decay(zoo: Any, attention: str) -> None:
 
 
 def test_presets_differ_in_what_a_checkpoint_says_and_stay_small(zoo: Any) -> None:
-    assert len({preset.text() for preset in zoo.recipe.PRESETS.values()}) == 3
+    assert len({preset.text() for preset in zoo.recipe.PRESETS.values()}) == 4
     slower = replace(zoo.tiny, rate=5e-4)
     assert slower.identity() != zoo.tiny.identity()
     assert replace(zoo.tiny, save_every=9.0).identity() == zoo.tiny.identity()
-    assert 2 * sum(p.numel() for p in zoo.recipe.empty("qknorm").parameters()) < 3e6
+    assert 2 * sum(p.numel() for p in zoo.recipe.CIFAR10.empty("qknorm").parameters()) < 3e6
 
 
 def test_patches_are_white_at_the_start(zoo: Any) -> None:
     pixels = torch.randint(256, (64, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     model = zoo.recipe.build("quest", zoo.tiny, 0, pixels)
-    embedded = model.patch_embed(zoo.recipe.normalise(pixels)).flatten(0, 1)
+    embedded = model.patch_embed(zoo.recipe.CIFAR10.normalise(pixels)).flatten(0, 1)
     values = torch.linalg.eigvalsh(embedded.T @ embedded / len(embedded))
     assert values[-48:].tolist() == pytest.approx([1.0] * 48, abs=0.02)
     assert values[:-48].abs().max() < 1e-4
@@ -136,7 +136,7 @@ def test_patches_are_white_at_the_start(zoo: Any) -> None:
 
 
 def images(zoo: Any, archives: tuple[Path, Path], folder: Path) -> Any:
-    return zoo.data.cached(archives[0], "train", None, folder)
+    return zoo.data.cached(str(archives[0]), "train", None, folder, zoo.recipe.CIFAR10)
 
 
 def test_images_are_those_of_the_archive_and_decoded_once(
@@ -163,8 +163,8 @@ def test_images_of_another_size_are_refused(zoo: Any, tmp_path: Path) -> None:
     for name in CLASSES:
         (tmp_path / "set" / name).mkdir(parents=True)
         Image.new("RGB", (31, 32)).save(tmp_path / "set" / name / "0.png")
-    with pytest.raises(DataError, match=r"an image of 31x32; expected CIFAR-10's 32x32"):
-        zoo.data.cached(tmp_path / "set", "train", None, tmp_path / "data")
+    with pytest.raises(DataError, match="an image of 31x32; expected the 32x32 of CIFAR-10"):
+        zoo.data.cached(str(tmp_path / "set"), "train", None, tmp_path / "data", zoo.recipe.CIFAR10)
 
 
 def test_an_epoch_has_each_image_at_most_once_in_an_order_of_its_own(zoo: Any) -> None:
@@ -221,7 +221,7 @@ def test_randaugment_is_a_function_of_the_step_with_and_without_workers(
 def test_the_probe_measures_what_the_formulas_compute(zoo: Any) -> None:
     torch.manual_seed(0)
     for attention in ("standard", "quest"):
-        model = zoo.recipe.empty(attention).eval()
+        model = zoo.recipe.CIFAR10.empty(attention).eval()
         inputs = torch.randn(4, 3, 32, 32)
         with torch.no_grad():
             tokens = model.norm_pre(model._pos_embed(model.patch_embed(inputs)))
@@ -244,14 +244,19 @@ def test_curves_are_drawn_of_all_runs_and_none_without_one(zoo: Any, tmp_path: P
     probe = {name: [1.0, 2.0] for name in ("largest_logit", "query_norm", "key_norm", "entropy")}
     figures = dict.fromkeys(("loss", "train_accuracy_ema", "test_accuracy_ema", "test_accuracy"), 0.5)
     rows = [{"epoch": epoch, **figures, "probe": probe} for epoch in (1, 2)]
-    for name, more in (("quest-seed0", []), ("standard-seed0", [{"epoch": 3, "step": 77, "diverged": True}])):
+    for name, more in (
+        ("cifar10-vit-quest-seed0", []),
+        ("cifar10-vit-standard-seed0", [{"epoch": 3, "step": 77, "diverged": True}]),
+    ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, *more]))
     svg, png = zoo.curves.plot(tmp_path, tmp_path / "plots")
     first = svg.read_bytes()
     texts = [comment.strip() for comment in re.findall(r"<!-- (.*?) -->", svg.read_text(), re.DOTALL)]
-    assert texts.index("standard-seed0") < texts.index("quest-seed0")  # as the formulas are listed
-    assert {"quest-seed0", "diverged at step 77", "attention entropy, nats", "layer 2"} <= set(texts)
+    assert texts.index("cifar10-vit-standard-seed0") < texts.index(
+        "cifar10-vit-quest-seed0"
+    )  # as the formulas are listed
+    assert {"cifar10-vit-quest-seed0", "diverged at step 77", "attention entropy, nats", "layer 2"} <= set(texts)
     assert png.read_bytes().startswith(b"\x89PNG")
     zoo.curves.plot(tmp_path, tmp_path / "plots")
     assert svg.read_bytes() == first
@@ -307,7 +312,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(
     assert zoo.script.main(command(tmp_path, attention)) == 0
     assert "goes on" not in capsys.readouterr().out
     assert (killed[attention] / name).read_bytes() == (tmp_path / name).read_bytes()
-    logs = [zoo.curves.read_logs(work)[f"{attention}-seed0"] for work in (killed[attention], tmp_path)]
+    logs = [zoo.curves.read_logs(work)[f"cifar10-vit-{attention}-seed0"] for work in (killed[attention], tmp_path)]
     for log in logs:
         for row in log:
             del row["images_per_second"]  # the only thing that time is in
@@ -322,7 +327,9 @@ def test_a_killed_run_goes_on_to_the_same_bytes(
     keys = "preset recipe seed epochs ema data data_digest test_data test_digest accuracy license"
     assert set(keys.split()) <= set(said)
     assert said["recipe"] == zoo.tiny.text()
-    source = zoo.data.cached(Path(command(tmp_path, attention)[7]), "test", None, tmp_path / "data", CLASSES)
+    source = zoo.data.cached(
+        command(tmp_path, attention)[7], "test", None, tmp_path / "data", zoo.recipe.CIFAR10, CLASSES
+    )
     right = classifier(source.pixels.float() / 255).argmax(1) == source.labels
     assert float(said["accuracy"]) == pytest.approx(right.double().mean().item(), abs=1e-4)
     listed = json.loads((tmp_path / "checkpoints.json").read_text())[path.stem]
@@ -340,6 +347,23 @@ def test_seeds_give_other_weights_and_other_files(
     assert not torch.equal(*made)
 
 
+def test_the_shapes_preset_is_the_same_recipe_on_the_generated_set(
+    zoo: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    preset = replace(zoo.recipe.PRESETS["shapes"], epochs=1, batch=20, train_images=40, test_images=20)
+    monkeypatch.setitem(zoo.recipe.PRESETS, "shapes", preset)
+    given = ["--preset", "shapes", "--attention", "elliptical", "--work", str(tmp_path)]
+    assert zoo.script.main(given) == 0
+    model = robustkit.load(tmp_path / "shapes-vit-elliptical.safetensors")
+    said = model.identity.metadata
+    assert (model.identity.attention, said["data"]) == ("elliptical", "embedded:shapes: 40 training images")
+    assert said["data_digest"] == open_dataset("embedded:shapes-train").select(40).digest()
+    assert model.network.patch_embed.grid_size == (8, 8)
+    recipes = [zoo.recipe.PRESETS[name].text() for name in ("cpu", "shapes")]
+    cpu, shapes = (re.sub(r"preset \w+: \d+ epochs, batch \d+", "", recipe) for recipe in recipes)
+    assert cpu == shapes
+
+
 def test_a_folder_of_another_run_is_refused(
     zoo: Any,
     command: Callable[[Path, str], list[str]],
@@ -349,19 +373,19 @@ def test_a_folder_of_another_run_is_refused(
 ) -> None:
     monkeypatch.setitem(zoo.recipe.PRESETS, "smoke", replace(zoo.tiny, epochs=1))
     assert zoo.script.main(command(tmp_path, "standard")) == 0
-    before = (tmp_path / "standard-seed0" / "state.pt").read_bytes()
+    before = (tmp_path / "cifar10-vit-standard-seed0" / "state.pt").read_bytes()
     monkeypatch.setitem(zoo.recipe.PRESETS, "smoke", replace(zoo.tiny, epochs=1, rate=0.5))
     assert zoo.script.main(command(tmp_path, "standard")) == 2
-    assert "standard-seed0: holds a run with recipe {" in capsys.readouterr().err
+    assert "cifar10-vit-standard-seed0: holds a run with recipe {" in capsys.readouterr().err
     monkeypatch.setitem(zoo.recipe.PRESETS, "smoke", replace(zoo.tiny, epochs=1))
-    (tmp_path / "standard-seed0").rename(tmp_path / "quest-seed0")
+    (tmp_path / "cifar10-vit-standard-seed0").rename(tmp_path / "cifar10-vit-quest-seed0")
     assert zoo.script.main(command(tmp_path, "quest")) == 2
     said = capsys.readouterr().err
     assert said.endswith("holds a run with attention standard, not quest; give another --work, or delete it\n")
-    (tmp_path / "quest-seed0").rename(tmp_path / "standard-seed5")
+    (tmp_path / "cifar10-vit-quest-seed0").rename(tmp_path / "cifar10-vit-standard-seed5")
     assert zoo.script.main([*command(tmp_path, "standard"), "--seed", "5"]) == 2
     assert "holds a run with seed 0, not 5;" in capsys.readouterr().err
-    assert (tmp_path / "standard-seed5" / "state.pt").read_bytes() == before
+    assert (tmp_path / "cifar10-vit-standard-seed5" / "state.pt").read_bytes() == before
 
 
 def test_divergence_is_said_and_logged_and_leaves_no_checkpoint(
@@ -378,7 +402,7 @@ def test_divergence_is_said_and_logged_and_leaves_no_checkpoint(
     (log,) = zoo.curves.read_logs(tmp_path).values()
     assert log == [{"epoch": 1, "step": 4, "diverged": True}]
     assert not list(tmp_path.glob("*.safetensors"))
-    assert not (tmp_path / "standard-seed0" / "state.pt").exists()
+    assert not (tmp_path / "cifar10-vit-standard-seed0" / "state.pt").exists()
 
 
 @pytest.mark.slow
@@ -388,7 +412,7 @@ def test_the_smoke_preset_is_killed_half_way_and_gives_the_same_weights(
 ) -> None:
     script = [sys.executable, str(SCRIPTS / "train_zoo.py")]
     works = [tmp_path / "killed", tmp_path / "whole"]
-    state = works[0] / f"{attention}-seed0" / "state.pt"
+    state = works[0] / f"cifar10-vit-{attention}-seed0" / "state.pt"
     process = subprocess.Popen([*script, *arguments(archives, works[0], attention)])
     while not state.exists() and process.poll() is None:
         time.sleep(0.05)
