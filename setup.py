@@ -18,7 +18,7 @@ setup(
         "attacks": ["py.typed"],
         "cam": ["py.typed"],
         "corruptions": ["py.typed"],
-        "robustkit": ["py.typed", "protocols/*.toml", "templates/*"],
+        "robustkit": ["py.typed", "protocols/*.toml", "published/*.toml", "templates/*"],
         "robustkit.embedded": ["*.safetensors", "*.json"],
     },
     entry_points={"console_scripts": ["robustkit = robustkit.cli:main"]},
