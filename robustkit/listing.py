@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable, Iterable
 
 LISTINGS = ("models", "attacks", "corruptions", "attentions", "protocols", "datasets")
@@ -28,11 +30,19 @@ def _models() -> list[tuple[str, str]]:
     rows = []
     for name, path in embedded().items():
         with safe_open(path, framework="numpy") as file:
-            said = file.metadata() or {}
-        text = ", ".join(
-            f"{key} {said[key]}" for key in ("attention", "data", "accuracy", "recipe", "license") if key in said
+            said: dict[str, str] = file.metadata()
+            parameters = sum(math.prod(file.get_slice(tensor).get_shape()) for tensor in file.offset_keys())
+        height, width = json.loads(said["input_size"])
+        figures = (
+            f"{said['attention']} attention",
+            f"top-1 {float(said['accuracy']):.1%} ({said.get('test_data', said['data'])})",
+            f"{parameters / 1e6:.2f} M parameters at {height}x{width}",
+            f"{path.stat().st_size / 1e6:.1f} MB",
+            f"{said['epochs']} epochs",
+            f"seed {said['seed']}",
+            said["license"],
         )
-        rows.append((f"zoo:{name}", text))
+        rows.append((f"zoo:{name}", ", ".join(figures)))
     return rows
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass, field
 from importlib import resources
@@ -36,16 +37,38 @@ def find(spec: str) -> Source:
 
 
 def embedded() -> dict[str, Path]:
-    """The checkpoints that ship with the package, by name."""
-    folder = Path(str(resources.files("robustkit"))) / "embedded"
-    return {path.stem: path for path in sorted(folder.glob("*.safetensors"))}
+    """The checkpoints that ship with the package, by name. CheckpointError where one is missing or is not the one that
+    was shipped: its digest stands in checkpoints.json."""
+    return {name: _intact(name, entry) for name, entry in _shipped().items()}
+
+
+def _shipped() -> dict[str, dict[str, Any]]:
+    listing: dict[str, dict[str, Any]] = json.loads((_zoo() / "checkpoints.json").read_text(encoding="utf-8"))
+    return listing
+
+
+def _zoo() -> Path:
+    return Path(str(resources.files("robustkit"))) / "embedded"
+
+
+def _intact(name: str, entry: dict[str, Any]) -> Path:
+    path: Path = _zoo() / entry["file"]
+    if not path.is_file():
+        raise CheckpointError(f"zoo:{name}: {path} is missing; install robustkit-audit again")
+    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    if found != entry["sha256"]:
+        raise CheckpointError(
+            f"zoo:{name}: {path} has sha256 {found[:12]}…, expected {entry['sha256'][:12]}…: it is not the checkpoint "
+            "that was shipped; install robustkit-audit again"
+        )
+    return path
 
 
 def _embedded(name: str) -> Source:
-    known = embedded()
-    if name not in known:
-        raise ModelError(unknown("zoo model", name, known) if known else f"no zoo model {name!r}: none are installed")
-    return Source(known[name], name)
+    shipped = _shipped()
+    if name not in shipped:
+        raise ModelError(unknown("zoo model", name, shipped))
+    return Source(_intact(name, shipped[name]), name)
 
 
 def _folder(folder: Path, name: str) -> Source:
