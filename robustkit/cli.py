@@ -20,10 +20,12 @@ from .options import (
     data_options,
     definition_options,
     group,
+    map_options,
     model_arguments,
     model_options,
     option,
     run_options,
+    truth_options,
 )
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True}
@@ -45,7 +47,7 @@ def cli() -> None:
 @cli.command(context_settings=CONTEXT)
 @click.argument("checkpoints", nargs=-1, required=True, metavar="CHECKPOINT...")
 @option("--data-dir", required=True, help="Folder, zip, or embedded:shapes.")
-@group([model_options, data_options, attack_options, corruption_options, run_options, common])
+@group([model_options, data_options, attack_options, corruption_options, map_options, run_options, common])
 def audit(checkpoints: tuple[str, ...], data_dir: str, **options: Any) -> None:
     """Evaluate checkpoints clean, under attack and corrupted; write records, summary and report.
 
@@ -160,6 +162,29 @@ def corrupt(images: tuple[str, ...], **options: Any) -> None:
 
 
 @cli.command(context_settings=CONTEXT)
+@click.argument("arguments", nargs=-1, required=True, metavar="CHECKPOINT... [IMAGE]...")
+@option("--data-dir", help="Folder, zip, or embedded:shapes; without it, IMAGEs are explained.")
+@option("--target", "targets", multiple=True, help="Class of an IMAGE to explain, by name or number; may be repeated.")
+@option("--cams", default="agcam,rollout,grad-cam", help="Methods (robustkit list cams); controls come along.")
+@option("--gallery", type=click.IntRange(min=0), default=12, help="Samples to draw; 0 for none.")
+@option("--choose", default="disagreement", help="Which: disagreement, worst, best, random or class:NAME.")
+@option("--show", multiple=True, help="Id of a sample to draw; may be repeated.")
+@option("--save-maps", is_flag=True, help="Keep the maps of the gallery as cams/maps.npz.")
+@group([truth_options, model_options, data_options, run_options, common])
+def cam(arguments: tuple[str, ...], data_dir: str | None, **options: Any) -> None:
+    """Make maps of what checkpoints look at, score them, and show them side by side.
+
+    With --data-dir: a run with scores beside controls that do not look at the image, and a gallery in its folder.
+    Without: the maps of your own pictures.
+
+    \b
+    robustkit cam standard.pth quest.pth --data-dir imagenet/val --boxes boxes.csv --limit 500 --out runs/maps
+    robustkit cam vit.safetensors photographs/zebra.jpg --target zebra --target tusker
+    """
+    _cam(arguments, data_dir, options)
+
+
+@cli.command(context_settings=CONTEXT)
 @click.argument("run", type=click.Path(path_type=Path))
 @common
 def report(run: Path) -> None:
@@ -215,7 +240,7 @@ def _console(stderr: bool = False) -> Any:
     return Console(stderr=stderr, width=None if sys.stdout.isatty() else 160)
 
 
-def _audit(checkpoints: tuple[str, ...], data_dir: str, options: dict[str, Any]) -> None:
+def _audit(checkpoints: tuple[str, ...], data_dir: str, options: dict[str, Any]) -> Any:
     model = model_arguments(options)
     data = {key: options.pop(key) for key in DATA_KEYS}
     skip_bad = options.pop("skip_bad")
@@ -226,6 +251,49 @@ def _audit(checkpoints: tuple[str, ...], data_dir: str, options: dict[str, Any])
             f"{len(bad)} of {run.manifest['data']['n']} images could not be read and were left out, "
             f"the first: {bad[0]['error']}; mend them, or accept this with --skip-bad"
         )
+    return run
+
+
+def _cam(arguments: tuple[str, ...], data_dir: str | None, options: dict[str, Any]) -> None:
+    from .cam_command import explain_pictures, is_picture, make_gallery
+
+    own = {key: options.pop(key) for key in ("targets", "gallery", "choose", "show", "save_maps")}
+    pictures = [argument for argument in arguments if is_picture(argument)]
+    checkpoints = tuple(argument for argument in arguments if not is_picture(argument))
+    if bool(pictures) == (data_dir is not None):
+        raise ProtocolError(
+            "give either pictures of your own, or --data-dir with a data set"
+            if pictures
+            else "give pictures of your own beside the checkpoint, or --data-dir with a data set"
+        )
+    if pictures:
+        model = model_arguments(options)
+        explain_pictures(
+            pictures, checkpoints, own["targets"], options["cams"], model, options["device"], options["out"], _console()
+        )
+        return
+    if own["targets"]:
+        raise ProtocolError("--target is for pictures of your own; for a data set: --cams 'agcam(target=label)'")
+    kept = dict(options)
+    model, data = model_arguments(kept), {key: kept[key] for key in DATA_KEYS}
+    run = _audit(checkpoints, str(data_dir), options | {"attacks": "none"})
+    if own["gallery"] or own["show"]:
+        paths = make_gallery(
+            run,
+            checkpoints,
+            data_dir=str(data_dir),
+            data=data,
+            model=model,
+            boxes=kept["boxes"],
+            masks=kept["masks"],
+            count=own["gallery"],
+            how=own["choose"],
+            ids=own["show"],
+            device=kept["device"],
+            raw=own["save_maps"],
+        )
+        for path in paths:
+            _console().print(f"gallery: {path}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _run_and_show(*arguments: Any, **options: Any) -> Any:
@@ -245,12 +313,13 @@ def _run_and_show(*arguments: Any, **options: Any) -> Any:
 
 def _show(run: Any, results: Any) -> None:
     from .corruption_report import corruption_tables, terminal_corruptions
+    from .map_report import map_tables, terminal_maps
     from .report import flag_lines, terminal_stages, terminal_table
 
     console = _console()
     if (table := terminal_table(run, results)).row_count:
         console.print(table)
-    for part in terminal_corruptions(corruption_tables(results)):
+    for part in (*terminal_corruptions(corruption_tables(results)), *terminal_maps(map_tables(results))):
         console.print(part, soft_wrap=True)
     if (by_stage := terminal_stages(run)) is not None:
         console.print(by_stage)

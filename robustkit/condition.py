@@ -3,7 +3,7 @@
 `clean`, `fgsm(eps=1/255)`, `pgd(eps=1/255,steps=20)`, `autoattack(eps=1/255,version=standard)`. The text always names
 eps (and the norm unless linf) and the attack's budget, and otherwise only what differs from the protocol card, so it
 means the same thing wherever the card's tag stands beside it. `engine=` names another library that ran the attack.
-`corruption(fog,severity=3)` is read and written by `robustkit.corrupting`.
+`corruption(fog,severity=3)` is read and written by `robustkit.corrupting`, `cam(agcam)` by `robustkit.explaining`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import attacks
 from .corrupting import Corrupted
 from .engines import ENGINES, peer
 from .errors import ProtocolError, unknown
+from .explaining import Explained
 from .peers import PeerAttack
 from .protocol import Card, format_number, number
 
@@ -41,23 +42,33 @@ _FORM = re.compile(r"\s*([A-Za-z][\w-]*)\s*(?:\((.*)\))?\s*", re.DOTALL)
 class Condition:
     """One way to treat the images. `parameters` are all of an attack's, card and options resolved; `text` names it.
 
-    corrupted: which corruption, where it is one.
+    corrupted: which corruption, where it is one. explained: which map. under: the condition beside which a map is laid.
     """
 
     name: str
     text: str
     parameters: tuple[tuple[str, Value], ...] = ()
     corrupted: Corrupted | None = None
+    explained: Explained | None = None
+    under: Condition | None = None
 
     @classmethod
     def of(cls, corrupted: Corrupted) -> Condition:
         """The condition of a corruption."""
         return cls("corruption", corrupted.text, (), corrupted)
 
+    @classmethod
+    def of_map(cls, explained: Explained, under: Condition | None = None) -> Condition:
+        """The condition of a map's scores, or of its stability under another condition."""
+        if under is not None:
+            explained = explained.beside(under.text)
+        return cls("cam" if under is None else "stability", explained.text, (), None, explained, under)
+
     @property
     def released(self) -> bool:
         """Whether the images come, corrupted already, from files of their own."""
-        return self.corrupted is not None and self.corrupted.released
+        part = self.corrupted or (self.under.corrupted if self.under else None)
+        return part is not None and part.released
 
     @property
     def group(self) -> str:
@@ -96,8 +107,8 @@ class Condition:
         return str(card.attacks.get(self.name, {}).get("labels", card.labels))
 
     def attack(self, card: Card) -> attacks.Attack | PeerAttack | None:
-        """The attack with these parameters under the card's bounds; None for `clean` and corruptions."""
-        if self.name in ("clean", "corruption"):
+        """The attack with these parameters under the card's bounds; None for `clean`, corruptions and maps."""
+        if self.name in ("clean", "corruption", "cam", "stability"):
             return None
         fields = dict(self.parameters)
         eps = float(fields.pop("eps"))

@@ -59,7 +59,7 @@ def draw(sheet: Sheet) -> Image.Image:
     """The sheet as an RGB image: a row for each corruption, clean on the left, then the severities."""
     severities = sorted({severity for tiles in sheet.rows.values() for severity in tiles})
     names = [_words(name) for name in sheet.rows]
-    layout = Layout(_shown(sheet.clean).width, 28 + math.ceil(max(_font(24).getlength(name) for name in names)))
+    layout = Layout(_shown(sheet.clean).width, 28 + math.ceil(max(font(24).getlength(name) for name in names)))
     places, bottom = _places(sheet, layout)
     width = layout.column(1 + len(severities)) - layout.gap + layout.margin
     canvas = Image.new("RGB", (width, bottom + layout.margin + 30 * len(sheet.footnotes)), PAPER)
@@ -71,15 +71,15 @@ def draw(sheet: Sheet) -> Image.Image:
             above = top - layout.group // 2
             if top > layout.title:
                 pen.line((layout.margin, above, width - layout.margin, above), RULE, 2)
-            pen.text((layout.margin, top + 2), category.upper(), FAINT, _font(17))
-        pen.text((layout.margin, top + layout.tile / 2), _words(name), INK, _font(24), anchor="lm")
+            pen.text((layout.margin, top + 2), category.upper(), FAINT, font(17))
+        pen.text((layout.margin, top + layout.tile / 2), _words(name), INK, font(24), anchor="lm")
         canvas.paste(clean, (layout.column(0), top))
         for place, severity in enumerate(severities, 1):
             if severity in sheet.rows[name]:
                 canvas.paste(_shown(sheet.rows[name][severity]), (layout.column(place), top))
     for line, text in enumerate(sheet.footnotes):
-        text = _fitted(text, 19, width - 2 * layout.margin)
-        pen.text((layout.margin, bottom + 28 + 30 * line), text, FAINT, _font(19))
+        text = fitted(text, 19, width - 2 * layout.margin)
+        pen.text((layout.margin, bottom + 28 + 30 * line), text, FAINT, font(19))
     return canvas
 
 
@@ -145,11 +145,11 @@ def _places(sheet: Sheet, layout: Layout) -> tuple[dict[str, tuple[int, str]], i
 
 def _head(pen: ImageDraw.ImageDraw, sheet: Sheet, layout: Layout, severities: Sequence[int], width: int) -> None:
     room = width - 2 * layout.margin
-    pen.text((layout.margin, 36), _fitted(sheet.title, 40, room), INK, _font(40))
-    pen.text((layout.margin, 90), _fitted(sheet.subtitle, 19, room), FAINT, _font(19))
+    pen.text((layout.margin, 36), fitted(sheet.title, 40, room), INK, font(40))
+    pen.text((layout.margin, 90), fitted(sheet.subtitle, 19, room), FAINT, font(19))
     for column, head in enumerate(["clean", *(f"severity {severity}" for severity in severities)]):
         x = layout.column(column) + layout.tile / 2
-        pen.text((x, layout.title - 14), head, INK, _font(20), anchor="ms")
+        pen.text((x, layout.title - 14), head, INK, font(20), anchor="ms")
 
 
 def _shown(pixels: Tensor) -> Image.Image:
@@ -166,16 +166,16 @@ def _words(name: str) -> str:
     return name.replace("_", " ").replace("jpeg", "JPEG")
 
 
-def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
     return ImageFont.load_default(size)
 
 
-def _fitted(text: str, size: int, width: int) -> str:
+def fitted(text: str, size: int, width: int) -> str:
     """The text, with its middle left out where it would be wider."""
-    font = _font(size)
+    face = font(size)
     keep = len(text)
     short = text
-    while font.getlength(short) > width and keep > 8:
+    while face.getlength(short) > width and keep > 8:
         keep -= 1
         short = f"{text[: keep // 2]}...{text[len(text) - (keep - keep // 2) :]}"
     return short

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterable
 
-LISTINGS = ("models", "attacks", "corruptions", "attentions", "protocols", "datasets")
+LISTINGS = ("models", "attacks", "corruptions", "cams", "attentions", "protocols", "datasets")
 
 
 def listing(kind: str) -> list[tuple[str, str]]:
@@ -15,6 +15,7 @@ def listing(kind: str) -> list[tuple[str, str]]:
         "models": _models,
         "attacks": _attacks,
         "corruptions": _corruptions,
+        "cams": _cams,
         "attentions": _attentions,
         "protocols": _protocols,
         "datasets": _datasets,
@@ -79,6 +80,17 @@ def _sentence(text: str) -> str:
 def _range(severities: Iterable[tuple[int, ...]]) -> str:
     longest = sorted({f"{s[0]} to {s[-1]}" for s in severities})
     return " (noise) and ".join(longest)
+
+
+def _cams() -> list[tuple[str, str]]:
+    from cam import METHODS
+
+    from .explaining import CONTROLS
+
+    return [
+        (name, ("control: " if name in CONTROLS else "") + _sentence(kind.__doc__ or ""))
+        for name, kind in METHODS.items()
+    ]
 
 
 def _attentions() -> list[tuple[str, str]]:

@@ -59,11 +59,12 @@ def prepare(
     shard_size: int | None,
     arguments: Mapping[str, Any],
     corrupted: CorruptedInputs,
+    keep_misclassified: bool = False,
 ) -> list[str]:
     """Write run.json, or extend the one that an earlier command left; returns lines for the user.
 
     arguments: what the user asked for, as `audit` takes it, so that the same samples can be found again.
-    corrupted: what the corruptions take beside the data set.
+    corrupted: what corruptions and maps take beside the data set. keep_misclassified: maps of wrong predictions count.
 
     Raises:
         RunError: the folder holds records that this command would not have made.
@@ -109,6 +110,7 @@ def prepare(
                 "digest": deciding["data digest"],
             },
             "corrupted": _corrupted(old.get("corrupted", {}), corrupted),
+            "keep_misclassified": keep_misclassified,
             "shard_size": old.get("shard_size") or shard_size or max(128, settings.batch_size),
             "batch_size": settings.batch_size,
             "device": _device_name(settings.device),

@@ -12,7 +12,9 @@ import numpy as np
 
 from .corrupting import parse_corrupted
 from .corruption_metrics import Outcome, conditions_of, corruption_rows, doubts, why_no_mce
+from .explaining import parse_explained
 from .intervals import Floats, bootstrap, calibration_error, calibration_gaps, wilson
+from .map_metrics import Figures, Row, map_figures, map_rows, stability_rows
 from .masking import Finding, findings
 from .records import SUMMARY_COLUMNS, Run, write_whole
 
@@ -28,12 +30,21 @@ def summarise(run: Run) -> list[dict[str, Any]]:
     manifest = run.manifest
     rows: list[dict[str, Any]] = []
     outcomes: dict[str, dict[str, Outcome]] = {}
+    figures: dict[str, list[Figures]] = {}
     for checkpoint, condition in run.units():
         common = {"checkpoint": checkpoint, "condition": condition, "protocol": manifest["protocol"]["tag"]}
         table = run.table(checkpoint, condition)
         flags = _flags(table, manifest, checkpoint, condition)
         flags += run.notes(checkpoint, condition)
         flags += [finding.flag for finding in dossier(run, checkpoint, condition) if finding.flag]
+        if (explained := parse_explained(condition)) is not None:
+            if explained.under:
+                found_rows = stability_rows(table, explained, flags)
+                rows += [_row(checkpoint, manifest, found) for found in found_rows]
+            else:
+                keep = bool(manifest.get("keep_misclassified"))
+                figures.setdefault(checkpoint, []).append(map_figures(table, explained, keep, flags))
+            continue
         early = bool(manifest.get("claims", {}).get(condition, {}).get("early_stop"))
         found = _classification(table, early)
         for metric, value, n, low, high in found:
@@ -43,7 +54,15 @@ def summarise(run: Run) -> list[dict[str, Any]]:
             outcomes.setdefault(checkpoint, {})[condition] = Outcome.of(table, flags)
     for checkpoint, own in outcomes.items():
         rows += _corruption_means(manifest, checkpoint, own)
+    for checkpoint, scored in figures.items():
+        rows += [_row(checkpoint, manifest, found) for found in map_rows(scored)]
     return rows
+
+
+def _row(checkpoint: str, manifest: dict[str, Any], found: Row) -> dict[str, Any]:
+    condition, metric, value, n, low, high, flags = found
+    figures = (checkpoint, condition, metric, value, n, low, high, manifest["protocol"]["tag"], flags)
+    return dict(zip(SUMMARY_COLUMNS, figures, strict=True))
 
 
 def _corruption_means(
@@ -55,8 +74,7 @@ def _corruption_means(
     for condition, metric, value, n, low, high, flags in rows:
         released = [trees[text] for text in conditions_of(condition) if text in trees]
         flags = [*flags, *doubts(condition, size, released)]
-        figures = (checkpoint, condition, metric, value, n, low, high, manifest["protocol"]["tag"], flags)
-        yield dict(zip(SUMMARY_COLUMNS, figures, strict=True))
+        yield _row(checkpoint, manifest, (condition, metric, value, n, low, high, flags))
 
 
 def write_summary(run: Run) -> list[dict[str, Any]]:
@@ -196,7 +214,8 @@ def _flags(table: pa.Table, manifest: dict[str, Any], checkpoint: str, condition
         )
         if largest > allowed + EXCEEDS:
             flags.append(f"exceeds eps: {measured}, claimed {pixels(allowed, claim['norm'])}")
-    broken = int((~np.isfinite(_column(read, "nll"))).sum())
+    labelled = read["correct"].null_count == 0  # without labels there is no loss
+    broken = int((~np.isfinite(_column(read, "nll"))).sum()) if labelled else 0
     if broken:
         flags.append(f"{broken} of {len(read)} samples have logits that are not finite; counted as wrong")
     unread = len(table) - len(read)

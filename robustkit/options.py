@@ -114,6 +114,23 @@ corruption_options = group(
         definition_options,
     ]
 )
+truth_options = group(
+    [
+        option(
+            "--boxes", type=click.Path(path_type=Path), help="Boxes of the objects: a CSV, or a folder of XML files."
+        ),
+        option("--masks", type=click.Path(path_type=Path), help="Folder of masks with the names of the images."),
+        option("--faithfulness", type=click.Choice(["none", "abpc", "all"]), default="abpc", help="Which to measure."),
+        option("--keep-misclassified", is_flag=True, help="Score the maps of wrong predictions, too."),
+    ]
+)
+map_options = group(
+    [
+        option("--cams", help="Methods: agcam,grad-cam(threshold=0.3) (robustkit list cams); controls come along."),
+        option("--stability", is_flag=True, help="Compare maps under every attack and corruption with the clean ones."),
+        truth_options,
+    ]
+)
 run_options = group(
     [
         option("--protocol", default="standard", help="Protocol card: a name or a TOML file."),

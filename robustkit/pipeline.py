@@ -10,13 +10,15 @@ from typing import Any
 
 import torch
 
-from .condition import Condition, parse_conditions
+from .condition import CLEAN, Condition, parse_conditions
 from .corrupted_tree import CorruptedTree, is_tree
 from .corruption_plan import plan_corruptions
 from .data import Dataset, open_dataset
 from .errors import DataError, ModelError, NothingEvaluated, ProtocolError, unknown
 from .evidence import gather_evidence, needs_evidence
+from .explaining import parse_cams
 from .manifest import describe, prepare
+from .maps import check_explainable
 from .masking import findings
 from .models import Classifier, ModelIdentity, load
 from .preprocessing import Preprocessing
@@ -25,6 +27,7 @@ from .records import Run
 from .report import refresh
 from .runner import Images, Progress, pending, run_units
 from .subject import Settings, Subject
+from .truth import Truth, open_truth
 
 DEFAULT_ATTACKS = "fgsm,pgd"
 BATCH_SIZES = {"cpu": 16, "cuda": 128}
@@ -57,6 +60,12 @@ def audit(
     preset: str = "auto",
     variant: str = "hendrycks",
     frost_dir: str | Path | None = None,
+    cams: str | Iterable[str] | None = None,
+    faithfulness: str = "abpc",
+    stability: bool = False,
+    keep_misclassified: bool = False,
+    boxes: str | Path | None = None,
+    masks: str | Path | None = None,
     out: str | Path | None = None,
     protocol: str = "standard",
     eps: str | float | None = None,
@@ -92,6 +101,11 @@ def audit(
         corrupted_dir: a tree of released corrupted images to read instead; its files are those of data_dir.
         preset, variant: whose constants and code; see `corruptions.Corruption`. `auto`: by the size of the images.
         frost_dir: frost's photographs, where imagecorruptions is not installed.
+        cams: methods whose maps are scored, `agcam,grad-cam(threshold=0.3)`; the controls come by themselves.
+        faithfulness: `none`, `abpc`, or `all` for insertion and deletion besides.
+        stability: compare maps under every attack and corruption with those of the clean images.
+        keep_misclassified: score the maps of wrong predictions too.
+        boxes, masks: where the objects are; a CSV or a folder of ILSVRC XML files, or a folder of mask images.
         out: the run folder; by default `runs/` and the first checkpoint's name.
         protocol: a card's name, or the path of one.
         eps: radius in the units of the card (pixels of [0, 1] for `standard`), several separated by commas.
@@ -122,6 +136,8 @@ def audit(
         norm=norm,
         engine=engine,
     )
+    maps = parse_cams(cams, faithfulness) if cams is not None else ()
+    maps_only = bool(maps) and conditions == (CLEAN,) and corruptions is None and all(m.target != "label" for m in maps)
     where = pick_device(device)
     batch = batch_size or BATCH_SIZES.get(where.type, 16)
     frost = None if frost_dir is None else str(frost_dir)
@@ -132,7 +148,8 @@ def audit(
         classifier = load(str(spec), **(model or {}))
         identity = classifier.identity
         lines += (f"{identity.name}: {note}" for note in identity.notes)
-        own = labelled_data(tree if without_clean and tree else data_dir, identity, data or {}, limit, ids, seed)
+        place = tree if without_clean and tree else data_dir
+        own = labelled_data(place, identity, data or {}, limit, ids, seed, unlabelled=maps_only)
         jobs.append(_job(classifier, own, card, lines))
     jobs = _distinct_names(jobs)
     dataset = _datasets(jobs)
@@ -149,6 +166,19 @@ def audit(
     )
     lines += plan.lines
     conditions = (*(() if without_clean else conditions), *plan.conditions)
+    for job in jobs:
+        check_explainable(job.classifier, job.classifier.identity.name, maps)
+    truth = open_truth(dataset, boxes, masks)
+    lines += truth.notes
+    scored = tuple(map(Condition.of_map, maps))
+    if any(sample.label < 0 for sample in dataset.samples):
+        conditions = ()  # without labels there is nothing right or wrong, but maps of what is predicted
+    looking = [one for one in maps if not one.is_control]
+    beside = (
+        [Condition.of_map(one, under) for one in looking for under in conditions if under != CLEAN] if stability else []
+    )
+    inputs = replace(plan.inputs, digests=plan.inputs.digests | {c.text: truth.digest for c in scored if truth.digest})
+    conditions = (*conditions, *scored, *beside)
     run = Run(out if out is not None else Path("runs") / jobs[0].classifier.identity.name)
     arguments = {
         "checkpoints": list(checkpoints),
@@ -157,6 +187,9 @@ def audit(
         "corruptions": corruptions if isinstance(corruptions, str) or corruptions is None else list(corruptions),
         "corrupted_dir": corrupted_dir,
         "frost_dir": frost_dir,
+        "cams": cams if isinstance(cams, str) or cams is None else list(cams),
+        "boxes": boxes,
+        "masks": masks,
         "eps": eps,
         "norm": norm,
         "engine": engine,
@@ -166,10 +199,12 @@ def audit(
         "model": model or {},
     }
     described = [describe(job.classifier.identity, job.preprocessing) for job in jobs]
-    lines += prepare(run, described, dataset, card, conditions, settings, shard_size, arguments, plan.inputs)
+    lines += prepare(
+        run, described, dataset, card, conditions, settings, shard_size, arguments, inputs, keep_misclassified
+    )
     for line in lines:
         say(line)
-    _compute(run, jobs, card, conditions, settings, tree, progress or _Silent(), say)
+    _compute(run, jobs, card, conditions, settings, tree, truth, progress or _Silent(), say)
     refresh(run)
     return run
 
@@ -216,8 +251,9 @@ def labelled_data(
     limit: int | None,
     ids: str | Path | None,
     seed: int,
+    unlabelled: bool = False,
 ) -> Dataset:
-    """The samples to evaluate a model on, with labels in its order of classes.
+    """The samples to evaluate a model on, with labels in its order of classes; unlabelled: or without any.
 
     Raises:
         DataError: the data set is unusable, has no labels, or its labels do not fit the model.
@@ -233,7 +269,7 @@ def labelled_data(
     dataset = dataset.select(limit=limit, ids=None if ids is None else Path(ids), seed=seed)
     if not dataset.samples:
         raise NothingEvaluated(f"{dataset.root}: no sample is left to evaluate; loosen --limit or --ids")
-    if any(sample.label < 0 for sample in dataset.samples):
+    if not unlabelled and any(sample.label < 0 for sample in dataset.samples):
         raise DataError(f"{dataset.root}: its images have no labels; give class folders or --labels FILE.csv")
     return dataset
 
@@ -291,6 +327,7 @@ def _compute(
     conditions: Sequence[Condition],
     settings: Settings,
     tree: CorruptedTree | None,
+    truth: Truth,
     progress: Progress,
     say: Callable[[str], None],
 ) -> None:
@@ -319,7 +356,7 @@ def _compute(
             for finding in findings(run.evidence(name, condition.text) or {}):
                 if finding.flag:
                     say(f"⚑ {name}, {condition.text}: {finding.flag}")
-        run_units(run, subject, Images(job.dataset, job.preprocessing, tree), todo, shard_size, packed, progress)
+        run_units(run, subject, Images(job.dataset, job.preprocessing, tree, truth), todo, shard_size, packed, progress)
         job.classifier.to("cpu")
     if done:
         say(f"{done} units of work were there already and were not computed again")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .corruption_report import corruption_tables, is_of_corruptions, left_out_lines
 from .errors import NothingEvaluated
+from .map_report import is_of_maps, map_tables
 from .metrics import bad_images, dossier, pixels, stages, write_summary
 from .records import Run, write_whole
 
@@ -48,7 +49,9 @@ def table_rows(run: Run, results: Sequence[dict[str, Any]]) -> list[tuple[str, .
     words = {"none": "no", "other": "other"}  # what stands for a formula where there is none
     attention = {c["name"]: words.get(c["attention"], c["attention"]) for c in run.manifest["checkpoints"]}
     cells: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
-    for row in (row for row in results if not is_of_corruptions(row["condition"])):
+    for row in results:
+        if is_of_corruptions(row["condition"]) or is_of_maps(row["condition"]):
+            continue
         cells.setdefault((row["checkpoint"], row["condition"]), {})[row["metric"]] = row
     claims = run.manifest.get("claims", {})
     rows: list[tuple[str, ...]] = []
@@ -147,6 +150,7 @@ def flag_lines(run: Run, results: Sequence[dict[str, Any]]) -> list[str]:
     """`⚑ checkpoint, condition: flag` for each flag, and what was left out."""
     lines = [f"⚑ {row[0]}, {row[2]}: {row[9]}" for row in table_rows(run, results) if row[9]]
     lines += [f"⚑ {table.checkpoint}, {flag}" for table in corruption_tables(results) for flag in table.flags]
+    lines += dict.fromkeys(f"⚑ {table.checkpoint}, {flag}" for table in map_tables(results) for flag in table.flags)
     return [*lines, *(f"⚑ {line}" for line in left_out_lines(run))]
 
 
@@ -169,6 +173,7 @@ def write_report(run: Run, results: Sequence[dict[str, Any]]) -> None:
         stage_headings=STAGE_HEADINGS,
         stages=stage_tables(run),
         corruptions=corruption_tables(results),
+        maps=map_tables(results),
         left_out=left_out_lines(run),
         dossiers=[(*unit, found) for unit in run.units() if (found := dossier(run, *unit))],
     )

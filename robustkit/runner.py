@@ -22,9 +22,11 @@ from .corrupted_tree import CorruptedTree, pixels_of
 from .data import Dataset, Sample
 from .errors import BadImageError, ModelError
 from .images import read_image, to_pixels
+from .maps import COLUMNS as MAP_COLUMNS
 from .preprocessing import Preprocessing
 from .records import Run
 from .subject import Subject
+from .truth import Located, Truth
 
 SCHEMA = pa.schema(
     [
@@ -53,7 +55,7 @@ broken_by: the attack, where the prediction is wrong after it (also where it was
 broken_at: updates (Square: queries) that the attack, or the run of the stage, had made when it saw that; null if it
     did not look.
 steps, forwards, backwards: what the attack spent on the sample. An attack in stages adds two columns for each,
-    `forwards apgd-t` and so on.
+    `forwards apgd-t` and so on. A map adds `robustkit.maps.COLUMNS`.
 error: why an image could not be read; all but id and label are null then.
 """
 
@@ -72,11 +74,19 @@ Reader = Callable[[Sample], Tensor]
 
 @dataclass(frozen=True)
 class Images:
-    """Where the pixels of a sample come from: the data set, or under a released corruption the tree's own file."""
+    """Where the pixels of a sample come from: the data set, or under a released corruption the tree's own file.
+
+    truth: where the object of a sample is, for the scores of maps.
+    """
 
     dataset: Dataset
     preprocessing: Preprocessing
     tree: CorruptedTree | None = None
+    truth: Truth | None = None
+
+    def locate(self, sample: Sample) -> Located | None:
+        """The sample's object in the frame of its pixels; None where it is not known."""
+        return None if self.truth is None else self.truth.locate(sample, self.preprocessing)
 
     def reader(self, condition: Condition) -> Reader:
         """What reads the samples for this condition."""
@@ -161,12 +171,12 @@ def run_units(
         for condition in conditions:
             progress.start(name, condition.group, len(decoding))
             began = time.monotonic()
-            rows, stages, notes = _unit_rows(subject, decoding, condition, progress)
+            rows, stages, notes = _unit_rows(subject, images, decoding, condition, progress)
             more = dict.fromkeys(key for row in rows for key in row if key not in SCHEMA.names)
             table = pa.Table.from_pylist(
                 rows,
                 schema=pa.schema(
-                    [*SCHEMA, *((key, pa.int32()) for key in more)],
+                    [*SCHEMA, *((key, MAP_COLUMNS.get(key, pa.int32())) for key in more)],
                     metadata=provenance | {b"notes": json.dumps(notes).encode()},
                 ),
             )
@@ -183,6 +193,7 @@ def _sharing(conditions: Sequence[Condition]) -> list[list[Condition]]:
 
 def _unit_rows(
     subject: Subject,
+    images: Images,
     decoding: list[tuple[Sample, Future[Tensor | str]]],
     condition: Condition,
     progress: Progress,
@@ -193,21 +204,27 @@ def _unit_rows(
     rows: list[dict[str, Any]] = []
     seconds: dict[str, float] = {}
     notes: dict[str, None] = {}
-    attack = condition.attack(subject.card)
+    attack = (condition.under or condition).attack(subject.card)
+    scored = condition.explained is not None and condition.under is None
     # An attack that queues its samples makes batches by itself, from the whole shard.
     size = len(decoding) if attack is not None and attack.queues else subject.settings.batch_size
     for start in range(0, len(decoding), size):
-        samples, images = [], []
+        samples, pixels, located = [], [], []
         for sample, future in decoding[start : start + size]:
             decoded = future.result()
+            if not isinstance(decoded, str):
+                try:
+                    located.append(images.locate(sample) if scored else None)
+                except BadImageError as fault:  # its mask
+                    decoded = str(fault)
             if isinstance(decoded, str):
                 rows.append({"sample_id": sample.id, "label": sample.label, "error": decoded})
             else:
                 samples.append(sample)
-                images.append(decoded)
+                pixels.append(decoded)
         if samples:
             try:
-                done = subject.evaluate(torch.stack(images), samples, condition, progress.stage)
+                done = subject.evaluate(torch.stack(pixels), samples, condition, progress.stage, located)
             except (RuntimeError, ValueError, TypeError, NotImplementedError) as fault:
                 name, first = subject.classifier.identity.name, (str(fault).splitlines() or [""])[0]
                 raise ModelError(

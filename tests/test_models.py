@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -335,8 +336,10 @@ def test_timms_folder_layout(tmp_path: Path, pixels: Tensor, monkeypatch: pytest
 
 
 def test_zoo_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = {"shapes-quest": saved(tmp_path / "shapes-quest.safetensors", network(), attention="quest")}
-    monkeypatch.setattr(specs, "embedded", lambda: known)
+    path = saved(tmp_path / "shapes-quest.safetensors", network(), attention="quest")
+    entry = {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    (tmp_path / "checkpoints.json").write_text(json.dumps({"shapes-quest": entry}))
+    monkeypatch.setattr(specs, "_zoo", lambda: tmp_path)
     assert load("zoo:shapes-quest").identity.name == "shapes-quest"
     with pytest.raises(ModelError, match="unknown zoo model 'shapes-qest'; did you mean 'shapes-quest'"):
         load("zoo:shapes-qest")

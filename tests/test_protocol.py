@@ -149,7 +149,7 @@ def test_cards_of_ones_own(tmp_path: Path) -> None:
 
 
 def test_every_shipped_card_is_whole() -> None:
-    assert card_names() == ["quest-paper", "standard"]
+    assert card_names() == ["agcam-paper", "quest-paper", "standard"]
     for card in map(load_card, card_names()):
         assert card.summary and card.source
         assert {c.name for c in parse_conditions("fgsm,pgd,spsa", card)} == {"clean", "fgsm", "pgd", "spsa"}

@@ -1,0 +1,205 @@
+"""The zoo's model card: checkpoints, accuracy, which formula fits, recipe, curves.
+
+    python scripts/zoo_card.py --data-dir CIFAR10-TEST --logs docs/zoo --out docs
+
+Writes OUT/zoo.md from the shipped checkpoints' metadata, their losses under every formula on images of the test set,
+and the training logs, whose curves `scripts/train_zoo.py --work docs/zoo --plot docs/zoo` draws.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from zoo_curves import read_logs
+
+import robustkit
+from robustkit.attention import set_attention
+from robustkit.errors import RobustkitError
+from robustkit.formulas import FORMULAS
+from robustkit.images import to_pixels
+from robustkit.intervals import wilson
+from robustkit.pipeline import labelled_data
+from robustkit.specs import embedded
+
+Facts = dict[str, Any]
+
+
+def facts() -> list[Facts]:
+    """What each shipped checkpoint says of itself, with its name, size in bytes and parameters."""
+    found = []
+    for name, path in embedded().items():
+        with safe_open(path, framework="pt") as file:
+            said = file.metadata()
+            parameters = sum(math.prod(file.get_slice(tensor).get_shape()) for tensor in file.offset_keys())
+        found.append({**said, "name": name, "bytes": path.stat().st_size, "parameters": parameters})
+    order = list(FORMULAS)
+    return sorted(found, key=lambda said: (said["name"].partition("-vit-")[0], order.index(said["attention"])))
+
+
+@torch.inference_mode()
+def formula_losses(checkpoint: str, data_dir: str, limit: int) -> tuple[dict[str, float], float]:
+    """Mean NLL of a checkpoint's weights under each formula, and its accuracy under its own, on `limit` test images.
+
+    Scales that a formula has and the weights lack are at their initial values.
+    """
+    model = robustkit.load(checkpoint)
+    identity = model.identity
+    data = labelled_data(data_dir, identity, {}, limit=limit, ids=None, seed=0)
+    pixels = torch.stack([to_pixels(data.image(sample), identity.preprocessing) for sample in data.samples])
+    labels = torch.tensor([sample.label for sample in data.samples])
+    losses, right = {}, 0.0
+    for name in FORMULAS:
+        set_attention(model.network, name)
+        logits = torch.cat([model(part.float() / 255) for part in pixels.split(125)])
+        losses[name] = torch.nn.functional.cross_entropy(logits, labels).item()
+        if name == identity.attention:
+            right = (logits.argmax(1) == labels).double().mean().item()
+    return losses, right
+
+
+def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(cells) + " |" for cells in (heading, ["---"] * len(heading), *rows)]
+    return "\n".join(lines)
+
+
+def _checkpoints(zoo: Sequence[Facts]) -> str:
+    rows = []
+    for said in zoo:
+        n = int(said["test_data"].split(": ")[1].split()[0])
+        low, high = wilson(round(float(said["accuracy"]) * n), n)
+        rows.append(
+            (
+                f"`zoo:{said['name']}`",
+                said["attention"],
+                f"{100 * float(said['accuracy']):.2f} [{100 * low:.2f}, {100 * high:.2f}]",
+                f"{n} of {said['test_data'].split(': ')[0]}",
+                f"{said['parameters'] / 1e6:.2f} M",
+                f"{said['bytes'] / 1e6:.2f} MB",
+            )
+        )
+    return _table(("checkpoint", "attention", "top-1 % [95 %]", "test images", "parameters", "size"), rows)
+
+
+def _architecture(said: Facts) -> str:
+    kwargs = json.loads(said["arch_kwargs"])
+    return (
+        f"timm's ViT with {kwargs['depth']} blocks, width {kwargs['embed_dim']}, {kwargs['num_heads']} heads, patches "
+        f"of {kwargs['patch_size']} on {kwargs['img_size']}x{kwargs['img_size']} pixels"
+    )
+
+
+def _losses(zoo: Sequence[Facts], images: dict[str, str], limit: int) -> str:
+    names = list(FORMULAS)
+    rows = []
+    for said in zoo:
+        losses, _ = formula_losses(f"zoo:{said['name']}", images[said["name"].partition("-vit-")[0]], limit)
+        best = min(losses, key=lambda name: losses[name])
+        cells = [f"**{losses[name]:.3f}**" if name == best else f"{losses[name]:.3f}" for name in names]
+        rows.append((f"`{said['name']}`", *cells))
+    return _table(("weights", *names), rows)
+
+
+def _last(rows: list[Facts]) -> tuple[str, ...]:
+    end = [row for row in rows if "probe" in row][-1]
+    probe = end["probe"]
+    largest = max(max(row["probe"]["largest_logit"]) for row in rows if "probe" in row)
+    spread = (f"{min(probe[key]):.1f} to {max(probe[key]):.1f}" for key in ("query_norm", "key_norm", "entropy"))
+    return (f"{end['loss']:.3f}", f"{100 * end['train_accuracy_ema']:.1f}", f"{largest:.0f}", *spread)
+
+
+def card(zoo: Sequence[Facts], logs: dict[str, list[Facts]], images: dict[str, str], limit: int) -> str:
+    """The page."""
+    families = {said["name"].partition("-vit-")[0]: said for said in zoo}
+    cifar, shapes = families["cifar10"], families["shapes"]
+    ran = _table(
+        (
+            "run",
+            "last training loss",
+            "train %",
+            "largest logit of all epochs",
+            "query norm",
+            "key norm",
+            "entropy, nats",
+        ),
+        [(name, *_last(rows)) for name, rows in logs.items()],
+    )
+    return f"""# The zoo: model card
+
+Made by `python scripts/zoo_card.py --data-dir cifar10-test.zip --logs docs/zoo --out docs`; do not edit.
+
+Small ViTs that differ in their attention formula only: same data, recipe, seed and order of images. They are here to
+exercise an audit and to show what the formulas change. They are far from the state of the art, and not for use on
+anything else.
+
+{_checkpoints(zoo)}
+
+- **cifar10-vit**: {_architecture(cifar)}; trained on {cifar["data"]} (32x32 photographs of ten classes).
+- **shapes-vit**: {_architecture(shapes)}; trained on {shapes["data"]}, the set that RobustKit
+  generates. For the demo and for tests.
+- Weights are the running average over the last steps, in half precision. Metadata in each file: architecture, formula,
+  class names, mean and std, digests of training and test images, recipe, seed, accuracy. `robustkit inspect zoo:NAME`
+  prints them. The sha256 of each file stands in `robustkit/embedded/checkpoints.json` and is checked at every load.
+- Licence of the weights: {cifar["license"]}. CIFAR-10: Krizhevsky, *Learning Multiple Layers of Features from Tiny
+  Images*, 2009.
+
+## Which formula fits
+
+Mean NLL of each checkpoint's weights under each of the nine formulas, on {limit} test images of its set (balanced over
+the classes; scales that the weights lack at their initial values). The declared formula must have the lowest, or the
+declaration is wrong: any of the nine loads without an error.
+
+{_losses(zoo, images, limit)}
+
+## Training
+
+    {cifar["recipe"]}
+
+    {shapes["recipe"]}
+
+Seed {cifar["seed"]}. `python scripts/train_zoo.py --preset {cifar["preset"]} --attention NAME --train CIFAR10-TRAIN
+--test CIFAR10-TEST --work DIR` repeats one (on the same kind of machine and one thread: to the same bytes).
+
+![Training curves of the CIFAR-10 checkpoints, a column for each formula: loss, accuracy, largest attention logit, mean
+query norm, mean key norm and attention entropy by epoch, the last four layer by layer](zoo/zoo-curves.svg)
+
+Drawn from the logs beside it by `python scripts/train_zoo.py --work docs/zoo --plot docs/zoo`. In the last epoch
+(largest and smallest of the layers, on 256 test images, weights not averaged):
+
+{ran}
+
+## What they are worth
+
+[quest-tables.md](quest-tables.md): the attacks and corruptions of the QUEST paper on these checkpoints, beside the
+published figures.
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Parse the options and write the card. The exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-dir", required=True, help="CIFAR-10's test images")
+    parser.add_argument("--logs", type=Path, required=True, help="a folder of training runs with their log.jsonl")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--limit", type=int, default=500, help="test images for the table of formulas")
+    options = parser.parse_args(arguments)
+    images = {"cifar10": options.data_dir, "shapes": "embedded:shapes"}
+    try:
+        page = card(facts(), read_logs(options.logs), images, options.limit)
+    except RobustkitError as error:
+        print(f"zoo_card: {error}", file=sys.stderr)
+        return error.exit_code
+    (options.out / "zoo.md").write_text(page, "utf-8")
+    print(options.out / "zoo.md")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,460 @@
+"""Maps in an audit: conditions as texts, the truth in the model's frame, records, results, tables and galleries."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from PIL import Image
+
+import cam
+import robustkit
+from cam.boxes import mask_of
+from cam.faithfulness import abpc
+from cam.localisation import MaxBoxAcc, PxAP, score
+from cam.similarity import iou_at, rank_correlation
+from robustkit.cam_command import class_names, is_picture, target_of
+from robustkit.cli import cli
+from robustkit.data import open_dataset
+from robustkit.errors import DataError, ModelError, ProtocolError
+from robustkit.explaining import CONTROLS, METHODS, Explained, parse_cams, parse_explained
+from robustkit.gallery import Gallery, Row, Tile, draw, outlined, overlay, pick, write_page
+from robustkit.images import to_pixels
+from robustkit.map_metrics import LOWER_IS_BETTER, parts_of
+from robustkit.map_report import map_tables
+from robustkit.maps import LEVELS
+from robustkit.preprocessing import Preprocessing
+from robustkit.records import Run
+from robustkit.truth import open_truth
+
+MODEL = "zoo:shapes-vit-standard"
+NAME = "shapes-vit-standard"
+FGSM = "fgsm(eps=4/255)"
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+# conditions
+
+
+@pytest.mark.parametrize(
+    ("explained", "text"),
+    [
+        (Explained("agcam"), "cam(agcam)"),
+        (Explained("grad-cam", 0.3, "label", "all"), "cam(grad-cam,threshold=0.3,target=label,faithfulness=all)"),
+        (
+            Explained("agcam", under="pgd(eps=1/255,steps=20)"),
+            "stability(agcam,under=pgd(eps=1/255,steps=20))",
+        ),
+        (
+            Explained("agcam", 0.3, under="corruption(fog,severity=3)"),
+            "stability(agcam,threshold=0.3,under=corruption(fog,severity=3))",
+        ),
+    ],
+)
+def test_a_text_is_its_parts_and_back(explained: Explained, text: str) -> None:
+    assert explained.text == text
+    assert parse_explained(text) == explained
+    assert parse_explained("pgd(eps=1/255)") is None
+    if not explained.under:
+        assert parts_of(text[:-1] + ",mode=box)") == (explained, "box")
+    assert parts_of(text) == (explained, "")
+
+
+def test_a_list_brings_the_controls_along_once() -> None:
+    found = parse_cams("agcam, random, Grad-CAM(threshold=0.3)")
+    assert [one.text for one in found] == [
+        *("cam(agcam)", "cam(random)", "cam(grad-cam,threshold=0.3)", "cam(centre)", "cam(full)"),
+        *(f"cam({name},threshold=0.3)" for name in CONTROLS),
+    ]
+    assert [one.faithfulness for one in parse_cams("agcam,rollout(faithfulness=none)", "all")][:2] == ["all", "none"]
+    assert tuple(cam.METHODS) == METHODS
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("agcm", "unknown map 'agcm'; did you mean 'agcam'?"),
+        ("agcam(treshold=1)", "unknown parameter 'treshold'; did you mean 'threshold'?"),
+        ("agcam(threshold=1.5)", "threshold 1.5; expected a number above 0, at most 1"),
+        ("agcam(threshold=half)", "threshold 'half': expected a number"),
+        ("agcam(target=predicted class)", "unknown target 'predicted class'; did you mean 'predicted'?"),
+        (",", "none is left; expected methods such as agcam,grad-cam"),
+    ],
+)
+def test_maps_that_are_not_understood(text: str, message: str) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        parse_cams(text)
+    assert message in str(caught.value)
+
+
+# the truth
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """Two classes with a picture of 80x40 and one of 30x60."""
+    for name, size in (("a/one", (80, 40)), ("b/two", (30, 60))):
+        path = tmp_path / "images" / f"{name}.png"
+        path.parent.mkdir(parents=True)
+        Image.new("RGB", size, (90, 120, 40)).save(path)
+    return tmp_path
+
+
+SQUASHED = Preprocessing((20, 20), crop_pct=1.0, crop_mode="squash")
+CENTRED = Preprocessing((20, 20), crop_pct=1.0, crop_mode="center")
+
+
+def test_boxes_follow_the_image_squashed_and_cropped(pictures: Path) -> None:
+    table = pictures / "boxes.csv"
+    table.write_text("image,synset,xmin,ymin,xmax,ymax\none.png,a,8,10,40,20\none.png,a,70,0,80,40\n")
+    dataset = open_dataset(pictures / "images")
+    truth = open_truth(dataset, boxes=table)
+    one, two = dataset.samples
+    squashed, centred = (truth.locate(one, how) for how in (SQUASHED, CENTRED))
+    assert squashed is not None and centred is not None
+    assert squashed.boxes.tolist() == [[2, 5, 10, 10], [17, 0, 20, 20]]  # x by 1/4, y by 1/2, outwards
+    assert torch.equal(squashed.mask, mask_of(squashed.boxes, 20, 20))
+    assert (centred.boxes.tolist(), centred.vanished) == ([[0, 5, 10, 10]], 1)  # by 1/2, less 10 on the left
+    assert truth.locate(two, SQUASHED) is None
+    assert truth.notes == (f"boxes of 1 of 2 images from {table}",)
+
+
+def test_masks_follow_the_image_and_have_boxes(pictures: Path) -> None:
+    (pictures / "masks").mkdir()
+    grey = np.zeros((60, 30), np.uint8)
+    grey[30:45, 0:15] = 200
+    Image.fromarray(grey).save(pictures / "masks" / "two.png")
+    dataset = open_dataset(pictures / "images")
+    truth = open_truth(dataset, masks=pictures / "masks")
+    found = truth.locate(dataset.samples[1], SQUASHED)
+    assert found is not None
+    assert found.boxes.tolist() == [[0, 10, 10, 15]]
+    assert torch.equal(found.mask, mask_of(found.boxes, 20, 20))
+    embedded = open_dataset("embedded:shapes")
+    own = open_truth(embedded).locate(embedded.samples[3], Preprocessing((64, 64), crop_pct=1.0))
+    assert own is not None
+    assert torch.equal(own.mask, torch.from_numpy(embedded.mask(embedded.samples[3])).bool())
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "no column image, synset, xmin, ymin, xmax, ymax"),
+        ("image,synset,xmin,ymin,xmax,ymax\n", "no boxes; expected a row for each box below the header"),
+        ("image,synset,xmin,ymin,xmax,ymax\none.png,a,0,0,81,40\n", "reaches outside the image of 80x40"),
+        ("image,synset,xmin,ymin,xmax,ymax\nother.png,a,0,0,8,4\n", "boxes of none of the 2 images"),
+    ],
+)
+def test_tables_of_boxes_that_cannot_be_used(pictures: Path, content: str, message: str) -> None:
+    table = pictures / "boxes.csv"
+    table.write_text(content)
+    dataset = open_dataset(pictures / "images")
+    with pytest.raises(DataError) as caught:
+        open_truth(dataset, boxes=table)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_other_truth_that_cannot_be_used(pictures: Path) -> None:
+    dataset = open_dataset(pictures / "images")
+    with pytest.raises(DataError, match="expected one of the two"):
+        open_truth(dataset, boxes="a.csv", masks="b")
+    with pytest.raises(DataError, match=r"gone.csv: cannot be read \(No such file or directory\)"):
+        open_truth(dataset, boxes=pictures / "gone.csv")
+    with pytest.raises(DataError, match="no such folder; expected mask images"):
+        open_truth(dataset, masks=pictures / "gone")
+    (pictures / "xml").mkdir()
+    (pictures / "xml" / "one.xml").write_text("<annotation><size/></annotation>")
+    with pytest.raises(DataError, match="no object; expected <object> with <name> and <bndbox>"):
+        open_truth(dataset, boxes=pictures / "xml")
+
+
+# records and results
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """One checkpoint, 24 images, AG-CAM with all scores and its stability."""
+    return robustkit.audit(
+        [MODEL],
+        data_dir="embedded:shapes",
+        attacks=f"{FGSM},fgsm(eps=0)",
+        cams="agcam",
+        faithfulness="all",
+        stability=True,
+        limit=24,
+        batch_size=9,
+        out=tmp_path_factory.mktemp("maps") / "run",
+        device="cpu",
+    )
+
+
+AGCAM = "cam(agcam,faithfulness=all)"
+
+
+def results(run: Run, condition: str) -> dict[str, dict[str, Any]]:
+    return {row["metric"]: row for row in run.summary() if row["condition"] == condition}
+
+
+@pytest.fixture(scope="module")
+def alone(run: Run) -> tuple[dict[str, Any], torch.Tensor, torch.Tensor]:
+    """The records by id, and for the right samples maps and masks that were made one by one."""
+    model, dataset = robustkit.load(MODEL), open_dataset("embedded:shapes")
+    rows = {row["sample_id"]: row for row in run.table(NAME, AGCAM).to_pylist()}
+    maps, masks = [], []
+    for name, row in rows.items():
+        sample = next(one for one in dataset.samples if one.id == name)
+        pixels = to_pixels(dataset.image(sample), model.identity.preprocessing)[None] / 255
+        found = cam.AGCAM(model).explain(pixels)
+        mask = torch.from_numpy(dataset.mask(sample)).bool()
+        scores = score(found.maps, mask[None])
+        curves = abpc(model, pixels, found.maps, found.target, fill=0.5)
+        assert row["target"] == row["prediction"] == int(found.target[0])
+        assert row["mask_iou"] == pytest.approx(scores.iou.item(), abs=0.02)  # a pixel at the threshold may fall
+        assert row["abpc"] == pytest.approx(curves.abpc.item(), abs=1e-3)
+        if row["correct"]:
+            maps.append(found.maps[0])
+            masks.append(mask)
+    return rows, torch.stack(maps), torch.stack(masks)
+
+
+def test_results_are_means_over_the_right_samples(
+    run: Run, alone: tuple[dict[str, Any], torch.Tensor, torch.Tensor]
+) -> None:
+    rows, maps, masks = alone
+    right = [row for row in rows.values() if row["correct"]]
+    assert 12 < len(right) < 24
+    plain = results(run, AGCAM)
+    for mode in ("mask", "box"):
+        found = results(run, f"{AGCAM[:-1]},mode={mode})")
+        for name in ("pixel_accuracy", "iou", "dice", "precision", "recall"):
+            expected = np.mean([row[f"{mode}_{name}"] for row in right])
+            assert found[f"cam_{name}"]["value"] == pytest.approx(expected, abs=1e-6)
+            assert found[f"cam_{name}"]["n"] == len(right)
+        assert found["cam_iou"]["ci_low"] < found["cam_iou"]["value"] < found["cam_iou"]["ci_high"]
+    for metric, column in (("abpc", "abpc"), ("insertion_auc", "insertion"), ("pointing_game", "pointing_game")):
+        assert plain[metric]["value"] == pytest.approx(np.mean([row[column] for row in right]), abs=1e-6)
+    assert plain["abpc"]["flags"] == [f"{24 - len(right)} of 24 samples are predicted wrong and left out"]
+    pooled, best = PxAP(LEVELS), MaxBoxAcc()
+    pooled.update(maps, masks)
+    best.update(maps, [open_boxes(mask) for mask in masks])
+    assert plain["pxap"]["value"] == pytest.approx(pooled.compute(), abs=2e-3)
+    assert plain["max_box_acc"]["value"] == pytest.approx(best.compute(), abs=0.03)
+
+
+def open_boxes(mask: torch.Tensor) -> torch.Tensor:
+    return cam.boxes.boxes_of(mask)
+
+
+def test_the_lead_over_the_best_control_is_paired(run: Run) -> None:
+    for metric, column, sign in (("abpc", "abpc", 1), ("deletion_auc", "deletion", -1)):
+        values = {}
+        for method in ("agcam", *CONTROLS):
+            rows = run.table(NAME, f"cam({method},faithfulness=all)").to_pylist()
+            values[method] = np.array([row[column] for row in rows if row["correct"]])
+        best = max(CONTROLS, key=lambda name: sign * values[name].mean())
+        lead = results(run, AGCAM)[f"{metric}_over_control"]
+        gaps = sign * (values["agcam"] - values[best])
+        assert (lead["value"], lead["flags"]) == (pytest.approx(gaps.mean(), abs=1e-6), [f"best control: {best}"])
+        assert lead["ci_high"] - lead["ci_low"] == pytest.approx(2 * 1.96 * gaps.std() / len(gaps) ** 0.5, rel=0.3)
+    assert LOWER_IS_BETTER == ("deletion_auc",)
+
+
+def test_stability_is_of_the_same_attack_and_1_without_one(run: Run) -> None:
+    still = run.table(NAME, "stability(agcam,under=fgsm(eps=0))").to_pylist()
+    assert all(row["held"] and row["map_iou"] == 1 for row in still)
+    assert [row["rank_correlation"] for row in still] == pytest.approx([1.0] * 24)
+    moved = run.table(NAME, f"stability(agcam,under={FGSM})").to_pylist()
+    attacked = run.table(NAME, FGSM).to_pylist()
+    assert [row["prediction"] for row in moved] == [row["prediction"] for row in attacked]
+    clean = {row["sample_id"]: row["prediction"] for row in run.table(NAME, "clean").to_pylist()}
+    assert [row["held"] for row in moved] == [row["prediction"] == clean[row["sample_id"]] for row in moved]
+    held = [row["rank_correlation"] for row in moved if row["held"]]
+    fell = [row["rank_correlation"] for row in moved if not row["held"]]
+    found = results(run, f"stability(agcam,under={FGSM})")
+    assert (found["rank_correlation_held"]["value"], found["rank_correlation_held"]["n"]) == (
+        pytest.approx(np.mean(held), abs=1e-6),
+        len(held),
+    )
+    assert found["rank_correlation_fell"]["value"] == pytest.approx(np.mean(fell), abs=1e-6)
+    model, dataset = robustkit.load(MODEL), open_dataset("embedded:shapes")
+    sample = next(one for one in dataset.samples if one.id == moved[0]["sample_id"])
+    pixels = to_pixels(dataset.image(sample), model.identity.preprocessing)[None] / 255
+    attack = robustkit.condition.parse_condition(FGSM, robustkit.protocol.load_card("standard")).attack(
+        robustkit.protocol.load_card("standard")
+    )
+    shown = attack(model, pixels, torch.tensor([sample.label]))
+    target = model(pixels).argmax(1)
+    first, second = (cam.AGCAM(model)(images, target) for images in (pixels, shown))
+    assert moved[0]["rank_correlation"] == pytest.approx(rank_correlation(first, second).item(), abs=1e-3)
+    assert moved[0]["map_iou"] == pytest.approx(iou_at(first, second).item(), abs=0.02)
+
+
+def test_another_batch_size_and_a_kept_run_give_the_same(run: Run, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"data_dir": "embedded:shapes", "attacks": "none", "cams": "agcam", "limit": 24}
+    again = robustkit.audit(
+        [MODEL], out=tmp_path, device="cpu", faithfulness="none", keep_misclassified=True, batch_size=24, **options
+    )
+    rows = again.table(NAME, "cam(agcam,faithfulness=none)").to_pylist()
+    for row, other in zip(rows, run.table(NAME, AGCAM).to_pylist(), strict=True):
+        assert (row["sample_id"], row["target"]) == (other["sample_id"], other["target"])
+        assert row["mask_iou"] == pytest.approx(other["mask_iou"], abs=0.02)
+        assert row["energy_inside"] == pytest.approx(other["energy_inside"], abs=1e-4)
+    drawn = [again.table(NAME, "cam(random,faithfulness=none)"), run.table(NAME, "cam(random,faithfulness=all)")]
+    assert drawn[0]["energy_inside"].to_pylist() == drawn[1]["energy_inside"].to_pylist()
+    found = {r["metric"]: r for r in again.summary() if r["condition"] == "cam(agcam,faithfulness=none)"}
+    assert found["pointing_game"]["n"] == 24
+    assert "abpc" not in found
+
+
+def test_images_without_labels_have_maps_of_what_is_predicted(tmp_path: Path) -> None:
+    dataset = open_dataset("embedded:shapes")
+    for index, sample in enumerate(dataset.samples[:4]):
+        for folder, picture in (
+            ("images", dataset.image(sample)),
+            ("masks", Image.fromarray(dataset.mask(sample) * 255)),
+        ):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            picture.save(tmp_path / folder / f"{index}.png")
+    run = robustkit.audit(
+        [MODEL],
+        data_dir=tmp_path / "images",
+        attacks="none",
+        cams="agcam",
+        faithfulness="none",
+        data={"layout": "unlabelled"},
+        masks=tmp_path / "masks",
+        out=tmp_path / "run",
+        device="cpu",
+    )
+    rows = run.table(NAME, "cam(agcam,faithfulness=none)").to_pylist()
+    assert [row["correct"] for row in rows] == [None] * 4
+    assert results(run, "cam(agcam,faithfulness=none,mode=mask)")["cam_iou"]["n"] == 4
+    assert run.manifest["conditions"][0] == "cam(agcam,faithfulness=none)"
+    with pytest.raises(DataError, match="its images have no labels"):
+        robustkit.audit(
+            [MODEL], data_dir=tmp_path / "images", attacks="fgsm", cams="agcam", data={"layout": "unlabelled"}
+        )
+
+
+def test_a_method_that_does_not_fit_the_model_is_refused_before_any_work(place: Path, tmp_path: Path) -> None:
+    from small_audit import audit
+
+    with pytest.raises(ModelError, match=r"AG-CAM needs a vision transformer .* use grad-cam or gradient"):
+        audit(place, tmp_path / "run", cams="agcam")
+    assert not (tmp_path / "run").exists()
+    run = audit(place, tmp_path / "run", cams="grad-cam", attacks="none")
+    assert len(run.table("net", "cam(grad-cam)")) == 30
+    assert run.table("net", "cam(grad-cam)").column_names.count("mask_iou") == 0  # nothing is known of the objects
+
+
+def test_the_tables_have_a_row_a_method_and_the_controls_last(run: Run) -> None:
+    tables = {table.title: table for table in map_tables(run.summary())}
+    mask = tables["maps, mask mode at threshold 0.5"]
+    assert [row[0] for row in mask.rows] == ["agcam", *(f"{name} (control)" for name in CONTROLS)]
+    iou = results(run, f"{AGCAM[:-1]},mode=mask)")["cam_iou"]
+    cell = mask.rows[0][mask.headings.index("IoU")]
+    assert cell == f"{iou['value']:.3f} [{iou['ci_low']:.3f}, {iou['ci_high']:.3f}]"
+    stable = tables["agcam: alike to the clean map"]
+    assert [row[0] for row in stable.rows] == [FGSM, "fgsm(eps=0)"]
+    assert stable.rows[1][1:3] == ("24", "1.000 [1.000, 1.000]")
+    page = (run.path / "report.html").read_text("utf-8")
+    assert page.count("agcam: alike to the clean map") == 2  # heading and label of the table
+
+
+# galleries
+
+
+def test_overlays_show_the_map_and_leave_the_rest_to_be_seen() -> None:
+    image = np.full((8, 8, 3), (200, 40, 40), np.uint8)
+    heat = np.zeros((8, 8), np.float32)
+    heat[:, 4:] = 1
+    shown = overlay(image, heat).astype(int)
+    assert shown.shape == (224, 224, 3)
+    cold, hot = shown[112, 20], shown[112, 200]
+    assert hot[0] > 150 and hot[1] > 140 and hot[2] < 110  # cividis ends in yellow
+    assert abs(cold - cold.mean()).max() < 40  # grey, with a little of its dark blue
+    truth = np.zeros((8, 8), bool)
+    truth[2:6, 2:6] = True
+    line = outlined(image, truth)
+    assert (line[56, 112] == 255).all() or (line[57, 112] == 255).all()
+    assert tuple(line[112, 112]) == (200, 40, 40)
+    assert tuple(line[10, 10]) == (200, 40, 40)
+
+
+def test_samples_are_picked_by_their_scores() -> None:
+    scores = {"a": [0.1, 0.9], "b": [0.5, 0.5], "c": [0.9, 0.8], "d": [math.nan, 0.9], "e": [0.2, 0.15]}
+    order = ["e", "d", "c", "b", "a"]
+    assert pick(scores, "best", 2, order) == ["c", "b"]
+    assert pick(scores, "worst", 2, order) == ["e", "b"]
+    assert pick(scores, "disagreement", 2, order) == ["a", "c"]
+    assert pick(scores, "random", 2, order) == ["e", "d"]
+
+
+def test_a_gallery_escapes_what_it_is_told(tmp_path: Path) -> None:
+    tile = Tile("agcam, <b>model</b>", np.zeros((8, 8), np.float32), ("<i>cat</i> 90%",))
+    row = Row("<script>alert(1)</script>.png", "cat & dog", np.zeros((8, 8, 3), np.uint8), (tile,))
+    gallery = Gallery("maps", (row, row), ("a line",))
+    write_page(gallery, tmp_path / "gallery.html")
+    page = (tmp_path / "gallery.html").read_text("utf-8")
+    assert "<script>" not in page and "<b>" not in page and "<i>cat" not in page
+    assert "cat &amp; dog" in page and page.count("data:image/png;base64,") == 4
+    sheet = draw(gallery)
+    assert sheet.width > 2 * 224 and sheet.height > 2 * 224
+
+
+def test_the_command_makes_a_run_and_a_gallery(tmp_path: Path) -> None:
+    words = ["cam", MODEL, "zoo:shapes-vit-quest", "--data-dir", "embedded:shapes", "--limit", "6", "--cams", "agcam"]
+    words += ["--faithfulness", "none", "--gallery", "2", "--save-maps", "--out", str(tmp_path / "run")]
+    done = CliRunner().invoke(cli, words, catch_exceptions=False)
+    assert done.exit_code == 0
+    assert f"gallery: {tmp_path / 'run' / 'cams' / 'gallery.html'}" in done.output
+    page = (tmp_path / "run" / "cams" / "gallery.html").read_text("utf-8")
+    assert page.count("<section>") == 2
+    assert page.count("<figure>") == 6
+    with np.load(tmp_path / "run" / "cams" / "maps.npz") as kept:
+        assert len(kept.files) == 4
+        assert all(kept[name].shape == (64, 64) for name in kept.files)
+    picture = tmp_path / "star.png"
+    open_dataset("embedded:shapes").image(open_dataset("embedded:shapes").samples[8]).save(picture)
+    words = ["cam", MODEL, str(picture), "--target", "star", "--target", "heart", "--cams", "agcam"]
+    done = CliRunner().invoke(cli, [*words, "--out", str(tmp_path / "star-cam.png")], catch_exceptions=False)
+    with Image.open(tmp_path / "star-cam.png") as sheet:
+        assert sheet.width > 3 * 224
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["cat.jpg"], "needs a checkpoint beside the image"),
+        ([MODEL], "give pictures of your own beside the checkpoint, or --data-dir with a data set"),
+        ([MODEL, "cat.jpg", "--data-dir", "x"], "give either pictures of your own, or --data-dir"),
+        ([MODEL, "gone.jpg"], "gone.jpg: cannot be read (No such file or directory)"),
+        ([MODEL, "--data-dir", "embedded:shapes", "--target", "star"], "--target is for pictures of your own"),
+    ],
+)
+def test_commands_that_make_no_sense(words: list[str], message: str) -> None:
+    done = CliRunner().invoke(cli, ["cam", *words])
+    assert message in str(done.exception)
+
+
+def test_a_class_is_found_by_number_name_and_synonym() -> None:
+    names = ("tench, Tinca tinca", "zebra", "crane", "crane, a machine")
+    assert target_of("tinca tinca", names) == 0
+    assert target_of("Zebra", names) == target_of("1", names) == 1
+    for text, message in (
+        ("zebar", r"no class 'zebar' among the model's 4; did you mean zebra\?"),
+        ("7", "target 7: the model has 4 classes, 0 to 3"),
+        ("crane", "target 'crane' names classes 2, 3; give the number"),
+    ):
+        with pytest.raises(ModelError, match=message):
+            target_of(text, names)
+    assert class_names(None, 1000)[0] == "tench, Tinca tinca"
+    assert class_names(("n01440764",), 1) == ("tench, Tinca tinca",)
+    assert class_names(None, 2) == ("0", "1")
+    assert [is_picture(name) for name in ("a.JPG", "zoo:a.png", "model.pth")] == [True, False, False]
