@@ -1,0 +1,120 @@
+"""The shipped checkpoints: whole, small, what their metadata say, and of the formula that they declare."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors import safe_open
+
+import robustkit
+from robustkit import specs
+from robustkit.cli import cli
+from robustkit.embedded import shapes
+from robustkit.errors import CheckpointError, ModelError
+
+FOLDER = Path(specs.__file__).parent / "embedded"
+LISTED: dict[str, dict[str, Any]] = json.loads((FOLDER / "checkpoints.json").read_text("utf-8"))
+REQUIRED = [f"cifar10-vit-{attention}" for attention in ("standard", "quest", "elliptical", "elliptical-quest")]
+CIFAR10 = Path(__file__).parents[2] / "shared" / "data" / "cifar10-test.zip"
+KEYS = (
+    "arch arch_kwargs attention num_classes class_names mean std input_size data data_digest test_data test_digest "
+    "recipe preset seed epochs ema accuracy license"
+)
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def card() -> Any:
+    """The script that writes the model card."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(Path(__file__).parents[1] / "scripts"))
+        import zoo_card
+
+        yield zoo_card
+
+
+def metadata(name: str) -> dict[str, str]:
+    with safe_open(FOLDER / LISTED[name]["file"], "pt") as file:
+        return dict(file.metadata())
+
+
+def images_of(name: str) -> str:
+    if name.startswith("shapes"):
+        return "embedded:shapes"
+    if not CIFAR10.exists():
+        pytest.skip("needs CIFAR-10's test images in ../shared")
+    return str(CIFAR10)
+
+
+def test_all_are_there_whole_and_small() -> None:
+    assert set(REQUIRED) <= set(LISTED)
+    files = {name: FOLDER / entry["file"] for name, entry in LISTED.items()}
+    assert {path.name for path in files.values()} == {path.name for path in FOLDER.glob("*.safetensors")}
+    for name, path in files.items():
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == LISTED[name]["sha256"]
+        assert path.stat().st_size <= 3_000_000
+    assert sum(path.stat().st_size for path in files.values()) <= 15_000_000
+
+
+@pytest.mark.parametrize("name", REQUIRED)
+def test_the_metadata_are_complete_and_those_of_one_recipe(name: str) -> None:
+    said, entry = metadata(name), LISTED[name]
+    assert set(KEYS.split()) <= set(said)
+    assert said["attention"] == entry["attention"] == name.partition("-vit-")[2]
+    assert float(said["accuracy"]) == entry["accuracy"]
+    assert entry["accuracy"] >= 0.70
+    apart = {"attention", "accuracy"}
+    first = metadata(f"{name.partition('-vit-')[0]}-vit-standard")
+    assert {k: v for k, v in said.items() if k not in apart} == {k: v for k, v in first.items() if k not in apart}
+    with safe_open(FOLDER / entry["file"], "pt") as file:
+        assert {file.get_tensor(tensor).dtype for tensor in file.offset_keys()} == {torch.float16}
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_the_declared_formula_has_the_lowest_loss_of_all_nine(card: Any, name: str) -> None:
+    losses, accuracy = card.formula_losses(f"zoo:{name}", images_of(name), 500)
+    assert len(losses) == 9
+    assert min(losses, key=losses.get) == LISTED[name]["attention"]
+    assert abs(accuracy - LISTED[name]["accuracy"]) < 4 * math.sqrt(0.25 / 500)
+    classes = robustkit.load(f"zoo:{name}").identity.class_names
+    assert classes == shapes.CLASSES if name.startswith("shapes") else classes[3:6] == ("cat", "deer", "dog")
+
+
+def test_a_checkpoint_that_is_not_the_shipped_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    zoo = tmp_path / "embedded"
+    shutil.copytree(FOLDER, zoo)
+    monkeypatch.setattr(specs, "_zoo", lambda: zoo)
+    assert robustkit.load("zoo:shapes-vit-quest").identity.attention == "quest"
+    path = zoo / LISTED["shapes-vit-quest"]["file"]
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1  # the last bit of a weight
+    path.write_bytes(content)
+    found = hashlib.sha256(content).hexdigest()[:12]
+    with pytest.raises(CheckpointError) as caught:
+        robustkit.load("zoo:shapes-vit-quest")
+    assert str(caught.value) == (
+        f"zoo:shapes-vit-quest: {path} has sha256 {found}…, expected {LISTED['shapes-vit-quest']['sha256'][:12]}…: it "
+        "is not the checkpoint that was shipped; install robustkit-audit again"
+    )
+    path.unlink()
+    with pytest.raises(CheckpointError, match="is missing; install robustkit-audit again"):
+        robustkit.load("zoo:shapes-vit-quest")
+    assert robustkit.load("zoo:shapes-vit-standard").identity.attention == "standard"
+    with pytest.raises(ModelError, match="unknown zoo model 'shapes-vit-qest'; did you mean 'shapes-vit-quest'"):
+        robustkit.load("zoo:shapes-vit-qest")
+
+
+def test_list_models_shows_each_with_its_figures() -> None:
+    lines = CliRunner().invoke(cli, ["list", "models"], catch_exceptions=False).output.splitlines()
+    assert [line.split()[0] for line in lines] == [f"zoo:{name}" for name in LISTED]
+    line = next(line for line in lines if "cifar10-vit-quest" in line)
+    accuracy = LISTED["cifar10-vit-quest"]["accuracy"]
+    assert f"quest attention, top-1 {accuracy:.1%} (CIFAR-10: 10000 test images), 1.36 M parameters at 32x32" in line
