@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 FEWEST = 30
 COLUMNS = {"top1": "correct", "top5": "top5", "nll": "nll"}
+MAP_COLUMNS = ("abpc", "rank_correlation", "map_iou")
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,9 @@ class Difference:
 def paired_difference(run: Run, first: str, second: str, condition: str, metric: str = "top1") -> Difference:
     """How `second` differs from `first` under a condition of the run.
 
-    first, second: names of checkpoints. metric: top1, top5 or nll; or mean_error of a set of corruptions, with
-    `in-c(preset=cifar)` as condition. Infinite losses (logits that are not finite) make a difference of losses nan.
+    first, second: names of checkpoints. metric: top1, top5 or nll; mean_error of a set of corruptions, with
+    `in-c(preset=cifar)` as condition; abpc of a map, of samples that both predict right; rank_correlation or map_iou of
+    a map's stability. Infinite losses (logits that are not finite) make a difference of losses nan.
 
     Raises:
         RunError: the records of one of them are missing, or they have no sample in common.
@@ -65,6 +67,10 @@ def paired_difference(run: Run, first: str, second: str, condition: str, metric:
 
 def _figures(run: Run, checkpoint: str, condition: str, metric: str) -> pd.Series[float]:
     """A figure for each sample that could be read, by its id, in the order of the ids."""
+    if metric in MAP_COLUMNS:
+        figures = _column(run, checkpoint, condition, metric)
+        right = _column(run, checkpoint, condition, "correct") == 1
+        return (figures[right] if metric == "abpc" else figures).dropna()
     if metric != "mean_error":
         return _column(run, checkpoint, condition, COLUMNS[metric])
     texts = conditions_of(condition)

@@ -1,4 +1,4 @@
-"""The tables of the QUEST paper on the zoo: every attack under both cards, corruptions, paired differences.
+"""The tables of the QUEST paper on the zoo: every attack under both cards, corruptions, AG-CAM, paired differences.
 
     python scripts/reproduce_quest.py --data-dir CIFAR10-TEST --out runs/quest [--markdown docs/quest-tables.md]
 
@@ -24,6 +24,7 @@ import robustkit
 from robustkit.compare import Difference, paired_difference
 from robustkit.corruption_sets import SETS
 from robustkit.errors import RobustkitError
+from robustkit.explaining import CONTROLS
 from robustkit.progress import ConsoleProgress
 from robustkit.protocol import load_card
 from robustkit.records import Run
@@ -42,6 +43,7 @@ class Part:
     option: str
     attacks: str
     corruptions: bool = False
+    maps: bool = False
 
     @property
     def folder(self) -> str:
@@ -56,6 +58,7 @@ PARTS = tuple(
         *([Part(card, "corruptions", "limit", "none", corruptions=True)] if card == "standard" else []),
         Part(card, "spsa", "spsa_limit", "spsa"),
         Part(card, "autoattack", "autoattack_limit", "autoattack"),
+        *([Part(card, "maps", "maps_limit", "pgd", maps=True)] if card == "standard" else []),
     )
 )
 
@@ -71,6 +74,8 @@ def evaluate(part: Part, options: argparse.Namespace) -> Run:
             attacks=part.attacks,
             corruptions=options.corruptions if part.corruptions else None,
             frost_dir=options.frost_dir,
+            cams="agcam" if part.maps else None,
+            stability=part.maps,
             protocol=part.card,
             limit=getattr(options, part.option),
             out=options.out / part.folder,
@@ -89,6 +94,33 @@ def published_figures() -> dict[str, Any]:
 
 
 # tables
+
+LEVELS = ("top1", "top5", "nll")
+MAPS = {"cam": ("abpc",), "stability": ("rank_correlation", "map_iou")}
+CONTROL_MAPS = tuple(f"{name}({control}" for name in MAPS for control in CONTROLS)
+UNITS = {
+    "top1": ("top-1 %", 100, 1),
+    "top5": ("top-5 %", 100, 1),
+    "nll": ("NLL", 1, 3),
+    "mean_error": ("mean error %", 100, 1),
+    "mce": ("mCE", 100, 1),
+    "abpc": ("ABPC", 1, 3),
+    "rank_correlation": ("rank correlation", 1, 3),
+    "map_iou": ("IoU at 0.5", 1, 3),
+}
+"""Heading, factor and digits of each figure."""
+TITLES = {
+    "cam": (
+        "AG-CAM",
+        " The paper's maps. It prints no figure for them; ABPC, the area between the curves of removing the least "
+        "and the most relevant pixels first, says how much of a prediction hangs on what its map marks. Images "
+        "predicted right; the best control is the best of the maps that do not look at the image.",
+    ),
+    "stability": (
+        "AG-CAM under attack",
+        " The map of the attacked image beside that of the clean one, of the same class: 1 is the same map.",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -131,12 +163,13 @@ def comparisons(part: Part, run: Run, published: dict[str, Any]) -> Iterator[Com
     """Every condition of a run against standard attention, which is the run's first checkpoint."""
     rows = run.summary()
     known = run.manifest["checkpoints"]
-    wanted = {"top1", "top5", "nll", "mean_error"}
-    conditions = dict.fromkeys(row["condition"] for row in rows if row["metric"] in wanted)
-    for condition in conditions:
+    wanted = {*UNITS, "mean_error"}
+    conditions = {row["condition"]: row["condition"].startswith("stability") for row in rows if row["metric"] in wanted}
+    for condition in sorted(conditions, key=conditions.__getitem__):
         name = condition.partition("(")[0]
-        means = part.corruptions
-        if name == "corruption" or means != (name in SETS) or (name == "clean" and part.folder != "standard-steps"):
+        if name == "corruption" or (name == "clean" and part.folder != "standard-steps"):
+            continue
+        if part.corruptions != (name in SETS) or part.maps != (name in MAPS) or condition.startswith(CONTROL_MAPS):
             continue
         lines = []
         for checkpoint in known:
@@ -145,7 +178,7 @@ def comparisons(part: Part, run: Run, published: dict[str, Any]) -> Iterator[Com
                 for row in rows
                 if row["checkpoint"] == checkpoint["name"] and row["condition"] == condition
             }
-            metrics = tuple(m for m in (("mean_error",) if means else ("top1", "top5", "nll")) if m in own)
+            metrics = tuple(m for m in MAPS.get(name, ("mean_error",) if name in SETS else LEVELS) if m in own)
             differences = {
                 metric: paired_difference(run, known[0]["name"], checkpoint["name"], condition, metric)
                 for metric in metrics
@@ -157,28 +190,30 @@ def comparisons(part: Part, run: Run, published: dict[str, Any]) -> Iterator[Com
 
 def _table(comparison: Comparison) -> list[tuple[str, ...]]:
     """Heading and rows of texts."""
-    units = {"top1": ("top-1 %", 100, 1), "top5": ("top-5 %", 100, 1), "nll": ("NLL", 1, 3)}
-    units["mean_error"] = ("mean error %", 100, 1)
-    beside = ("mce",) if comparison.metrics == ("mean_error",) else ("top1", "top5", "nll")
-    names = {**units, "mce": ("mCE", 100, 1)}
     heading = ["attention"]
     for metric in comparison.metrics:
-        heading += [f"{units[metric][0]} [95 %]", *(["minus standard"] if metric != "top5" else [])]
+        heading += [f"{UNITS[metric][0]} [95 %]", *(["minus standard"] if metric != "top5" else [])]
+        if metric == "abpc":
+            heading.append("minus best control")
+    beside = ("mce",) if comparison.metrics == ("mean_error",) else LEVELS
     beside = tuple(metric for metric in beside if any(metric in line.published for line in comparison.lines))
-    heading += [f"ImageNet: {names[metric][0]}" for metric in beside]
+    heading += [f"ImageNet: {UNITS[metric][0]}" for metric in beside]
     rows = [tuple(heading)]
     for line in comparison.lines:
         cells = [line.attention]
         for metric in comparison.metrics:
-            _, scale, digits = units[metric]
+            _, scale, digits = UNITS[metric]
             row = line.ours[metric]
             cells.append(_figure(row["value"], row["ci_low"], row["ci_high"], scale, digits))
             if metric != "top5":
                 d = line.differences[metric]
                 base = line is comparison.lines[0]
                 cells.append("" if base else _figure(d.value, d.ci_low, d.ci_high, scale, digits, "+"))
+            if metric == "abpc":
+                lead = line.ours["abpc_over_control"]
+                cells.append(_figure(lead["value"], lead["ci_low"], lead["ci_high"], scale, digits, "+"))
         for metric in beside:
-            _, scale, digits = names[metric]
+            _, scale, digits = UNITS[metric]
             told = line.published.get(metric)
             cells.append("–" if told is None else f"{scale * told:.{digits + (metric != 'mce') * (scale == 100)}f}")
         rows.append(tuple(cells))
@@ -230,8 +265,10 @@ def _models(manifest: dict[str, Any]) -> list[str]:
 
 
 def _section(run: Run, comparison: Comparison) -> Iterator[str]:
-    n = next(iter(comparison.lines[0].ours.values()))["n"]
-    yield f"### {comparison.name}\n\n`{comparison.condition}`, {n} images."
+    counts = sorted({line.ours[comparison.metrics[0]]["n"] for line in comparison.lines})
+    title, meaning = TITLES.get(comparison.name, (comparison.name, ""))
+    n = " to ".join(map(str, counts[:1] + counts[1:][-1:]))
+    yield f"### {title}\n\n`{comparison.condition}`, {n} images.{meaning}"
     yield _markdown(_table(comparison))
     flags = dict.fromkeys(
         (line.attention, flag) for line in comparison.lines for row in line.ours.values() for flag in row["flags"]
@@ -269,6 +306,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--limit", type=int, default=1000, help="samples for FGSM, PGD and corruptions")
     parser.add_argument("--spsa-limit", type=int, default=100)
     parser.add_argument("--autoattack-limit", type=int, default=200)
+    parser.add_argument("--maps-limit", type=int, default=200, help="samples for AG-CAM")
     parser.add_argument("--corruptions", default="in-c")
     parser.add_argument("--frost-dir", help="frost's photographs")
     parser.add_argument("--parts", default=",".join(part.folder for part in PARTS), help="which parts, by name")

@@ -72,6 +72,17 @@ def test_a_mean_error_is_over_all_conditions_of_each_sample(run: Run) -> None:
     assert found.value == pytest.approx(summary[PAIR[1], "mean_error"] - summary[PAIR[0], "mean_error"])
 
 
+def test_of_maps_abpc_is_of_samples_that_both_predict_right_and_stability_of_all() -> None:
+    def of_map(sample: str, correct: bool, abpc: float | None, similarity: float | None) -> dict[str, Any]:
+        return row(sample, 0.0) | {"correct": correct, "abpc": abpc, "rank_correlation": similarity}
+
+    first = [of_map("a", True, 0.1, 0.5), of_map("b", False, 9.0, 0.5), of_map("c", True, 0.2, None)]
+    second = [of_map("a", True, 0.4, 0.7), of_map("b", True, 5.0, 0.9), of_map("c", True, 0.3, 1.0)]
+    run = Recorded({"first": first, "second": second})
+    found = [paired_difference(run, "first", "second", "", name) for name in ("abpc", "rank_correlation")]  # type: ignore[arg-type]
+    assert [(one.value, one.n) for one in found] == [(pytest.approx(0.2), 2), (pytest.approx(0.3), 2)]
+
+
 class Recorded:
     """Stands for a run: tables by checkpoint."""
 
