@@ -81,13 +81,13 @@ def attack(checkpoints: tuple[str, ...], data_dir: str, **options: Any) -> None:
 @option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
 @common
 def demo(out: Path, device: str) -> None:
-    """Audit the embedded checkpoints (standard and QUEST attention) on the embedded images, in about a minute."""
+    """Audit four embedded checkpoints, one for each of four attentions, on embedded images, in about a minute."""
     from .demo import DEMO
 
     console = _console()
     console.print(
-        "Two small ViTs, standard and QUEST attention, on generated shapes: clean, FGSM, PGD, SPSA, AutoAttack, "
-        "corruptions.\n"
+        "Four small ViTs (standard, QUEST, Elliptical, Elliptical-QUEST attention) on generated shapes: clean, FGSM, "
+        "PGD, SPSA, AutoAttack, corruptions.\n"
     )
     run = _run_and_show(**DEMO, out=out, device=device)
     console.print(

@@ -25,7 +25,7 @@ class Explained:
     """Which map of which class, where it is thresholded, and what is asked of it.
 
     target: the class explained, `predicted` or `label`.
-    faithfulness: `none`, `abpc`, or `all` (insertion and deletion besides).
+    faithfulness: `none`, `abpc`, or `all` (insertion, deletion and a redrawn head besides).
     under: the text of the condition whose map is laid beside the clean one; empty where the clean one is scored.
     """
 

@@ -36,7 +36,7 @@ def _models() -> list[tuple[str, str]]:
         height, width = json.loads(said["input_size"])
         figures = (
             f"{said['attention']} attention",
-            f"top-1 {float(said['accuracy']):.1%} ({said.get('test_data', said['data'])})",
+            f"top-1 {float(said['accuracy']):.1%} ({said['test_data']})",
             f"{parameters / 1e6:.2f} M parameters at {height}x{width}",
             f"{path.stat().st_size / 1e6:.1f} MB",
             f"{said['epochs']} epochs",

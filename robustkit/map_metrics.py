@@ -30,10 +30,13 @@ PLAIN = {
     "abpc": "abpc",
     "insertion": "insertion_auc",
     "deletion": "deletion_auc",
+    "head_correlation": "head_correlation",
 }
 """Columns whose mean is a metric, and its name."""
 LOWER_IS_BETTER = ("deletion_auc",)
 IOUS = 3  # of MaxBoxAccV2
+UNMOVED = 0.9
+"""A rank correlation: maps that keep to it when the head is drawn anew do not tell of the class."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +99,10 @@ def map_rows(found: Sequence[Figures]) -> Iterator[Row]:
             value, low, high = _estimate(figures.statistic(key, known), len(known))
             flags = list(figures.flags)
             if len(known) < len(figures.ids):
-                flags.append(
-                    f"{len(figures.ids) - len(known)} of {len(figures.ids)} samples have no object in the frame"
-                )
+                why = "maps are constant" if key[1] == "head_correlation" else "samples have no object in the frame"
+                flags.append(f"{len(figures.ids) - len(known)} of {len(figures.ids)} {why}")
+            if key[1] == "head_correlation" and low >= UNMOVED:
+                flags.append("maps stay when the head is drawn anew: they do not tell of the class")
             yield *key, value, len(known), low, high, flags
             if not figures.explained.is_control:
                 yield from _over_control(figures, key, found)

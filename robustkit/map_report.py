@@ -28,6 +28,7 @@ FREE_HEADINGS = {
     "abpc": "ABPC",
     "insertion_auc": "insertion",
     "deletion_auc": "deletion ↓",
+    "head_correlation": "head redrawn ↓",
 }
 STABLE_HEADINGS = ("under", "n held", "rank corr.", "IoU", "n fell", "rank corr.", "IoU")
 

@@ -14,6 +14,7 @@ from torch import Tensor
 import cam
 from cam.faithfulness import abpc, insertion_deletion
 from cam.localisation import box_hits, energy_inside, pixel_counts, pointing_game, score
+from cam.sanity import head_correlation
 from cam.similarity import iou_at, rank_correlation
 
 from .errors import ModelError
@@ -36,6 +37,7 @@ COLUMNS: dict[str, pa.DataType] = {
     "abpc": pa.float32(),
     "insertion": pa.float32(),
     "deletion": pa.float32(),
+    "head_correlation": pa.float32(),
     "held": pa.bool_(),
     "rank_correlation": pa.float32(),
     "map_iou": pa.float32(),
@@ -45,6 +47,7 @@ COLUMNS: dict[str, pa.DataType] = {
 target: the class explained. degenerate: whether the map was constant or not finite; it is all 0 then, and scored so.
 mask_… and box_…: scores at the condition's threshold, in both modes.
 pixel_counts: `cam.localisation.pixel_counts` at LEVELS levels, flat. box_hits: `box_hits`, packed to bits.
+head_correlation: with the map of the same class when the head is drawn anew; null for controls.
 held: whether the prediction under the condition is that of the clean image. map_iou: of the two thresholded maps.
 """
 
@@ -81,6 +84,9 @@ def explain(
         if wanted.faithfulness == "all":
             areas = insertion_deletion(subject.exact, inputs, found.maps, found.target, fill=fill, batch_size=size)
             columns |= {"insertion": areas.insertion.tolist(), "deletion": areas.deletion.tolist()}
+            if not wanted.is_control:
+                explainer = cam.method(wanted.method)(subject.exact)
+                columns["head_correlation"] = _finite(head_correlation(explainer, inputs, found.maps, found.target))
     return found.logits, columns
 
 

@@ -120,7 +120,12 @@ truth_options = group(
             "--boxes", type=click.Path(path_type=Path), help="Boxes of the objects: a CSV, or a folder of XML files."
         ),
         option("--masks", type=click.Path(path_type=Path), help="Folder of masks with the names of the images."),
-        option("--faithfulness", type=click.Choice(["none", "abpc", "all"]), default="abpc", help="Which to measure."),
+        option(
+            "--faithfulness",
+            type=click.Choice(["none", "abpc", "all"]),
+            default="abpc",
+            help="Which.",
+        ),
         option("--keep-misclassified", is_flag=True, help="Score the maps of wrong predictions, too."),
     ]
 )

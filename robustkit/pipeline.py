@@ -102,7 +102,7 @@ def audit(
         preset, variant: whose constants and code; see `corruptions.Corruption`. `auto`: by the size of the images.
         frost_dir: frost's photographs, where imagecorruptions is not installed.
         cams: methods whose maps are scored, `agcam,grad-cam(threshold=0.3)`; the controls come by themselves.
-        faithfulness: `none`, `abpc`, or `all` for insertion and deletion besides.
+        faithfulness: `none`, `abpc`, or `all`: insertion, deletion, and what becomes of maps with the head drawn anew.
         stability: compare maps under every attack and corruption with those of the clean images.
         keep_misclassified: score the maps of wrong predictions too.
         boxes, masks: where the objects are; a CSV or a folder of ILSVRC XML files, or a folder of mask images.

@@ -9,11 +9,13 @@ from typing import Any
 import cam_score_oracles as slow
 import pytest
 import torch
+from cam_oracles import some_images, tiny_vit
 from oracles import random_images, tiny_cnn
 from scipy.ndimage import gaussian_filter
 from scipy.stats import spearmanr
 from torch import Tensor, nn
 
+from cam import AGCAM, InputGradient, Rollout
 from cam.boxes import (
     Annotation,
     BoxFileError,
@@ -37,6 +39,7 @@ from cam.localisation import (
     pxap,
     score,
 )
+from cam.sanity import head_correlation, redrawn_head
 from cam.similarity import iou_at, rank_correlation
 
 SHARED = Path(__file__).parents[1].parent / "shared"
@@ -571,3 +574,45 @@ def test_controls_score_what_plain_loops_measured() -> None:
 
     found = abpc(Pixels().eval(), torch.stack(right[:60]), centre[:60], torch.tensor(labels[:60]), fill=0.5)
     assert found.abpc.mean().item() == pytest.approx(0.216, abs=0.005)
+
+
+# --- a redrawn head --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arch", ["vit_tiny_patch16_224", "deit_tiny_distilled_patch16_224"])
+def test_a_redrawn_head_is_of_the_same_scale_the_same_each_time_and_given_back(arch: str) -> None:
+    model = tiny_vit(arch=arch)
+    model.head.weight.requires_grad_(False)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    seen = []
+    for seed in (0, 0, 1):
+        with pytest.raises(KeyError), redrawn_head(model, seed):
+            seen.append({name: value.clone() for name, value in model.state_dict().items()})
+            raise KeyError
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    changed = {name for name in before if not torch.equal(seen[0][name], before[name])}
+    heads = ("head", "head_dist") if "distilled" in arch else ("head",)
+    assert changed == {f"{head}.{name}" for head in heads for name in ("weight", "bias")}
+    for name in changed:
+        assert torch.equal(seen[0][name], seen[1][name])
+        assert name.endswith("bias") or not torch.equal(seen[0][name], seen[2][name])
+        spread = 0.0 if name.endswith("bias") else before[name].std().item()
+        assert seen[0][name].std().item() == pytest.approx(spread, rel=0.15)
+
+
+def test_a_map_of_the_class_changes_with_the_head_and_a_map_of_the_image_does_not() -> None:
+    model, images = tiny_vit(), some_images(3)
+    for method, low, high in ((AGCAM, -0.9, 0.9), (InputGradient, -0.9, 0.9), (Rollout, 1.0, 1.0)):
+        explain = method(model)
+        found = explain.explain(images)
+        values = head_correlation(explain, images, found.maps, found.target)
+        with redrawn_head(model):
+            after = explain(images, found.target)
+        assert torch.equal(values, rank_correlation(found.maps, after))
+        assert ((values >= low - 1e-9) & (values <= high + 1e-9)).all()
+    net = nn.Sequential(nn.Flatten(), nn.Linear(2, 2), nn.Linear(2, 3, bias=False), nn.ReLU())
+    with redrawn_head(net):
+        assert net[2].weight.std() > 0
+    message = "ReLU has no layer with weights; expected a classifier with a linear head"
+    with pytest.raises(ValueError, match=message), redrawn_head(nn.ReLU()):
+        pass

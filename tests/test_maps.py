@@ -17,6 +17,7 @@ import robustkit
 from cam.boxes import mask_of
 from cam.faithfulness import abpc
 from cam.localisation import MaxBoxAcc, PxAP, score
+from cam.sanity import redrawn_head
 from cam.similarity import iou_at, rank_correlation
 from robustkit.cam_command import class_names, is_picture, target_of
 from robustkit.cli import cli
@@ -217,6 +218,9 @@ def alone(run: Run) -> tuple[dict[str, Any], torch.Tensor, torch.Tensor]:
         assert row["target"] == row["prediction"] == int(found.target[0])
         assert row["mask_iou"] == pytest.approx(scores.iou.item(), abs=0.02)  # a pixel at the threshold may fall
         assert row["abpc"] == pytest.approx(curves.abpc.item(), abs=1e-3)
+        with redrawn_head(model.network):
+            redrawn = cam.AGCAM(model)(pixels, found.target)
+        assert row["head_correlation"] == pytest.approx(rank_correlation(found.maps, redrawn).item(), abs=1e-3)
         if row["correct"]:
             maps.append(found.maps[0])
             masks.append(mask)
@@ -239,6 +243,8 @@ def test_results_are_means_over_the_right_samples(
         assert found["cam_iou"]["ci_low"] < found["cam_iou"]["value"] < found["cam_iou"]["ci_high"]
     for metric, column in (("abpc", "abpc"), ("insertion_auc", "insertion"), ("pointing_game", "pointing_game")):
         assert plain[metric]["value"] == pytest.approx(np.mean([row[column] for row in right]), abs=1e-6)
+    changed = [row["head_correlation"] for row in right]
+    assert plain["head_correlation"]["value"] == pytest.approx(np.mean(changed), abs=1e-6)
     assert plain["abpc"]["flags"] == [f"{24 - len(right)} of 24 samples are predicted wrong and left out"]
     pooled, best = PxAP(LEVELS), MaxBoxAcc()
     pooled.update(maps, masks)

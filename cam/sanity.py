@@ -1,0 +1,73 @@
+"""Does a map depend on what the model learnt? Its head is drawn anew, and the map must change (Adebayo et al. 2018,
+arXiv:1810.03292). A map that stays tells of the image, at best, and not of the class that it is said to explain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .explainer import Explainer
+from .rng import Rng
+from .similarity import rank_correlation
+
+
+@contextmanager
+def redrawn_head(model: nn.Module, seed: int = 0) -> Iterator[None]:
+    """Inside, the head's weights are normal draws of their own standard deviation, a function of the seed alone, and
+    its bias is 0. On leaving, also by an exception, they are what they were.
+
+    The head is what timm's `get_classifier` names (both of a distilled model), or else the last layer with weights.
+
+    Raises ValueError for a model without such a layer.
+    """
+    kept: dict[nn.Parameter, Tensor] = {}
+    for layer in _heads(model):
+        kept |= {parameter: parameter.detach().clone() for parameter in layer.parameters(recurse=False)}
+    generator = torch.Generator().manual_seed(seed)
+    try:
+        with torch.no_grad():
+            for parameter, value in kept.items():
+                if parameter.ndim > 1:
+                    drawn = torch.randn(parameter.shape, generator=generator) * value.float().std().cpu()
+                    parameter.copy_(drawn)
+                else:
+                    parameter.zero_()
+        yield
+    finally:
+        with torch.no_grad():
+            for parameter, value in kept.items():
+                parameter.copy_(value)
+
+
+def head_correlation(
+    explain: Explainer, images: Tensor, maps: Tensor, target: Tensor | int, *, seed: int = 0, rng: Rng | None = None
+) -> Tensor:
+    """Rank correlation of maps with those of the same classes when the head is drawn anew.
+
+    maps: (B, H, W), as `explain` made them of these images for `target`, a class or (B,) classes.
+
+    Returns (B,) float64 in [-1, 1]: 1 where the map is the same, around 0 where all of it hangs on the head; NaN where
+    either map is constant. One forward and one backward.
+    """
+    with redrawn_head(explain.model, seed):
+        return rank_correlation(maps, explain(images, target, rng=rng))
+
+
+def _heads(model: nn.Module) -> list[nn.Module]:
+    named: Any = next((m for m in model.modules() if callable(getattr(m, "get_classifier", None))), None)
+    found = None if named is None else named.get_classifier()
+    heads = [head for head in (found if isinstance(found, tuple) else (found,)) if _has_weights(head)]
+    if not heads:
+        heads = [part for part in model.modules() if _has_weights(part)][-1:]
+    if not heads:
+        raise ValueError(f"{type(model).__name__} has no layer with weights; expected a classifier with a linear head")
+    return heads
+
+
+def _has_weights(layer: object) -> bool:
+    weight = getattr(layer, "weight", None)
+    return isinstance(layer, nn.Module) and isinstance(weight, nn.Parameter) and weight.ndim > 1
