@@ -30,6 +30,8 @@ FREE_HEADINGS = {
     "deletion_auc": "deletion ↓",
     "head_correlation": "head redrawn ↓",
 }
+ONE_SIDED = ("cam_precision", "cam_recall")
+"""Scores that a map can have by marking everything, or nearly nothing: no lead is shown for one without the other."""
 STABLE_HEADINGS = ("under", "n held", "rank corr.", "IoU", "n fell", "rank corr.", "IoU")
 
 Rows = tuple[tuple[str, ...], ...]
@@ -92,27 +94,28 @@ def _scores(
     headings: Mapping[str, str],
     part: Mapping[Explained, Mapping[str, Mapping[str, Any]]],
 ) -> Iterator[MapTable]:
-    """A row a method: each score with its interval; for a method that looks, its lead over the best control."""
+    """A column a method, the controls last and without intervals; below a score the lead over the best control."""
     used = [metric for metric in headings if any(metric in metrics for metrics in part.values())]
     if not used:
         return
-    rows, flags = [], dict[str, list[str]]()
     order = sorted(part, key=lambda one: one.method in CONTROLS)
-    for one in order:
-        cells = [f"{one.method} (control)" if one.is_control else one.method]
-        ns = dict.fromkeys(str(part[one][metric]["n"]) for metric in used if metric in part[one])
-        cells.append(" / ".join(ns))
-        for metric in used:
-            row, lead = part[one].get(metric), part[one].get(f"{metric}_over_control")
-            cells.append("–" if row is None else _interval(row))
-            cells.append("" if lead is None else _interval(lead, "+"))
-        rows.append(tuple(cells))
-        for metric in used:
-            for flag in part[one].get(metric, {}).get("flags", ()):
+    rows, flags = [], dict[str, list[str]]()
+    for metric in used:
+        found = {one: part[one].get(metric) for one in order}
+        ns = dict.fromkeys(str(row["n"]) for row in found.values() if row is not None)
+        cells = ["" if row is None else _interval(row, plain=one.is_control) for one, row in found.items()]
+        rows.append((headings[metric], " / ".join(ns), *cells))
+        leads = {one: part[one].get(f"{metric}_over_control") for one in order}
+        best = [row["flags"][0].partition(": ")[2] for row in leads.values() if row is not None]
+        if best and metric not in ONE_SIDED:
+            cells = ["" if row is None else _interval(row, "+") for row in leads.values()]
+            rows.append((f"  – {best[0]}", "", *cells))
+        for one, row in found.items():
+            for flag in () if row is None else row["flags"]:
                 flags.setdefault(flag, []).append(one.method)
-    pairs = [("– best control" if lead else headings[metric]) for metric in used for lead in (False, True)]
+    names = (f"{one.method} [95 %]" if not one.is_control else one.method for one in order)
     lines = tuple(f"{', '.join(dict.fromkeys(methods))}: {flag}" for flag, methods in flags.items())
-    yield MapTable(checkpoint, title, ("method", "n", *pairs), tuple(rows), lines)
+    yield MapTable(checkpoint, title, ("score", "n", *names), tuple(rows), lines)
 
 
 def _stable(one: Explained, metrics: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
@@ -126,12 +129,12 @@ def _stable(one: Explained, metrics: Mapping[str, Mapping[str, Any]]) -> tuple[s
     return tuple(cells)
 
 
-def _interval(row: Mapping[str, Any], sign: str = "") -> str:
-    """`.436 [.410, .461]`: two digits are noise at some hundred images, four would be a lie."""
+def _interval(row: Mapping[str, Any], sign: str = "", plain: bool = False) -> str:
+    """`0.436 [0.410, 0.461]`: the third digit is noise at some hundred images, a fourth would be a lie."""
     if row["value"] is None:
         return "nan"
     text = f"{row['value']:{sign}.3f}"
-    if row["ci_low"] is None:
+    if plain or row["ci_low"] is None:
         return text
     return f"{text} [{row['ci_low']:{sign}.3f}, {row['ci_high']:{sign}.3f}]"
 

@@ -362,10 +362,18 @@ def test_a_method_that_does_not_fit_the_model_is_refused_before_any_work(place: 
 def test_the_tables_have_a_row_a_method_and_the_controls_last(run: Run) -> None:
     tables = {table.title: table for table in map_tables(run.summary())}
     mask = tables["maps, mask mode at threshold 0.5"]
-    assert [row[0] for row in mask.rows] == ["agcam", *(f"{name} (control)" for name in CONTROLS)]
-    iou = results(run, f"{AGCAM[:-1]},mode=mask)")["cam_iou"]
-    cell = mask.rows[0][mask.headings.index("IoU")]
-    assert cell == f"{iou['value']:.3f} [{iou['ci_low']:.3f}, {iou['ci_high']:.3f}]"
+    assert mask.headings == ("score", "n", "agcam [95 %]", *CONTROLS)
+    rows = {row[0]: row[1:] for row in mask.rows}
+    found = results(run, f"{AGCAM[:-1]},mode=mask)")
+    iou, lead = found["cam_iou"], found["cam_iou_over_control"]
+    best = lead["flags"][0].removeprefix("best control: ")
+    full = results(run, "cam(full,faithfulness=all,mode=mask)")["cam_iou"]
+    span = f"{iou['value']:.3f} [{iou['ci_low']:.3f}, {iou['ci_high']:.3f}]"
+    assert (rows["IoU"][:2], rows["IoU"][-1]) == ((str(iou["n"]), span), f"{full['value']:.3f}")
+    below = list(rows)[list(rows).index("IoU") + 1]
+    span = f"{lead['value']:+.3f} [{lead['ci_low']:+.3f}, {lead['ci_high']:+.3f}]"
+    assert (below, rows[below][1]) == (f"  – {best}", span)
+    assert not list(rows)[-1].startswith("  –")  # recall alone is nothing to be ahead in
     stable = tables["agcam: alike to the clean map"]
     assert [row[0] for row in stable.rows] == [FGSM, "fgsm(eps=0)"]
     assert stable.rows[1][1:3] == ("24", "1.000 [1.000, 1.000]")
