@@ -1,10 +1,10 @@
-"""AG-CAM beside its floor and beside pytorch-grad-cam: passes, time and memory.
+"""AG-CAM beside a bare forward and backward and beside pytorch-grad-cam: passes, time and memory.
 
     python scripts/bench_cam.py CHECKPOINT --data-dir IMAGES [--arch NAME] [--batch-size 16] [--device cuda]
 
-The floor is one forward, with attention unfused so that it can be seen, and one backward to the pixels. Rounds
-alternate in one process; the medians of their times are compared. pytorch-grad-cam (`pip install grad-cam`) is
-measured where it is installed. Memory: the resident set after each of many batches.
+Bare is one forward and one backward to the pixels; unfused is the same with attention computed so that it can be
+seen. Rounds alternate in one process; the medians of their times are compared. pytorch-grad-cam (`pip install
+grad-cam`) is measured where it is installed. Memory: the resident set after each of many batches.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 import cam
+from cam.explainer import held
 from robustkit.attention import capture
 from robustkit.images import to_pixels
 from robustkit.models import Classifier, load
@@ -49,9 +51,9 @@ def passes(model: Classifier, work: Callable[[], object]) -> tuple[int, int]:
     return counts[0], counts[1]
 
 
-def floor(model: Classifier, images: Tensor) -> None:
-    """One unfused forward and one backward down to the pixels."""
-    with torch.enable_grad(), capture(model.network, rows=slice(0, 1)):
+def bare(model: Classifier, images: Tensor, unfused: bool) -> None:
+    """One forward and one backward down to the pixels, without gradients of parameters."""
+    with held(model), torch.enable_grad(), capture(model.network, rows=slice(0, 1)) if unfused else nullcontext():
         leaf = images.detach().requires_grad_()
         logits = model(leaf)
         torch.autograd.grad(logits.amax(dim=1).sum(), leaf)
@@ -90,7 +92,10 @@ def main() -> None:
     data = labelled_data(options.data_dir, model.identity, {}, options.batch_size, None, 0, unlabelled=True)
     pixels = [to_pixels(data.image(sample), model.identity.preprocessing) for sample in data.samples]
     images = torch.stack(pixels).to(device).float() / 255
-    contenders: dict[str, Callable[[], object]] = {"floor": lambda: floor(model, images)}
+    contenders: dict[str, Callable[[], object]] = {
+        "bare": lambda: bare(model, images, unfused=False),
+        "unfused": lambda: bare(model, images, unfused=True),
+    }
     for name in ("agcam", "rollout", "grad-cam", "gradient"):
         explainer = cam.method(name)(model)
         contenders[name] = lambda explainer=explainer: explainer(images)  # type: ignore[misc]
@@ -104,7 +109,7 @@ def main() -> None:
             if device.type == "cuda":
                 torch.cuda.synchronize()
             times[name].append(time.perf_counter() - began)
-    base = statistics.median(times["floor"][1:])
+    base = statistics.median(times["bare"][1:])
     where = (
         torch.cuda.get_device_name() if device.type == "cuda" else f"{platform.machine()}, {torch.get_num_threads()}"
     )
@@ -113,7 +118,7 @@ def main() -> None:
         middle = statistics.median(times[name][1:])
         forwards, backwards = passes(model, work)
         rate = len(images) / middle
-        print(f"{name:>18}  {middle / base:.3f} x floor  {forwards} + {backwards} passes  {rate:.1f} images/s")
+        print(f"{name:>18}  {middle / base:.3f} x bare  {forwards} + {backwards} passes  {rate:.1f} images/s")
     explain = cam.AGCAM(model)
     held = []
     with explain:
