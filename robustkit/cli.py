@@ -81,20 +81,21 @@ def attack(checkpoints: tuple[str, ...], data_dir: str, **options: Any) -> None:
 @option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
 @common
 def demo(out: Path, device: str) -> None:
-    """Audit four embedded checkpoints, one for each of four attentions, on embedded images, in about a minute."""
+    """Audit four embedded checkpoints, one for each of four attentions, on embedded images, in two minutes."""
     from .demo import DEMO
 
     console = _console()
     console.print(
         "Four small ViTs (standard, QUEST, Elliptical, Elliptical-QUEST attention) on generated shapes: clean, FGSM, "
-        "PGD, SPSA, AutoAttack, corruptions.\n"
+        "PGD, SPSA, AutoAttack, corruptions, AG-CAM.\n"
     )
     run = _run_and_show(**DEMO, out=out, device=device)
     console.print(
         f"\nThe run is in {run.path}: report.html to read, summary.csv to compute with, records/ for every sample.\n"
         "Next, your own checkpoint:\n"
         "  robustkit inspect CHECKPOINT --data-dir IMAGES                    which attention formula fits its weights\n"
-        "  robustkit audit CHECKPOINT --data-dir IMAGES --limit 200 --out runs/first",
+        "  robustkit audit CHECKPOINT --data-dir IMAGES --limit 200 --out runs/first\n"
+        "  robustkit cam zoo:shapes-vit-standard zoo:shapes-vit-quest --data-dir embedded:shapes   a gallery of maps",
         markup=False,
         highlight=False,
         soft_wrap=True,

@@ -8,12 +8,16 @@ from __future__ import annotations
 from typing import Any
 
 DEMO: dict[str, Any] = {
-    "checkpoints": ["zoo:shapes-vit-standard", "zoo:shapes-vit-quest"],
+    "checkpoints": [
+        *("zoo:shapes-vit-standard", "zoo:shapes-vit-quest"),
+        *("zoo:shapes-vit-elliptical", "zoo:shapes-vit-elliptical-quest"),
+    ],
     "data_dir": "embedded:shapes",
     "attacks": (
-        "fgsm,pgd,spsa(steps=5,directions=16),fgsm(eps=4/255),pgd(eps=4/255),"
+        "fgsm,pgd,spsa(steps=3,directions=8),fgsm(eps=4/255),pgd(eps=4/255),"
         "autoattack(eps=4/255,steps=10,targets=3,queries=100)"
     ),
     "corruptions": "noise,blur,digital",
-    "limit": 100,
+    "cams": "agcam",
+    "limit": 60,
 }
