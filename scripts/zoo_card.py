@@ -120,9 +120,14 @@ def card(zoo: Sequence[Facts], logs: dict[str, list[Facts]], images: dict[str, s
     families = {said["name"].partition("-vit-")[0]: said for said in zoo}
     cifar = families["cifar10"]
     kinds = "\n".join(
-        f"- **{name}-vit**: {_architecture(said)}; trained on {said['data']}." for name, said in families.items()
+        f"- **{name}-vit**: {_architecture(said)};\n  trained on {said['data']}." for name, said in families.items()
     )
     recipes = "\n\n".join(f"    {said['recipe']}" for said in families.values())
+    curves = "\n\n".join(
+        f"![Training curves of {name}, a column for each formula: loss, accuracy, largest attention logit, mean query "
+        f"norm, mean key norm and attention entropy by epoch, the last four layer by layer](zoo/{name}-vit-curves.svg)"
+        for name in families
+    )
     ran = _table(
         (
             "run",
@@ -168,10 +173,9 @@ Seed {cifar["seed"]}. `python scripts/train_zoo.py --preset {cifar["preset"]} --
 --test CIFAR10-TEST --work DIR` and `--preset shapes --attention NAME --work DIR` repeat one (on the same kind of
 machine and one thread: to the same bytes).
 
-![Training curves of the CIFAR-10 checkpoints, a column for each formula: loss, accuracy, largest attention logit, mean
-query norm, mean key norm and attention entropy by epoch, the last four layer by layer](zoo/zoo-curves.svg)
+{curves}
 
-Drawn from the logs beside it by `python scripts/train_zoo.py --work docs/zoo --plot docs/zoo`. In the last epoch
+Drawn from the logs beside them by `python scripts/train_zoo.py --work docs/zoo --plot docs/zoo`. In the last epoch
 (largest and smallest of the layers, on 256 test images, weights not averaged):
 
 {ran}

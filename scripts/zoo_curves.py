@@ -103,17 +103,25 @@ def _panels(layers: int) -> list[tuple[str, Callable[[list[Row]], dict[str, list
     ]
 
 
-def plot(work: Path, out: Path) -> tuple[Path, Path]:
-    """Draw all runs in `work`, a column a run and a row a quantity, as zoo-curves.svg and .png in `out`."""
+def plot(work: Path, out: Path) -> list[Path]:
+    """Draw all runs in `work`, a figure a family, as FAMILY-curves.svg in `out`."""
+    whole: dict[str, dict[str, list[Row]]] = {}
+    for name, rows in read_logs(work).items():
+        if any("probe" in row for row in rows):
+            whole.setdefault(f"{name.partition('-vit-')[0]}-vit", {})[name] = rows
+    if not whole:
+        raise RobustkitError(f"{work}: no run with a whole epoch in it; train one first")
+    out.mkdir(parents=True, exist_ok=True)
+    return [_draw(runs, out / f"{family}-curves.svg") for family, runs in whole.items()]
+
+
+def _draw(whole: dict[str, list[Row]], path: Path) -> Path:
+    """A column a run and a row a quantity."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot, ticker
 
-    runs = read_logs(work)
-    whole = {name: rows for name, rows in runs.items() if any("probe" in row for row in rows)}
-    if not whole:
-        raise RobustkitError(f"{work}: no run with a whole epoch in it; train one first")
     layers = max(len(row["probe"]["entropy"]) for rows in whole.values() for row in rows if "probe" in row)
     panels = _panels(layers)
     colours = [pyplot.get_cmap("viridis")(0.9 * layer / max(1, layers - 1)) for layer in range(layers)]
@@ -146,13 +154,10 @@ def plot(work: Path, out: Path) -> tuple[Path, Path]:
         axes[-1, column].xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
     for axis in axes[1:3, -1]:
         axis.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False)
-    out.mkdir(parents=True, exist_ok=True)
-    paths = (out / "zoo-curves.svg", out / "zoo-curves.png")
     with pyplot.rc_context({"svg.hashsalt": "zoo"}):
-        figure.savefig(paths[0], metadata={"Date": None})
-        figure.savefig(paths[1], dpi=130)
+        figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
-    return paths
+    return path
 
 
 def _title(name: str, rows: list[Row]) -> str:

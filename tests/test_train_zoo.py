@@ -247,17 +247,19 @@ def test_curves_are_drawn_of_all_runs_and_none_without_one(zoo: Any, tmp_path: P
     for name, more in (
         ("cifar10-vit-quest-seed0", []),
         ("cifar10-vit-standard-seed0", [{"epoch": 3, "step": 77, "diverged": True}]),
+        ("shapes-vit-quest-seed0", []),
     ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, *more]))
-    svg, png = zoo.curves.plot(tmp_path, tmp_path / "plots")
+    svg, other = zoo.curves.plot(tmp_path, tmp_path / "plots")
+    assert (svg.name, other.name) == ("cifar10-vit-curves.svg", "shapes-vit-curves.svg")
     first = svg.read_bytes()
     texts = [comment.strip() for comment in re.findall(r"<!-- (.*?) -->", svg.read_text(), re.DOTALL)]
     assert texts.index("cifar10-vit-standard-seed0") < texts.index(
         "cifar10-vit-quest-seed0"
     )  # as the formulas are listed
     assert {"cifar10-vit-quest-seed0", "diverged at step 77", "attention entropy, nats", "layer 2"} <= set(texts)
-    assert png.read_bytes().startswith(b"\x89PNG")
+    assert not any("shapes" in text for text in texts)
     zoo.curves.plot(tmp_path, tmp_path / "plots")
     assert svg.read_bytes() == first
 
