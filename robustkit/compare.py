@@ -13,6 +13,7 @@ from .corrupting import parse_corrupted
 from .corruption_metrics import conditions_of
 from .errors import RunError
 from .intervals import Floats, bootstrap
+from .map_metrics import PLAIN, parts_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 FEWEST = 30
 COLUMNS = {"top1": "correct", "top5": "top5", "nll": "nll"}
-MAP_COLUMNS = ("abpc", "rank_correlation", "map_iou")
+COLUMN_OF = {metric: column for column, metric in PLAIN.items()}
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,9 @@ def paired_difference(run: Run, first: str, second: str, condition: str, metric:
     """How `second` differs from `first` under a condition of the run.
 
     first, second: names of checkpoints. metric: top1, top5 or nll; mean_error of a set of corruptions, with
-    `in-c(preset=cifar)` as condition; abpc of a map, of samples that both predict right; rank_correlation or map_iou of
-    a map's stability. Infinite losses (logits that are not finite) make a difference of losses nan.
+    `in-c(preset=cifar)` as condition; a score of maps that is a mean over samples, with `cam(agcam,mode=box)` as
+    condition (of samples that both predict right) or `stability(…)`. Infinite losses (logits that are not finite) make
+    a difference of losses nan.
 
     Raises:
         RunError: the records of one of them are missing, or they have no sample in common.
@@ -67,10 +69,13 @@ def paired_difference(run: Run, first: str, second: str, condition: str, metric:
 
 def _figures(run: Run, checkpoint: str, condition: str, metric: str) -> pd.Series[float]:
     """A figure for each sample that could be read, by its id, in the order of the ids."""
-    if metric in MAP_COLUMNS:
-        figures = _column(run, checkpoint, condition, metric)
-        right = _column(run, checkpoint, condition, "correct") == 1
-        return (figures[right] if metric == "abpc" else figures).dropna()
+    if (parts := parts_of(condition)) is not None:
+        explained, mode = parts
+        column = f"{mode}_{metric.removeprefix('cam_')}" if mode else COLUMN_OF.get(metric, metric)
+        figures = _column(run, checkpoint, explained.text, column)
+        if not explained.under:
+            figures = figures[_column(run, checkpoint, explained.text, "correct") == 1]
+        return figures.dropna()
     if metric != "mean_error":
         return _column(run, checkpoint, condition, COLUMNS[metric])
     texts = conditions_of(condition)

@@ -24,19 +24,21 @@ import robustkit
 from robustkit.compare import Difference, paired_difference
 from robustkit.corruption_sets import SETS
 from robustkit.errors import RobustkitError
-from robustkit.explaining import CONTROLS
+from robustkit.map_metrics import parts_of
 from robustkit.progress import ConsoleProgress
 from robustkit.protocol import load_card
 from robustkit.records import Run
 from robustkit.toml import parse_toml
 
-ZOO = tuple(f"zoo:cifar10-vit-{name}" for name in ("standard", "quest", "elliptical", "elliptical-quest"))
+FORMULAS = ("standard", "quest", "elliptical", "elliptical-quest")
+ZOO, SHAPES = (tuple(f"zoo:{family}-vit-{name}" for name in FORMULAS) for family in ("cifar10", "shapes"))
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Part:
-    """One audit. option: which --option says how many samples."""
+    """One audit. option: which --option says how many samples. located: on the generated set, whose objects are known,
+    with the checkpoints that were trained on it."""
 
     card: str
     name: str
@@ -44,6 +46,7 @@ class Part:
     attacks: str
     corruptions: bool = False
     maps: bool = False
+    located: bool = False
 
     @property
     def folder(self) -> str:
@@ -59,6 +62,7 @@ PARTS = tuple(
         Part(card, "spsa", "spsa_limit", "spsa"),
         Part(card, "autoattack", "autoattack_limit", "autoattack"),
         *([Part(card, "maps", "maps_limit", "pgd", maps=True)] if card == "standard" else []),
+        *([Part(card, "localisation", "maps_limit", "none", maps=True, located=True)] if card == "standard" else []),
     )
 )
 
@@ -69,13 +73,13 @@ def evaluate(part: Part, options: argparse.Namespace) -> Run:
     console.print(f"{part.folder}:", style="bold")
     with ConsoleProgress(console) as progress:
         return robustkit.audit(
-            options.checkpoints,
-            data_dir=options.data_dir,
+            SHAPES if part.located else options.checkpoints,
+            data_dir="embedded:shapes" if part.located else options.data_dir,
             attacks=part.attacks,
             corruptions=options.corruptions if part.corruptions else None,
             frost_dir=options.frost_dir,
             cams="agcam" if part.maps else None,
-            stability=part.maps,
+            stability=part.maps and not part.located,
             protocol=part.card,
             limit=getattr(options, part.option),
             out=options.out / part.folder,
@@ -96,31 +100,55 @@ def published_figures() -> dict[str, Any]:
 # tables
 
 LEVELS = ("top1", "top5", "nll")
-MAPS = {"cam": ("abpc",), "stability": ("rank_correlation", "map_iou")}
-CONTROL_MAPS = tuple(f"{name}({control}" for name in MAPS for control in CONTROLS)
+LOCALISED = ("cam_pixel_accuracy", "cam_iou", "cam_dice")
+MAPS = {
+    "agcam": LOCALISED,
+    "agcam-mask": LOCALISED,
+    "agcam-faithfulness": ("abpc",),
+    "agcam-stability": ("rank_correlation", "map_iou"),
+}
+OVER_CONTROL = (*LOCALISED, "abpc")
 UNITS = {
     "top1": ("top-1 %", 100, 1),
     "top5": ("top-5 %", 100, 1),
     "nll": ("NLL", 1, 3),
     "mean_error": ("mean error %", 100, 1),
     "mce": ("mCE", 100, 1),
+    "cam_pixel_accuracy": ("pixel accuracy %", 100, 1),
+    "cam_iou": ("IoU %", 100, 1),
+    "cam_dice": ("DICE", 1, 3),
     "abpc": ("ABPC", 1, 3),
     "rank_correlation": ("rank correlation", 1, 3),
     "map_iou": ("IoU at 0.5", 1, 3),
 }
 """Heading, factor and digits of each figure."""
 TITLES = {
-    "cam": (
+    "agcam": (
         "AG-CAM",
-        " The paper's maps. It prints no figure for them; ABPC, the area between the curves of removing the least "
-        "and the most relevant pixels first, says how much of a prediction hangs on what its map marks. Images "
-        "predicted right; the best control is the best of the maps that do not look at the image.",
+        " Box mode at threshold 0.5, as published: the boxes around what a map marks, against the object's. Images "
+        "predicted right.",
     ),
-    "stability": (
-        "AG-CAM under attack",
+    "agcam-mask": ("AG-CAM, mask mode", " What a map marks against the object's own pixels."),
+    "agcam-faithfulness": (
+        "AG-CAM, faithfulness",
+        " ABPC, the area between the curves of removing the least and the most relevant pixels first: how much of a "
+        "prediction hangs on what its map marks. Images predicted right.",
+    ),
+    "agcam-stability": (
+        "AG-CAM, stability",
         " The map of the attacked image beside that of the clean one, of the same class: 1 is the same map.",
     ),
 }
+
+
+def name_of(condition: str) -> str:
+    """The condition as the published tables, SETS and MAPS know it; '' where no table is made of it."""
+    parts = parts_of(condition)
+    if parts is None:
+        return condition.partition("(")[0].replace("corruption", "")
+    explained, mode = parts
+    kind = "stability" if explained.under else {"box": "", "mask": "mask", "": "faithfulness"}[mode]
+    return "" if explained.is_control else "-".join(filter(None, (explained.method, kind)))
 
 
 @dataclass(frozen=True)
@@ -163,13 +191,12 @@ def comparisons(part: Part, run: Run, published: dict[str, Any]) -> Iterator[Com
     """Every condition of a run against standard attention, which is the run's first checkpoint."""
     rows = run.summary()
     known = run.manifest["checkpoints"]
-    wanted = {*UNITS, "mean_error"}
-    conditions = {row["condition"]: row["condition"].startswith("stability") for row in rows if row["metric"] in wanted}
-    for condition in sorted(conditions, key=conditions.__getitem__):
-        name = condition.partition("(")[0]
-        if name == "corruption" or (name == "clean" and part.folder != "standard-steps"):
+    names = {row["condition"]: name_of(row["condition"]) for row in rows if row["metric"] in UNITS}
+    order = list(MAPS)
+    for condition, name in sorted(names.items(), key=lambda item: order.index(item[1]) if item[1] in order else -1):
+        if not name or (name == "clean" and part.folder != "standard-steps"):
             continue
-        if part.corruptions != (name in SETS) or part.maps != (name in MAPS) or condition.startswith(CONTROL_MAPS):
+        if part.corruptions != (name in SETS) or part.maps != (name in MAPS):
             continue
         lines = []
         for checkpoint in known:
@@ -193,9 +220,9 @@ def _table(comparison: Comparison) -> list[tuple[str, ...]]:
     heading = ["attention"]
     for metric in comparison.metrics:
         heading += [f"{UNITS[metric][0]} [95 %]", *(["minus standard"] if metric != "top5" else [])]
-        if metric == "abpc":
+        if metric in OVER_CONTROL:
             heading.append("minus best control")
-    beside = ("mce",) if comparison.metrics == ("mean_error",) else LEVELS
+    beside = ("mce",) if comparison.metrics == ("mean_error",) else comparison.metrics
     beside = tuple(metric for metric in beside if any(metric in line.published for line in comparison.lines))
     heading += [f"ImageNet: {UNITS[metric][0]}" for metric in beside]
     rows = [tuple(heading)]
@@ -209,9 +236,10 @@ def _table(comparison: Comparison) -> list[tuple[str, ...]]:
                 d = line.differences[metric]
                 base = line is comparison.lines[0]
                 cells.append("" if base else _figure(d.value, d.ci_low, d.ci_high, scale, digits, "+"))
-            if metric == "abpc":
-                lead = line.ours["abpc_over_control"]
-                cells.append(_figure(lead["value"], lead["ci_low"], lead["ci_high"], scale, digits, "+"))
+            if metric in OVER_CONTROL:
+                lead = line.ours[f"{metric}_over_control"]
+                best = lead["flags"][0].partition(": ")[2]
+                cells.append(f"{_figure(lead['value'], lead['ci_low'], lead['ci_high'], scale, digits, '+')} ({best})")
         for metric in beside:
             _, scale, digits = UNITS[metric]
             told = line.published.get(metric)
@@ -268,10 +296,14 @@ def _section(run: Run, comparison: Comparison) -> Iterator[str]:
     counts = sorted({line.ours[comparison.metrics[0]]["n"] for line in comparison.lines})
     title, meaning = TITLES.get(comparison.name, (comparison.name, ""))
     n = " to ".join(map(str, counts[:1] + counts[1:][-1:]))
-    yield f"### {title}\n\n`{comparison.condition}`, {n} images.{meaning}"
+    data = run.manifest["data"]["name"]
+    yield f"### {title}\n\n`{comparison.condition}`, {n} images of {data}.{meaning}"
     yield _markdown(_table(comparison))
     flags = dict.fromkeys(
-        (line.attention, flag) for line in comparison.lines for row in line.ours.values() for flag in row["flags"]
+        (line.attention, flag)
+        for line in comparison.lines
+        for metric in comparison.metrics
+        for flag in line.ours[metric]["flags"]
     )
     shared = dict.fromkeys(flag for _, flag in flags)
     for flag in shared:
