@@ -30,6 +30,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         data_dir="embedded:shapes",
         attacks=PGD,
         corruptions="gaussian_noise,shot_noise,impulse_noise",
+        cams="agcam(faithfulness=none)",
         limit=60,
         out=tmp_path_factory.mktemp("compare") / "run",
         device="cpu",
@@ -174,7 +175,7 @@ def test_the_page_has_our_figures_beside_the_published_ones(script: Any, run: Ru
     page = script.page(found, published, "python scripts/reproduce_quest.py")
     lines = page.splitlines()
     values: Callable[[str], str] = lambda name: next(line for line in lines if line.startswith(name))  # noqa: E731
-    place = lines.index(f"`{PGD}`, 60 images.")
+    place = lines.index(f"`{PGD}`, 60 images of embedded:shapes.")
     cells = [cell.strip() for cell in next(x for x in lines[place:] if x.startswith("| quest")).split("|")[1:-1]]
     summary = {r["metric"]: r for r in run.summary() if (r["checkpoint"], r["condition"]) == (PAIR[1], PGD)}
     top1, difference = summary["top1"], paired_difference(run, *PAIR, PGD)
@@ -186,10 +187,29 @@ def test_the_page_has_our_figures_beside_the_published_ones(script: Any, run: Ru
     assert "ImageNet" not in lines[lines.index("### noise") + 4]
 
 
+def test_maps_have_a_table_for_boxes_with_the_published_figures_and_one_for_masks(script: Any, run: Run) -> None:
+    part = next(part for part in script.PARTS if part.folder == "standard-localisation")
+    page = script.page([(part, run)], script.published_figures(), "python scripts/reproduce_quest.py")
+    titles = [line for line in page.splitlines() if line.startswith("### ")]
+    assert titles == ["### AG-CAM", "### AG-CAM, mask mode"]
+    lines = page[page.index("### AG-CAM\n") :].splitlines()
+    heading, cells = ([cell.strip() for cell in line.split("|")[1:-1]] for line in (lines[4], lines[7]))
+    condition = "cam(agcam,faithfulness=none,mode=box)"
+    box = {r["metric"]: r for r in run.summary() if (r["checkpoint"], r["condition"]) == (PAIR[1], condition)}
+    assert heading[4:7] == ["IoU % [95 %]", "minus standard", "minus best control"]
+    found, lead = box["cam_iou"], box["cam_iou_over_control"]
+    assert cells[4] == f"{100 * found['value']:.1f} [{100 * found['ci_low']:.1f}, {100 * found['ci_high']:.1f}]"
+    assert cells[6].startswith(f"{100 * lead['value']:+.1f} [")
+    assert cells[6].endswith(f"({lead['flags'][0].removeprefix('best control: ')})")
+    assert cells[-3:] == ["70.76", "53.54", "0.660"]
+    assert "of 1 published differences" in page
+
+
 def test_the_published_figures_are_the_papers(script: Any) -> None:
     published = script.published_figures()
     assert published["elliptical-quest"]["spsa"] == {"top1": 0.5915, "top5": 0.8744, "nll": 1.613}
     assert published["standard"]["in-c"] == {"mce": 0.557}
+    assert published["quest"]["agcam"] == {"cam_pixel_accuracy": 0.7076, "cam_iou": 0.5354, "cam_dice": 0.6597}
     attacks = ("clean", "fgsm", "pgd", "spsa", "autoattack")
     for name in ("standard", "quest", "elliptical", "elliptical-quest"):
         figures = [published[name][attack] for attack in attacks]
