@@ -87,7 +87,8 @@ def make_gallery(
     kept: dict[str, Any] = {}
     rows = tuple(_rows(run, classifiers, dataset, truth, order, shown, kept))
     lines = (f"{dataset.name}; {_said(how, shown[0], ids)}; protocol {manifest['protocol']['tag']}",)
-    gallery = Gallery(f"{', '.join(one.method for one in shown)}: {', '.join(names)}", rows, lines)
+    compared = ", ".join(names) if len(names) < 3 else f"{len(names)} checkpoints"
+    gallery = Gallery(f"{', '.join(one.method for one in shown)}: {compared}", rows, lines)
     folder = run.path / "cams"
     write_sheet(gallery, folder / "gallery.png")
     write_page(gallery, folder / "gallery.html")
@@ -202,7 +203,8 @@ def _tile(
     named = class_name(identity.class_names or (), int(found.target[0]), identity.num_classes)
     scored = ({"IoU": row.get("mask_iou"), "box IoU": row.get("box_iou")}, {"ABPC": row.get("abpc")})
     figures = ["   ".join(f"{k} {v:.2f}" for k, v in some.items() if v is not None) for some in scored]
-    lines = tuple(filter(None, (f"{named} {probability:.0%}", *figures)))
+    wrong = " (wrong)" if target is None and row.get("correct") is False else ""
+    lines = tuple(filter(None, (f"{named} {probability:.0%}{wrong}", *figures)))
     return Tile(f"{method}, {identity.name}", heat, lines), heat
 
 

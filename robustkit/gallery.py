@@ -90,7 +90,7 @@ def _tile(pixels: Pixels) -> Pixels:
 
 def draw(gallery: Gallery) -> Image.Image:
     """The contact sheet as an RGB image."""
-    margin, gap, head, line = 36, 12, 132, 24
+    margin, gap, head, line = 36, 12, 160, 24
     columns = 1 + max(len(row.tiles) for row in gallery.rows)
     width = 2 * margin + columns * TILE + (columns - 1) * gap
     under = line * max(2, 2, *(len(tile.lines) for row in gallery.rows for tile in row.tiles)) + 24

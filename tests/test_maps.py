@@ -422,15 +422,22 @@ def test_a_gallery_escapes_what_it_is_told(tmp_path: Path) -> None:
     assert sheet.width > 2 * 224 and sheet.height > 2 * 224
 
 
+BOTH = ("shapes-vit-standard", "shapes-vit-quest")
+
+
 def test_the_command_makes_a_run_and_a_gallery(tmp_path: Path) -> None:
-    words = ["cam", MODEL, "zoo:shapes-vit-quest", "--data-dir", "embedded:shapes", "--limit", "6", "--cams", "agcam"]
-    words += ["--faithfulness", "none", "--gallery", "2", "--save-maps", "--out", str(tmp_path / "run")]
+    words = ["cam", MODEL, "zoo:shapes-vit-quest", "--data-dir", "embedded:shapes", "--limit", "24", "--cams", "agcam"]
+    words += ["--faithfulness", "none", "--gallery", "2", "--choose", "worst", "--save-maps"]
+    words += ["--out", str(tmp_path / "run")]
     done = CliRunner().invoke(cli, words, catch_exceptions=False)
     assert done.exit_code == 0
     assert f"gallery: {tmp_path / 'run' / 'cams' / 'gallery.html'}" in done.output
     page = (tmp_path / "run" / "cams" / "gallery.html").read_text("utf-8")
     assert page.count("<section>") == 2
     assert page.count("<figure>") == 6
+    tables = [Run(tmp_path / "run").table(name, "cam(agcam,faithfulness=none)").to_pylist() for name in BOTH]
+    wrong = [row for table in tables for row in table if row["sample_id"] in page and not row["correct"]]
+    assert page.count(" (wrong)") == len(wrong) > 0
     with np.load(tmp_path / "run" / "cams" / "maps.npz") as kept:
         assert len(kept.files) == 4
         assert all(kept[name].shape == (64, 64) for name in kept.files)
