@@ -181,3 +181,52 @@ def test_saved_adversarials_are_inside_the_ball_and_wrong_in_float32(tmp_path: P
             wrong = torch.cat([classifier(point[None]).argmax(dim=1) for point in points]) != labels
         assert torch.equal(wrong, broken)
         assert torch.equal(points[~broken], images[~broken])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_agcam_scores_are_those_measured_with_plain_loops(tmp_path: Path) -> None:
+    """The published protocol on the first 200 images by name, of which 145 are right; ABPC on the first 60 of these."""
+    ids = tmp_path / "ids.txt"
+    boxes = SHARED / "data" / "imagenet-val" / "boxes.csv"
+
+    def scores(count: int, cams: str) -> dict[tuple[str, str], dict[str, object]]:
+        ids.write_text("\n".join(first_by_name(count)))
+        run = robustkit.audit(
+            [VIT],
+            data_dir=VAL,
+            attacks="none",
+            cams=cams,
+            boxes=boxes,
+            ids=ids,
+            protocol="agcam-paper",
+            out=tmp_path / f"run-{count}",
+        )
+        return {(row["condition"], row["metric"]): row for row in run.summary()}
+
+    found = scores(200, "agcam(faithfulness=none)")
+    measured = {
+        ("agcam", "mask"): (0.5595, 0.2179, 0.3408),
+        ("agcam", "box"): (0.6314, 0.3731, 0.5103),
+        ("centre", "mask"): (0.652, 0.435, 0.590),
+        ("centre", "box"): (0.666, 0.477, 0.627),
+        ("full", "box"): (0.520, 0.520, 0.631),
+    }
+    for (method, mode), figures in measured.items():
+        rows = [
+            found[f"cam({method},faithfulness=none,mode={mode})", f"cam_{name}"]
+            for name in ("pixel_accuracy", "iou", "dice")
+        ]
+        assert [row["value"] for row in rows] == pytest.approx(figures, abs=0.005)
+        assert {row["n"] for row in rows} == {145}
+    # The loops took the first of equal maxima, 0.883; here equal maxima share the point.
+    assert found["cam(agcam,faithfulness=none)", "pointing_game"]["value"] == pytest.approx(0.8776, abs=1e-3)
+    names = first_by_name(200)
+    right = robustkit.Run(tmp_path / "run-200")
+    rows = right.table(right.manifest["checkpoints"][0]["name"], "cam(agcam,faithfulness=none)").to_pylist()
+    known = {row["sample_id"]: row["correct"] for row in rows}
+    enough = next(count for count in range(60, 200) if sum(known[name] for name in names[:count]) == 60)
+    found = scores(enough, "agcam")
+    for method, figure, within in (("agcam", 0.335, 0.01), ("centre", 0.216, 0.01), ("random", 0.016, 0.03)):
+        row = found[f"cam({method})", "abpc"]
+        assert (row["value"], row["n"]) == (pytest.approx(figure, abs=within), 60)
