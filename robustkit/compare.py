@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     from .records import Run
 
-FEWEST = 30
 COLUMNS = {"top1": "correct", "top5": "top5", "nll": "nll"}
 COLUMN_OF = {metric: column for column, metric in PLAIN.items()}
 
@@ -30,17 +30,14 @@ class Difference:
     """The second checkpoint's figure minus the first's, over the n samples that both have.
 
     ci_low, ci_high: 95 %, by drawing samples anew, each with both of its outcomes; of a few samples it is too narrow.
+    p_value: two-sided, of no difference: McNemar's exact test for right against wrong, else the normal approximation.
     """
 
     value: float
     n: int
     ci_low: float
     ci_high: float
-
-    @property
-    def sign(self) -> int:
-        """1 or -1 where at least FEWEST samples and the interval leave no doubt, else 0."""
-        return (self.ci_low > 0) - (self.ci_high < 0) if self.n >= FEWEST else 0
+    p_value: float
 
 
 def paired_difference(run: Run, first: str, second: str, condition: str, metric: str = "top1") -> Difference:
@@ -62,9 +59,33 @@ def paired_difference(run: Run, first: str, second: str, condition: str, metric:
         differences: Floats = (pairs["second"] - pairs["first"]).to_numpy(dtype=np.float64)
     n = len(differences)
     if not np.isfinite(differences).all():
-        return Difference(math.nan, n, math.nan, math.nan)
+        return Difference(math.nan, n, math.nan, math.nan, math.nan)
     ((low, high),) = bootstrap(lambda counts: counts @ differences / n, n)
-    return Difference(float(differences.mean()), n, low, high)
+    return Difference(float(differences.mean()), n, low, high, _p_value(differences, binary=metric in ("top1", "top5")))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """The p-values corrected for their number (Holm 1979), in their order; nan stays, and counts."""
+    adjusted, largest = [math.nan] * len(p_values), 0.0
+    for rank, place in enumerate(sorted(range(len(p_values)), key=lambda i: (math.isnan(p_values[i]), p_values[i]))):
+        if not math.isnan(p_values[place]):
+            largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
+            adjusted[place] = largest
+    return adjusted
+
+
+def _p_value(differences: Floats, binary: bool) -> float:
+    if binary:
+        gained, lost = int((differences > 0).sum()), int((differences < 0).sum())
+        tail = ways = 1  # of k among those that changed, and of at most k
+        for k in range(min(gained, lost)):
+            ways = ways * (gained + lost - k) // (k + 1)
+            tail += ways
+        return float(min(1.0, 2 * tail / 2 ** (gained + lost)))
+    if len(differences) < 2 or not differences.any():
+        return 1.0
+    error = float(differences.std(ddof=1)) / math.sqrt(len(differences))
+    return math.erfc(abs(float(differences.mean())) / error / math.sqrt(2)) if error else 0.0
 
 
 def _figures(run: Run, checkpoint: str, condition: str, metric: str) -> pd.Series[float]:

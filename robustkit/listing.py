@@ -26,10 +26,16 @@ def listing(kind: str) -> list[tuple[str, str]]:
 def _models() -> list[tuple[str, str]]:
     from safetensors import safe_open
 
-    from .specs import embedded
+    from .errors import CheckpointError
+    from .specs import embedded, embedded_file
 
     rows = []
-    for name, path in embedded().items():
+    for name in embedded():
+        try:
+            path = embedded_file(name)
+        except CheckpointError as fault:
+            rows.append((f"zoo:{name}", str(fault).removeprefix(f"zoo:{name}: ")))
+            continue
         with safe_open(path, framework="numpy") as file:
             said: dict[str, str] = file.metadata()
             parameters = sum(math.prod(file.get_slice(tensor).get_shape()) for tensor in file.offset_keys())

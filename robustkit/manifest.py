@@ -93,7 +93,7 @@ def prepare(
     run.write_manifest(
         {
             "robustkit": metadata.version("robustkit-audit"),
-            "command": shlex.join(["robustkit", *sys.argv[1:]]),
+            "command": _command(),
             "started": old.get("started") or datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             "arguments": json.loads(json.dumps(arguments, default=str)),
             "seed": settings.seed,
@@ -164,3 +164,9 @@ def _versions() -> dict[str, str]:
 
 def _device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{device.type} ({platform.machine()})"
+
+
+def _command() -> str:
+    """The words that started this process, without the folders of the program."""
+    program = Path(sys.argv[0]).name
+    return shlex.join([*(["robustkit"] if program in ("", "__main__.py") else [program]), *sys.argv[1:]])

@@ -36,10 +36,18 @@ def find(spec: str) -> Source:
     return Source(path, path.stem)
 
 
-def embedded() -> dict[str, Path]:
-    """The checkpoints that ship with the package, by name. CheckpointError where one is missing or is not the one that
-    was shipped: its digest stands in checkpoints.json."""
-    return {name: _intact(name, entry) for name, entry in _shipped().items()}
+def embedded() -> tuple[str, ...]:
+    """The names of the checkpoints that ship with the package."""
+    return tuple(_shipped())
+
+
+def embedded_file(name: str) -> Path:
+    """The file of one of them. ModelError for an unknown name; CheckpointError where the file is missing or is not the
+    one that was shipped: its digest stands in checkpoints.json."""
+    shipped = _shipped()
+    if name not in shipped:
+        raise ModelError(unknown("zoo model", name, shipped))
+    return _intact(name, shipped[name])
 
 
 def _shipped() -> dict[str, dict[str, Any]]:
@@ -65,10 +73,7 @@ def _intact(name: str, entry: dict[str, Any]) -> Path:
 
 
 def _embedded(name: str) -> Source:
-    shipped = _shipped()
-    if name not in shipped:
-        raise ModelError(unknown("zoo model", name, shipped))
-    return Source(_intact(name, shipped[name]), name)
+    return Source(embedded_file(name), name)
 
 
 def _folder(folder: Path, name: str) -> Source:

@@ -138,6 +138,10 @@ class Run:
         state = torch.load(self._path, map_location=self.task.device, weights_only=True)
         for what, value in self.task.identity().items():
             if (found := state["identity"].get(what)) != value:
+                if what == "recipe":
+                    before, now = json.loads(found or "{}"), json.loads(value)
+                    what = next(key for key in {**now, **before} if now.get(key) != before.get(key))
+                    found, value = before.get(what), now.get(what)
                 raise RunError(
                     f"{self.task.folder}: holds a run with {what} {found}, not {value}; "
                     "give another --work, or delete it"

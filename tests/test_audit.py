@@ -355,6 +355,7 @@ def test_options_come_from_environment_and_file_and_the_command_line_wins(place:
     manifest = json.loads((tmp_path / "run" / "run.json").read_text())
     assert (manifest["seed"], manifest["data"]["n"]) == (5, 6)
     assert manifest["conditions"] == ["clean", "fgsm(eps=2/255)"]
+    assert manifest["command"].startswith("robustkit ") and manifest["command"].endswith("--limit 6")
     config.write_text("limits = 9\n")
     done = run_cli(line)
     assert done.returncode == 2 and "unknown option 'limits'; did you mean 'limit'?" in done.stderr

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +11,14 @@ import pytest
 from scipy import stats
 
 import robustkit
-from robustkit.compare import Difference, paired_difference
-from robustkit.errors import RunError
+from robustkit.compare import Difference, holm, paired_difference
+from robustkit.errors import RobustkitError, RunError
 from robustkit.records import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 PAIR = ("shapes-vit-standard", "shapes-vit-quest")
 PGD = "pgd(eps=4/255,steps=3)"
+BOX = "cam(agcam,faithfulness=none,mode=box)"
 
 
 @pytest.fixture(scope="module")
@@ -119,13 +118,39 @@ def test_only_samples_that_both_could_read_count_whatever_their_order() -> None:
     for other in (endless, first[:2]):
         found = paired_difference(Recorded({"first": endless, "second": other}), "first", "second", "clean", "nll")  # type: ignore[arg-type]
         assert np.isnan([found.value, found.ci_low, found.ci_high]).all()
-        assert (found.n, found.sign) == (2, 0)
+        assert (found.n, holm([found.p_value])[0] <= 1) == (2, False)
 
 
-def test_a_sign_needs_an_interval_without_0_and_enough_samples() -> None:
-    told = [Difference(0.1, n, low, high).sign for n, low, high in ((30, 0.01, 0.2), (29, 0.01, 0.2), (30, 0.0, 0.2))]
-    assert told == [1, 0, 0]
-    assert Difference(-0.1, 30, -0.2, -0.01).sign == -1
+@pytest.mark.parametrize(("gained", "lost"), [(0, 0), (4, 0), (2, 8), (31, 17), (600, 500)])
+def test_right_against_wrong_has_mcnemars_exact_p(gained: int, lost: int) -> None:
+    def rows(correct: list[bool]) -> list[dict[str, Any]]:
+        return [row(f"{i:05}", 0.0) | {"correct": c} for i, c in enumerate(correct)]
+
+    first = [False] * gained + [True] * lost + [True] * 7
+    second = [True] * gained + [False] * lost + [True] * 7
+    found = paired_difference(Recorded({"a": rows(first), "b": rows(second)}), "a", "b", "clean")  # type: ignore[arg-type]
+    expected = stats.binomtest(gained, gained + lost).pvalue if gained + lost else 1.0
+    assert found.p_value == pytest.approx(expected)
+
+
+def test_means_have_the_p_of_their_standard_error() -> None:
+    generator = np.random.default_rng(0)
+    first, second = generator.normal(0, 1, 200), generator.normal(0.15, 1, 200)
+    tables = {name: [row(f"{i:03}", x) for i, x in enumerate(values)] for name, values in (("a", first), ("b", second))}
+    found = paired_difference(Recorded(tables), "a", "b", "clean", "nll")  # type: ignore[arg-type]
+    gaps = second - first
+    z = gaps.mean() / stats.sem(gaps)
+    assert found.p_value == pytest.approx(2 * stats.norm.sf(abs(z)))
+    same = paired_difference(Recorded(tables), "a", "a", "clean", "nll")  # type: ignore[arg-type]
+    assert (same.value, same.p_value) == (0, 1)
+
+
+def test_holm_by_hand() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.6, 0.7]) == [1.0, 1.0]
+    first, second = holm([float("nan"), 0.02])
+    assert np.isnan(first) and second == pytest.approx(0.04)
+    assert holm([]) == []
 
 
 # the page
@@ -133,82 +158,129 @@ def test_a_sign_needs_an_interval_without_0_and_enough_samples() -> None:
 
 @pytest.fixture(scope="module")
 def script() -> Any:
-    """The script's module."""
+    """The page's module."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(Path(__file__).parents[1] / "scripts"))
-        import reproduce_quest
+        import quest_page
 
-        yield reproduce_quest
-
-
-def comparison(script: Any, metric: str, published: tuple[float, float], interval: tuple[float, float]) -> Any:
-    base = script.Line("standard", {}, {}, {"top1": published[0], "mce": published[0]})
-    differences = {metric: Difference(sum(interval) / 2, 100, *interval)}
-    other = script.Line("quest", {}, differences, {"top1": published[1], "mce": published[1]})
-    return script.Comparison("standard", "pgd", "pgd(eps=1/255)", (metric,), (base, other))
+        yield quest_page
 
 
 @pytest.mark.parametrize(
-    ("metric", "published", "interval", "verdict"),
+    ("metric", "published", "ours", "p", "verdict"),
     [
-        ("top1", (0.4, 0.5), (0.01, 0.2), "shown"),
-        ("top1", (0.4, 0.5), (-0.2, -0.01), "the opposite"),
-        ("top1", (0.5, 0.4), (-0.2, -0.01), "shown"),
-        ("top1", (0.4, 0.5), (-0.01, 0.2), "cannot tell"),
-        ("mean_error", (0.557, 0.550), (-0.2, -0.01), "shown"),
-        ("mean_error", (0.557, 0.550), (0.01, 0.2), "the opposite"),
+        ("top1", 0.01, 0.05, 0.05, "shown"),
+        ("top1", 0.01, -0.05, 0.001, "the opposite"),
+        ("top1", -0.01, -0.05, 0.001, "shown"),
+        ("top1", 0.01, 0.05, 0.051, "cannot tell"),
+        ("nll", -0.03, -0.2, 0.001, "shown"),
+        ("mean_error", -0.007, 0.02, 0.001, "the opposite"),
+        ("nll", -0.03, float("nan"), float("nan"), "cannot tell"),
     ],
 )
 def test_the_verdict_on_the_published_order(
-    script: Any, metric: str, published: tuple[float, float], interval: tuple[float, float], verdict: str
+    script: Any, metric: str, published: float, ours: float, p: float, verdict: str
 ) -> None:
-    found = comparison(script, metric, published, interval)
-    assert list(found.verdicts()) == [("quest", verdict)]
-    unpublished = replace(found, lines=(found.lines[0], replace(found.lines[1], published={})))
-    assert list(unpublished.verdicts()) == []
+    found = Difference(ours, 100, ours - 0.01, ours + 0.01, p)
+    gap = script.Gap("quest-paper@1:x", "pgd", metric, "quest", "standard", published, found, 1)
+    assert gap.verdict(p) == verdict
 
 
-def test_the_page_has_our_figures_beside_the_published_ones(script: Any, run: Run) -> None:
-    parts = {part.folder: part for part in script.PARTS}
-    published = script.published_figures()
-    found = [(parts["standard-steps"], run), (parts["standard-corruptions"], run)]
-    page = script.page(found, published, "python scripts/reproduce_quest.py")
-    lines = page.splitlines()
-    values: Callable[[str], str] = lambda name: next(line for line in lines if line.startswith(name))  # noqa: E731
-    place = lines.index(f"`{PGD}`, 60 images of embedded:shapes.")
-    cells = [cell.strip() for cell in next(x for x in lines[place:] if x.startswith("| quest")).split("|")[1:-1]]
+@pytest.fixture(scope="module")
+def published(script: Any) -> dict[str, Any]:
+    """As if the paper's attacks were those of the run's card."""
+    return script.published_figures() | {"protocol": "standard"}
+
+
+def sections(page: str) -> dict[str, list[list[str]]]:
+    """The tables of a page by their titles, cell by cell."""
+    found = {}
+    for part in page.split("### ")[1:]:
+        title, _, rest = part.partition("\n")
+        lines = [line for line in rest.split("##")[0].splitlines() if line.startswith("|")]
+        found[title] = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+    return found
+
+
+def test_the_page_has_our_figures_beside_the_published_ones(script: Any, run: Run, published: dict[str, Any]) -> None:
+    page = script.page([run, run], published, "python scripts/reproduce_quest.py")
+    tables = sections(page)
+    assert list(tables) == ["clean", "pgd", "noise", "AG-CAM", "AG-CAM, mask mode"]
+    heading, _, _, cells = tables["pgd"]
     summary = {r["metric"]: r for r in run.summary() if (r["checkpoint"], r["condition"]) == (PAIR[1], PGD)}
     top1, difference = summary["top1"], paired_difference(run, *PAIR, PGD)
+    assert cells[0] == "quest"
     assert cells[1] == f"{100 * top1['value']:.1f} [{100 * top1['ci_low']:.1f}, {100 * top1['ci_high']:.1f}]"
     assert cells[2].startswith(f"{100 * difference.value:+.1f} [")
     assert cells[-3:] == ["45.26", "79.33", "2.448"]
-    assert values("- `standard`: of 2 published differences").endswith("the interval contains 0.")  # clean and PGD
-    assert "### noise" in lines
-    assert "ImageNet" not in lines[lines.index("### noise") + 4]
+    assert heading[-3:] == ["published: top-1 %", "published: top-5 %", "published: NLL"]
+    assert not any(cell.startswith("published") for cell in tables["noise"][0])
+    assert "shapes-vit-quest " + run.manifest["checkpoints"][1]["sha256"][:12] in page
+    own = script.page([run], published | {"protocol": "quest-paper"}, "x")
+    assert not any(cell.startswith("published") for cell in sections(own)["pgd"][0])
+
+
+def test_the_verdicts_are_counted_and_each_has_its_gap(script: Any, run: Run, published: dict[str, Any]) -> None:
+    page = script.page([run], published, "x")
+    lines = [line for line in page.splitlines() if line.startswith("| standard |")]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+    told = {(cells[1], cells[2]): cells for cells in rows}
+    expected = [(name, unit) for name in ("clean", "pgd") for unit in ("top-1 %", "NLL")]
+    assert list(told) == [*expected, *(("agcam", unit) for unit in ("pixel accuracy %", "IoU %", "DICE"))]
+    assert told["pgd", "top-1 %"][3:6] == ["quest", "standard", "+1.61 (better)"]
+    assert told["pgd", "NLL"][5] == "-0.055 (better)"
+    words = [cells[-1] for cells in rows]
+    assert set(words) <= {"shown", "the opposite", "cannot tell"}
+    shown, opposite = words.count("shown"), words.count("the opposite")
+    assert f"Of 7 differences that the paper has, {shown} show here, {opposite} are the opposite, and" in page
+    raw = [paired_difference(run, *PAIR, name, metric) for name in ("clean", PGD) for metric in ("top1", "nll")]
+    raw += [paired_difference(run, *PAIR, BOX, f"cam_{name}") for name in ("pixel_accuracy", "iou", "dice")]
+    adjusted = [float(cells[8].removeprefix("< ")) for cells in rows]
+    assert adjusted == pytest.approx(holm([one.p_value for one in raw]), abs=1e-3)
+
+
+def test_differences_that_the_paper_does_not_resolve_have_no_verdict(script: Any, run: Run) -> None:
+    close = {"protocol": "standard", **script.published_figures()}
+    close = close | {"quest": close["standard"] | {"pgd": {"top1": 0.4375, "nll": 2.60}}, "protocol": "standard"}
+    page = script.page([run], close, "x")
+    rows = [line for line in page.splitlines() if line.startswith("| standard |")]
+    assert len(rows) == 1 and "| NLL" in rows[0] and "(worse)" in rows[0]
+
+
+def test_the_first_checkpoint_must_have_standard_attention(script: Any, run: Run, published: dict[str, Any]) -> None:
+    told = run.manifest
+    told["arguments"]["checkpoints"].reverse()
+    turned = Mirror(run, told)
+    with pytest.raises(RobustkitError, match="shapes-vit-quest has quest attention; expected one with standard"):
+        script.page([turned], published, "x")
+    told["arguments"]["checkpoints"] = [f"zoo:{PAIR[0]}"]
+    alone = sections(script.page([turned], published, "x"))
+    assert [cells[0] for cells in alone["pgd"][2:]] == ["standard"]
+
+
+class Mirror:
+    """A run with another manifest."""
+
+    def __init__(self, run: Run, manifest: dict[str, Any]) -> None:
+        self.manifest, self.path = manifest, run.path
+        self.summary, self.table = run.summary, run.table
 
 
 def test_maps_have_a_table_for_boxes_with_the_published_figures_and_one_for_masks(script: Any, run: Run) -> None:
-    part = next(part for part in script.PARTS if part.folder == "standard-localisation")
-    page = script.page([(part, run)], script.published_figures(), "python scripts/reproduce_quest.py")
-    titles = [line for line in page.splitlines() if line.startswith("### ")]
-    assert titles == ["### AG-CAM", "### AG-CAM, mask mode"]
-    lines = page[page.index("### AG-CAM\n") :].splitlines()
-    heading, cells = ([cell.strip() for cell in line.split("|")[1:-1]] for line in (lines[4], lines[7]))
-    condition = "cam(agcam,faithfulness=none,mode=box)"
-    box = {r["metric"]: r for r in run.summary() if (r["checkpoint"], r["condition"]) == (PAIR[1], condition)}
+    heading, _, _, cells = sections(script.page([run], script.published_figures(), "x"))["AG-CAM"]
+    box = {r["metric"]: r for r in run.summary() if (r["checkpoint"], r["condition"]) == (PAIR[1], BOX)}
     assert heading[4:7] == ["IoU % [95 %]", "minus standard", "minus best control"]
     found, lead = box["cam_iou"], box["cam_iou_over_control"]
     assert cells[4] == f"{100 * found['value']:.1f} [{100 * found['ci_low']:.1f}, {100 * found['ci_high']:.1f}]"
     assert cells[6].startswith(f"{100 * lead['value']:+.1f} [")
     assert cells[6].endswith(f"({lead['flags'][0].removeprefix('best control: ')})")
     assert cells[-3:] == ["70.76", "53.54", "0.660"]
-    assert "of 1 published differences" in page
 
 
 def test_the_published_figures_are_the_papers(script: Any) -> None:
     published = script.published_figures()
     assert published["elliptical-quest"]["spsa"] == {"top1": 0.5915, "top5": 0.8744, "nll": 1.613}
-    assert published["standard"]["in-c"] == {"mce": 0.557}
+    assert published["standard"]["in-c"] == {"mce_16": 0.557}
     assert published["quest"]["agcam"] == {"cam_pixel_accuracy": 0.7076, "cam_iou": 0.5354, "cam_dice": 0.6597}
     attacks = ("clean", "fgsm", "pgd", "spsa", "autoattack")
     for name in ("standard", "quest", "elliptical", "elliptical-quest"):

@@ -378,7 +378,8 @@ def test_a_folder_of_another_run_is_refused(
     before = (tmp_path / "cifar10-vit-standard-seed0" / "state.pt").read_bytes()
     monkeypatch.setitem(zoo.recipe.PRESETS, "smoke", replace(zoo.tiny, epochs=1, rate=0.5))
     assert zoo.script.main(command(tmp_path, "standard")) == 2
-    assert "cifar10-vit-standard-seed0: holds a run with recipe {" in capsys.readouterr().err
+    rate = f"holds a run with rate {zoo.tiny.rate}, not 0.5; give another --work"
+    assert f"cifar10-vit-standard-seed0: {rate}" in capsys.readouterr().err
     monkeypatch.setitem(zoo.recipe.PRESETS, "smoke", replace(zoo.tiny, epochs=1))
     (tmp_path / "cifar10-vit-standard-seed0").rename(tmp_path / "cifar10-vit-quest-seed0")
     assert zoo.script.main(command(tmp_path, "quest")) == 2

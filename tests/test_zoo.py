@@ -82,10 +82,10 @@ def test_the_metadata_are_complete_and_those_of_one_recipe(name: str) -> None:
 
 @pytest.mark.parametrize("name", LISTED)
 def test_the_declared_formula_has_the_lowest_loss_of_all_nine(card: Any, name: str) -> None:
-    losses, accuracy = card.formula_losses(f"zoo:{name}", images_of(name), 500)
-    assert len(losses) == 9
-    assert min(losses, key=losses.get) == LISTED[name]["attention"]
-    assert abs(accuracy - LISTED[name]["accuracy"]) < 4 * math.sqrt(0.25 / 500)
+    found = card.ranking(f"zoo:{name}", images_of(name), 500)
+    assert len(found.rows) == 9
+    assert found.best == found.declared == LISTED[name]["attention"]
+    assert abs(found.rows[0].top1 - LISTED[name]["accuracy"]) < 4 * math.sqrt(0.25 / 500)
     classes = robustkit.load(f"zoo:{name}").identity.class_names
     assert classes == shapes.CLASSES if name.startswith("shapes") else classes[3:6] == ("cat", "deer", "dog")
 
@@ -106,12 +106,25 @@ def test_a_checkpoint_that_is_not_the_shipped_one_is_refused(tmp_path: Path, mon
         f"zoo:shapes-vit-quest: {path} has sha256 {found}…, expected {LISTED['shapes-vit-quest']['sha256'][:12]}…: it "
         "is not the checkpoint that was shipped; install robustkit-audit again"
     )
+    lines = dict(line.split(maxsplit=1) for line in CliRunner().invoke(cli, ["list", "models"]).output.splitlines())
+    assert len(lines) == len(LISTED)
+    assert lines["zoo:shapes-vit-quest"].startswith(f"{path} has sha256 {found}")
+    assert "top-1" in lines["zoo:shapes-vit-standard"]
     path.unlink()
     with pytest.raises(CheckpointError, match="is missing; install robustkit-audit again"):
         robustkit.load("zoo:shapes-vit-quest")
     assert robustkit.load("zoo:shapes-vit-standard").identity.attention == "standard"
     with pytest.raises(ModelError, match="unknown zoo model 'shapes-vit-qest'; did you mean 'shapes-vit-quest'"):
         robustkit.load("zoo:shapes-vit-qest")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", LISTED)
+def test_the_accuracy_is_that_of_all_test_images_and_the_formula_fits_beyond_chance(card: Any, name: str) -> None:
+    found = card.ranking(f"zoo:{name}", images_of(name), 10_000)
+    assert f"{found.rows[0].top1:.4f}" == metadata(name)["accuracy"]
+    assert (found.verdict, found.n) == ("fits", 1000 if name.startswith("shapes") else 10_000)
 
 
 def test_list_models_shows_each_with_its_figures() -> None:
