@@ -206,6 +206,7 @@ def test_the_page_has_our_figures_beside_the_published_ones(script: Any, run: Ru
     page = script.page([run, run], published, "python scripts/reproduce_quest.py")
     tables = sections(page)
     assert list(tables) == ["clean", "pgd", "noise", "AG-CAM", "AG-CAM, mask mode"]
+    assert page.count("### pgd") == 1
     heading, _, _, cells = tables["pgd"]
     summary = {r["metric"]: r for r in run.summary() if (r["checkpoint"], r["condition"]) == (PAIR[1], PGD)}
     top1, difference = summary["top1"], paired_difference(run, *PAIR, PGD)
@@ -229,6 +230,8 @@ def test_the_verdicts_are_counted_and_each_has_its_gap(script: Any, run: Run, pu
     assert list(told) == [*expected, *(("agcam", unit) for unit in ("pixel accuracy %", "IoU %", "DICE"))]
     assert told["pgd", "top-1 %"][3:6] == ["quest", "standard", "+1.61 (better)"]
     assert told["pgd", "NLL"][5] == "-0.055 (better)"
+    ours = paired_difference(run, *PAIR, PGD, "nll")
+    assert told["pgd", "NLL"][6] == f"{ours.value:+.3f} [{ours.ci_low:+.3f}, {ours.ci_high:+.3f}]"
     words = [cells[-1] for cells in rows]
     assert set(words) <= {"shown", "the opposite", "cannot tell"}
     shown, opposite = words.count("shown"), words.count("the opposite")
@@ -245,6 +248,22 @@ def test_differences_that_the_paper_does_not_resolve_have_no_verdict(script: Any
     page = script.page([run], close, "x")
     rows = [line for line in page.splitlines() if line.startswith("| standard |")]
     assert len(rows) == 1 and "| NLL" in rows[0] and "(worse)" in rows[0]
+
+
+def test_what_the_paper_has_no_figure_of_is_listed_where_0_is_left_out(script: Any, run: Run) -> None:
+    page = script.page([run], script.published_figures() | {"protocol": "quest-paper"}, "x")
+    found = [line for line in page.splitlines() if line.startswith("- ")]
+    expected = []
+    for name, condition in (("pgd", PGD), ("noise", "noise"), ("agcam-mask", BOX.replace("box", "mask"))):
+        metrics = {"pgd": ("top1", "nll"), "noise": ("mean_error",)}.get(name, script.LOCALISED)
+        for metric in metrics:
+            d = paired_difference(run, *PAIR, condition, metric)
+            if d.ci_low > 0 or d.ci_high < 0:
+                better = d.value < 0 if metric in ("nll", "mean_error") else d.value > 0
+                expected.append((name, script.UNITS[metric][0], "better" if better else "worse"))
+    told = [line[2:].replace(" (standard)", "").replace(": ", ", ").split(", ") for line in found]
+    assert [(words[1], words[2], words[-1]) for words in told] == expected
+    assert expected
 
 
 def test_the_first_checkpoint_must_have_standard_attention(script: Any, run: Run, published: dict[str, Any]) -> None:
