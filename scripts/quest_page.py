@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+from pages import markdown
+
 from robustkit.compare import Difference, holm, paired_difference
 from robustkit.corruption_sets import SETS
 from robustkit.errors import RobustkitError
@@ -243,7 +245,7 @@ def _order(gaps: Sequence[Gap]) -> str:
         f"{counts[2]} cannot be told. p is McNemar's exact test for top-1 and a normal approximation else, corrected "
         f"for all {len(gaps)} (Holm); the verdict is at 0.05. Where it cannot tell, the interval says which "
         "differences these images do not rule out. Attacks are judged under the paper's card only; rows of one "
-        "checkpoint hang together (FGSM and PGD most of all), and are no independent evidence.\n\n" + _markdown(rows)
+        "checkpoint hang together (FGSM and PGD most of all), and are no independent evidence.\n\n" + markdown(rows)
     )
 
 
@@ -278,7 +280,7 @@ def _section(run: Run, comparison: Comparison) -> Iterator[str]:
     n = " to ".join(map(str, counts[:1] + counts[1:][-1:]))
     data = run.manifest["data"]["name"]
     yield f"### {title}\n\n`{comparison.condition}`, {n} images of {data}.{meaning}"
-    yield _markdown(_table(comparison))
+    yield markdown(_table(comparison))
     flags: dict[str, list[str]] = {}
     for line in comparison.lines:
         for metric in comparison.metrics:
@@ -332,7 +334,7 @@ def _runs(runs: Sequence[Run]) -> str:
         told = run.manifest
         files = ", ".join(f"{known['name']} {known['sha256'][:12]}" for known in told["checkpoints"])
         rows.append((run.path.name, f"{told['data']['n']} of {told['data']['name']}", told["deciding"]["dtype"], files))
-    return _markdown(rows)
+    return markdown(rows)
 
 
 def _figure(value: float | None, low: float | None, high: float | None, scale: int, digits: int, sign: str = "") -> str:
@@ -342,12 +344,3 @@ def _figure(value: float | None, low: float | None, high: float | None, scale: i
     if low is None or high is None:
         return text
     return f"{text} [{scale * low:{sign}.{digits}f}, {scale * high:{sign}.{digits}f}]"
-
-
-def _markdown(rows: Sequence[tuple[str, ...]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
-    ]
-    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
-    return "\n".join(lines)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pages import markdown
 from safetensors import safe_open
 from zoo_curves import read_logs
 
@@ -66,11 +67,6 @@ def ranking(checkpoint: str, data_dir: str, limit: int) -> Fingerprint:
     return judge(fits, identity.attention, (), math.log(identity.num_classes))
 
 
-def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(cells) + " |" for cells in (heading, ["---"] * len(heading), *rows)]
-    return "\n".join(lines)
-
-
 def _checkpoints(zoo: Sequence[Facts]) -> str:
     rows = []
     for said in zoo:
@@ -86,7 +82,7 @@ def _checkpoints(zoo: Sequence[Facts]) -> str:
                 f"{said['bytes'] / 1e6:.2f} MB",
             )
         )
-    return _table(("checkpoint", "attention", "top-1 % [95 %]", "test images", "parameters", "size"), rows)
+    return markdown([("checkpoint", "attention", "top-1 % [95 %]", "test images", "parameters", "size"), *rows])
 
 
 def _architecture(said: Facts) -> str:
@@ -106,7 +102,7 @@ def _losses(zoo: Sequence[Facts], images: dict[str, str], limit: int) -> str:
         second = found.rows[1]
         ahead = f"{second.difference:+.3f} [{second.ci_low:+.3f}, {second.ci_high:+.3f}]"
         rows.append((f"`{said['name']}`", str(found.n), *cells, ahead))
-    return _table(("weights", "images", *FORMULAS, "second best, more [95 %]"), rows)
+    return markdown([("weights", "images", *FORMULAS, "second best, more [95 %]"), *rows])
 
 
 def _last(rows: list[Facts]) -> tuple[str, ...]:
@@ -141,18 +137,8 @@ def card(zoo: Sequence[Facts], logs: dict[str, list[Facts]], images: dict[str, s
         for name in families
     )
     said_of = "\n".join(_said_of(logs, name) for name in families)
-    ran = _table(
-        (
-            "run",
-            "last training loss",
-            "train %",
-            "largest logit of all epochs",
-            "query norm",
-            "key norm",
-            "entropy, nats",
-        ),
-        [(name, *_last(rows)) for name, rows in logs.items()],
-    )
+    heading = ("run", "training loss", "train %", "largest logit", "query norm", "key norm", "entropy, nats")
+    ran = markdown([heading, *((name, *_last(rows)) for name, rows in logs.items())])
     return f"""# The zoo: model card
 
 Made by `python scripts/zoo_card.py --data-dir cifar10-test.zip --logs docs/zoo --out docs`; do not edit.
