@@ -381,6 +381,36 @@ def test_the_tables_have_a_row_a_score_with_its_lead_below_and_the_controls_last
     assert page.count("agcam: alike to the clean map") == 2  # heading and label of the table
 
 
+def test_the_page_says_where_a_control_wins(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "scripts"))
+    import maps_page
+
+    class Told:
+        def summary(self) -> list[dict[str, Any]]:
+            leads = (("mask", "cam_iou", -0.3, -0.1), ("mask", "cam_recall", -0.9, -0.8), ("box", "cam_dice", 0.1, 0.2))
+            free = (("", "pxap", -0.1, 0.2), ("", "abpc", 0.01, 0.3))
+            return [
+                {
+                    "checkpoint": "vit",
+                    "condition": f"cam(agcam{',mode=' * bool(mode)}{mode})",
+                    "metric": f"{metric}_over_control",
+                    "value": (low + high) / 2,
+                    "ci_low": low,
+                    "ci_high": high,
+                    "flags": ["best control: full"],
+                }
+                for mode, metric, low, high in (*leads, *free)
+            ]
+
+    assert list(maps_page.behind(Told())) == [  # type: ignore[arg-type]
+        "- vit, agcam: ahead of every control in DICE (box), ABPC; behind the best one in IoU (mask), by 0.200 (full)."
+    ]
+    part = maps_page.Part("zoo", "The zoo", [MODEL])
+    page = maps_page.page([(part, run)], "python scripts/maps_page.py", [("maps/a.png", "a picture")])
+    assert page.count("| score ") == 3 and "![a picture](maps/a.png)" in page
+    assert "head redrawn" in page and f"⚑ {NAME}, agcam" in page
+
+
 # galleries
 
 
