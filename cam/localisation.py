@@ -106,13 +106,16 @@ def score(maps: Tensor, truth: Truth, threshold: float = 0.5, mode: str = "mask"
 def pointing_game(maps: Tensor, truth: Truth) -> Tensor:
     """Whether the maximum lies on the truth (Zhang et al. 2018, arXiv:1608.00507, without their margin): (B,) float64.
 
-    Of several equal maxima, the share on the truth: the mean of what any choice among them would score. So a constant
-    map scores the truth's share of the image.
+    Of several equal maxima the first, row by row; a constant map, which points nowhere, scores the truth's share of the
+    image.
     """
     maps = as_maps(maps)
     truth = as_masks(truth, maps)
-    top = maps == maps.amax(dim=(1, 2), keepdim=True)
-    return _where_asked((top & truth).sum(dim=(1, 2)).double() / top.sum(dim=(1, 2)), truth)
+    if not len(maps):
+        return torch.zeros(0, dtype=torch.float64)
+    flat, inside = maps.flatten(1), truth.flatten(1).double()
+    first = inside.gather(1, flat.argmax(dim=1, keepdim=True))[:, 0]
+    return _where_asked(first.where(flat.amax(dim=1) > flat.amin(dim=1), inside.mean(dim=1)), truth)
 
 
 def energy_inside(maps: Tensor, truth: Truth) -> Tensor:

@@ -1,5 +1,8 @@
-"""Does a map depend on what the model learnt? Its head is drawn anew, and the map must change (Adebayo et al. 2018,
-arXiv:1810.03292). A map that stays tells of the image, at best, and not of the class that it is said to explain."""
+"""Does a map depend on what the model learnt? Its head is drawn anew, and the map must change.
+
+A map that stays tells of the image, at best, and not of the class that it is said to explain. (The first step of the
+cascade of Adebayo et al. 2018, arXiv:1810.03292, which goes on down to the first layer.)
+"""
 
 from __future__ import annotations
 
@@ -44,17 +47,22 @@ def redrawn_head(model: nn.Module, seed: int = 0) -> Iterator[None]:
 
 
 def head_correlation(
-    explain: Explainer, images: Tensor, maps: Tensor, target: Tensor | int, *, seed: int = 0, rng: Rng | None = None
+    explain: Explainer, images: Tensor, maps: Tensor, target: Tensor | int, *, heads: int = 5, rng: Rng | None = None
 ) -> Tensor:
-    """Rank correlation of maps with those of the same classes when the head is drawn anew.
+    """Rank correlation of maps with those of the same classes when the head is drawn anew: the mean over `heads` draws,
+    which differ much.
 
     maps: (B, H, W), as `explain` made them of these images for `target`, a class or (B,) classes.
 
-    Returns (B,) float64 in [-1, 1]: 1 where the map is the same, around 0 where all of it hangs on the head; NaN where
-    either map is constant. One forward and one backward.
+    Returns (B,) float64 in [-1, 1]: 1 where the map stays the same. A map that hangs on the head still keeps what maps
+    of all classes of the image share, so 0 is not to be expected: this is a test to pass, not a score. NaN where a map
+    is constant. A forward and a backward a head.
     """
-    with redrawn_head(explain.model, seed):
-        return rank_correlation(maps, explain(images, target, rng=rng))
+    found = []
+    for seed in range(heads):
+        with redrawn_head(explain.model, seed):
+            found.append(rank_correlation(maps, explain(images, target, rng=rng)))
+    return torch.stack(found).mean(dim=0)
 
 
 def _heads(model: nn.Module) -> list[nn.Module]:

@@ -44,9 +44,9 @@ def paired_difference(run: Run, first: str, second: str, condition: str, metric:
     """How `second` differs from `first` under a condition of the run.
 
     first, second: names of checkpoints. metric: top1, top5 or nll; mean_error of a set of corruptions, with
-    `in-c(preset=cifar)` as condition; a score of maps that is a mean over samples, with `cam(agcam,mode=box)` as
-    condition (of samples that both predict right) or `stability(…)`. Infinite losses (logits that are not finite) make
-    a difference of losses nan.
+    `in-c(preset=cifar)` as condition; a score of maps that is a mean over samples, with `cam(agcam,mode=box)` or
+    `stability(…)` as condition, of samples whose clean images both predict right. Infinite losses (logits that are not
+    finite) make a difference of losses nan.
 
     Raises:
         RunError: the records of one of them are missing, or they have no sample in common.
@@ -94,9 +94,8 @@ def _figures(run: Run, checkpoint: str, condition: str, metric: str) -> pd.Serie
         explained, mode = parts
         column = f"{mode}_{metric.removeprefix('cam_')}" if mode else COLUMN_OF.get(metric, metric)
         figures = _column(run, checkpoint, explained.text, column)
-        if not explained.under:
-            figures = figures[_column(run, checkpoint, explained.text, "correct") == 1]
-        return figures.dropna()
+        right = _column(run, checkpoint, explained.text, "clean_correct" if explained.under else "correct")
+        return figures[right == 1].dropna()
     if metric != "mean_error":
         return _column(run, checkpoint, condition, COLUMNS[metric])
     texts = conditions_of(condition)

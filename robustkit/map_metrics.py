@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from .explaining import CONTROLS, MODES, SCORES, Explained, parse_explained
@@ -34,7 +35,9 @@ PLAIN = {
 }
 """Columns whose mean is a metric, and its name."""
 LOWER_IS_BETTER = ("deletion_auc",)
+MAXIMA = ("max_box_acc",)
 IOUS = 3  # of MaxBoxAccV2
+FEWEST = 10  # samples below which no interval is given
 UNMOVED = 0.9
 """A rank correlation: maps that keep to it when the head is drawn anew do not tell of the class."""
 
@@ -61,6 +64,8 @@ def map_figures(table: pa.Table, explained: Explained, keep: bool, flags: Sequen
     lines = list(flags)
     if len(chosen) < len(read):
         lines.append(f"{len(read) - len(chosen)} of {len(read)} samples are predicted wrong and left out")
+    elif labelled and not all(read["correct"].to_pylist()):
+        lines.append("maps of wrong predictions count, too")
     broken = sum(bool(value) for value in chosen["degenerate"].to_pylist())
     if broken:
         lines.append(f"{broken} of {len(chosen)} maps are constant or not finite; they count as all 0")
@@ -96,7 +101,7 @@ def map_rows(found: Sequence[Figures]) -> Iterator[Row]:
             known = _known(figures.values[key])
             if not len(known):
                 continue
-            value, low, high = _estimate(figures.statistic(key, known), len(known))
+            value, low, high = _estimate(figures.statistic(key, known), len(known), key[1])
             flags = list(figures.flags)
             if len(known) < len(figures.ids):
                 why = "maps are constant" if key[1] == "head_correlation" else "samples have no object in the frame"
@@ -109,44 +114,67 @@ def map_rows(found: Sequence[Figures]) -> Iterator[Row]:
 
 
 def _over_control(figures: Figures, key: tuple[str, str], found: Sequence[Figures]) -> Iterator[Row]:
+    """The lead over the best control; which one that is, is found anew in every resample."""
     sign = -1 if key[1] in LOWER_IS_BETTER else 1
-    rivals = []
+    rivals: dict[str, Floats] = {}
     for other in found:
         own = (key[0].replace(f"({figures.explained.method}", f"({other.explained.method}", 1), key[1])
         same = replace(other.explained, method=figures.explained.method) == figures.explained
         if other.explained.method in CONTROLS and same and own in other.values and other.ids == figures.ids:
-            known = _known(other.values[own])
-            if len(known):
-                value, *_ = _estimate(other.statistic(own, known), len(known))
-                rivals.append((sign * value, other, own))
-    if not rivals:
+            rivals[other.explained.method] = other.values[own]
+    if key[1] == "cam_pixel_accuracy" and "full" in rivals:
+        rivals["nothing"] = 1 - rivals["full"]  # of a map that marks no pixel, which wins where objects are small
+    known = _known(figures.values[key])
+    for values in rivals.values():
+        known = np.intersect1d(known, _known(values))
+    if not rivals or not len(known):
         return
-    _, best, own = max(rivals, key=lambda rival: rival[0])
-    both = np.intersect1d(_known(figures.values[key]), _known(best.values[own]))
-    mine, theirs = figures.statistic(key, both), best.statistic(own, both)
-    value, low, high = _estimate(lambda counts: sign * (mine(counts) - theirs(counts)), len(both))
-    yield key[0], f"{key[1]}_over_control", value, len(both), low, high, [f"best control: {best.explained.method}"]
+    kind = _STATISTICS.get(key[1], _mean)
+    mine = kind(figures.values[key][known])
+    theirs = {name: kind(values[known]) for name, values in rivals.items()}
+    whole = np.ones((1, len(known)))
+    best = max(theirs, key=lambda name: sign * float(theirs[name](whole)[0]))
+
+    def lead(counts: Floats) -> Floats:
+        ahead: Floats = sign * mine(counts) - np.max([sign * one(counts) for one in theirs.values()], axis=0)
+        return ahead
+
+    value, low, high = _estimate(lead, len(known), key[1])
+    yield key[0], f"{key[1]}_over_control", value, len(known), low, high, [f"best control: {best}"]
 
 
-def stability_rows(table: pa.Table, explained: Explained, flags: Sequence[str]) -> Iterator[Row]:
-    """Mean rank correlation and IoU with the clean map: for predictions that held, for those that fell, and for all."""
-    read = table.filter(table["error"].is_null())
+def stability_rows(table: pa.Table, explained: Explained, keep: bool, flags: Sequence[str]) -> Iterator[Row]:
+    """Mean rank correlation and IoU with the clean map: for predictions that held, for those that fell, and for all.
+
+    keep: count samples that are predicted wrong without the condition, too.
+    """
+    whole = table.filter(table["error"].is_null())
+    read = whole if keep else whole.filter(pc.fill_null(whole["clean_correct"], True))
+    if len(read) < len(whole):
+        flags = [*flags, f"{len(whole) - len(read)} of {len(whole)} samples are predicted wrong and left out"]
     held = np.array(read["held"].to_pylist(), dtype=bool)
     groups = {"": np.ones(len(held), bool), "_held": held, "_fell": ~held}
     broken = sum(bool(value) for value in read["degenerate"].to_pylist())
-    lines = [*flags, *([f"{broken} of {len(read)} pairs have a map that is constant or not finite"] if broken else [])]
+    lines = [
+        *flags,
+        *([f"{broken} of {len(read)} pairs have a map that is constant or not finite; left out"] if broken else []),
+    ]
     for column in ("rank_correlation", "map_iou"):
         values = _column(read, column)
         for suffix, group in groups.items():
             chosen = values[group & np.isfinite(values)]
             if len(chosen):
-                value, low, high = _estimate(_mean(chosen), len(chosen))
+                value, low, high = _estimate(_mean(chosen), len(chosen), column)
                 yield explained.text, column + suffix, value, len(chosen), low, high, lines
 
 
-def _estimate(statistic: Statistic, n: int) -> tuple[float, float, float]:
+def _estimate(statistic: Statistic, n: int, metric: str) -> tuple[float, float, float]:
+    """The figure and its interval; none for a few samples, and for a maximum, which resampling biases upwards."""
+    value = float(statistic(np.ones((1, n)))[0])
+    if n < FEWEST or metric in MAXIMA:
+        return value, math.nan, math.nan
     ((low, high),) = bootstrap(statistic, n)
-    return float(statistic(np.ones((1, n)))[0]), low, high
+    return value, low, high
 
 
 def _known(values: Floats) -> Rows:

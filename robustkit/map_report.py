@@ -28,7 +28,7 @@ FREE_HEADINGS = {
     "abpc": "ABPC",
     "insertion_auc": "insertion",
     "deletion_auc": "deletion ↓",
-    "head_correlation": "head redrawn ↓",
+    "head_correlation": "head redrawn",
 }
 ONE_SIDED = ("cam_precision", "cam_recall")
 """Scores that a map can have by marking everything, or nearly nothing: no lead is shown for one without the other."""
@@ -80,8 +80,12 @@ def _tables(checkpoint: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[MapT
         yield from _scores(checkpoint, f"maps, without a threshold{said}", FREE_HEADINGS, part)
     stable = {one: metrics for (one, _), metrics in found.items() if one.under}
     for method in dict.fromkeys(one.method for one in stable):
-        lines = [_stable(one, metrics) for one, metrics in stable.items() if one.method == method]
-        yield MapTable(checkpoint, f"{method}: alike to the clean map", STABLE_HEADINGS, tuple(lines))
+        own = {one: metrics for one, metrics in stable.items() if one.method == method}
+        flags = dict.fromkeys(
+            f"{one.text}: {f}" for one, metrics in own.items() for r in metrics.values() for f in r["flags"]
+        )
+        lines = tuple(_stable(one, metrics) for one, metrics in own.items())
+        yield MapTable(checkpoint, f"{method}: alike to the clean map", STABLE_HEADINGS, lines, tuple(flags))
 
 
 def _said(kind: Explained) -> str:

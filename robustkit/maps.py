@@ -17,6 +17,7 @@ from cam.localisation import box_hits, energy_inside, pixel_counts, pointing_gam
 from cam.sanity import head_correlation
 from cam.similarity import iou_at, rank_correlation
 
+from .data import Sample
 from .errors import ModelError
 from .explaining import MODES, SCORES, Explained
 from .truth import Located
@@ -38,6 +39,7 @@ COLUMNS: dict[str, pa.DataType] = {
     "insertion": pa.float32(),
     "deletion": pa.float32(),
     "head_correlation": pa.float32(),
+    "clean_correct": pa.bool_(),
     "held": pa.bool_(),
     "rank_correlation": pa.float32(),
     "map_iou": pa.float32(),
@@ -47,7 +49,8 @@ COLUMNS: dict[str, pa.DataType] = {
 target: the class explained. degenerate: whether the map was constant or not finite; it is all 0 then, and scored so.
 mask_… and box_…: scores at the condition's threshold, in both modes.
 pixel_counts: `cam.localisation.pixel_counts` at LEVELS levels, flat. box_hits: `box_hits`, packed to bits.
-head_correlation: with the map of the same class when the head is drawn anew; null for controls.
+head_correlation: with the maps of the same class when the head is drawn anew; null for controls.
+clean_correct: whether the clean image is predicted right; null without a label.
 held: whether the prediction under the condition is that of the clean image. map_iou: of the two thresholded maps.
 """
 
@@ -72,7 +75,7 @@ def explain(
     """Logits (B, K) of inputs as the card has them, and the columns of the map."""
     found = _maps(subject, inputs, labels if wanted.target == "label" else None, wanted.method, rng)
     columns: dict[str, list[Any]] = {
-        "target": found.target.tolist(),
+        "target": subject.classes(found.target),
         "degenerate": found.degenerate.tolist(),
         **_localisation(found.maps.cpu(), located, wanted.threshold),
     }
@@ -91,16 +94,23 @@ def explain(
 
 
 def stability(
-    subject: Subject, clean: Tensor, shown: Tensor, labels: Tensor | None, wanted: Explained, rng: Any
+    subject: Subject,
+    clean: Tensor,
+    shown: Tensor,
+    samples: Sequence[Sample],
+    labels: Tensor | None,
+    wanted: Explained,
+    rng: Any,
 ) -> tuple[Tensor, dict[str, list[Any]]]:
     """Logits (B, K) of the images shown, and how their maps differ from those of the clean ones, of the same class."""
     before = _maps(subject, clean, labels if wanted.target == "label" else None, wanted.method, rng)
     after = _maps(subject, shown, before.target, wanted.method, rng)
-    held = after.logits.argmax(dim=1) == before.logits.argmax(dim=1)
+    predicted = before.logits.argmax(dim=1)
     return after.logits, {
-        "target": before.target.tolist(),
+        "target": subject.classes(before.target),
         "degenerate": (before.degenerate | after.degenerate).tolist(),
-        "held": held.tolist(),
+        "clean_correct": subject.correct(predicted, samples),
+        "held": (after.logits.argmax(dim=1) == predicted).tolist(),
         "rank_correlation": _finite(rank_correlation(before.maps, after.maps)),
         "map_iou": _finite(iou_at(before.maps, after.maps, wanted.threshold)),
     }

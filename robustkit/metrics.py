@@ -38,11 +38,11 @@ def summarise(run: Run) -> list[dict[str, Any]]:
         flags += run.notes(checkpoint, condition)
         flags += [finding.flag for finding in dossier(run, checkpoint, condition) if finding.flag]
         if (explained := parse_explained(condition)) is not None:
+            keep = bool(manifest.get("keep_misclassified"))
             if explained.under:
-                found_rows = stability_rows(table, explained, flags)
+                found_rows = stability_rows(table, explained, keep, flags)
                 rows += [_row(checkpoint, manifest, found) for found in found_rows]
             else:
-                keep = bool(manifest.get("keep_misclassified"))
                 figures.setdefault(checkpoint, []).append(map_figures(table, explained, keep, flags))
             continue
         early = bool(manifest.get("claims", {}).get(condition, {}).get("early_stop"))

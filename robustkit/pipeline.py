@@ -137,6 +137,8 @@ def audit(
         engine=engine,
     )
     maps = parse_cams(cams, faithfulness) if cams is not None else ()
+    if maps and without_clean:
+        raise ProtocolError(f"--cams {cams!r} on {data_dir}, a tree of corrupted images: expected the clean ones")
     maps_only = bool(maps) and conditions == (CLEAN,) and corruptions is None and all(m.target != "label" for m in maps)
     where = pick_device(device)
     batch = batch_size or BATCH_SIZES.get(where.type, 16)
@@ -174,6 +176,11 @@ def audit(
     if any(sample.label < 0 for sample in dataset.samples):
         conditions = ()  # without labels there is nothing right or wrong, but maps of what is predicted
     looking = [one for one in maps if not one.is_control]
+    if stability and any(condition.released for condition in conditions):
+        raise ProtocolError(
+            "--stability with released corruptions: it needs the clean image beside the corrupted one; leave out "
+            "--corrupted-dir, or --stability"
+        )
     beside = (
         [Condition.of_map(one, under) for one in looking for under in conditions if under != CLEAN] if stability else []
     )

@@ -208,9 +208,15 @@ class Subject:
             shown = self.inputs(self.corrupt(pixels, under, draws))
         else:
             shown = self._attack(attack, inputs, samples, under, draws).adversarials
-        logits, columns = stability(self, inputs, shown, labels, wanted, rng)
-        unknown = {"linf": [None] * len(samples), "l2": [None] * len(samples)}
-        return Evaluation(self._rows(logits, samples) | unknown | columns)
+        found: dict[str, list[Any]] = {}
+        for start in range(0, len(samples), self.settings.batch_size):  # the attack may have had the whole shard
+            part = slice(start, start + self.settings.batch_size)
+            own = None if labels is None else labels[part]
+            logits, columns = stability(self, inputs[part], shown[part], samples[part], own, wanted, rng)
+            unknown = {"linf": [None] * len(logits), "l2": [None] * len(logits)}
+            for name, values in (self._rows(logits, samples[part]) | unknown | columns).items():
+                found.setdefault(name, []).extend(values)
+        return Evaluation(found)
 
     def corrupt(self, pixels: Tensor, condition: Condition, rng: SampleRng) -> Tensor:
         """(B, 3, H, W) uint8 pixels as the condition shows them, on the device."""
@@ -235,6 +241,17 @@ class Subject:
         # A map's draws are the method's own, whatever else is asked of it.
         text = condition.text if condition.explained is None else Explained(condition.explained.method).text
         return SampleRng.of(ids, seed=self.settings.seed, condition=text, device=self.settings.device)
+
+    def classes(self, positions: Tensor) -> list[int]:
+        """Classes by their indices among the logits that compete."""
+        return positions.tolist() if self.valid is None else [self.valid[position] for position in positions.tolist()]
+
+    def correct(self, positions: Tensor, samples: Sequence[Sample]) -> list[bool | None]:
+        """Whether predictions, as indices among the logits that compete, are right; None without a label."""
+        return [
+            None if sample.label < 0 else predicted in (sample.valid or (sample.label,))
+            for predicted, sample in zip(self.classes(positions), samples, strict=True)
+        ]
 
     def _positions(self, samples: Sequence[Sample]) -> list[int]:
         """Labels as indices of the logits that compete."""

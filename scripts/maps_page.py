@@ -26,7 +26,7 @@ import robustkit
 from robustkit.cam_command import make_gallery
 from robustkit.errors import RobustkitError
 from robustkit.map_metrics import parts_of
-from robustkit.map_report import FREE_HEADINGS, SCORE_HEADINGS, map_tables
+from robustkit.map_report import FREE_HEADINGS, ONE_SIDED, SCORE_HEADINGS, map_tables
 from robustkit.progress import ConsoleProgress
 from robustkit.records import Run
 
@@ -81,7 +81,7 @@ def behind(run: Run) -> Iterator[str]:
     for row in run.summary():
         parts_found = parts_of(row["condition"])
         metric = row["metric"].removesuffix("_over_control")
-        if parts_found is None or metric == row["metric"] or metric in ("cam_precision", "cam_recall"):
+        if parts_found is None or metric == row["metric"] or metric in ONE_SIDED or row["ci_low"] is None:
             continue
         explained, mode = parts_found
         ahead, after = found.setdefault((row["checkpoint"], explained.method), ([], []))

@@ -287,7 +287,7 @@ def _section(run: Run, comparison: Comparison) -> Iterator[str]:
             for flag in line.ours[metric]["flags"]:
                 flags.setdefault(flag, []).append(line.attention)
             lead = line.ours.get(f"{metric}_over_control")
-            if lead is not None and not lead["ci_low"] > 0:
+            if lead is not None and lead["ci_low"] is not None and lead["ci_low"] <= 0:
                 flag = f"{UNITS[metric][0].removesuffix(' %')} is not ahead of the best control"
                 flags.setdefault(flag, []).append(line.attention)
     for flag, of in flags.items():
