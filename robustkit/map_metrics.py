@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow.compute as pc
+import torch
 from numpy.typing import NDArray
+
+from cam.localisation import IOUS, THRESHOLDS, pxap
 
 from .explaining import CONTROLS, MODES, SCORES, Explained, parse_explained
 from .intervals import Floats, bootstrap
@@ -36,7 +39,6 @@ PLAIN = {
 """Columns whose mean is a metric, and its name."""
 LOWER_IS_BETTER = ("deletion_auc",)
 MAXIMA = ("max_box_acc",)
-IOUS = 3  # of MaxBoxAccV2
 FEWEST = 10  # samples below which no interval is given
 UNMOVED = 0.9
 """A rank correlation: maps that keep to it when the head is drawn anew do not tell of the class."""
@@ -188,22 +190,14 @@ def _mean(values: Floats) -> Statistic:
 
 def _pxap(values: Floats) -> Statistic:
     """Counts outside and inside the object by level, (n, 2 * levels), pooled over samples."""
-
-    def area(counts: Floats) -> Floats:
-        levels = (counts @ values).reshape(len(counts), 2, -1)[:, :, ::-1].cumsum(axis=2)
-        wrong, right = levels[:, 0], levels[:, 1]
-        gained = np.diff(right, axis=1, prepend=0)
-        figures: Floats = (right / np.maximum(right + wrong, 1) * gained).sum(axis=1) / right[:, -1]
-        return figures
-
-    return area
+    return lambda counts: pxap(torch.from_numpy(counts @ values).reshape(len(counts), 2, -1)).numpy()
 
 
 def _max_box_acc(values: Floats) -> Statistic:
     """Hits by threshold and IoU, (n, thresholds * IOUS): the best threshold for each IoU, averaged."""
 
     def best(counts: Floats) -> Floats:
-        shares = (counts @ values).reshape(len(counts), -1, IOUS) / counts.sum(axis=1)[:, None, None]
+        shares = (counts @ values).reshape(len(counts), -1, len(IOUS)) / counts.sum(axis=1)[:, None, None]
         figures: Floats = shares.max(axis=1).mean(axis=1)
         return figures
 
@@ -224,9 +218,12 @@ def _stacked(rows: Sequence[Sequence[int] | None]) -> Floats:
 
 
 def _unpacked(rows: Sequence[bytes | None]) -> Floats:
-    whole = [None if row is None else np.unpackbits(np.frombuffer(row, np.uint8)) for row in rows]
-    width = max((len(row) // IOUS * IOUS for row in whole if row is not None), default=0)
-    return np.array([np.full(width, math.nan) if row is None else row[:width] for row in whole], dtype=np.float64)
+    width = len(THRESHOLDS) * len(IOUS)
+    unknown = np.full(width, math.nan)
+    return np.array(
+        [unknown if row is None else np.unpackbits(np.frombuffer(row, np.uint8), count=width) for row in rows],
+        dtype=np.float64,
+    )
 
 
 def parts_of(condition: str) -> tuple[Explained, str] | None:

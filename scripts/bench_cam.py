@@ -4,7 +4,8 @@
 
 Bare is one forward and one backward to the pixels; unfused is the same with attention computed so that it can be
 seen. Rounds alternate in one process; the medians of their times are compared. pytorch-grad-cam (`pip install
-grad-cam`) is measured where it is installed. Memory after each of many batches: the resident set, or what is allocated on a CUDA device.
+grad-cam`) is measured where it is installed. Memory after each of many batches: the resident set, or what is allocated
+on a CUDA device.
 """
 
 from __future__ import annotations
