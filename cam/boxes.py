@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from xml.parsers import expat
@@ -144,12 +144,19 @@ def _placement(
     return width, height, round((width - frame[1]) / 2), round((height - frame[0]) / 2)
 
 
-def read_csv(path: Path, sizes: Mapping[str, tuple[int, int]] | None = None) -> dict[str, Annotation]:
+def _stem(name: str) -> str:
+    return PurePosixPath(name).stem
+
+
+def read_csv(
+    path: Path, sizes: Mapping[str, tuple[int, int]] | None = None, key: Callable[[str], str] = _stem
+) -> dict[str, Annotation]:
     """Boxes from a CSV file with the columns image, synset, xmin, ymin, xmax, ymax and a row for each box.
 
-    sizes: (width, height) by image, to refuse boxes that reach outside.
+    sizes: (width, height) by image, to refuse boxes that reach outside. key: what to call an image, from its name with
+        forward slashes; without folders and suffix, which are spelt in several ways, if left out.
 
-    Returns annotations by image: its name without folders and suffix, which is spelt in several ways.
+    Returns annotations by image.
     Raises BoxFileError: not UTF-8, a column missing, no rows, a corner that is no number, a box that is empty or
     outside its image, or two images of one name.
     """
@@ -167,16 +174,16 @@ def read_csv(path: Path, sizes: Mapping[str, tuple[int, int]] | None = None) -> 
         where = f"{path}, line {reader.line_num}"
         if None in (row[column] for column in COLUMNS):
             raise BoxFileError(f"{where}: too few fields; expected {', '.join(COLUMNS)}")
-        stem = PurePosixPath(row["image"].replace("\\", "/")).stem
-        if names.setdefault(stem, row["image"]) != row["image"]:
-            raise BoxFileError(f"{where}: {row['image']} and {names[stem]} are both called {stem}; rename one")
-        box = _box([row[corner] for corner in CORNERS], where, (sizes or {}).get(stem))
-        found.setdefault(stem, []).append((box, row["synset"]))
+        image = key(row["image"].replace("\\", "/"))
+        if names.setdefault(image, row["image"]) != row["image"]:
+            raise BoxFileError(f"{where}: {row['image']} and {names[image]} are both called {image}; rename one")
+        box = _box([row[corner] for corner in CORNERS], where, (sizes or {}).get(image))
+        found.setdefault(image, []).append((box, row["synset"]))
     if not found:
         raise BoxFileError(f"{path}: no boxes; expected a row for each box below the header")
     return {
-        stem: Annotation(tuple(box for box, _ in rows), tuple(synset for _, synset in rows), (sizes or {}).get(stem))
-        for stem, rows in found.items()
+        image: Annotation(tuple(box for box, _ in rows), tuple(synset for _, synset in rows), (sizes or {}).get(image))
+        for image, rows in found.items()
     }
 
 
@@ -213,7 +220,8 @@ def read_xml(path: Path) -> Annotation:
 
 def _annotation(path: Path, texts: list[tuple[str, str, int]]) -> Annotation:
     sides = [text for side in ("width", "height") for place, text, _ in texts if place == f"annotation/size/{side}"]
-    size = (int(sides[0]), int(sides[1])) if len(sides) == 2 and all(side.isdecimal() for side in sides) else None
+    numbers = [int(side) for side in sides if side.isdecimal()]  # 0 where the tool that wrote it did not know
+    size = (numbers[0], numbers[1]) if len(sides) == len(numbers) == 2 and all(numbers) else None
     boxes, synsets, fields = [], [], dict[str, str]()
     for place, text, line in texts:
         if place == "annotation/object":

@@ -41,6 +41,15 @@ _TURNS: dict[object, Image.Transpose] = {
     8: Image.Transpose.ROTATE_90,
 }
 
+_SWAP_SIDES = (
+    Image.Transpose.TRANSPOSE,
+    Image.Transpose.ROTATE_270,
+    Image.Transpose.TRANSVERSE,
+    Image.Transpose.ROTATE_90,
+)
+_TURNED_PNG = (b"eXIf", b"exif", b"adobe.xmp")  # where a PNG can say how it is turned
+_FOREGROUND = 128  # of a mask's grey levels
+
 _open_lock = threading.Lock()
 _quiet: list[object] = []  # the warning filter that this module keeps installed
 
@@ -68,13 +77,33 @@ def read_image(data: bytes, name: str) -> Image.Image:
 
 
 def image_size(data: bytes) -> tuple[int, int] | None:
-    """(height, width) as the header of an image file has it, before any turn; None if it cannot be read."""
+    """(height, width) of the upright image, as `read_image` decodes it; None if its header cannot be read."""
     _quiet_pillow()
     try:
         with _open(data) as image:
-            return image.height, image.width
+            turned = _may_be_turned(image, data) and _turn(image) in _SWAP_SIDES
+            return image.size if turned else image.size[::-1]
     except Exception:  # whatever is wrong, reading the whole image will say it
         return None
+
+
+def read_mask(data: bytes, name: str) -> npt.NDArray[np.bool_]:
+    """Decode one binary mask, upright: (H, W) bool, True on the object.
+
+    The object is white where black and white are all there is (1 bit, 8 bits, or as the colours of a palette), else
+    every palette index above 0, the 1 of a grey image of 0 and 1, and grey from 128 upwards of any other. 16-bit grey
+    that never exceeds 255 counts as 8-bit. Raises BadImageError as `read_image` does.
+    """
+    grey: npt.NDArray[Any] = np.asarray(read_image(data, name).convert("L"))
+    with _open(data) as image:
+        palette = image.mode == "P"
+        if palette or image.mode.startswith("I"):
+            values: npt.NDArray[Any] = np.asarray(_upright(image))
+            if palette and np.unique(grey).tolist() != [0, 255]:
+                return values > 0
+            if not palette and values.max() <= 255:
+                grey = values
+    return grey > 0 if grey.max() <= 1 else grey >= _FOREGROUND
 
 
 def to_pixels(image: Image.Image, preprocessing: Preprocessing) -> Tensor:
@@ -138,11 +167,23 @@ def _decode(data: bytes, name: str) -> Image.Image:
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    try:
-        turn = _TURNS.get(image.getexif().get(0x0112))  # the orientation tag
-    except Exception:  # EXIF that cannot be parsed says nothing about the orientation
-        turn = None
+    turn = _turn(image)
     return image if turn is None else image.transpose(turn)
+
+
+def _turn(image: Image.Image) -> Image.Transpose | None:
+    try:
+        return _TURNS.get(image.getexif().get(0x0112))  # the orientation tag
+    except Exception:  # EXIF that cannot be parsed says nothing about the orientation
+        return None
+
+
+def _may_be_turned(image: Image.Image, data: bytes) -> bool:
+    """Whether the orientation need be looked up. Pillow has already applied a TIFF's to its size, and decodes the
+    whole of a PNG for it, in case that it stands at the end."""
+    if image.format == "PNG":
+        return image.width * image.height <= MAX_PIXELS and any(mark in data for mark in _TURNED_PNG)
+    return image.format != "TIFF"
 
 
 def _open(data: bytes) -> Image.Image:

@@ -7,7 +7,7 @@ import json
 import platform
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -26,14 +26,16 @@ from .records import Run
 from .subject import Settings
 
 _DECIDES = ("sha256", "arch", "code_sha256", "num_classes", "attention", "preprocessing", "weights")
+_MAP = "cam("  # how the text of a map that is scored begins
 
 
 @dataclass(frozen=True)
 class CorruptedInputs:
     """What corruptions take beside the data set.
 
-    Each by the text of a condition. digests: SHA-256 of what it reads, released files or frost's photographs. released:
-    `root` of its tree, and the `image_sizes` in it, (height, width). left_out: why it was asked for and cannot be had.
+    Each by the text of a condition. digests: SHA-256 of what it reads, released files, frost's photographs, or the
+    boxes or masks that score a map (`none` without such files). released: `root` of its tree, and the `image_sizes` in
+    it, (height, width). left_out: why it was asked for and cannot be had.
     """
 
     digests: dict[str, str] = field(default_factory=dict)
@@ -135,10 +137,20 @@ def _check_same(
         before = known.get(new["name"], new)
         pairs += [(f"{key} of {new['name']}", before.get(key), new.get(key)) for key in _DECIDES]
     taken = old.get("corrupted", {}).get("digests", {})
-    pairs += [(f"what {condition} takes", taken.get(condition, new), new) for condition, new in digests.items()]
+    for condition, digest in digests.items():
+        if not condition.startswith(_MAP):
+            pairs.append((f"what {condition} takes", taken.get(condition, digest), digest))
+    truths = _truths(old["conditions"], taken), _truths(digests, digests)
+    if all(truths):
+        pairs.append(("the digest of boxes or masks", *truths))
     differing = [f"{name} is {there} there and {here} here" for name, there, here in pairs if there != here]
     if differing:
         raise RunError(f"{where} holds another run: {'; '.join(differing)}; use another --out, or delete that folder")
+
+
+def _truths(conditions: Iterable[str], digests: Mapping[str, str]) -> str:
+    """The digest of the truth that maps were scored with, `none` without one; empty where there are no maps."""
+    return " and ".join(sorted({digests.get(text, "none") for text in conditions if text.startswith(_MAP)}))
 
 
 def _corrupted(old: Mapping[str, Any], new: CorruptedInputs) -> dict[str, Any]:

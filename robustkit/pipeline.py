@@ -184,7 +184,7 @@ def audit(
     beside = (
         [Condition.of_map(one, under) for one in looking for under in conditions if under != CLEAN] if stability else []
     )
-    inputs = replace(plan.inputs, digests=plan.inputs.digests | {c.text: truth.digest for c in scored if truth.digest})
+    inputs = replace(plan.inputs, digests=plan.inputs.digests | {c.text: truth.digest or "none" for c in scored})
     conditions = (*conditions, *scored, *beside)
     run = Run(out if out is not None else Path("runs") / jobs[0].classifier.identity.name)
     arguments = {

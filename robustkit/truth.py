@@ -1,13 +1,18 @@
-"""Where the object of a sample is: boxes and masks of files or of the data set itself, in the frame of the model."""
+"""Where the object of a sample is: boxes and masks of files or of the data set itself, in the frame of the model.
+
+Boxes and masks are in the pixels of the upright image, which is what the model sees: turned as its EXIF data say.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePosixPath
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,11 +29,9 @@ from cam.boxes import (
 
 from .data import Dataset, Sample
 from .errors import BadImageError, DataError
-from .images import image_size, read_image
+from .images import image_size, read_mask
 from .preprocessing import Preprocessing
 from .sources import list_folder
-
-FOREGROUND = 128  # of a mask image's grey levels
 
 
 @dataclass(frozen=True)
@@ -43,8 +46,8 @@ class Located:
 
 @dataclass(frozen=True)
 class Truth:
-    """The ground truth of a data set. boxes: annotations by the stem of the image's name. masks: files, likewise.
-    digest: SHA-256 over all that was read; empty where the data set knows by itself."""
+    """The ground truth of a data set. boxes: annotations by sample id. masks: files, likewise. digest: SHA-256 over all
+    that was read and whose it is; empty where the data set knows by itself."""
 
     dataset: Dataset
     boxes: Mapping[str, Annotation] = field(default_factory=dict)
@@ -56,22 +59,24 @@ class Truth:
         """The object in the frame that the model sees; None where nothing is known of it.
 
         Raises:
-            BadImageError: the image's size or its mask cannot be read.
+            BadImageError: the image's size or its mask cannot be read, or the mask or annotation is of another size.
         """
         frame, mode, share = preprocessing.input_size, preprocessing.crop_mode, preprocessing.crop_pct
-        stem = _stem(sample.id)
-        if stem in self.masks:
-            path = self.masks[stem]
-            grey = np.asarray(read_image(path.read_bytes(), str(path)).convert("L"))
-            return self._of_mask(torch.from_numpy(grey >= FOREGROUND), frame, mode, share)
-        if stem in self.boxes:
-            size = _size(self.dataset.read(sample), sample.id)
-            boxes, vanished = resize_crop_boxes(self.boxes[stem].boxes, size, frame, mode, share)
+        if sample.id in self.masks:
+            path = self.masks[sample.id]
+            mask = torch.from_numpy(read_mask(path.read_bytes(), str(path)))
+            _check_size(sample, "mask", (mask.shape[1], mask.shape[0]), self._size(sample))
+            return self._of_mask(mask, frame, mode, share)
+        if sample.id in self.boxes:
+            annotation, size = self.boxes[sample.id], self._size(sample)
+            _check_size(sample, "annotation", annotation.size, size)
+            boxes, vanished = resize_crop_boxes(annotation.boxes, size, frame, mode, share)
             return Located(mask_of(boxes, *frame), boxes, vanished)
-        mask = self.dataset.mask(sample)
-        if mask is not None:
-            return self._of_mask(torch.from_numpy(mask).bool(), frame, mode, share)
-        return None
+        own = self.dataset.mask(sample)
+        return None if own is None else self._of_mask(torch.from_numpy(own).bool(), frame, mode, share)
+
+    def _size(self, sample: Sample) -> tuple[int, int]:
+        return _size(self.dataset.read(sample), sample.id)
 
     @staticmethod
     def _of_mask(mask: Tensor, frame: tuple[int, int], mode: str, share: float) -> Located:
@@ -80,12 +85,15 @@ class Truth:
 
 
 def open_truth(dataset: Dataset, boxes: str | Path | None = None, masks: str | Path | None = None) -> Truth:
-    """The ground truth for the samples of a data set.
+    """The ground truth for the samples of a data set, in the pixels of their upright images.
 
-    boxes: a CSV of boxes, or a folder of ILSVRC XML files. masks: a folder of mask images with the images' stems.
+    boxes: a CSV of boxes, or a folder of ILSVRC XML files. masks: a folder of mask images (see `read_mask`), of the
+    images' sizes. What belongs to a sample has its path but for the suffix; or its stem alone, where no other sample
+    and no other box or mask has that stem.
 
     Raises:
-        DataError: files that cannot be read, hold no box or mask of any sample, or a box outside its image.
+        DataError: files that cannot be read, hold no box or mask of any sample, empty masks only, a box outside its
+            image, or a name that may mean two samples.
     """
     if boxes is not None and masks is not None:
         raise DataError(f"boxes {boxes} and masks {masks}: expected one of the two")
@@ -102,60 +110,119 @@ def open_truth(dataset: Dataset, boxes: str | Path | None = None, masks: str | P
 
 
 def _with_boxes(dataset: Dataset, place: Path) -> Truth:
-    stems = {_stem(sample.id): sample for sample in dataset.samples}
     if place.is_dir():
-        files = {path.stem: path for path in sorted(place.rglob("*.xml")) if path.stem in stems}
-        found = {stem: read_xml(path) for stem, path in files.items()}
-        parts = [path.read_bytes() for path in files.values()]
+        listed = sorted(path.relative_to(place).as_posix() for path in place.rglob("*.xml"))
+        names = {_path(name): name for name in listed}
+        files = {sample: place / names[key] for sample, key in _match(dataset, place, names, "boxes").items()}
+        found = {sample: read_xml(path) for sample, path in files.items()}
+        digest = _digest(f"{sample}\0{_hash(path)}\n".encode() for sample, path in files.items())
     else:
-        found = {stem: one for stem, one in read_csv(place, _sizes(dataset)).items() if stem in stems}
-        parts = [place.read_bytes()]
-    _check_some(found, stems, place, "boxes")
-    notes = (f"boxes of {len(found)} of {len(stems)} images from {place}",)
-    return Truth(dataset, boxes=found, digest=_digest(parts), notes=notes)
+        keys = _match(dataset, place, {key: key for key in read_csv(place, key=_path)}, "boxes")
+        rows = read_csv(place, _sizes(dataset, keys), key=_path)
+        found = {sample: rows[key] for sample, key in keys.items()}
+        digest = _digest([hashlib.sha256(place.read_bytes()).digest()])
+    notes = (f"boxes of {len(found)} of {len(dataset)} images from {place}",)
+    return Truth(dataset, boxes=found, digest=digest, notes=notes)
 
 
 def _with_masks(dataset: Dataset, place: Path) -> Truth:
     if not place.is_dir():
         raise DataError(f"{place}: no such folder; expected mask images with the names of the images")
-    stems = {_stem(sample.id): sample for sample in dataset.samples}
-    found: dict[str, Path] = {}
+    names: dict[str, str] = {}
     for name in list_folder(place).images:
-        stem = _stem(name)
-        if stem in found:
-            raise DataError(f"{place}: {name} and {found[stem].name} are masks of the same image; keep one")
-        if stem in stems:
-            found[stem] = place / name
-    _check_some(found, stems, place, "masks")
-    notes = (f"masks of {len(found)} of {len(stems)} images from {place}",)
-    return Truth(dataset, masks=found, digest=_digest([path.read_bytes() for path in found.values()]), notes=notes)
+        if names.setdefault(_path(name), name) != name:
+            raise DataError(f"{place}: {name} and {names[_path(name)]} are masks of the same image; keep one")
+    found = {sample: place / names[key] for sample, key in _match(dataset, place, names, "masks").items()}
+    with ThreadPoolExecutor() as pool:
+        hashes, empty = zip(*pool.map(_look, found.values()), strict=True)
+    if all(empty):
+        raise DataError(
+            f"{place}: nothing is object in any of the {len(found)} masks; expected 0 and 255, 0 and 1, or a palette "
+            f"whose first colour is the background"
+        )
+    digest = _digest(f"{sample}\0{content}\n".encode() for sample, content in zip(found, hashes, strict=True))
+    without = f", {sum(empty)} of them without an object" if any(empty) else ""
+    notes = (f"masks of {len(found)} of {len(dataset)} images from {place}{without}",)
+    return Truth(dataset, masks=found, digest=digest, notes=notes)
 
 
-def _check_some(found: Mapping[str, object], stems: Mapping[str, Sample], place: Path, what: str) -> None:
+def _look(path: Path) -> tuple[str, bool]:
+    """The digest of a mask's file, and whether it is empty; one that cannot be read is not, a run will name it."""
+    content = path.read_bytes()
+    try:
+        empty = not read_mask(content, str(path)).any()
+    except BadImageError:
+        empty = False
+    return hashlib.sha256(content).hexdigest(), empty
+
+
+# Which sample a name means
+
+
+def _match(dataset: Dataset, place: Path, names: Mapping[str, str], what: str) -> dict[str, str]:
+    """The key in `names` of every sample that has one, by its id. names: what to show by path without suffix."""
+    samples = _grouped([sample.id for sample in dataset.samples], _path)
+    found = {key: key for key in names if key in samples}
+    folders = {_tail(path, 2).rpartition("/")[0] for path in samples}
+    if folders & set(dataset.class_names):
+        folders |= set(dataset.class_names)  # also of classes that --limit left out
+    alike = {parts: [_grouped(paths, partial(_tail, parts=parts)) for paths in (samples, names)] for parts in (1, 2)}
+    for key in names:
+        tail = _tail(key, 2)
+        if tail.rpartition("/")[0] not in folders:  # one that the data set knows cannot mean an image of another
+            tail = _tail(key, 1)
+        meant, rivals = (groups.get(tail, []) for groups in alike[1 + tail.count("/")])
+        if key in samples or all(path in found for path in meant):
+            continue
+        path = _only([name for one in meant for name in samples[one]], names[key], place)
+        if len(rivals) > 1:
+            first, second = (names[rival] for rival in rivals[:2])
+            raise DataError(
+                f"{place}: {first} and {second} may both be meant for {path}; keep one, or name it {_path(path)}"
+            )
+        found[_path(path)] = key
     if not found:
-        example = next(iter(stems))
-        raise DataError(f"{place}: {what} of none of the {len(stems)} images; expected names such as {example}")
+        raise DataError(
+            f"{place}: {what} of none of the {len(dataset)} images; expected names such as {next(iter(samples))}"
+        )
+    return {_only(samples[path], names[key], place): key for path, key in sorted(found.items())}
 
 
-def _digest(parts: list[bytes]) -> str:
-    total = hashlib.sha256()
-    for part in parts:
-        total.update(hashlib.sha256(part).digest())
-    return total.hexdigest()
+def _only(meant: Sequence[str], shown: str, place: Path) -> str:
+    if len(meant) > 1:
+        first, second = meant[:2]
+        same = _path(first) == _path(second)
+        remedy = "rename one of them" if same else f"name it with the folder of its image, such as {_path(first)}"
+        raise DataError(f"{place}: {shown} may be meant for {first} and for {second}; {remedy}")
+    return meant[0]
 
 
-def _stem(name: str) -> str:
-    return PurePosixPath(name).stem
+def _grouped(names: Iterable[str], key: Callable[[str], str]) -> dict[str, list[str]]:
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(key(name), []).append(name)
+    return groups
 
 
-def _sizes(dataset: Dataset) -> dict[str, tuple[int, int]]:
-    """(width, height) by stem, of the images that can be read."""
+def _path(name: str) -> str:
+    path = PurePosixPath(name)
+    return str(path.parent / path.stem)
+
+
+def _tail(path: str, parts: int) -> str:
+    return "/".join(path.split("/")[-parts:])
+
+
+# Sizes and digests
+
+
+def _sizes(dataset: Dataset, keys: Mapping[str, str]) -> dict[str, tuple[int, int]]:
+    """(width, height) by key, of the images that can be read."""
     found = {}
     for sample in dataset.samples:
-        try:
-            found[_stem(sample.id)] = _size(dataset.read(sample), sample.id)
-        except BadImageError:
-            continue
+        if sample.id in keys:
+            with suppress(BadImageError):
+                found[keys[sample.id]] = _size(dataset.read(sample), sample.id)
     return found
 
 
@@ -165,3 +232,20 @@ def _size(content: bytes, name: str) -> tuple[int, int]:
         raise BadImageError(f"{name}: cannot be read as an image")
     height, width = size
     return width, height
+
+
+def _check_size(sample: Sample, what: str, own: tuple[int, int] | None, image: tuple[int, int]) -> None:
+    if own is not None and own != image:
+        there, here = (f"{width}x{height}" for width, height in (own, image))
+        raise BadImageError(f"{sample.id}: the {what} is of {there} pixels, the image of {here}; expected the same")
+
+
+def _hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _digest(parts: Iterable[bytes]) -> str:
+    total = hashlib.sha256()
+    for part in parts:
+        total.update(part)
+    return total.hexdigest()
