@@ -24,6 +24,7 @@ from .options import (
     model_arguments,
     model_options,
     option,
+    refuse_for_pictures,
     run_options,
     truth_options,
 )
@@ -168,15 +169,19 @@ def corrupt(images: tuple[str, ...], **options: Any) -> None:
 @option("--target", "targets", multiple=True, help="Class of an IMAGE to explain, by name or number; may be repeated.")
 @option("--cams", default="agcam,rollout,grad-cam", help="Methods (robustkit list cams); controls come along.")
 @option("--gallery", type=click.IntRange(min=0), default=12, help="Samples to draw; 0 for none.")
-@option("--choose", default="disagreement", help="Which: disagreement, worst, best, random or class:NAME.")
+@option(
+    "--choose",
+    help="Which: disagreement, worst, best, random or class:NAME; disagreement, of one checkpoint worst, if left out.",
+)
 @option("--show", multiple=True, help="Id of a sample to draw; may be repeated.")
-@option("--save-maps", is_flag=True, help="Keep the maps of the gallery as cams/maps.npz.")
+@option("--save-maps", is_flag=True, help="Keep the maps that are drawn: cams/maps.npz, or <stem>-cam.npz of an IMAGE.")
 @group([truth_options, model_options, data_options, run_options, common])
 def cam(arguments: tuple[str, ...], data_dir: str | None, **options: Any) -> None:
     """Make maps of what checkpoints look at, score them, and show them side by side.
 
     With --data-dir: a run with scores beside controls that do not look at the image, and a gallery in its folder.
-    Without: the maps of your own pictures.
+    Without: the maps of your own pictures, as <stem>-cam.png, with the model options, --cams, --target, --out, --device
+    and --save-maps.
 
     \b
     robustkit cam standard.pth quest.pth --data-dir imagenet/val --boxes boxes.csv --limit 500 --out runs/maps
@@ -256,7 +261,9 @@ def _audit(checkpoints: tuple[str, ...], data_dir: str, options: dict[str, Any])
 
 
 def _cam(arguments: tuple[str, ...], data_dir: str | None, options: dict[str, Any]) -> None:
-    from .cam_command import explain_pictures, is_picture, make_gallery
+    from .cam_command import make_gallery
+    from .gallery_choice import Choice
+    from .own_pictures import explain_pictures, is_picture
 
     own = {key: options.pop(key) for key in ("targets", "gallery", "choose", "show", "save_maps")}
     pictures = [argument for argument in arguments if is_picture(argument)]
@@ -267,33 +274,44 @@ def _cam(arguments: tuple[str, ...], data_dir: str | None, options: dict[str, An
             if pictures
             else "give pictures of your own beside the checkpoint, or --data-dir with a data set"
         )
-    if pictures:
-        model = model_arguments(options)
-        explain_pictures(
-            pictures, checkpoints, own["targets"], options["cams"], model, options["device"], options["out"], _console()
-        )
-        return
-    if own["targets"]:
-        raise ProtocolError("--target is for pictures of your own; for a data set: --cams 'agcam(target=label)'")
     kept = dict(options)
     model, data = model_arguments(kept), {key: kept[key] for key in DATA_KEYS}
-    run = _audit(checkpoints, str(data_dir), options | {"attacks": "none"})
-    if own["gallery"] or own["show"]:
-        paths = make_gallery(
-            run,
+    if pictures:
+        refuse_for_pictures()
+        paths = explain_pictures(
+            pictures,
             checkpoints,
-            data_dir=str(data_dir),
-            data=data,
+            own["targets"],
+            kept["cams"],
             model=model,
-            boxes=kept["boxes"],
-            masks=kept["masks"],
-            count=own["gallery"],
-            how=own["choose"],
-            ids=own["show"],
             device=kept["device"],
+            out=kept["out"],
             raw=own["save_maps"],
         )
         for path in paths:
+            _console().print(str(path), markup=False, highlight=False, soft_wrap=True)
+        return
+    if own["targets"]:
+        raise ProtocolError("--target is for pictures of your own; for a data set: --cams 'agcam(target=label)'")
+    opened: dict[str, Any] = {"data_dir": str(data_dir), "data": data, "model": model}
+    choice = None
+    if own["gallery"] or own["show"]:
+        choice = Choice.of(
+            checkpoints,
+            kept["cams"],
+            kept["faithfulness"],
+            how=own["choose"],
+            count=own["gallery"],
+            ids=own["show"],
+        )
+        located = bool(kept["boxes"] or kept["masks"])
+        choice.check(
+            checkpoints[0], limit=kept["limit"], only=kept["ids"], seed=kept["seed"], located=located, **opened
+        )
+    run = _audit(checkpoints, str(data_dir), options | {"attacks": "none"})
+    if choice is not None:
+        same = {key: kept[key] for key in ("boxes", "masks", "protocol", "device")}
+        for path in make_gallery(run, checkpoints, choice, raw=own["save_maps"], **opened, **same):
             _console().print(f"gallery: {path}", markup=False, highlight=False, soft_wrap=True)
 
 

@@ -181,7 +181,7 @@ def _estimate(statistic: Statistic, n: int, metric: str) -> tuple[float, float, 
 
 def _known(values: Floats) -> Rows:
     """Rows of the samples that have a figure."""
-    return np.flatnonzero(np.isfinite(values.reshape(len(values), -1)).all(axis=1))
+    return np.flatnonzero(np.isfinite(values).all(axis=tuple(range(1, values.ndim))))
 
 
 def _mean(values: Floats) -> Statistic:

@@ -124,7 +124,7 @@ truth_options = group(
             "--faithfulness",
             type=click.Choice(["none", "abpc", "all"]),
             default="abpc",
-            help="Which.",
+            help="Ask the model itself: ABPC; all adds insertion, deletion and a head drawn anew.",
         ),
         option("--keep-misclassified", is_flag=True, help="Score the maps of wrong predictions, too."),
     ]
@@ -155,6 +155,26 @@ MODEL_KEYS = (
     *("use_ema", "allow_partial"),
 )
 DATA_KEYS = ("layout", "labels_csv", "real_labels")
+
+
+PICTURE_KEYS = (*MODEL_KEYS, "arguments", "targets", "cams", "device", "out", "save_maps", "config", "debug")
+"""What `robustkit cam` takes for pictures of one's own."""
+
+
+def refuse_for_pictures() -> None:
+    """Raises ProtocolError for an option of the command line that does nothing for pictures of one's own."""
+    context = click.get_current_context()
+    typed = click.core.ParameterSource.COMMANDLINE
+    given = [
+        max(parameter.opts, key=len)
+        for parameter in context.command.params
+        if parameter.name not in PICTURE_KEYS and context.get_parameter_source(str(parameter.name)) is typed
+    ]
+    if given:
+        raise ProtocolError(
+            f"{', '.join(given)}: only for a data set, and pictures of your own are given; leave out, or give "
+            "--data-dir in place of the pictures"
+        )
 
 
 def _triple(text: str | None, name: str) -> tuple[float, ...] | None:

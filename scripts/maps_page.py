@@ -25,6 +25,7 @@ from rich.console import Console
 import robustkit
 from robustkit.cam_command import make_gallery
 from robustkit.errors import RobustkitError
+from robustkit.gallery_choice import Choice
 from robustkit.map_metrics import parts_of
 from robustkit.map_report import FREE_HEADINGS, ONE_SIDED, SCORE_HEADINGS, map_tables
 from robustkit.progress import ConsoleProgress
@@ -130,13 +131,10 @@ def draw(run: Run, folder: Path) -> Iterator[tuple[str, str]]:
         sheet, _ = make_gallery(
             run,
             SHAPES,
+            Choice.of(SHAPES, "agcam", "all", how=how, count=4),
             data_dir="embedded:shapes",
             data={},
             model={},
-            boxes=None,
-            masks=None,
-            count=4,
-            how=how,
             device="cpu",
         )
         folder.mkdir(parents=True, exist_ok=True)
