@@ -326,6 +326,7 @@ def test_few_samples_and_maxima_have_no_interval() -> None:
     nine = Figures(Explained("agcam"), list("abcdefghi"), {("cam(agcam)", "abpc"): np.linspace(0, 1, 9)})
     ((_, _, value, n, low, high, _),) = map_rows([nine])
     assert (value, n, math.isnan(low), math.isnan(high)) == (pytest.approx(0.5), 9, True, True)
+    assert list(map_rows([Figures(Explained("agcam"), [], {("cam(agcam)", "abpc"): np.zeros(0)})])) == []
     ids = [str(i) for i in range(30)]
     hits = np.tile([[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]], (15, 2))
     ((_, _, value, n, low, high, _),) = map_rows(
