@@ -61,7 +61,10 @@ def bare(model: Classifier, images: Tensor, unfused: bool) -> None:
 
 
 def peer(model: Classifier) -> Callable[[Tensor], object] | None:
-    """pytorch-grad-cam's GradCAM on the last block, as its documentation has it; None where it is not installed."""
+    """pytorch-grad-cam's GradCAM on the last block, as its documentation has it; None where it is not installed.
+
+    It needs parameters that take gradients, as those of a model that was just made do.
+    """
     try:
         from pytorch_grad_cam import GradCAM
     except ImportError:
@@ -74,7 +77,16 @@ def peer(model: Classifier) -> Callable[[Tensor], object] | None:
         return kept.permute(0, 3, 1, 2)
 
     tool = GradCAM(model=model, target_layers=[model.network.blocks[-1].norm1], reshape_transform=reshape)
-    return lambda images: tool(input_tensor=images)
+
+    def explain(images: Tensor) -> object:
+        model.requires_grad_(True)
+        try:
+            return tool(images, None)  # None: the predicted classes
+        finally:
+            model.requires_grad_(False)
+            model.zero_grad(set_to_none=True)
+
+    return explain
 
 
 def main() -> None:
