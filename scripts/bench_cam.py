@@ -4,8 +4,8 @@
 
 Bare is one forward and one backward to the pixels; unfused is the same with attention computed so that it can be
 seen. Rounds alternate in one process; the medians of their times are compared. pytorch-grad-cam (`pip install
-grad-cam`) is measured where it is installed. Memory after each of many batches: the resident set, or what is allocated
-on a CUDA device.
+grad-cam`) is measured where it is installed. Memory after each of many batches, before anything else has run: the
+resident set, or what is allocated on a CUDA device.
 """
 
 from __future__ import annotations
@@ -105,6 +105,15 @@ def main() -> None:
     data = labelled_data(options.data_dir, model.identity, {}, options.batch_size, None, 0, unlabelled=True)
     pixels = [to_pixels(data.image(sample), model.identity.preprocessing) for sample in data.samples]
     images = torch.stack(pixels).to(device).float() / 255
+    explain = cam.AGCAM(model)
+    sizes = []
+    with explain:
+        for _ in range(-(-options.images // len(images))):
+            explain(images)
+            sizes.append(torch.cuda.memory_allocated() / 1e6 if device.type == "cuda" else resident())
+    settled = sizes[len(sizes) // 10 :]
+    spread = max(settled) - min(settled)
+    print(f"memory over {options.images} images: {min(settled):.0f} to {max(settled):.0f} MB, a spread of {spread:.0f}")
     contenders: dict[str, Callable[[], object]] = {
         "bare": lambda: bare(model, images, unfused=False),
         "unfused": lambda: bare(model, images, unfused=True),
@@ -132,15 +141,6 @@ def main() -> None:
         forwards, backwards = passes(model, work)
         rate = len(images) / middle
         print(f"{name:>18}  {middle / base:.3f} x bare  {forwards} + {backwards} passes  {rate:.1f} images/s")
-    explain = cam.AGCAM(model)
-    sizes = []
-    with explain:
-        for _ in range(-(-options.images // len(images))):
-            explain(images)
-            sizes.append(torch.cuda.memory_allocated() / 1e6 if device.type == "cuda" else resident())
-    settled = sizes[len(sizes) // 10 :]
-    spread = max(settled) - min(settled)
-    print(f"memory over {options.images} images: {min(settled):.0f} to {max(settled):.0f} MB, a spread of {spread:.0f}")
 
 
 if __name__ == "__main__":
