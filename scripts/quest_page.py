@@ -129,6 +129,12 @@ class Comparison:
     gaps: tuple[Gap, ...]
 
 
+def baseline(name: str, attention: str) -> None:
+    """Raises RobustkitError where the checkpoint that the others are held against has not standard attention."""
+    if attention != "standard":
+        raise RobustkitError(f"{name} has {attention} attention; expected one with standard attention first")
+
+
 def comparisons(run: Run, published: dict[str, Any]) -> Iterator[Comparison]:
     """Every condition of a run that the page knows, the maps last, for the checkpoints that it was last asked for.
 
@@ -140,8 +146,7 @@ def comparisons(run: Run, published: dict[str, Any]) -> Iterator[Comparison]:
     ours = sorted((c for c in run.manifest["checkpoints"] if c["spec"] in asked), key=lambda c: asked.index(c["spec"]))
     of = {known["name"]: known["attention"] for known in ours}
     known = list(of)
-    if of[known[0]] != "standard":
-        raise RobustkitError(f"{known[0]} has {of[known[0]]} attention; expected one with standard attention first")
+    baseline(known[0], of[known[0]])
     card = run.manifest["protocol"]["tag"]
     conditions = {row["condition"]: name_of(row["condition"]) for row in rows if row["metric"] in UNITS}
     order = list(MAPS)

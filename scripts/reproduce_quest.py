@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from quest_page import page, published_figures
+from quest_page import baseline, page, published_figures
 from rich.console import Console
 
 import robustkit
@@ -119,6 +119,8 @@ def main(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     runs = []
     try:
+        first = robustkit.load(options.checkpoints[0]).identity
+        baseline(first.name, first.attention)
         for part in PARTS:
             if part.folder in options.parts.split(","):
                 asked = SHAPES if part.located else options.checkpoints
