@@ -119,7 +119,7 @@ truth_options = group(
         option(
             "--boxes", type=click.Path(path_type=Path), help="Boxes of the objects: a CSV, or a folder of XML files."
         ),
-        option("--masks", type=click.Path(path_type=Path), help="Folder of masks with the names of the images."),
+        option("--masks", type=click.Path(path_type=Path), help="Folder of masks, named and sized as the images."),
         option(
             "--faithfulness",
             type=click.Choice(["none", "abpc", "all"]),
