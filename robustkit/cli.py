@@ -60,6 +60,7 @@ def audit(checkpoints: tuple[str, ...], data_dir: str, **options: Any) -> None:
     robustkit audit zoo:shapes-vit-quest --data-dir embedded:shapes --attacks "pgd(steps=50,restarts=3)" --eps 2/255
     robustkit audit vit.safetensors --data-dir imagenet/val --attacks none --corruptions in-c
     robustkit audit vit.safetensors --data-dir imagenet/val --corrupted-dir imagenet-c --corruptions in-c
+    robustkit audit vit.safetensors --data-dir imagenet/val --attacks pgd --cams agcam --boxes boxes.csv --stability
     """
     _audit(checkpoints, data_dir, options)
 
@@ -210,7 +211,7 @@ def report(run: Path) -> None:
 @click.argument("kind", metavar="KIND")
 @common
 def list_(kind: str) -> None:
-    """List what there is: models, attacks, corruptions, attentions, protocols or datasets.
+    """List what there is: models, attacks, corruptions, cams, attentions, protocols or datasets.
 
     \b
     robustkit list protocols

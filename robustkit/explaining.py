@@ -17,6 +17,7 @@ MODES = ("mask", "box")
 """What is compared with the truth: the pixels above the threshold, or the boxes around their contours."""
 SCORES = ("pixel_accuracy", "iou", "dice", "precision", "recall")
 _FORM = re.compile(r"(cam|stability)\(\s*([\w-]+)\s*((?:,.*)?)\)", re.DOTALL)
+_CANONICAL = re.compile(r"cam\(\s*([\w-]+)\s*(?:,([^()]*))?\)")
 _ITEM = re.compile(r"\s*([A-Za-z][\w-]*)\s*(?:\(([^()]*)\))?\s*")
 
 
@@ -80,7 +81,9 @@ def parse_cams(text: str | Iterable[str], faithfulness: str = "abpc") -> tuple[E
     parts = re.split(r",(?![^(]*\))", text) if isinstance(text, str) else list(text)
     found: dict[Explained, None] = {}
     for part in filter(None, map(str.strip, parts)):
-        form = _ITEM.fullmatch(part.removeprefix("cam(").rstrip(")") if part.startswith("cam(") else part)
+        form = _ITEM.fullmatch(part)
+        if form and form[1] == "cam":  # as records call it
+            form = _CANONICAL.fullmatch(part)
         if not form:
             raise ProtocolError(
                 f"map {part!r}: expected a method or method(key=value,...), such as agcam(threshold=0.3)"

@@ -258,3 +258,16 @@ def _attention_notes(kind: str, source: str, option: str | None, metadata: Mappi
 
 def _display(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "model"
+
+
+def distinct_names(classifiers: Sequence[Classifier]) -> Sequence[Classifier]:
+    """Give a checkpoint that shares its name with an earlier one a number of its own, in place."""
+    taken: set[str] = set()
+    own = {classifier.identity.name for classifier in classifiers}
+    for classifier in classifiers:
+        identity = classifier.identity
+        names = (identity.name, *(f"{identity.name}-{count}" for count in range(2, 2 * len(classifiers) + 2)))
+        name = next(name for name in names if name not in taken and (name == identity.name or name not in own))
+        taken.add(name)
+        classifier.identity = replace(identity, name=name)
+    return classifiers

@@ -13,7 +13,7 @@ from .explaining import Explained, parse_cams
 from .gallery import Gallery, Row, write_sheet
 from .images import read_image, to_pixels
 from .maps import check_explainable
-from .models import load
+from .models import distinct_names, load
 from .naming import class_name, class_names, target_of
 from .pipeline import pick_device
 from .protocol import load_card
@@ -49,7 +49,8 @@ def explain_pictures(
     wanted, path = _plain(methods), sheet_path(pictures, out)
     decoded = [read_image(_bytes(picture), picture) for picture in pictures]
     settings, card = Settings(device=pick_device(device)), load_card("standard")
-    subjects = [Subject(load(spec, **model), card, settings, None) for spec in checkpoints]
+    opened = distinct_names([load(spec, **model) for spec in checkpoints])
+    subjects = [Subject(one, card, settings, None) for one in opened]
     wished: list[Sequence[int | None]] = []
     for subject in subjects:
         identity = subject.classifier.identity

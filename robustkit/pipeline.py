@@ -20,7 +20,7 @@ from .explaining import parse_cams
 from .manifest import describe, prepare
 from .maps import check_explainable
 from .masking import findings
-from .models import Classifier, ModelIdentity, load
+from .models import Classifier, ModelIdentity, distinct_names, load
 from .preprocessing import Preprocessing
 from .protocol import Card, load_card, number
 from .records import Run
@@ -153,7 +153,7 @@ def audit(
         place = tree if without_clean and tree else data_dir
         own = labelled_data(place, identity, data or {}, limit, ids, seed, unlabelled=maps_only)
         jobs.append(_job(classifier, own, card, lines))
-    jobs = _distinct_names(jobs)
+    distinct_names([job.classifier for job in jobs])
     dataset = _datasets(jobs)
     lines += dataset.notes
     _check_labels(dataset, conditions)
@@ -181,9 +181,8 @@ def audit(
             "--stability with released corruptions: it needs the clean image beside the corrupted one; leave out "
             "--corrupted-dir, or --stability"
         )
-    beside = (
-        [Condition.of_map(one, under) for one in looking for under in conditions if under != CLEAN] if stability else []
-    )
+    shown = [under for under in conditions if under != CLEAN] if stability else []
+    beside = [Condition.of_map(one, under) for under in shown for one in looking]
     inputs = replace(plan.inputs, digests=plan.inputs.digests | {c.text: truth.digest or "none" for c in scored})
     conditions = (*conditions, *scored, *beside)
     run = Run(out if out is not None else Path("runs") / jobs[0].classifier.identity.name)
@@ -312,19 +311,6 @@ def _check_labels(dataset: Dataset, conditions: Sequence[Condition]) -> None:
             f"{stopping[0]} stops at the first prediction that is not the label, but several labels count as right "
             f"here (ReaL); use an attack that goes all its steps, such as pgd, or leave out --real-labels"
         )
-
-
-def _distinct_names(jobs: list[_Job]) -> list[_Job]:
-    """Give a checkpoint that shares its name with an earlier one a number of its own."""
-    taken: set[str] = set()
-    own = {job.classifier.identity.name for job in jobs}
-    for job in jobs:
-        identity = job.classifier.identity
-        names = (identity.name, *(f"{identity.name}-{count}" for count in range(2, len(jobs) + len(own) + 2)))
-        name = next(name for name in names if name not in taken and (name == identity.name or name not in own))
-        taken.add(name)
-        job.classifier.identity = replace(identity, name=name)
-    return jobs
 
 
 def _compute(

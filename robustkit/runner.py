@@ -168,6 +168,7 @@ def run_units(
     ]
     decoder = Decoder(subject.settings.workers, overlap=subject.settings.device.type != "cpu")
     for (shard, conditions), decoding in zip(work, decoder.shards(cuts), strict=True):
+        subject.forget()
         for condition in conditions:
             progress.start(name, condition.group, len(decoding))
             began = time.monotonic()

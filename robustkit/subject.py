@@ -96,6 +96,7 @@ class Subject:
         self.card = card
         self.settings = settings
         self.valid = valid
+        self._kept: tuple[str, dict[tuple[str, ...], Tensor]] = ("", {})
         self.is_cnn = classifier.identity.attention == "none"
         if self.is_cnn:
             self.classifier.to(memory_format=torch.channels_last)
@@ -202,12 +203,7 @@ class Subject:
             logits, columns = explain(self, inputs, labels, wanted, rng, located)
             rows = self._rows(logits, samples) | self._distance(torch.zeros(len(samples), 1))
             return Evaluation(rows | columns)
-        draws = self.rng(samples, under)
-        attack = under.attack(self.card)
-        if attack is None:
-            shown = self.inputs(self.corrupt(pixels, under, draws))
-        else:
-            shown = self._attack(attack, inputs, samples, under, draws).adversarials
+        shown = self._shown(pixels, inputs, samples, under)
         found: dict[str, list[Any]] = {}
         for start in range(0, len(samples), self.settings.batch_size):  # the attack may have had the whole shard
             part = slice(start, start + self.settings.batch_size)
@@ -217,6 +213,25 @@ class Subject:
             for name, values in (self._rows(logits, samples[part]) | unknown | columns).items():
                 found.setdefault(name, []).extend(values)
         return Evaluation(found)
+
+    def _shown(self, pixels: Tensor, inputs: Tensor, samples: Sequence[Sample], under: Condition) -> Tensor:
+        """What `under` makes of the images, kept for the next method's maps of the same; (B, 3, H, W) as `inputs`."""
+        key = tuple(sample.id for sample in samples)
+        if self._kept[0] != under.text:
+            self._kept = under.text, {}
+        if key not in self._kept[1]:
+            draws, attack = self.rng(samples, under), under.attack(self.card)
+            with self.steady(draws):  # as the condition alone is evaluated, so that these are its images
+                self._kept[1][key] = (
+                    self.inputs(self.corrupt(pixels, under, draws))
+                    if attack is None
+                    else self._attack(attack, inputs, samples, under, draws).adversarials
+                )
+        return self._kept[1][key]
+
+    def forget(self) -> None:
+        """Let go of what was kept of a shard."""
+        self._kept = "", {}
 
     def corrupt(self, pixels: Tensor, condition: Condition, rng: SampleRng) -> Tensor:
         """(B, 3, H, W) uint8 pixels as the condition shows them, on the device."""

@@ -39,11 +39,12 @@ from robustkit.map_metrics import LOWER_IS_BETTER, Figures, map_rows, parts_of
 from robustkit.map_report import map_tables
 from robustkit.maps import LEVELS
 from robustkit.naming import class_names, target_of
-from robustkit.own_pictures import is_picture
+from robustkit.own_pictures import explain_pictures, is_picture
 from robustkit.pipeline import labelled_data
 from robustkit.preprocessing import Preprocessing
 from robustkit.records import Run
 from robustkit.specs import find
+from robustkit.subject import Subject
 from robustkit.truth import open_truth
 
 MODEL = "zoo:shapes-vit-standard"
@@ -86,6 +87,8 @@ def test_a_list_brings_the_controls_along_once() -> None:
         *(f"cam({name},threshold=0.3)" for name in CONTROLS),
     ]
     assert [one.faithfulness for one in parse_cams("agcam,rollout(faithfulness=none)", "all")][:2] == ["all", "none"]
+    named = "cam(agcam),cam(rollout,threshold=0.3,faithfulness=none)"  # as records call them
+    assert [one.text for one in parse_cams(named) if not one.is_control] == re.split(r",(?=cam)", named)
     assert tuple(cam.METHODS) == METHODS
 
 
@@ -381,6 +384,30 @@ def test_stability_is_of_the_same_attack_and_1_without_one(run: Run) -> None:
     first, second = (cam.AGCAM(model)(images, target) for images in (pixels, shown))
     assert moved[0]["rank_correlation"] == pytest.approx(rank_correlation(first, second).item(), abs=1e-3)
     assert moved[0]["map_iou"] == pytest.approx(iou_at(first, second).item(), abs=0.02)
+
+
+def test_an_attack_is_made_once_for_the_maps_of_all_methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[str, ...]] = []
+    run_attack = Subject._attack
+
+    def counted(self: Subject, *arguments: Any, **options: Any) -> Any:
+        made.append(tuple(sample.id for sample in arguments[2]))
+        return run_attack(self, *arguments, **options)
+
+    monkeypatch.setattr(Subject, "_attack", counted)
+    options: dict[str, Any] = {
+        "data_dir": "embedded:shapes",
+        "attacks": "fgsm,pgd(steps=2)",
+        "eps": "4/255",
+        "limit": 12,
+    }
+    options |= {"batch_size": 4, "shard_size": 8, "stability": True, "faithfulness": "none", "device": "cpu"}
+    both = robustkit.audit([MODEL], cams="agcam,gradient", out=tmp_path / "both", **options)
+    assert len(made) == 12  # batches of 4, 4 and 4 by two attacks: alone, and for the maps
+    alone = robustkit.audit([MODEL], cams="gradient", out=tmp_path / "alone", **options)
+    for under in (FGSM, "pgd(eps=4/255,steps=2)"):
+        text = f"stability(gradient,under={under})"
+        assert both.table(NAME, text).equals(alone.table(NAME, text))
 
 
 def test_another_batch_size_and_a_kept_run_give_the_same(run: Run, tmp_path: Path) -> None:
@@ -726,6 +753,9 @@ def test_own_pictures(tmp_path: Path) -> None:
         assert list(kept) == [f"{NAME}/agcam/{name}/{picture}" for name in ("star", "heart")]
         for name, heat in zip(("star", "heart"), kept.values(), strict=True):
             np.testing.assert_allclose(heat, cam.AGCAM(model)(pixels, CLASSES.index(name))[0], atol=1e-5)
+    twice = explain_pictures([str(picture)], [MODEL, MODEL], [], "agcam", model={}, out=tmp_path, raw=True)
+    with np.load(twice[1]) as kept:
+        assert list(kept) == [f"{name}/agcam/predicted/{picture}" for name in (NAME, f"{NAME}-2")]
     for out, message in (
         (picture, f"--out {picture} is one of the pictures itself; give another name"),
         (
