@@ -1,4 +1,4 @@
-"""Adversarial attacks on classifiers: torch only, usable alone.
+"""Adversarial attacks on classifiers and segmentation models: torch only, usable alone.
 
 An attack is a frozen dataclass of its parameters, and is called with a model, a batch of images and their labels:
 
@@ -8,11 +8,14 @@ An attack is a frozen dataclass of its parameters, and is called with a model, a
 
 `run(...)` in place of the call also counts steps and passes of each sample. The model takes pixels in [0, 1]: the
 normalisation belongs inside it, or eps means something else.
+
+`DenseFGSM` and `DensePGD` attack models that predict a class for each pixel, and take masks in place of labels.
 """
 
 from .apgd import APGD
 from .attack import Attack, AttackResult, StagedResult
 from .autoattack import AutoAttack
+from .dense import DenseFGSM, DensePGD
 from .fab import FAB
 from .fgsm import FGSM
 from .losses import LOSSES, cross_entropy, dlr, dlr_targeted, margin
@@ -32,6 +35,8 @@ __all__ = [
     "Attack",
     "AttackResult",
     "AutoAttack",
+    "DenseFGSM",
+    "DensePGD",
     "Rng",
     "Square",
     "StagedResult",

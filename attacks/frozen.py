@@ -103,6 +103,8 @@ def input_gradient(loss: Tensor, points: Tensor, more: bool = False) -> Tensor:
     if gradient is None:
         raise ValueError(
             "the model's output has no gradient with respect to its input (is it detached, or computed under no_grad "
-            "or in NumPy?); use an attack without gradients, such as SPSA"
+            "or in NumPy?); use an attack without gradients, such as SPSA "
+            "for a classifier"
         )
-    return gradient
+    # That of a sum is one number seen from many places, which cannot be written to.
+    return gradient.clone(memory_format=torch.contiguous_format) if 0 in gradient.stride() else gradient

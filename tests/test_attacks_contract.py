@@ -216,3 +216,17 @@ def test_imports_torch_and_nothing_of_the_house() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "['attacks']"
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+@every_attack
+def test_a_model_that_begins_with_a_sum_can_be_attacked(attack: Attack, norm: str) -> None:
+    """Its gradient is one number for all channels, seen from many places in memory."""
+    attack = replace(attack, threat=ThreatModel(norm, 0.5))  # type: ignore[arg-type]
+    images, weights = torch.full((4, 3, 4, 4), 0.5), torch.linspace(-1, 1, 40).reshape(4, 10)
+
+    def model(points: Tensor) -> Tensor:
+        return points.flatten(1).sum(dim=1, keepdim=True).expand(-1, 4).cos() @ weights
+
+    found = attack(model, images, LABELS)
+    assert found.shape == images.shape and bool(torch.isfinite(found).all())
