@@ -38,7 +38,10 @@ setup(
         "tomli>=2.0; python_version < '3.11'",
     ],
     extras_require={
-        "test": ["pytest>=8.0", "pytest-timeout>=2.3.1", "scipy>=1.11", "setuptools>=77", "pyautoattack>=0.2"],
+        "test": [
+            *("pytest>=8.0", "pytest-timeout>=2.3.1", "scipy>=1.11", "setuptools>=77"),
+            *("pyautoattack>=0.2", "torchmetrics>=1.4"),  # outside implementations to check against
+        ],
         "reference": ["pyautoattack>=0.2", "torchattacks>=3.5", "foolbox>=3.3"],
         "zoo": ["matplotlib>=3.8"],
         "dev": ["ruff>=0.9", "mypy>=1.14"],

@@ -1,6 +1,7 @@
 """RobustKit: how a vision checkpoint behaves under attack and corruption, and what it looks at.
 
-`robustkit.load`, `robustkit.audit` and `robustkit.Run` are loaded on first use: importing the package is instant.
+`load`, `audit`, `Run`, and for segmentation `load_segmenter`, `segment`, are loaded on first use: importing the package
+is instant.
 """
 
 from __future__ import annotations
@@ -14,10 +15,21 @@ if TYPE_CHECKING:
     from .models import load as load
     from .pipeline import audit as audit
     from .records import Run as Run
+    from .scene_pipeline import segment as segment
+    from .segmenters import Segmenter as Segmenter
+    from .segmenters import load_segmenter as load_segmenter
 
 __version__ = "0.1.0"
-__all__ = ["Classifier", "Run", "__version__", "attention", "audit", "load"]
-_HOMES = {"Classifier": "models", "load": "models", "audit": "pipeline", "Run": "records"}
+_HOMES = {
+    "Classifier": "models",
+    "load": "models",
+    "audit": "pipeline",
+    "Run": "records",
+    "Segmenter": "segmenters",
+    "load_segmenter": "segmenters",
+    "segment": "scene_pipeline",
+}
+__all__ = ["Classifier", "Run", "Segmenter", "__version__", "attention", "audit", "load", "load_segmenter", "segment"]
 
 
 def __getattr__(name: str) -> Any:

@@ -190,17 +190,46 @@ def _zeros(network: nn.Module, size: tuple[int, int]) -> Any:
         return network.eval()(torch.zeros(1, 3, *size))
 
 
-def resample_positions(tensors: dict[str, Tensor], network: nn.Module) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Tensors with `pos_embed` resampled (bicubic, as timm does) to the network's grid where it differs, and notes."""
+def resample_positions(
+    tensors: dict[str, Tensor], network: nn.Module, trained: tuple[int, int] | None = None, sure: bool = False
+) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """Tensors with `pos_embed` resampled (bicubic, as timm does) where the network has another grid of patches than the
+    one of training, and notes.
+
+    trained: (height, width) of the images of training, where it is known. Else the grid is taken for the network's own
+    where it has as many patches, and for square where not; the number does not tell 4 x 4 from 2 x 8. sure: `trained`
+    must be right; where it contradicts the tensor, nothing is resampled, so that loading fails.
+    """
     own, found = getattr(network, "pos_embed", None), tensors.get("pos_embed")
-    embed = getattr(network, "patch_embed", None)
+    embed: Any = getattr(network, "patch_embed", None)
     grid = getattr(embed, "grid_size", None)
-    if not isinstance(own, Tensor) or found is None or grid is None or own.shape == found.shape:
+    if not isinstance(own, Tensor) or found is None or found.ndim != 3 or grid is None:
         return tensors, ()
     prefix = 0 if getattr(network, "no_embed_class", False) else int(getattr(network, "num_prefix_tokens", 1))
-    old = round((found.shape[1] - prefix) ** 0.5) if found.shape[1] > prefix else 0
-    if found.ndim != 3 or old * old != found.shape[1] - prefix:
+    count, new = found.shape[1] - prefix, (int(grid[0]), int(grid[1]))
+    old = _trained_grid(trained, embed, count)
+    if old is None and sure:
+        return tensors, ()
+    if old == new or (old is None and own.shape == found.shape):
+        guessed = trained is None and new[0] != new[1]
+        return tensors, (
+            (f"position embeddings taken for those of {new[0]} x {new[1]} patches; the file does not say",)
+            if guessed
+            else ()
+        )
+    side = round(max(count, 0) ** 0.5)
+    if old is None and side * side != count:
         raise CheckpointError(f"pos_embed of shape {list(found.shape)} is no square grid; it cannot be resampled")
-    new = resample_abs_pos_embed(found, new_size=list(grid), old_size=[old, old], num_prefix_tokens=prefix)
-    note = f"position embeddings resampled from {old} x {old} to {grid[0]} x {grid[1]} patches"
-    return {**tensors, "pos_embed": new}, (note,)
+    old = old or (side, side)
+    made = resample_abs_pos_embed(found, new_size=list(new), old_size=list(old), num_prefix_tokens=prefix)
+    note = f"position embeddings resampled from {old[0]} x {old[1]} to {new[0]} x {new[1]} patches"
+    return {**tensors, "pos_embed": made}, (note,)
+
+
+def _trained_grid(trained: tuple[int, int] | None, embed: Any, count: int) -> tuple[int, int] | None:
+    """The patches of an image of that size, where the file has as many."""
+    if trained is None:
+        return None
+    step = embed.patch_size
+    rows, columns = trained[0] // int(step[0]), trained[1] // int(step[1])
+    return (rows, columns) if rows * columns == count else None

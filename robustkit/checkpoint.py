@@ -20,7 +20,10 @@ from .errors import CheckpointError
 from .unpickle import foreign_globals, load_pickle
 from .unwrap import PREFIXES, strip_prefixes, unwrap
 
-JSON_KEYS = ("arch_kwargs", "num_classes", "class_names", "mean", "std", "input_size", "crop_pct")
+JSON_KEYS = (
+    *("arch_kwargs", "num_classes", "class_names", "mean", "std", "input_size", "crop_pct"),
+    *("decoder_kwargs", "stride", "short_side"),
+)
 
 
 @dataclass(frozen=True)

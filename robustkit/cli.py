@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from . import __version__
-from .errors import DataError, ProtocolError, RobustkitError, unknown
+from .errors import ProtocolError, RobustkitError, unknown
 from .options import (
     AT_LEAST_1,
     DATA_KEYS,
@@ -24,10 +24,13 @@ from .options import (
     model_arguments,
     model_options,
     option,
-    refuse_for_pictures,
+    protocol_option,
     run_options,
+    scene_options,
+    segmenter_options,
     truth_options,
 )
+from .terminal import console, run_and_show, run_audit, run_cam, run_segment, show
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True}
 
@@ -48,7 +51,18 @@ def cli() -> None:
 @cli.command(context_settings=CONTEXT)
 @click.argument("checkpoints", nargs=-1, required=True, metavar="CHECKPOINT...")
 @option("--data-dir", required=True, help="Folder, zip, or embedded:shapes.")
-@group([model_options, data_options, attack_options, corruption_options, map_options, run_options, common])
+@group(
+    [
+        model_options,
+        data_options,
+        attack_options,
+        corruption_options,
+        map_options,
+        protocol_option(),
+        run_options,
+        common,
+    ]
+)
 def audit(checkpoints: tuple[str, ...], data_dir: str, **options: Any) -> None:
     """Evaluate checkpoints clean, under attack and corrupted; write records, summary and report.
 
@@ -62,20 +76,20 @@ def audit(checkpoints: tuple[str, ...], data_dir: str, **options: Any) -> None:
     robustkit audit vit.safetensors --data-dir imagenet/val --corrupted-dir imagenet-c --corruptions in-c
     robustkit audit vit.safetensors --data-dir imagenet/val --attacks pgd --cams agcam --boxes boxes.csv --stability
     """
-    _audit(checkpoints, data_dir, options)
+    run_audit(checkpoints, data_dir, options)
 
 
 @cli.command(context_settings=CONTEXT)
 @click.argument("checkpoints", nargs=-1, required=True, metavar="CHECKPOINT...")
 @option("--data-dir", required=True, help="Folder, zip, or embedded:shapes.")
-@group([model_options, data_options, attack_options, run_options, common])
+@group([model_options, data_options, attack_options, protocol_option(), run_options, common])
 def attack(checkpoints: tuple[str, ...], data_dir: str, **options: Any) -> None:
     """Evaluate clean and under attacks: the attack part of an audit, same options.
 
     \b
     robustkit attack vit.safetensors --data-dir imagenet/val --attacks fgsm,pgd,autoattack --eps 0.5/255,1/255
     """
-    _audit(checkpoints, data_dir, options)
+    run_audit(checkpoints, data_dir, options)
 
 
 @cli.command(context_settings=CONTEXT)
@@ -85,14 +99,15 @@ def attack(checkpoints: tuple[str, ...], data_dir: str, **options: Any) -> None:
 def demo(out: Path, device: str) -> None:
     """Audit four embedded checkpoints, one for each of four attentions, on embedded images, in two minutes."""
     from .demo import DEMO
+    from .pipeline import audit
 
-    console = _console()
-    console.print(
+    screen = console()
+    screen.print(
         "Four small ViTs (standard, QUEST, Elliptical, Elliptical-QUEST attention) on generated shapes: clean, FGSM, "
         "PGD, SPSA, AutoAttack, corruptions, AG-CAM.\n"
     )
-    run = _run_and_show(**DEMO, out=out, device=device)
-    console.print(
+    run = run_and_show(audit, **DEMO, out=out, device=device)
+    screen.print(
         f"\nThe run is in {run.path}: report.html to read, summary.csv to compute with, records/ for every sample.\n"
         "Next, your own checkpoint:\n"
         "  robustkit inspect CHECKPOINT --data-dir IMAGES                    which attention formula fits its weights\n"
@@ -122,7 +137,7 @@ def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
 
     model = model_arguments(options)
     data = {key: options.pop(key) for key in DATA_KEYS}
-    inspect_checkpoint(checkpoint, data_dir, model=model, data=data, console=_console(), **options)
+    inspect_checkpoint(checkpoint, data_dir, model=model, data=data, console=console(), **options)
 
 
 @cli.command(context_settings=CONTEXT)
@@ -161,7 +176,7 @@ def corrupt(images: tuple[str, ...], **options: Any) -> None:
     """
     from .corrupt_command import corrupt
 
-    corrupt(images, **options, console=_console(), side=_console(stderr=True))
+    corrupt(images, **options, console=console(), side=console(stderr=True))
 
 
 @cli.command(context_settings=CONTEXT)
@@ -176,7 +191,7 @@ def corrupt(images: tuple[str, ...], **options: Any) -> None:
 )
 @option("--show", multiple=True, help="Id of a sample to draw; may be repeated.")
 @option("--save-maps", is_flag=True, help="Keep the maps that are drawn: cams/maps.npz, or <stem>-cam.npz of an IMAGE.")
-@group([truth_options, model_options, data_options, run_options, common])
+@group([truth_options, model_options, data_options, protocol_option(), run_options, common])
 def cam(arguments: tuple[str, ...], data_dir: str | None, **options: Any) -> None:
     """Make maps of what checkpoints look at, score them, and show them side by side.
 
@@ -188,7 +203,26 @@ def cam(arguments: tuple[str, ...], data_dir: str | None, **options: Any) -> Non
     robustkit cam standard.pth quest.pth --data-dir imagenet/val --boxes boxes.csv --limit 500 --out runs/maps
     robustkit cam vit.safetensors photographs/zebra.jpg --target zebra --target tusker
     """
-    _cam(arguments, data_dir, options)
+    run_cam(arguments, data_dir, options)
+
+
+@cli.command(context_settings=CONTEXT)
+@click.argument("checkpoints", nargs=-1, required=True, metavar="CHECKPOINT...")
+@option("--data-dir", required=True, help="Folder or zip of images, ADE20K's folder, or embedded:shapes.")
+@group([scene_options, segmenter_options, protocol_option("segmentation"), run_options, common])
+def segment(checkpoints: tuple[str, ...], data_dir: str, **options: Any) -> None:
+    """Evaluate segmenters clean, under attack and corrupted: mIoU of the data set, with a picture of examples.
+
+    CHECKPOINT is a Segmenter's file, zoo:NAME, hf-hub:ORG/NAME or local-dir:PATH, or any file with --arch
+    FILE.py:FUNCTION, which returns a network of normalised images to logits of each pixel. The same command goes on
+    where an interrupted one stopped.
+
+    \b
+    robustkit segment zoo:shapes-segmenter-standard zoo:shapes-segmenter-quest --data-dir embedded:shapes --limit 100
+    robustkit segment seg.pth --data-dir ADEChallengeData2016 --attacks none --corruptions segformer-16 --limit 500
+    robustkit segment net.pth --arch net.py:make --data-dir images --masks labels --classes names.txt --ignore 255
+    """
+    run_segment(checkpoints, data_dir, options)
 
 
 @cli.command(context_settings=CONTEXT)
@@ -204,7 +238,7 @@ def report(run: Path) -> None:
     from .report import refresh
 
     existing = Run.existing(run)
-    _show(existing, refresh(existing))
+    show(existing, refresh(existing))
 
 
 @cli.command("list", context_settings=CONTEXT)
@@ -220,9 +254,9 @@ def list_(kind: str) -> None:
 
     if kind not in LISTINGS:
         raise ProtocolError(unknown("kind", kind, LISTINGS))
-    console = _console()
+    screen = console()
     for name, text in listing(kind):
-        console.print(f"[bold]{name}[/bold]  {text}", highlight=False, soft_wrap=True)
+        screen.print(f"[bold]{name}[/bold]  {text}", highlight=False, soft_wrap=True)
 
 
 @cli.command(context_settings=CONTEXT)
@@ -231,121 +265,14 @@ def doctor() -> None:
     """Check this machine: versions, device, and the numbers that everything rests on."""
     from .doctor import examine
 
-    console = _console()
+    screen = console()
     findings = examine()
     for finding in findings:
         mark = "[green]ok  [/green]" if finding.fine else "[red]FAIL[/red]"
-        console.print(f"{mark} ", end="")
-        console.print(f"{finding.name}: {finding.text}", markup=False, highlight=False, soft_wrap=True)
+        screen.print(f"{mark} ", end="")
+        screen.print(f"{finding.name}: {finding.text}", markup=False, highlight=False, soft_wrap=True)
     if not all(finding.fine for finding in findings):
         raise RobustkitError("doctor found something to mend; see the lines above")
-
-
-def _console(stderr: bool = False) -> Any:
-    from rich.console import Console
-
-    return Console(stderr=stderr, width=None if sys.stdout.isatty() else 160)
-
-
-def _audit(checkpoints: tuple[str, ...], data_dir: str, options: dict[str, Any]) -> Any:
-    model = model_arguments(options)
-    data = {key: options.pop(key) for key in DATA_KEYS}
-    skip_bad = options.pop("skip_bad")
-    run = _run_and_show(checkpoints, data_dir=data_dir, model=model, data=data, **options)
-    bad = run.manifest["bad_images"]
-    if bad and not skip_bad:
-        raise DataError(
-            f"{len(bad)} of {run.manifest['data']['n']} images could not be read and were left out, "
-            f"the first: {bad[0]['error']}; mend them, or accept this with --skip-bad"
-        )
-    return run
-
-
-def _cam(arguments: tuple[str, ...], data_dir: str | None, options: dict[str, Any]) -> None:
-    from .cam_command import make_gallery
-    from .gallery_choice import Choice
-    from .own_pictures import explain_pictures, is_picture
-
-    own = {key: options.pop(key) for key in ("targets", "gallery", "choose", "show", "save_maps")}
-    pictures = [argument for argument in arguments if is_picture(argument)]
-    checkpoints = tuple(argument for argument in arguments if not is_picture(argument))
-    if bool(pictures) == (data_dir is not None):
-        raise ProtocolError(
-            "give either pictures of your own, or --data-dir with a data set"
-            if pictures
-            else "give pictures of your own beside the checkpoint, or --data-dir with a data set"
-        )
-    kept = dict(options)
-    model, data = model_arguments(kept), {key: kept[key] for key in DATA_KEYS}
-    if pictures:
-        refuse_for_pictures()
-        paths = explain_pictures(
-            pictures,
-            checkpoints,
-            own["targets"],
-            kept["cams"],
-            model=model,
-            device=kept["device"],
-            out=kept["out"],
-            raw=own["save_maps"],
-        )
-        for path in paths:
-            _console().print(str(path), markup=False, highlight=False, soft_wrap=True)
-        return
-    if own["targets"]:
-        raise ProtocolError("--target is for pictures of your own; for a data set: --cams 'agcam(target=label)'")
-    opened: dict[str, Any] = {"data_dir": str(data_dir), "data": data, "model": model}
-    choice = None
-    if own["gallery"] or own["show"]:
-        choice = Choice.of(
-            checkpoints,
-            kept["cams"],
-            kept["faithfulness"],
-            how=own["choose"],
-            count=own["gallery"],
-            ids=own["show"],
-        )
-        located = bool(kept["boxes"] or kept["masks"])
-        choice.check(
-            checkpoints[0], limit=kept["limit"], only=kept["ids"], seed=kept["seed"], located=located, **opened
-        )
-    run = _audit(checkpoints, str(data_dir), options | {"attacks": "none"})
-    if choice is not None:
-        same = {key: kept[key] for key in ("boxes", "masks", "protocol", "device")}
-        for path in make_gallery(run, checkpoints, choice, raw=own["save_maps"], **opened, **same):
-            _console().print(f"gallery: {path}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _run_and_show(*arguments: Any, **options: Any) -> Any:
-    from . import pipeline
-    from .progress import ConsoleProgress
-
-    side = _console(stderr=True)
-
-    def say(line: str) -> None:
-        side.print(line, markup=False, highlight=False, soft_wrap=True)
-
-    with ConsoleProgress(side) as progress:
-        run = pipeline.audit(*arguments, progress=progress, say=say, **options)
-    _show(run, run.summary())
-    return run
-
-
-def _show(run: Any, results: Any) -> None:
-    from .corruption_report import corruption_tables, terminal_corruptions
-    from .map_report import map_tables, terminal_maps
-    from .report import flag_lines, terminal_stages, terminal_table
-
-    console = _console()
-    if (table := terminal_table(run, results)).row_count:
-        console.print(table)
-    for part in (*terminal_corruptions(corruption_tables(results)), *terminal_maps(map_tables(results))):
-        console.print(part, soft_wrap=True)
-    if (by_stage := terminal_stages(run)) is not None:
-        console.print(by_stage)
-    for line in flag_lines(run, results):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-    console.print(f"report: {run.path / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
 
 
 def main() -> None:

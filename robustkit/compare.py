@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,9 @@ from .corruption_metrics import conditions_of
 from .errors import RunError
 from .intervals import Floats, bootstrap
 from .map_metrics import PLAIN, parts_of
+from .scene_metrics import COLUMNS as SCENE_COLUMNS
+from .scene_metrics import METRICS as SCENE_METRICS
+from .scene_metrics import Counts, averaged, common_ids, interval, shares_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,7 +33,8 @@ class Difference:
     """The second checkpoint's figure minus the first's, over the n samples that both have.
 
     ci_low, ci_high: 95 %, by drawing samples anew, each with both of its outcomes; of a few samples it is too narrow.
-    p_value: two-sided, of no difference: McNemar's exact test for right against wrong, else the normal approximation.
+    p_value: two-sided, of no difference: McNemar's exact test for right against wrong, else the normal approximation;
+    for figures of a whole data set with the standard error of samples drawn anew.
     """
 
     value: float
@@ -45,16 +49,19 @@ def paired_difference(run: Run, first: str, second: str, condition: str, metric:
 
     first, second: names of checkpoints. metric: top1, top5 or nll; mean_error of a set of corruptions, with
     `in-c(preset=cifar)` as condition; a score of maps that is a mean over samples, with `cam(agcam,mode=box)` or
-    `stability(…)` as condition, of samples whose clean images both predict right. Infinite losses (logits that are not
-    finite) make a difference of losses nan.
+    `stability(…)` as condition, of samples whose clean images both predict right; of segmentation miou, pixel_accuracy
+    or mean_accuracy, of a condition or a mean over corruptions. Infinite losses (logits that are not finite) make a
+    difference of losses nan.
 
     Raises:
         RunError: the records of one of them are missing, or they have no sample in common.
     """
+    if metric in SCENE_METRICS[:3]:
+        return _scene_difference(run, first, second, condition, metric)
     pairs = _figures(run, first, condition, metric).to_frame("first")
     pairs = pairs.join(_figures(run, second, condition, metric).rename("second"), how="inner")
     if not len(pairs):
-        raise RunError(f"{run.path}: {first} and {second} have no sample in common under {condition}; audit both again")
+        raise _nothing_common(run, first, second, condition)
     with np.errstate(invalid="ignore"):
         differences: Floats = (pairs["second"] - pairs["first"]).to_numpy(dtype=np.float64)
     n = len(differences)
@@ -62,6 +69,44 @@ def paired_difference(run: Run, first: str, second: str, condition: str, metric:
         return Difference(math.nan, n, math.nan, math.nan, math.nan)
     ((low, high),) = bootstrap(lambda counts: counts @ differences / n, n)
     return Difference(float(differences.mean()), n, low, high, _p_value(differences, binary=metric in ("top1", "top5")))
+
+
+def scene_difference(
+    first: Iterable[tuple[float, Counts]], second: Iterable[tuple[float, Counts]], metric: str = "miou"
+) -> Difference:
+    """How the second's figure of a data set differs from the first's.
+
+    first, second: shares and counts of the conditions that the figure is a mean over, all of the same images; of one
+    condition `[(1.0, counts)]`. They need not be held together. metric: miou, pixel_accuracy, mean_accuracy or nll.
+    """
+    place = SCENE_METRICS.index(metric)
+    (n, before, drawn_before), (_, after, drawn_after) = averaged(first), averaged(second)
+    with np.errstate(invalid="ignore"):
+        value, drawn = float(after[place] - before[place]), drawn_after[:, place] - drawn_before[:, place]
+    if not math.isfinite(value):
+        return Difference(math.nan, n, math.nan, math.nan, math.nan)
+    known = drawn[np.isfinite(drawn)]
+    p_value = 1.0 if n < 2 or not value else _of_normal(value, float(known.std(ddof=1)))
+    return Difference(value, n, *interval(drawn), p_value)
+
+
+def _scene_difference(run: Run, first: str, second: str, condition: str, metric: str) -> Difference:
+    shares = shares_of(condition)
+    units = [(name, text) for name in (first, second) for text in shares]
+    read = {unit: run.table(*unit, ["sample_id", "error"]) for unit in units}
+    ids = common_ids([t.filter(t["error"].is_null())["sample_id"].combine_chunks() for t in read.values()])
+    if not len(ids):
+        raise _nothing_common(run, first, second, condition)
+
+    def parts(name: str) -> Iterator[tuple[float, Counts]]:
+        for text, share in shares.items():
+            yield share, Counts.of(run.table(name, text, list(SCENE_COLUMNS)), ()).of_samples(ids)
+
+    return scene_difference(parts(first), parts(second), metric)
+
+
+def _nothing_common(run: Run, first: str, second: str, condition: str) -> RunError:
+    return RunError(f"{run.path}: {first} and {second} have no sample in common under {condition}; audit both again")
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -84,8 +129,11 @@ def _p_value(differences: Floats, binary: bool) -> float:
         return float(min(1.0, 2 * tail / 2 ** (gained + lost)))
     if len(differences) < 2 or not differences.any():
         return 1.0
-    error = float(differences.std(ddof=1)) / math.sqrt(len(differences))
-    return math.erfc(abs(float(differences.mean())) / error / math.sqrt(2)) if error else 0.0
+    return _of_normal(float(differences.mean()), float(differences.std(ddof=1)) / math.sqrt(len(differences)))
+
+
+def _of_normal(value: float, error: float) -> float:
+    return math.erfc(abs(value) / error / math.sqrt(2)) if error else 0.0
 
 
 def _figures(run: Run, checkpoint: str, condition: str, metric: str) -> pd.Series[float]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, cast
@@ -32,6 +33,12 @@ ATTACKS: dict[str, type[attacks.Attack]] = {
     "square": attacks.Square,
     "autoattack": attacks.AutoAttack,
 }
+DENSE_ATTACKS: dict[str, type[attacks.DensePGD]] = {
+    "fgsm": attacks.DenseFGSM,
+    "pgd": attacks.DensePGD,
+    "segpgd": attacks.DensePGD,
+}
+"""Of models that predict a class for each pixel, under a card of segmentation."""
 _BUDGET = {"square": "queries", "autoattack": "version"}  # what the text always names beside eps; else the steps
 _OF_CARD = {"labels", "bounds", "cut_images"}  # of an attack's table in a card, beside its parameters
 Value = bool | int | float | str | Fraction
@@ -106,7 +113,7 @@ class Condition:
         """Which labels the attack is given: `true` or `predicted`."""
         return str(card.attacks.get(self.name, {}).get("labels", card.labels))
 
-    def attack(self, card: Card) -> attacks.Attack | PeerAttack | None:
+    def attack(self, card: Card) -> attacks.Attack | attacks.DensePGD | PeerAttack | None:
         """The attack with these parameters under the card's bounds; None for `clean`, corruptions and maps."""
         if self.name in ("clean", "corruption", "cam", "stability"):
             return None
@@ -119,6 +126,8 @@ class Condition:
             fields["step_size"] = float(number(str(fields["step_size"]).removesuffix("*eps"))) * eps
         try:
             threat = attacks.ThreatModel(norm, eps, bounds, own.get("cut_images", False))  # type: ignore[arg-type]
+            if card.task == "segmentation":
+                return DENSE_ATTACKS[self.name](threat, **cast(dict[str, Any], fields))
             if engine != "robustkit":
                 return peer(str(engine), self.name, threat, fields)
             return ATTACKS[self.name](threat, **fields)
@@ -127,6 +136,11 @@ class Condition:
 
 
 CLEAN = Condition("clean", "clean")
+
+
+def attacks_of(card: Card) -> Mapping[str, type[attacks.Attack] | type[attacks.DensePGD]]:
+    """The attacks that a card can have, by name."""
+    return DENSE_ATTACKS if card.task == "segmentation" else ATTACKS
 
 
 def parse_condition(
@@ -147,8 +161,8 @@ def parse_condition(
         if arguments:
             raise ProtocolError(f"condition {text!r}: clean takes no parameters")
         return CLEAN
-    if name not in ATTACKS:
-        raise ProtocolError(unknown("attack", name, ATTACKS))
+    if name not in attacks_of(card):
+        raise ProtocolError(unknown("attack", name, attacks_of(card)))
     default = _defaults(name, card)
     given = _arguments(name, arguments, default)
     options = {"eps": eps, "norm": norm, "engine": engine}
@@ -186,8 +200,8 @@ def parse_conditions(
 def _defaults(name: str, card: Card) -> dict[str, Value]:
     """All parameters of an attack in the order of its class, with the card's values."""
     own: dict[str, Value] = {"eps": card.eps, "norm": card.norm}
-    for field in dataclasses.fields(ATTACKS[name]):
-        if field.name not in ("threat", "chunk"):
+    for field in dataclasses.fields(attacks_of(card)[name]):
+        if field.init and field.name not in ("threat", "chunk"):
             own[field.name] = "0.15*eps" if field.name == "step_size" else cast(Value, field.default)
     for key, value in card.attacks.get(name, {}).items():
         if key not in _OF_CARD:
@@ -235,6 +249,8 @@ def _check_threat(resolved: dict[str, Any], card: Card) -> None:
         raise ProtocolError(unknown("norm", norm, ("linf", "l2")))
     if resolved["engine"] not in ENGINES:
         raise ProtocolError(unknown("engine", resolved["engine"], ENGINES))
+    if card.task == "segmentation" and resolved["engine"] != "robustkit":
+        raise ProtocolError(f"engine {resolved['engine']}: it attacks classifiers; leave out --engine for segmentation")
     if eps < 0:
         raise ProtocolError(f"eps {format_number(eps)}: expected a radius of 0 or more")
     if norm == "linf" and card.space == "pixels" and eps > 1:

@@ -14,10 +14,10 @@ import threading
 import warnings
 import zlib
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from PIL import Image, ImageFile, UnidentifiedImageError
+from PIL import Image, ImageFile, TiffImagePlugin, UnidentifiedImageError
 
 from .errors import BadImageError, DataError
 from .preprocessing import Preprocessing
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from torch import Tensor
 
+T = TypeVar("T")
 MAX_PIXELS = 300_000_000  # decodes to 0.9 GB of RGB; Pillow alone would stop at 179 million
 _PILLOW_LIMIT = 80_000_000  # below it, Pillow never objects
 
@@ -61,19 +62,7 @@ def read_image(data: bytes, name: str) -> Image.Image:
     Raises BadImageError, with the name, for anything that is not one whole image of at most 300 million pixels.
     Safe to call from many threads. Pillow's own warnings about odd files are silenced from the first call on.
     """
-    if not data:
-        raise BadImageError(f"{name}: the file is empty (0 bytes); expected an image")
-    _quiet_pillow()
-    try:
-        return _decode(data, name)
-    except BadImageError:
-        raise
-    except UnidentifiedImageError:
-        raise BadImageError(f"{name}: not an image that Pillow knows (starts with {data[:8]!r})") from None
-    except MemoryError:
-        raise BadImageError(f"{name}: too large for this machine's memory") from None
-    except Exception as error:  # Pillow's decoders raise whatever a broken file makes them raise
-        raise BadImageError(f"{name}: broken image: {_one_line(error)}") from None
+    return _decoded(data, name, _to_rgb)
 
 
 def image_size(data: bytes) -> tuple[int, int] | None:
@@ -104,6 +93,21 @@ def read_mask(data: bytes, name: str) -> npt.NDArray[np.bool_]:
             if not palette and values.max() <= 255:
                 grey = values
     return grey > 0 if grey.max() <= 1 else grey >= _FOREGROUND
+
+
+def read_index_mask(data: bytes, name: str) -> npt.NDArray[np.int32]:
+    """Decode one mask of label numbers, upright: (H, W) int32, the numbers as the file stores them.
+
+    They are the indices of a palette, whatever its colours, or grey of 1 to 16 bits; Pillow would stretch grey of 2 or
+    4 bits over 0 … 255. Raises BadImageError as `read_image` does, and for pixels that are no single number (colours,
+    an alpha channel, floats), and for files of which Pillow does not give the numbers (JPEG, PGM, some TIFF).
+    """
+    values = _decoded(data, name, _to_indices)
+    if data.startswith(b"\x89PNG"):
+        depth, colour = data[24:26]  # of the header, which comes first
+        if colour == 0 and depth in (2, 4):
+            values //= 255 // (2**depth - 1)
+    return values
 
 
 def to_pixels(image: Image.Image, preprocessing: Preprocessing) -> Tensor:
@@ -152,7 +156,23 @@ def encode_png(pixels: npt.NDArray[np.uint8]) -> bytes:
     )
 
 
-def _decode(data: bytes, name: str) -> Image.Image:
+def _decoded(data: bytes, name: str, use: Callable[[Image.Image, str], T]) -> T:
+    if not data:
+        raise BadImageError(f"{name}: the file is empty (0 bytes); expected an image")
+    _quiet_pillow()
+    try:
+        return _decode(data, name, use)
+    except BadImageError:
+        raise
+    except UnidentifiedImageError:
+        raise BadImageError(f"{name}: not an image that Pillow knows (starts with {data[:8]!r})") from None
+    except MemoryError:
+        raise BadImageError(f"{name}: too large for this machine's memory") from None
+    except Exception as error:  # Pillow's decoders raise whatever a broken file makes them raise
+        raise BadImageError(f"{name}: broken image: {_one_line(error)}") from None
+
+
+def _decode(data: bytes, name: str, use: Callable[[Image.Image, str], T]) -> T:
     with _open(data) as image:
         width, height = image.size
         if width * height > MAX_PIXELS:
@@ -163,7 +183,7 @@ def _decode(data: bytes, name: str) -> Image.Image:
             with _open_lock, _NoPillowLimit():  # some decoders ask again
                 image.load()
         image.load()
-        return _to_rgb(_upright(image), name)
+        return use(image, name)
 
 
 def _upright(image: Image.Image) -> Image.Image:
@@ -203,6 +223,7 @@ class _NoPillowLimit:
 
 
 def _to_rgb(image: Image.Image, name: str) -> Image.Image:
+    image = _upright(image)
     if image.mode.startswith("I"):  # I;16, I;16B, I;16L, I
         values: npt.NDArray[Any] = np.asarray(image)
         if values.min() < 0 or values.max() > 65535:
@@ -214,6 +235,19 @@ def _to_rgb(image: Image.Image, name: str) -> Image.Image:
             raise BadImageError(f"{name}: float pixels outside [0, 1]; save it with 8 or 16 bits")
         return Image.fromarray((values * 255).round().astype(np.uint8)).convert("RGB")
     return image.convert("RGB")
+
+
+def _to_indices(image: Image.Image, name: str) -> npt.NDArray[np.int32]:
+    remedy = "save it as a palette or index PNG"
+    if image.format not in ("PNG", "GIF", "TIFF"):
+        raise BadImageError(f"{name}: a mask in {image.format}, expected PNG, GIF or TIFF; {remedy}")
+    if image.mode not in ("1", "L", "P") and not image.mode.startswith("I"):
+        raise BadImageError(f"{name}: a mask in mode {image.mode}, expected one label number a pixel; {remedy}")
+    if isinstance(image, TiffImagePlugin.TiffImageFile) and image.mode != "P":
+        inverted, bits = image.tag_v2.get(262) == 0, image.tag_v2.get(258, (1,))[0]  # white is zero; bits a sample
+        if inverted or bits in (2, 4):
+            raise BadImageError(f"{name}: a TIFF of {bits} bits{' that counts from white' * inverted}; {remedy}")
+    return np.asarray(_upright(image)).astype(np.int32)
 
 
 def _quiet_pillow() -> None:

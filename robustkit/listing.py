@@ -30,7 +30,7 @@ def _models() -> list[tuple[str, str]]:
     from .specs import embedded, embedded_file
 
     rows = []
-    for name in embedded():
+    for name in (*embedded(), *embedded("segmentation")):
         try:
             path = embedded_file(name)
         except CheckpointError as fault:
@@ -40,9 +40,11 @@ def _models() -> list[tuple[str, str]]:
             said: dict[str, str] = file.metadata()
             parameters = sum(math.prod(file.get_slice(tensor).get_shape()) for tensor in file.offset_keys())
         height, width = json.loads(said["input_size"])
+        segments = "miou" in said
+        score = f"segmenter, mIoU {float(said['miou']):.1%}" if segments else f"top-1 {float(said['accuracy']):.1%}"
         figures = (
             f"{said['attention']} attention",
-            f"top-1 {float(said['accuracy']):.1%} ({said['test_data']})",
+            f"{score} ({said['test_data']})",
             f"{parameters / 1e6:.2f} M parameters at {height}x{width}",
             f"{path.stat().st_size / 1e6:.1f} MB",
             f"{said['epochs']} epochs",

@@ -25,7 +25,7 @@ from .protocol import Card
 from .records import Run
 from .subject import Settings
 
-_DECIDES = ("sha256", "arch", "code_sha256", "num_classes", "attention", "preprocessing", "weights")
+_DECIDES = ("sha256", "arch", "code_sha256", "num_classes", "attention", "preprocessing", "weights", "windows")
 _MAP = "cam("  # how the text of a map that is scored begins
 
 
@@ -61,12 +61,15 @@ def prepare(
     shard_size: int | None,
     arguments: Mapping[str, Any],
     corrupted: CorruptedInputs,
-    keep_misclassified: bool = False,
+    digest: str | None = None,
+    facts: Mapping[str, Any] | None = None,
+    keep: bool = False,
 ) -> list[str]:
     """Write run.json, or extend the one that an earlier command left; returns lines for the user.
 
     arguments: what the user asked for, as `audit` takes it, so that the same samples can be found again.
-    corrupted: what corruptions and maps take beside the data set. keep_misclassified: maps of wrong predictions count.
+    corrupted: what corruptions and maps take beside the data set. digest: of the data set, its own if left out.
+    facts: more of the data set, in JSON types. keep: maps of wrong predictions count.
 
     Raises:
         RunError: the folder holds records that this command would not have made.
@@ -75,7 +78,7 @@ def prepare(
     deciding = {
         "seed": settings.seed,
         "protocol": card.tag,
-        "data digest": dataset.digest(),
+        "data digest": digest or dataset.digest(),
         "dtype": str(settings.dtype).removeprefix("torch."),
         "compile": settings.compile,
     }
@@ -110,9 +113,10 @@ def prepare(
                 "n": len(dataset.samples),
                 "classes": len(dataset.class_names),
                 "digest": deciding["data digest"],
+                **(facts or {}),
             },
             "corrupted": _corrupted(old.get("corrupted", {}), corrupted),
-            "keep_misclassified": keep_misclassified,
+            "keep_misclassified": keep,
             "shard_size": old.get("shard_size") or shard_size or max(128, settings.batch_size),
             "batch_size": settings.batch_size,
             "device": _device_name(settings.device),
@@ -163,7 +167,7 @@ def _corrupted(old: Mapping[str, Any], new: CorruptedInputs) -> dict[str, Any]:
 
 
 def _protocol(card: Card) -> dict[str, Any]:
-    kept = ("tag", "name", "version", "digest", "space", "labels", "summary", "source")
+    kept = ("tag", "name", "version", "task", "digest", "space", "labels", "summary", "source")
     return {name: getattr(card, name) for name in kept} | {"caveats": list(card.caveats)}
 
 

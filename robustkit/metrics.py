@@ -17,6 +17,7 @@ from .intervals import Floats, bootstrap, calibration_error, calibration_gaps, w
 from .map_metrics import Figures, Row, map_figures, map_rows, stability_rows
 from .masking import Finding, findings
 from .records import SUMMARY_COLUMNS, Run, write_whole
+from .scene_metrics import COLUMNS, Counts, scene_mean_rows, scene_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,6 +29,8 @@ EXCEEDS = 1e-6
 def summarise(run: Run) -> list[dict[str, Any]]:
     """The rows of summary.json, in the order of the run's checkpoints and conditions."""
     manifest = run.manifest
+    if manifest["protocol"].get("task") == "segmentation":
+        return _of_scenes(run, manifest)
     rows: list[dict[str, Any]] = []
     outcomes: dict[str, dict[str, Outcome]] = {}
     figures: dict[str, list[Figures]] = {}
@@ -59,6 +62,23 @@ def summarise(run: Run) -> list[dict[str, Any]]:
     return rows
 
 
+def _of_scenes(run: Run, manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    every, expected = manifest["data"]["class_names"], manifest["data"]["n"]
+    judged = [place for place in range(len(every)) if place not in manifest["data"]["unjudged"]]
+    names = [every[place] for place in judged]
+    rows: list[dict[str, Any]] = []
+    found: dict[str, dict[str, Counts]] = {}
+    for checkpoint, condition in run.units():
+        table = run.table(checkpoint, condition, COLUMNS)
+        counts = Counts.of(table, _flags(table, manifest, checkpoint, condition)).of_classes(judged)
+        rows += [_row(checkpoint, manifest, row) for row in scene_rows(condition, counts, names)]
+        if condition == "clean" or parse_corrupted(condition):
+            found.setdefault(checkpoint, {})[condition] = counts
+    for checkpoint, own in found.items():
+        rows += [_row(checkpoint, manifest, row) for row in scene_mean_rows(own, expected, names)]
+    return rows
+
+
 def _row(checkpoint: str, manifest: dict[str, Any], found: Row) -> dict[str, Any]:
     condition, metric, value, n, low, high, flags = found
     figures = (checkpoint, condition, metric, value, n, low, high, manifest["protocol"]["tag"], flags)
@@ -78,7 +98,7 @@ def _corruption_means(
 
 
 def write_summary(run: Run) -> list[dict[str, Any]]:
-    """Write summary.json and summary.csv from the records; returns the rows."""
+    """Write summary.json and summary.csv from the records; returns the rows as `Run.summary` reads them."""
     import csv
     import io
 
@@ -91,7 +111,7 @@ def write_summary(run: Run) -> list[dict[str, Any]]:
     writer.writeheader()
     writer.writerows(row | {"flags": "; ".join(row["flags"])} for row in finite)
     write_whole(run.path / "summary.csv", sheet.getvalue().encode())
-    return rows
+    return finite
 
 
 def _json_value(value: Any) -> Any:
@@ -214,10 +234,10 @@ def _flags(table: pa.Table, manifest: dict[str, Any], checkpoint: str, condition
         )
         if largest > allowed + EXCEEDS:
             flags.append(f"exceeds eps: {measured}, claimed {pixels(allowed, claim['norm'])}")
-    labelled = read["correct"].null_count == 0  # without labels there is no loss
-    broken = int((~np.isfinite(_column(read, "nll"))).sum()) if labelled else 0
-    if broken:
-        flags.append(f"{broken} of {len(read)} samples have logits that are not finite; counted as wrong")
+    if len(read) and "correct" in read.column_names and read["correct"].null_count == 0:  # else there is no loss
+        broken = int((~np.isfinite(_column(read, "nll"))).sum())
+        if broken:
+            flags.append(f"{broken} of {len(read)} samples have logits that are not finite; counted as wrong")
     unread = len(table) - len(read)
     if unread:
         flags.append(f"{unread} of {len(table)} images could not be read; left out")

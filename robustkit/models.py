@@ -130,9 +130,9 @@ def _from_timm(spec: str, wanted: Wanted, pretrained: bool) -> Classifier:
     kwargs = {} if wanted.num_classes is None else {"num_classes": wanted.num_classes}
     network = create(name, kwargs=kwargs, img_size=wanted.img_size, pretrained=pretrained)
     notes = () if pretrained else (f"{name} has random weights",)
-    kind, source = _set_attention(network, wanted.attention, {}, {}, spec)
+    kind, source = give_attention(network, wanted.attention, {}, {}, spec)
     identity = ModelIdentity(
-        name=_display(name),
+        name=display_name(name),
         spec=spec,
         path=None,
         sha256=digest_of(network.state_dict()),
@@ -149,6 +149,8 @@ def _from_timm(spec: str, wanted: Wanted, pretrained: bool) -> Classifier:
 
 def _from_file(name: str, spec: str, checkpoint: Checkpoint, wanted: Wanted, allow_partial: bool) -> Classifier:
     metadata = checkpoint.metadata
+    if metadata.get("task") == "segmentation":
+        raise CheckpointError(f"{spec} is a segmenter; evaluate it with robustkit segment, or load_segmenter")
     tensors, notes = renamed(checkpoint.tensors)
     arch, kwargs, more = _architecture(checkpoint, tensors, wanted)
     notes += more
@@ -163,10 +165,11 @@ def _from_file(name: str, spec: str, checkpoint: Checkpoint, wanted: Wanted, all
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # what --allow-partial leaves at random is the same at every load
         network = build(arch, kwargs=kwargs, img_size=size)
-        kind, source = _set_attention(network, wanted.attention, metadata, tensors, spec)
-    notes += _attention_notes(kind, source, wanted.attention, metadata)
+        kind, source = give_attention(network, wanted.attention, metadata, tensors, spec)
+    notes += attention_notes(kind, source, wanted.attention, metadata)
     if wanted.img_size is not None:
-        tensors, more = resample_positions(tensors, network)
+        trained = pair(metadata["input_size"], checkpoint.path) if "input_size" in metadata else None
+        tensors, more = resample_positions(tensors, network, trained)
         notes += more
     partial = load_into(network, replace(checkpoint, tensors=tensors), allow_partial=allow_partial)
     notes += partial
@@ -178,7 +181,7 @@ def _from_file(name: str, spec: str, checkpoint: Checkpoint, wanted: Wanted, all
         raise ModelError(f"{arch} gives {classes} classes, not {wanted.num_classes}; check --num-classes")
     names = metadata.get("class_names")
     identity = ModelIdentity(
-        name=_display(name),
+        name=display_name(name),
         spec=spec,
         path=checkpoint.path,
         sha256=checkpoint.sha256,
@@ -219,7 +222,7 @@ def _architecture(
     return found.arch, found.kwargs, notes + found.notes
 
 
-def _set_attention(
+def give_attention(
     network: nn.Module, option: str | None, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], spec: str
 ) -> tuple[str, str]:
     """Give the network its formula; returns (formula or 'other' or 'none', who said so)."""
@@ -244,7 +247,8 @@ _SCALE = re.compile(r"\.(qk_scale|q_scale)$")
 _FORM = {("qk_scale", 1): "qknorm-hs", ("q_scale", 1): "qknorm-ds", ("q_scale", 2): "qknorm"}
 
 
-def _attention_notes(kind: str, source: str, option: str | None, metadata: Mapping[str, Any]) -> tuple[str, ...]:
+def attention_notes(kind: str, source: str, option: str | None, metadata: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the user should know of how the formula was found."""
     said = metadata.get("attention")
     if source == "option" and said not in (None, option):
         return (f"attention {option} from --attention; the file's metadata says {said}",)
@@ -256,7 +260,8 @@ def _attention_notes(kind: str, source: str, option: str | None, metadata: Mappi
     return ()
 
 
-def _display(name: str) -> str:
+def display_name(name: str) -> str:
+    """A name as a folder can have it."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "model"
 
 

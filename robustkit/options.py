@@ -114,6 +114,37 @@ corruption_options = group(
         definition_options,
     ]
 )
+scene_options = group(
+    [
+        option("--masks", type=click.Path(path_type=Path), help="Folder of label maps, named and sized as the images."),
+        option("--classes", type=click.Path(path_type=Path), help="File of class names, one a line, in label order."),
+        option("--ignore", default="255", help="Labels that do not count, separated by commas."),
+        option("--layout", help="ade20k, folders or embedded; recognised if left out."),
+        option("--limit", type=AT_LEAST_1, help="At most N images, a function of the seed."),
+        option("--ids", type=click.Path(path_type=Path), help="File with the exact sample ids, one a line."),
+        option("--attacks", help="fgsm, pgd, segpgd or conditions, as segpgd(steps=10); none; pgd if left out."),
+        option("--eps", help="Radius, such as 1/255; several with commas; the card's if left out."),
+        option("--norm", type=click.Choice(["linf", "l2"]), help="Norm; the card's if left out."),
+        option("--corruptions", help="Sets or names: segformer-16, fan-19, fog(severity=3), of the whole image."),
+        option("--variant", default="bethgelab", help="Code: bethgelab (published segmentation's) or hendrycks."),
+        option("--frost-dir", help="Folder of frost's photographs; those of an installed imagecorruptions."),
+        option("--examples", type=click.IntRange(min=0), default=4, help="Scenes to draw in the report; 0 for none."),
+    ]
+)
+segmenter_options = group(
+    [
+        option("--arch", help="timm name of a Segmenter's encoder, package.module:function or file.py:function."),
+        option("--attention", help="Attention formula (robustkit list attentions); from the metadata if left out."),
+        option("--num-classes", type=AT_LEAST_1, help="Number of classes of the output."),
+        option("--mean", help="Channel means in [0, 1], one or three, separated by spaces or commas."),
+        option("--std", help="Channel standard deviations, likewise."),
+        option("--window", help="Side, or HEIGHTxWIDTH, of the windows that the network sees."),
+        option("--stride", help="From one window to the next, likewise."),
+        option("--short-side", type=AT_LEAST_1, help="Resize images to this short side before windows are cut."),
+        option("--use-ema", is_flag=True, help="Take the EMA weights where the file has them."),
+        option("--allow-partial", is_flag=True, help="Go on with missing or unexpected tensors."),
+    ]
+)
 truth_options = group(
     [
         option(
@@ -136,9 +167,15 @@ map_options = group(
         truth_options,
     ]
 )
+
+
+def protocol_option(card: str = "standard") -> Callable[[F], F]:
+    """The option that names a card."""
+    return option("--protocol", default=card, help="Protocol card: a name or a TOML file.")
+
+
 run_options = group(
     [
-        option("--protocol", default="standard", help="Protocol card: a name or a TOML file."),
         option("--out", type=click.Path(path_type=Path), help="Run folder; runs/<checkpoint> if left out."),
         option("--batch-size", type=AT_LEAST_1, help="Samples in a batch; 16 on a CPU and 128 on CUDA, if left out."),
         option("--shard-size", type=AT_LEAST_1, help="Samples in a unit of work; 128, or the batch size if larger."),
@@ -152,6 +189,10 @@ run_options = group(
 )
 MODEL_KEYS = (
     *("arch", "attention", "num_classes", "mean", "std", "interpolation", "crop_pct", "crop_mode", "img_size"),
+    *("use_ema", "allow_partial"),
+)
+SEGMENTER_KEYS = (
+    *("arch", "attention", "num_classes", "mean", "std", "window", "stride", "short_side"),
     *("use_ema", "allow_partial"),
 )
 DATA_KEYS = ("layout", "labels_csv", "real_labels")
@@ -187,6 +228,27 @@ def _triple(text: str | None, name: str) -> tuple[float, ...] | None:
     if len(values) not in (1, 3):
         raise ProtocolError(f"--{name} {text!r}: expected one or three numbers, such as '0.485 0.456 0.406'")
     return values * 3 if len(values) == 1 else values
+
+
+def _pair(text: str | None, name: str) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    sides = text.lower().split("x")
+    if len(sides) not in (1, 2) or not all(side.strip().isdigit() and int(side) > 0 for side in sides):
+        raise ProtocolError(f"--{name} {text!r}: expected pixels, as 512 or 512x1024 (height x width)")
+    return int(sides[0]), int(sides[-1])
+
+
+def segmenter_arguments(options: dict[str, Any]) -> dict[str, Any]:
+    """Take the model options of a segmenter out of `options`, as `load_segmenter` takes them, and mend --ignore."""
+    chosen = {key: options.pop(key) for key in SEGMENTER_KEYS}
+    chosen |= {name: _triple(chosen[name], name) for name in ("mean", "std")}
+    chosen |= {name: _pair(chosen[name], name) for name in ("window", "stride")}
+    labels = [part.strip() for part in str(options["ignore"]).split(",") if part.strip()]
+    if not all(label.isdigit() for label in labels):
+        raise ProtocolError(f"--ignore {options['ignore']!r}: expected labels such as 255, or 0,255")
+    options["ignore"] = tuple(map(int, labels))
+    return {key: value for key, value in chosen.items() if value is not None}
 
 
 def model_arguments(options: dict[str, Any]) -> dict[str, Any]:

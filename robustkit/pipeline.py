@@ -32,10 +32,12 @@ from .truth import Truth, open_truth
 DEFAULT_ATTACKS = "fgsm,pgd"
 BATCH_SIZES = {"cpu": 16, "cuda": 128}
 """Where none is given. A ViT on a CPU is fastest while a batch fits its cache."""
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}  # float16 gradients vanish: a weak attack, unseen
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}  # float16 gradients vanish: a weak attack, unseen
 
 
-class _Silent:
+class Silent:
+    """Progress that nobody is told of."""
+
     def start(self, checkpoint: str, condition: str, samples: int) -> None: ...
     def advance(self, samples: int) -> None: ...
     def stage(self, name: str, standing: int, share: float) -> None: ...
@@ -125,6 +127,8 @@ def audit(
     if any(size is not None and size < 1 for size in (batch_size, shard_size, limit)):
         raise ProtocolError(f"batch size {batch_size}, shard size {shard_size}, limit {limit}: expected 1 or more")
     card = load_card(protocol)
+    if card.task != "classification":
+        raise ProtocolError(f"protocol {card.name} is for {card.task}; use robustkit segment")
     tree = CorruptedTree.open(Path(corrupted_dir)) if corrupted_dir is not None else None
     without_clean = tree is None and is_tree(data_dir)
     if without_clean:
@@ -143,7 +147,9 @@ def audit(
     where = pick_device(device)
     batch = batch_size or BATCH_SIZES.get(where.type, 16)
     frost = None if frost_dir is None else str(frost_dir)
-    settings = Settings(seed, batch, workers, where, _dtype(dtype), compile, frost)
+    if dtype not in DTYPES:
+        raise ProtocolError(unknown_dtype(dtype))
+    settings = Settings(seed, batch, workers, where, DTYPES[dtype], compile, frost)
     lines: list[str] = []  # said once all is known to be well, so that an error stands alone
     jobs = []
     for spec in checkpoints:
@@ -206,11 +212,11 @@ def audit(
     }
     described = [describe(job.classifier.identity, job.preprocessing) for job in jobs]
     lines += prepare(
-        run, described, dataset, card, conditions, settings, shard_size, arguments, inputs, keep_misclassified
+        run, described, dataset, card, conditions, settings, shard_size, arguments, inputs, keep=keep_misclassified
     )
     for line in lines:
         say(line)
-    _compute(run, jobs, card, conditions, settings, tree, truth, progress or _Silent(), say)
+    _compute(run, jobs, card, conditions, settings, tree, truth, progress or Silent(), say)
     refresh(run)
     return run
 
@@ -231,10 +237,9 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def _dtype(name: str) -> torch.dtype:
-    if name not in _DTYPES:
-        raise ProtocolError(unknown("dtype", name, _DTYPES))
-    return _DTYPES[name]
+def unknown_dtype(name: str) -> str:
+    """One line for a dtype that is not computed in."""
+    return unknown("dtype", name, DTYPES)
 
 
 def _attacks(asked: str | Iterable[str] | None, data_dir: str | Path, without_clean: bool) -> str:
@@ -313,6 +318,17 @@ def _check_labels(dataset: Dataset, conditions: Sequence[Condition]) -> None:
         )
 
 
+def pack(manifest: Mapping[str, Any], checkpoint: Mapping[str, Any], settings: Settings) -> dict[bytes, bytes]:
+    """Where the rows of a checkpoint come from, as the metadata of their Parquet files."""
+    provenance = manifest["deciding"] | {
+        "checkpoint": checkpoint,
+        "batch_size": settings.batch_size,
+        "device": manifest["device"],
+        "versions": manifest["versions"],
+    }
+    return {b"robustkit": json.dumps(provenance, sort_keys=True, default=str).encode()}
+
+
 def _compute(
     run: Run,
     jobs: Sequence[_Job],
@@ -336,14 +352,8 @@ def _compute(
         doubted = [c for c in conditions if needs_evidence(run, name, c, card)]
         if not todo and not doubted:
             continue
-        provenance = manifest["deciding"] | {
-            "checkpoint": describe(job.classifier.identity, job.preprocessing),
-            "batch_size": settings.batch_size,
-            "device": manifest["device"],
-            "versions": manifest["versions"],
-        }
         subject = Subject(job.classifier, card, settings, job.dataset.valid_labels)
-        packed = {b"robustkit": json.dumps(provenance, sort_keys=True, default=str).encode()}
+        packed = pack(manifest, describe(job.classifier.identity, job.preprocessing), settings)
         for condition in doubted:  # first, so that a doubt is heard before hours are spent
             gather_evidence(run, subject, job.dataset, job.preprocessing, condition, progress)
             for finding in findings(run.evidence(name, condition.text) or {}):

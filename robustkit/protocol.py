@@ -21,7 +21,8 @@ from .preprocessing import Preprocessing
 from .toml import parse_toml
 
 _FOLDER = resources.files("robustkit") / "protocols"
-_TOP = {"name", "version", "summary", "source", "caveats", "threat", "scoring", "preprocessing", "attacks"}
+TASKS = ("classification", "segmentation")
+_TOP = {"name", "version", "task", "summary", "source", "caveats", "threat", "scoring", "preprocessing", "attacks"}
 _DECIMAL = re.compile(r"[+-]?(\d{1,30}\.?\d{0,30}|\.\d{1,30})([eE][+-]?\d{1,2})?")
 _PREPROCESSING = {"input_size", "interpolation", "crop_pct", "crop_mode"}
 _THREAT = {"space", "labels", "norm", "eps", "bounds"}
@@ -71,6 +72,7 @@ class Card:
     attacks: Mapping[str, Mapping[str, Any]]
     source: str = ""
     caveats: tuple[str, ...] = ()
+    task: str = "classification"
     score_autocast: bool = False
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
 
@@ -127,6 +129,9 @@ def _card(text: str, where: str) -> Card:
             f"protocol card {where}: space {space!r}, labels {labels!r}; expected pixels or normalised, and true or "
             f"predicted"
         )
+    task = data.get("task", "classification")
+    if task not in TASKS:
+        raise ProtocolError(f"protocol card {where}: " + unknown("task", str(task), TASKS))
     version, rule = data["version"], _table(data, "preprocessing", where)
     if isinstance(version, bool) or not isinstance(version, int):
         raise ProtocolError(f"protocol card {where}: version {version!r}; expected a whole number")
@@ -148,6 +153,7 @@ def _card(text: str, where: str) -> Card:
         summary=str(data.get("summary", "")),
         source=str(data.get("source", "")),
         caveats=tuple(map(str, data.get("caveats", []))),
+        task=task,
         digest=hashlib.sha256(canonical.encode()).hexdigest(),
         space=cast(Literal["pixels", "normalised"], space),
         labels=cast(Literal["true", "predicted"], labels),

@@ -11,6 +11,9 @@ from .errors import NothingEvaluated
 from .map_report import is_of_maps, map_tables
 from .metrics import bad_images, dossier, pixels, stages, write_summary
 from .records import Run, write_whole
+from .scene_compare import difference_tables
+from .scene_report import scene_tables
+from .scene_sheet import sheet_uri
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -50,7 +53,7 @@ def table_rows(run: Run, results: Sequence[dict[str, Any]]) -> list[tuple[str, .
     attention = {c["name"]: words.get(c["attention"], c["attention"]) for c in run.manifest["checkpoints"]}
     cells: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     for row in results:
-        if is_of_corruptions(row["condition"]) or is_of_maps(row["condition"]):
+        if is_of_corruptions(row["condition"]) or is_of_maps(row["condition"]) or is_of_scenes(run):
             continue
         cells.setdefault((row["checkpoint"], row["condition"]), {})[row["metric"]] = row
     claims = run.manifest.get("claims", {})
@@ -74,6 +77,11 @@ def table_rows(run: Run, results: Sequence[dict[str, Any]]) -> list[tuple[str, .
             )
         )
     return rows
+
+
+def is_of_scenes(run: Run) -> bool:
+    """Whether a run is of segmenters."""
+    return bool(run.manifest["protocol"].get("task") == "segmentation")
 
 
 def _figure(row: dict[str, Any] | None, scale: float, form: str) -> str:
@@ -149,8 +157,10 @@ def terminal_stages(run: Run) -> Table | None:
 def flag_lines(run: Run, results: Sequence[dict[str, Any]]) -> list[str]:
     """`⚑ checkpoint, condition: flag` for each flag, and what was left out."""
     lines = [f"⚑ {row[0]}, {row[2]}: {row[9]}" for row in table_rows(run, results) if row[9]]
-    lines += [f"⚑ {table.checkpoint}, {flag}" for table in corruption_tables(results) for flag in table.flags]
+    if not is_of_scenes(run):
+        lines += [f"⚑ {table.checkpoint}, {flag}" for table in corruption_tables(results) for flag in table.flags]
     lines += dict.fromkeys(f"⚑ {table.checkpoint}, {flag}" for table in map_tables(results) for flag in table.flags)
+    lines += (f"⚑ {flag}" for table in scene_tables(results, run.manifest) for flag in table.flags)
     return [*lines, *(f"⚑ {line}" for line in left_out_lines(run))]
 
 
@@ -162,6 +172,7 @@ def write_report(run: Run, results: Sequence[dict[str, Any]]) -> None:
     source = (resources.files("robustkit") / "templates" / "report.html.j2").read_text(encoding="utf-8")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["breakable"] = lambda text: escape(text).replace(",", Markup(",<wbr>"))
+    segments, scenes = is_of_scenes(run), scene_tables(results, run.manifest)
     groups: dict[str, list[tuple[str, ...]]] = {}
     for row in table_rows(run, results):
         groups.setdefault(row[0], []).append(row)
@@ -171,10 +182,13 @@ def write_report(run: Run, results: Sequence[dict[str, Any]]) -> None:
         groups=groups,
         folder=run.path.name,
         stage_headings=STAGE_HEADINGS,
-        stages=stage_tables(run),
-        corruptions=corruption_tables(results),
+        stages=[] if segments else stage_tables(run),
+        corruptions=[] if segments else corruption_tables(results),
         maps=map_tables(results),
+        scenes=scenes,
+        differences=difference_tables(run, results) if segments else [],
+        examples=sheet_uri(run) if segments else None,
         left_out=left_out_lines(run),
-        dossiers=[(*unit, found) for unit in run.units() if (found := dossier(run, *unit))],
+        dossiers=[] if segments else [(*unit, found) for unit in run.units() if (found := dossier(run, *unit))],
     )
     write_whole(run.path / "report.html", page.encode())

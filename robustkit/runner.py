@@ -26,38 +26,7 @@ from .maps import COLUMNS as MAP_COLUMNS
 from .preprocessing import Preprocessing
 from .records import Run
 from .subject import Subject
-from .truth import Located, Truth
-
-SCHEMA = pa.schema(
-    [
-        ("sample_id", pa.string()),
-        ("label", pa.int32()),
-        ("prediction", pa.int32()),
-        ("correct", pa.bool_()),
-        ("top5", pa.bool_()),
-        ("nll", pa.float32()),
-        ("confidence", pa.float32()),
-        ("linf", pa.float32()),
-        ("l2", pa.float32()),
-        ("broken_by", pa.string()),
-        ("broken_at", pa.int32()),
-        ("steps", pa.int32()),
-        ("forwards", pa.int32()),
-        ("backwards", pa.int32()),
-        ("error", pa.string()),
-    ]
-)
-"""Columns of a classification record.
-
-linf, l2: size of the perturbation that was measured, in pixel units; null for released corrupted files.
-broken_by: the attack, where the prediction is wrong after it (also where it was wrong before); for an attack in stages
-    the stage, `clean` among them.
-broken_at: updates (Square: queries) that the attack, or the run of the stage, had made when it saw that; null if it
-    did not look.
-steps, forwards, backwards: what the attack spent on the sample. An attack in stages adds two columns for each,
-    `forwards apgd-t` and so on. A map adds `robustkit.maps.COLUMNS`.
-error: why an image could not be read; all but id and label are null then.
-"""
+from .truth import Truth
 
 
 class Progress(Protocol):
@@ -84,8 +53,8 @@ class Images:
     tree: CorruptedTree | None = None
     truth: Truth | None = None
 
-    def locate(self, sample: Sample) -> Located | None:
-        """The sample's object in the frame of its pixels; None where it is not known."""
+    def locate(self, sample: Sample, pixels: Tensor) -> Any:
+        """The sample's object in the frame of its pixels; None where it is not known. Raises BadImageError."""
         return None if self.truth is None else self.truth.locate(sample, self.preprocessing)
 
     def reader(self, condition: Condition) -> Reader:
@@ -142,6 +111,15 @@ class Decoder:
             self.pool.shutdown(cancel_futures=True)
 
 
+class Supply(Protocol):
+    """Where pixels and truths of samples come from."""
+
+    @property
+    def dataset(self) -> Dataset: ...
+    def reader(self, condition: Condition) -> Reader: ...
+    def locate(self, sample: Sample, pixels: Tensor) -> Any: ...
+
+
 def pending(run: Run, name: str, conditions: Sequence[Condition], shards: int) -> dict[int, list[Condition]]:
     """Shards that lack records, with the conditions that they lack."""
     lacking = {
@@ -153,7 +131,7 @@ def pending(run: Run, name: str, conditions: Sequence[Condition], shards: int) -
 def run_units(
     run: Run,
     subject: Subject,
-    images: Images,
+    images: Supply,
     todo: dict[int, list[Condition]],
     shard_size: int,
     provenance: dict[bytes, bytes],
@@ -173,11 +151,11 @@ def run_units(
             progress.start(name, condition.group, len(decoding))
             began = time.monotonic()
             rows, stages, notes = _unit_rows(subject, images, decoding, condition, progress)
-            more = dict.fromkeys(key for row in rows for key in row if key not in SCHEMA.names)
+            more = dict.fromkeys(key for row in rows for key in row if key not in subject.schema.names)
             table = pa.Table.from_pylist(
                 rows,
                 schema=pa.schema(
-                    [*SCHEMA, *((key, MAP_COLUMNS.get(key, pa.int32())) for key in more)],
+                    [*subject.schema, *((key, MAP_COLUMNS.get(key, pa.int32())) for key in more)],
                     metadata=provenance | {b"notes": json.dumps(notes).encode()},
                 ),
             )
@@ -194,7 +172,7 @@ def _sharing(conditions: Sequence[Condition]) -> list[list[Condition]]:
 
 def _unit_rows(
     subject: Subject,
-    images: Images,
+    images: Supply,
     decoding: list[tuple[Sample, Future[Tensor | str]]],
     condition: Condition,
     progress: Progress,
@@ -206,26 +184,26 @@ def _unit_rows(
     seconds: dict[str, float] = {}
     notes: dict[str, None] = {}
     attack = (condition.under or condition).attack(subject.card)
-    scored = condition.explained is not None and condition.under is None
+    judged = subject.judges(condition)
     # An attack that queues its samples makes batches by itself, from the whole shard.
-    size = len(decoding) if attack is not None and attack.queues else subject.settings.batch_size
+    size = len(decoding) if getattr(attack, "queues", False) else subject.settings.batch_size
     for start in range(0, len(decoding), size):
-        samples, pixels, located = [], [], []
+        readable: dict[tuple[int, ...], list[tuple[Sample, Tensor, Any]]] = {}  # by size: a batch has one
         for sample, future in decoding[start : start + size]:
             decoded = future.result()
             if not isinstance(decoded, str):
                 try:
-                    located.append(images.locate(sample) if scored else None)
+                    truth = images.locate(sample, decoded) if judged else None
                 except BadImageError as fault:  # its mask
                     decoded = str(fault)
             if isinstance(decoded, str):
-                rows.append({"sample_id": sample.id, "label": sample.label, "error": decoded})
+                rows.append(subject.unread(sample) | {"error": decoded})
             else:
-                samples.append(sample)
-                pixels.append(decoded)
-        if samples:
+                readable.setdefault(tuple(decoded.shape), []).append((sample, decoded, truth))
+        for alike in readable.values():
+            samples, pixels, truths = zip(*alike, strict=True)
             try:
-                done = subject.evaluate(torch.stack(pixels), samples, condition, progress.stage, located)
+                done = subject.evaluate(torch.stack(pixels), samples, condition, progress.stage, truths)
             except (RuntimeError, ValueError, TypeError, NotImplementedError) as fault:
                 name, first = subject.classifier.identity.name, (str(fault).splitlines() or [""])[0]
                 raise ModelError(

@@ -36,9 +36,9 @@ def find(spec: str) -> Source:
     return Source(path, path.stem)
 
 
-def embedded() -> tuple[str, ...]:
-    """The names of the checkpoints that ship with the package."""
-    return tuple(_shipped())
+def embedded(task: str = "classification") -> tuple[str, ...]:
+    """The names of the checkpoints for a task that ship with the package."""
+    return tuple(name for name, entry in _shipped().items() if entry.get("task", "classification") == task)
 
 
 def embedded_file(name: str) -> Path:

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attacks import Attack, AttackResult, StagedResult
+from attacks import Attack, AttackResult, DensePGD, StagedResult
 from attacks.attack import Tell
 
+from .columns import CLASSIFICATION
 from .condition import Condition
 from .data import Sample
 from .explaining import Explained
@@ -89,7 +90,9 @@ class Evaluation:
 
 
 class Subject:
-    """One checkpoint on its device under one card: turns a batch and a condition into rows."""
+    """One checkpoint on its device under one card: turns a batch and a condition into rows of `schema`."""
+
+    schema = CLASSIFICATION
 
     def __init__(self, classifier: Classifier, card: Card, settings: Settings, valid: Sequence[int] | None) -> None:
         self.classifier = classifier.to(settings.device)
@@ -108,6 +111,16 @@ class Subject:
             self.fast.network = torch.compile(classifier.network)
         autocast = card.score_autocast and settings.device.type == "cuda"
         self.scorer = Lens(self.classifier, card, torch.float16, valid) if autocast else self.exact
+
+    @staticmethod
+    def unread(sample: Sample) -> dict[str, Any]:
+        """What the row of a sample holds whose image cannot be read, beside the reason."""
+        return {"sample_id": sample.id, "label": sample.label}
+
+    @staticmethod
+    def judges(condition: Condition) -> bool:
+        """Whether the condition's rows need to know where the object of a sample is."""
+        return condition.explained is not None and condition.under is None
 
     def evaluate(
         self,
@@ -168,13 +181,14 @@ class Subject:
 
     def _attack(
         self,
-        attack: Attack | PeerAttack,
+        attack: Attack | DensePGD | PeerAttack,
         inputs: Tensor,
         samples: Sequence[Sample],
         condition: Condition,
         rng: SampleRng,
         tell: Tell | None = None,
     ) -> AttackResult | StagedResult:
+        assert not isinstance(attack, DensePGD)  # those are a SceneSubject's
         return attack.run(
             self.fast,
             inputs,

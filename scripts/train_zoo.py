@@ -73,8 +73,8 @@ def save(run: Run, out: Path) -> tuple[Path, float]:
     out.mkdir(parents=True, exist_ok=True)
     suffix = f"-seed{task.seed}" if task.seed else ""
     path = out / f"{family.name}-{task.attention}{suffix}.safetensors"
-    _write(path, serialise(tensors, metadata))
-    _enter(path, {"attention": task.attention, "accuracy": round(score, 4)})
+    write(path, serialise(tensors, metadata))
+    enter(path, {"attention": task.attention, "accuracy": round(score, 4)})
     return path, score
 
 
@@ -89,14 +89,14 @@ def serialise(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
     return len(text).to_bytes(8, "little") + text + content[end:]
 
 
-def _enter(path: Path, facts: dict[str, Any]) -> None:
+def enter(path: Path, facts: dict[str, Any]) -> None:
     listing = path.parent / "checkpoints.json"
     known = json.loads(listing.read_text("utf-8")) if listing.exists() else {}
     known[path.stem] = {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest(), **facts}
-    _write(listing, (json.dumps(dict(sorted(known.items())), indent=2) + "\n").encode())
+    write(listing, (json.dumps(dict(sorted(known.items())), indent=2) + "\n").encode())
 
 
-def _write(path: Path, content: bytes) -> None:
+def write(path: Path, content: bytes) -> None:
     """The whole file or nothing of it."""
     partial = path.with_suffix(f".{os.getpid()}.partial")
     partial.write_bytes(content)

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 from scipy.stats import binomtest
 
+from robustkit.columns import CLASSIFICATION
 from robustkit.errors import RunError
 from robustkit.intervals import bootstrap, calibration_error, wilson
 from robustkit.metrics import summarise, write_summary
 from robustkit.records import Run, folder_name, write_whole
 from robustkit.report import refresh
-from robustkit.runner import SCHEMA
 
 PGD = "pgd(eps=1/255,steps=20)"
 
@@ -83,7 +83,7 @@ def make_run(path: Path, rows: dict[str, list[dict[str, Any]]], space: str = "pi
     )
     for condition, entries in rows.items():
         for shard, start in enumerate(range(0, len(entries), 2)):
-            table = pa.Table.from_pylist(entries[start : start + 2], schema=SCHEMA)
+            table = pa.Table.from_pylist(entries[start : start + 2], schema=CLASSIFICATION)
             run.write_shard(run.shard_path("vit <b>&", condition, shard), table)
     return run
 

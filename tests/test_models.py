@@ -215,6 +215,17 @@ def test_options_outweigh_metadata_and_say_so(tmp_path: Path) -> None:
     assert (identity.preprocessing.mean, identity.preprocessing.std) == ((0.3, 0.3, 0.3), (0.7, 0.7, 0.7))
 
 
+def test_positions_of_another_grid_with_as_many_patches_are_resampled(tmp_path: Path) -> None:
+    model = network("vit_tiny_patch16_224", img_size=64, depth=12)
+    options: dict[str, Any] = {"arch": "vit_tiny_patch16_224", "num_classes": 4, "img_size": (32, 128)}
+    known = load(saved(tmp_path / "a.safetensors", model, input_size=[64, 64]), **options)
+    assert "position embeddings resampled from 4 x 4 to 2 x 8 patches" in known.identity.notes
+    assert not torch.equal(known.network.pos_embed, model.pos_embed)
+    unknown = load(saved(tmp_path / "b.safetensors", model), **options)
+    assert torch.equal(unknown.network.pos_embed, model.pos_embed)
+    assert "position embeddings taken for those of 2 x 8 patches; the file does not say" in unknown.identity.notes
+
+
 def test_image_size_and_classes_change_only_when_asked(tmp_path: Path) -> None:
     model = network("vit_tiny_patch16_224", img_size=64, depth=12)
     file = saved(tmp_path / "a.safetensors", model)

@@ -1,0 +1,100 @@
+"""Scenes drawn from a run: its image and truth, and what each checkpoint makes of it clean, corrupted and attacked."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from .condition import CLEAN, Condition
+from .data import Sample
+from .errors import BadImageError
+from .label_maps import LabelledScenes
+from .protocol import Card
+from .records import Run, write_whole
+from .scene_metrics import class_counts
+from .scene_sheet import FILE, Examples, Pixels, Tile, draw
+from .scene_subject import SceneSubject
+from .segmenters import Segmenter
+from .subject import Settings
+
+
+def draw_examples(
+    run: Run,
+    models: Sequence[Segmenter],
+    scenes: LabelledScenes,
+    conditions: Sequence[Condition],
+    card: Card,
+    settings: Settings,
+    count: int = 4,
+) -> Path | None:
+    """Write the sheet of a run; None where no scene can be read.
+
+    The conditions shown are clean, the first attack, and of the corruptions that whose mIoU the run has lowest.
+    """
+    shown = _shown(run, conditions)
+    subjects = [SceneSubject(model, card, settings, scenes.unjudged) for model in models]
+    rows = []
+    for sample in _spread(scenes, count):
+        try:
+            rows.append(tuple(_tiles(subjects, scenes, sample, shown)))
+        except BadImageError:
+            continue
+    if not rows:
+        return None
+    names = [model.identity.name for model in models]
+    headings = (("image", ""), ("truth", ""), *((_words(c), name) for name in names for c in shown))
+    line = f"{scenes.dataset.name}; protocol {card.tag}"
+    sheet = Examples(", ".join(names), line, headings, tuple(rows), scenes.class_names)
+    buffer = io.BytesIO()
+    draw(sheet).save(buffer, "PNG")
+    write_whole(run.path / FILE, buffer.getvalue())
+    return run.path / FILE
+
+
+def _shown(run: Run, conditions: Sequence[Condition]) -> list[Condition]:
+    scores: dict[str, list[float]] = {}
+    for row in run.summary():
+        if row["metric"] == "miou" and row["value"] is not None:
+            scores.setdefault(row["condition"], []).append(row["value"])
+    corruptions = [one for one in conditions if one.corrupted is not None and one.text in scores]
+    worst = sorted(corruptions, key=lambda one: sum(scores[one.text]))[:1]
+    attacks = [one for one in conditions if one.corrupted is None and one != CLEAN][:1]
+    return [CLEAN, *worst, *attacks]
+
+
+def _words(condition: Condition) -> str:
+    """A condition in a few words, to stand above a column."""
+    part = condition.corrupted
+    return condition.text if part is None else f"{part.name.replace('_', ' ')}, severity {part.severity}"
+
+
+def _spread(scenes: LabelledScenes, count: int) -> list[Sample]:
+    samples = scenes.dataset.samples
+    return [samples[index * len(samples) // count] for index in range(min(count, len(samples)))]
+
+
+def _tiles(
+    subjects: Sequence[SceneSubject], scenes: LabelledScenes, sample: Sample, conditions: Sequence[Condition]
+) -> Iterator[Tile]:
+    image: Pixels = np.array(scenes.dataset.image(sample))
+    truth = scenes.labels(sample, (image.shape[0], image.shape[1]))
+    yield Tile(image, None, (sample.id,))
+    yield Tile(image, truth)
+    pixels, labels = torch.from_numpy(image).permute(2, 0, 1)[None], torch.from_numpy(truth).long()[None]
+    for subject in subjects:
+        own = labels.to(subject.settings.device)
+        for condition in conditions:
+            rng = subject.rng([sample], condition)
+            with subject.steady(rng):
+                inputs, _, _ = subject.shown(pixels, [sample], condition, rng, own)
+                found = subject.predicted(inputs)
+            right, predicted, labelled = (part[0] for part in class_counts(found, own, len(scenes.class_names)))
+            union = predicted + labelled - right
+            ious = (right[union > 0] / union[union > 0]).tolist()
+            said = f"mIoU {sum(ious) / len(ious):.2f}" if ious else "no pixel counts"
+            made = (inputs[0] * 255).round().byte().permute(1, 2, 0).cpu().numpy()
+            yield Tile(made, found[0].short().cpu().numpy(), (said,))

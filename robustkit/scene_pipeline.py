@@ -1,0 +1,243 @@
+"""The audit of segmenters: checkpoints, labelled scenes and a list of conditions into a run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .condition import Condition, parse_conditions
+from .corruption_plan import plan_corruptions
+from .data import Dataset, Sample
+from .errors import DataError, NothingEvaluated, ProtocolError
+from .label_maps import IGNORE, LabelledScenes, open_scenes
+from .manifest import describe, prepare
+from .models import ModelIdentity, distinct_names
+from .pipeline import DTYPES, Silent, pack, pick_device, unknown_dtype
+from .protocol import Card, load_card, number
+from .records import Run
+from .report import refresh
+from .runner import Progress, Reader, pending, run_units
+from .scene_examples import draw_examples
+from .scene_subject import LabelMap, SceneSubject
+from .segmenters import Segmenter, load_segmenter
+from .subject import Settings
+
+DEFAULT_ATTACKS = "pgd"
+BATCH_SIZES = {"cpu": 4, "cuda": 16}
+SHARD = 32  # images in a unit of work, which are held decoded at their full size
+
+
+@dataclass(frozen=True)
+class SceneImages:
+    """Where the pixels and the label map of a sample come from. Corruptions act on the whole image."""
+
+    scenes: LabelledScenes
+
+    @property
+    def dataset(self) -> Dataset:
+        return self.scenes.dataset
+
+    def reader(self, condition: Condition) -> Reader:
+        """What reads the samples, whatever the condition."""
+        return lambda sample: whole(self.dataset, sample)
+
+    def locate(self, sample: Sample, pixels: Tensor) -> LabelMap:
+        """The label map of a sample. Raises BadImageError."""
+        return self.scenes.labels(sample, (pixels.shape[-2], pixels.shape[-1]))
+
+
+def whole(dataset: Dataset, sample: Sample) -> Tensor:
+    """(3, H, W) uint8: the image at its own size. Raises BadImageError."""
+    return torch.from_numpy(np.array(dataset.image(sample))).permute(2, 0, 1).contiguous()
+
+
+def segment(
+    checkpoints: Sequence[str | Path],
+    *,
+    data_dir: str | Path,
+    masks: str | Path | None = None,
+    classes: str | Path | None = None,
+    ignore: Sequence[int] = IGNORE,
+    layout: str | None = None,
+    attacks: str | Iterable[str] | None = None,
+    corruptions: str | Iterable[str] | None = None,
+    variant: str = "bethgelab",
+    frost_dir: str | Path | None = None,
+    out: str | Path | None = None,
+    protocol: str = "segmentation",
+    eps: str | float | None = None,
+    norm: str | None = None,
+    limit: int | None = None,
+    ids: str | Path | None = None,
+    seed: int = 0,
+    batch_size: int | None = None,
+    shard_size: int | None = None,
+    workers: int = 2,
+    device: str = "auto",
+    dtype: str = "float32",
+    compile: bool = False,
+    examples: int = 4,
+    model: dict[str, Any] | None = None,
+    progress: Progress | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> Run:
+    """Evaluate segmenters clean, under attack and corrupted, and write records, summary and report.
+
+    A call on a folder that an earlier call left unfinished goes on where that one stopped.
+
+    Args:
+        checkpoints: specs as `load_segmenter` takes them.
+        data_dir, masks, classes, ignore, layout: the images and the labels of their pixels; see `open_scenes`.
+        attacks: names or canonical conditions, `fgsm,pgd,segpgd(steps=10)`; `none` for none; PGD if left out.
+        corruptions: sets or names, `segformer-16`, `fog(severity=3)`. They act on the whole image, before windows.
+        variant: whose code; bethgelab's is the one that published segmentation results were corrupted with.
+        out: the run folder; by default `runs/` and the first checkpoint's name.
+        eps, norm, limit, ids, seed, workers, device, dtype, compile, frost_dir: as `audit` has them.
+        batch_size: images in a batch, 4 on a CPU and 16 on CUDA if left out; only images of one size share a batch.
+        examples: scenes to draw in the report.
+        model: further arguments of `load_segmenter`.
+        progress: told of units and samples as they are done. say: takes a line for the user.
+
+    Raises:
+        RobustkitError: anything that is wrong with the arguments, before a file is written.
+        ModelError: besides, a network that fails on some batch; what was done before it is kept.
+        NothingEvaluated: no sample could be evaluated.
+    """
+    if any(size is not None and size < 1 for size in (batch_size, shard_size, limit)):
+        raise ProtocolError(f"batch size {batch_size}, shard size {shard_size}, limit {limit}: expected 1 or more")
+    if dtype not in DTYPES:
+        raise ProtocolError(unknown_dtype(dtype))
+    card = load_card(protocol)
+    if card.task != "segmentation":
+        raise ProtocolError(f"protocol {card.name} is for {card.task}; robustkit segment takes segmentation")
+    text = attacks if isinstance(attacks, str) or attacks is None else ",".join(attacks)
+    asked = DEFAULT_ATTACKS if text is None else "" if text == "none" else text
+    radii = tuple(number(part, "eps") for part in str(eps).split(",")) if eps is not None else ()
+    conditions = parse_conditions(asked, card, eps=radii, norm=norm)
+    where = pick_device(device)
+    batch = batch_size or BATCH_SIZES.get(where.type, BATCH_SIZES["cpu"])
+    frost = None if frost_dir is None else str(frost_dir)
+    settings = Settings(seed, batch, workers, where, DTYPES[dtype], compile, frost)
+    models = [load_segmenter(spec, **(model or {})) for spec in checkpoints]
+    distinct_names(models)
+    scenes = _scenes([one.identity for one in models], data_dir, masks, classes, ignore, layout)
+    scenes = scenes.select(limit, None if ids is None else Path(ids), seed)
+    if not len(scenes):
+        raise NothingEvaluated(f"{data_dir}: no sample is left to evaluate; loosen --limit or --ids")
+    plan = plan_corruptions(corruptions, scenes.dataset, [], preset="imagenet", variant=variant, frost_dir=frost)
+    conditions = (*conditions, *plan.conditions)
+    run = Run(out if out is not None else Path("runs") / models[0].identity.name)
+    arguments = {
+        "checkpoints": list(checkpoints),
+        "data_dir": data_dir,
+        "masks": masks,
+        "classes": classes,
+        "ignore": list(ignore),
+        "layout": layout,
+        "attacks": text,
+        "corruptions": corruptions if isinstance(corruptions, str) or corruptions is None else list(corruptions),
+        "variant": variant,
+        "frost_dir": frost_dir,
+        "eps": eps,
+        "norm": norm,
+        "limit": limit,
+        "ids": ids,
+        "model": model or {},
+    }
+    lines = [f"{one.identity.name}: {note}" for one in models for note in one.identity.notes]
+    lines += [*scenes.notes, *plan.lines]
+    described = [_describe(one) for one in models]
+    dataset = replace(scenes.dataset, class_names=scenes.class_names)
+    facts = {"class_names": list(scenes.class_names), "unjudged": list(scenes.unjudged)}
+    lines += prepare(
+        run,
+        described,
+        dataset,
+        card,
+        conditions,
+        settings,
+        shard_size or SHARD,
+        arguments,
+        plan.inputs,
+        scenes.digest(),
+        facts,
+    )
+    for line in lines:
+        say(line)
+    _compute(run, models, scenes, card, conditions, settings, progress or Silent(), say)
+    if examples and refresh(run):
+        draw_examples(run, models, scenes, conditions, card, settings, examples)
+    refresh(run)
+    return run
+
+
+def _describe(model: Segmenter) -> dict[str, Any]:
+    return describe(model.identity, model.identity.preprocessing) | {"windows": model.windows}
+
+
+def _scenes(
+    identities: Sequence[ModelIdentity],
+    data_dir: str | Path,
+    masks: str | Path | None,
+    classes: str | Path | None,
+    ignore: Sequence[int],
+    layout: str | None,
+) -> LabelledScenes:
+    """The scenes, with the names that a checkpoint gives its outputs where no file does.
+
+    Raises:
+        DataError: classes that are not those of a checkpoint, or in another order.
+    """
+    first, named = identities[0], next((one for one in identities if one.class_names), None)
+    scenes = open_scenes(
+        data_dir, masks=masks, classes=classes, ignore=ignore, num_classes=first.num_classes, layout=layout
+    )
+    if named is not None and scenes.layout == "folders" and classes is None:
+        scenes = replace(scenes, class_names=named.class_names or ())
+    for identity in identities:
+        if identity.num_classes != len(scenes.class_names):
+            raise DataError(
+                f"{first.name} has {first.num_classes} classes and {identity.name} {identity.num_classes}; evaluate "
+                "them in runs of their own"
+            )
+        names = identity.class_names
+        if names and tuple(map(str.lower, names)) != tuple(map(str.lower, scenes.class_names)):
+            place = next(k for k, pair in enumerate(zip(names, scenes.class_names, strict=True)) if pair[0] != pair[1])
+            raise DataError(
+                f"class {place} is {scenes.class_names[place]!r} in {data_dir} and {names[place]!r} in "
+                f"{identity.name}; give the classes in the order of the model's outputs"
+            )
+    return scenes
+
+
+def _compute(
+    run: Run,
+    models: Sequence[Segmenter],
+    scenes: LabelledScenes,
+    card: Card,
+    conditions: Sequence[Condition],
+    settings: Settings,
+    progress: Progress,
+    say: Callable[[str], None],
+) -> None:
+    run.sweep()
+    manifest = run.manifest
+    shard_size = int(manifest["shard_size"])
+    shards, done = -(-len(scenes) // shard_size), 0
+    for one in models:
+        todo = pending(run, one.identity.name, conditions, shards)
+        done += shards * len(conditions) - sum(map(len, todo.values()))
+        if not todo:
+            continue
+        subject = SceneSubject(one, card, settings, scenes.unjudged)
+        packed = pack(manifest, _describe(one), settings)
+        run_units(run, subject, SceneImages(scenes), todo, shard_size, packed, progress)
+        one.to("cpu")
+    if done:
+        say(f"{done} units of work were there already and were not computed again")

@@ -1,0 +1,80 @@
+"""A segmentation run as a page of Markdown with its picture.
+
+python scripts/scene_page.py RUN --title TITLE --markdown docs/camvid.md [--note TEXT]
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from pages import markdown
+
+from robustkit.errors import RobustkitError
+from robustkit.records import Run
+from robustkit.scene_compare import difference_tables
+from robustkit.scene_report import SceneTable, scene_tables
+from robustkit.scene_sheet import FILE
+
+
+def checkpoint_lines(manifest: dict[str, Any]) -> Iterator[str]:
+    """What each checkpoint is, in a line."""
+    for known in manifest["checkpoints"]:
+        said = known["metadata"]
+        facts = [f"{known['attention']} attention", f"sha256 {str(known['sha256'])[:12]}…"]
+        facts += [f"{key} {said[key]}" for key in ("encoder", "recipe", "seed") if key in said]
+        yield f"- {known['name']}: {'; '.join(facts)}"
+
+
+def page(run: Run, title: str, notes: Sequence[str], picture: str | None) -> str:
+    """The whole page. picture: its path from the page, if there is one."""
+    manifest, results = run.manifest, run.summary()
+    protocol, data = manifest["protocol"], manifest["data"]
+    texts = [
+        f"# {title}",
+        "Made by `scripts/scene_page.py` from the run of the command below; do not edit.",
+        f"```\n{manifest['command']}\n```",
+        f"{data['n']} images of {data['name']} ({data['digest'][:12]}…), {data['classes']} classes; card "
+        f"`{protocol['tag']}`: {protocol['summary']}.",
+        *notes,
+        "\n".join(checkpoint_lines(manifest)),
+    ]
+    tables: list[SceneTable] = [*scene_tables(results, manifest), *difference_tables(run, results)]
+    for table in tables:
+        texts += [f"## {table.title}", markdown([table.headings, *table.rows])]
+        texts += [f"- ⚑ {flag}" for flag in table.flags]
+    if picture is not None:
+        texts.append(f"![Scenes with their truth and what each checkpoint makes of them]({picture})")
+    return "\n\n".join(texts) + "\n"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write the page. The exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--title", required=True)
+    parser.add_argument("--note", action="append", default=[], help="a paragraph; may be repeated")
+    parser.add_argument("--markdown", type=Path, required=True)
+    options = parser.parse_args(arguments)
+    try:
+        run = Run.existing(options.run)
+        picture = None
+        if (run.path / FILE).is_file():
+            picture = f"{options.markdown.stem}/examples.png"
+            target = options.markdown.parent / picture
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(run.path / FILE, target)
+        options.markdown.write_text(page(run, options.title, options.note, picture), "utf-8")
+    except RobustkitError as error:
+        print(f"scene_page: {error}", file=sys.stderr)
+        return error.exit_code
+    print(options.markdown)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

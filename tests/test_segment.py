@@ -1,0 +1,319 @@
+"""The audit of segmenters: records, resuming, bad input, summary, page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from PIL import Image
+from safetensors.torch import save_file
+
+import corruptions
+import robustkit
+from robustkit.attention import set_attention
+from robustkit.cli import cli
+from robustkit.columns import SCENES
+from robustkit.errors import CheckpointError, DataError, ModelError, NothingEvaluated, ProtocolError, RunError
+from robustkit.randomness import SampleRng
+from robustkit.records import Run
+from robustkit.scene_sheet import Examples, Tile, colour_of, draw, overlay
+from robustkit.segmenter_network import build_segmenter
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+NAMES = ("road", "car", "sky")
+SIZES = [(40, 56), (40, 56), (64, 48), (33, 90), (40, 56)]
+PGD = "pgd(eps=4/255,steps=3)"
+FOG = "corruption(fog,severity=2,variant=bethgelab)"
+NOISE = "corruption(gaussian_noise,severity=3,variant=bethgelab)"
+
+
+def make(path: Path, attention: str = "standard", seed: int = 0, classes: tuple[str, ...] = NAMES) -> Path:
+    """A tiny Segmenter with random weights in our own layout."""
+    torch.manual_seed(seed)
+    kwargs = {"patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
+    network = build_segmenter(
+        "vit_tiny_patch16_224", len(classes), window=32, arch_kwargs=kwargs, decoder_kwargs={"depth": 1, "heads": 2}
+    )
+    set_attention(network, attention)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    metadata = {
+        "task": "segmentation",
+        "arch": "vit_tiny_patch16_224",
+        "arch_kwargs": json.dumps(kwargs),
+        "decoder_kwargs": json.dumps({"depth": 1, "heads": 2}),
+        "attention": attention,
+        "num_classes": str(len(classes)),
+        "class_names": json.dumps(classes),
+        "mean": "[0.5, 0.5, 0.5]",
+        "std": "[0.25, 0.25, 0.25]",
+        "input_size": "[32, 32]",
+        "stride": "[24, 24]",
+    }
+    save_file(network.state_dict(), path, metadata)
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Images of several sizes with label maps of three classes and ignored pixels, and two checkpoints."""
+    place = tmp_path_factory.mktemp("scenes")
+    draw = np.random.default_rng(0)
+    for name in ("images", "masks"):
+        (place / name).mkdir()
+    for index, (height, width) in enumerate(SIZES):
+        pixels = draw.integers(0, 256, (height, width, 3), dtype=np.uint8)
+        pixels[height // 2 :] //= 2
+        labels = draw.choice([0, 1, 2, 255], (height, width), p=[0.4, 0.2, 0.3, 0.1]).astype(np.uint8)
+        Image.fromarray(pixels).save(place / "images" / f"{index}.png")
+        Image.fromarray(labels).save(place / "masks" / f"{index}.png")
+    (place / "names.txt").write_text("\n".join(NAMES))
+    make(place / "plain.safetensors")
+    make(place / "other.safetensors", "quest", seed=1)
+    return place
+
+
+def segment(folder: Path, out: Path, *checkpoints: str, **options: Any) -> Run:
+    defaults: dict[str, Any] = {
+        "data_dir": folder / "images",
+        "masks": folder / "masks",
+        "classes": folder / "names.txt",
+        "attacks": "pgd(steps=3)",
+        "eps": "4/255",
+        "corruptions": "fog(severity=2),gaussian_noise(severity=3)",
+        "device": "cpu",
+        "examples": 0,
+    }
+    specs = [str(folder / f"{name}.safetensors") for name in checkpoints or ("plain",)]
+    return robustkit.segment(specs, out=out, **{**defaults, **options})
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return segment(folder, tmp_path_factory.mktemp("run") / "run", "plain", "other")
+
+
+def value(run: Run, metric: str, condition: str = "clean", checkpoint: str = "plain") -> dict[str, Any]:
+    (found,) = (
+        row
+        for row in run.summary()
+        if (row["checkpoint"], row["condition"], row["metric"]) == (checkpoint, condition, metric)
+    )
+    return found
+
+
+def counted(predictions: dict[str, np.ndarray], folder: Path, classes: int = 3) -> tuple[float, float]:
+    """mIoU and pixel accuracy, pixel by pixel."""
+    right, union, hits, total = [0] * classes, [0] * classes, 0, 0
+    for name, prediction in predictions.items():
+        truth = np.asarray(Image.open(folder / "masks" / name))
+        for found, label in zip(prediction.ravel().tolist(), truth.ravel().tolist(), strict=True):
+            if label == 255:
+                continue
+            total += 1
+            hits += found == label
+            for k in range(classes):
+                right[k] += found == k == label
+                union[k] += k in (found, label)
+    return sum(r / u for r, u in zip(right, union, strict=True) if u) / sum(u > 0 for u in union), hits / total
+
+
+def images_of(folder: Path) -> dict[str, torch.Tensor]:
+    return {
+        path.name: torch.from_numpy(np.array(Image.open(path))).permute(2, 0, 1)[None]
+        for path in sorted((folder / "images").iterdir())
+    }
+
+
+def test_clean_figures_are_those_of_a_plain_loop(run: Run, folder: Path) -> None:
+    for name in ("plain", "other"):
+        model = robustkit.load_segmenter(folder / f"{name}.safetensors")
+        found = {key: model(pixels / 255).argmax(1)[0].numpy() for key, pixels in images_of(folder).items()}
+        miou, accuracy = counted(found, folder)
+        assert value(run, "miou", checkpoint=name)["value"] == pytest.approx(miou, abs=1e-9)
+        assert value(run, "pixel_accuracy", checkpoint=name)["value"] == pytest.approx(accuracy, abs=1e-9)
+        assert len({int(one) for prediction in found.values() for one in np.unique(prediction)}) > 1
+    assert run.table("plain", "clean").schema.names == SCENES.names
+    assert value(run, "miou")["n"] == len(SIZES)
+    assert run.manifest["checkpoints"][1]["attention"] == "quest"
+    assert run.manifest["checkpoints"][0]["windows"] == {"size": [32, 32], "stride": [24, 24], "short_side": None}
+
+
+def test_corruptions_act_on_the_whole_image(run: Run, folder: Path) -> None:
+    model = robustkit.load_segmenter(folder / "plain.safetensors")
+    for text, name, severity in ((FOG, "fog", 2), (NOISE, "gaussian_noise", 3)):
+        made = corruptions.CORRUPTIONS[name](variant="bethgelab")
+        found = {}
+        for key, pixels in images_of(folder).items():
+            rng = SampleRng.of([key], seed=0, condition=text, device=torch.device("cpu"))
+            shown = made.apply(pixels, made.draw(pixels.shape[1:], severity, rng))
+            found[key] = model(shown / 255).argmax(1)[0].numpy()
+        assert value(run, "miou", text)["value"] == pytest.approx(counted(found, folder)[0], abs=1e-9)
+    assert value(run, "miou", FOG)["value"] != value(run, "miou")["value"]
+
+
+def test_attacks_stay_in_their_ball_and_cost_what_they_say(run: Run) -> None:
+    rows = run.table("plain", PGD).to_pylist()
+    assert all(
+        row["linf"] <= 4 / 255 + 1e-6 and row["steps"] == row["forwards"] == row["backwards"] == 3 for row in rows
+    )
+    assert value(run, "linf_max", PGD)["value"] == pytest.approx(4 / 255, abs=1e-6)
+    assert value(run, "nll", PGD)["value"] > value(run, "nll")["value"]
+    assert value(run, "miou", PGD)["value"] < value(run, "miou")["value"]
+    assert not any("exceeds" in flag for row in run.summary() for flag in row["flags"])
+
+
+def test_another_batch_a_resumed_and_an_extended_run_give_the_same(run: Run, folder: Path, tmp_path: Path) -> None:
+    again = segment(folder, tmp_path / "run", "plain", batch_size=1, shard_size=2, attacks="none", corruptions=None)
+    assert len(list(again.path.rglob("*.parquet"))) == 3
+    lines: list[str] = []
+    segment(folder, again.path, "plain", batch_size=1, say=lines.append)
+    assert "3 units of work were there already and were not computed again" in lines
+    for condition in ("clean", PGD, FOG, NOISE):
+        first, second = run.table("plain", condition).to_pylist(), again.table("plain", condition).to_pylist()
+        for row, other in zip(first, sorted(second, key=lambda row: row["sample_id"]), strict=True):
+            assert row["labelled"] == other["labelled"]
+            assert row["nll"] == pytest.approx(other["nll"], abs=1e-4)
+            assert np.abs(np.subtract(row["predicted"], other["predicted"])).max() <= 2
+    shard = next(path for path in again.path.rglob("00001.parquet") if "pgd" in str(path))
+    content = shard.read_bytes()
+    shard.unlink()
+    segment(folder, again.path, "plain", batch_size=1)
+    assert shard.read_bytes() == content
+    with pytest.raises(RunError, match=r"windows of plain is .* there and .* here; use another --out"):
+        segment(folder, again.path, "plain", model={"stride": 16})
+
+
+def test_bad_masks_are_named_left_out_and_counted(run: Run, folder: Path, tmp_path: Path) -> None:
+    broken: dict[str, Callable[[Path], Any]] = {
+        "0.png": lambda path: Image.new("L", (10, 20)).save(path),
+        "1.png": lambda path: Image.new("L", (56, 40), 7).save(path),
+        "2.png": lambda path: path.unlink(),
+        "3.png": lambda path: Image.new("RGB", (90, 33)).save(path),
+    }
+    masks = tmp_path / "masks"
+    masks.mkdir()
+    for path in (folder / "masks").iterdir():
+        (masks / path.name).write_bytes(path.read_bytes())
+    for name, spoil in broken.items():
+        spoil(masks / name)
+    words = [str(folder / "plain.safetensors"), "--data-dir", str(folder / "images"), "--masks", str(masks)]
+    words += ["--classes", str(folder / "names.txt"), "--attacks", "none", "--out", str(tmp_path / "run")]
+    done = CliRunner().invoke(cli, ["segment", *words])
+    assert isinstance(done.exception, DataError)
+    assert str(done.exception).startswith("4 of 5 images could not be read and were left out, the first: ")
+    bad = Run.existing(tmp_path / "run")
+    errors = {row["sample_id"]: row["error"] for row in bad.table("plain", "clean").to_pylist() if row["error"]}
+    assert errors.keys() == broken.keys()
+    assert f"{masks / '0.png'}: the mask is of 10x20 pixels, the image of 56x40" in errors["0.png"]
+    assert "label 7 on 2240 pixels" in errors["1.png"]
+    assert "2.png: no mask for this image" in errors["2.png"]
+    assert str(masks / "3.png") in errors["3.png"]
+    assert value(bad, "miou")["n"] == 1
+    assert "4 of 5 images could not be read; left out" in value(bad, "miou")["flags"]
+    own = next(row for row in run.table("plain", "clean").to_pylist() if row["sample_id"] == "4.png")
+    assert value(bad, "pixel_accuracy")["value"] == pytest.approx(sum(own["intersections"]) / own["pixels"])
+    assert CliRunner().invoke(cli, ["segment", *words, "--skip-bad"]).exit_code == 0
+    assert "images that could not be read" in (tmp_path / "run" / "report.html").read_text("utf-8").lower()
+
+
+def test_an_ignored_class_is_never_right_and_has_no_iou(folder: Path, tmp_path: Path) -> None:
+    for path in (folder / "masks").iterdir():
+        labels = np.array(Image.open(path))
+        labels[labels == 255] = 1
+        (tmp_path / "masks").mkdir(exist_ok=True)
+        Image.fromarray(labels).save(tmp_path / "masks" / path.name)
+    void = segment(folder, tmp_path / "run", masks=tmp_path / "masks", ignore=(1,), attacks="none", corruptions=None)
+    for row in void.table("plain", "clean").to_pylist():
+        assert row["predicted"][1] == row["labelled"][1] == 0
+        assert sum(row["predicted"]) < row["pixels"]  # some are predicted as the class that does not count
+    assert value(void, "miou")["flags"] == []
+    assert not any(row["metric"] == "iou(car)" for row in void.summary())
+
+
+def test_the_page_and_the_terminal_show_all(run: Run, folder: Path, tmp_path: Path) -> None:
+    words = [str(folder / f"{name}.safetensors") for name in ("plain", "other")]
+    words += ["--data-dir", str(folder / "images"), "--masks", str(folder / "masks"), "--out", str(tmp_path / "run")]
+    words += ["--attacks", "segpgd(steps=2)", "--corruptions", "noise", "--examples", "2", "--window", "32x32"]
+    done = CliRunner().invoke(cli, ["segment", *words], catch_exceptions=False)
+    assert done.exit_code == 0
+    made = Run.existing(tmp_path / "run")
+    assert made.manifest["data"]["class_names"] == list(NAMES)  # of the checkpoints, as no file names them
+    page = (made.path / "report.html").read_text("utf-8")
+    for text in ("segpgd(eps=1/255,steps=2)", "shot_noise", "retention %", "other against plain, paired by image"):
+        assert text in done.output
+        assert text.replace("segpgd(eps=1/255,steps=2)", "segpgd(eps=1/255,<wbr>steps=2)") in page
+    assert "data:image/png;base64," in page
+    with Image.open(made.path / "scenes" / "examples.png") as sheet:
+        assert sheet.width > 8 * 240
+    clean = [value(made, "miou", checkpoint=name)["value"] for name in ("plain", "other")]
+    assert f"{100 * (clean[1] - clean[0]):+.2f}" in page
+    report = CliRunner().invoke(cli, ["report", str(made.path)], catch_exceptions=False)
+    assert report.output.count("other against plain") == 1
+
+
+def test_an_overlay_has_the_colour_of_its_class_and_leaves_ignored_pixels_grey() -> None:
+    image = np.full((240, 240, 3), 100, np.uint8)
+    labels = np.zeros((240, 240), np.int16)
+    labels[:, 80:160], labels[:, 160:] = 1, -1
+    shown = overlay(Tile(image, labels))
+    for column, place in ((40, 0), (120, 1)):
+        expected = [round(0.4 * 100 + 0.6 * part) for part in colour_of(place)]
+        assert shown[120, column].tolist() == expected
+    assert shown[120, 200].tolist() == [100, 100, 100]
+    assert overlay(Tile(image, labels), plain=[0])[120, 40].tolist() == [100, 100, 100]
+    assert len({colour_of(place) for place in range(150)}) == 150
+    sheet = draw(Examples("t", "l", (("image", ""), ("truth", "")), ((Tile(image, None), Tile(image, labels)),), NAMES))
+    legend = {tuple(pixel) for pixel in np.asarray(sheet)[100:124].reshape(-1, 3).tolist()}
+    assert {colour_of(0), colour_of(1)} <= legend and colour_of(2) not in legend
+
+
+def test_what_does_not_go_together_is_said(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(DataError, match=r"class 0 is 'car' in .* and 'road' in plain; give the classes in the order"):
+        (tmp_path / "names.txt").write_text("car\nroad\nsky")
+        segment(folder, out, classes=tmp_path / "names.txt")
+    make(tmp_path / "four.safetensors", classes=(*NAMES, "tree"))
+    with pytest.raises(DataError, match="plain has 3 classes and four 4; evaluate them in runs of their own"):
+        robustkit.segment(
+            [folder / "plain.safetensors", tmp_path / "four.safetensors"],
+            data_dir=folder / "images",
+            masks=folder / "masks",
+            out=out,
+        )
+    with pytest.raises(ProtocolError, match="protocol standard is for classification; robustkit segment takes segm"):
+        segment(folder, out, protocol="standard")
+    with pytest.raises(ProtocolError, match="protocol segmentation is for segmentation; use robustkit segment"):
+        robustkit.audit(["zoo:shapes-vit-quest"], data_dir="embedded:shapes", protocol="segmentation", out=out)
+    with pytest.raises(ProtocolError, match="unknown attack 'autoattack'"):
+        segment(folder, out, attacks="autoattack")
+    with pytest.raises(ProtocolError, match="engine torchattacks: it attacks classifiers"):
+        segment(folder, out, attacks="pgd(engine=torchattacks)")
+    with pytest.raises(CheckpointError, match="is a segmenter; evaluate it with robustkit segment"):
+        robustkit.load(folder / "plain.safetensors")
+    with pytest.raises(CheckpointError, match=r"no Segmenter \(its tensors begin .*\); expected encoder"):
+        robustkit.load_segmenter("zoo:shapes-vit-quest")
+    with pytest.raises(ModelError, match="timm has classifiers only"):
+        robustkit.load_segmenter("timm:vit_tiny_patch16_224")
+    assert not out.exists()
+    for words, message in (
+        (["--ignore", "void"], "--ignore 'void': expected labels such as 255, or 0,255"),
+        (["--window", "0"], "--window '0': expected pixels, as 512 or 512x1024 (height x width)"),
+    ):
+        given = [str(folder / "plain.safetensors"), "--data-dir", str(folder / "images"), *words]
+        assert str(CliRunner().invoke(cli, ["segment", *given]).exception) == message
+
+
+def test_nothing_to_evaluate(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "masks").mkdir()
+    for path in (folder / "masks").iterdir():
+        Image.new("RGB", (4, 4)).save(tmp_path / "masks" / path.name)
+    with pytest.raises(NothingEvaluated, match="none of the 5 images was evaluated; the first: "):
+        segment(folder, tmp_path / "run", masks=tmp_path / "masks", examples=2)
