@@ -231,3 +231,51 @@ def test_agcam_scores_are_those_measured_with_plain_loops(tmp_path: Path) -> Non
     for method, figure, within in (("agcam", 0.335, 0.01), ("centre", 0.216, 0.01), ("random", 0.016, 0.03)):
         row = found[f"cam({method})", "abpc"]
         assert (row["value"], row["n"]) == (pytest.approx(figure, abs=within), 60)
+
+
+def test_a_published_segmenter_of_another_kind_gives_what_its_own_loader_gives(tmp_path: Path) -> None:
+    """ESPNet on CamVid, through a user's own factory file, beside plain loops over OpenCV's images."""
+    import cv2
+    import numpy as np
+    from espnet import ESPNet
+
+    weights, data = SHARED / "weights" / "espnet_p_2_q_8_camvid.pth", SHARED / "data" / "camvid"
+    names = sorted(path.name for path in (data / "images" / "test").iterdir())[::12]
+    mean, std = (105.033, 108.409, 110.331), (69.904, 72.691, 72.126)
+    classes = "sky,building,pole,road,pavement,tree,sign,fence,car,pedestrian,bicyclist,void"
+    (tmp_path / "classes.txt").write_text(classes.replace(",", "\n"))
+    (tmp_path / "ids.txt").write_text("\n".join(names))
+    run = robustkit.segment(
+        [weights],
+        data_dir=data / "images" / "test",
+        masks=data / "annotations" / "test",
+        classes=tmp_path / "classes.txt",
+        ignore=(11,),
+        attacks="none",
+        ids=tmp_path / "ids.txt",
+        out=tmp_path / "run",
+        examples=0,
+        model={
+            "arch": f"{Path(__file__).parent / 'espnet.py'}:espnet",
+            "mean": [value / 255 for value in mean],
+            "std": [value / 255 for value in std],
+        },
+    )
+    network = ESPNet(12, 2, 8)
+    network.load_state_dict(torch.load(weights, weights_only=True, map_location="cpu"))
+    network.eval()
+    right, union = np.zeros(11), np.zeros(11)
+    for name in names:
+        image = cv2.imread(str(data / "images" / "test" / name)).astype(np.float32)
+        image = (image - mean[::-1]) / std[::-1] / 255
+        with torch.inference_mode():
+            found = network(torch.from_numpy(image.astype(np.float32)).permute(2, 0, 1)[None])[0].argmax(0).numpy()
+        truth = cv2.imread(str(data / "annotations" / "test" / name), cv2.IMREAD_UNCHANGED)
+        for place in range(11):
+            right[place] += ((found == place) & (truth == place)).sum()
+            union[place] += (((found == place) & (truth < 11)) | (truth == place)).sum()
+    rows = {row["metric"]: row for row in run.summary()}
+    assert len(names) == 12 and (union > 0).all()
+    assert rows["miou"]["value"] == pytest.approx((right / union).mean(), abs=1e-4) and rows["miou"]["value"] > 0.5
+    assert rows["iou(road)"]["value"] == pytest.approx(right[3] / union[3], abs=1e-4)
+    assert "iou(void)" not in rows
