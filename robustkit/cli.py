@@ -20,7 +20,9 @@ from .options import (
     data_options,
     definition_options,
     group,
+    labels_of,
     map_options,
+    mask_options,
     model_arguments,
     model_options,
     option,
@@ -125,19 +127,21 @@ def demo(out: Path, device: str) -> None:
 @option("--batch-size", type=AT_LEAST_1, default=16, help="Samples in a batch.")
 @option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
 @option("--seed", type=int, default=0, help="Seed of --limit.")
-@group([model_options, data_options, common])
+@group([mask_options, model_options, data_options, common])
 def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
     """Say what is in a checkpoint, whether it is safe, and with --data-dir which attention formula fits it.
 
     \b
     robustkit inspect model.pth
     robustkit inspect model.safetensors --data-dir imagenet/val --limit 200
+    robustkit inspect segmenter.pth --data-dir images --masks labels --classes names.txt --limit 50
     """
     from .inspection import inspect_checkpoint
 
     model = model_arguments(options)
+    scenes = {"ignore": labels_of(options.pop("ignore")), **{key: options.pop(key) for key in ("masks", "classes")}}
     data = {key: options.pop(key) for key in DATA_KEYS}
-    inspect_checkpoint(checkpoint, data_dir, model=model, data=data, console=console(), **options)
+    inspect_checkpoint(checkpoint, data_dir, model=model, data=data, scenes=scenes, console=console(), **options)
 
 
 @cli.command(context_settings=CONTEXT)

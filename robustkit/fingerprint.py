@@ -99,10 +99,15 @@ def _candidates(model: nn.Module, own: str) -> tuple[list[str], tuple[str, ...]]
 
 
 def _fit(logits: Tensor, labels: Tensor) -> Tensor:
-    """(n, 2) in float64: NLL, and 1 where the prediction is right."""
-    nll = torch.nn.functional.cross_entropy(logits.float(), labels, reduction="none")
+    """(n, 2) in float64: NLL, and 1 where the prediction is right. For labels of pixels, (B, H, W), the means over
+    those of an image that are not negative; images without one are left out."""
+    nll = torch.nn.functional.cross_entropy(logits.float(), labels, reduction="none", ignore_index=-1).double()
     right = (logits.argmax(dim=1) == labels).double()
-    return torch.stack((nll.double(), right), dim=1).cpu()
+    if labels.ndim == 1:
+        return torch.stack((nll, right), dim=1).cpu()
+    pixels = (labels >= 0).flatten(1).sum(dim=1)
+    means = torch.stack([part.flatten(1).sum(dim=1) / pixels for part in (nll, right)], dim=1)
+    return means[pixels > 0].cpu()
 
 
 def judge(fits: dict[str, Tensor], declared: str, left_out: tuple[str, ...], guessing: float) -> Fingerprint:

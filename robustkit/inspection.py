@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
+from .data import Dataset
 from .errors import BadImageError
 from .fingerprint import Fingerprint, rank_formulas
 from .images import to_pixels
+from .label_maps import LabelledScenes, open_scenes, whole
 from .models import Classifier, load
 from .pipeline import labelled_data, pick_device
+from .preprocessing import Preprocessing
+from .segmenters import Segmenter, is_segmenter, load_segmenter
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,6 +29,7 @@ def inspect_checkpoint(
     *,
     model: dict[str, Any],
     data: dict[str, Any],
+    scenes: dict[str, Any],
     limit: int | None,
     ids: Path | None,
     seed: int,
@@ -33,43 +39,70 @@ def inspect_checkpoint(
 ) -> None:
     """Print what a checkpoint holds; with images, rank the attention formulas by clean NLL.
 
+    data: of labelled images, for classifiers. scenes: masks, classes and ignored labels, for segmenters.
+
     Raises:
         RobustkitError: the checkpoint or the data cannot be used; the line says why.
     """
     where = pick_device(device)
-    classifier = load(checkpoint, **model)
-    for name, text in _facts(classifier):
+    own = load_segmenter(checkpoint, **_of_segmenters(model)) if is_segmenter(checkpoint) else load(checkpoint, **model)
+    for name, text in _facts(own):
         console.print(f"{name:>14}  {text}", markup=False, highlight=False, soft_wrap=True)
     if data_dir is None:
         return
-    dataset = labelled_data(data_dir, classifier.identity, data, limit=limit, ids=ids, seed=seed)
-    preprocessing = classifier.identity.preprocessing
-
     bad: list[str] = []
-
-    def batches() -> Iterator[tuple[Tensor, Tensor]]:
-        import torch
-
-        for start in range(0, len(dataset.samples), batch_size):
-            pixels, labels = [], []
-            for sample in dataset.samples[start : start + batch_size]:
-                try:
-                    pixels.append(to_pixels(dataset.image(sample), preprocessing))
-                    labels.append(sample.label)
-                except BadImageError as fault:
-                    bad.append(str(fault))
-            if pixels:
-                yield torch.stack(pixels).to(where).float().div(255), torch.tensor(labels, device=where)
-
-    for note in dataset.notes:
+    images: Iterable[tuple[Tensor, Tensor]]
+    if isinstance(own, Segmenter):
+        found = open_scenes(data_dir, num_classes=own.identity.num_classes, **scenes).select(limit, ids, seed)
+        notes, images = found.notes, _scenes(found, bad)
+    else:
+        dataset = labelled_data(data_dir, own.identity, data, limit=limit, ids=ids, seed=seed)
+        notes, images = dataset.notes, _batches(dataset, own.identity.preprocessing, batch_size, bad)
+        if dataset.valid_labels is not None:
+            notes += (f"all {own.identity.num_classes} classes compete here, unlike in an audit of this data",)
+    for note in notes:
         console.print(note, markup=False, highlight=False, soft_wrap=True)
-    fingerprint = rank_formulas(classifier.to(where), batches)
+    fingerprint = rank_formulas(
+        own.to(where), ((pixels.to(where).float().div(255), labels.to(where)) for pixels, labels in images)
+    )
     if bad:
         console.print(f"{len(bad)} images could not be read, the first: {bad[0]}", markup=False, soft_wrap=True)
-    if dataset.valid_labels is not None:
-        console.print(f"all {classifier.identity.num_classes} classes compete here, unlike in an audit of this data")
-    console.print(fingerprint_table(fingerprint, fingerprint.n))
+    console.print(fingerprint_table(fingerprint, fingerprint.n, isinstance(own, Segmenter)))
     console.print(fingerprint.text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _of_segmenters(model: dict[str, Any]) -> dict[str, Any]:
+    """The options of a classifier that a segmenter has too."""
+    kept = ("arch", "attention", "num_classes", "mean", "std", "use_ema", "allow_partial")
+    return {key: value for key, value in model.items() if key in kept}
+
+
+def _batches(
+    dataset: Dataset, preprocessing: Preprocessing, batch_size: int, bad: list[str]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Pixels (B, 3, H, W) and labels (B,); what cannot be read goes to `bad`."""
+    for start in range(0, len(dataset.samples), batch_size):
+        pixels, labels = [], []
+        for sample in dataset.samples[start : start + batch_size]:
+            try:
+                pixels.append(to_pixels(dataset.image(sample), preprocessing))
+                labels.append(sample.label)
+            except BadImageError as fault:
+                bad.append(str(fault))
+        if pixels:
+            yield torch.stack(pixels), torch.tensor(labels)
+
+
+def _scenes(found: LabelledScenes, bad: list[str]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Pixels (1, 3, H, W) and labels (1, H, W), an image at a time."""
+    for sample in found.dataset.samples:
+        try:
+            pixels = whole(found.dataset, sample)
+            labels = torch.from_numpy(found.labels(sample, (pixels.shape[1], pixels.shape[2]))).long()
+        except BadImageError as fault:
+            bad.append(str(fault))
+            continue
+        yield pixels[None], labels[None]
 
 
 def _facts(classifier: Classifier) -> Iterator[tuple[str, str]]:
@@ -81,7 +114,11 @@ def _facts(classifier: Classifier) -> Iterator[tuple[str, str]]:
     yield "weights", f"{identity.weights}, {count / 1e6:.2f} M parameters; read without running code"
     yield "architecture", f"{identity.arch}, {identity.num_classes} classes"
     yield "attention", f"{identity.attention} (from {identity.attention_source})"
-    yield "pixels", f"{own.input_size[0]}x{own.input_size[1]}, {own.interpolation}, {own.crop_mode} crop {own.crop_pct}"
+    if isinstance(classifier, Segmenter):
+        yield "windows", ", ".join(f"{key} {value}" for key, value in (classifier.windows or {}).items())
+    else:
+        size = f"{own.input_size[0]}x{own.input_size[1]}"
+        yield "pixels", f"{size}, {own.interpolation}, {own.crop_mode} crop {own.crop_pct}"
     yield "normalisation", f"mean {' '.join(f'{m:g}' for m in own.mean)}, std {' '.join(f'{s:g}' for s in own.std)}"
     for key, value in identity.metadata.items():
         yield key, str(value)
@@ -89,12 +126,12 @@ def _facts(classifier: Classifier) -> Iterator[tuple[str, str]]:
         yield "note", note
 
 
-def fingerprint_table(fingerprint: Fingerprint, n: int) -> Any:
-    """The ranking as a rich table."""
+def fingerprint_table(fingerprint: Fingerprint, n: int, pixels: bool = False) -> Any:
+    """The ranking as a rich table. pixels: the figures are means over those of an image."""
     from rich.table import Table
 
     table = Table(title=f"clean NLL of {n} samples under each formula, same weights", title_justify="left")
-    for heading in ("formula", "top-1 %", "NLL", "NLL minus best's [95 %]", ""):
+    for heading in ("formula", "pixel acc. %" if pixels else "top-1 %", "NLL", "NLL minus best's [95 %]", ""):
         table.add_column(heading, justify="left" if heading in ("formula", "") else "right")
     for row in fingerprint.rows:
         marks = [

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from . import ade20k
 from .classes import few
@@ -155,6 +157,11 @@ def open_scenes(
         source = f"{classes or data_dir}: {count} classes ({few(scenes.class_names, 3)})"
         raise DataError(f"{source}, but the model has {num_classes}; give those of its outputs, in their order")
     return scenes
+
+
+def whole(dataset: Dataset, sample: Sample) -> Tensor:
+    """(3, H, W) uint8: the image at its own size. Raises BadImageError."""
+    return torch.from_numpy(np.array(dataset.image(sample))).permute(2, 0, 1).contiguous()
 
 
 def _embedded(spec: str) -> LabelledScenes:

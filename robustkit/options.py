@@ -114,11 +114,20 @@ corruption_options = group(
         definition_options,
     ]
 )
-scene_options = group(
+mask_options = group(
     [
-        option("--masks", type=click.Path(path_type=Path), help="Folder of label maps, named and sized as the images."),
+        option(
+            "--masks",
+            type=click.Path(path_type=Path),
+            help="Folder of label maps, for segmenters, named as the images.",
+        ),
         option("--classes", type=click.Path(path_type=Path), help="File of class names, one a line, in label order."),
         option("--ignore", default="255", help="Labels that do not count, separated by commas."),
+    ]
+)
+scene_options = group(
+    [
+        mask_options,
         option("--layout", help="ade20k, folders or embedded; recognised if left out."),
         option("--limit", type=AT_LEAST_1, help="At most N images, a function of the seed."),
         option("--ids", type=click.Path(path_type=Path), help="File with the exact sample ids, one a line."),
@@ -239,15 +248,20 @@ def _pair(text: str | None, name: str) -> tuple[int, int] | None:
     return int(sides[0]), int(sides[-1])
 
 
+def labels_of(text: object) -> tuple[int, ...]:
+    """The labels of --ignore."""
+    labels = [part.strip() for part in str(text).split(",") if part.strip()]
+    if not all(label.isdigit() for label in labels):
+        raise ProtocolError(f"--ignore {text!r}: expected labels such as 255, or 0,255")
+    return tuple(map(int, labels))
+
+
 def segmenter_arguments(options: dict[str, Any]) -> dict[str, Any]:
     """Take the model options of a segmenter out of `options`, as `load_segmenter` takes them, and mend --ignore."""
     chosen = {key: options.pop(key) for key in SEGMENTER_KEYS}
     chosen |= {name: _triple(chosen[name], name) for name in ("mean", "std")}
     chosen |= {name: _pair(chosen[name], name) for name in ("window", "stride")}
-    labels = [part.strip() for part in str(options["ignore"]).split(",") if part.strip()]
-    if not all(label.isdigit() for label in labels):
-        raise ProtocolError(f"--ignore {options['ignore']!r}: expected labels such as 255, or 0,255")
-    options["ignore"] = tuple(map(int, labels))
+    options["ignore"] = labels_of(options["ignore"])
     return {key: value for key, value in chosen.items() if value is not None}
 
 

@@ -7,15 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from .condition import Condition, parse_conditions
 from .corruption_plan import plan_corruptions
 from .data import Dataset, Sample
 from .errors import DataError, NothingEvaluated, ProtocolError
-from .label_maps import IGNORE, LabelledScenes, open_scenes
+from .label_maps import IGNORE, LabelledScenes, open_scenes, whole
 from .manifest import describe, prepare
 from .models import ModelIdentity, distinct_names
 from .pipeline import DTYPES, Silent, pack, pick_device, unknown_dtype
@@ -50,11 +48,6 @@ class SceneImages:
     def locate(self, sample: Sample, pixels: Tensor) -> LabelMap:
         """The label map of a sample. Raises BadImageError."""
         return self.scenes.labels(sample, (pixels.shape[-2], pixels.shape[-1]))
-
-
-def whole(dataset: Dataset, sample: Sample) -> Tensor:
-    """(3, H, W) uint8: the image at its own size. Raises BadImageError."""
-    return torch.from_numpy(np.array(dataset.image(sample))).permute(2, 0, 1).contiguous()
 
 
 def segment(

@@ -79,6 +79,16 @@ class Shown:
     short_side: int | None = None
 
 
+def is_segmenter(spec: str | Path) -> bool:
+    """Whether a file's tensors are those of a Segmenter. Raises CheckpointError for what is no set of weights."""
+    spec = str(spec)
+    return not spec.startswith("timm:") and _has_encoder(read(find(spec).path).tensors)
+
+
+def _has_encoder(tensors: Mapping[str, Tensor]) -> bool:
+    return any(name.startswith("encoder.patch_embed.") for name in tensors)
+
+
 def load_segmenter(
     spec: str | Path,
     *,
@@ -119,7 +129,7 @@ def load_segmenter(
     metadata = {**source.metadata, **checkpoint.metadata}
     wanted = Wanted(arch, attention, num_classes, mean, std, None, None, None, None)
     shown = Shown(window, stride, short_side)
-    segmenter = any(name.startswith("encoder.patch_embed.") for name in checkpoint.tensors)
+    segmenter = _has_encoder(checkpoint.tensors)
     if not segmenter and arch is None:
         first = ", ".join(list(checkpoint.tensors)[:3])
         raise CheckpointError(

@@ -311,6 +311,27 @@ def test_what_does_not_go_together_is_said(folder: Path, tmp_path: Path) -> None
         assert str(CliRunner().invoke(cli, ["segment", *given]).exception) == message
 
 
+def test_inspect_ranks_the_formulas_of_a_segmenter_by_its_pixels(folder: Path, tmp_path: Path) -> None:
+    words = ["inspect", str(folder / "other.safetensors"), "--data-dir", str(folder / "images")]
+    words += ["--masks", str(folder / "masks"), "--classes", str(folder / "names.txt")]
+    done = CliRunner().invoke(cli, words, catch_exceptions=False)
+    assert "windows  size [32, 32], stride [24, 24]" in done.output and "pixel acc. %" in done.output
+    losses = []
+    for attention in ("quest", "standard"):
+        model = robustkit.load_segmenter(folder / "other.safetensors", attention=attention)
+        means = []
+        for name, pixels in images_of(folder).items():
+            labels = torch.from_numpy(np.array(Image.open(folder / "masks" / name))).long()[None]
+            logits = model(pixels / 255).log_softmax(1).gather(1, labels.clamp(max=2)[:, None])[:, 0]
+            means.append(-logits[labels < 255].mean().item())
+        losses.append(sum(means) / len(means))
+    for name, loss in zip(("quest", "standard"), losses, strict=True):
+        (line,) = (line for line in done.output.splitlines() if f"│ {name} " in line)
+        assert f" {loss:.3f} " in line
+    facts = CliRunner().invoke(cli, ["inspect", "zoo:shapes-vit-quest"], catch_exceptions=False)
+    assert "64x64, bicubic" in facts.output and "windows" not in facts.output
+
+
 def test_nothing_to_evaluate(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "masks").mkdir()
     for path in (folder / "masks").iterdir():
