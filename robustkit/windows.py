@@ -59,15 +59,20 @@ class Windows:
         shown = images if frame == (height, width) else functional.interpolate(images, frame, mode="bilinear")
         corners, (rows, columns) = self.corners(*frame), self.size
         if len(corners) == 1:
-            logits = torch.cat([network(part) for part in torch.split(shown, self.batch)])
+            parts = [network(part) for part in torch.split(shown, self.batch)]
+            logits = parts[0] if len(parts) == 1 else torch.cat(parts)
         else:
             cut = torch.cat([shown[..., top : top + rows, left : left + columns] for top, left in corners])
-            shown_parts = torch.cat([network(part) for part in torch.split(cut, self.batch)])
-            parts = torch.split(shown_parts, len(images))
-            logits = parts[0].new_zeros(len(images), parts[0].shape[1], *frame)
-            seen = parts[0].new_zeros(frame)
-            for (top, left), part in zip(corners, parts, strict=True):
-                logits[..., top : top + rows, left : left + columns] += part
+            logits, seen = cut.new_zeros(0), cut.new_zeros(frame)
+            for top, left in corners:
                 seen[top : top + rows, left : left + columns] += 1
-            logits = logits / seen
+            for start in range(0, len(cut), self.batch):
+                part = network(cut[start : start + self.batch])
+                if start == 0:
+                    exact = torch.promote_types(part.dtype, torch.float32)
+                    logits = part.new_zeros(len(images), part.shape[1], *frame, dtype=exact)
+                for place, one in enumerate(part, start):
+                    (top, left), image = corners[place // len(images)], place % len(images)
+                    logits[image, :, top : top + rows, left : left + columns] += one
+            logits /= seen
         return logits if frame == (height, width) else functional.interpolate(logits, (height, width), mode="bilinear")

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
 from robustkit.pipeline import pick_device
 from robustkit.segmenter_network import build_segmenter
@@ -23,7 +22,7 @@ from robustkit.segmenters import Dense
 from robustkit.windows import Windows
 
 
-def seconds(call: Callable[[], Tensor], device: torch.device) -> float:
+def seconds(call: Callable[[], object], device: torch.device) -> float:
     """Of one call, on a device that has finished."""
     began = time.perf_counter()
     call()
@@ -68,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
     handle.remove()
     bare, whole = [], []
     for _ in range(options.pairs):
-        bare.append(seconds(lambda: torch.cat([network(part) for part in torch.split(cut, windows.batch)]), device))
+        bare.append(seconds(lambda: [network(part) for part in torch.split(cut, windows.batch)], device))
         whole.append(seconds(lambda: dense(images), device))
     ratios = [one / other for one, other in zip(whole, bare, strict=True)]
     print(

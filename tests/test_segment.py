@@ -191,6 +191,14 @@ def test_another_batch_a_resumed_and_an_extended_run_give_the_same(run: Run, fol
         segment(folder, again.path, "plain", model={"stride": 16})
 
 
+def test_bfloat16_searches_and_float32_scores(run: Run, folder: Path, tmp_path: Path) -> None:
+    low = segment(folder, tmp_path / "run", dtype="bfloat16", corruptions=None)
+    assert value(low, "nll")["value"] == pytest.approx(value(run, "nll")["value"], rel=0.02)
+    assert value(low, "nll")["value"] != value(run, "nll")["value"]
+    assert value(low, "nll", PGD)["value"] == pytest.approx(value(run, "nll", PGD)["value"], rel=0.02)
+    assert all(row["linf"] <= 4 / 255 + 1e-6 for row in low.table("plain", PGD).to_pylist())
+
+
 def test_bad_masks_are_named_left_out_and_counted(run: Run, folder: Path, tmp_path: Path) -> None:
     broken: dict[str, Callable[[Path], Any]] = {
         "0.png": lambda path: Image.new("L", (10, 20)).save(path),
