@@ -8,7 +8,7 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import cv2
 import numpy as np
@@ -498,6 +498,8 @@ def test_the_page_says_where_a_control_wins(run: Run, monkeypatch: pytest.Monkey
     import maps_page
 
     class Told:
+        manifest: ClassVar[dict[str, Any]] = {"checkpoints": [{"name": "vit"}]}
+
         def summary(self) -> list[dict[str, Any]]:
             leads = (("mask", "cam_iou", -0.3, -0.1), ("mask", "cam_recall", -0.9, -0.8), ("box", "cam_dice", 0.1, 0.2))
             free = (("", "pxap", -0.1, 0.2), ("", "abpc", 0.01, 0.3))
@@ -515,8 +517,10 @@ def test_the_page_says_where_a_control_wins(run: Run, monkeypatch: pytest.Monkey
             ]
 
     assert list(maps_page.behind(Told())) == [  # type: ignore[arg-type]
-        "- vit, agcam: ahead of every control in DICE (box), ABPC; behind the best one in IoU (mask), by 0.200 (full)."
+        "- vit, agcam: ahead of every control in DICE, box; ABPC. Behind the best one in IoU, mask, by 0.200 (full)."
     ]
+    assert maps_page.leads(Told(), "vit")["PxAP"]["agcam"] == (pytest.approx(0.05), -0.1, 0.2, "full")  # type: ignore[arg-type]
+    assert "recall, mask" not in maps_page.leads(Told(), "vit")  # type: ignore[arg-type]
     part = maps_page.Part("zoo", "The zoo", [MODEL])
     page = maps_page.page([(part, run)], "python scripts/maps_page.py", [("maps/a.png", "a picture")])
     assert page.count("| score ") == 3 and "![a picture](maps/a.png)" in page

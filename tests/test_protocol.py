@@ -138,6 +138,7 @@ def test_cards_of_ones_own(tmp_path: Path) -> None:
         ),
         ('name = "x"\nversion = 1\n[threat]\nspace = "rgb"\n[attacks]', "expected pixels or normalised"),
         ('name = "x"\nversion = 1\n[threat]\nbounds = 3\n[attacks]', "expected two numbers"),
+        ('name = "x"\nversion = 1\ntask = "depth"\n[threat]\n[attacks]', "unknown task 'depth'"),
         ('name = "x"\nversion = 1\n[threat]\n[attacks]\npgd = 3', "expected a table"),
     ):
         path.write_text(text)
@@ -149,7 +150,21 @@ def test_cards_of_ones_own(tmp_path: Path) -> None:
 
 
 def test_every_shipped_card_is_whole() -> None:
-    assert card_names() == ["agcam-paper", "quest-paper", "standard"]
+    assert card_names() == ["agcam-paper", "quest-paper", "segmentation", "standard"]
     for card in map(load_card, card_names()):
         assert card.summary and card.source
-        assert {c.name for c in parse_conditions("fgsm,pgd,spsa", card)} == {"clean", "fgsm", "pgd", "spsa"}
+        others = ["segpgd"] if card.task == "segmentation" else ["spsa"]
+        names = ["fgsm", "pgd", *others]
+        assert [c.name for c in parse_conditions(",".join(names), card)] == ["clean", *names]
+
+
+def test_the_card_of_segmentation_attacks_pixels() -> None:
+    card = load_card("segmentation")
+    uniform, weighted = (condition.attack(card) for condition in parse_conditions("pgd,segpgd(steps=7)", card)[1:])
+    assert isinstance(uniform, attacks.DensePGD) and isinstance(weighted, attacks.DensePGD)
+    assert (uniform.steps, uniform.weighting, uniform.step_size) == (20, "uniform", pytest.approx(0.15 / 255))
+    assert (weighted.steps, weighted.weighting, weighted.threat.eps) == (7, "segpgd", pytest.approx(1 / 255))
+    texts = [condition.text for condition in parse_conditions("segpgd(weighting=uniform),fgsm", card)]
+    assert texts == ["clean", "segpgd(eps=1/255,steps=20,weighting=uniform)", "fgsm(eps=1/255)"]
+    with pytest.raises(ProtocolError, match="unknown attack 'spsa'"):
+        parse_conditions("spsa", card)
