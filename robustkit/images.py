@@ -243,7 +243,7 @@ def _to_indices(image: Image.Image, name: str) -> npt.NDArray[np.int32]:
         raise BadImageError(f"{name}: a mask in {image.format}, expected PNG, GIF or TIFF; {remedy}")
     if image.mode not in ("1", "L", "P") and not image.mode.startswith("I"):
         raise BadImageError(f"{name}: a mask in mode {image.mode}, expected one label number a pixel; {remedy}")
-    if isinstance(image, TiffImagePlugin.TiffImageFile) and image.mode != "P":
+    if isinstance(image, TiffImagePlugin.TiffImageFile):
         inverted, bits = image.tag_v2.get(262) == 0, image.tag_v2.get(258, (1,))[0]  # white is zero; bits a sample
         if inverted or bits in (2, 4):
             raise BadImageError(f"{name}: a TIFF of {bits} bits{' that counts from white' * inverted}; {remedy}")

@@ -112,13 +112,13 @@ def open_truth(dataset: Dataset, boxes: str | Path | None = None, masks: str | P
 def _with_boxes(dataset: Dataset, place: Path) -> Truth:
     if place.is_dir():
         listed = sorted(path.relative_to(place).as_posix() for path in place.rglob("*.xml"))
-        names = {_path(name): name for name in listed}
-        files = {sample: place / names[key] for sample, key in _match(dataset, place, names, "boxes").items()}
+        names = {without_suffix(name): name for name in listed}
+        files = {sample: place / names[key] for sample, key in match_names(dataset, place, names, "boxes").items()}
         found = {sample: read_xml(path) for sample, path in files.items()}
         digest = _digest(f"{sample}\0{_hash(path)}\n".encode() for sample, path in files.items())
     else:
-        keys = _match(dataset, place, {key: key for key in read_csv(place, key=_path)}, "boxes")
-        rows = read_csv(place, _sizes(dataset, keys), key=_path)
+        keys = match_names(dataset, place, {key: key for key in read_csv(place, key=without_suffix)}, "boxes")
+        rows = read_csv(place, _sizes(dataset, keys), key=without_suffix)
         found = {sample: rows[key] for sample, key in keys.items()}
         digest = _digest([hashlib.sha256(place.read_bytes()).digest()])
     notes = (f"boxes of {len(found)} of {len(dataset)} images from {place}",)
@@ -130,9 +130,9 @@ def _with_masks(dataset: Dataset, place: Path) -> Truth:
         raise DataError(f"{place}: no such folder; expected mask images with the names of the images")
     names: dict[str, str] = {}
     for name in list_folder(place).images:
-        if names.setdefault(_path(name), name) != name:
-            raise DataError(f"{place}: {name} and {names[_path(name)]} are masks of the same image; keep one")
-    found = {sample: place / names[key] for sample, key in _match(dataset, place, names, "masks").items()}
+        if names.setdefault(without_suffix(name), name) != name:
+            raise DataError(f"{place}: {name} and {names[without_suffix(name)]} are masks of the same image; keep one")
+    found = {sample: place / names[key] for sample, key in match_names(dataset, place, names, "masks").items()}
     with ThreadPoolExecutor() as pool:
         hashes, empty = zip(*pool.map(_look, found.values()), strict=True)
     if all(empty):
@@ -159,9 +159,9 @@ def _look(path: Path) -> tuple[str, bool]:
 # Which sample a name means
 
 
-def _match(dataset: Dataset, place: Path, names: Mapping[str, str], what: str) -> dict[str, str]:
+def match_names(dataset: Dataset, place: Path, names: Mapping[str, str], what: str) -> dict[str, str]:
     """The key in `names` of every sample that has one, by its id. names: what to show by path without suffix."""
-    samples = _grouped([sample.id for sample in dataset.samples], _path)
+    samples = _grouped([sample.id for sample in dataset.samples], without_suffix)
     found = {key: key for key in names if key in samples}
     folders = {_tail(path, 2).rpartition("/")[0] for path in samples}
     if folders & set(dataset.class_names):
@@ -178,9 +178,9 @@ def _match(dataset: Dataset, place: Path, names: Mapping[str, str], what: str) -
         if len(rivals) > 1:
             first, second = (names[rival] for rival in rivals[:2])
             raise DataError(
-                f"{place}: {first} and {second} may both be meant for {path}; keep one, or name it {_path(path)}"
+                f"{place}: {first} and {second} may both be meant for {path}; keep one, or name it {without_suffix(path)}"
             )
-        found[_path(path)] = key
+        found[without_suffix(path)] = key
     if not found:
         raise DataError(
             f"{place}: {what} of none of the {len(dataset)} images; expected names such as {next(iter(samples))}"
@@ -191,8 +191,10 @@ def _match(dataset: Dataset, place: Path, names: Mapping[str, str], what: str) -
 def _only(meant: Sequence[str], shown: str, place: Path) -> str:
     if len(meant) > 1:
         first, second = meant[:2]
-        same = _path(first) == _path(second)
-        remedy = "rename one of them" if same else f"name it with the folder of its image, such as {_path(first)}"
+        same = without_suffix(first) == without_suffix(second)
+        remedy = (
+            "rename one of them" if same else f"name it with the folder of its image, such as {without_suffix(first)}"
+        )
         raise DataError(f"{place}: {shown} may be meant for {first} and for {second}; {remedy}")
     return meant[0]
 
@@ -204,7 +206,7 @@ def _grouped(names: Iterable[str], key: Callable[[str], str]) -> dict[str, list[
     return groups
 
 
-def _path(name: str) -> str:
+def without_suffix(name: str) -> str:
     path = PurePosixPath(name)
     return str(path.parent / path.stem)
 

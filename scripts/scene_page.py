@@ -1,4 +1,4 @@
-"""A segmentation run as a page of Markdown with its picture.
+"""A segmentation run as a page of Markdown.
 
 python scripts/scene_page.py RUN --title TITLE --markdown docs/camvid.md [--note TEXT]
 """
@@ -58,12 +58,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("run", type=Path)
     parser.add_argument("--title", required=True)
     parser.add_argument("--note", action="append", default=[], help="a paragraph; may be repeated")
+    parser.add_argument("--picture", action="store_true", help="copy the examples beside the page")
     parser.add_argument("--markdown", type=Path, required=True)
     options = parser.parse_args(arguments)
     try:
         run = Run.existing(options.run)
         picture = None
-        if (run.path / FILE).is_file():
+        if options.picture and (run.path / FILE).is_file():
             picture = f"{options.markdown.stem}/examples.png"
             target = options.markdown.parent / picture
             target.parent.mkdir(parents=True, exist_ok=True)

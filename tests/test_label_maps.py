@@ -119,6 +119,7 @@ NO_NUMBERS = {
     "F": (encoded(GREY.convert("F"), "TIFF"), f"a mask in mode F, expected one label number a pixel; {REMEDY}"),
     "JPEG": (encoded(GREY, "JPEG"), f"a mask in JPEG, expected PNG, GIF or TIFF; {REMEDY}"),
     "PGM": (encoded(GREY, "PPM"), f"a mask in PPM, expected PNG, GIF or TIFF; {REMEDY}"),
+    "2 bits": (grey_tiff(NUMBERS, 2), f"a TIFF of 2 bits; {REMEDY}"),
     "4 bits": (grey_tiff(NUMBERS, 4), f"a TIFF of 4 bits; {REMEDY}"),
     "inverted": (grey_tiff(NUMBERS, 8, 0), f"a TIFF of 8 bits that counts from white; {REMEDY}"),
     "text": (b"no image", "not an image that Pillow knows (starts with b'no image')"),
@@ -451,6 +452,8 @@ def test_ade20k_by_split(tmp_path: Path) -> None:
     assert (maps(scenes), scenes.dataset.name) == (last, "ade20k-training")
     assert list(maps(open_scenes(root / "images" / "validation"))) == ["ADE_val_00000001.jpg"]
     assert maps(open_scenes(ade(tmp_path / "half", "training"))) == last
+    for place in ("validation", "images/mine"):  # names that say nothing of the root
+        assert maps(open_scenes(ade(tmp_path / place, "training"))) == last
     with pytest.raises(BadImageError) as refused:
         (root / "annotations" / "validation" / "ADE_val_00000001.png").write_bytes(
             encoded(Image.fromarray(NUMBERS + 149))
@@ -479,6 +482,13 @@ def test_ade20k_misunderstood(tmp_path: Path) -> None:
         assert maps(scenes) == {"ADE_val_00000001.jpg": NUMBERS.tolist()}
     (masks / "ADE_val_00000001.png").unlink()
     masks.rmdir()
+    for other, name in (("1", "images/validation/a.png"), ("2", "annotations/validation/a.png")):
+        half = tree(tmp_path / other, {name: None})
+        refuse(
+            f"{half}: no masks, and not ADE20K's images/validation and annotations/validation; give a folder of masks "
+            f"(--masks)",
+            half,
+        )
     refuse(f"{masks}: no such folder; ADE20K keeps there the masks of {root / 'images' / 'validation'}", root)
 
 
