@@ -9,7 +9,7 @@ from .classes import few
 from .data import Dataset
 from .errors import DataError
 from .sources import FolderSource, ZipSource, list_folder
-from .truth import match_names, without_suffix
+from .truth import bare_path, match_names
 
 _MOST = 32767  # classes that int16 numbers
 
@@ -25,8 +25,8 @@ def find_masks(dataset: Dataset, folder: Path) -> tuple[dict[str, Path], tuple[s
         raise DataError(f"{folder}: no masks in it; expected PNG files with the names of the images")
     names: dict[str, str] = {}
     for name in listing.images:
-        if names.setdefault(without_suffix(name), name) != name:
-            raise DataError(f"{folder}: {name} and {names[without_suffix(name)]} are masks of the same image; keep one")
+        if names.setdefault(bare_path(name), name) != name:
+            raise DataError(f"{folder}: {name} and {names[bare_path(name)]} are masks of the same image; keep one")
     stems = {PurePosixPath(sample.id).stem for sample in dataset.samples}
     if stems.isdisjoint(PurePosixPath(name).stem for name in listing.images):
         mask, image = listing.images[0], dataset.samples[0].id

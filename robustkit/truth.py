@@ -112,13 +112,13 @@ def open_truth(dataset: Dataset, boxes: str | Path | None = None, masks: str | P
 def _with_boxes(dataset: Dataset, place: Path) -> Truth:
     if place.is_dir():
         listed = sorted(path.relative_to(place).as_posix() for path in place.rglob("*.xml"))
-        names = {without_suffix(name): name for name in listed}
+        names = {bare_path(name): name for name in listed}
         files = {sample: place / names[key] for sample, key in match_names(dataset, place, names, "boxes").items()}
         found = {sample: read_xml(path) for sample, path in files.items()}
         digest = _digest(f"{sample}\0{_hash(path)}\n".encode() for sample, path in files.items())
     else:
-        keys = match_names(dataset, place, {key: key for key in read_csv(place, key=without_suffix)}, "boxes")
-        rows = read_csv(place, _sizes(dataset, keys), key=without_suffix)
+        keys = match_names(dataset, place, {key: key for key in read_csv(place, key=bare_path)}, "boxes")
+        rows = read_csv(place, _sizes(dataset, keys), key=bare_path)
         found = {sample: rows[key] for sample, key in keys.items()}
         digest = _digest([hashlib.sha256(place.read_bytes()).digest()])
     notes = (f"boxes of {len(found)} of {len(dataset)} images from {place}",)
@@ -130,8 +130,8 @@ def _with_masks(dataset: Dataset, place: Path) -> Truth:
         raise DataError(f"{place}: no such folder; expected mask images with the names of the images")
     names: dict[str, str] = {}
     for name in list_folder(place).images:
-        if names.setdefault(without_suffix(name), name) != name:
-            raise DataError(f"{place}: {name} and {names[without_suffix(name)]} are masks of the same image; keep one")
+        if names.setdefault(bare_path(name), name) != name:
+            raise DataError(f"{place}: {name} and {names[bare_path(name)]} are masks of the same image; keep one")
     found = {sample: place / names[key] for sample, key in match_names(dataset, place, names, "masks").items()}
     with ThreadPoolExecutor() as pool:
         hashes, empty = zip(*pool.map(_look, found.values()), strict=True)
@@ -161,7 +161,7 @@ def _look(path: Path) -> tuple[str, bool]:
 
 def match_names(dataset: Dataset, place: Path, names: Mapping[str, str], what: str) -> dict[str, str]:
     """The key in `names` of every sample that has one, by its id. names: what to show by path without suffix."""
-    samples = _grouped([sample.id for sample in dataset.samples], without_suffix)
+    samples = _grouped([sample.id for sample in dataset.samples], bare_path)
     found = {key: key for key in names if key in samples}
     folders = {_tail(path, 2).rpartition("/")[0] for path in samples}
     if folders & set(dataset.class_names):
@@ -178,9 +178,9 @@ def match_names(dataset: Dataset, place: Path, names: Mapping[str, str], what: s
         if len(rivals) > 1:
             first, second = (names[rival] for rival in rivals[:2])
             raise DataError(
-                f"{place}: {first} and {second} may both be meant for {path}; keep one, or name it {without_suffix(path)}"
+                f"{place}: {first} and {second} may both be meant for {path}; keep one, or name it {bare_path(path)}"
             )
-        found[without_suffix(path)] = key
+        found[bare_path(path)] = key
     if not found:
         raise DataError(
             f"{place}: {what} of none of the {len(dataset)} images; expected names such as {next(iter(samples))}"
@@ -191,10 +191,8 @@ def match_names(dataset: Dataset, place: Path, names: Mapping[str, str], what: s
 def _only(meant: Sequence[str], shown: str, place: Path) -> str:
     if len(meant) > 1:
         first, second = meant[:2]
-        same = without_suffix(first) == without_suffix(second)
-        remedy = (
-            "rename one of them" if same else f"name it with the folder of its image, such as {without_suffix(first)}"
-        )
+        same = bare_path(first) == bare_path(second)
+        remedy = "rename one of them" if same else f"name it with the folder of its image, such as {bare_path(first)}"
         raise DataError(f"{place}: {shown} may be meant for {first} and for {second}; {remedy}")
     return meant[0]
 
@@ -206,7 +204,7 @@ def _grouped(names: Iterable[str], key: Callable[[str], str]) -> dict[str, list[
     return groups
 
 
-def without_suffix(name: str) -> str:
+def bare_path(name: str) -> str:
     path = PurePosixPath(name)
     return str(path.parent / path.stem)
 
