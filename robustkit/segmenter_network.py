@@ -99,8 +99,11 @@ class MaskTransformer(nn.Module):
 class SegmenterNetwork(nn.Module):
     """Normalised images (B, 3, H, W) of the size that the encoder was built for, to logits (B, K, H, W).
 
-    encoder: a ViT of timm without a head. window: (H, W).
+    encoder: a ViT of timm without a head. window: (H, W). enlarge: whether logits are given the size of the images, or
+        are left at one for each patch.
     """
+
+    enlarge = True
 
     def __init__(self, encoder: VisionTransformer, decoder: nn.Module, classes: int) -> None:
         super().__init__()
@@ -115,7 +118,7 @@ class SegmenterNetwork(nn.Module):
         tokens = self.encoder.forward_features(images)
         masks = self.decoder(tokens[:, self.encoder.num_prefix_tokens :])
         masks = masks.mT.unflatten(2, self.grid)
-        return functional.interpolate(masks, self.window, mode="bilinear")
+        return functional.interpolate(masks, self.window, mode="bilinear") if self.enlarge else masks
 
 
 def build_segmenter(

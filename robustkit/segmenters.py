@@ -21,7 +21,7 @@ from .guess import guess
 from .models import Classifier, ModelIdentity, attention_notes, display_name, give_attention
 from .preprocessing import Preprocessing
 from .resolve import Wanted, pair, resolve_preprocessing
-from .segmenter_network import PUBLIC_EPS, build_segmenter
+from .segmenter_network import PUBLIC_EPS, SegmenterNetwork, build_segmenter
 from .specs import find
 from .windows import Windows
 
@@ -41,18 +41,22 @@ class Dense(nn.Module):
         super().__init__()
         self.network = network
         self.windows = windows
+        if windows is not None and isinstance(network, SegmenterNetwork):
+            network.enlarge = False  # windows are enlarged and averaged in one
 
     def forward(self, images: Tensor) -> Tensor:
-        return self._whole(images) if self.windows is None else self.windows(self._whole, images)
+        if self.windows is not None:
+            return self.windows(self._output, images)
+        logits = self._output(images)
+        size = images.shape[-2:]
+        return logits if logits.shape[-2:] == size else functional.interpolate(logits, size, mode="bilinear")
 
-    def _whole(self, images: Tensor) -> Tensor:
+    def _output(self, images: Tensor) -> Tensor:
         logits = self.network(images)
         logits = logits["out"] if isinstance(logits, Mapping) else logits
         if not isinstance(logits, Tensor) or logits.ndim != 4:
             what = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
             raise ModelError(f"{type(self.network).__name__} returned {what}; expected {_EXPECTED}")
-        if logits.shape[-2:] != images.shape[-2:]:
-            logits = functional.interpolate(logits, images.shape[-2:], mode="bilinear")
         return logits
 
 

@@ -3,7 +3,8 @@ averaged."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -44,35 +45,84 @@ class Windows:
         scale = max(least, Fraction(self.size[0], height), Fraction(self.size[1], width))
         return int(height * scale), int(width * scale)
 
-    def corners(self, height: int, width: int) -> list[tuple[int, int]]:
-        """Top left corners of the windows on an image shown at that size, row by row."""
+    def edges(self, height: int, width: int) -> tuple[list[int], list[int]]:
+        """Top rows and left columns of the windows on an image shown at that size."""
         rows, columns = (
             [*(at for at in range(0, side, step) if at < side - window), side - window]
             for side, step, window in zip((height, width), self.stride, self.size, strict=True)
         )
+        return rows, columns
+
+    def corners(self, height: int, width: int) -> list[tuple[int, int]]:
+        """Top left corners of the windows on an image shown at that size, row by row."""
+        rows, columns = self.edges(height, width)
         return [(top, left) for top in rows for left in columns]
 
     def __call__(self, network: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
-        """Logits (B, K, H, W) of normalised images (B, 3, H, W); differentiable."""
+        """Logits (B, K, H, W) of normalised images (B, 3, H, W); differentiable.
+
+        network: windows to logits of their size, or of a coarser grid, which is enlarged bilinearly.
+        """
         height, width = images.shape[-2:]
         frame = self.frame(height, width)
         shown = images if frame == (height, width) else functional.interpolate(images, frame, mode="bilinear")
-        corners, (rows, columns) = self.corners(*frame), self.size
-        if len(corners) == 1:
-            parts = [network(part) for part in torch.split(shown, self.batch)]
-            logits = parts[0] if len(parts) == 1 else torch.cat(parts)
+        tops, lefts = self.edges(*frame)
+        high, wide = self.size
+        cut = torch.cat([shown[..., top : top + high, left : left + wide] for top in tops for left in lefts])
+        parts = [network(part) for part in torch.split(cut, self.batch)]
+        together = parts[0] if len(parts) == 1 else torch.cat(parts)
+        seen = together.reshape(len(tops), len(lefts), len(images), *together.shape[1:])
+        if seen.shape[-2:] == self.size:
+            logits = _averaged([_averaged(row.unbind(), lefts, dim=3) for row in seen], tops, dim=2)
         else:
-            cut = torch.cat([shown[..., top : top + rows, left : left + columns] for top, left in corners])
-            logits, seen = cut.new_zeros(0), cut.new_zeros(frame)
-            for top, left in corners:
-                seen[top : top + rows, left : left + columns] += 1
-            for start in range(0, len(cut), self.batch):
-                part = network(cut[start : start + self.batch])
-                if start == 0:
-                    exact = torch.promote_types(part.dtype, torch.float32)
-                    logits = part.new_zeros(len(images), part.shape[1], *frame, dtype=exact)
-                for place, one in enumerate(part, start):
-                    (top, left), image = corners[place // len(images)], place % len(images)
-                    logits[image, :, top : top + rows, left : left + columns] += one
-            logits /= seen
+            logits = _enlarged(seen, (tops, lefts), self.size, frame)
         return logits if frame == (height, width) else functional.interpolate(logits, (height, width), mode="bilinear")
+
+
+def _averaged(parts: Sequence[Tensor], starts: Sequence[int], dim: int) -> Tensor:
+    """Parts of equal length that begin at `starts` along a dimension as one tensor, their mean where they overlap."""
+    if len(parts) == 1:
+        return parts[0]
+    length = parts[0].shape[dim]
+    breaks = sorted({*starts, *(start + length for start in starts)})
+    pieces = []
+    for low, high in itertools.pairwise(breaks):
+        there = [
+            part.narrow(dim, low - start, high - low)
+            for part, start in zip(parts, starts, strict=True)
+            if start <= low < start + length
+        ]
+        exact = torch.promote_types(parts[0].dtype, torch.float32)
+        pieces.append(there[0].to(exact) if len(there) == 1 else torch.stack(there).to(exact).mean(dim=0))
+    return torch.cat(pieces, dim)
+
+
+def _enlarged(
+    seen: Tensor, edges: tuple[Sequence[int], Sequence[int]], window: tuple[int, int], frame: tuple[int, int]
+) -> Tensor:
+    """The windows enlarged and averaged, (B, K, *frame), in two products of matrices: to enlarge a window bilinearly,
+    to put it in its place, and to divide by the number of windows there, is linear in its rows, and in its columns.
+
+    seen: (rows of windows, columns of windows, B, K, h, w).
+    """
+    with torch.autocast(seen.device.type, enabled=False):
+        seen = seen.to(torch.promote_types(seen.dtype, torch.float32))
+        down, across = (
+            _placed(side, starts, length, whole, seen)
+            for side, starts, length, whole in zip(seen.shape[-2:], edges, window, frame, strict=True)
+        )
+        wide = seen.permute(2, 3, 0, 4, 1, 5).flatten(4, 5).flatten(2, 3) @ across
+        return down.mT @ wide
+
+
+def _placed(side: int, starts: Sequence[int], length: int, whole: int, like: Tensor) -> Tensor:
+    """(windows * side, whole): what each of a window's `side` values adds to each place of the whole."""
+    weights = functional.interpolate(
+        torch.eye(side, dtype=like.dtype, device=like.device)[None], length, mode="linear"
+    )[0]
+    placed = weights.new_zeros(len(starts), side, whole)
+    count = weights.new_zeros(whole)
+    for part, start in zip(placed, starts, strict=True):
+        part[:, start : start + length] = weights
+        count[start : start + length] += 1
+    return (placed / count).flatten(0, 1)

@@ -9,6 +9,7 @@ turns, and the ratio is the median of the pairs.
 from __future__ import annotations
 
 import argparse
+import copy
 import statistics
 import sys
 import time
@@ -61,13 +62,14 @@ def main(arguments: list[str] | None = None) -> int:
         ]
     )
     passes: list[int] = []
+    bare_network = copy.deepcopy(network)  # that enlarges its windows by itself
     handle = network.register_forward_hook(lambda _, given, __: passes.append(len(given[0])))
     dense = Dense(network, windows)
     dense(images)
     handle.remove()
     bare, whole = [], []
     for _ in range(options.pairs):
-        bare.append(seconds(lambda: [network(part) for part in torch.split(cut, windows.batch)], device))
+        bare.append(seconds(lambda: [bare_network(part) for part in torch.split(cut, windows.batch)], device))
         whole.append(seconds(lambda: dense(images), device))
     ratios = [one / other for one, other in zip(whole, bare, strict=True)]
     print(
