@@ -50,7 +50,7 @@ class Transformer:
         if found is None:
             raise ValueError(
                 f"{method} needs a vision transformer of timm's kind, with patch_embed and blocks, and "
-                f"{type(model).__name__} is none; {OTHER_METHODS}"
+                f"{type(getattr(model, 'network', model)).__name__} is none; {OTHER_METHODS}"
             )
         if getattr(found.vit, "cls_token", None) is None:
             raise ValueError(

@@ -78,6 +78,12 @@ def parse_cams(text: str | Iterable[str], faithfulness: str = "abpc") -> tuple[E
     Raises:
         ProtocolError: an unknown method or parameter, or a value that is none.
     """
+    named = parse_named(text, faithfulness)
+    return tuple(dict.fromkeys([*named, *(replace(one, method=name) for one in named for name in CONTROLS)]))
+
+
+def parse_named(text: str | Iterable[str], faithfulness: str = "abpc") -> tuple[Explained, ...]:
+    """The maps of a person's list alone. Raises ProtocolError as `parse_cams` does."""
     parts = re.split(r",(?![^(]*\))", text) if isinstance(text, str) else list(text)
     found: dict[Explained, None] = {}
     for part in filter(None, map(str.strip, parts)):
@@ -94,8 +100,7 @@ def parse_cams(text: str | Iterable[str], faithfulness: str = "abpc") -> tuple[E
         found[explained] = None
     if not found:
         raise ProtocolError(f"maps {text!r}: none is left; expected methods such as agcam,grad-cam")
-    controls = (replace(one, method=name) for one in list(found) for name in CONTROLS)
-    return tuple(found | dict.fromkeys(controls))
+    return tuple(found)
 
 
 def _explained(method: str, arguments: str, where: str) -> Explained:

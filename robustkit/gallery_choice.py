@@ -12,7 +12,7 @@ import torch
 
 from .data import Dataset, Sample
 from .errors import DataError, ModelError, ProtocolError, RunError, unknown
-from .explaining import Explained, parse_cams
+from .explaining import Explained, parse_named
 from .gallery import pick
 from .models import load
 from .naming import class_names, target_of
@@ -38,8 +38,8 @@ def label(one: Explained) -> str:
 class Choice:
     """Which maps of which samples a gallery draws.
 
-    shown: the maps, no controls among them; samples are chosen by the scores of the first. how: one of CHOICES, or
-    `class:NAME`. count: how many samples. ids: exactly these samples instead.
+    shown: the maps, controls last and only if they are named; samples are chosen by the scores of the first.
+    how: one of CHOICES, or `class:NAME`. count: how many samples. ids: exactly these samples instead.
     """
 
     shown: tuple[Explained, ...]
@@ -64,10 +64,9 @@ class Choice:
             ProtocolError: a choice or map that is not understood, disagreement with nobody, or controls only.
         """
         maps: dict[str, Explained] = {}
-        for one in parse_cams(cams, faithfulness):
-            if not one.is_control:
-                maps.setdefault(label(one), one)
-        if not maps:
+        for one in sorted(parse_named(cams, faithfulness), key=lambda one: one.is_control):
+            maps.setdefault(label(one), one)
+        if all(one.is_control for one in maps.values()):
             raise ProtocolError(
                 f"--cams {cams}: controls only, which do not look at the image; add a method such as agcam, or leave "
                 "the gallery out with --gallery 0"

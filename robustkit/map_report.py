@@ -137,10 +137,14 @@ def _interval(row: Mapping[str, Any], sign: str = "", plain: bool = False) -> st
     """`0.436 [0.410, 0.461]`: the third digit is noise at some hundred images, a fourth would be a lie."""
     if row["value"] is None:
         return "nan"
-    text = f"{row['value']:{sign}.3f}"
     if plain or row["ci_low"] is None:
-        return text
-    return f"{text} [{row['ci_low']:{sign}.3f}, {row['ci_high']:{sign}.3f}]"
+        return _thousandths(row["value"], sign)
+    low, high = (_thousandths(row[name], sign) for name in ("ci_low", "ci_high"))
+    return f"{_thousandths(row['value'], sign)} [{low}, {high}]"
+
+
+def _thousandths(value: float, sign: str) -> str:
+    return f"{round(value, 3) + 0.0:{sign}.3f}"  # no -0.000
 
 
 def terminal_maps(tables: Sequence[MapTable]) -> Iterator[Table | Text]:

@@ -56,7 +56,7 @@ def explain_pictures(
         identity = subject.classifier.identity
         check_explainable(subject.classifier, identity.name, wanted)
         names = class_names(identity.class_names, identity.num_classes)
-        wished.append([target_of(text, names) for text in targets] or [None])
+        wished.append(list(dict.fromkeys(target_of(text, names) for text in targets)) or [None])
     rows = []
     kept: dict[str, Heat] = {}
     for picture, image in zip(pictures, decoded, strict=True):

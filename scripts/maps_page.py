@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from maps_text import behind, in_short, leads, plot, side_by_side, source
 from pages import markdown
 from rich.console import Console
 
@@ -26,13 +27,28 @@ import robustkit
 from robustkit.cam_command import make_gallery
 from robustkit.errors import RobustkitError
 from robustkit.gallery_choice import Choice
-from robustkit.map_metrics import parts_of
-from robustkit.map_report import FREE_HEADINGS, ONE_SIDED, SCORE_HEADINGS, map_tables
+from robustkit.map_report import map_tables
 from robustkit.progress import ConsoleProgress
 from robustkit.records import Run
 
 SHAPES = tuple(f"zoo:shapes-vit-{name}" for name in ("standard", "quest", "elliptical", "elliptical-quest"))
 METHODS = "agcam,rollout,grad-cam"
+
+
+INTRODUCTION = (
+    "A score of a map means little alone. Beside each stand three maps that do not look at the image: random "
+    "values, a Gaussian in the centre, and everything; for pixel accuracy also nothing, which marks no pixel. "
+    "Below a score is the lead over the best of them, paired by image, with its 95 % interval: whichever is best "
+    "in a resample counts there, and the one that is named is best over all images. Scores at a threshold reward "
+    "maps that mark much, so that a Gaussian, or everything, may win them; pointing, energy inside, PxAP and "
+    "MaxBoxAccV2 need no threshold, and ABPC asks the model itself.",
+    "PxAP (Choe et al. 2020) is of pixel masks, at 200 levels; where only boxes are known, their union stands for "
+    "the mask, so that its figures there are not those of the literature. MaxBoxAccV2 is the best of 100 "
+    "thresholds, meaned over IoU 0.3, 0.5 and 0.7; a maximum has no interval. Insertion and deletion are areas "
+    "under the probability of the class while the highest pixels come or go; `head redrawn` is the rank "
+    "correlation with maps of the model with its head drawn anew, which should be low. A random map points below "
+    "chance (which is the score of `full`), because enlarging it moves its maximum to the border.",
+)
 
 
 @dataclass(frozen=True)
@@ -75,91 +91,25 @@ def evaluate(part: Part, options: argparse.Namespace) -> Run:
         )
 
 
-def leads(run: Run, checkpoint: str) -> dict[str, dict[str, tuple[float, float | None, float | None, str]]]:
-    """By score, as the tables name it, and by method: the lead over the best control, its interval, and which it is."""
-    found: dict[str, dict[str, tuple[float, float | None, float | None, str]]] = {}
-    headings = SCORE_HEADINGS | FREE_HEADINGS
-    for row in run.summary():
-        parts_found, metric = parts_of(row["condition"]), row["metric"].removesuffix("_over_control")
-        if row["checkpoint"] != checkpoint or parts_found is None or metric == row["metric"] or metric in ONE_SIDED:
-            continue
-        explained, mode = parts_found
-        name = f"{headings[metric].removesuffix(' ↓')}{f', {mode}' if mode else ''}"
-        lead = (row["value"], row["ci_low"], row["ci_high"], row["flags"][0].partition(": ")[2])
-        found.setdefault(name, {})[explained.method] = lead
-    return found
-
-
-def behind(run: Run) -> Iterator[str]:
-    """Where a map that looks at the image is no better than one that does not, in a line for each method."""
-    for checkpoint in (known["name"] for known in run.manifest["checkpoints"]):
-        found: dict[str, tuple[list[str], list[str]]] = {}
-        for score, methods in leads(run, checkpoint).items():
-            for method, (value, low, high, control) in methods.items():
-                ahead, after = found.setdefault(method, ([], []))
-                if low is not None and low > 0:
-                    ahead.append(score)
-                elif high is not None and high < 0:
-                    after.append(f"{score}, by {-value:.3f} ({control})")
-        for method, (ahead, after) in found.items():
-            first, last = "; ".join(ahead) or "nothing", "; ".join(after) or "nothing"
-            yield f"- {checkpoint}, {method}: ahead of every control in {first}. Behind the best one in {last}."
-
-
-def plot(panels: Sequence[tuple[str, Run, str]], path: Path) -> None:
-    """The leads of each method over the best control, a panel for each (title, run, checkpoint), as SVG."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    import matplotlib.pyplot as plt
-
-    style = {"svg.hashsalt": "robustkit", "svg.fonttype": "none", "font.size": 9}
-    with matplotlib.rc_context(style):
-        figure, axes = plt.subplots(
-            1, len(panels), figsize=(3.6 * len(panels) + 1, 5), sharey=True, layout="constrained"
-        )
-        for axis, (title, run, checkpoint) in zip(axes, panels, strict=True):
-            scores = leads(run, checkpoint)
-            for place, score in enumerate(scores):
-                for index, (method, (value, low, high, _)) in enumerate(scores[score].items()):
-                    y = place + 0.22 * (index - 1)
-                    colour, marker = (("#0072B2", "o"), ("#E69F00", "s"), ("#666666", "^"))[index]
-                    label = method if place == 0 else None
-                    filled = colour if low is not None else "white"
-                    axis.plot(value, y, marker, color=colour, markerfacecolor=filled, markersize=5, label=label)
-                    if low is not None and high is not None:
-                        axis.plot([low, high], [y, y], color=colour, linewidth=1.5)
-            axis.axvline(0, color="#222222", linewidth=0.8)
-            axis.set_title(title, fontsize=9)
-            axis.set_xlabel("behind the best control  |  ahead of it")
-            axis.grid(axis="x", color="#dddddd")
-            axis.set_yticks(range(len(scores)), list(scores))
-        axes[0].invert_yaxis()
-        axes[0].legend(loc="lower left", frameon=False)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, metadata={"Date": None})
-        plt.close(figure)
-
-
 def page(found: Sequence[tuple[Part, Run]], command: str, galleries: Sequence[tuple[str, str]]) -> str:
     """The whole page as Markdown. galleries: (file beside the page, what it shows)."""
     texts = [
         "# What maps are worth",
         f"Made by `{command}`; do not edit.",
-        "A score of a map means little alone. Beside each stand three maps that do not look at the image: random "
-        "values, a Gaussian in the centre, and everything. Below a score is the lead over the best of them, paired by "
-        "image, with its 95 % interval. Scores at a threshold reward maps that mark much, so that a Gaussian, or "
-        "everything, may win them; pointing, PxAP and MaxBoxAccV2 need no threshold, and ABPC asks the model itself.",
-        "PxAP (Choe et al. 2020) is of pixel masks, at 200 levels; where only boxes are known, their union stands for "
-        "the mask, so that its figures there are not those of the literature. MaxBoxAccV2 is the best of 100 "
-        "thresholds, meaned over IoU 0.3, 0.5 and 0.7; a maximum has no interval. Maps of wrong predictions are left "
-        "out.",
+        *INTRODUCTION,
+        "## In short",
+        in_short([(part.title, run) for part, run in found]),
+        "The same counts, with names, stand below each part. At the threshold of 0.5, marking much wins, whether "
+        "or not it is there: read those columns with the one for ABPC. They are many, and each is judged by "
+        "itself.",
     ]
     for part, run in found:
-        protocol = run.manifest["protocol"]
-        data = run.manifest["data"]
-        said = f"{data['n']} images of {data['name']}, card `{protocol['tag']}`: {protocol['summary']}."
-        texts += [f"## {part.title}", said]
+        texts += [f"## {part.title}", source(run)]
+        if part.folder == "zoo":
+            texts += [
+                "Side by side (differences paired by image, with tests, are in [quest-tables.md](quest-tables.md)):",
+                side_by_side(run),
+            ]
         flags: dict[str, None] = {}
         for table in map_tables(run.summary()):
             texts.append(f"{table.checkpoint}, {table.title.removeprefix('maps, ')}:")
@@ -174,22 +124,30 @@ def page(found: Sequence[tuple[Part, Run]], command: str, galleries: Sequence[tu
 
 def draw(run: Run, folder: Path) -> Iterator[tuple[str, str]]:
     """Two galleries of the zoo's run, as (path from the page, caption)."""
-    for how, caption in (
-        ("disagreement", "Generated shapes on which the four checkpoints' AG-CAM maps differ most in IoU"),
-        ("worst", "Generated shapes on which the four checkpoints' AG-CAM maps have the lowest mean IoU"),
+    first = SHAPES[:1]
+    for name, models, cams, how, caption in (
+        ("disagreement", SHAPES, "agcam", "disagreement", "AG-CAM maps of the four checkpoints differ most in IoU"),
+        (
+            "controls",
+            first,
+            "agcam,centre",
+            "worst",
+            "the first checkpoint's AG-CAM has the lowest IoU, beside a Gaussian that does not look at the image and "
+            "wins; predictions marked as wrong are in no table",
+        ),
     ):
         sheet, _ = make_gallery(
             run,
-            SHAPES,
-            Choice.of(SHAPES, "agcam", "all", how=how, count=4),
+            models,
+            Choice.of(models, cams, "all", how=how, count=4),
             data_dir="embedded:shapes",
             data={},
             model={},
             device="cpu",
         )
         folder.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(sheet, folder / f"shapes-{how}.png")
-        yield f"{folder.name}/shapes-{how}.png", caption
+        shutil.copyfile(sheet, folder / f"shapes-{name}.png")
+        yield f"{folder.name}/shapes-{name}.png", f"Generated shapes on which {caption}"
 
 
 def pictures(found: Sequence[tuple[Part, Run]], folder: Path) -> Iterator[tuple[str, str]]:
@@ -201,8 +159,10 @@ def pictures(found: Sequence[tuple[Part, Run]], folder: Path) -> Iterator[tuple[
     plot(panels, folder / "leads.svg")
     yield (
         f"{folder.name}/leads.svg",
-        "Lead of each method over the best of the controls, with 95 % intervals (hollow: none); left of the line a "
-        "control wins",
+        "Lead of each method over the best of the controls on real images and photographs, with 95 % intervals "
+        "(hollow: none); left of 0 a control wins. The images may not be passed on: `robustkit cam CHECKPOINT "
+        "--data-dir IMAGES --masks MASKS --cams agcam,centre --choose worst` draws those on which AG-CAM fares "
+        "worst beside the Gaussian",
     )
     yield from draw(found[-1][1], folder)
 

@@ -496,13 +496,14 @@ def test_the_tables_have_a_row_a_score_with_its_lead_below_and_the_controls_last
 def test_the_page_says_where_a_control_wins(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "scripts"))
     import maps_page
+    import maps_text
 
     class Told:
         manifest: ClassVar[dict[str, Any]] = {"checkpoints": [{"name": "vit"}]}
 
         def summary(self) -> list[dict[str, Any]]:
             leads = (("mask", "cam_iou", -0.3, -0.1), ("mask", "cam_recall", -0.9, -0.8), ("box", "cam_dice", 0.1, 0.2))
-            free = (("", "pxap", -0.1, 0.2), ("", "abpc", 0.01, 0.3))
+            free = (("", "pxap", -0.1, 0.2), ("", "abpc", 0.02, 0.3), ("", "energy_inside", -0.1, -0.0001))
             return [
                 {
                     "checkpoint": "vit",
@@ -514,17 +515,46 @@ def test_the_page_says_where_a_control_wins(run: Run, monkeypatch: pytest.Monkey
                     "flags": ["best control: full"],
                 }
                 for mode, metric, low, high in (*leads, *free)
+            ] + [
+                {
+                    "checkpoint": "vit",
+                    "condition": "cam(agcam)",
+                    "metric": "max_box_acc_over_control",
+                    **dict.fromkeys(("ci_low", "ci_high")),
+                    "value": 0.053,
+                    "flags": ["best control: centre"],
+                }
             ]
 
-    assert list(maps_page.behind(Told())) == [  # type: ignore[arg-type]
-        "- vit, agcam: ahead of every control in DICE, box; ABPC. Behind the best one in IoU, mask, by 0.200 (full)."
+    told: Any = Told()
+    assert list(maps_text.behind(told)) == [
+        "- vit, agcam: Ahead of every control in DICE (box); ABPC. Behind the best one in IoU (mask), by 0.200 (full). "
+        "Not told apart from it in PxAP +0.050 (full); energy inside -0.050 (full). Without an interval MaxBoxAccV2 "
+        "+0.053 (centre)."
     ]
-    assert maps_page.leads(Told(), "vit")["PxAP"]["agcam"] == (pytest.approx(0.05), -0.1, 0.2, "full")  # type: ignore[arg-type]
-    assert "recall, mask" not in maps_page.leads(Told(), "vit")  # type: ignore[arg-type]
+    assert maps_text.leads(told, "vit")["PxAP"]["agcam"] == (pytest.approx(0.05), -0.1, 0.2, "full")
+    assert "recall (mask)" not in maps_text.leads(told, "vit")
+    last = maps_text.in_short([("Part", told)]).splitlines()[-1].split("|")
+    assert [cell.strip() for cell in last[1:-1]] == [
+        *("Part", "vit, agcam", "1 ahead, 0 level, 1 behind", "0 ahead, 2 level, 0 behind", "+0.053", "ahead (+0.160)")
+    ]
     part = maps_page.Part("zoo", "The zoo", [MODEL])
     page = maps_page.page([(part, run)], "python scripts/maps_page.py", [("maps/a.png", "a picture")])
     assert page.count("| score ") == 3 and "![a picture](maps/a.png)" in page
     assert "head redrawn" in page and f"⚑ {NAME}, agcam" in page
+    digest = run.manifest["data"]["digest"][:12]
+    assert f"24 images of `embedded:shapes` (digest {digest}…)" in page and "-0.000" not in page
+    own = results(run, AGCAM)["pointing_game"]["value"]
+    (line,) = (line for line in maps_text.side_by_side(run).splitlines() if line.startswith("| pointing"))
+    assert f" {own:.3f} [" in line and line in page
+
+
+def test_a_control_is_drawn_when_it_is_named() -> None:
+    choice = Choice.of([MODEL], "centre,agcam")
+    assert [one.method for one in choice.shown] == ["agcam", "centre"]
+    assert [one.method for one in Choice.of([MODEL], "agcam").shown] == ["agcam"]
+    with pytest.raises(ProtocolError, match="controls only"):
+        Choice.of([MODEL], "centre,full")
 
 
 # galleries
