@@ -99,9 +99,10 @@ def attack(checkpoints: tuple[str, ...], data_dir: str, **options: Any) -> None:
 @option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
 @common
 def demo(out: Path, device: str) -> None:
-    """Audit four embedded checkpoints, one for each of four attentions, on embedded images, in two minutes."""
-    from .demo import DEMO
+    """Audit four embedded classifiers, one for each of four attentions, and two segmenters, on embedded images."""
+    from .demo import DEMO, SEGMENTERS
     from .pipeline import audit
+    from .scene_pipeline import segment as segment_scenes
 
     screen = console()
     screen.print(
@@ -110,7 +111,12 @@ def demo(out: Path, device: str) -> None:
     )
     run = run_and_show(audit, **DEMO, out=out, device=device)
     screen.print(
-        f"\nThe run is in {run.path}: report.html to read, summary.csv to compute with, records/ for every sample.\n"
+        "\nTwo small Segmenters (standard, QUEST) on the same kind of images: clean, PGD, SegPGD, corruptions.\n"
+    )
+    scenes = run_and_show(segment_scenes, **SEGMENTERS, out=out / "segmentation", device=device)
+    screen.print(
+        f"\nThe runs are in {run.path} and {scenes.path}: report.html to read, summary.csv to compute with, records/ "
+        "for every sample.\n"
         "Next, your own checkpoint:\n"
         "  robustkit inspect CHECKPOINT --data-dir IMAGES                    which attention formula fits its weights\n"
         "  robustkit audit CHECKPOINT --data-dir IMAGES --limit 200 --out runs/first\n"

@@ -1,4 +1,4 @@
-"""What `robustkit demo` audits: all embedded checkpoints on embedded images.
+"""What `robustkit demo` audits: the embedded checkpoints of shapes on embedded images, classifiers and segmenters.
 
 SPSA and AutoAttack have small budgets. Corruptions are those that need nothing more; frost's photographs are not ours.
 """
@@ -20,4 +20,12 @@ DEMO: dict[str, Any] = {
     "corruptions": "noise,blur,digital",
     "cams": "agcam",
     "limit": 60,
+}
+SEGMENTERS: dict[str, Any] = {
+    "checkpoints": ["zoo:shapes-segmenter-standard", "zoo:shapes-segmenter-quest"],
+    "data_dir": "embedded:shapes",
+    "attacks": "pgd,segpgd",
+    "corruptions": "noise,blur,digital",
+    "variant": "hendrycks",
+    "limit": 40,
 }

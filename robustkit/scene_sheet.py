@@ -24,7 +24,7 @@ STRENGTH = 0.6  # of a class's colour over the image
 # Okabe and Ito's colours, which colour-blind people tell apart, then lighter and darker ones between them.
 _COLOURS = (
     *((0, 114, 178), (230, 159, 0), (0, 158, 115), (204, 121, 167), (213, 94, 0), (86, 180, 233), (240, 228, 66)),
-    *((96, 96, 96), (90, 40, 110), (150, 205, 120), (250, 190, 180), (30, 60, 60), (170, 140, 90)),
+    *((140, 70, 20), (90, 40, 110), (150, 205, 120), (250, 190, 180), (30, 60, 60), (170, 140, 90)),
 )
 
 

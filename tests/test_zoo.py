@@ -21,7 +21,9 @@ from robustkit.embedded import shapes
 from robustkit.errors import CheckpointError, ModelError
 
 FOLDER = Path(specs.__file__).parent / "embedded"
-LISTED: dict[str, dict[str, Any]] = json.loads((FOLDER / "checkpoints.json").read_text("utf-8"))
+SHIPPED: dict[str, dict[str, Any]] = json.loads((FOLDER / "checkpoints.json").read_text("utf-8"))
+LISTED = {name: entry for name, entry in SHIPPED.items() if "task" not in entry}
+SEGMENTERS = {name: entry for name, entry in SHIPPED.items() if entry.get("task") == "segmentation"}
 FORMULAS = ("standard", "quest", "elliptical", "elliptical-quest")
 LEAST = {"cifar10": 0.70, "shapes": 0.85}
 REQUIRED = [f"{family}-vit-{attention}" for family in LEAST for attention in FORMULAS]
@@ -133,3 +135,38 @@ def test_list_models_shows_each_with_its_figures() -> None:
     line = next(line for line in lines if "cifar10-vit-quest" in line)
     accuracy = LISTED["cifar10-vit-quest"]["accuracy"]
     assert f"quest attention, top-1 {accuracy:.1%} (CIFAR-10: 10000 test images), 1.36 M parameters at 32x32" in line
+
+
+def test_the_segmenters_are_whole_and_small() -> None:
+    assert list(SEGMENTERS) == ["shapes-segmenter-quest", "shapes-segmenter-standard"]
+    for entry in SEGMENTERS.values():
+        path = FOLDER / entry["file"]
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == entry["sha256"] and path.stat().st_size < 3_000_000
+        with safe_open(path, "pt") as file:
+            said = dict(file.metadata())
+        assert said["attention"] == entry["attention"] and float(said["miou"]) == entry["miou"] > 0.65
+        assert said["encoder"] == f"zoo:shapes-vit-{entry['attention']}" and said["epochs"] == "6"
+        assert said["license"] == "Apache-2.0" and "/" not in said["data"]
+    done = CliRunner().invoke(cli, ["list", "models"], catch_exceptions=False)
+    assert "segmenter, mIoU 70" in done.output.replace("\n", " ")
+
+
+@pytest.mark.parametrize("name", SEGMENTERS)
+def test_a_segmenter_has_its_own_formula_and_figure(name: str, tmp_path: Path) -> None:
+    words = ["inspect", f"zoo:{name}", "--data-dir", "embedded:shapes", "--limit", "120"]
+    done = CliRunner().invoke(cli, words, catch_exceptions=False)
+    own = SEGMENTERS[name]["attention"]
+    assert f"{own} attention fits best, as declared" in done.output
+    run = robustkit.segment(
+        [f"zoo:{name}"], data_dir="embedded:shapes", attacks="none", limit=120, out=tmp_path, examples=0
+    )
+    (miou,) = (row for row in run.summary() if row["metric"] == "miou")
+    assert miou["value"] == pytest.approx(SEGMENTERS[name]["miou"], abs=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SEGMENTERS)
+def test_the_figure_of_a_segmenter_on_all_images(name: str, tmp_path: Path) -> None:
+    run = robustkit.segment([f"zoo:{name}"], data_dir="embedded:shapes", attacks="none", out=tmp_path, examples=0)
+    (miou,) = (row for row in run.summary() if row["metric"] == "miou")
+    assert miou["value"] == pytest.approx(SEGMENTERS[name]["miou"], abs=1e-4)
