@@ -767,7 +767,7 @@ def test_the_page_of_maps_has_two_galleries(run: Run, tmp_path: Path, monkeypatc
     monkeypatch.setattr(maps_page, "SHAPES", (MODEL, MODEL))
     assert [path for path, _ in maps_page.draw(run, tmp_path / "maps")] == [
         "maps/shapes-disagreement.png",
-        "maps/shapes-worst.png",
+        "maps/shapes-controls.png",
     ]
     assert len({path.read_bytes() for path in (tmp_path / "maps").iterdir()}) == 2
 

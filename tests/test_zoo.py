@@ -61,7 +61,8 @@ def images_of(name: str) -> str:
 def test_all_are_there_whole_and_small() -> None:
     assert set(REQUIRED) == set(LISTED)
     files = {name: FOLDER / entry["file"] for name, entry in LISTED.items()}
-    assert {path.name for path in files.values()} == {path.name for path in FOLDER.glob("*.safetensors")}
+    assert {path.name for path in files.values()} == {path.name for path in FOLDER.glob("*-vit-*.safetensors")}
+    assert len(SHIPPED) == len(list(FOLDER.glob("*.safetensors")))
     for name, path in files.items():
         assert hashlib.sha256(path.read_bytes()).hexdigest() == LISTED[name]["sha256"]
         assert path.stat().st_size <= 3_000_000
@@ -109,7 +110,7 @@ def test_a_checkpoint_that_is_not_the_shipped_one_is_refused(tmp_path: Path, mon
         "is not the checkpoint that was shipped; install robustkit-audit again"
     )
     lines = dict(line.split(maxsplit=1) for line in CliRunner().invoke(cli, ["list", "models"]).output.splitlines())
-    assert len(lines) == len(LISTED)
+    assert len(lines) == len(SHIPPED)
     assert lines["zoo:shapes-vit-quest"].startswith(f"{path} has sha256 {found}")
     assert "top-1" in lines["zoo:shapes-vit-standard"]
     path.unlink()
@@ -131,7 +132,7 @@ def test_the_accuracy_is_that_of_all_test_images_and_the_formula_fits_beyond_cha
 
 def test_list_models_shows_each_with_its_figures() -> None:
     lines = CliRunner().invoke(cli, ["list", "models"], catch_exceptions=False).output.splitlines()
-    assert [line.split()[0] for line in lines] == [f"zoo:{name}" for name in LISTED]
+    assert [line.split()[0] for line in lines] == [f"zoo:{name}" for name in (*LISTED, *SEGMENTERS)]
     line = next(line for line in lines if "cifar10-vit-quest" in line)
     accuracy = LISTED["cifar10-vit-quest"]["accuracy"]
     assert f"quest attention, top-1 {accuracy:.1%} (CIFAR-10: 10000 test images), 1.36 M parameters at 32x32" in line
