@@ -56,15 +56,17 @@ def _models() -> list[tuple[str, str]]:
 
 
 def _attacks() -> list[tuple[str, str]]:
-    from .condition import ATTACKS, parse_condition
+    from .condition import attacks_of, parse_condition
     from .protocol import load_card
 
-    card = load_card("standard")
     rows = []
-    for name, kind in ATTACKS.items():
-        condition = parse_condition(name, card)
-        parameters = ", ".join(f"{key}={value}" for key, value in condition.parameters)
-        rows.append((condition.text, f"{(kind.__doc__ or '').splitlines()[0]} Parameters: {parameters}"))
+    for card, where in ((load_card("standard"), ""), (load_card("segmentation"), "robustkit segment: ")):
+        for name, kind in attacks_of(card).items():
+            condition = parse_condition(name, card)
+            parameters = ", ".join(
+                f"{key}={value}" for key, value in condition.parameters if key != "engine" or not where
+            )
+            rows.append((condition.text, f"{where}{(kind.__doc__ or '').splitlines()[0]} Parameters: {parameters}"))
     return rows
 
 
@@ -115,6 +117,9 @@ def _protocols() -> list[tuple[str, str]]:
 
 def _datasets() -> list[tuple[str, str]]:
     from .data import EMBEDDED, LAYOUTS
+    from .label_maps import LAYOUTS as SCENES
 
     rows = [(name, f"the embedded set's {split} split, generated") for name, split in EMBEDDED.items()]
-    return [*rows, *((f"--layout {name}", text) for name, text in LAYOUTS.items() if name != "embedded")]
+    rows += ((f"--layout {name}", text) for name, text in LAYOUTS.items() if name != "embedded")
+    scenes = ((f"--layout {name}", f"robustkit segment: {text}") for name, text in SCENES.items() if name != "embedded")
+    return [*rows, *scenes]
