@@ -39,7 +39,7 @@ def page(run: Run, title: str, notes: Sequence[str], picture: str | None) -> str
         "Made by `scripts/scene_page.py` from the run of the command below; do not edit.",
         f"```\n{manifest['command']}\n```",
         f"{data['n']} images of {data['name']} ({data['digest'][:12]}…), {data['classes']} classes; card "
-        f"`{protocol['tag']}`: {protocol['summary']}.",
+        f"`{protocol['tag']}`: {protocol['summary']}; seed {manifest['seed']}, {manifest['deciding']['dtype']}.",
         *notes,
         "\n".join(checkpoint_lines(manifest)),
     ]
