@@ -13,11 +13,11 @@ import numpy as np
 from .corrupting import parse_corrupted
 from .corruption_metrics import conditions_of
 from .errors import RunError
-from .intervals import Floats, bootstrap
-from .map_metrics import PLAIN, parts_of
+from .intervals import Floats, Z, bootstrap
+from .map_metrics import FEWEST, PLAIN, parts_of
 from .scene_metrics import COLUMNS as SCENE_COLUMNS
 from .scene_metrics import METRICS as SCENE_METRICS
-from .scene_metrics import Counts, averaged, common_ids, interval, shares_of
+from .scene_metrics import Counts, averaged, common_ids, shares_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,6 +78,8 @@ def scene_difference(
 
     first, second: shares and counts of the conditions that the figure is a mean over, all of the same images; of one
     condition `[(1.0, counts)]`. They need not be held together. metric: miou, pixel_accuracy, mean_accuracy or nll.
+    Interval and p-value are of the normal approximation, with the standard error of images drawn anew; of fewer than 10
+    images there is neither.
     """
     place = SCENE_METRICS.index(metric)
     (n, before, drawn_before), (_, after, drawn_after) = averaged(first), averaged(second)
@@ -85,9 +87,11 @@ def scene_difference(
         value, drawn = float(after[place] - before[place]), drawn_after[:, place] - drawn_before[:, place]
     if not math.isfinite(value):
         return Difference(math.nan, n, math.nan, math.nan, math.nan)
-    known = drawn[np.isfinite(drawn)]
-    p_value = 1.0 if n < 2 or not value else _of_normal(value, float(known.std(ddof=1)))
-    return Difference(value, n, *interval(drawn), p_value)
+    if n < FEWEST:
+        return Difference(value, n, math.nan, math.nan, math.nan)
+    error = float(drawn[np.isfinite(drawn)].std(ddof=1))
+    p_value = _of_normal(value, error) if value or error else 1.0
+    return Difference(value, n, value - Z * error, value + Z * error, p_value)
 
 
 def _scene_difference(run: Run, first: str, second: str, condition: str, metric: str) -> Difference:

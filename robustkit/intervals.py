@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-_Z = 1.959963984540054
+Z = 1.959963984540054
 _BINS = 15
 
 
@@ -19,9 +19,9 @@ def wilson(successes: int, n: int) -> tuple[float, float]:
     if n == 0:
         return 0.0, 1.0
     share = successes / n
-    centre = share + _Z**2 / (2 * n)
-    spread = _Z * math.sqrt(share * (1 - share) / n + _Z**2 / (4 * n**2))
-    scale = 1 + _Z**2 / n
+    centre = share + Z**2 / (2 * n)
+    spread = Z * math.sqrt(share * (1 - share) / n + Z**2 / (4 * n**2))
+    scale = 1 + Z**2 / n
     low = 0.0 if successes == 0 else (centre - spread) / scale
     return low, 1.0 if successes == n else (centre + spread) / scale
 

@@ -34,7 +34,14 @@ def find_masks(dataset: Dataset, folder: Path) -> tuple[dict[str, Path], tuple[s
             f"{folder}: no mask has the name of an image; a mask is called {mask}, an image {image}; expected the same "
             f"names but for the suffix"
         )
-    masks = {sample: folder / names[key] for sample, key in match_names(dataset, folder, names, "masks").items()}
+    matched = match_names(dataset, folder, names, "masks")
+    for sample, key in matched.items():
+        if key != bare_path(sample) and "/" in key and "/" in sample:
+            raise DataError(
+                f"{folder}: {names[key]} has the name of {sample} but lies in another folder; expected the same "
+                f"folders on both sides, or none"
+            )
+    masks = {sample: folder / names[key] for sample, key in matched.items()}
     note = f"masks of {len(masks)} of {len(dataset)} images from {folder}"
     if len(masks) < len(dataset):
         note += f"; {len(dataset) - len(masks)} without a mask cannot be evaluated"
@@ -52,6 +59,11 @@ def part(folder: Path, dataset: Dataset) -> Path:
     tails = ["/".join(parts[-depth:]) for depth in range(1, len(parts) + 1)]
     ours = {sample.id.partition("/")[0] for sample in dataset.samples if "/" in sample.id}
     return next((folder / tail for tail in tails if (folder / tail).is_dir() and tail not in ours), folder)
+
+
+def printable(name: str) -> str:
+    """The name without characters that steer a terminal or turn the direction of text."""
+    return "".join(character for character in name if character.isprintable())
 
 
 def read_names(place: Path, path: Path | None, num_classes: int | None) -> tuple[str, ...]:
@@ -73,7 +85,7 @@ def read_names(place: Path, path: Path | None, num_classes: int | None) -> tuple
             raise DataError(
                 f"{path}: not a readable list of classes ({error}); give a text file with one name a line"
             ) from None
-        names = [line for line in lines if line and not line.startswith("#")]
+        names = [printable(line) for line in lines if line and not line.startswith("#")]
     if not 0 < len(names) <= _MOST:
         raise DataError(f"{path or place}: {len(names)} classes; expected 1 … {_MOST}, one name a line in label order")
     twice = [name for name, count in Counter(names).items() if count > 1]

@@ -186,14 +186,14 @@ def protocol_option(card: str = "standard") -> Callable[[F], F]:
 run_options = group(
     [
         option("--out", type=click.Path(path_type=Path), help="Run folder; runs/<checkpoint> if left out."),
-        option("--batch-size", type=AT_LEAST_1, help="Samples in a batch; 16 on a CPU and 128 on CUDA, if left out."),
-        option("--shard-size", type=AT_LEAST_1, help="Samples in a unit of work; 128, or the batch size if larger."),
+        option("--batch-size", type=AT_LEAST_1, help="Samples in a batch; chosen for the device if left out."),
+        option("--shard-size", type=AT_LEAST_1, help="Samples in a unit of work; fixed when a run begins."),
         option("--workers", type=AT_LEAST_1, default=2, help="Threads that decode images."),
         option("--device", default="auto", help="auto, cpu, cuda or cuda:N."),
         option("--dtype", default="float32", help="float32 or bfloat16; attacks are scored in float32."),
         option("--compile", is_flag=True, help="torch.compile the model."),
         option("--seed", type=int, default=0, help="Seed of every random draw."),
-        option("--skip-bad", is_flag=True, help="Exit 0 although some images could not be read."),
+        option("--skip-bad", is_flag=True, help="Exit 0 although some images or masks could not be read."),
     ]
 )
 MODEL_KEYS = (
@@ -243,15 +243,18 @@ def _pair(text: str | None, name: str) -> tuple[int, int] | None:
     if text is None:
         return None
     sides = text.lower().split("x")
-    if len(sides) not in (1, 2) or not all(side.strip().isdigit() and int(side) > 0 for side in sides):
+    if len(sides) not in (1, 2) or not all(
+        side.isascii() and side.strip().isdecimal() and int(side) > 0 for side in sides
+    ):
         raise ProtocolError(f"--{name} {text!r}: expected pixels, as 512 or 512x1024 (height x width)")
     return int(sides[0]), int(sides[-1])
 
 
 def labels_of(text: object) -> tuple[int, ...]:
     """The labels of --ignore."""
-    labels = [part.strip() for part in str(text).split(",") if part.strip()]
-    if not all(label.isdigit() for label in labels):
+    parts = text if isinstance(text, (list, tuple)) else str(text).split(",")
+    labels = [str(part).strip() for part in parts if str(part).strip()]
+    if not all(label.isdecimal() and label.isascii() for label in labels):
         raise ProtocolError(f"--ignore {text!r}: expected labels such as 255, or 0,255")
     return tuple(map(int, labels))
 

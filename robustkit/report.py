@@ -185,6 +185,7 @@ def write_report(run: Run, results: Sequence[dict[str, Any]]) -> None:
         stages=[] if segments else stage_tables(run),
         corruptions=[] if segments else corruption_tables(results),
         maps=map_tables(results),
+        segments=segments,
         scenes=scenes,
         differences=difference_tables(run, results) if segments else [],
         examples=sheet_uri(run) if segments else None,

@@ -38,7 +38,7 @@ def draw_examples(
     shown = _shown(run, conditions)
     subjects = [SceneSubject(model, card, settings, scenes.unjudged) for model in models]
     rows = []
-    for sample in _spread(scenes, count):
+    for sample in _spread(_readable(run, scenes), count):
         try:
             rows.append(tuple(_tiles(subjects, scenes, sample, shown)))
         except BadImageError:
@@ -72,8 +72,18 @@ def _words(condition: Condition) -> str:
     return condition.text if part is None else f"{part.name.replace('_', ' ')}, severity {part.severity}"
 
 
-def _spread(scenes: LabelledScenes, count: int) -> list[Sample]:
-    samples = scenes.dataset.samples
+def _readable(run: Run, scenes: LabelledScenes) -> list[Sample]:
+    """The samples of the run that could be read under every condition and have a pixel that counts."""
+    kept = {sample.id: sample for sample in scenes.dataset.samples}
+    for unit in run.units():
+        table = run.table(*unit, ["sample_id", "pixels"]).to_pydict()
+        for name, pixels in zip(table["sample_id"], table["pixels"], strict=True):
+            if not pixels:
+                kept.pop(name, None)
+    return list(kept.values())
+
+
+def _spread(samples: Sequence[Sample], count: int) -> list[Sample]:
     return [samples[index * len(samples) // count] for index in range(min(count, len(samples)))]
 
 

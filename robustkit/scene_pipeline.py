@@ -22,6 +22,7 @@ from .records import Run
 from .report import refresh
 from .runner import Progress, Reader, pending, run_units
 from .scene_examples import draw_examples
+from .scene_sheet import FILE
 from .scene_subject import LabelMap, SceneSubject
 from .segmenters import Segmenter, load_segmenter
 from .subject import Settings
@@ -155,7 +156,7 @@ def segment(
         card,
         conditions,
         settings,
-        shard_size or SHARD,
+        shard_size or max(SHARD, batch),
         arguments,
         plan.inputs,
         scenes.digest(),
@@ -164,9 +165,13 @@ def segment(
     for line in lines:
         say(line)
     _compute(run, models, scenes, card, conditions, settings, progress or Silent(), say)
-    if examples and refresh(run):
+    (run.path / FILE).unlink(missing_ok=True)  # of other checkpoints, or not wanted any more
+    rows = refresh(run)
+    if all(row["value"] is None for row in rows if row["metric"] == "miou"):
+        raise NothingEvaluated(f"{data_dir}: no pixel of any image counts; check --masks and --ignore")
+    if examples:
         draw_examples(run, models, scenes, conditions, card, settings, examples)
-    refresh(run)
+        refresh(run)
     return run
 
 
@@ -187,21 +192,24 @@ def _scenes(
     Raises:
         DataError: classes that are not those of a checkpoint, or in another order.
     """
-    first, named = identities[0], next((one for one in identities if one.class_names), None)
+    first = identities[0]
+    for identity in identities:
+        if identity.num_classes != first.num_classes:
+            raise DataError(
+                f"{first.name} has {first.num_classes} classes and {identity.name} {identity.num_classes}; evaluate "
+                "them in runs of their own"
+            )
+    named = next((one for one in identities if one.class_names), None)
     scenes = open_scenes(
         data_dir, masks=masks, classes=classes, ignore=ignore, num_classes=first.num_classes, layout=layout
     )
     if named is not None and scenes.layout == "folders" and classes is None:
         scenes = replace(scenes, class_names=named.class_names or ())
     for identity in identities:
-        if identity.num_classes != len(scenes.class_names):
-            raise DataError(
-                f"{first.name} has {first.num_classes} classes and {identity.name} {identity.num_classes}; evaluate "
-                "them in runs of their own"
-            )
-        names = identity.class_names
-        if names and tuple(map(str.lower, names)) != tuple(map(str.lower, scenes.class_names)):
-            place = next(k for k, pair in enumerate(zip(names, scenes.class_names, strict=True)) if pair[0] != pair[1])
+        names = identity.class_names or scenes.class_names
+        pairs = zip(names, scenes.class_names, strict=True)
+        place = next((k for k, pair in enumerate(pairs) if pair[0].lower() != pair[1].lower()), None)
+        if place is not None:
             raise DataError(
                 f"class {place} is {scenes.class_names[place]!r} in {data_dir} and {names[place]!r} in "
                 f"{identity.name}; give the classes in the order of the model's outputs"

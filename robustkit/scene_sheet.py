@@ -64,7 +64,7 @@ def overlay(tile: Tile, plain: Sequence[int] = ()) -> Pixels:
     of the `plain` classes.
     """
     height, width = tile.image.shape[:2]
-    size = (TILE, max(1, round(TILE * height / width)))
+    size = (TILE, min(2 * TILE, max(1, round(TILE * height / width))))
     way = cv2.INTER_NEAREST if width < TILE else cv2.INTER_AREA
     image = np.asarray(cv2.resize(tile.image, size, interpolation=way), dtype=np.uint8)
     if tile.labels is None:
@@ -84,13 +84,14 @@ def draw(sheet: Examples) -> Image.Image:
     width = 2 * margin + columns * TILE + (columns - 1) * gap
     legend = _legend(sheet, width - 2 * margin)
     head = 100 + line * len(legend) + 62
-    plain = tuple(place for place, name in enumerate(sheet.class_names) if name.lower() == "background")
+    plain = _plain(sheet)
     rows = [[overlay(tile, plain) for tile in row] for row in sheet.rows]
     tall = [max(pixels.shape[0] for pixels in row) for row in rows]
     canvas = Image.new("RGB", (width, head + sum(tall) + len(tall) * (line + 28) + margin), PAPER)
     pen = ImageDraw.Draw(canvas)
     pen.text((margin, 26), fitted(sheet.title, 30, width - 2 * margin), INK, font(30))
-    pen.text((margin, 68), fitted(sheet.line, 17, width - 2 * margin), FAINT, font(17))
+    line_said = f"{sheet.line}; grey: background or not counted"
+    pen.text((margin, 68), fitted(line_said, 17, width - 2 * margin), FAINT, font(17))
     for place, entries in enumerate(legend):
         x = margin
         for colour, name, wide in entries:
@@ -115,6 +116,11 @@ def draw(sheet: Examples) -> Image.Image:
     return canvas
 
 
+def _plain(sheet: Examples) -> tuple[int, ...]:
+    """Classes that are left grey, as ignored pixels are."""
+    return tuple(place for place, name in enumerate(sheet.class_names) if name.lower() == "background")
+
+
 def _legend(sheet: Examples, width: int) -> list[list[tuple[tuple[int, int, int], str, int]]]:
     """Lines of (colour, name, width) of the classes that are on the sheet."""
     there: set[int] = set()
@@ -122,7 +128,7 @@ def _legend(sheet: Examples, width: int) -> list[list[tuple[tuple[int, int, int]
         for tile in row:
             there |= set() if tile.labels is None else set(np.unique(tile.labels).tolist())
     lines: list[list[tuple[tuple[int, int, int], str, int]]] = [[]]
-    for place in sorted(there - {-1}):
+    for place in sorted(there - {-1, *_plain(sheet)}):
         name = fitted(sheet.class_names[place], 16, 240)
         wide = 24 + round(font(16).getlength(name)) + 24
         if lines[-1] and sum(entry[2] for entry in lines[-1]) + wide > width:

@@ -18,6 +18,7 @@ from .checkpoint import Checkpoint, load_into, read
 from .errors import CheckpointError, ModelError
 from .formulas import find_formula
 from .guess import guess
+from .mask_files import printable
 from .models import Classifier, ModelIdentity, attention_notes, display_name, give_attention
 from .preprocessing import Preprocessing
 from .resolve import Wanted, pair, resolve_preprocessing
@@ -227,7 +228,8 @@ def _identity(
     preprocessing: Preprocessing,
     partial: tuple[str, ...],
 ) -> ModelIdentity:
-    names = checkpoint.metadata.get("class_names")
+    said = checkpoint.metadata.get("class_names")
+    names = tuple(printable(str(name)) for name in said) if isinstance(said, list) else ()
     return ModelIdentity(
         name=display_name(name),
         spec=spec,
@@ -240,7 +242,7 @@ def _identity(
         preprocessing=replace(preprocessing, crop_mode="none", crop_pct=1.0, interpolation="bilinear"),
         weights=checkpoint.weights + (", in part" if partial else ""),
         code_sha256=code_digest(arch) if is_factory(arch) else None,
-        class_names=tuple(map(str, names)) if isinstance(names, list) and len(names) == classes else None,
+        class_names=names if len(names) == classes else None,
         metadata=checkpoint.metadata,
     )
 

@@ -26,6 +26,11 @@ def checkpoint_lines(manifest: dict[str, Any]) -> Iterator[str]:
     for known in manifest["checkpoints"]:
         said = known["metadata"]
         facts = [f"{known['attention']} attention", f"sha256 {str(known['sha256'])[:12]}…"]
+        windows = known["windows"]
+        if windows is not None:
+            size, stride = ("x".join(map(str, windows[key])) for key in ("size", "stride"))
+            resized = f", short side {windows['short_side']}" if windows["short_side"] else ""
+            facts.append(f"windows of {size} every {stride}{resized}")
         facts += [f"{key} {said[key]}" for key in ("encoder", "recipe", "seed") if key in said]
         yield f"- {known['name']}: {'; '.join(facts)}"
 

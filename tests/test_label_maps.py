@@ -221,7 +221,7 @@ def test_images_may_come_from_a_zip_and_masks_not(tmp_path: Path) -> None:
     [
         # The path first, then a stem that only one image and one mask have.
         (["a/1.jpg", "b/1.jpg"], ["b/1.png", "a/1.png"], {"a/1.jpg": 1, "b/1.jpg": 0}),
-        (["a/1.jpg", "b/2.jpg"], ["2.png", "c/1.png"], {"a/1.jpg": 1, "b/2.jpg": 0}),
+        (["a/1.jpg", "b/2.jpg"], ["2.png", "1.png"], {"a/1.jpg": 1, "b/2.jpg": 0}),
         # A split that was chosen among the images is chosen among the masks.
         (["test/1.jpg", "train/1.jpg"], ["train/1.png", "test/1.png"], {"1.jpg": 1}),
         (["test/1.jpg", "test/2.jpg", "train/2.jpg"], ["train/2.png", "test/1.png"], {"1.jpg": 1}),
@@ -234,6 +234,21 @@ def test_whose_mask_it_is(tmp_path: Path, images: list[str], masks: list[str], e
     scenes = open_scenes(tmp_path / "images", masks=tmp_path / "masks", num_classes=2)
     found = [sample for sample in scenes.dataset.samples if sample.id in scenes.masks]
     assert {sample.id: scenes.labels(sample, (2, 4))[0, 0].item() for sample in found} == expected
+
+
+def test_a_mask_of_another_folder_is_not_taken_by_its_name_alone(tmp_path: Path) -> None:
+    tree(tmp_path, {"images/a/1.jpg": None, "images/b/2.jpg": None, "masks/b/2.png": FLAT, "masks/c/1.png": FLAT})
+    with pytest.raises(
+        DataError, match=r"c/1.png has the name of a/1.jpg but lies in another folder; expected the same"
+    ):
+        open_scenes(tmp_path / "images", masks=tmp_path / "masks", num_classes=2)
+
+
+def test_names_do_not_steer_a_terminal(tmp_path: Path) -> None:
+    tree(tmp_path, {"images/1.jpg": None, "masks/1.png": FLAT})
+    (tmp_path / "names.txt").write_text("re\x1b[31md\nli\u202eve\n", "utf-8")
+    scenes = open_scenes(tmp_path / "images", masks=tmp_path / "masks", classes=tmp_path / "names.txt")
+    assert scenes.class_names == ("re[31md", "live")
 
 
 def test_a_folder_of_images_named_as_a_part_of_the_masks(tmp_path: Path) -> None:

@@ -432,18 +432,16 @@ def test_a_difference_by_hand() -> None:
     for metric in ("miou", "pixel_accuracy", "mean_accuracy"):
         found = compared(tables, "clean", metric)
         assert (found.value, found.n) == (pytest.approx(3 / 20), 2)
-        assert (found.ci_low, found.ci_high) == pytest.approx((0, 3 / 10))
-    back = paired_difference(Recorded(tables), "b", "a", "clean", "miou")  # type: ignore[arg-type]
-    assert (back.value, back.ci_low, back.ci_high) == pytest.approx((-3 / 20, -3 / 10, 0))
-    assert back.p_value == found.p_value
-    tables["b", "clean"] = second[1:]
-    alone = compared(tables, "clean", "miou")
-    assert (alone.value, alone.n, alone.p_value) == (pytest.approx(3 / 10), 1, 1)  # one image tells nothing
+        assert np.isnan([found.ci_low, found.ci_high, found.p_value]).all()  # two images tell nothing of others
+    assert paired_difference(Recorded(tables), "b", "a", "clean", "miou").value == pytest.approx(-3 / 20)  # type: ignore[arg-type]
     tables["b", "clean"] = second[2:]
     with pytest.raises(RunError, match="a and b have no sample in common under clean; audit both again"):
         compared(tables, "clean", "miou")
-    same = compared({("a", "clean"): first, ("b", "clean"): first}, "clean", "miou")
-    assert (same.value, same.n, same.p_value) == (0, 3, 1)
+    many = [record(f"{i:02}", ([hit], [hit], [10])) for i, hit in enumerate((9, 2, 4) * 4)]
+    same = compared({("a", "clean"): many, ("b", "clean"): many}, "clean", "miou")
+    assert (same.value, same.n, same.ci_low, same.ci_high, same.p_value) == (0, 12, 0, 0, 1)
+    assert math.isnan(compared({("a", "clean"): many[:9], ("b", "clean"): many[:9]}, "clean", "miou").p_value)
+    assert compared({("a", "clean"): many[:10], ("b", "clean"): many[:10]}, "clean", "miou").p_value == 1
 
 
 @pytest.mark.parametrize(
@@ -463,7 +461,9 @@ def test_a_difference_is_of_paired_resamples(condition: str, metric: str) -> Non
     ]
     found = compared(rows, condition, metric)
     assert (found.value, found.n) == (pytest.approx(gaps[0]), 12)
-    assert (found.ci_low, found.ci_high) == pytest.approx(tuple(np.percentile(gaps[1:], [2.5, 97.5])))
+    error = np.std(gaps[1:], ddof=1)
+    assert (found.ci_low, found.ci_high) == pytest.approx(stats.norm.interval(0.95, gaps[0], error))
+    assert (found.p_value < 0.05) == (found.ci_low > 0 or found.ci_high < 0)
     assert found.p_value == pytest.approx(2 * stats.norm.sf(abs(gaps[0]) / np.std(gaps[1:], ddof=1)))
     first, second = ([(1 / len(texts), Counts.of(table(rows[name, text]), ())) for text in texts] for name in "ab")
     assert scene_difference(first, second, metric) == found

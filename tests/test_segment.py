@@ -243,6 +243,8 @@ def test_an_ignored_class_is_never_right_and_has_no_iou(folder: Path, tmp_path: 
         assert row["predicted"][1] == row["labelled"][1] == 0
         assert sum(row["predicted"]) < row["pixels"]  # some are predicted as the class that does not count
     assert value(void, "miou")["flags"] == []
+    page = (void.path / "report.html").read_text("utf-8")
+    assert "windows of 32 x 32 every 24 x 24" in page and "none crop" not in page
     assert not any(row["metric"] == "iou(car)" for row in void.summary())
 
 
@@ -313,6 +315,7 @@ def test_what_does_not_go_together_is_said(folder: Path, tmp_path: Path) -> None
     assert not out.exists()
     for words, message in (
         (["--ignore", "void"], "--ignore 'void': expected labels such as 255, or 0,255"),
+        (["--ignore", "²"], "--ignore '²': expected labels such as 255, or 0,255"),
         (["--window", "0"], "--window '0': expected pixels, as 512 or 512x1024 (height x width)"),
     ):
         given = [str(folder / "plain.safetensors"), "--data-dir", str(folder / "images"), *words]
@@ -340,7 +343,26 @@ def test_inspect_ranks_the_formulas_of_a_segmenter_by_its_pixels(folder: Path, t
     assert "64x64, bicubic" in facts.output and "windows" not in facts.output
 
 
+def test_the_picture_is_of_scenes_that_could_be_read(folder: Path, tmp_path: Path) -> None:
+    for path in (folder / "masks").iterdir():
+        (tmp_path / "masks").mkdir(exist_ok=True)
+        shown = Image.open(path) if path.name == "3.png" else Image.new("L", (5, 5))
+        shown.save(tmp_path / "masks" / path.name)
+    one = segment(folder, tmp_path / "run", masks=tmp_path / "masks", attacks="none", corruptions=None, examples=2)
+    with Image.open(one.path / "scenes" / "examples.png") as sheet:
+        assert sheet.width == 72 + 3 * 240 + 2 * 12
+    segment(folder, one.path, masks=tmp_path / "masks", attacks="none", corruptions=None, examples=0)
+    assert not (one.path / "scenes" / "examples.png").exists()
+    assert "data:image/png" not in (one.path / "report.html").read_text("utf-8")
+
+
 def test_nothing_to_evaluate(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "void").mkdir()
+    for path in (folder / "masks").iterdir():
+        with Image.open(path) as mask:
+            Image.new("L", mask.size, 255).save(tmp_path / "void" / path.name)
+    with pytest.raises(NothingEvaluated, match="no pixel of any image counts; check --masks and --ignore"):
+        segment(folder, tmp_path / "none", masks=tmp_path / "void", attacks="none", corruptions=None)
     (tmp_path / "masks").mkdir()
     for path in (folder / "masks").iterdir():
         Image.new("RGB", (4, 4)).save(tmp_path / "masks" / path.name)
