@@ -2,8 +2,9 @@
 
     python scripts/bench_segmenter.py [--arch vit_tiny_patch16_224] [--classes 150] [--window 512] [--size 512x683]
 
-A Segmenter with random weights and an image of noise. The bare network is given the same windows, cut before; both take
-turns, and the ratio is the median of the pairs.
+A Segmenter with random weights and an image of noise. Its forward, as published with the enlargement of each window,
+and its encoder and decoder alone are given the same windows, cut before; they take turns, and ratios are medians of
+rounds.
 """
 
 from __future__ import annotations
@@ -61,25 +62,33 @@ def main(arguments: list[str] | None = None) -> int:
             for top, left in windows.corners(height, width)
         ]
     )
+    forward = copy.deepcopy(network)  # as published: it enlarges each window to its size
     passes: list[int] = []
-    bare_network = copy.deepcopy(network)  # that enlarges its windows by itself
     handle = network.register_forward_hook(lambda _, given, __: passes.append(len(given[0])))
     dense = Dense(network, windows)
     dense(images)
     handle.remove()
-    bare, whole = [], []
+
+    def alone(part: torch.nn.Module) -> Callable[[], object]:
+        return lambda: [part(some) for some in torch.split(cut, windows.batch)]
+
+    rivals = {"its forward": alone(forward), "encoder and decoder alone": alone(network)}
+    own: list[float] = []
+    others: dict[str, list[float]] = {name: [] for name in rivals}
     for _ in range(options.pairs):
-        bare.append(seconds(lambda: [bare_network(part) for part in torch.split(cut, windows.batch)], device))
-        whole.append(seconds(lambda: dense(images), device))
-    ratios = [one / other for one, other in zip(whole, bare, strict=True)]
+        for name, rival in rivals.items():
+            others[name].append(seconds(rival, device))
+        own.append(seconds(lambda: dense(images), device))
     print(
         f"{options.arch}, {options.classes} classes, {options.batch} image(s) of {options.size}, windows of "
         f"{options.window} every {options.window - 32}, {device.type}, {torch.get_num_threads()} threads\n"
-        f"windows shown: {sum(passes)} of {len(cut)}, in {len(passes)} pass(es)\n"
-        f"sliding windows / bare network: {statistics.median(ratios):.3f} (of {len(ratios)} pairs "
-        f"{min(ratios):.3f} to {max(ratios):.3f})\n"
-        f"{options.batch / statistics.median(whole):.2f} images a second"
+        f"windows shown: {sum(passes)} of {len(cut)}, in {len(passes)} pass(es)"
     )
+    for name, taken in others.items():
+        ratios = sorted(one / other for one, other in zip(own, taken, strict=True))
+        middle = statistics.median(ratios)
+        print(f"sliding windows / {name}: {middle:.3f} (of {len(ratios)}, {ratios[0]:.3f} to {ratios[-1]:.3f})")
+    print(f"{options.batch / statistics.median(own):.2f} images a second")
     return 0
 
 
