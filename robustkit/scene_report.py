@@ -116,14 +116,35 @@ def _corruptions(checkpoint: str, definition: str, found: Figures) -> Iterator[S
             cells[5:] = [f"{cell} (1–3)" if cell != "–" else cell for cell in cells[5:]]
         rows.append((name, *cells))
         values.append(tuple(fractions))
-    kinds = [_KIND[name] for name in order]
-    ends = tuple(place for place, kind in enumerate(kinds) if kinds[place + 1 : place + 2] != [kind])
+    rows, values, ends = _with_categories(order, rows, values)
     said = "released files" if "source=released" in definition else "corrupted in memory"
     title = f"{checkpoint}: mIoU in % by corruption and severity, {said}{f' {definition}' if definition else ''}"
-    yield SceneTable(title, SEVERITY_HEADINGS, tuple(rows), tuple(values), ends, tuple(_flags(checkpoint, mine)))
+    yield SceneTable(title, SEVERITY_HEADINGS, tuple(rows), tuple(values), tuple(ends), tuple(_flags(checkpoint, mine)))
     lines = tuple(_mean(name + definition, mine) for name in SETS if (name + definition, "miou") in mine)
     if lines:
         yield SceneTable(f"{checkpoint}: means over sets of corruptions, {said}", MEAN_HEADINGS, lines)
+
+
+def _with_categories(
+    order: Sequence[str], rows: Sequence[tuple[str, ...]], values: Sequence[tuple[float | None, ...]]
+) -> tuple[list[tuple[str, ...]], list[tuple[float | None, ...]], list[int]]:
+    """The rows of corruptions with a mean below each category that has several; and the places where one ends."""
+    texts, figures, ends = list[tuple[str, ...]](), list[tuple[float | None, ...]](), list[int]()
+    for kind in dict.fromkeys(_KIND[name] for name in order):
+        places = [place for place, name in enumerate(order) if _KIND[name] == kind]
+        texts += (rows[place] for place in places)
+        figures += (values[place] for place in places)
+        if len(places) > 1:
+            columns = zip(*(values[place] for place in places), strict=True)
+            means = [
+                sum(known) / len(places) if len(known := [v for v in column if v is not None]) == len(places) else None
+                for column in columns
+            ]
+            if means[-2] is not None:  # every one of them has a mean
+                texts.append((f"mean of {kind}", *map(_percent, means)))
+                figures.append(tuple(means))
+        ends.append(len(texts) - 1)
+    return texts, figures, ends
 
 
 def _mean(condition: str, found: Figures) -> tuple[str, ...]:

@@ -516,12 +516,13 @@ def test_tables_by_hand() -> None:
     noise = ("10.0", "20.0", "30.0", "40.0", "50.0", "30.0", "37.5")
     assert severities.headings == ("corruption", "1", "2", "3", "4", "5", "mean", "retention %")
     assert severities.rows[:3] == tuple((name, *noise) for name in SETS["noise"])
-    assert severities.rows[3:] == (
+    assert severities.rows[3] == ("mean of noise", *noise)
+    assert severities.rows[4:] == (
         ("snow", "–", "–", "–", "–", "0.0", "–", "–"),
         ("fog", "50.0", "50.0", "50.0", "–", "–", "50.0 (1–3)", "62.5 (1–3)"),
     )
-    assert severities.ends == (2, 4) and severities.values[0] == pytest.approx((0.1, 0.2, 0.3, 0.4, 0.5, 0.3, 0.375))
-    assert severities.values[3][:5] == (None,) * 4 + (0,)
+    assert severities.ends == (3, 5) and severities.values[0] == pytest.approx((0.1, 0.2, 0.3, 0.4, 0.5, 0.3, 0.375))
+    assert severities.values[4][:5] == (None,) * 4 + (0,)
     assert sets.rows == (("noise", "10", "30.0 [30.0, 30.0]", "37.5 [37.5, 37.5]", "30.0", "30.0", "0.700"),)
     assert classes.headings == ("class", "images", "clean", pgd, "noise")
     assert classes.rows == (("0", "10", "80.0", "20.0", "30.0"),)
