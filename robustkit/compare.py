@@ -1,4 +1,4 @@
-"""Two checkpoints of a run on the same samples: differences with intervals that know of the pairing."""
+"""Two checkpoints on the same samples: differences with intervals that know of the pairing."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from .scene_metrics import Counts, averaged, common_ids, shares_of
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
     from .records import Run
 
@@ -44,24 +45,37 @@ class Difference:
     p_value: float
 
 
-def paired_difference(run: Run, first: str, second: str, condition: str, metric: str = "top1") -> Difference:
-    """How `second` differs from `first` under a condition of the run.
+@dataclass(frozen=True)
+class Side:
+    """A checkpoint of a run."""
 
-    first, second: names of checkpoints. metric: top1, top5 or nll; mean_error of a set of corruptions, with
-    `in-c(preset=cifar)` as condition; a score of maps that is a mean over samples, with `cam(agcam,mode=box)` or
-    `stability(…)` as condition, of samples whose clean images both predict right; of segmentation miou, pixel_accuracy
-    or mean_accuracy, of a condition or a mean over corruptions. Infinite losses (logits that are not finite) make a
-    difference of losses nan.
+    run: Run
+    checkpoint: str
+
+    def table(self, condition: str, columns: Sequence[str]) -> pa.Table:
+        """Its rows under a condition. RunError where there are none."""
+        return self.run.table(self.checkpoint, condition, columns)
+
+
+def paired_difference(first: Side, second: Side, condition: str, metric: str = "top1") -> Difference:
+    """How `second` differs from `first` under a condition that both runs name alike.
+
+    Whether the two runs may be compared (same protocol, seed, labels) is for the caller to say.
+
+    metric: top1, top5 or nll; mean_error of a set of corruptions, with `in-c(preset=cifar)` as condition; a score of
+    maps that is a mean over samples, with `cam(agcam,mode=box)` or `stability(…)` as condition, of samples whose clean
+    images both predict right; of segmentation miou, pixel_accuracy or mean_accuracy, of a condition or a mean over
+    corruptions. Infinite losses (logits that are not finite) make a difference of losses nan.
 
     Raises:
         RunError: the records of one of them are missing, or they have no sample in common.
     """
     if metric in SCENE_METRICS[:3]:
-        return _scene_difference(run, first, second, condition, metric)
-    pairs = _figures(run, first, condition, metric).to_frame("first")
-    pairs = pairs.join(_figures(run, second, condition, metric).rename("second"), how="inner")
+        return _scene_difference(first, second, condition, metric)
+    pairs = _figures(first, condition, metric).to_frame("first")
+    pairs = pairs.join(_figures(second, condition, metric).rename("second"), how="inner")
     if not len(pairs):
-        raise _nothing_common(run, first, second, condition)
+        raise _nothing_common(first, second, condition)
     with np.errstate(invalid="ignore"):
         differences: Floats = (pairs["second"] - pairs["first"]).to_numpy(dtype=np.float64)
     n = len(differences)
@@ -94,23 +108,25 @@ def scene_difference(
     return Difference(value, n, value - Z * error, value + Z * error, p_value)
 
 
-def _scene_difference(run: Run, first: str, second: str, condition: str, metric: str) -> Difference:
+def _scene_difference(first: Side, second: Side, condition: str, metric: str) -> Difference:
     shares = shares_of(condition)
-    units = [(name, text) for name in (first, second) for text in shares]
-    read = {unit: run.table(*unit, ["sample_id", "error"]) for unit in units}
-    ids = common_ids([t.filter(t["error"].is_null())["sample_id"].combine_chunks() for t in read.values()])
+    read = [side.table(text, ["sample_id", "error"]) for side in (first, second) for text in shares]
+    ids = common_ids([table.filter(table["error"].is_null())["sample_id"].combine_chunks() for table in read])
     if not len(ids):
-        raise _nothing_common(run, first, second, condition)
+        raise _nothing_common(first, second, condition)
 
-    def parts(name: str) -> Iterator[tuple[float, Counts]]:
+    def parts(side: Side) -> Iterator[tuple[float, Counts]]:
         for text, share in shares.items():
-            yield share, Counts.of(run.table(name, text, list(SCENE_COLUMNS)), ()).of_samples(ids)
+            yield share, Counts.of(side.table(text, list(SCENE_COLUMNS)), ()).of_samples(ids)
 
     return scene_difference(parts(first), parts(second), metric)
 
 
-def _nothing_common(run: Run, first: str, second: str, condition: str) -> RunError:
-    return RunError(f"{run.path}: {first} and {second} have no sample in common under {condition}; audit both again")
+def _nothing_common(first: Side, second: Side, condition: str) -> RunError:
+    return RunError(
+        f"{second.run.path}: {first.checkpoint} and {second.checkpoint} have no sample in common under {condition}; "
+        "audit both again"
+    )
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -140,26 +156,26 @@ def _of_normal(value: float, error: float) -> float:
     return math.erfc(abs(value) / error / math.sqrt(2)) if error else 0.0
 
 
-def _figures(run: Run, checkpoint: str, condition: str, metric: str) -> pd.Series[float]:
+def _figures(side: Side, condition: str, metric: str) -> pd.Series[float]:
     """A figure for each sample that could be read, by its id, in the order of the ids."""
     if (parts := parts_of(condition)) is not None:
         explained, mode = parts
         column = f"{mode}_{metric.removeprefix('cam_')}" if mode else COLUMN_OF.get(metric, metric)
-        figures = _column(run, checkpoint, explained.text, column)
-        right = _column(run, checkpoint, explained.text, "clean_correct" if explained.under else "correct")
+        figures = _column(side, explained.text, column)
+        right = _column(side, explained.text, "clean_correct" if explained.under else "correct")
         return figures[right == 1].dropna()
     if metric != "mean_error":
-        return _column(run, checkpoint, condition, COLUMNS[metric])
+        return _column(side, condition, COLUMNS[metric])
     texts = conditions_of(condition)
     names = [part.name for part in map(parse_corrupted, texts) if part is not None]
     of_one = Counter(names)
     errors = [
-        (1 - _column(run, checkpoint, text, "correct")) / len(of_one) / of_one[name]
+        (1 - _column(side, text, "correct")) / len(of_one) / of_one[name]
         for text, name in zip(texts, names, strict=True)
     ]
     return sum(errors[1:], errors[0]).dropna()  # a sample that one condition lacks is nan there
 
 
-def _column(run: Run, checkpoint: str, condition: str, name: str) -> pd.Series[float]:
-    table = run.table(checkpoint, condition, ["sample_id", name, "error"]).to_pandas()
+def _column(side: Side, condition: str, name: str) -> pd.Series[float]:
+    table = side.table(condition, ["sample_id", name, "error"]).to_pandas()
     return table[table["error"].isna()].set_index("sample_id")[name].astype(np.float64).sort_index()

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .compare import Difference, holm, paired_difference
+from .compare import Difference, Side, holm, paired_difference
 from .errors import RunError
 from .records import Run
 from .scene_report import SceneTable
@@ -31,9 +31,10 @@ def difference_tables(run: Run, results: Sequence[Mapping[str, Any]]) -> list[Sc
         for condition in conditions:
             for metric in _METRICS:
                 try:
-                    found.append((name, condition, metric, paired_difference(run, names[0], name, condition, metric)))
+                    difference = paired_difference(Side(run, names[0]), Side(run, name), condition, metric)
                 except RunError:  # the records of one of them are not there yet
                     continue
+                found.append((name, condition, metric, difference))
     corrected = holm([difference.p_value for *_, difference in found])
     rows: dict[str, list[tuple[str, ...]]] = {}
     for (name, condition, metric, difference), p_value in zip(found, corrected, strict=True):

@@ -10,7 +10,7 @@ from typing import Any
 
 from pages import markdown
 
-from robustkit.compare import Difference, holm, paired_difference
+from robustkit.compare import Difference, Side, holm, paired_difference
 from robustkit.corruption_sets import SETS
 from robustkit.errors import RobustkitError
 from robustkit.map_metrics import parts_of
@@ -160,7 +160,9 @@ def comparisons(run: Run, published: dict[str, Any]) -> Iterator[Comparison]:
         for checkpoint in known:
             own = {r["metric"]: r for r in rows if (r["checkpoint"], r["condition"]) == (checkpoint, condition)}
             metrics = tuple(metric for metric in wanted if metric in own)
-            differences = {m: paired_difference(run, known[0], checkpoint, condition, m) for m in metrics}
+            differences = {
+                m: paired_difference(Side(run, known[0]), Side(run, checkpoint), condition, m) for m in metrics
+            }
             figures = published.get(of[checkpoint], {}).get(name, {}) if fits else {}
             lines.append(Line(_label(checkpoint, of), own, differences, figures))
         gaps = _gaps(run, card, condition, name, metrics, of, published) if fits else ()
@@ -193,7 +195,7 @@ def _gaps(
                     continue
                 gap = told[1] - told[0]
                 if abs(gap) > UNRESOLVED.get(metric, 0):
-                    ours = paired_difference(run, alone[against], alone[attention], condition, metric)
+                    ours = paired_difference(Side(run, alone[against]), Side(run, alone[attention]), condition, metric)
                     sign = -1 if metric in LOWER else 1
                     yield Gap(card, name, metric, attention, against, gap, ours, sign)
 

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 import robustkit
-from robustkit.compare import Difference, holm, paired_difference
+from robustkit.compare import Difference, Side, holm, paired_difference
 from robustkit.errors import RobustkitError, RunError
 from robustkit.records import Run
 
@@ -19,6 +19,11 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 PAIR = ("shapes-vit-standard", "shapes-vit-quest")
 PGD = "pgd(eps=4/255,steps=3)"
 BOX = "cam(agcam,faithfulness=none,mode=box)"
+
+
+def between(run: Any, first: str, second: str, condition: str, metric: str = "top1") -> Difference:
+    """How the second checkpoint of a run differs from its first."""
+    return paired_difference(Side(run, first), Side(run, second), condition, metric)
 
 
 @pytest.fixture(scope="module")
@@ -44,16 +49,16 @@ def outcomes(run: Run, checkpoint: str, condition: str, name: str) -> dict[str, 
 def test_a_difference_is_the_mean_over_pairs_with_scipys_interval(run: Run, metric: str, column: str) -> None:
     first, second = (outcomes(run, name, PGD, column) for name in PAIR)
     gaps = np.array([second[sample] - first[sample] for sample in sorted(first)])
-    found = paired_difference(run, *PAIR, PGD, metric)
+    found = between(run, *PAIR, PGD, metric)
     assert (found.value, found.n) == (pytest.approx(gaps.mean()), 60)
     interval = stats.bootstrap((gaps,), np.mean, method="percentile", n_resamples=9999, rng=0).confidence_interval
     assert (found.ci_low, found.ci_high) == pytest.approx(tuple(interval), abs=0.25 * gaps.std() / 60**0.5)
-    back = paired_difference(run, *PAIR[::-1], PGD, metric)
+    back = between(run, *PAIR[::-1], PGD, metric)
     assert (back.value, back.ci_low, back.ci_high) == pytest.approx((-found.value, -found.ci_high, -found.ci_low))
 
 
 def test_pairing_narrows_the_interval(run: Run) -> None:
-    found = paired_difference(run, *PAIR, "clean", "nll")
+    found = between(run, *PAIR, "clean", "nll")
     first, second = (np.array(list(outcomes(run, name, "clean", "nll").values())) for name in PAIR)
     unpaired = 1.96 * np.sqrt((first.var() + second.var()) / 60)
     assert (found.ci_high - found.ci_low) / 2 < 0.8 * unpaired
@@ -66,7 +71,7 @@ def test_a_mean_error_is_over_all_conditions_of_each_sample(run: Run) -> None:
             for severity in range(1, 6):
                 wrong = outcomes(run, name, f"corruption({corruption},severity={severity})", "correct").values()
                 expected += sign * sum(1 - value for value in wrong) / 60 / 15
-    found = paired_difference(run, *PAIR, "noise", "mean_error")
+    found = between(run, *PAIR, "noise", "mean_error")
     assert (found.value, found.n) == (pytest.approx(expected), 60)
     summary = {(row["checkpoint"], row["metric"]): row["value"] for row in run.summary() if row["condition"] == "noise"}
     assert found.value == pytest.approx(summary[PAIR[1], "mean_error"] - summary[PAIR[0], "mean_error"])
@@ -88,7 +93,7 @@ def test_scores_of_maps_are_of_samples_that_both_predict_right() -> None:
         ("cam(agcam,mode=mask)", "cam_iou", -0.1),
         (moved, "rank_correlation", 0.2),
     ):
-        found = paired_difference(run, "first", "second", condition, metric)  # type: ignore[arg-type]
+        found = between(run, "first", "second", condition, metric)
         assert (found.value, found.n) == (pytest.approx(expected), 1 if condition == moved else 2)
 
 
@@ -111,13 +116,13 @@ def row(sample: str, nll: float, error: str | None = None) -> dict[str, Any]:
 def test_only_samples_that_both_could_read_count_whatever_their_order() -> None:
     first = [row("a", 1.0), row("b", 2.0), row("c", 9.0, "damaged"), row("d", 4.0)]
     second = [row("d", 5.0), row("c", 1.0), row("b", 4.0)]
-    found = paired_difference(Recorded({"first": first, "second": second}), "first", "second", "clean", "nll")  # type: ignore[arg-type]
+    found = between(Recorded({"first": first, "second": second}), "first", "second", "clean", "nll")
     assert (found.value, found.n) == (1.5, 2)
     with pytest.raises(RunError, match="first and second have no sample in common under clean; audit both again"):
-        paired_difference(Recorded({"first": first[:1], "second": second}), "first", "second", "clean", "nll")  # type: ignore[arg-type]
+        between(Recorded({"first": first[:1], "second": second}), "first", "second", "clean", "nll")
     endless = [row("a", float("inf")), row("b", float("inf"))]
     for other in (endless, first[:2]):
-        found = paired_difference(Recorded({"first": endless, "second": other}), "first", "second", "clean", "nll")  # type: ignore[arg-type]
+        found = between(Recorded({"first": endless, "second": other}), "first", "second", "clean", "nll")
         assert np.isnan([found.value, found.ci_low, found.ci_high]).all()
         assert (found.n, holm([found.p_value])[0] <= 1) == (2, False)
 
@@ -129,7 +134,7 @@ def test_right_against_wrong_has_mcnemars_exact_p(gained: int, lost: int) -> Non
 
     first = [False] * gained + [True] * lost + [True] * 7
     second = [True] * gained + [False] * lost + [True] * 7
-    found = paired_difference(Recorded({"a": rows(first), "b": rows(second)}), "a", "b", "clean")  # type: ignore[arg-type]
+    found = between(Recorded({"a": rows(first), "b": rows(second)}), "a", "b", "clean")
     expected = stats.binomtest(gained, gained + lost).pvalue if gained + lost else 1.0
     assert found.p_value == pytest.approx(expected)
 
@@ -138,11 +143,11 @@ def test_means_have_the_p_of_their_standard_error() -> None:
     generator = np.random.default_rng(0)
     first, second = generator.normal(0, 1, 200), generator.normal(0.15, 1, 200)
     tables = {name: [row(f"{i:03}", x) for i, x in enumerate(values)] for name, values in (("a", first), ("b", second))}
-    found = paired_difference(Recorded(tables), "a", "b", "clean", "nll")  # type: ignore[arg-type]
+    found = between(Recorded(tables), "a", "b", "clean", "nll")
     gaps = second - first
     z = gaps.mean() / stats.sem(gaps)
     assert found.p_value == pytest.approx(2 * stats.norm.sf(abs(z)))
-    same = paired_difference(Recorded(tables), "a", "a", "clean", "nll")  # type: ignore[arg-type]
+    same = between(Recorded(tables), "a", "a", "clean", "nll")
     assert (same.value, same.p_value) == (0, 1)
 
 
@@ -210,7 +215,7 @@ def test_the_page_has_our_figures_beside_the_published_ones(script: Any, run: Ru
     assert page.count("### pgd") == 1
     heading, _, _, cells = tables["pgd"]
     summary = {r["metric"]: r for r in run.summary() if (r["checkpoint"], r["condition"]) == (PAIR[1], PGD)}
-    top1, difference = summary["top1"], paired_difference(run, *PAIR, PGD)
+    top1, difference = summary["top1"], between(run, *PAIR, PGD)
     assert cells[0] == "quest"
     assert cells[1] == f"{100 * top1['value']:.1f} [{100 * top1['ci_low']:.1f}, {100 * top1['ci_high']:.1f}]"
     assert cells[2].startswith(f"{100 * difference.value:+.1f} [")
@@ -231,14 +236,14 @@ def test_the_verdicts_are_counted_and_each_has_its_gap(script: Any, run: Run, pu
     assert list(told) == [*expected, *(("agcam", unit) for unit in ("pixel accuracy %", "IoU %", "DICE"))]
     assert told["pgd", "top-1 %"][3:6] == ["quest", "standard", "+1.61 (better)"]
     assert told["pgd", "NLL"][5] == "-0.055 (better)"
-    ours = paired_difference(run, *PAIR, PGD, "nll")
+    ours = between(run, *PAIR, PGD, "nll")
     assert told["pgd", "NLL"][6] == f"{ours.value:+.3f} [{ours.ci_low:+.3f}, {ours.ci_high:+.3f}]"
     words = [cells[-1] for cells in rows]
     assert set(words) <= {"shown", "the opposite", "cannot tell"}
     shown, opposite = words.count("shown"), words.count("the opposite")
     assert f"Of 7 differences that the paper has, {shown} show here, {opposite} are the opposite, and" in page
-    raw = [paired_difference(run, *PAIR, name, metric) for name in ("clean", PGD) for metric in ("top1", "nll")]
-    raw += [paired_difference(run, *PAIR, BOX, f"cam_{name}") for name in ("pixel_accuracy", "iou", "dice")]
+    raw = [between(run, *PAIR, name, metric) for name in ("clean", PGD) for metric in ("top1", "nll")]
+    raw += [between(run, *PAIR, BOX, f"cam_{name}") for name in ("pixel_accuracy", "iou", "dice")]
     adjusted = [float(cells[8].removeprefix("< ")) for cells in rows]
     assert adjusted == pytest.approx(holm([one.p_value for one in raw]), abs=1e-3)
 
@@ -258,7 +263,7 @@ def test_what_the_paper_has_no_figure_of_is_listed_where_0_is_left_out(script: A
     for name, condition in (("pgd", PGD), ("noise", "noise"), ("agcam-mask", BOX.replace("box", "mask"))):
         metrics = {"pgd": ("top1", "nll"), "noise": ("mean_error",)}.get(name, script.LOCALISED)
         for metric in metrics:
-            d = paired_difference(run, *PAIR, condition, metric)
+            d = between(run, *PAIR, condition, metric)
             if d.ci_low > 0 or d.ci_high < 0:
                 better = d.value < 0 if metric in ("nll", "mean_error") else d.value > 0
                 expected.append((name, script.UNITS[metric][0], "better" if better else "worse"))

@@ -19,7 +19,7 @@ from scipy import stats
 from torch import Tensor
 
 from robustkit.columns import SCENES
-from robustkit.compare import Difference, paired_difference, scene_difference
+from robustkit.compare import Difference, Side, paired_difference, scene_difference
 from robustkit.corruption_sets import CORRUPTIONS, SETS
 from robustkit.errors import DataError, ModelError, RunError
 from robustkit.scene_metrics import Counts, biased, class_counts, scene_mean_rows, scene_rows, shares_of
@@ -419,8 +419,11 @@ class Recorded:
         return table(self.tables[checkpoint, condition]).select(columns)
 
 
-def compared(tables: dict[tuple[str, str], list[dict[str, Any]]], condition: str, metric: str) -> Difference:
-    return paired_difference(Recorded(tables), "a", "b", condition, metric)  # type: ignore[arg-type]
+def compared(
+    tables: dict[tuple[str, str], list[dict[str, Any]]], condition: str, metric: str, names: str = "ab"
+) -> Difference:
+    first, second = (Side(Recorded(tables), name) for name in names)  # type: ignore[arg-type]
+    return paired_difference(first, second, condition, metric)
 
 
 def test_a_difference_by_hand() -> None:
@@ -433,7 +436,7 @@ def test_a_difference_by_hand() -> None:
         found = compared(tables, "clean", metric)
         assert (found.value, found.n) == (pytest.approx(3 / 20), 2)
         assert np.isnan([found.ci_low, found.ci_high, found.p_value]).all()  # two images tell nothing of others
-    assert paired_difference(Recorded(tables), "b", "a", "clean", "miou").value == pytest.approx(-3 / 20)  # type: ignore[arg-type]
+    assert compared(tables, "clean", "miou", "ba").value == pytest.approx(-3 / 20)
     tables["b", "clean"] = second[2:]
     with pytest.raises(RunError, match="a and b have no sample in common under clean; audit both again"):
         compared(tables, "clean", "miou")
