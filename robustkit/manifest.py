@@ -64,12 +64,14 @@ def prepare(
     digest: str | None = None,
     facts: Mapping[str, Any] | None = None,
     keep: bool = False,
+    pictures: Sequence[str] = (),
 ) -> list[str]:
     """Write run.json, or extend the one that an earlier command left; returns lines for the user.
 
     arguments: what the user asked for, as `audit` takes it, so that the same samples can be found again.
     corrupted: what corruptions and maps take beside the data set. digest: of the data set, its own if left out.
-    facts: more of the data set, in JSON types. keep: maps of wrong predictions count.
+    facts: more of the data set, in JSON types. keep: maps of wrong predictions count. pictures: ids of
+    the samples of which images are kept, where no earlier command chose some.
 
     Raises:
         RunError: the folder holds records that this command would not have made.
@@ -123,6 +125,7 @@ def prepare(
             "versions": _versions(),
             "deciding": deciding,
             "bad_images": old.get("bad_images", []),
+            "pictures": old.get("pictures", list(pictures)),
         }
     )
     return lines

@@ -71,8 +71,8 @@ def explain(
     wanted: Explained,
     rng: Any,
     located: Sequence[Located | None],
-) -> tuple[Tensor, dict[str, list[Any]]]:
-    """Logits (B, K) of inputs as the card has them, and the columns of the map."""
+) -> tuple[Tensor, dict[str, list[Any]], Tensor]:
+    """Logits (B, K) of inputs as the card has them, the columns of the map, and the maps (B, H, W)."""
     found = _maps(subject, inputs, labels if wanted.target == "label" else None, wanted.method, rng)
     columns: dict[str, list[Any]] = {
         "target": subject.classes(found.target),
@@ -90,7 +90,7 @@ def explain(
             if not wanted.is_control:
                 explainer = cam.method(wanted.method)(subject.exact)
                 columns["head_correlation"] = _finite(head_correlation(explainer, inputs, found.maps, found.target))
-    return found.logits, columns
+    return found.logits, columns, found.maps
 
 
 def stability(
@@ -101,12 +101,14 @@ def stability(
     labels: Tensor | None,
     wanted: Explained,
     rng: Any,
-) -> tuple[Tensor, dict[str, list[Any]]]:
-    """Logits (B, K) of the images shown, and how their maps differ from those of the clean ones, of the same class."""
+) -> tuple[Tensor, dict[str, list[Any]], Tensor]:
+    """Logits (B, K) of the images shown, how their maps differ from those of the clean ones, of the same class, and
+    these maps (B, H, W).
+    """
     before = _maps(subject, clean, labels if wanted.target == "label" else None, wanted.method, rng)
     after = _maps(subject, shown, before.target, wanted.method, rng)
     predicted = before.logits.argmax(dim=1)
-    return after.logits, {
+    columns = {
         "target": subject.classes(before.target),
         "degenerate": (before.degenerate | after.degenerate).tolist(),
         "clean_correct": subject.correct(predicted, samples),
@@ -114,6 +116,7 @@ def stability(
         "rank_correlation": _finite(rank_correlation(before.maps, after.maps)),
         "map_iou": _finite(iou_at(before.maps, after.maps, wanted.threshold)),
     }
+    return after.logits, columns, after.maps
 
 
 def _maps(subject: Subject, inputs: Tensor, target: Tensor | None, method: str, rng: Any) -> cam.Explanation:

@@ -183,6 +183,9 @@ def protocol_option(card: str = "standard") -> Callable[[F], F]:
     return option("--protocol", default=card, help="Protocol card: a name or a TOML file.")
 
 
+browse_option = option(
+    "--browse", type=click.IntRange(min=0), default=100, help="Samples whose images the report shows; 0 for none."
+)
 run_options = group(
     [
         option("--out", type=click.Path(path_type=Path), help="Run folder; runs/<checkpoint> if left out."),

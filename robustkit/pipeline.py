@@ -21,6 +21,7 @@ from .manifest import describe, prepare
 from .maps import check_explainable
 from .masking import findings
 from .models import Classifier, ModelIdentity, distinct_names, load
+from .pictures import Wanted
 from .preprocessing import Preprocessing
 from .protocol import Card, load_card, number
 from .records import Run
@@ -82,6 +83,7 @@ def audit(
     device: str = "auto",
     dtype: str = "float32",
     compile: bool = False,
+    browse: int = 100,
     data: dict[str, Any] | None = None,
     model: dict[str, Any] | None = None,
     progress: Progress | None = None,
@@ -115,6 +117,7 @@ def audit(
         limit, ids: a balanced random part of the samples, or exactly those of a file.
         batch_size: 16 on a CPU and 128 on CUDA, if left out.
         shard_size: samples in a unit of work, 128 or the batch size if larger.
+        browse: of how many samples the images are kept, for the report to show; fixed when a run begins.
         dtype, compile: how attacks and the clean pass compute; attacks are always scored in float32.
         data: further arguments of `robustkit.data.open_dataset`. model: of `robustkit.models.load`.
         progress: told of units and samples as they are done. say: takes a line for the user.
@@ -212,7 +215,18 @@ def audit(
     }
     described = [describe(job.classifier.identity, job.preprocessing) for job in jobs]
     lines += prepare(
-        run, described, dataset, card, conditions, settings, shard_size, arguments, inputs, keep=keep_misclassified
+        run,
+        described,
+        dataset,
+        card,
+        conditions,
+        settings,
+        shard_size,
+        arguments,
+        inputs,
+        facts={"class_names": list(dataset.class_names)},
+        keep=keep_misclassified,
+        pictures=[one.id for one in dataset.select(limit=browse, seed=seed).samples] if browse else [],
     )
     for line in lines:
         say(line)
@@ -343,7 +357,7 @@ def _compute(
     run.sweep()
     manifest = run.manifest
     shard_size = int(manifest["shard_size"])
-    done = 0
+    wanted, done = Wanted.of(manifest["pictures"], conditions), 0
     for job in jobs:
         shards = -(-len(job.dataset.samples) // shard_size)
         todo = pending(run, job.classifier.identity.name, conditions, shards)
@@ -359,7 +373,8 @@ def _compute(
             for finding in findings(run.evidence(name, condition.text) or {}):
                 if finding.flag:
                     say(f"⚑ {name}, {condition.text}: {finding.flag}")
-        run_units(run, subject, Images(job.dataset, job.preprocessing, tree, truth), todo, shard_size, packed, progress)
+        images = Images(job.dataset, job.preprocessing, tree, truth)
+        run_units(run, subject, images, todo, shard_size, packed, progress, wanted)
         job.classifier.to("cpu")
     if done:
         say(f"{done} units of work were there already and were not computed again")

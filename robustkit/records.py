@@ -4,6 +4,7 @@ run.json                                         what was asked, of what, with w
 records/<checkpoint>/<condition>/<shard>.parquet one row a sample
 timings/<checkpoint>/<condition>/<shard>.json    what a unit took; no two runs agree on it, so it is no record
 evidence/<checkpoint>/<condition>.json           figures that tell whether an attack's result can be trusted
+pictures/…                                       images of a chosen few samples, to be looked at; see `pictures`
 summary.json, summary.csv, report.html           made from the two above, any time
 """
 
@@ -158,7 +159,13 @@ class Run:
     def sweep(self) -> None:
         """Remove what a killed process left half-written."""
         ours = (".run.json.*.tmp", ".summary.json.*.tmp", ".summary.csv.*.tmp", ".report.html.*.tmp")
-        for pattern in (*ours, "records/*/*/.*.parquet.*.tmp", "timings/*/*/.*.json.*.tmp", "evidence/*/.*.json.*.tmp"):
+        for pattern in (
+            *ours,
+            "records/*/*/.*.parquet.*.tmp",
+            "timings/*/*/.*.json.*.tmp",
+            "evidence/*/.*.json.*.tmp",
+            "pictures/*/*/.*.parquet.*.tmp",
+        ):
             for leftover in self.path.glob(pattern):
                 leftover.unlink(missing_ok=True)
 

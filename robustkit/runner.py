@@ -23,6 +23,7 @@ from .data import Dataset, Sample
 from .errors import BadImageError, ModelError
 from .images import read_image, to_pixels
 from .maps import COLUMNS as MAP_COLUMNS
+from .pictures import Picture, Wanted, write_pictures
 from .preprocessing import Preprocessing
 from .records import Run
 from .subject import Subject
@@ -136,8 +137,9 @@ def run_units(
     shard_size: int,
     provenance: dict[bytes, bytes],
     progress: Progress,
+    wanted: Wanted = Wanted(),  # noqa: B008 - frozen
 ) -> None:
-    """Compute the units of `todo` and write each as it is done."""
+    """Compute the units of `todo` and write each as it is done. wanted: of which samples pictures are kept."""
     name = subject.classifier.identity.name
     work = [(shard, conditions) for shard in sorted(todo) for conditions in _sharing(todo[shard])]
     cuts = [
@@ -150,7 +152,7 @@ def run_units(
         for condition in conditions:
             progress.start(name, condition.group, len(decoding))
             began = time.monotonic()
-            rows, stages, notes = _unit_rows(subject, images, decoding, condition, progress)
+            rows, pictures, stages, notes = _unit_rows(subject, images, decoding, condition, progress, wanted)
             more = dict.fromkeys(key for row in rows for key in row if key not in subject.schema.names)
             table = pa.Table.from_pylist(
                 rows,
@@ -159,6 +161,7 @@ def run_units(
                     metadata=provenance | {b"notes": json.dumps(notes).encode()},
                 ),
             )
+            write_pictures(run, name, condition.text, shard, pictures)
             # First, so that records never lack it; apart from them, because no two runs take the same time.
             run.write_timing(name, condition.text, shard, {"seconds": time.monotonic() - began, "stages": stages})
             run.write_shard(run.shard_path(name, condition.text, shard), table)
@@ -176,11 +179,13 @@ def _unit_rows(
     decoding: list[tuple[Sample, Future[Tensor | str]]],
     condition: Condition,
     progress: Progress,
-) -> tuple[list[dict[str, Any]], dict[str, float], list[str]]:
-    """The rows of one shard under one condition in the order of its samples, unreadable ones included; the seconds of
-    stages; notes.
+    wanted: Wanted,
+) -> tuple[list[dict[str, Any]], dict[str, Picture], dict[str, float], list[str]]:
+    """The rows of one shard under one condition in the order of its samples, unreadable ones included; pictures; the
+    seconds of stages; notes.
     """
     rows: list[dict[str, Any]] = []
+    pictures: dict[str, Picture] = {}
     seconds: dict[str, float] = {}
     notes: dict[str, None] = {}
     attack = (condition.under or condition).attack(subject.card)
@@ -203,7 +208,9 @@ def _unit_rows(
         for alike in readable.values():
             samples, pixels, truths = zip(*alike, strict=True)
             try:
-                done = subject.evaluate(torch.stack(pixels), samples, condition, progress.stage, truths)
+                done = subject.evaluate(
+                    torch.stack(pixels), samples, condition, progress.stage, truths, wanted.under(condition)
+                )
             except (RuntimeError, ValueError, TypeError, NotImplementedError) as fault:
                 name, first = subject.classifier.identity.name, (str(fault).splitlines() or [""])[0]
                 raise ModelError(
@@ -212,7 +219,8 @@ def _unit_rows(
                 ) from fault
             values = zip(*done.columns.values(), strict=True)
             rows += [dict(zip(done.columns, row, strict=True)) for row in values]
+            pictures |= done.pictures
             seconds |= done.seconds
             notes |= dict.fromkeys(done.notes)
         progress.advance(len(decoding[start : start + size]))
-    return sorted(rows, key=lambda row: str(row["sample_id"])), seconds, list(notes)
+    return sorted(rows, key=lambda row: str(row["sample_id"])), pictures, seconds, list(notes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +21,7 @@ from .explaining import Explained
 from .maps import explain, stability
 from .models import Classifier
 from .peers import PeerAttack
+from .pictures import Picture, picture
 from .protocol import Card
 from .randomness import SampleRng
 from .truth import Located
@@ -82,11 +83,15 @@ def low_precision(network: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Rows of a batch, a list for each column; seconds of the attack's stages, and what it did otherwise than asked."""
+    """Rows of a batch, a list for each column; seconds of the attack's stages, and what it did otherwise than asked.
+
+    pictures: of the samples of which some were wanted, by id.
+    """
 
     columns: dict[str, list[Any]]
     seconds: dict[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    pictures: dict[str, Picture] = field(default_factory=dict)
 
 
 class Subject:
@@ -129,8 +134,10 @@ class Subject:
         condition: Condition,
         tell: Tell | None = None,
         located: Sequence[Located | None] = (),
+        keep: Container[str] = (),
     ) -> Evaluation:
         """Rows for (B, 3, H, W) uint8 pixels, a list for each column. located: the objects, for the scores of maps.
+        keep: ids of the samples of which pictures are wanted.
 
         Attacks run in the settings' dtype; what they return is scored in float32 (or as the card says), so that a
         break found in low precision counts only when float32 confirms it.
@@ -138,8 +145,8 @@ class Subject:
         rng = self.rng(samples, condition)
         with self.steady(rng):
             if condition.explained is not None:
-                return self._explain(pixels, samples, condition, rng, located)
-            return self._evaluate(pixels, samples, condition, rng, tell)
+                return self._explain(pixels, samples, condition, rng, located, keep)
+            return self._evaluate(pixels, samples, condition, rng, tell, keep)
 
     @contextmanager
     def steady(self, rng: SampleRng) -> Iterator[None]:
@@ -150,7 +157,13 @@ class Subject:
             yield
 
     def _evaluate(
-        self, pixels: Tensor, samples: Sequence[Sample], condition: Condition, rng: SampleRng, tell: Tell | None
+        self,
+        pixels: Tensor,
+        samples: Sequence[Sample],
+        condition: Condition,
+        rng: SampleRng,
+        tell: Tell | None,
+        keep: Container[str],
     ) -> Evaluation:
         attack = condition.attack(self.card)
         if attack is None:
@@ -159,7 +172,8 @@ class Subject:
                 logits = (self.scorer if self.card.score_autocast else self.fast)(self.inputs(shown))
             delta = (shown.float() - pixels.to(shown.device).float()) / 255
             unknown = {"linf": [None] * len(samples), "l2": [None] * len(samples)}
-            return Evaluation(self._rows(logits, samples) | (unknown if condition.released else self._distance(delta)))
+            rows = self._rows(logits, samples) | (unknown if condition.released else self._distance(delta))
+            return Evaluation(rows, pictures=_pictures(samples, keep, image=shown))
         inputs = self.inputs(pixels)
         result = self._attack(attack, inputs, samples, condition, rng, tell)
         with torch.inference_mode():
@@ -177,7 +191,10 @@ class Subject:
             "backwards": result.backwards.tolist(),
         }
         seconds = _stage(rows, result) if isinstance(result, StagedResult) else {}
-        return Evaluation(rows, seconds, result.notes)
+        seen = result.adversarials
+        if self.card.space != "pixels":
+            seen = seen * self.classifier.std + self.classifier.mean
+        return Evaluation(rows, seconds, result.notes, _pictures(samples, keep, image=seen, delta=delta))
 
     def _attack(
         self,
@@ -206,6 +223,7 @@ class Subject:
         condition: Condition,
         rng: SampleRng,
         located: Sequence[Located | None],
+        keep: Container[str],
     ) -> Evaluation:
         """Rows of a map: those of its image, and its own columns."""
         wanted, under = condition.explained, condition.under
@@ -214,19 +232,21 @@ class Subject:
         labels = self.labels(samples) if labelled else None
         inputs = self.inputs(pixels)
         if under is None:
-            logits, columns = explain(self, inputs, labels, wanted, rng, located)
+            logits, columns, maps = explain(self, inputs, labels, wanted, rng, located)
             rows = self._rows(logits, samples) | self._distance(torch.zeros(len(samples), 1))
-            return Evaluation(rows | columns)
+            return Evaluation(rows | columns, pictures=_pictures(samples, keep, heat=maps))
         shown = self._shown(pixels, inputs, samples, under)
         found: dict[str, list[Any]] = {}
+        pictures: dict[str, Picture] = {}
         for start in range(0, len(samples), self.settings.batch_size):  # the attack may have had the whole shard
             part = slice(start, start + self.settings.batch_size)
             own = None if labels is None else labels[part]
-            logits, columns = stability(self, inputs[part], shown[part], samples[part], own, wanted, rng)
+            logits, columns, maps = stability(self, inputs[part], shown[part], samples[part], own, wanted, rng)
+            pictures |= _pictures(samples[part], keep, heat=maps)
             unknown = {"linf": [None] * len(logits), "l2": [None] * len(logits)}
             for name, values in (self._rows(logits, samples[part]) | unknown | columns).items():
                 found.setdefault(name, []).extend(values)
-        return Evaluation(found)
+        return Evaluation(found, pictures=pictures)
 
     def _shown(self, pixels: Tensor, inputs: Tensor, samples: Sequence[Sample], under: Condition) -> Tensor:
         """What `under` makes of the images, kept for the next method's maps of the same; (B, 3, H, W) as `inputs`."""
@@ -329,6 +349,15 @@ class Subject:
     def _distance(delta: Tensor) -> dict[str, list[Any]]:
         flat = delta.flatten(1)
         return {"linf": flat.abs().amax(dim=1).tolist(), "l2": flat.norm(dim=1).tolist()}
+
+
+def _pictures(samples: Sequence[Sample], keep: Container[str], **parts: Tensor) -> dict[str, Picture]:
+    """parts: as `pictures.picture` takes them, a batch of each."""
+    return {
+        sample.id: picture(**{name: batch[index] for name, batch in parts.items()})
+        for index, sample in enumerate(samples)
+        if sample.id in keep
+    }
 
 
 def _stage(rows: dict[str, list[Any]], result: StagedResult) -> dict[str, float]:
