@@ -127,4 +127,6 @@ def test_large_images_are_made_smaller_and_nothing_is_not_finite() -> None:
     assert pixels(wide.image).shape == (SIDE * 300 // 500, SIDE, 3)
     assert set(pixels(wide.difference).flatten().tolist()) <= {127, 128, 129}
     assert pixels(wide.heat).shape == (38, 64) and not pixels(wide.heat).any()
+    row = torch.tensor([-0.02, -0.01, 0, 0.01, 0.02]).expand(3, 1, 5)
+    assert pixels(picture(delta=row).difference)[0, :, 0].tolist() == [0, 64, 128, 191, 255]
     assert picture() == Picture()
