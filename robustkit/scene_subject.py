@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,8 +55,12 @@ class SceneSubject(Subject):
         condition: Condition,
         tell: Tell | None = None,
         located: Sequence[Any] = (),
+        keep: Container[str] = (),
     ) -> Evaluation:
-        """Rows for (B, 3, H, W) uint8 pixels, a list for each column. located: the label map of each sample."""
+        """Rows for (B, 3, H, W) uint8 pixels, a list for each column. located: the label map of each sample.
+
+        No pictures are kept, whatever `keep` says: scenes are large, and `scene_examples` draws some.
+        """
         rng = self.rng(samples, condition)
         labels = torch.from_numpy(np.stack(located)).long().to(self.settings.device)
         with self.steady(rng):
