@@ -32,6 +32,7 @@ from .options import (
     segmenter_options,
     truth_options,
 )
+from .ranks import told
 from .terminal import console, run_and_show, run_audit, run_cam, run_segment, show
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True}
@@ -301,7 +302,8 @@ def main() -> None:
     except RobustkitError as fault:
         if debug:
             raise
-        click.echo(f"error: {fault}", err=True)
+        if told(fault):
+            click.echo(f"error: {fault}", err=True)
         status = fault.exit_code
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted; the same command goes on where this one stopped", err=True)

@@ -7,7 +7,7 @@ import json
 import platform
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -61,7 +61,7 @@ def prepare(
     shard_size: int | None,
     arguments: Mapping[str, Any],
     corrupted: CorruptedInputs,
-    digest: str | None = None,
+    digest: Callable[[], str] | None = None,
     facts: Mapping[str, Any] | None = None,
     keep: bool = False,
     pictures: Sequence[str] = (),
@@ -80,7 +80,7 @@ def prepare(
     deciding = {
         "seed": settings.seed,
         "protocol": card.tag,
-        "data digest": digest or dataset.digest(),
+        "data digest": (digest or dataset.digest)(),
         "dtype": str(settings.dtype).removeprefix("torch."),
         "compile": settings.compile,
     }

@@ -5,30 +5,30 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from .computing import Task, carry_out
 from .condition import CLEAN, Condition, parse_conditions
 from .corrupted_tree import CorruptedTree, is_tree
 from .corruption_plan import plan_corruptions
 from .data import Dataset, open_dataset
 from .errors import DataError, ModelError, NothingEvaluated, ProtocolError, unknown
-from .evidence import gather_evidence, needs_evidence
 from .explaining import parse_cams
 from .manifest import describe, prepare
 from .maps import check_explainable
-from .masking import findings
 from .models import Classifier, ModelIdentity, distinct_names, load
-from .pictures import Wanted
 from .preprocessing import Preprocessing
 from .protocol import Card, load_card, number
+from .ranks import local_rank
 from .records import Run
 from .report import refresh
-from .runner import Images, Progress, pending, run_units
+from .runner import Images, Progress
 from .subject import Settings, Subject
-from .truth import Truth, open_truth
+from .truth import open_truth
 
 DEFAULT_ATTACKS = "fgsm,pgd"
 BATCH_SIZES = {"cpu": 16, "cuda": 128}
@@ -214,7 +214,8 @@ def audit(
         "model": model or {},
     }
     described = [describe(job.classifier.identity, job.preprocessing) for job in jobs]
-    lines += prepare(
+    begin = partial(
+        prepare,
         run,
         described,
         dataset,
@@ -228,21 +229,34 @@ def audit(
         keep=keep_misclassified,
         pictures=[one.id for one in dataset.select(limit=browse, seed=seed).samples] if browse else [],
     )
-    for line in lines:
-        say(line)
-    _compute(run, jobs, card, conditions, settings, tree, truth, progress or Silent(), say)
-    refresh(run)
+
+    def tasks() -> list[Task]:
+        manifest = run.manifest
+        return [
+            Task(
+                job.classifier.identity.name,
+                partial(Subject, job.classifier, card, settings, job.dataset.valid_labels),
+                Images(job.dataset, job.preprocessing, tree, truth),
+                pack(manifest, known, settings),
+                job.preprocessing,
+            )
+            for job, known in zip(jobs, described, strict=True)
+        ]
+
+    carry_out(run, lambda: [*lines, *begin()], tasks, conditions, card, lambda: refresh(run), progress or Silent(), say)
     return run
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto` is CUDA where there is one.
+    """`auto` is CUDA where there is one; of processes that torchrun started, each takes its own device.
 
     Raises:
         ModelError: the device is not there.
     """
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        if not torch.cuda.is_available():
+            return torch.device("cpu")
+        return torch.device("cuda", local_rank() % torch.cuda.device_count())
     try:
         device = torch.device(name)
         torch.empty(1, device=device)
@@ -341,40 +355,3 @@ def pack(manifest: Mapping[str, Any], checkpoint: Mapping[str, Any], settings: S
         "versions": manifest["versions"],
     }
     return {b"robustkit": json.dumps(provenance, sort_keys=True, default=str).encode()}
-
-
-def _compute(
-    run: Run,
-    jobs: Sequence[_Job],
-    card: Card,
-    conditions: Sequence[Condition],
-    settings: Settings,
-    tree: CorruptedTree | None,
-    truth: Truth,
-    progress: Progress,
-    say: Callable[[str], None],
-) -> None:
-    run.sweep()
-    manifest = run.manifest
-    shard_size = int(manifest["shard_size"])
-    wanted, done = Wanted.of(manifest["pictures"], conditions), 0
-    for job in jobs:
-        shards = -(-len(job.dataset.samples) // shard_size)
-        todo = pending(run, job.classifier.identity.name, conditions, shards)
-        done += shards * len(conditions) - sum(map(len, todo.values()))
-        name = job.classifier.identity.name
-        doubted = [c for c in conditions if needs_evidence(run, name, c, card)]
-        if not todo and not doubted:
-            continue
-        subject = Subject(job.classifier, card, settings, job.dataset.valid_labels)
-        packed = pack(manifest, describe(job.classifier.identity, job.preprocessing), settings)
-        for condition in doubted:  # first, so that a doubt is heard before hours are spent
-            gather_evidence(run, subject, job.dataset, job.preprocessing, condition, progress)
-            for finding in findings(run.evidence(name, condition.text) or {}):
-                if finding.flag:
-                    say(f"⚑ {name}, {condition.text}: {finding.flag}")
-        images = Images(job.dataset, job.preprocessing, tree, truth)
-        run_units(run, subject, images, todo, shard_size, packed, progress, wanted)
-        job.classifier.to("cpu")
-    if done:
-        say(f"{done} units of work were there already and were not computed again")

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 import torch
@@ -38,8 +38,11 @@ class Progress(Protocol):
     def stage(self, name: str, standing: int, share: float) -> None: ...
 
 
+T = TypeVar("T")
 Reader = Callable[[Sample], Tensor]
 """A sample into its pixels, (3, H, W) uint8; raises BadImageError."""
+Decoding = list[tuple[Sample, "Future[Tensor | str]"]]
+"""Samples with their pixels to come, or the reason why there are none."""
 
 
 @dataclass(frozen=True)
@@ -91,21 +94,19 @@ class Decoder:
         except BadImageError as fault:
             return str(fault)
 
-    def shards(
-        self, shards: Iterable[tuple[Reader, Sequence[Sample]]]
-    ) -> Iterator[list[tuple[Sample, Future[Tensor | str]]]]:
-        """For each shard its samples with their pixels to come, (3, H, W) uint8, or the reason why there are none."""
-        ahead: list[tuple[Sample, Future[Tensor | str]]] | None = None
+    def shards(self, shards: Iterable[tuple[T, Reader, Sequence[Sample]]]) -> Iterator[tuple[T, Decoding]]:
+        """For each shard what stands beside it, and its samples with their pixels to come."""
+        ahead: tuple[T, Decoding] | None = None
         try:
-            for read, shard in shards:
+            for key, read, shard in shards:
                 submitted = [(sample, self.pool.submit(self._pixels, read, sample)) for sample in shard]
                 if not self.overlap:
                     wait([future for _, future in submitted])
-                    yield submitted
+                    yield key, submitted
                     continue
                 if ahead is not None:
                     yield ahead
-                ahead = submitted
+                ahead = key, submitted
             if ahead is not None:
                 yield ahead
         finally:
@@ -121,35 +122,49 @@ class Supply(Protocol):
     def locate(self, sample: Sample, pixels: Tensor) -> Any: ...
 
 
-def pending(run: Run, name: str, conditions: Sequence[Condition], shards: int) -> dict[int, list[Condition]]:
-    """Shards that lack records, with the conditions that they lack."""
-    lacking = {
-        shard: [c for c in conditions if not run.shard_path(name, c.text, shard).is_file()] for shard in range(shards)
-    }
-    return {shard: missing for shard, missing in lacking.items() if missing}
+@dataclass(frozen=True)
+class Piece:
+    """A shard, by its number, and conditions that look at the same files of it: they are decoded once."""
+
+    shard: int
+    conditions: tuple[Condition, ...]
+
+
+def pieces(run: Run, name: str, conditions: Sequence[Condition], shards: int) -> list[Piece]:
+    """What lacks records, by shard: all that starts from the clean image together, and each released corruption."""
+    found = []
+    for shard in range(shards):
+        lacking = [c for c in conditions if not run.shard_path(name, c.text, shard).is_file()]
+        clean = tuple(c for c in lacking if not c.released)
+        found += [Piece(shard, group) for group in (clean, *((c,) for c in lacking if c.released)) if group]
+    return found
 
 
 def run_units(
     run: Run,
     subject: Subject,
     images: Supply,
-    todo: dict[int, list[Condition]],
+    work: Iterable[Piece],
     shard_size: int,
     provenance: dict[bytes, bytes],
     progress: Progress,
     wanted: Wanted = Wanted(),  # noqa: B008 - frozen
 ) -> None:
-    """Compute the units of `todo` and write each as it is done. wanted: of which samples pictures are kept."""
+    """Compute the units of `work` and write each as it is done. wanted: of which samples pictures are kept."""
     name = subject.classifier.identity.name
-    work = [(shard, conditions) for shard in sorted(todo) for conditions in _sharing(todo[shard])]
-    cuts = [
-        (images.reader(conditions[0]), images.dataset.samples[shard * shard_size : (shard + 1) * shard_size])
-        for shard, conditions in work
-    ]
+    cuts = (
+        (
+            piece,
+            images.reader(piece.conditions[0]),
+            images.dataset.samples[piece.shard * shard_size : (piece.shard + 1) * shard_size],
+        )
+        for piece in work
+    )
     decoder = Decoder(subject.settings.workers, overlap=subject.settings.device.type != "cpu")
-    for (shard, conditions), decoding in zip(work, decoder.shards(cuts), strict=True):
+    for piece, decoding in decoder.shards(cuts):
         subject.forget()
-        for condition in conditions:
+        shard = piece.shard
+        for condition in piece.conditions:
             progress.start(name, condition.group, len(decoding))
             began = time.monotonic()
             rows, pictures, stages, notes = _unit_rows(subject, images, decoding, condition, progress, wanted)
@@ -167,16 +182,10 @@ def run_units(
             run.write_shard(run.shard_path(name, condition.text, shard), table)
 
 
-def _sharing(conditions: Sequence[Condition]) -> list[list[Condition]]:
-    """Conditions in groups that look at the same files: all that start from the clean image, and each released one."""
-    clean = [condition for condition in conditions if not condition.released]
-    return [group for group in (clean, *([c] for c in conditions if c.released)) if group]
-
-
 def _unit_rows(
     subject: Subject,
     images: Supply,
-    decoding: list[tuple[Sample, Future[Tensor | str]]],
+    decoding: Decoding,
     condition: Condition,
     progress: Progress,
     wanted: Wanted,

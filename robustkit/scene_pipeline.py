@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from .computing import Task, carry_out
 from .condition import Condition, parse_conditions
 from .corruption_plan import plan_corruptions
 from .data import Dataset, Sample
@@ -17,10 +19,10 @@ from .label_maps import IGNORE, LabelledScenes, open_scenes, whole
 from .manifest import describe, prepare
 from .models import ModelIdentity, distinct_names
 from .pipeline import DTYPES, Silent, pack, pick_device, unknown_dtype
-from .protocol import Card, load_card, number
+from .protocol import load_card, number
 from .records import Run
 from .report import refresh
-from .runner import Progress, Reader, pending, run_units
+from .runner import Progress, Reader
 from .scene_examples import draw_examples
 from .scene_sheet import FILE
 from .scene_subject import LabelMap, SceneSubject
@@ -149,7 +151,8 @@ def segment(
     described = [_describe(one) for one in models]
     dataset = replace(scenes.dataset, class_names=scenes.class_names)
     facts = {"class_names": list(scenes.class_names), "unjudged": list(scenes.unjudged)}
-    lines += prepare(
+    begin = partial(
+        prepare,
         run,
         described,
         dataset,
@@ -159,19 +162,32 @@ def segment(
         shard_size or max(SHARD, batch),
         arguments,
         plan.inputs,
-        scenes.digest(),
+        scenes.digest,
         facts,
     )
-    for line in lines:
-        say(line)
-    _compute(run, models, scenes, card, conditions, settings, progress or Silent(), say)
-    (run.path / FILE).unlink(missing_ok=True)  # of other checkpoints, or not wanted any more
-    rows = refresh(run)
-    if all(row["value"] is None for row in rows if row["metric"] == "miou"):
-        raise NothingEvaluated(f"{data_dir}: no pixel of any image counts; check --masks and --ignore")
-    if examples:
-        draw_examples(run, models, scenes, conditions, card, settings, examples)
-        refresh(run)
+
+    def tasks() -> list[Task]:
+        manifest = run.manifest
+        return [
+            Task(
+                one.identity.name,
+                partial(SceneSubject, one, card, settings, scenes.unjudged),
+                SceneImages(scenes),
+                pack(manifest, known, settings),
+            )
+            for one, known in zip(models, described, strict=True)
+        ]
+
+    def finish() -> None:
+        (run.path / FILE).unlink(missing_ok=True)  # of other checkpoints, or not wanted any more
+        rows = refresh(run)
+        if all(row["value"] is None for row in rows if row["metric"] == "miou"):
+            raise NothingEvaluated(f"{data_dir}: no pixel of any image counts; check --masks and --ignore")
+        if examples:
+            draw_examples(run, models, scenes, conditions, card, settings, examples)
+            refresh(run)
+
+    carry_out(run, lambda: [*lines, *begin()], tasks, conditions, card, finish, progress or Silent(), say)
     return run
 
 
@@ -215,30 +231,3 @@ def _scenes(
                 f"{identity.name}; give the classes in the order of the model's outputs"
             )
     return scenes
-
-
-def _compute(
-    run: Run,
-    models: Sequence[Segmenter],
-    scenes: LabelledScenes,
-    card: Card,
-    conditions: Sequence[Condition],
-    settings: Settings,
-    progress: Progress,
-    say: Callable[[str], None],
-) -> None:
-    run.sweep()
-    manifest = run.manifest
-    shard_size = int(manifest["shard_size"])
-    shards, done = -(-len(scenes) // shard_size), 0
-    for one in models:
-        todo = pending(run, one.identity.name, conditions, shards)
-        done += shards * len(conditions) - sum(map(len, todo.values()))
-        if not todo:
-            continue
-        subject = SceneSubject(one, card, settings, scenes.unjudged)
-        packed = pack(manifest, _describe(one), settings)
-        run_units(run, subject, SceneImages(scenes), todo, shard_size, packed, progress)
-        one.to("cpu")
-    if done:
-        say(f"{done} units of work were there already and were not computed again")

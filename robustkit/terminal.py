@@ -30,7 +30,9 @@ def run_audit(checkpoints: tuple[str, ...], data_dir: str, options: dict[str, An
 
 def refuse_bad(run: Any, skip_bad: bool) -> None:
     """Raises DataError where images were left out, unless that is accepted."""
-    bad = run.manifest["bad_images"]
+    from .ranks import follows
+
+    bad = [] if follows() else run.manifest["bad_images"]
     if bad and not skip_bad:
         raise DataError(
             f"{len(bad)} of {run.manifest['data']['n']} images could not be read and were left out, "
@@ -107,7 +109,10 @@ def run_segment(checkpoints: tuple[str, ...], data_dir: str, options: dict[str, 
 def run_and_show(pipeline: Any, *arguments: Any, **options: Any) -> Any:
     """Run a pipeline with its progress and lines on standard error; then show what it found."""
     from .progress import ConsoleProgress
+    from .ranks import follows
 
+    if follows():
+        return pipeline(*arguments, **options)
     side = console(stderr=True)
 
     def say(line: str) -> None:

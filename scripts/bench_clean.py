@@ -22,7 +22,7 @@ from robustkit.models import Classifier, load
 from robustkit.pipeline import labelled_data, pick_device
 from robustkit.protocol import load_card
 from robustkit.records import Run
-from robustkit.runner import Images, run_units
+from robustkit.runner import Images, Piece, run_units
 from robustkit.subject import Settings, Subject
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -74,8 +74,8 @@ def main() -> None:
             start = time.perf_counter()
             subject = Subject(classifier, card, settings, data.valid_labels)
             shards = -(-len(data.samples) // 128)
-            todo = {shard: [CLEAN] for shard in range(shards)}
-            run_units(Run(folder), subject, Images(data, identity.preprocessing), todo, 128, {}, Silent())
+            work = [Piece(shard, (CLEAN,)) for shard in range(shards)]
+            run_units(Run(folder), subject, Images(data, identity.preprocessing), work, 128, {}, Silent())
             ours.append(len(data.samples) / (time.perf_counter() - start))
         resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(f"bare {floors[-1]:7.1f} images/s   audit {ours[-1]:7.1f} images/s   peak memory {resident:.0f} MB")

@@ -1,0 +1,148 @@
+"""What a run still lacks, computed: by this process, or drawn with others piece by piece."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from .condition import Condition
+from .evidence import gather_evidence, needs_evidence
+from .lock import locked
+from .masking import findings
+from .pictures import Wanted
+from .preprocessing import Preprocessing
+from .protocol import Card
+from .ranks import Ranks
+from .records import Run
+from .runner import Piece, Progress, Supply, pieces, run_units
+from .subject import Subject
+
+_FINER = 4
+"""With fewer pieces of work than this for each process, the conditions of a shard are drawn one by one."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One checkpoint with what it will be shown.
+
+    subject: makes it ready to compute. provenance: the metadata of its records. preprocessing: for the evidence on its
+    attacks; None where none is taken.
+    """
+
+    name: str
+    subject: Callable[[], Subject]
+    images: Supply
+    provenance: dict[bytes, bytes]
+    preprocessing: Preprocessing | None = None
+
+
+def carry_out(
+    run: Run,
+    prepare: Callable[[], list[str]],
+    tasks: Callable[[], Sequence[Task]],
+    conditions: Sequence[Condition],
+    card: Card,
+    finish: Callable[[], object],
+    progress: Progress,
+    say: Callable[[str], None],
+) -> None:
+    """A whole run, by this process or together with those that torchrun started beside it.
+
+    prepare: writes run.json and returns lines for the user. tasks: with run.json written. finish: summary and report.
+    prepare and finish are called in the first process only, which holds the folder's lock meanwhile.
+
+    Raises:
+        RunError: another command is at work in the folder.
+    """
+    ranks = Ranks.of_environment()
+    with contextlib.ExitStack() as held:
+
+        def begin() -> list[str]:
+            held.enter_context(locked(run.path))
+            lines = prepare()
+            run.sweep()
+            return lines
+
+        for line in ranks.share("run", begin):
+            say(line)
+        compute(run, tasks(), conditions, card, ranks, progress, say)
+        ranks.finish()
+        if ranks.leads:
+            finish()
+
+
+def compute(
+    run: Run,
+    tasks: Sequence[Task],
+    conditions: Sequence[Condition],
+    card: Card,
+    ranks: Ranks,
+    progress: Progress,
+    say: Callable[[str], None],
+) -> None:
+    """Write the records that are missing and, before them, the evidence on attacks.
+
+    Raises:
+        ModelError: a network fails on some batch; what was done before it is kept.
+        RunError: a record cannot be written, or another process is not heard of any more.
+    """
+    manifest = run.manifest
+    shard_size = int(manifest["shard_size"])
+    wanted = Wanted.of(manifest.get("pictures", []), conditions)
+    by_text = {condition.text: condition for condition in conditions}
+    progress = _Beating(progress, ranks)
+    plan = ranks.share(
+        "work", lambda: [_lacking(run, task, conditions, card, shard_size, ranks.size) for task in tasks]
+    )
+    for task, (lacking, doubted, _) in zip(tasks, plan, strict=True):
+        if not lacking and not doubted:
+            continue
+        subject = task.subject()
+        # First, so that a doubt is heard before hours are spent.
+        for text in ranks.draw(f"evidence on {task.name}", doubted):
+            assert task.preprocessing is not None
+            gather_evidence(run, subject, task.images.dataset, task.preprocessing, by_text[text], progress)
+            for finding in findings(run.evidence(task.name, text) or {}):
+                if finding.flag:
+                    say(f"⚑ {task.name}, {text}: {finding.flag}")
+        drawn = ranks.draw(f"units of {task.name}", lacking)
+        work = (Piece(shard, tuple(by_text[text] for text in texts)) for shard, texts in drawn)
+        run_units(run, subject, task.images, work, shard_size, task.provenance, progress, wanted)
+        subject.classifier.to("cpu")
+    done = sum(there for _, _, there in plan)
+    if done:
+        say(f"{done} units of work were there already and were not computed again")
+
+
+def _lacking(
+    run: Run, task: Task, conditions: Sequence[Condition], card: Card, shard_size: int, processes: int
+) -> tuple[list[tuple[int, list[str]]], list[str], int]:
+    """Shards with the texts of conditions to compute together; attacks that lack evidence; units that are there."""
+    shards = -(-len(task.images.dataset.samples) // shard_size)
+    found = pieces(run, task.name, conditions, shards)
+    done = shards * len(conditions) - sum(len(piece.conditions) for piece in found)
+    if processes > 1 and len(found) < _FINER * processes:
+        found = [Piece(piece.shard, (one,)) for piece in found for one in piece.conditions]
+    doubted = [one.text for one in conditions if task.preprocessing and needs_evidence(run, task.name, one, card)]
+    return [(piece.shard, [one.text for one in piece.conditions]) for piece in found], doubted, done
+
+
+@dataclass(frozen=True)
+class _Beating:
+    """Progress that is a sign of life, too."""
+
+    inner: Progress
+    ranks: Ranks
+
+    def start(self, checkpoint: str, condition: str, samples: int) -> None:
+        self.ranks.beat()
+        self.inner.start(checkpoint, condition, samples)
+
+    def advance(self, samples: int) -> None:
+        self.ranks.beat()
+        self.inner.advance(samples)
+
+    def stage(self, name: str, standing: int, share: float) -> None:
+        self.ranks.beat()
+        self.inner.stage(name, standing, share)
