@@ -62,6 +62,9 @@ def carry_out(
             held.enter_context(locked(run.path))
             lines = prepare()
             run.sweep()
+            for path in run.damaged():
+                lines.append(f"{path}: altered or damaged after it was written; computed anew")
+                path.unlink(missing_ok=True)
             return lines
 
         for line in ranks.share("run", begin):
@@ -108,7 +111,7 @@ def compute(
                     say(f"⚑ {task.name}, {text}: {finding.flag}")
         drawn = ranks.draw(f"units of {task.name}", lacking)
         work = (Piece(shard, tuple(by_text[text] for text in texts)) for shard, texts in drawn)
-        run_units(run, subject, task.images, work, shard_size, task.provenance, progress, wanted)
+        run_units(run, subject, task.images, work, shard_size, task.provenance, progress, wanted, say)
         subject.classifier.to("cpu")
     done = sum(there for _, _, there in plan)
     if done:

@@ -11,6 +11,17 @@ import click
 from .errors import ProtocolError, unknown
 
 AT_LEAST_1 = click.IntRange(min=1)
+
+
+class BatchSize(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """A number of samples, or `auto`."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if value == "auto" else AT_LEAST_1.convert(value, param, ctx)
+
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -189,7 +200,7 @@ browse_option = option(
 run_options = group(
     [
         option("--out", type=click.Path(path_type=Path), help="Run folder; runs/<checkpoint> if left out."),
-        option("--batch-size", type=AT_LEAST_1, help="Samples in a batch; chosen for the device if left out."),
+        option("--batch-size", type=BatchSize(), help="Samples in a batch, or auto; the device's usual if left out."),
         option("--shard-size", type=AT_LEAST_1, help="Samples in a unit of work; fixed when a run begins."),
         option("--workers", type=AT_LEAST_1, default=2, help="Threads that decode images."),
         option("--device", default="auto", help="auto, cpu, cuda or cuda:N."),

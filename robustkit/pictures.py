@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .errors import RunError
-from .records import Run, folder_name
+from .records import Run, folder_name, parquet_bytes, write_whole
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -124,7 +124,8 @@ def write_pictures(run: Run, checkpoint: str, condition: str, shard: int, found:
         return
     columns = {"sample_id": list(found), **{name: [getattr(one, name) for one in found.values()] for name in COLUMNS}}
     schema = pa.schema([("sample_id", pa.string()), *((name, pa.binary()) for name in COLUMNS)])
-    run.write_shard(_folder(run, checkpoint, condition) / f"{shard:05d}.parquet", pa.table(columns, schema=schema))
+    path = _folder(run, checkpoint, condition) / f"{shard:05d}.parquet"
+    write_whole(path, parquet_bytes(pa.table(columns, schema=schema)))
 
 
 def read_pictures(run: Run, checkpoint: str, condition: str) -> dict[str, Picture]:

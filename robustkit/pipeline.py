@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
+from .batching import best_batch
 from .computing import Task, carry_out
 from .condition import CLEAN, Condition, parse_conditions
 from .corrupted_tree import CorruptedTree, is_tree
@@ -77,7 +78,7 @@ def audit(
     limit: int | None = None,
     ids: str | Path | None = None,
     seed: int = 0,
-    batch_size: int | None = None,
+    batch_size: int | Literal["auto"] | None = None,
     shard_size: int | None = None,
     workers: int = 2,
     device: str = "auto",
@@ -115,7 +116,8 @@ def audit(
         eps: radius in the units of the card (pixels of [0, 1] for `standard`), several separated by commas.
         engine: `pyautoattack` or `torchattacks` to run the attacks by that library instead, for cross-checking.
         limit, ids: a balanced random part of the samples, or exactly those of a file.
-        batch_size: 16 on a CPU and 128 on CUDA, if left out.
+        batch_size: 16 on a CPU and 128 on CUDA, if left out; `auto` measures which serves the models best, once, when a
+            run begins. Where memory is short, it is halved on the way.
         shard_size: samples in a unit of work, 128 or the batch size if larger.
         browse: of how many samples the images are kept, for the report to show; fixed when a run begins.
         dtype, compile: how attacks and the clean pass compute; attacks are always scored in float32.
@@ -127,7 +129,7 @@ def audit(
         ModelError: besides, a network that fails on some batch; what was done before it is kept.
         NothingEvaluated: no sample could be evaluated.
     """
-    if any(size is not None and size < 1 for size in (batch_size, shard_size, limit)):
+    if any(isinstance(size, int) and size < 1 for size in (batch_size, shard_size, limit)):
         raise ProtocolError(f"batch size {batch_size}, shard size {shard_size}, limit {limit}: expected 1 or more")
     card = load_card(protocol)
     if card.task != "classification":
@@ -148,7 +150,7 @@ def audit(
         raise ProtocolError(f"--cams {cams!r} on {data_dir}, a tree of corrupted images: expected the clean ones")
     maps_only = bool(maps) and conditions == (CLEAN,) and corruptions is None and all(m.target != "label" for m in maps)
     where = pick_device(device)
-    batch = batch_size or BATCH_SIZES.get(where.type, 16)
+    batch = batch_size if isinstance(batch_size, int) else BATCH_SIZES.get(where.type, 16)
     frost = None if frost_dir is None else str(frost_dir)
     if dtype not in DTYPES:
         raise ProtocolError(unknown_dtype(dtype))
@@ -214,36 +216,47 @@ def audit(
         "model": model or {},
     }
     described = [describe(job.classifier.identity, job.preprocessing) for job in jobs]
-    begin = partial(
-        prepare,
-        run,
-        described,
-        dataset,
-        card,
-        conditions,
-        settings,
-        shard_size,
-        arguments,
-        inputs,
-        facts={"class_names": list(dataset.class_names)},
-        keep=keep_misclassified,
-        pictures=[one.id for one in dataset.select(limit=browse, seed=seed).samples] if browse else [],
-    )
+
+    def measured() -> Settings:
+        if batch_size != "auto":
+            return settings
+        known = run.manifest.get("batch_size")
+        return replace(
+            settings, batch_size=known or min(best_batch(job.classifier, where, settings.dtype) for job in jobs)
+        )
+
+    def begin() -> list[str]:
+        found = prepare(
+            run,
+            described,
+            dataset,
+            card,
+            conditions,
+            measured(),
+            shard_size,
+            arguments,
+            inputs,
+            facts={"class_names": list(dataset.class_names)},
+            keep=keep_misclassified,
+            pictures=[one.id for one in dataset.select(limit=browse, seed=seed).samples] if browse else [],
+        )
+        return [*lines, *found]
 
     def tasks() -> list[Task]:
         manifest = run.manifest
+        fixed = replace(settings, batch_size=manifest["batch_size"])
         return [
             Task(
                 job.classifier.identity.name,
-                partial(Subject, job.classifier, card, settings, job.dataset.valid_labels),
+                partial(Subject, job.classifier, card, fixed, job.dataset.valid_labels),
                 Images(job.dataset, job.preprocessing, tree, truth),
-                pack(manifest, known, settings),
+                pack(manifest, known, fixed),
                 job.preprocessing,
             )
             for job, known in zip(jobs, described, strict=True)
         ]
 
-    carry_out(run, lambda: [*lines, *begin()], tasks, conditions, card, lambda: refresh(run), progress or Silent(), say)
+    carry_out(run, begin, tasks, conditions, card, lambda: refresh(run), progress or Silent(), say)
     return run
 
 

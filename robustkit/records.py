@@ -2,7 +2,7 @@
 
 run.json                                         what was asked, of what, with what
 records/<checkpoint>/<condition>/<shard>.parquet one row a sample
-timings/<checkpoint>/<condition>/<shard>.json    what a unit took; no two runs agree on it, so it is no record
+timings/<checkpoint>/<condition>/<shard>.json    what a unit took, and its record's SHA-256; no two runs agree on it
 evidence/<checkpoint>/<condition>.json           figures that tell whether an attack's result can be trusted
 pictures/…                                       images of a chosen few samples, to be looked at; see `pictures`
 summary.json, summary.csv, report.html           made from the two above, any time
@@ -67,6 +67,17 @@ def write_whole(path: Path, data: bytes, durable: bool = True) -> None:
         raise RunError(f"cannot write {path}: {fault.strerror or fault}; choose a folder with --out") from None
 
 
+def parquet_bytes(table: pa.Table) -> bytes:
+    """A table as Parquet, which depends on the table alone."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    buffer = pa.BufferOutputStream()
+    pq.write_table(table, buffer, compression="zstd")
+    data: bytes = buffer.getvalue().to_pybytes()
+    return data
+
+
 def _sync_folder(folder: Path) -> None:
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
@@ -119,18 +130,55 @@ class Run:
     def shard_path(self, checkpoint: str, condition: str, shard: int) -> Path:
         return self.path / "records" / folder_name(checkpoint) / folder_name(condition) / f"{shard:05d}.parquet"
 
-    def write_shard(self, path: Path, table: pa.Table) -> None:
-        """One unit's rows, as Parquet bytes that depend on the table alone."""
+    def write_unit(
+        self, checkpoint: str, condition: str, shard: int, table: pa.Table, timing: Mapping[str, Any]
+    ) -> None:
+        """One unit's rows, and beside them what it took and the SHA-256 of the rows' file.
+
+        The latter first, so that records never lack it.
+        """
+        path, data = self.shard_path(checkpoint, condition, shard), parquet_bytes(table)
+        beside = json.dumps({**timing, "sha256": hashlib.sha256(data).hexdigest()})
+        write_whole(self._timing_path(path), (beside + "\n").encode(), durable=False)
+        write_whole(path, data)
+
+    def _timing_path(self, record: Path) -> Path:
+        return self.path / "timings" / record.relative_to(self.path / "records").with_suffix(".json")
+
+    def damaged(self) -> list[Path]:
+        """Records that are not what was written: altered, cut short, or unreadable."""
+        found = []
+        for path in sorted((self.path / "records").glob("*/*/*.parquet")):
+            try:
+                self._sound(path)
+            except RunError:
+                found.append(path)
+        return found
+
+    def _sound(self, path: Path) -> bytes:
+        """What a record's file holds. Raises RunError where it is not what was written."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        buffer = pa.BufferOutputStream()
-        pq.write_table(table, buffer, compression="zstd")
-        write_whole(path, buffer.getvalue().to_pybytes())
-
-    def write_timing(self, checkpoint: str, condition: str, shard: int, timing: Mapping[str, Any]) -> None:
-        path = self.path / "timings" / folder_name(checkpoint) / folder_name(condition) / f"{shard:05d}.json"
-        write_whole(path, (json.dumps(timing) + "\n").encode(), durable=False)
+        try:
+            data = path.read_bytes()
+            timing = json.loads(self._timing_path(path).read_text(encoding="utf-8"))
+            expected = timing.get("sha256") if isinstance(timing, dict) else None
+        except FileNotFoundError:
+            expected = None
+        except (OSError, ValueError) as fault:
+            raise RunError(f"{path}: cannot be read ({fault}); delete it and run the same command again") from None
+        if expected is None:  # lost in a power cut, or of an earlier version
+            try:
+                pq.ParquetFile(pa.BufferReader(data)).read()
+            except (OSError, pa.ArrowException) as fault:
+                raise RunError(f"{path}: a record cannot be read ({fault}); delete it and run again") from None
+        elif hashlib.sha256(data).hexdigest() != expected:
+            raise RunError(
+                f"{path}: a record was altered or damaged after it was written (its SHA-256 is not {expected[:12]}…); "
+                "the same command of the audit computes it anew"
+            )
+        return data
 
     def stage_seconds(self, checkpoint: str, condition: str) -> dict[str, float]:
         """Seconds of each stage of an attack, over all shards; empty where they are not known."""
@@ -184,7 +232,7 @@ class Run:
                 f"{self.path}: no records of {checkpoint} under {condition}; run the audit again to make them"
             )
         try:
-            tables = [pq.ParquetFile(path).read(columns=columns) for path in paths]
+            tables = [pq.ParquetFile(pa.BufferReader(self._sound(path))).read(columns=columns) for path in paths]
             return pa.concat_tables(tables, promote_options="default")  # a shard without images has no stages
         except (OSError, pa.ArrowException) as fault:
             raise RunError(f"{paths[0].parent}: a record cannot be read ({fault}); delete it and run again") from None

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 import torch
 from torch import Tensor
 
+from .batching import out_of_memory
 from .condition import Condition
 from .corrupted_tree import CorruptedTree, pixels_of
 from .data import Dataset, Sample
@@ -149,9 +150,10 @@ def run_units(
     provenance: dict[bytes, bytes],
     progress: Progress,
     wanted: Wanted = Wanted(),  # noqa: B008 - frozen
+    say: Callable[[str], None] = lambda line: None,
 ) -> None:
     """Compute the units of `work` and write each as it is done. wanted: of which samples pictures are kept."""
-    name = subject.classifier.identity.name
+    name, asked = subject.classifier.identity.name, subject.settings.batch_size
     cuts = (
         (
             piece,
@@ -163,73 +165,103 @@ def run_units(
     decoder = Decoder(subject.settings.workers, overlap=subject.settings.device.type != "cpu")
     for piece, decoding in decoder.shards(cuts):
         subject.forget()
-        shard = piece.shard
         for condition in piece.conditions:
             progress.start(name, condition.group, len(decoding))
-            began = time.monotonic()
-            rows, pictures, stages, notes = _unit_rows(subject, images, decoding, condition, progress, wanted)
-            more = dict.fromkeys(key for row in rows for key in row if key not in subject.schema.names)
-            table = pa.Table.from_pylist(
-                rows,
-                schema=pa.schema(
-                    [*subject.schema, *((key, MAP_COLUMNS.get(key, pa.int32())) for key in more)],
-                    metadata=provenance | {b"notes": json.dumps(notes).encode()},
-                ),
-            )
-            write_pictures(run, name, condition.text, shard, pictures)
-            # First, so that records never lack it; apart from them, because no two runs take the same time.
-            run.write_timing(name, condition.text, shard, {"seconds": time.monotonic() - began, "stages": stages})
-            run.write_shard(run.shard_path(name, condition.text, shard), table)
+            began, before = time.monotonic(), subject.settings.batch_size
+            found = _unit(subject, images, decoding, condition, progress, wanted.under(condition))
+            metadata = provenance | {b"notes": json.dumps(list(found.notes)).encode()}
+            if (size := subject.settings.batch_size) != asked:
+                metadata[b"batch_size"] = str(size).encode()
+                if size != before:
+                    say(f"{name}: out of memory with batches of {before}; going on with {size}")
+            timing = {"seconds": time.monotonic() - began, "stages": found.seconds}
+            write_pictures(run, name, condition.text, piece.shard, found.pictures)
+            run.write_unit(name, condition.text, piece.shard, found.table(subject.schema, metadata), timing)
 
 
-def _unit_rows(
+@dataclass
+class _Found:
+    """What was found of a shard under one condition, or of a part of it. notes: in order, as keys."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    pictures: dict[str, Picture] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    notes: dict[str, None] = field(default_factory=dict)
+
+    def add(self, more: _Found) -> None:
+        self.rows += more.rows
+        self.pictures |= more.pictures
+        self.seconds |= more.seconds
+        self.notes |= more.notes
+
+    def table(self, schema: pa.Schema, metadata: dict[bytes, bytes]) -> pa.Table:
+        """The rows in the order of their samples, with the columns that the condition adds."""
+        rows = sorted(self.rows, key=lambda row: str(row["sample_id"]))
+        more = dict.fromkeys(key for row in rows for key in row if key not in schema.names)
+        fields = [*schema, *((key, MAP_COLUMNS.get(key, pa.int32())) for key in more)]
+        return pa.Table.from_pylist(rows, schema=pa.schema(fields, metadata=metadata))
+
+
+def _unit(
     subject: Subject,
     images: Supply,
     decoding: Decoding,
     condition: Condition,
     progress: Progress,
-    wanted: Wanted,
-) -> tuple[list[dict[str, Any]], dict[str, Picture], dict[str, float], list[str]]:
-    """The rows of one shard under one condition in the order of its samples, unreadable ones included; pictures; the
-    seconds of stages; notes.
-    """
-    rows: list[dict[str, Any]] = []
-    pictures: dict[str, Picture] = {}
-    seconds: dict[str, float] = {}
-    notes: dict[str, None] = {}
+    keep: Container[str],
+) -> _Found:
+    """One shard under one condition, in batches that are halved where memory is short."""
+    found, start = _Found(), 0
     attack = (condition.under or condition).attack(subject.card)
-    judged = subject.judges(condition)
     # An attack that queues its samples makes batches by itself, from the whole shard.
-    size = len(decoding) if getattr(attack, "queues", False) else subject.settings.batch_size
-    for start in range(0, len(decoding), size):
-        readable: dict[tuple[int, ...], list[tuple[Sample, Tensor, Any]]] = {}  # by size: a batch has one
-        for sample, future in decoding[start : start + size]:
-            decoded = future.result()
-            if not isinstance(decoded, str):
-                try:
-                    truth = images.locate(sample, decoded) if judged else None
-                except BadImageError as fault:  # its mask
-                    decoded = str(fault)
-            if isinstance(decoded, str):
-                rows.append(subject.unread(sample) | {"error": decoded})
-            else:
-                readable.setdefault(tuple(decoded.shape), []).append((sample, decoded, truth))
-        for alike in readable.values():
-            samples, pixels, truths = zip(*alike, strict=True)
+    whole = getattr(attack, "queues", False)
+    while start < len(decoding):
+        part = decoding[start : start + (len(decoding) if whole else subject.settings.batch_size)]
+        try:
+            more = _batch(subject, images, part, condition, progress, keep)
+        except ModelError as fault:
+            if not out_of_memory(fault.__cause__) or not subject.halve():
+                raise
+            continue
+        found.add(more)
+        start += len(part)
+        progress.advance(len(part))
+    return found
+
+
+def _batch(
+    subject: Subject,
+    images: Supply,
+    part: Decoding,
+    condition: Condition,
+    progress: Progress,
+    keep: Container[str],
+) -> _Found:
+    """Some samples under one condition, unreadable ones included. Raises ModelError where the network fails."""
+    found, judged = _Found(), subject.judges(condition)
+    readable: dict[tuple[int, ...], list[tuple[Sample, Tensor, Any]]] = {}  # by size: a batch has one
+    for sample, future in part:
+        decoded = future.result()
+        if not isinstance(decoded, str):
             try:
-                done = subject.evaluate(
-                    torch.stack(pixels), samples, condition, progress.stage, truths, wanted.under(condition)
-                )
-            except (RuntimeError, ValueError, TypeError, NotImplementedError) as fault:
-                name, first = subject.classifier.identity.name, (str(fault).splitlines() or [""])[0]
-                raise ModelError(
-                    f"{name} fails under {condition.text} on {len(samples)} images: {type(fault).__name__}: {first}; "
-                    f"--debug shows where, a smaller --batch-size helps against lack of memory"
-                ) from fault
-            values = zip(*done.columns.values(), strict=True)
-            rows += [dict(zip(done.columns, row, strict=True)) for row in values]
-            pictures |= done.pictures
-            seconds |= done.seconds
-            notes |= dict.fromkeys(done.notes)
-        progress.advance(len(decoding[start : start + size]))
-    return sorted(rows, key=lambda row: str(row["sample_id"])), pictures, seconds, list(notes)
+                truth = images.locate(sample, decoded) if judged else None
+            except BadImageError as fault:  # its mask
+                decoded = str(fault)
+        if isinstance(decoded, str):
+            found.rows.append(subject.unread(sample) | {"error": decoded})
+        else:
+            readable.setdefault(tuple(decoded.shape), []).append((sample, decoded, truth))
+    for alike in readable.values():
+        samples, pixels, truths = zip(*alike, strict=True)
+        try:
+            done = subject.evaluate(torch.stack(pixels), samples, condition, progress.stage, truths, keep)
+        except (RuntimeError, ValueError, TypeError, NotImplementedError, MemoryError) as fault:
+            name, first = subject.classifier.identity.name, (str(fault).splitlines() or [""])[0]
+            raise ModelError(
+                f"{name} fails under {condition.text} on {len(samples)} images: {type(fault).__name__}: {first}; "
+                f"--debug shows where"
+            ) from fault
+        values = zip(*done.columns.values(), strict=True)
+        rows = [dict(zip(done.columns, row, strict=True)) for row in values]
+        found.add(_Found(rows, done.pictures, done.seconds, dict.fromkeys(done.notes)))
+    return found

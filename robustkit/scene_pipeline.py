@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -72,7 +72,7 @@ def segment(
     limit: int | None = None,
     ids: str | Path | None = None,
     seed: int = 0,
-    batch_size: int | None = None,
+    batch_size: int | Literal["auto"] | None = None,
     shard_size: int | None = None,
     workers: int = 2,
     device: str = "auto",
@@ -95,7 +95,8 @@ def segment(
         variant: whose code; bethgelab's is the one that published segmentation results were corrupted with.
         out: the run folder; by default `runs/` and the first checkpoint's name.
         eps, norm, limit, ids, seed, workers, device, dtype, compile, frost_dir: as `audit` has them.
-        batch_size: images in a batch, 4 on a CPU and 16 on CUDA if left out; only images of one size share a batch.
+        batch_size: images in a batch, 4 on a CPU and 16 on CUDA if left out or `auto`; only images of one size share a
+            batch. Where memory is short, it is halved on the way.
         examples: scenes to draw in the report.
         model: further arguments of `load_segmenter`.
         progress: told of units and samples as they are done. say: takes a line for the user.
@@ -105,7 +106,7 @@ def segment(
         ModelError: besides, a network that fails on some batch; what was done before it is kept.
         NothingEvaluated: no sample could be evaluated.
     """
-    if any(size is not None and size < 1 for size in (batch_size, shard_size, limit)):
+    if any(isinstance(size, int) and size < 1 for size in (batch_size, shard_size, limit)):
         raise ProtocolError(f"batch size {batch_size}, shard size {shard_size}, limit {limit}: expected 1 or more")
     if dtype not in DTYPES:
         raise ProtocolError(unknown_dtype(dtype))
@@ -117,7 +118,7 @@ def segment(
     radii = tuple(number(part, "eps") for part in str(eps).split(",")) if eps is not None else ()
     conditions = parse_conditions(asked, card, eps=radii, norm=norm)
     where = pick_device(device)
-    batch = batch_size or BATCH_SIZES.get(where.type, BATCH_SIZES["cpu"])
+    batch = batch_size if isinstance(batch_size, int) else BATCH_SIZES.get(where.type, BATCH_SIZES["cpu"])
     frost = None if frost_dir is None else str(frost_dir)
     settings = Settings(seed, batch, workers, where, DTYPES[dtype], compile, frost)
     models = [load_segmenter(spec, **(model or {})) for spec in checkpoints]

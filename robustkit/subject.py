@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from attacks import Attack, AttackResult, DensePGD, StagedResult
 from attacks.attack import Tell
 
+from .batching import free
 from .columns import CLASSIFICATION
 from .condition import Condition
 from .data import Sample
@@ -266,6 +267,16 @@ class Subject:
     def forget(self) -> None:
         """Let go of what was kept of a shard."""
         self._kept = "", {}
+
+    def halve(self) -> bool:
+        """Go on with batches of half the size, where memory is short; False where they hold one image already."""
+        size = self.settings.batch_size
+        if size == 1:
+            return False
+        self.settings = replace(self.settings, batch_size=size // 2)
+        self.forget()
+        free()
+        return True
 
     def corrupt(self, pixels: Tensor, condition: Condition, rng: SampleRng) -> Tensor:
         """(B, 3, H, W) uint8 pixels as the condition shows them, on the device."""

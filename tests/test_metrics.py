@@ -84,7 +84,7 @@ def make_run(path: Path, rows: dict[str, list[dict[str, Any]]], space: str = "pi
     for condition, entries in rows.items():
         for shard, start in enumerate(range(0, len(entries), 2)):
             table = pa.Table.from_pylist(entries[start : start + 2], schema=CLASSIFICATION)
-            run.write_shard(run.shard_path("vit <b>&", condition, shard), table)
+            run.write_unit("vit <b>&", condition, shard, table, {})
     return run
 
 
