@@ -1,0 +1,167 @@
+"""What goes wrong around a run: full disks, altered records, two commands in one folder, a lack of memory."""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import small_audit
+import torch
+
+from robustkit.errors import ModelError, RunError
+from robustkit.lock import locked
+from robustkit.records import Run
+from robustkit.report import refresh
+from robustkit.subject import Subject
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+HOLD = """
+import sys, time
+from pathlib import Path
+from robustkit.lock import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_two_commands_in_one_folder_and_a_dead_one_holds_nothing(place: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(out)], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        said = rf"run is in use by process {other.pid} on .+; wait for it, or use another --out"
+        with pytest.raises(RunError, match=said):
+            small_audit.audit(place, out, attacks="none")
+        assert not (out / "run.json").exists()
+        other.send_signal(signal.SIGKILL)
+    assert small_audit.audit(place, out, attacks="none").results()["n"].max() == 30
+    with locked(out), pytest.raises(RunError, match="is in use by process"), locked(out):
+        pass
+
+
+@pytest.fixture
+def run(place: Path, tmp_path: Path) -> Run:
+    return small_audit.audit(place, tmp_path / "run", attacks="fgsm")
+
+
+def spoil(path: Path, how: str) -> None:
+    data = path.read_bytes()
+    if how == "cut short":
+        path.write_bytes(data[: len(data) // 2])
+    elif how == "a bit":
+        path.write_bytes(data[:100] + bytes([data[100] ^ 1]) + data[101:])
+    elif how == "emptied":
+        path.write_bytes(b"")
+    else:  # made better by hand, as a whole Parquet file
+        table = pq.ParquetFile(path).read()
+        place = table.column_names.index("correct")
+        pq.write_table(table.set_column(place, table.schema.field(place), [[True] * len(table)]), path)
+
+
+@pytest.mark.parametrize("how", ["cut short", "a bit", "emptied", "improved"])
+def test_a_record_that_is_not_what_was_written_is_refused_and_computed_anew(place: Path, run: Run, how: str) -> None:
+    before, summary = small_audit.files(run.path), (run.path / "summary.json").read_bytes()
+    path = run.shard_path("net", "clean", 1)
+    spoil(path, how)
+    with pytest.raises(RunError, match=r"00001\.parquet: a record was altered or damaged after it was written"):
+        refresh(run)
+    assert (run.path / "summary.json").read_bytes() == summary
+    lines: list[str] = []
+    small_audit.audit(place, run.path, attacks="fgsm", say=lines.append)
+    assert [line for line in lines if "altered or damaged" in line] == [
+        f"{path}: altered or damaged after it was written; computed anew"
+    ]
+    assert small_audit.files(run.path) == before
+
+
+def test_without_its_checksum_a_record_counts_if_it_can_be_read(place: Path, run: Run) -> None:
+    for path in (run.path / "timings").rglob("*.json"):
+        path.unlink()
+    assert refresh(run)
+    assert run.damaged() == []
+    path = run.shard_path("net", "clean", 0)
+    spoil(path, "cut short")
+    assert run.damaged() == [path]
+    with pytest.raises(RunError, match="a record cannot be read"):
+        run.table("net", "clean")
+
+
+def test_a_full_disk_is_one_line_and_what_was_written_before_is_whole(place: Path, tmp_path: Path) -> None:
+    """A limit on the size of files stands for it: the kernel refuses a write in the same way."""
+    out = tmp_path / "run"
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000))
+
+    words = small_audit.command(place, out, "--attacks", "pgd(steps=2)", "--browse", "0")
+    done = subprocess.run(words, capture_output=True, text=True, preexec_fn=limited, timeout=250)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("error: cannot write ") and "File too large; choose a folder with --out" in last
+    assert all(pq.ParquetFile(path).read() for path in out.rglob("*.parquet"))
+    assert not list(out.rglob("*.tmp"))
+    again = subprocess.run(words, capture_output=True, text=True, timeout=250)
+    assert again.returncode == 0 and (out / "report.html").is_file()
+
+
+def test_ctrl_c_says_how_to_go_on(place: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    words = small_audit.command(place, out, "--attacks", "pgd(steps=2000)", "--shard-size", "4")
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not list(out.rglob("*.parquet")):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said.strip().splitlines()[-1] == "interrupted; the same command goes on where this one stopped"
+    assert not list(out.rglob("*.tmp"))
+
+
+class Small:
+    """Lets a device have room for so many images."""
+
+    def __init__(self, room: int) -> None:
+        self.room, self.evaluate, self.sizes = room, Subject.evaluate, list[int]()
+
+    def __call__(self, subject: Subject, pixels: torch.Tensor, *more: Any, **options: Any) -> Any:
+        self.sizes.append(len(pixels))
+        if len(pixels) > self.room:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+        return self.evaluate(subject, pixels, *more, **options)
+
+
+def test_a_lack_of_memory_halves_the_batch_and_changes_no_result(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = small_audit.audit(place, tmp_path / "whole", attacks="fgsm", batch_size=2)
+    small, lines = Small(3), list[str]()
+    monkeypatch.setattr(Subject, "evaluate", lambda self, *more, **options: small(self, *more, **options))
+    halved = small_audit.audit(place, tmp_path / "halved", attacks="fgsm", batch_size=8, say=lines.append)
+    assert small.sizes[:3] == [8, 4, 2] and max(small.sizes[2:]) == 2
+    assert [line for line in lines if "memory" in line] == ["net: out of memory with batches of 8; going on with 2"]
+    assert halved.results().equals(whole.results())
+    metadata = pq.read_schema(halved.shard_path("net", "clean", 0)).metadata
+    assert metadata[b"batch_size"] == b"2" and json.loads(metadata[b"robustkit"])["batch_size"] == 8
+    small.room = 0
+    with pytest.raises(ModelError, match="net fails under clean on 1 images: OutOfMemoryError: CUDA out of memory"):
+        small_audit.audit(place, tmp_path / "none", attacks="fgsm", batch_size=8)
+
+
+def test_auto_measures_once_and_a_resumed_run_keeps_it(place: Path, tmp_path: Path) -> None:
+    run = small_audit.audit(place, tmp_path / "run", attacks="none", batch_size="auto")
+    size = run.manifest["batch_size"]
+    assert size in {2**power for power in range(7)}
+    run.write_manifest(run.manifest | {"batch_size": 5})
+    again = small_audit.audit(place, tmp_path / "run", attacks="fgsm", batch_size="auto")
+    assert again.manifest["batch_size"] == 5
+    packed = pq.read_schema(again.shard_path("net", "fgsm(eps=8/255)", 0)).metadata[b"robustkit"]
+    assert json.loads(packed)["batch_size"] == 5

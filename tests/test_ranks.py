@@ -1,0 +1,188 @@
+"""Several processes on one run: each piece of work to one of them, and the bytes of a single process."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import small_audit
+from torch.distributed import HashStore
+
+from robustkit.errors import RunError
+from robustkit.ranks import LedError, Ranks, told
+from robustkit.records import Run
+
+CONDITIONS = ["--attacks", "fgsm,pgd(steps=3),autoattack(steps=3,targets=1,queries=20)", "--eps", "8/255"]
+
+
+def together(count: int, silence: float = 30.0) -> list[Ranks]:
+    store = HashStore()
+    return [Ranks(rank, count, store, silence) for rank in range(count)]
+
+
+def in_threads(ranks: list[Ranks], work: object) -> list[object]:
+    found: list[object] = [None] * len(ranks)
+
+    def run(rank: Ranks) -> None:
+        try:
+            found[rank.rank] = work(rank)  # type: ignore[operator]
+        except RunError as fault:
+            found[rank.rank] = fault
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in ranks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def test_each_item_goes_to_one_process_as_it_becomes_free() -> None:
+    def work(rank: Ranks) -> list[int]:
+        mine = []
+        for item in rank.draw("items", range(40)):
+            mine.append(item)
+            time.sleep(0.02 if rank.rank == 1 else 0.001)
+        return mine
+
+    first, slow, third = in_threads(together(3), work)
+    assert sorted([*first, *slow, *third]) == list(range(40))  # type: ignore[misc]
+    assert len(slow) < len(first) and len(slow) < len(third)  # type: ignore[arg-type]
+    assert list(Ranks().draw("items", "abc")) == ["a", "b", "c"]
+
+
+def test_the_first_makes_and_all_have_it_or_know_why_not() -> None:
+    made: list[int] = []
+
+    def work(rank: Ranks) -> object:
+        return rank.share("plan", lambda: made.append(rank.rank) or [[1, ["a"]]])
+
+    assert in_threads(together(3), work) == [[[1, ["a"]]]] * 3 and made == [0]
+
+    def fails(rank: Ranks) -> object:
+        def make() -> None:
+            raise RunError("the folder is full")
+
+        return rank.share("plan", make)
+
+    first, second = in_threads(together(2), fails)
+    assert str(first) == "the folder is full"
+    assert isinstance(second, LedError) and "RunError: the folder is full" in str(second)
+    late = Ranks(1, 2, HashStore(), silence=0.3)
+    with pytest.raises(RunError, match=r"the first process made no plan in 0\.3 s; see its output"):
+        late.share("plan", list)
+
+
+def test_a_hung_process_is_noticed_and_a_slow_one_is_waited_for() -> None:
+    leader, slow = together(2, silence=1.5)
+
+    def work() -> None:
+        for _ in range(4):
+            time.sleep(1.05)
+            slow.beat()
+        slow.finish()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    leader.finish()
+    thread.join()
+    leader, _ = together(2, silence=0.5)
+    with pytest.raises(
+        RunError, match=r"process 1 of 2 has shown no sign of life for 0\.5 s and counts as hung; what it"
+    ):
+        leader.finish()
+
+
+def test_only_one_process_says_what_all_of_them_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = RunError("x")
+    assert told(fault)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    assert not told(fault)
+    monkeypatch.setattr("robustkit.ranks._met", True)
+    assert told(fault) and not told(LedError("x"))
+
+
+def test_without_torchrun_world_size_alone_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(
+        RunError, match=r"WORLD_SIZE is 2, but the other processes cannot be reached .*start with torchrun"
+    ):
+        Ranks.of_environment()
+    monkeypatch.setenv("ROBUSTKIT_RANK_TIMEOUT", "soon")
+    with pytest.raises(RunError, match="ROBUSTKIT_RANK_TIMEOUT 'soon': expected seconds, such as 1800"):
+        Ranks.of_environment()
+
+
+def torchrun(place: Path, out: Path, *extra: str) -> list[str]:
+    words = small_audit.command(place, out, "--shard-size", "4", *CONDITIONS, *extra)
+    assert words[1:3] == ["-m", "robustkit"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    return [*launcher, *words[1:]]
+
+
+def everything(run: Path) -> dict[str, bytes]:
+    kept = {str(p.relative_to(run)): p.read_bytes() for p in sorted((run / "evidence").rglob("*.json"))}
+    return small_audit.files(run) | kept
+
+
+@pytest.fixture(scope="module")
+def alone(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of a single process."""
+    out = tmp_path_factory.mktemp("alone") / "run"
+    words = small_audit.command(place, out, "--shard-size", "4", *CONDITIONS)
+    subprocess.run(words, check=True, capture_output=True, timeout=250)
+    return out
+
+
+@pytest.fixture(autouse=True)
+def few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+def test_two_processes_make_the_bytes_of_one(place: Path, tmp_path: Path, alone: Path) -> None:
+    out = tmp_path / "run"
+    done = subprocess.run(torchrun(place, out), capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    assert everything(out) == everything(alone)
+    assert done.stdout.count("report: ") == 1 and done.stderr.count("layout") <= 1  # the leader alone speaks
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_ten_kills_of_a_random_process_lose_nothing(place: Path, tmp_path: Path, alone: Path) -> None:
+    out, choice, killed = tmp_path / "run", random.Random(0), 0
+    while killed < 10:
+        process = subprocess.Popen(torchrun(place, out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        began, wait = len(list(out.rglob("*.parquet"))), choice.randint(0, 2)
+        while process.poll() is None and len(list(out.rglob("*.parquet"))) < began + wait:
+            time.sleep(0.02)
+        workers = [int(pid) for pid in _children(process.pid)]
+        if process.poll() is None and workers:
+            os.kill(choice.choice(workers), signal.SIGKILL)
+            assert process.wait(timeout=120) != 0
+            killed += 1
+        else:
+            process.wait(timeout=120)
+            if everything_there(out):
+                for path in choice.sample(sorted(out.rglob("*.parquet")), 12):  # more to do for the kills that are left
+                    path.unlink()
+    subprocess.run(torchrun(place, out), check=True, capture_output=True, timeout=280)
+    assert everything(out) == everything(alone)
+
+
+def everything_there(out: Path) -> bool:
+    return (out / "run.json").is_file() and len(list(Run(out).units())) == 4
+
+
+def _children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
