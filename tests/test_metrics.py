@@ -88,6 +88,12 @@ def make_run(path: Path, rows: dict[str, list[dict[str, Any]]], space: str = "pi
     return run
 
 
+def test_an_infinite_loss_is_no_warning(tmp_path: Path) -> None:
+    run = make_run(tmp_path, {"clean": [row(i, True, nll=float("inf") if i == 0 else 0.5) for i in range(6)]})
+    found = {one["metric"]: one for one in summarise(run)}
+    assert found["nll"]["value"] == float("inf") and found["top1"]["value"] == 1.0
+
+
 def test_wilson_equals_scipy() -> None:
     for hits, n in ((0, 7), (7, 7), (3, 10), (755, 1000)):
         expected = binomtest(hits, n).proportion_ci(0.95, "wilson")
