@@ -18,7 +18,7 @@ setup(
         "attacks": ["py.typed"],
         "cam": ["py.typed"],
         "corruptions": ["py.typed"],
-        "robustkit": ["py.typed", "protocols/*.toml", "published/*.toml", "templates/*"],
+        "robustkit": ["py.typed", "protocols/*.toml", "published/*.toml", "templates/*", "templates/report/*"],
         "robustkit.embedded": ["*.safetensors", "*.json"],
     },
     entry_points={"console_scripts": ["robustkit = robustkit.cli:main"]},
@@ -35,6 +35,8 @@ setup(
         "click>=8.1",
         "rich>=13.7",
         "jinja2>=3.1",
+        "matplotlib>=3.8",
+        "pyyaml>=6.0",
         "tomli>=2.0; python_version < '3.11'",
     ],
     extras_require={
@@ -43,7 +45,6 @@ setup(
             *("pyautoattack>=0.2", "torchmetrics>=1.4"),  # outside implementations to check against
         ],
         "reference": ["pyautoattack>=0.2", "torchattacks>=3.5", "foolbox>=3.3"],
-        "zoo": ["matplotlib>=3.8"],
         "dev": ["ruff>=0.9", "mypy>=1.14"],
     },
     classifiers=[

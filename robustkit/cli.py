@@ -10,11 +10,14 @@ from typing import Any
 import click
 
 from . import __version__
+from .completing import checkpoints as known_checkpoints
+from .completing import kinds
 from .errors import ProtocolError, RobustkitError, unknown
 from .options import (
     AT_LEAST_1,
     DATA_KEYS,
     attack_options,
+    browse_option,
     common,
     corruption_options,
     data_options,
@@ -48,11 +51,14 @@ def cli() -> None:
     robustkit demo                                        embedded checkpoints and data, the whole audit
     robustkit audit model.safetensors --data-dir val      your own
     robustkit inspect model.safetensors                   what is in the file, which attention fits
+    robustkit compare runs/vit                            its checkpoints against each other, paired by sample
+    robustkit check runs/vit --policy policy.toml         a gate for continuous integration
+    robustkit doctor                                      does this machine compute what it should
     """
 
 
 @cli.command(context_settings=CONTEXT)
-@click.argument("checkpoints", nargs=-1, required=True, metavar="CHECKPOINT...")
+@click.argument("checkpoints", nargs=-1, required=True, metavar="CHECKPOINT...", shell_complete=known_checkpoints)
 @option("--data-dir", required=True, help="Folder, zip, or embedded:shapes.")
 @group(
     [
@@ -62,6 +68,7 @@ def cli() -> None:
         corruption_options,
         map_options,
         protocol_option(),
+        browse_option,
         run_options,
         common,
     ]
@@ -83,9 +90,9 @@ def audit(checkpoints: tuple[str, ...], data_dir: str, **options: Any) -> None:
 
 
 @cli.command(context_settings=CONTEXT)
-@click.argument("checkpoints", nargs=-1, required=True, metavar="CHECKPOINT...")
+@click.argument("checkpoints", nargs=-1, required=True, metavar="CHECKPOINT...", shell_complete=known_checkpoints)
 @option("--data-dir", required=True, help="Folder, zip, or embedded:shapes.")
-@group([model_options, data_options, attack_options, protocol_option(), run_options, common])
+@group([model_options, data_options, attack_options, protocol_option(), browse_option, run_options, common])
 def attack(checkpoints: tuple[str, ...], data_dir: str, **options: Any) -> None:
     """Evaluate clean and under attacks: the attack part of an audit, same options.
 
@@ -100,7 +107,12 @@ def attack(checkpoints: tuple[str, ...], data_dir: str, **options: Any) -> None:
 @option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
 @common
 def demo(out: Path, device: str) -> None:
-    """Audit four embedded classifiers, one for each of four attentions, and two segmenters, on embedded images."""
+    """Audit four embedded classifiers, one for each of four attentions, and two segmenters, on embedded images.
+
+    \b
+    robustkit demo
+    robustkit demo --out runs/demo --device cpu
+    """
     from .demo import DEMO, SEGMENTERS
     from .pipeline import audit
     from .scene_pipeline import segment as segment_scenes
@@ -129,7 +141,7 @@ def demo(out: Path, device: str) -> None:
 
 
 @cli.command(context_settings=CONTEXT)
-@click.argument("checkpoint")
+@click.argument("checkpoint", shell_complete=known_checkpoints)
 @option("--data-dir", help="Images to find out which attention formula fits the weights.")
 @option("--batch-size", type=AT_LEAST_1, default=16, help="Samples in a batch.")
 @option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
@@ -191,7 +203,9 @@ def corrupt(images: tuple[str, ...], **options: Any) -> None:
 
 
 @cli.command(context_settings=CONTEXT)
-@click.argument("arguments", nargs=-1, required=True, metavar="CHECKPOINT... [IMAGE]...")
+@click.argument(
+    "arguments", nargs=-1, required=True, metavar="CHECKPOINT... [IMAGE]...", shell_complete=known_checkpoints
+)
 @option("--data-dir", help="Folder, zip, or embedded:shapes; without it, IMAGEs are explained.")
 @option("--target", "targets", multiple=True, help="Class of an IMAGE to explain, by name or number; may be repeated.")
 @option("--cams", default="agcam,rollout,grad-cam", help="Methods (robustkit list cams); controls come along.")
@@ -202,7 +216,7 @@ def corrupt(images: tuple[str, ...], **options: Any) -> None:
 )
 @option("--show", multiple=True, help="Id of a sample to draw; may be repeated.")
 @option("--save-maps", is_flag=True, help="Keep the maps that are drawn: cams/maps.npz, or <stem>-cam.npz of an IMAGE.")
-@group([truth_options, model_options, data_options, protocol_option(), run_options, common])
+@group([truth_options, model_options, data_options, protocol_option(), browse_option, run_options, common])
 def cam(arguments: tuple[str, ...], data_dir: str | None, **options: Any) -> None:
     """Make maps of what checkpoints look at, score them, and show them side by side.
 
@@ -218,7 +232,7 @@ def cam(arguments: tuple[str, ...], data_dir: str | None, **options: Any) -> Non
 
 
 @cli.command(context_settings=CONTEXT)
-@click.argument("checkpoints", nargs=-1, required=True, metavar="CHECKPOINT...")
+@click.argument("checkpoints", nargs=-1, required=True, metavar="CHECKPOINT...", shell_complete=known_checkpoints)
 @option("--data-dir", required=True, help="Folder or zip of images, ADE20K's folder, or embedded:shapes.")
 @group([scene_options, segmenter_options, protocol_option("segmentation"), run_options, common])
 def segment(checkpoints: tuple[str, ...], data_dir: str, **options: Any) -> None:
@@ -236,30 +250,100 @@ def segment(checkpoints: tuple[str, ...], data_dir: str, **options: Any) -> None
     run_segment(checkpoints, data_dir, options)
 
 
+RUN = click.Path(path_type=Path, file_okay=False)
+
+
 @cli.command(context_settings=CONTEXT)
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=RUN)
+@option("--log", "logs", multiple=True, help="Also log the results: tensorboard, mlflow or wandb, as tensorboard:DIR.")
 @common
-def report(run: Path) -> None:
+def report(run: Path, logs: tuple[str, ...]) -> None:
     """Make summary and report of a run folder anew, from its records, without a model.
 
     \b
     robustkit report runs/vit
+    robustkit report runs/vit --log tensorboard:logs --log mlflow:http://localhost:5000
     """
+    from .loggers import log_run, parse_loggers
     from .records import Run
     from .report import refresh
 
-    existing = Run.existing(run)
-    show(existing, refresh(existing))
+    existing, wanted = Run.existing(run), parse_loggers(logs)
+    results = refresh(existing)
+    show(existing, results)
+    log_run(existing, results, wanted)
+
+
+@cli.command(context_settings=CONTEXT)
+@click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
+@option("--checkpoint", "checkpoints", multiple=True, help="Only this checkpoint of the runs; may be repeated.")
+@option("--against", help="The checkpoint that the others are held against; the first if left out.")
+@option("--reference", help="Published figures beside them: quest, or a TOML file.")
+@option("--json", "json_file", type=click.Path(path_type=Path), help="File for the differences as JSON.")
+@common
+def compare(runs: tuple[Path, ...], **options: Any) -> None:
+    """Compare checkpoints on the same samples: paired differences with intervals and tests, from records only.
+
+    Of one run, its checkpoints against the first of them; of several, those of the later runs against those of the
+    first of the same name, or, where no name is shared, all against the first.
+
+    \b
+    robustkit compare runs/zoo
+    robustkit compare runs/release-1 runs/release-2 --json differences.json
+    robustkit compare runs/zoo --against cifar10-vit-standard --reference quest
+    """
+    from .compare_command import compare_runs
+
+    compare_runs(runs, **options, console=console())
+
+
+@cli.command(context_settings=CONTEXT)
+@click.argument("run", type=RUN)
+@option("--policy", type=click.Path(path_type=Path), help="TOML file of rules; written by --init.")
+@option("--baseline", type=RUN, help="Run that rules about a drop compare with.")
+@option("--junit", type=click.Path(path_type=Path), help="File for the verdicts as JUnit XML.")
+@option("--json", "json_file", type=click.Path(path_type=Path), help="File for the verdicts as JSON.")
+@option("--init", is_flag=True, help="Write a policy that this run passes, with margins, to --policy or policy.toml.")
+@common
+def check(run: Path, **options: Any) -> None:
+    """Hold a run against a policy: exit 0 if every rule passes, 1 if not, 2 for an error, 3 without results.
+
+    \b
+    robustkit check runs/vit --init --policy policy.toml
+    robustkit check runs/vit --policy policy.toml --junit robustness.xml
+    robustkit check runs/vit --policy policy.toml --baseline runs/released
+    """
+    from .check_command import check_run
+
+    check_run(run, **options, console=console())
+
+
+@cli.command(context_settings=CONTEXT)
+@click.argument("run", type=RUN)
+@option("--checkpoint", help="Which checkpoint of the run; needed where it has several.")
+@option("--out", type=click.Path(path_type=Path), help="Folder of the files; RUN/card if left out.")
+@common
+def card(run: Path, **options: Any) -> None:
+    """Write what stands beside a released checkpoint: a section and metadata of its model card, a JSON, a badge.
+
+    \b
+    robustkit card runs/vit --out release
+    """
+    from .release_card import write_cards
+
+    for path in write_cards(run, **options):
+        console().print(str(path), markup=False, highlight=False, soft_wrap=True)
 
 
 @cli.command("list", context_settings=CONTEXT)
-@click.argument("kind", metavar="KIND")
+@click.argument("kind", metavar="KIND", shell_complete=kinds)
 @common
 def list_(kind: str) -> None:
     """List what there is: models, attacks, corruptions, cams, attentions, protocols or datasets.
 
     \b
-    robustkit list protocols
+    robustkit list models
+    robustkit list attacks
     """
     from .listing import LISTINGS, listing
 
@@ -271,9 +355,31 @@ def list_(kind: str) -> None:
 
 
 @cli.command(context_settings=CONTEXT)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@common
+def completion(shell: str) -> None:
+    """Print what makes a shell complete robustkit's commands, options and names.
+
+    \b
+    robustkit completion bash >> ~/.bashrc
+    robustkit completion zsh >> ~/.zshrc
+    robustkit completion fish > ~/.config/fish/completions/robustkit.fish
+    """
+    from .completing import completion_script
+
+    click.echo(completion_script(cli, shell))
+
+
+@cli.command(context_settings=CONTEXT)
 @common
 def doctor() -> None:
-    """Check this machine: versions, device, and the numbers that everything rests on."""
+    """Check this machine: versions, device, files, and known answers of everything that makes numbers.
+
+    Each line is a check; one that fails says its remedy, and the exit status is 2. Takes seconds; needs no network.
+
+    \b
+    robustkit doctor
+    """
     from .doctor import examine
 
     screen = console()

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .corrupting import parse_corrupted
-from .corruption_metrics import conditions_of
-from .errors import RunError
+from .errors import RunError, unknown
+from .explaining import SCORES
 from .intervals import Floats, Z, bootstrap
 from .map_metrics import FEWEST, PLAIN, parts_of
 from .scene_metrics import COLUMNS as SCENE_COLUMNS
 from .scene_metrics import METRICS as SCENE_METRICS
-from .scene_metrics import Counts, averaged, common_ids, shares_of
+from .scene_metrics import Counts, common_ids, shares_of
 
 if TYPE_CHECKING:
-    import pandas as pd
     import pyarrow as pa
 
     from .records import Run
 
 COLUMNS = {"top1": "correct", "top5": "top5", "nll": "nll"}
 COLUMN_OF = {metric: column for column, metric in PLAIN.items()}
+STABILITY = ("rank_correlation", "map_iou")
 
 
 @dataclass(frozen=True)
@@ -36,6 +35,7 @@ class Difference:
     ci_low, ci_high: 95 %, by drawing samples anew, each with both of its outcomes; of a few samples it is too narrow.
     p_value: two-sided, of no difference: McNemar's exact test for right against wrong, else the normal approximation;
     for figures of a whole data set with the standard error of samples drawn anew.
+    first, second: the two figures, of the same n samples.
     """
 
     value: float
@@ -43,18 +43,123 @@ class Difference:
     ci_low: float
     ci_high: float
     p_value: float
+    first: float = math.nan
+    second: float = math.nan
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What was read of a record: (n,) ids in their order, and (n,) figures by column; samples with an error are not."""
+
+    ids: pa.Array
+    columns: Mapping[str, Floats]
+
+    def of(self, name: str, ids: pa.Array) -> Floats:
+        """A column of the samples with these ids, all of which are there."""
+        return _aligned(self.ids, self.columns[name], ids)
+
+
+@dataclass(frozen=True)
+class Scenes:
+    """What was read of a record of scenes: (n,) ids, (4 + K,) figures and (R, 4) of images drawn anew (`Counts`)."""
+
+    ids: pa.Array
+    values: Floats
+    resampled: Floats
+
+    @classmethod
+    def of(cls, counts: Counts) -> Scenes:
+        if not len(counts.ids):
+            return cls(counts.ids, np.empty(0), np.empty((0, 0)))
+        return cls(counts.ids, counts.values, counts.resampled)
 
 
 @dataclass(frozen=True)
 class Side:
-    """A checkpoint of a run."""
+    """A checkpoint of a run. What was read of its records is kept, so that each is read once."""
 
     run: Run
     checkpoint: str
+    _samples: dict[str, Samples] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _scenes: dict[str, Scenes] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _ids: dict[str, pa.Array] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _order: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """Its run's run.json."""
+        return self.run.manifest
+
+    @cached_property
+    def described(self) -> dict[str, Any]:
+        """The checkpoint as run.json has it."""
+        found: dict[str, Any] = next(one for one in self.manifest["checkpoints"] if one["name"] == self.checkpoint)
+        return found
+
+    @cached_property
+    def results(self) -> list[dict[str, Any]]:
+        """Its rows of summary.json as it was written last; none where there is no such file."""
+        try:
+            return [row for row in self.run.summary() if row["checkpoint"] == self.checkpoint]
+        except RunError:
+            return []
+
+    @cached_property
+    def conditions(self) -> tuple[str, ...]:
+        """Those that it has records of, in the order of the run."""
+        return tuple(condition for name, condition in self.run.units() if name == self.checkpoint)
 
     def table(self, condition: str, columns: Sequence[str]) -> pa.Table:
         """Its rows under a condition. RunError where there are none."""
         return self.run.table(self.checkpoint, condition, columns)
+
+    def samples(self, condition: str, columns: Sequence[str]) -> Samples:
+        """At least these columns under a condition.
+
+        Raises:
+            RunError: there are no records, or they lack a column.
+        """
+        kept = self._samples.get(condition)
+        missing = [name for name in dict.fromkeys(columns) if kept is None or name not in kept.columns]
+        if kept is not None and not missing:
+            return kept
+        table = self.table(condition, ["sample_id", *missing, "error"])
+        if absent := [name for name in missing if name not in table.column_names]:
+            raise RunError(
+                f"{self.run.path}: the records of {self.checkpoint} under {condition} have no {', '.join(absent)}; "
+                "compare another figure, or run the audit again with it"
+            )
+        table = table.filter(table["error"].is_null())
+        ids, order = self._sorted(table["sample_id"].combine_chunks())
+        read = {name: table[name].to_numpy(zero_copy_only=False).astype(np.float64)[order] for name in missing}
+        self._samples[condition] = Samples(ids, read if kept is None else {**kept.columns, **read})
+        return self._samples[condition]
+
+    def scene_ids(self, condition: str) -> pa.Array:
+        """The images that could be read under a condition, in their order. RunError without records."""
+        if condition not in self._ids:
+            self._scenes[condition] = Scenes.of(self._counts(condition))
+            self._ids[condition] = self._scenes[condition].ids
+        return self._ids[condition]
+
+    def scenes(self, condition: str, ids: pa.Array) -> Scenes:
+        """Figures under a condition of the images with these ids, all of which are there."""
+        kept = self._scenes.get(condition)
+        if kept is None or not kept.ids.equals(ids):
+            kept = self._scenes[condition] = Scenes.of(self._counts(condition).of_samples(ids))
+        return kept
+
+    def _counts(self, condition: str) -> Counts:
+        return Counts.of(self.table(condition, list(SCENE_COLUMNS)), ())
+
+    def _sorted(self, ids: pa.Array) -> tuple[pa.Array, Any]:
+        """The ids in their order, and the places they had; conditions mostly share both."""
+        import pyarrow.compute as pc
+
+        if not (self._order and self._order[0].equals(ids)):
+            order = pc.sort_indices(ids).to_numpy()
+            self._order[:] = [ids, ids.take(order), order]
+        return self._order[1], self._order[2]
 
 
 def paired_difference(first: Side, second: Side, condition: str, metric: str = "top1") -> Difference:
@@ -68,25 +173,30 @@ def paired_difference(first: Side, second: Side, condition: str, metric: str = "
     corruptions. Infinite losses (logits that are not finite) make a difference of losses nan.
 
     Raises:
-        RunError: the records of one of them are missing, or they have no sample in common.
+        RunError: the records of one of them are missing, they have no sample in common, or there is no such metric.
     """
     if metric in SCENE_METRICS[:3]:
         return _scene_difference(first, second, condition, metric)
-    pairs = _figures(first, condition, metric).to_frame("first")
-    pairs = pairs.join(_figures(second, condition, metric).rename("second"), how="inner")
-    if not len(pairs):
-        raise _nothing_common(first, second, condition)
+    (own_ids, own), (other_ids, other) = (_figures(side, condition, metric) for side in (first, second))
+    ids = common_ids([own_ids, other_ids])
+    n = len(ids)
+    if not n:
+        raise nothing_common(first, second, condition)
+    before, after = _aligned(own_ids, own, ids), _aligned(other_ids, other, ids)
     with np.errstate(invalid="ignore"):
-        differences: Floats = (pairs["second"] - pairs["first"]).to_numpy(dtype=np.float64)
-    n = len(differences)
+        differences: Floats = after - before
+        means = float(before.mean()), float(after.mean())
     if not np.isfinite(differences).all():
-        return Difference(math.nan, n, math.nan, math.nan, math.nan)
+        return Difference(math.nan, n, math.nan, math.nan, math.nan, *means)
     ((low, high),) = bootstrap(lambda counts: counts @ differences / n, n)
-    return Difference(float(differences.mean()), n, low, high, _p_value(differences, binary=metric in ("top1", "top5")))
+    p_value = _p_value(differences, binary=metric in ("top1", "top5"))
+    return Difference(float(differences.mean()), n, low, high, p_value, *means)
 
 
 def scene_difference(
-    first: Iterable[tuple[float, Counts]], second: Iterable[tuple[float, Counts]], metric: str = "miou"
+    first: Iterable[tuple[float, Counts | Scenes]],
+    second: Iterable[tuple[float, Counts | Scenes]],
+    metric: str = "miou",
 ) -> Difference:
     """How the second's figure of a data set differs from the first's.
 
@@ -96,33 +206,38 @@ def scene_difference(
     images there is neither.
     """
     place = SCENE_METRICS.index(metric)
-    (n, before, drawn_before), (_, after, drawn_after) = averaged(first), averaged(second)
+    (n, before, drawn_before), (_, after, drawn_after) = _averaged(first, place), _averaged(second, place)
     with np.errstate(invalid="ignore"):
-        value, drawn = float(after[place] - before[place]), drawn_after[:, place] - drawn_before[:, place]
+        value, drawn = after - before, drawn_after - drawn_before
     if not math.isfinite(value):
-        return Difference(math.nan, n, math.nan, math.nan, math.nan)
+        return Difference(math.nan, n, math.nan, math.nan, math.nan, before, after)
     if n < FEWEST:
-        return Difference(value, n, math.nan, math.nan, math.nan)
+        return Difference(value, n, math.nan, math.nan, math.nan, before, after)
     error = float(drawn[np.isfinite(drawn)].std(ddof=1))
     p_value = _of_normal(value, error) if value or error else 1.0
-    return Difference(value, n, value - Z * error, value + Z * error, p_value)
+    return Difference(value, n, value - Z * error, value + Z * error, p_value, before, after)
+
+
+def _averaged(parts: Iterable[tuple[float, Counts | Scenes]], place: int) -> tuple[int, float, Floats]:
+    """The number of images, the figure and that of each resample, (R,), of a weighted mean over conditions."""
+    n, value, drawn = 0, 0.0, np.zeros(1)
+    for weight, one in parts:
+        n, value = len(one.ids), value + weight * float(one.values[place])
+        drawn = drawn + weight * one.resampled[:, place]
+    return n, value, drawn
 
 
 def _scene_difference(first: Side, second: Side, condition: str, metric: str) -> Difference:
     shares = shares_of(condition)
-    read = [side.table(text, ["sample_id", "error"]) for side in (first, second) for text in shares]
-    ids = common_ids([table.filter(table["error"].is_null())["sample_id"].combine_chunks() for table in read])
+    ids = common_ids([side.scene_ids(text) for side in (first, second) for text in shares])
     if not len(ids):
-        raise _nothing_common(first, second, condition)
-
-    def parts(side: Side) -> Iterator[tuple[float, Counts]]:
-        for text, share in shares.items():
-            yield share, Counts.of(side.table(text, list(SCENE_COLUMNS)), ()).of_samples(ids)
-
-    return scene_difference(parts(first), parts(second), metric)
+        raise nothing_common(first, second, condition)
+    before, after = ([(share, side.scenes(t, ids)) for t, share in shares.items()] for side in (first, second))
+    return scene_difference(before, after, metric)
 
 
-def _nothing_common(first: Side, second: Side, condition: str) -> RunError:
+def nothing_common(first: Side, second: Side, condition: str) -> RunError:
+    """The error of two checkpoints whose records share no sample."""
     return RunError(
         f"{second.run.path}: {first.checkpoint} and {second.checkpoint} have no sample in common under {condition}; "
         "audit both again"
@@ -156,26 +271,49 @@ def _of_normal(value: float, error: float) -> float:
     return math.erfc(abs(value) / error / math.sqrt(2)) if error else 0.0
 
 
-def _figures(side: Side, condition: str, metric: str) -> pd.Series[float]:
-    """A figure for each sample that could be read, by its id, in the order of the ids."""
-    if (parts := parts_of(condition)) is not None:
-        explained, mode = parts
-        column = f"{mode}_{metric.removeprefix('cam_')}" if mode else COLUMN_OF.get(metric, metric)
-        figures = _column(side, explained.text, column)
-        right = _column(side, explained.text, "clean_correct" if explained.under else "correct")
-        return figures[right == 1].dropna()
+def map_columns(condition: str, metric: str) -> tuple[str, str, str]:
+    """Of a score of maps: the condition of its records, its column, and that which says what was predicted right.
+
+    Raises:
+        RunError: it is no mean over samples.
+    """
+    parts = parts_of(condition)
+    assert parts is not None
+    explained, mode = parts
+    scores = [f"cam_{name}" for name in SCORES]
+    known: Sequence[str] = STABILITY if explained.under else scores if mode else list(PLAIN.values())
+    if metric not in known:
+        raise RunError(unknown(f"figure of pairs under {condition}", metric, known))
+    column = f"{mode}_{metric.removeprefix('cam_')}" if mode else COLUMN_OF.get(metric, metric)
+    return explained.text, column, "clean_correct" if explained.under else "correct"
+
+
+def _figures(side: Side, condition: str, metric: str) -> tuple[pa.Array, Floats]:
+    """A figure for each sample that could be read: (n,) ids in their order, and (n,) figures."""
+    if parts_of(condition) is not None:
+        text, column, right = map_columns(condition, metric)
+        read = side.samples(text, [column, right])
+        figures = read.columns[column]
+        kept = np.flatnonzero((read.columns[right] != 0) & ~np.isnan(figures))  # nan: without a label
+        return read.ids.take(kept), figures[kept]
     if metric != "mean_error":
-        return _column(side, condition, COLUMNS[metric])
-    texts = conditions_of(condition)
-    names = [part.name for part in map(parse_corrupted, texts) if part is not None]
-    of_one = Counter(names)
-    errors = [
-        (1 - _column(side, text, "correct")) / len(of_one) / of_one[name]
-        for text, name in zip(texts, names, strict=True)
-    ]
-    return sum(errors[1:], errors[0]).dropna()  # a sample that one condition lacks is nan there
+        if metric not in COLUMNS:
+            raise RunError(unknown(f"figure of pairs under {condition}", metric, [*COLUMNS, "mean_error"]))
+        read = side.samples(condition, [COLUMNS[metric]])
+        return read.ids, read.columns[COLUMNS[metric]]
+    shares = shares_of(condition)
+    ids = common_ids([side.samples(text, ["correct"]).ids for text in shares])
+    errors = np.zeros(len(ids))
+    for text, share in shares.items():
+        errors += share * (1 - side.samples(text, ["correct"]).of("correct", ids))
+    return ids, errors
 
 
-def _column(side: Side, condition: str, name: str) -> pd.Series[float]:
-    table = side.table(condition, ["sample_id", name, "error"]).to_pandas()
-    return table[table["error"].isna()].set_index("sample_id")[name].astype(np.float64).sort_index()
+def _aligned(ids: pa.Array, values: Floats, wanted: pa.Array) -> Floats:
+    """The values of the samples that are wanted, whose order is the same."""
+    if ids.equals(wanted):
+        return values
+    import pyarrow.compute as pc
+
+    chosen: Floats = values[pc.is_in(ids, value_set=wanted).to_numpy(zero_copy_only=False)]
+    return chosen

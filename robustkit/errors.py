@@ -10,6 +10,7 @@ with `exit_code`; a traceback appears only with `--debug`.
     │   └── BadImageError   one image that cannot be read; a run skips and counts it
     ├── ProtocolError       a card, condition or parameter that is not understood
     ├── RunError            a run folder that cannot be written, read or mixed with this command
+    ├── GateFailed          a run was held against a policy, and some rule fails or cannot be told
     └── NothingEvaluated    the command was fine, but no sample was left to evaluate
 """
 
@@ -47,6 +48,12 @@ class ProtocolError(RobustkitError):
 
 class RunError(RobustkitError):
     """A run folder cannot be written, read, or mixed with this command."""
+
+
+class GateFailed(RobustkitError):  # noqa: N818 - an outcome rather than a fault
+    """A run does not meet its policy."""
+
+    exit_code = 1
 
 
 class NothingEvaluated(RobustkitError):  # noqa: N818 - an outcome rather than a fault

@@ -48,7 +48,8 @@ def bootstrap(statistic: Callable[[Floats], Floats], n: int) -> list[tuple[float
     """
     counts = _resamples(n)
     figures = np.concatenate([np.atleast_2d(statistic(block.astype(np.float64)).T).T for block in counts])
-    low, high = np.percentile(figures, [2.5, 97.5], axis=0)
+    with np.errstate(invalid="ignore"):  # of infinite figures there is no interval
+        low, high = np.percentile(figures, [2.5, 97.5], axis=0)
     return [(float(a), float(b)) for a, b in zip(low, high, strict=True)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable
 
 LISTINGS = ("models", "attacks", "corruptions", "cams", "attentions", "protocols", "datasets")
@@ -84,7 +85,7 @@ def _corruptions() -> list[tuple[str, str]]:
 
 def _sentence(text: str) -> str:
     """The first sentence, on one line."""
-    return " ".join(text.split()).partition(". ")[0].rstrip(".")
+    return re.split(r"(?<!et al)\. ", " ".join(text.split()))[0].rstrip(".")
 
 
 def _range(severities: Iterable[tuple[int, ...]]) -> str:

@@ -171,7 +171,10 @@ def _corrupted(old: Mapping[str, Any], new: CorruptedInputs) -> dict[str, Any]:
 
 def _protocol(card: Card) -> dict[str, Any]:
     kept = ("tag", "name", "version", "task", "digest", "space", "labels", "summary", "source")
-    return {name: getattr(card, name) for name in kept} | {"caveats": list(card.caveats)}
+    return {name: getattr(card, name) for name in kept} | {
+        "caveats": list(card.caveats),
+        "parameters": json.loads(json.dumps(card.parameters, default=str)),
+    }
 
 
 def _versions() -> dict[str, str]:

@@ -163,7 +163,7 @@ def _losses(read: pa.Table, correct: Floats) -> list[tuple[str, float, int, floa
         drawn = counts[:, finite]
         with np.errstate(invalid="ignore"):  # a resample without any finite sample has no calibration error
             error = np.abs(drawn @ gaps).sum(axis=1) / drawn.sum(axis=1)
-        return np.stack([counts @ nll / n, error], axis=1)
+            return np.stack([counts @ nll / n, error], axis=1)  # nor is 0 times an infinite loss a number
 
     nll_interval, ece_interval = bootstrap(resampled, n)
     return [

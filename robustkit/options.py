@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from .completing import COMPLETERS
 from .errors import ProtocolError, unknown
 
 AT_LEAST_1 = click.IntRange(min=1)
@@ -28,6 +29,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def option(*names: str, **settings: Any) -> Callable[[F], F]:
     """A click option that can also come from ROBUSTKIT_<NAME>."""
     long = next(name for name in names if name.startswith("--")).lstrip("-")
+    settings.setdefault("shell_complete", COMPLETERS.get(f"--{long}"))
     return click.option(*names, envvar=f"ROBUSTKIT_{long.upper().replace('-', '_')}", show_envvar=False, **settings)
 
 

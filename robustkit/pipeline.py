@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -270,6 +271,8 @@ def pick_device(name: str) -> torch.device:
         if not torch.cuda.is_available():
             return torch.device("cpu")
         return torch.device("cuda", local_rank() % torch.cuda.device_count())
+    if not re.fullmatch(r"(cpu|cuda|mps|xpu)(:\d+)?", name):
+        raise ModelError(unknown("device", name, ("auto", "cpu", "cuda", "cuda:N")))
     try:
         device = torch.device(name)
         torch.empty(1, device=device)

@@ -81,6 +81,19 @@ class Card:
         """What stands beside every number: `standard@1:1f0c2a9b`."""
         return f"{self.name}@{self.version}:{self.digest[:8]}"
 
+    @property
+    def parameters(self) -> dict[str, dict[str, Any]]:
+        """All that the card decides, by part, in JSON types: the threat, scoring, preprocessing, and each attack."""
+        threat = {"space": self.space, "labels": self.labels, "norm": self.norm, "eps": format_number(self.eps)}
+        if self.bounds:
+            threat["bounds"] = f"[{self.bounds[0]:g}, {self.bounds[1]:g}]"
+        rest = {"scoring": {"autocast": self.score_autocast}, "preprocessing": dict(self.preprocessing)}
+        return {
+            "threat": threat,
+            **{name: own for name, own in rest.items() if any(own.values())},
+            **{name: dict(own) for name, own in self.attacks.items()},
+        }
+
     def preprocess(self, own: Preprocessing) -> tuple[Preprocessing, str]:
         """The preprocessing under this card, and a line that says what it changed (empty: nothing)."""
         rule = dict(self.preprocessing)

@@ -130,15 +130,13 @@ class Run:
     def shard_path(self, checkpoint: str, condition: str, shard: int) -> Path:
         return self.path / "records" / folder_name(checkpoint) / folder_name(condition) / f"{shard:05d}.parquet"
 
-    def write_unit(
-        self, checkpoint: str, condition: str, shard: int, table: pa.Table, timing: Mapping[str, Any]
-    ) -> None:
-        """One unit's rows, and beside them what it took and the SHA-256 of the rows' file.
+    def write_shard(self, path: Path, table: pa.Table, timing: Mapping[str, Any] | None = None) -> None:
+        """One unit's rows at their `shard_path`, and beside them what it took and the SHA-256 of the rows' file.
 
         The latter first, so that records never lack it.
         """
-        path, data = self.shard_path(checkpoint, condition, shard), parquet_bytes(table)
-        beside = json.dumps({**timing, "sha256": hashlib.sha256(data).hexdigest()})
+        data = parquet_bytes(table)
+        beside = json.dumps({**(timing or {}), "sha256": hashlib.sha256(data).hexdigest()})
         write_whole(self._timing_path(path), (beside + "\n").encode(), durable=False)
         write_whole(path, data)
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from .corruption_report import corruption_tables, is_of_corruptions, left_out_lines
 from .errors import NothingEvaluated
 from .map_report import is_of_maps, map_tables
-from .metrics import bad_images, dossier, pixels, stages, write_summary
-from .records import Run, write_whole
-from .scene_compare import difference_tables
+from .metrics import bad_images, pixels, stages, write_summary
+from .records import Run
 from .scene_report import scene_tables
-from .scene_sheet import sheet_uri
 
 if TYPE_CHECKING:
     from rich.table import Table
+
 
 HEADINGS = ("checkpoint", "attention", "condition", "n", "top-1 % [95 %]", "top-5 %", "NLL", "ECE %", "largest |δ|")
 
@@ -29,6 +27,8 @@ def refresh(run: Run) -> list[dict[str, Any]]:
     Raises:
         NothingEvaluated: there is no row, because every image was unreadable or nothing was computed yet.
     """
+    from .page import write_report
+
     manifest = run.manifest
     bad = bad_images(run)
     if bad != manifest["bad_images"]:
@@ -118,6 +118,8 @@ def stage_tables(run: Run) -> list[tuple[str, str, list[tuple[str, ...]]]]:
     """For each attack in stages its checkpoint, condition and rows of texts under `STAGE_HEADINGS`."""
     found = []
     for checkpoint, condition in run.units():
+        if is_of_corruptions(condition) or is_of_maps(condition):
+            continue  # nothing of these needs to be read
         rows: list[tuple[str, ...]] = [
             (
                 stage.name,
@@ -162,34 +164,3 @@ def flag_lines(run: Run, results: Sequence[dict[str, Any]]) -> list[str]:
     lines += dict.fromkeys(f"⚑ {table.checkpoint}, {flag}" for table in map_tables(results) for flag in table.flags)
     lines += (f"⚑ {flag}" for table in scene_tables(results, run.manifest) for flag in table.flags)
     return [*lines, *(f"⚑ {line}" for line in left_out_lines(run))]
-
-
-def write_report(run: Run, results: Sequence[dict[str, Any]]) -> None:
-    """Write report.html: one self-contained page, all text escaped."""
-    from jinja2 import Environment, StrictUndefined
-    from markupsafe import Markup, escape
-
-    source = (resources.files("robustkit") / "templates" / "report.html.j2").read_text(encoding="utf-8")
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["breakable"] = lambda text: escape(text).replace(",", Markup(",<wbr>"))
-    segments, scenes = is_of_scenes(run), scene_tables(results, run.manifest)
-    groups: dict[str, list[tuple[str, ...]]] = {}
-    for row in table_rows(run, results):
-        groups.setdefault(row[0], []).append(row)
-    page = environment.from_string(source).render(
-        manifest=run.manifest,
-        headings=HEADINGS,
-        groups=groups,
-        folder=run.path.name,
-        stage_headings=STAGE_HEADINGS,
-        stages=[] if segments else stage_tables(run),
-        corruptions=[] if segments else corruption_tables(results),
-        maps=map_tables(results),
-        segments=segments,
-        scenes=scenes,
-        differences=difference_tables(run, results) if segments else [],
-        examples=sheet_uri(run) if segments else None,
-        left_out=left_out_lines(run),
-        dossiers=[] if segments else [(*unit, found) for unit in run.units() if (found := dossier(run, *unit))],
-    )
-    write_whole(run.path / "report.html", page.encode())

@@ -176,7 +176,8 @@ def run_units(
                     say(f"{name}: out of memory with batches of {before}; going on with {size}")
             timing = {"seconds": time.monotonic() - began, "stages": found.seconds}
             write_pictures(run, name, condition.text, piece.shard, found.pictures)
-            run.write_unit(name, condition.text, piece.shard, found.table(subject.schema, metadata), timing)
+            path = run.shard_path(name, condition.text, piece.shard)
+            run.write_shard(path, found.table(subject.schema, metadata), timing)
 
 
 @dataclass

@@ -45,6 +45,7 @@ def run_cam(arguments: tuple[str, ...], data_dir: str | None, options: dict[str,
     from .cam_command import make_gallery
     from .gallery_choice import Choice
     from .own_pictures import explain_pictures, is_picture
+    from .page import write_report
 
     own = {key: options.pop(key) for key in ("targets", "gallery", "choose", "show", "save_maps")}
     pictures = [argument for argument in arguments if is_picture(argument)]
@@ -94,6 +95,7 @@ def run_cam(arguments: tuple[str, ...], data_dir: str | None, options: dict[str,
         same = {key: kept[key] for key in ("boxes", "masks", "protocol", "device")}
         for path in make_gallery(run, checkpoints, choice, raw=own["save_maps"], **opened, **same):
             console().print(f"gallery: {path}", markup=False, highlight=False, soft_wrap=True)
+        write_report(run, run.summary())  # with the gallery
 
 
 def run_segment(checkpoints: tuple[str, ...], data_dir: str, options: dict[str, Any]) -> None:
@@ -128,15 +130,17 @@ def show(run: Any, results: Any) -> None:
     """Print the tables and flags of a run."""
     from rich.table import Table
 
+    from .compare_command import terminal_tables
+    from .comparison import report_tables
     from .corruption_report import corruption_tables, terminal_corruptions
     from .map_report import map_tables, terminal_maps
     from .report import flag_lines, is_of_scenes, terminal_stages, terminal_table
-    from .scene_compare import difference_tables
     from .scene_report import scene_tables, terminal_scenes
 
     screen = console()
     if is_of_scenes(run):
-        parts = [*terminal_scenes([*scene_tables(results, run.manifest), *difference_tables(run, results)])]
+        parts = [*terminal_scenes(scene_tables(results, run.manifest))]
+        parts += [*terminal_tables(report_tables(run, results))]
     else:
         table = terminal_table(run, results)
         parts = [table] if table.row_count else []

@@ -119,7 +119,7 @@ def profiled(clock: Clock, checkpoint: str, options: argparse.Namespace, out: Pa
         (runner, "wait", clock.around(runner.wait, "decode")),
         (runner, "_unit", clock.units(runner._unit)),
         (runner, "write_pictures", clock.around(runner.write_pictures, "records")),
-        (Run, "write_unit", clock.around(Run.write_unit, "records")),
+        (Run, "write_shard", clock.around(Run.write_shard, "records")),
         (Dataset, "digest", clock.around(Dataset.digest, "digest")),
         (pipeline, "refresh", clock.around(pipeline.refresh, "summary")),
         (computing, "gather_evidence", clock.around(computing.gather_evidence, "attack")),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from importlib import resources
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pages import markdown
@@ -13,10 +12,9 @@ from pages import markdown
 from robustkit.compare import Difference, Side, holm, paired_difference
 from robustkit.corruption_sets import SETS
 from robustkit.errors import RobustkitError
-from robustkit.map_metrics import parts_of
 from robustkit.protocol import load_card
+from robustkit.published import name_of, read_published
 from robustkit.records import Run
-from robustkit.toml import parse_toml
 
 Row = dict[str, Any]
 
@@ -73,18 +71,9 @@ TITLES = {
 
 def published_figures() -> dict[str, Any]:
     """The paper's tables: by attention, then condition, then metric."""
-    text = (resources.files("robustkit") / "published" / "quest.toml").read_text("utf-8")
-    return parse_toml(text, "quest.toml", RobustkitError)
-
-
-def name_of(condition: str) -> str:
-    """The condition as the published tables, SETS and MAPS know it; '' where no table is made of it."""
-    parts = parts_of(condition)
-    if parts is None:
-        return condition.partition("(")[0].replace("corruption", "")
-    explained, mode = parts
-    kind = "stability" if explained.under else {"box": "", "mask": "mask", "": "faithfulness"}[mode]
-    return "" if explained.is_control else "-".join(filter(None, (explained.method, kind)))
+    found = asdict(read_published("quest"))
+    figures = found.pop("figures")
+    return {**found, **figures}
 
 
 @dataclass(frozen=True)

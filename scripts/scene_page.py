@@ -14,11 +14,12 @@ from typing import Any
 
 from pages import markdown
 
+from robustkit.comparison import report_tables
 from robustkit.errors import RobustkitError
 from robustkit.records import Run
-from robustkit.scene_compare import difference_tables
 from robustkit.scene_report import SceneTable, scene_tables
 from robustkit.scene_sheet import FILE
+from robustkit.text_table import TextTable
 
 
 def checkpoint_lines(manifest: dict[str, Any]) -> Iterator[str]:
@@ -48,7 +49,7 @@ def page(run: Run, title: str, notes: Sequence[str], picture: str | None) -> str
         *notes,
         "\n".join(checkpoint_lines(manifest)),
     ]
-    tables: list[SceneTable] = [*scene_tables(results, manifest), *difference_tables(run, results)]
+    tables: list[SceneTable | TextTable] = [*scene_tables(results, manifest), *report_tables(run, results)]
     for table in tables:
         texts += [f"## {table.title}", markdown([table.headings, *table.rows])]
         texts += [f"- ⚑ {flag}" for flag in table.flags]

@@ -376,7 +376,7 @@ def table(place: Path) -> list[tuple[list[str], int, str]]:
         (["--ids", str(place / "nowhere")], 2, "give a text file with one id a line"),
         (["--ids", str(place / "net.py")], 2, "an id looks like 'a/00.png'"),
         (["--protocol", "standart"], 2, "did you mean 'standard'?"),
-        (["--device", "abacus"], 2, "device 'abacus' cannot be used"),
+        (["--device", "cdua"], 2, "unknown device 'cdua'; did you mean 'cuda'?"),
         (["--dtype", "float12"], 2, "unknown dtype 'float12'"),
         (["--limit", "0"], 2, "'--limit': 0 is not in the range"),
         (["--dtype", "float16"], 2, "unknown dtype 'float16'"),

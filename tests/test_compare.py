@@ -97,6 +97,30 @@ def test_scores_of_maps_are_of_samples_that_both_predict_right() -> None:
         assert (found.value, found.n) == (pytest.approx(expected), 1 if condition == moved else 2)
 
 
+def test_maps_of_images_without_labels_count_all() -> None:
+    def of_map(sample: str, abpc: float) -> dict[str, Any]:
+        return row(sample, 0.0) | {"correct": None, "abpc": abpc}
+
+    tables = {name: [of_map("a", value), of_map("b", value)] for name, value in (("x", 0.25), ("y", 0.75))}
+    found = between(Recorded(tables), "x", "y", "cam(agcam)", "abpc")
+    assert (found.value, found.n, found.first, found.second) == (0.5, 2, 0.25, 0.75)
+
+
+def test_what_cannot_be_paired_is_refused(run: Run) -> None:
+    for condition, metric, message in (
+        ("clean", "topp1", "unknown figure of pairs under clean 'topp1'; did you mean 'top1'?"),
+        (BOX, "abpc", f"unknown figure of pairs under {BOX} 'abpc'; known: cam_dice, cam_iou"),
+        ("cam(agcam)", "pxap", "unknown figure of pairs under cam(agcam) 'pxap'"),
+    ):
+        with pytest.raises(RunError) as fault:
+            between(run, *PAIR, condition, metric)
+        assert str(fault.value).startswith(message)
+    with pytest.raises(
+        RunError, match="of shapes-vit-standard under clean have no abpc; compare another figure, or run"
+    ):
+        Side(run, PAIR[0]).samples("clean", ["correct", "abpc"])
+
+
 class Recorded:
     """Stands for a run: tables by checkpoint."""
 

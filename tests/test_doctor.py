@@ -1,21 +1,329 @@
-"""The doctor finds nothing wrong here, and finds what is."""
+"""The doctor finds nothing wrong here, and each of its checks finds what is broken, with a remedy."""
 
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
 import pytest
+import torch
+from click.testing import CliRunner
+from torch import Tensor
 
-from robustkit import doctor
+import attacks
+import cam
+from corruptions import CORRUPTIONS
+from robustkit import attention, doctor, formulas, known_answers, randomness
+from robustkit.cli import cli
+from robustkit.doctor import Finding
+from robustkit.records import Run
+
+Patch = pytest.MonkeyPatch
+pytestmark = pytest.mark.usefixtures("one_thread")
+NAMES = [name for name, _, _ in doctor.CHECKS]
 
 
-def test_nothing_is_wrong_here_and_what_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {finding.name: finding for finding in doctor.examine()}
-    assert {"distribution", "versions", "device", "frost", "draws", "fgsm"} == found.keys()
-    wrong = [finding for finding in found.values() if not finding.fine and finding.name != "distribution"]
-    assert wrong == []
-    monkeypatch.setattr(doctor, "DRAWS", [0.5, *doctor.DRAWS[1:]])
-    broken = {finding.name: finding for finding in doctor.examine()}
-    assert not broken["draws"].fine and "runs from here cannot be compared" in broken["draws"].text
+def finding(name: str, monkeypatch: Patch) -> Finding:
+    """What one check finds, without the others."""
+    monkeypatch.setattr(doctor, "CHECKS", tuple(check for check in doctor.CHECKS if check[0] == name))
+    (found,) = doctor.examine()
+    return found
 
 
-def test_frost_without_photographs_is_no_fault_but_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_wrong_here() -> None:
+    found = doctor.examine()
+    assert [one.name for one in found] == NAMES and len(set(NAMES)) == len(NAMES)
+    assert [one for one in found if not one.fine and one.name != "distribution"] == []
+    assert all(one.text and "\n" not in one.text for one in found)
+
+
+def wrong_draws(monkeypatch: Patch) -> str:
+    monkeypatch.setattr(randomness, "_MIX_2", randomness._MIX_2 ^ 2)
+    return "SplitMix64 on cpu gives"
+
+
+def wrong_stream(monkeypatch: Patch) -> str:
+    own = randomness._hash64
+    monkeypatch.setattr(randomness, "_hash64", lambda *parts: own(*parts[::-1]))
+    return "the stream on cpu gives"
+
+
+def wrong_signs(monkeypatch: Patch) -> str:
+    own = randomness.SampleRng.signs
+    monkeypatch.setattr(randomness.SampleRng, "signs", lambda *arguments, **named: -own(*arguments, **named))
+    return "the stream on cpu gives"
+
+
+def wrong_normal(monkeypatch: Patch) -> str:
+    own = randomness.SampleRng.normal
+    monkeypatch.setattr(randomness.SampleRng, "normal", lambda *arguments: own(*arguments) * 1.001)
+    return "the normal draw on cpu is"
+
+
+def ascent_downhill(monkeypatch: Patch) -> str:
+    own = attacks.ThreatModel.steepest
+    monkeypatch.setattr(attacks.ThreatModel, "steepest", lambda self, gradient: -own(self, gradient))
+    return "the step on a linear model is [0.6, 0.4, 0.11] and not [0.4, 0.6, 0.0]"
+
+
+def no_projection(monkeypatch: Patch) -> str:
+    monkeypatch.setattr("attacks.threat.Ball.project_", lambda self, points: points)
+    return "PGD's end is [0.26, 0.74"
+
+
+def wide_l2(monkeypatch: Patch) -> str:
+    own = attacks.ThreatModel.project
+
+    def project(self: Any, far: Tensor, clean: Tensor) -> Tensor:
+        return far if self.norm == "l2" else own(self, far, clean)
+
+    monkeypatch.setattr(attacks.ThreatModel, "project", project)
+    return "the l2 projection is [0.8, 0.9] and not [0.65, 0.7]"
+
+
+def wrong_linf(monkeypatch: Patch) -> str:
+    own = attacks.ThreatModel.project
+
+    def project(self: Any, far: Tensor, clean: Tensor) -> Tensor:
+        return own(replace(self, bounds=None) if self.norm == "linf" else self, far, clean)
+
+    monkeypatch.setattr(attacks.ThreatModel, "project", project)
+    return "the l-inf projection is [0.6, -0.05, 1.05] and not [0.6, 0.0, 1.0]"
+
+
+def scaled_quest(monkeypatch: Patch) -> str:
+    monkeypatch.setitem(formulas.FORMULAS, "quest", replace(formulas.FORMULAS["quest"], scaled=True))
+    return "quest: logits "
+
+
+def metric_of_the_sum(monkeypatch: Patch) -> str:
+    monkeypatch.setattr("robustkit.attention_layer.elliptical_metric", lambda v, before: torch.ones_like(v[:, :, :1]))
+    return "elliptical: logits "
+
+
+def agcam_without_relu(monkeypatch: Patch) -> str:
+    monkeypatch.setattr(torch.Tensor, "relu", lambda self: self)
+    return "the map differs from its definition by up to"
+
+
+def agcam_transposed(monkeypatch: Patch) -> str:
+    own = cam.AGCAM._raw
+
+    def flipped(self: Any, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+        logits, classes, grids = own(self, *arguments)
+        return logits, classes, grids.flip(-1)
+
+    monkeypatch.setattr(cam.AGCAM, "_raw", flipped)
+    return "the map differs from its definition by up to"
+
+
+def other_fog(monkeypatch: Patch) -> str:
+    monkeypatch.setattr(CORRUPTIONS["fog"], "constants", lambda self, severity: (2.5, 1.8))
+    return "fog gives pixels"
+
+
+def another_file(monkeypatch: Patch) -> str:
+    monkeypatch.setattr("robustkit.specs.hashlib.sha256", __import__("hashlib").sha1)
+    return "it is not the checkpoint that was shipped"
+
+
+def other_predictions(monkeypatch: Patch) -> str:
+    own = known_answers._shown
+    monkeypatch.setattr(known_answers, "_shown", lambda *arguments: (own(3)[0], *own(*arguments)[1:]))
+    return "on cpu: [0, 1, "
+
+
+def an_attack_at_eps_0(monkeypatch: Patch) -> str:
+    monkeypatch.setattr(attacks.Square, "__call__", lambda self, model, images, labels: images * 1.0001)
+    return "Square changes the images by 9.33e-05 at eps 0"
+
+
+def weak_pgd(monkeypatch: Patch) -> str:
+    monkeypatch.setattr(attacks.PGD, "__call__", lambda self, model, images, labels, rng: images)
+    return "15, 15 and 15 of 16 right at eps 0, 1/255 and 4/255; expected a fall"
+
+
+def pgd_stronger_when_narrow(monkeypatch: Patch) -> str:
+    own: Callable[..., Tensor] = attacks.PGD.__call__
+
+    def backwards(self: Any, *arguments: Any, **named: Any) -> Tensor:
+        eps = self.threat.eps if self.threat.eps > 2 / 255 else 10 * self.threat.eps
+        return own(replace(self, threat=attacks.ThreatModel(eps=eps), step_size=None), *arguments, **named)
+
+    monkeypatch.setattr(attacks.PGD, "__call__", backwards)
+    return "; expected a fall"
+
+
+def parquet_loses_a_row(monkeypatch: Patch) -> str:
+    own = Run.write_shard
+    monkeypatch.setattr(Run, "write_shard", lambda self, path, table: own(self, path, table.slice(0, 1)))
+    return "Parquet gives back"
+
+
+def parquet_loses_metadata(monkeypatch: Patch) -> str:
+    own = Run.write_shard
+    monkeypatch.setattr(
+        Run, "write_shard", lambda self, path, table: own(self, path, table.replace_schema_metadata(None))
+    )
+    return "Parquet gives back"
+
+
+def written_in_place(monkeypatch: Patch) -> str:
+    monkeypatch.setattr("robustkit.records.write_whole", lambda path, data: path.write_bytes(data))
+    return "a file that is replaced is not replaced as a whole"
+
+
+def something_left_behind(monkeypatch: Patch) -> str:
+    from robustkit.records import write_whole
+
+    def leaving(path: Path, data: bytes) -> None:
+        write_whole(path, data)
+        path.with_name(".half.tmp").write_bytes(b"")
+
+    monkeypatch.setattr("robustkit.records.write_whole", leaving)
+    return "is not replaced as a whole: ['.half.tmp']"
+
+
+def opencv_gone(monkeypatch: Patch) -> str:
+    monkeypatch.delattr(cv2, "__version__")
+    return "AttributeError: module 'cv2' has no attribute"
+
+
+def the_other_robustkit(monkeypatch: Patch) -> str:
+    monkeypatch.setattr(doctor.metadata, "distribution", lambda name: type("Other", (), {"version": "9.9"}))
+    return "PyPI's other project robustkit 9.9 is installed too"
+
+
+BREAKAGES: dict[str, tuple[Callable[[Patch], str], ...]] = {
+    "distribution": (the_other_robustkit,),
+    "versions": (opencv_gone,),
+    "records": (parquet_loses_a_row, parquet_loses_metadata),
+    "renaming": (written_in_place, something_left_behind),
+    "draws": (wrong_draws, wrong_stream, wrong_signs, wrong_normal),
+    "fgsm": (ascent_downhill,),
+    "projection": (no_projection, wrong_linf, wide_l2),
+    "formulas": (scaled_quest, metric_of_the_sum),
+    "agcam": (agcam_without_relu, agcam_transposed),
+    "corruptions": (other_fog,),
+    "checkpoints": (another_file, other_predictions),
+    "no radius": (an_attack_at_eps_0,),
+    "monotone": (weak_pgd, pgd_stronger_when_narrow),
+}
+
+
+@pytest.mark.parametrize(("name", "break_it"), [(name, one) for name, all_ in BREAKAGES.items() for one in all_])
+def test_what_is_broken_is_found(name: str, break_it: Callable[[Patch], str], monkeypatch: Patch) -> None:
+    remedy = {check[0]: check[2] for check in doctor.CHECKS}[name]
+    expected = break_it(monkeypatch)
+    found = finding(name, monkeypatch)
+    assert not found.fine and expected in found.text
+    assert found.text.endswith(f"; {remedy}") and ("install" in remedy or "try " in remedy or "--out" in remedy)
+
+
+def test_every_check_is_broken_above_or_warns_below() -> None:
+    assert set(NAMES) == BREAKAGES.keys() | {"device", "disk", "frost"}
+
+
+@pytest.mark.parametrize("name", formulas.FORMULAS)
+def test_each_formula_is_told_from_every_other(name: str) -> None:
+    model, image = known_answers.small_vit(name)
+    right, _ = known_answers.slow_vit(known_answers._arrays(model), image[0].numpy(), name)
+    np.testing.assert_allclose(model(image)[0].numpy(), right, rtol=1e-8)
+    for other in formulas.FORMULAS:
+        if other != name:
+            found = attention.set_attention(known_answers.small_vit(name)[0], other)(image)[0].numpy()
+            assert np.abs(found - right).max() > 1e-4, other
+
+
+def test_pixels_do_not_depend_on_threads() -> None:
+    before = cv2.getNumThreads()
+    try:
+        for name in known_answers.CORRUPTED:
+            found = []
+            for threads in (1, 2, 5):
+                torch.set_num_threads(threads)
+                cv2.setNumThreads(threads)
+                found.append(known_answers.corrupted_pixels(name))
+            assert found == [known_answers.CORRUPTED[name]] * 3, name
+    finally:
+        torch.set_num_threads(1)
+        cv2.setNumThreads(before)
+    assert known_answers.CORRUPTED.keys() == CORRUPTIONS.keys() - {"frost"}
+
+
+def test_corruptions_may_round_otherwise_and_no_more(monkeypatch: Patch) -> None:
+    mean, pixels = known_answers.CORRUPTED["fog"]
+    for change, fine in (
+        ([1] * 12, True),
+        ([0, 90] + [0] * 10, True),
+        ([0, 2, 2] + [0] * 9, False),
+    ):
+        moved = [a + b for a, b in zip(pixels, change, strict=True)]
+        monkeypatch.setitem(known_answers.CORRUPTED, "fog", (mean, moved))
+        assert finding("corruptions", monkeypatch).fine == fine, change
+    monkeypatch.setitem(known_answers.CORRUPTED, "fog", (mean + 0.3, pixels))
+    assert not finding("corruptions", monkeypatch).fine
+
+
+def test_a_gpu_that_torch_does_not_see_is_said(monkeypatch: Patch, tmp_path: Path) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(doctor, "DEVICE_FILES", tmp_path)
+    (tmp_path / "nvidiactl").touch()
+    found = finding("device", monkeypatch)
+    assert found.fine and "no CUDA device" in found.text and "NVIDIA" not in found.text
+    (tmp_path / "nvidia0").touch()
+    found = finding("device", monkeypatch)
+    assert found.fine and "warning" in found.text and "has an NVIDIA device that torch" in found.text
+    assert "install torch's build for CUDA" in found.text
+
+
+def test_one_thread_is_said(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    assert "one thread is slow; set OMP_NUM_THREADS" in finding("device", monkeypatch).text
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert "2 threads" in (text := finding("device", monkeypatch).text) and "one thread" not in text
+
+
+def test_little_disk_is_said(monkeypatch: Patch) -> None:
+    usage = type(shutil.disk_usage("/"))
+    for free, said in ((2**31 - 1, True), (2**31, False)):
+        monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: usage(2**40, 0, free))
+        found = finding("disk", monkeypatch)
+        assert found.fine and "2.0 GiB free in" in found.text
+        assert ("warning" in found.text and "--out" in found.text) == said
+
+
+def test_a_folder_that_cannot_be_written_is_said(monkeypatch: Patch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(doctor.tempfile, "TemporaryDirectory", refuse)
+    found = finding("renaming", monkeypatch)
+    assert found.fine and "warning" in found.text and "give runs a folder with --out" in found.text
+
+
+def test_nothing_stays_in_the_current_folder(monkeypatch: Patch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert finding("renaming", monkeypatch).fine and not list(tmp_path.iterdir())
+
+
+def test_frost_without_photographs_is_no_fault_but_said(monkeypatch: Patch) -> None:
     monkeypatch.setattr("corruptions.frost.find_spec", lambda name: None)
-    (frost,) = (finding for finding in doctor.examine() if finding.name == "frost")
+    frost = finding("frost", monkeypatch)
     assert frost.fine and "pip install --no-deps imagecorruptions" in frost.text and "--frost-dir" in frost.text
+
+
+def test_the_command_shows_each_line_and_fails_with_status_2(monkeypatch: Patch) -> None:
+    checks = (("good", lambda: "as it should be", ""), ("bad", lambda: 1 / 0, "mend it"))
+    monkeypatch.setattr(doctor, "CHECKS", checks)
+    done = CliRunner().invoke(cli, ["doctor"])
+    assert "ok   good: as it should be" in done.output
+    assert "FAIL bad: ZeroDivisionError: division by zero; mend it" in done.output
+    assert getattr(done.exception, "exit_code", 0) == 2
+    monkeypatch.setattr(doctor, "CHECKS", checks[:1])
+    assert CliRunner().invoke(cli, ["doctor"]).exit_code == 0

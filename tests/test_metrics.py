@@ -84,8 +84,14 @@ def make_run(path: Path, rows: dict[str, list[dict[str, Any]]], space: str = "pi
     for condition, entries in rows.items():
         for shard, start in enumerate(range(0, len(entries), 2)):
             table = pa.Table.from_pylist(entries[start : start + 2], schema=CLASSIFICATION)
-            run.write_unit("vit <b>&", condition, shard, table, {})
+            run.write_shard(run.shard_path("vit <b>&", condition, shard), table)
     return run
+
+
+def test_an_infinite_loss_is_no_warning(tmp_path: Path) -> None:
+    run = make_run(tmp_path, {"clean": [row(i, True, nll=float("inf") if i == 0 else 0.5) for i in range(6)]})
+    found = {one["metric"]: one for one in summarise(run)}
+    assert found["nll"]["value"] == float("inf") and found["top1"]["value"] == 1.0
 
 
 def test_wilson_equals_scipy() -> None:

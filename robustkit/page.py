@@ -1,0 +1,150 @@
+"""A run's results as one self-contained page."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from .browser import Browser
+from .comparison import report_tables
+from .corruption_report import corruption_tables, left_out_lines
+from .figures import figures
+from .map_report import map_tables
+from .metrics import dossier
+from .records import Run, write_whole
+from .report import HEADINGS, STAGE_HEADINGS, is_of_scenes, stage_tables, table_rows
+from .scene_report import scene_tables
+from .scene_sheet import sheet_uri
+from .text_table import TextTable
+from .verdict import verdicts
+from .weak_spots import weak_spots
+
+SECTIONS = (
+    ("results", "Results"),
+    ("attacks", "Robust accuracy against ε"),
+    ("corruptions", "Corruptions"),
+    ("calibration", "Calibration"),
+    ("classes", "Weak spots by class"),
+    ("stages", "Attacks in stages"),
+    ("doubts", "Can these numbers be trusted?"),
+    ("segmentation", "Segmentation"),
+    ("maps", "What it looks at"),
+    ("comparison", "Checkpoints compared"),
+    ("samples", "Sample browser"),
+    ("unread", "Images that could not be read"),
+    ("reproduce", "How to reproduce"),
+)
+"""The parts of the page in their order: the name of the template, and the heading. What is empty is left out."""
+
+LARGEST = 14_500_000
+"""Bytes of the page, but for its script, which the samples that are shown keep to."""
+
+
+def write_report(run: Run, results: Sequence[dict[str, Any]]) -> None:
+    """Write report.html: one self-contained page that fetches nothing, all text escaped."""
+    manifest, segments = run.manifest, is_of_scenes(run)
+    groups: dict[str, list[tuple[str, ...]]] = {}
+    for row in table_rows(run, results):
+        groups.setdefault(row[0], []).append(row)
+    drawn = defaultdict[str, list[Any]](list)
+    for figure in figures(run, results):
+        drawn[figure.section].append(figure)
+    values = {
+        "manifest": manifest,
+        "headings": HEADINGS,
+        "groups": groups,
+        "folder": run.path.name,
+        "figures": drawn,
+        "verdicts": verdicts(run, results),
+        "weak_spots": weak_spots(run),
+        "comparisons": report_tables(run, results),
+        "stage_headings": STAGE_HEADINGS,
+        "stages": [] if segments else stage_tables(run),
+        "corruptions": [] if segments else corruption_tables(results),
+        "maps": map_tables(results),
+        "gallery": gallery_uri(run),
+        "segments": segments,
+        "scenes": scene_tables(results, manifest),
+        "examples": sheet_uri(run) if segments else None,
+        "left_out": left_out_lines(run),
+        "dossiers": [] if segments else [(*unit, found) for unit in run.units() if (found := dossier(run, *unit))],
+        "parameters": manifest["protocol"].get("parameters", {}),
+    }
+    write_whole(run.path / "report.html", _page(values, Browser(run)).encode("utf-8", "replace"))
+
+
+def _page(values: dict[str, Any], browser: Browser) -> str:
+
+    environment = Environment(
+        loader=PackageLoader("robustkit", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "breakable": lambda text: escape(text).replace(",", Markup(",<wbr>")),
+        "numeric": numeric_columns,
+        "trusted": Markup,
+    }
+
+    def part(name: str, **more: Any) -> Markup:
+        return Markup(environment.get_template(f"report/{name}.j2").render(values | more).strip())
+
+    folder = resources.files("robustkit") / "templates" / "report"
+    style, script = ((folder / name).read_text(encoding="utf-8") for name in ("style.css", "browser.js"))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    bodies = {name: part(name) for name, _ in SECTIONS if name != "samples"}
+
+    def page(shown: Sequence[Markup]) -> str:
+        every = bodies | {"samples": part("samples", shown=shown, browser=browser)}
+        return environment.get_template("report.html.j2").render(
+            values,
+            style=Markup(style),
+            script=Markup(script) if shown else "",
+            script_source=f"'sha256-{digest}'" if shown else "'none'",
+            sections=[(name, title, every[name]) for name, title in SECTIONS if every[name]],
+        )
+
+    room, weight, shown = LARGEST - len(page([]).encode()), browser.room, list[Markup]()
+    for sample in browser.samples():
+        drawn = part("sample", sample=sample, browser=browser)
+        room, weight = room - len(drawn.encode()), weight - sample.weight
+        if min(room, weight) < 0:
+            break
+        shown.append(drawn)
+    return page(shown)
+
+
+def numeric_columns(table: TextTable) -> set[int]:
+    """The places of columns that hold figures alone."""
+    figure = re.compile(r"[-+−<]?\s?\d.*|nan|–|")
+    return {
+        place
+        for place in range(1, len(table.headings))
+        if all(figure.fullmatch(row[place]) and len(row[place]) < 32 for row in table.rows)
+    }
+
+
+def gallery_uri(run: Run) -> str | None:
+    """The contact sheet of maps, made small enough for a page, as a data URI; None where there is none."""
+    from PIL import Image
+
+    path = run.path / "cams" / "gallery.png"
+    if not path.is_file():
+        return None
+    buffer = io.BytesIO()
+    with Image.open(path) as sheet:
+        small = sheet.convert("RGB")
+    small.thumbnail((1600, 16000), Image.Resampling.LANCZOS)
+    small.save(buffer, "WEBP", quality=80)
+    return "data:image/webp;base64," + base64.b64encode(buffer.getvalue()).decode()

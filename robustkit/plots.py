@@ -1,0 +1,217 @@
+"""Drawing for a page: figures as SVG that reads in a light and a dark page alike, with words for whoever cannot see it.
+
+Text and axes are in `currentColor` on nothing; series differ by colour, marker and line at once. The bytes depend on
+what is drawn alone, and ids carry a digest of the figure's name, so that many can stand in one page.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+import re
+import unicodedata
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, Literal
+from xml.etree import ElementTree
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+WIDTH = 480
+"""Of every figure, in its own units. At 360 pixels its smallest text is of 9 pixels, at `WIDEST` of 16."""
+WIDEST = "40rem"
+SMALL, TITLE = 12, 13
+INK = "#010203"  # stands for currentColor while matplotlib draws
+PALETTE = ("#0090d9", "#f25100", "#bf009f", "#70837f", "#a100f2", "#a66342")
+"""Each at least 3:1 against white and #15171b, and apart for the three kinds of colour blindness."""
+Line = Literal["-", "--", "-.", ":", "none"]
+_MARKERS = "osD^vPX"
+_LINES: tuple[Line, ...] = ("-", "--", "-.", ":")
+_SPOKEN = 8  # checkpoints that a text alternative tells of
+
+_SETTINGS: dict[str, Any] = {
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "grid.color": INK,
+    "grid.alpha": 0.18,
+    "font.size": SMALL,
+    "axes.titlesize": TITLE,
+    "axes.titlelocation": "left",
+    "axes.titlepad": 7,
+    "axes.labelsize": SMALL,
+    "xtick.labelsize": SMALL,
+    "ytick.labelsize": SMALL,
+    "legend.fontsize": SMALL,
+    "legend.frameon": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "text.parse_math": False,
+    "svg.fonttype": "none",
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A drawing for a page.
+
+    section: attacks, corruptions, calibration, classes, stages, maps or segmentation. title, alt, caption: plain texts,
+    to be escaped by whoever shows them; alt says the numbers that matter, and svg has it. svg: markup, safe in a page.
+    """
+
+    section: str
+    title: str
+    svg: str
+    alt: str
+    caption: str
+
+
+@dataclass(frozen=True)
+class Point:
+    """A figure with its 95 % interval; nan where there is none."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Point:
+        """From a row of results, in whose JSON None stands for what is not finite."""
+        value, low, high = (math.nan if row[key] is None else float(row[key]) for key in ("value", "ci_low", "ci_high"))
+        return cls(value, low, high, int(row["n"]))
+
+    @property
+    def complement(self) -> Point:
+        """1 minus it: of an error the accuracy."""
+        return Point(1 - self.value, 1 - self.high, 1 - self.low, self.n)
+
+
+@dataclass(frozen=True)
+class Style:
+    """What tells a series from another."""
+
+    colour: str
+    marker: str
+    line: Line
+
+
+def style(place: int) -> Style:
+    """Of the series at this place, from 0; no two of the first 28 are alike, even without colours."""
+    return Style(PALETTE[place % len(PALETTE)], _MARKERS[place % len(_MARKERS)], _LINES[place % len(_LINES)])
+
+
+def plain(text: object, limit: int = 28) -> str:
+    """A name from outside as one line of at most `limit` characters; what is left out, in its middle, is `…`."""
+    line = " ".join("".join("\ufffd" if _is_odd(sign) else sign for sign in str(text)).split())
+    return line if len(line) <= limit else f"{line[: limit // 2]}…{line[len(line) - (limit - limit // 2 - 1) :]}"
+
+
+def _is_odd(sign: str) -> bool:
+    """Whether it is no sign of a line of text: control, surrogate, unassigned; and what turns the writing direction."""
+    return unicodedata.category(sign).startswith("C") and sign not in "\t\n\r"
+
+
+def labels(names: Iterable[str], limit: int = 28) -> dict[str, str]:
+    """Names as labels, `plain` and still distinct: where they differ in what would be left out, what leads there is."""
+    found = {name: plain(name, limit) for name in dict.fromkeys(names)}
+    groups: dict[str, list[str]] = {}
+    for name, label in found.items():
+        groups.setdefault(label, []).append(name)
+    taken: set[str] = set()
+    for group in groups.values():
+        lines = [plain(name, 10_000) for name in group]
+        alike_to = sum(1 for _ in takewhile(lambda signs: len(set(signs)) == 1, zip(*lines, strict=False)))
+        start = max(0, alike_to - 4) if len(group) > 1 else 0
+        for name, line in zip(group, lines, strict=True):
+            rest = f"…{line[start:]}" if start else ""
+            label = _cut(rest, limit) if rest else found[name]
+            number = 2
+            while label in taken:
+                label, number = f"{_cut(rest or line, limit - len(str(number)) - 3)} ({number})", number + 1
+            found[name] = label
+            taken.add(label)
+    return found
+
+
+def _cut(line: str, limit: int) -> str:
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"
+
+
+def percent(value: float) -> str:
+    """`93.3 %`; a dash where there is no figure."""
+    return f"{100 * value:.1f} %" if math.isfinite(value) else "–"
+
+
+def listed(sentences: Sequence[str]) -> str:
+    """The first of many sentences about checkpoints, and how many more there are."""
+    more = len(sentences) - _SPOKEN
+    return "; ".join(sentences[:_SPOKEN]) + (f"; and {more} more, which the tables have" if more > 0 else "")
+
+
+def draw(
+    section: str, title: str, height: float, paint: Callable[[Canvas], None], *, alt: str, caption: str, name: str = ""
+) -> Figure:
+    """A figure of `height` units that `paint` draws on an empty canvas, whatever a user's matplotlibrc says.
+
+    name: what tells it from the other figures of a page, where the title does not.
+    """
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure as Canvas
+
+    digest = hashlib.sha256(f"{section}\n{title}\n{name}".encode(errors="replace")).hexdigest()[:10]
+    buffer = io.BytesIO()
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from")  # the reader's fonts have it
+        matplotlib.rcdefaults()
+        settings: Any = matplotlib.rcParams
+        settings.update(_SETTINGS | {"svg.hashsalt": digest})
+        canvas = Canvas(figsize=(WIDTH / 72, height / 72), layout="constrained")
+        FigureCanvasSVG(canvas)
+        paint(canvas)
+        canvas.savefig(buffer, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    return Figure(section, title, _tidy(buffer.getvalue(), f"f{digest}", alt), alt, caption)
+
+
+def _tidy(source: bytes, prefix: str, alt: str) -> str:
+    """Matplotlib's file as markup for a page: no prolog, own ids, no rule that would reach beyond it."""
+    root = ElementTree.fromstring(source)
+    for parent in list(root.iter()):
+        for child in [child for child in parent if child.tag.endswith(("}style", "}metadata"))]:
+            parent.remove(child)
+    for element in root.iter():
+        element.tag = element.tag.partition("}")[2]
+        for key in list(element.attrib):
+            value = element.attrib.pop(key)
+            element.attrib[key.rpartition("}")[2]] = _attribute(key, value, prefix)
+    used = set(re.findall(rf"#({prefix}-[\w.-]+)", " ".join(v for e in root.iter() for v in e.attrib.values())))
+    for element in root.iter():
+        if element.get("id") not in used:
+            element.attrib.pop("id", None)
+    box = root.attrib["viewBox"]
+    root.attrib.clear()
+    look = f"max-width: {WIDEST}; overflow: visible; stroke-linejoin: round; stroke-linecap: butt"
+    root.attrib |= {"xmlns": "http://www.w3.org/2000/svg", "viewBox": box, "width": "100%", "style": look}
+    root.attrib |= {"role": "img", "aria-label": plain(alt, 10_000)}
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _attribute(key: str, value: str, prefix: str) -> str:
+    if key == "id":
+        return f"{prefix}-{value}"
+    value = re.sub(r"(url\(#|^#)(?=[A-Za-z])", rf"\g<1>{prefix}-", value) if "#" in value and key != "style" else value
+    if key == "style":
+        value = re.sub(r"'DejaVu Sans'(, [^;]*)?|(?<=px )sans-serif", "system-ui, sans-serif", value)
+        return value.replace(INK, "currentColor").replace("url(#", f"url(#{prefix}-")
+    return re.sub(r"-?\d+\.\d{3,}(e-\d+)?", lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), value)

@@ -1,0 +1,407 @@
+"""Figures: what they show, from rows and records made by hand; and that their markup is fit for any page."""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import matplotlib
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from robustkit.attack_plots import Curve, curves, standings
+from robustkit.calibration_plots import reliabilities, reliability
+from robustkit.columns import CLASSIFICATION
+from robustkit.corruption_plots import accuracy_bars, retention_bars
+from robustkit.figures import figures
+from robustkit.intervals import calibration_error, wilson
+from robustkit.map_plots import scores
+from robustkit.panels import dots, panels
+from robustkit.plots import INK, PALETTE, Figure, Point, draw, labels, listed, plain, style
+from robustkit.records import Run
+from robustkit.scene_plots import MOST, class_ious
+
+PGD, LONG, FGSM = "pgd(eps=4/255,steps=20)", "pgd(eps=4/255,steps=100)", "fgsm(eps=1/255)"
+NASTY = "<script>alert('x')</script>&amp;\"$\\frac{a}{b}$_^ \u202e日本\x00\n" + "x" * 300
+
+
+def row(condition: str, metric: str, value: float | None, **others: Any) -> dict[str, Any]:
+    low, high = (None, None) if value is None else (value - 0.125, value + 0.0625)
+    base = {"checkpoint": "a", "condition": condition, "metric": metric, "value": value, "n": 40, "flags": []}
+    return base | {"ci_low": low, "ci_high": high, "protocol": "standard@1"} | others
+
+
+def point(value: float, n: int = 40) -> Point:
+    """Of such a row."""
+    return Point(value, value - 0.125, value + 0.0625, n)
+
+
+def claim(eps: float, norm: str = "linf", early_stop: bool = False) -> dict[str, Any]:
+    return {"eps": eps, "norm": norm, "early_stop": early_stop}
+
+
+CLAIMS = {FGSM: claim(1 / 255), PGD: claim(4 / 255), LONG: claim(4 / 255)}
+
+
+def make_run(folder: Path, names: Sequence[str] = ("a",), task: str = "", **manifest: Any) -> Run:
+    run = Run(folder)
+    protocol = {"tag": "standard@1", "space": "pixels"} | ({"task": task} if task else {})
+    base = {"checkpoints": [{"name": name} for name in names], "protocol": protocol, "conditions": ["clean"]}
+    run.write_manifest(base | {"data": {"n": 4}, "deciding": {}, "bad_images": [], "claims": {}} | manifest)
+    return run
+
+
+def write(run: Run, condition: str, columns: dict[str, list[Any]], checkpoint: str = "a") -> None:
+    n = len(next(iter(columns.values())))
+    base = {name: [None] * n for name in CLASSIFICATION.names} | {"sample_id": [f"s{i}" for i in range(n)]}
+    table = pa.table(base | columns, schema=CLASSIFICATION)
+    run.write_shard(run.shard_path(checkpoint, condition, 0), table)
+
+
+def test_colours_can_be_told_from_both_papers_and_lines_without_colours() -> None:
+    def luminance(colour: str) -> float:
+        parts = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+        linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+        return float(linear @ [0.2126, 0.7152, 0.0722])
+
+    for colour in PALETTE:
+        assert (
+            1.05 / (luminance(colour) + 0.05) >= 3 and (luminance(colour) + 0.05) / (luminance("#15171b") + 0.05) >= 3
+        )
+    looks = [style(place) for place in range(28)]
+    assert len({(look.marker, look.line) for look in looks}) == 28
+    assert len({look.colour for look in looks[: len(PALETTE)]}) == len(PALETTE)
+
+
+def test_names_become_short_single_lines_that_stay_distinct() -> None:
+    assert plain("vit\n small\t2") == "vit small 2" and plain("a\x00b\u202ec\ud800") == "a\ufffdb\ufffdc\ufffd"
+    assert plain("0123456789", 10) == "0123456789" and plain("0123456789a", 10) == "01234…789a"[:10]
+    assert len(plain("x" * 300)) == 28
+    long = ["m" * 40 + "1" + "m" * 40, "m" * 40 + "2" + "m" * 40, "short"]
+    found = labels(long, 12)
+    assert list(found) == long and len(set(found.values())) == 3 and all(len(label) <= 12 for label in found.values())
+    assert found[long[1]] == "…mmmm2mmmmm…" and found["short"] == "short"
+    assert list(labels(["a\x00", "a\x01", "a\x02"]).values()) == ["a\ufffd", "a\ufffd (2)", "a\ufffd (3)"]
+    assert list(labels(["x" * 30 + "\x00", "x" * 30 + "\x01"], 12).values()) == ["…xxx\ufffd", "…xxx\ufffd (2)"]
+    assert listed(list("abcdefgh")) == "a; b; c; d; e; f; g; h"
+    assert listed(list("abcdefghij")).endswith("h; and 2 more, which the tables have")
+
+
+def test_a_curve_is_an_attack_with_its_other_parameters_from_clean_through_its_radii() -> None:
+    rows = [
+        row(PGD, "top1", 0.25, n=38),
+        row("clean", "top1", 0.75),
+        row("pgd(eps=1/255,steps=20)", "top1", 0.5),
+        row(LONG, "top1", 0.125),
+        row("pgd(eps=0.5,steps=20,norm=l2)", "top1", 0.4),
+        row(FGSM, "top1", 0.6, checkpoint="b"),
+        row(PGD, "nll", 3.0),
+        row("corruption(fog,severity=1)", "top1", 0.1),
+        row(FGSM, "top1", None),
+    ]
+    claims = CLAIMS | {"pgd(eps=1/255,steps=20)": claim(1 / 255), "pgd(eps=0.5,steps=20,norm=l2)": claim(0.5, "l2")}
+    clean = point(0.75)
+    half, quarter = point(0.5), point(0.25, 38)
+    assert curves(rows, claims) == [
+        Curve("a", "pgd, steps=20", "linf", ((0.0, clean), (1 / 255, half), (4 / 255, quarter))),
+        Curve("a", "pgd, steps=100", "linf", ((0.0, clean), (4 / 255, point(0.125)))),
+        Curve("a", "pgd, steps=20", "l2", ((0.0, clean), (0.5, point(0.4)))),
+        Curve("b", "fgsm", "linf", ((1 / 255, point(0.6)),)),
+    ]
+
+
+def test_the_curves_figures_say_their_numbers(tmp_path: Path) -> None:
+    rows = [row("clean", "top1", 0.933), row(PGD, "top1", 0.267), row(LONG, "top1", 0.2, n=30)]
+    rows += [row("pgd(eps=0.5,norm=l2)", "top1", 0.4, checkpoint="b")]
+    run = make_run(tmp_path, "ab", claims=CLAIMS | {"pgd(eps=0.5,norm=l2)": claim(0.5, "l2")})
+    linf, l2 = figures(run, rows)
+    assert (linf.section, linf.title) == ("attacks", "Robust accuracy against eps, linf")
+    assert linf.alt == (
+        "Accuracy against eps. Under pgd, steps=20: a has 93.3 % clean, 26.7 % at 4/255. "
+        "Under pgd, steps=100: a has 93.3 % clean, 20.0 % at 4/255."
+    )
+    assert "n from 30 to 40" in linf.caption and "n = 40" in l2.caption
+    assert l2.alt == "Accuracy against eps. Under pgd: b has 40.0 % at 0.5."
+    assert {"eps (linf) in 1/255", "pgd, steps=100", "accuracy in %", "4"} <= set(texts(linf))
+    assert {"eps (l2)", "0.5"} <= set(texts(l2))
+    normalised = make_run(tmp_path, protocol={"tag": "quest@1", "space": "normalised"}, claims=CLAIMS)
+    assert "eps (linf) in 1/255, normalised units" in texts(figures(normalised, rows[:2])[0])
+
+
+def texts(figure: Figure) -> list[str]:
+    return [element.text or "" for element in ElementTree.fromstring(figure.svg).iter() if element.tag.endswith("text")]
+
+
+@pytest.mark.parametrize("across", [False, True])
+def test_markers_and_intervals_stand_where_the_numbers_are(across: bool) -> None:
+    points = [Point(0.0, 0.0, 0.5, 9), Point(0.25, 0.25, 0.5, 9), Point(1.0, math.nan, math.nan, 9)]
+
+    def paint(canvas: Any) -> None:
+        (axes,) = panels(canvas, 1)
+        dots(axes, [0, 1, 4], points, style(0), across=across)
+        axes.set(xlim=(0, 100) if across else (0, 4), ylim=(0, 4) if across else (0, 100))
+
+    root = ElementTree.fromstring(draw("attacks", "t", 300, paint, alt="", caption="").svg)
+    found = [(float(e.get("x", 0)), float(e.get("y", 0))) for e in root.iter() if e.tag.endswith("use")]
+    marks = found[-3:]  # the ticks come first
+    along, up = (1, 0) if across else (0, 1)
+    steps = [mark[along] - marks[0][along] for mark in marks]
+    heights = [mark[up] - marks[0][up] for mark in marks]
+    assert steps[1] / steps[2] == pytest.approx(0.25, abs=2e-3) and heights[1] / heights[2] == pytest.approx(
+        0.25, abs=2e-3
+    )
+    assert (steps[2] < 0, heights[2] > 0) == ((True, True) if across else (False, False))  # y goes down
+    bars = [e.get("d", "") for e in root.iter() if PALETTE[0] in e.get("style", "") and "1.4" in e.get("style", "")]
+    ends = [[float(n) for n in re.findall(r"-?[\d.]+", path)] for path in bars if path]
+    lengths = [abs(end[up + 2] - end[up]) for end in ends[:2]]
+    assert lengths == pytest.approx([abs(heights[2]) / 2, abs(heights[2]) / 4], abs=0.05)
+
+
+def test_series_at_one_place_are_drawn_apart_by_what_was_asked() -> None:
+    def paint(canvas: Any) -> None:
+        (axes,) = panels(canvas, 1)
+        for place in range(2):
+            dots(axes, [1], [Point(0.5, 0.4, 0.6, 9)], style(place), shift=7 * place)
+        axes.set(xlim=(0, 2), ylim=(0, 100))
+
+    root = ElementTree.fromstring(draw("attacks", "t", 300, paint, alt="", caption="").svg)
+    first, second = [(float(e.get("x", 0)), float(e.get("y", 0))) for e in root.iter() if e.tag.endswith("use")][-2:]
+    assert (second[0] - first[0], second[1] - first[1]) == (pytest.approx(7, abs=0.02), 0)
+
+
+def test_stages_in_their_order(tmp_path: Path) -> None:
+    aa = "autoattack(eps=4/255,version=standard)"
+    rows = [
+        row(aa, f"top1_after_{stage}", value) for stage, value in (("clean", 0.9), ("apgd-ce", 0.2), ("square", 0.1))
+    ]
+    (found,) = standings([row("clean", "top1", 0.9), *rows])
+    assert (found.checkpoint, found.condition) == ("a", aa)
+    assert [(stage, point.value) for stage, point in found.points] == [
+        ("clean", 0.9),
+        ("apgd-ce", 0.2),
+        ("square", 0.1),
+    ]
+    (figure,) = figures(make_run(tmp_path), rows)
+    assert figure.section == "stages" and figure.title == "Samples standing after each stage of autoattack, eps 4/255"
+    assert figure.alt == f"{aa}: of 40 samples of a stand 36 after clean, 8 after apgd-ce, 4 after square."
+
+
+def test_bars_are_of_accuracy_over_all_severities_or_say_over_which(tmp_path: Path) -> None:
+    rows = [
+        row("clean", "top1", 0.9),
+        *(row(f"corruption(fog,severity={s})", "top1", s / 10) for s in (1, 2, 3, 4, 5)),
+        row("corruption(fog)", "mean_error", 0.7, ci_low=0.6, ci_high=0.75),
+        row("corruption(fog)", "nll", 9.0),
+        row("corruption(snow,severity=3)", "top1", 0.4),
+        row("corruption(frost,severity=1)", "top1", 0.6, n=40),
+        row("corruption(frost,severity=5)", "top1", 0.2, n=39),
+        row("corruption(fog,severity=1,preset=cifar)", "top1", 0.1, checkpoint="b"),
+    ]
+    ours, other = accuracy_bars(rows)
+    assert ours.checkpoint == "a" and ours.clean == point(0.9)
+    fog, over = ours.bars["fog"]
+    assert over == "" and (fog.value, fog.low, fog.high) == pytest.approx((0.3, 0.25, 0.4))
+    assert ours.bars["snow"] == (point(0.4), "3")
+    frost, over = ours.bars["frost"]
+    assert over == "1,5" and frost.value == pytest.approx(0.4) and math.isnan(frost.low) and frost.n == 39
+    assert (other.checkpoint, other.definition, other.clean) == ("b", "(preset=cifar)", None)
+    drawn = [f for f in figures(make_run(tmp_path, "ab"), rows) if f.section == "corruptions"]
+    assert [f.title for f in drawn] == ["Accuracy under corruption", "Accuracy under corruption (preset=cifar)"]
+    assert {"weather", "snow (3)", "frost (1,5)", "fog"} <= set(texts(drawn[0]))
+    assert drawn[0].alt.startswith("Accuracy by corruption. a: 90.0 % clean, lowest 30.0 % under fog, ")
+    assert "dashed" in drawn[0].caption and "dashed" not in drawn[1].caption
+
+
+def test_retention_of_all_severities_goes_before_that_of_some() -> None:
+    some = "corruption(gaussian_noise,severity=1+2+3)"
+    rows = [
+        row(some, "retention", 0.8),
+        row("corruption(gaussian_noise)", "retention", 0.5),
+        row("noise", "retention", 0.4),
+    ]
+    for order in (rows, rows[::-1]):
+        (found,) = retention_bars(order)
+        assert found.bars == {"gaussian_noise": (point(0.5), "")} and found.clean is None
+    (found,) = retention_bars(rows[:1])
+    assert found.bars["gaussian_noise"][1] == "1–3"
+
+
+def test_reliability_by_hand(tmp_path: Path) -> None:
+    # Of 15 bins 0.06 is in the first, 0.5 and 0.52 are in the eighth; one sample could not be read, one is nan.
+    run = make_run(tmp_path)
+    confidence = [0.06, 0.5, 0.52, 1.0, math.nan, 0.99]
+    correct = [False, True, False, True, True, True]
+    write(run, "clean", {"confidence": confidence, "correct": correct, "error": [None] * 5 + ["broken"]})
+    found = reliability(run, "a", "clean")
+    assert found is not None and found.left_out == 1
+    places = [place for place, n in enumerate(found.counts) if n]
+    assert places == [0, 7, 14] and [found.counts[p] for p in places] == [1, 2, 1]
+    assert [found.confidence[p] for p in places] == pytest.approx([0.06, 0.51, 1.0])
+    assert [found.accuracy[p].value for p in places] == [0.0, 0.5, 1.0]
+    assert (found.accuracy[7].low, found.accuracy[7].high) == wilson(1, 2)
+    sure = np.array(confidence[:4], dtype=np.float32).astype(float)
+    assert found.error == calibration_error(sure, np.array([0.0, 1, 0, 1]))
+    gap = sum(n * abs(c - p.value) for n, c, p in zip(found.counts, found.confidence, found.accuracy, strict=True) if n)
+    assert found.error == pytest.approx(gap / 4) and found.error == pytest.approx((0.06 + 0.02 + 0) / 4, abs=1e-6)
+    (figure,) = figures(run, [])
+    assert figure.alt == (
+        "Reliability of a. clean: calibration error 2.0 % of 4 samples; the 2 of mean confidence 51.0 % are right "
+        "50.0 % of the time; 1 without a finite confidence are left out."
+    )
+
+
+def test_reliability_is_of_clean_and_the_first_attack_whose_losses_mean_something(tmp_path: Path) -> None:
+    aa = "autoattack(eps=1/255,version=standard)"
+    conditions = ["clean", aa, "corruption(fog,severity=1)", PGD, FGSM]
+    run = make_run(tmp_path, conditions=conditions, claims=CLAIMS | {aa: claim(1 / 255, early_stop=True)})
+    for condition in conditions:
+        write(run, condition, {"confidence": [0.9], "correct": [True]})
+    assert [one.condition for one in reliabilities(run)] == ["clean", PGD]
+    write(run, "clean", {"confidence": [0.9], "correct": [None]})  # without a label
+    assert [one.condition for one in reliabilities(run)] == [PGD]
+
+
+def test_scores_of_maps_stand_beside_their_controls(tmp_path: Path) -> None:
+    rows = [
+        row("cam(centre)", "deletion_auc", 0.3),
+        row("cam(random)", "deletion_auc", 0.2),
+        row("cam(agcam)", "deletion_auc", 0.1),
+        row("cam(agcam)", "abpc", 0.5),
+        row("cam(full)", "abpc", 0.25, ci_low=None, ci_high=None),
+        row("cam(centre)", "abpc", 0.375),
+        row("cam(agcam,mode=box)", "cam_iou", 0.7),
+        row("cam(agcam,mode=box)", "cam_dice", 0.9),
+        row("cam(agcam)", "abpc_over_control", 0.1),
+        row("cam(agcam,threshold=0.3,mode=mask)", "cam_iou", 0.6),
+        row(f"stability(agcam,under={FGSM})", "map_iou", 0.6),
+    ]
+    found = scores(rows)
+    assert [(one.kind, one.score, list(one.points)) for one in found] == [
+        ("threshold=0.3", "IoU of pixels", ["agcam"]),
+        ("", "IoU of boxes", ["agcam"]),
+        ("", "ABPC", ["agcam", "centre", "full"]),
+        ("", "deletion ↓", ["agcam", "random", "centre"]),
+    ]
+    assert math.isnan(found[2].points["full"].low) and found[2].points["agcam"] == point(0.5)
+    odd, plain_kind = figures(make_run(tmp_path), rows)
+    assert odd.title == "Scores of maps beside controls (threshold=0.3)" and "↓" not in odd.caption
+    assert plain_kind.alt == (
+        "IoU of boxes. a: agcam 0.700. ABPC. a: agcam 0.500, best control centre 0.375. "
+        "deletion, lower is better. a: agcam 0.100, best control random 0.200."
+    )
+
+
+def test_classes_of_a_segmenter_clean_attacked_and_corrupted(tmp_path: Path) -> None:
+    conditions = {"clean": 0.8, PGD: 0.5, FGSM: 0.3, "noise": 0.4, "blur": 0.6, "corruption(fog,severity=1)": 0.7}
+    rows = [row(condition, "miou", value) for condition, value in conditions.items()]
+    rows += [row(condition, "iou(pole)", value / 2, n=3) for condition, value in conditions.items()]
+    (found,) = class_ious(rows, CLAIMS)
+    assert list(found.points) == ["clean", "noise", "blur", FGSM]
+    assert found.points[FGSM]["pole"] == point(0.15, 3)
+    whole = [*rows, row("in-c", "miou", 0.5), row("in-c", "iou(pole)", 0.2)]
+    assert list(class_ious(whole, CLAIMS)[0].points) == ["clean", "in-c", FGSM]
+    many = [row("clean", f"iou({i:03d})", i / 100) for i in range(MOST + 6)]
+    run = make_run(tmp_path, task="segmentation", claims=CLAIMS)
+    _, figure = figures(run, [*rows, *many])
+    assert figure.alt.startswith(
+        "IoU by class. a: clean lowest 000 with 0.0 % and 001 with 1.0 %, noise lowest pole with"
+    )
+    assert f"The {MOST} of {MOST + 7} classes that are lowest" in figure.caption
+    assert "000" in texts(figure) and f"{MOST + 5:03d}" not in texts(figure)
+    assert {f.section for f in figures(run, rows)} == {"segmentation"}
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, list[dict[str, Any]]]:
+    """A run with all kinds of results, of two checkpoints with names that attack."""
+    names, aa = (
+        [NASTY, NASTY[:99] + "y" + NASTY, "_hidden", "<b>&amp;</b> $x$"],
+        "autoattack(eps=1/255,version=standard)",
+    )
+    claims = CLAIMS | {aa: claim(1 / 255, early_stop=True)}
+    run = make_run(tmp_path_factory.mktemp("run"), names, conditions=["clean", PGD], claims=claims)
+    rows = []
+    for name in names:
+        for condition in ("clean", PGD):
+            write(run, condition, {"confidence": [0.9, 0.3], "correct": [True, False]}, name)
+        own = [row(condition, "top1", 0.5) for condition in ("clean", *claims, "corruption(fog,severity=2)")]
+        own += [row(aa, f"top1_after_{stage}", 0.4) for stage in ("clean", "apgd-ce")]
+        own += [row(f"cam({method})", "abpc", 0.4) for method in ("agcam", "random")]
+        rows += [one | {"checkpoint": name} for one in own]
+    return run, rows
+
+
+def test_figures_are_fit_for_any_page(everything: tuple[Run, list[dict[str, Any]]]) -> None:
+    found = figures(*everything)
+    assert [f.section for f in found] == ["attacks", "corruptions", *["calibration"] * 4, "stages", "maps"]
+    ids: list[str] = []
+    for figure in found:
+        root = ElementTree.fromstring(figure.svg)
+        assert figure.svg.startswith("<svg ") and "<!" not in figure.svg and "<?" not in figure.svg
+        tags = {element.tag.rpartition("}")[2] for element in root.iter()}
+        assert tags <= {"svg", "g", "defs", "path", "use", "clipPath", "rect", "text", "tspan"}
+        assert root.get("role") == "img" and root.get("aria-label") == plain(figure.alt, 10_000) != ""
+        assert (
+            root.get("width") == "100%"
+            and root.get("height") is None
+            and root.get("viewBox", "").startswith("0 0 480 ")
+        )
+        own = [element.get("id", "") for element in root.iter() if "id" in element.attrib]
+        ids += own
+        for element in root.iter():
+            for key, value in element.attrib.items():
+                if "href" in key or "url(" in value:
+                    wanted = re.findall(r"#([^)\s;\"]+)", value) if "url(" in value else [value.removeprefix("#")]
+                    assert wanted and set(wanted) <= set(own)
+        assert "currentColor" in figure.svg and INK not in figure.svg and "DejaVu" not in figure.svg
+        assert (
+            "fill: #ffffff" not in figure.svg
+            and "onload" not in figure.svg
+            and "http://www.w3.org/1999" not in figure.svg
+        )
+    assert len(ids) == len(set(ids)) > 10
+    shown = texts(found[0])
+    assert "_hidden" in shown  # which matplotlib would leave out of a legend
+    assert "<b>&amp;</b> $x$" in shown and len(set(shown[-4:])) == 4
+    assert all(len(figure.title) < 100 and len(figure.caption) < 400 for figure in found)
+
+
+def test_the_same_results_are_the_same_bytes_whatever_a_user_has_set(
+    everything: tuple[Run, list[dict[str, Any]]],
+) -> None:
+    run, rows = everything
+    chosen = [one for one in rows if "_after_" in one["metric"] or one["condition"] == PGD]
+    once = figures(run, chosen)
+    with matplotlib.rc_context({"axes.grid": False, "svg.fonttype": "path", "font.size": 30, "lines.linewidth": 9}):
+        before = dict(matplotlib.rcParams)
+        again = figures(run, json.loads(json.dumps(chosen)))
+        assert dict(matplotlib.rcParams) == before
+    assert once == again
+    with_nan = [one | {"value": math.nan, "condition": FGSM} for one in chosen if one["metric"] == "top1"]
+    assert figures(run, [*chosen, *with_nan]) == once
+
+
+def test_where_there_is_nothing_there_is_no_figure(tmp_path: Path) -> None:
+    assert figures(make_run(tmp_path), []) == []
+    assert figures(make_run(tmp_path, task="segmentation"), []) == []
+
+
+def test_text_is_text_and_figures_of_one_title_have_ids_of_their_own() -> None:
+    def paint(canvas: Any) -> None:
+        (axes,) = panels(canvas, 1)
+        axes.plot([0, 1], marker="o", color=PALETTE[0])
+        axes.set_title("a_b^c $x$ #010203 'DejaVu Sans'")
+
+    one = draw("attacks", "t", 200, paint, alt='a <b> & "c"', caption="", name="1")
+    assert "a_b^c $x$ #010203 'DejaVu Sans'" in texts(one) and 'aria-label="a &lt;b&gt; &amp; &quot;c&quot;"' in one.svg
+    other = draw("attacks", "t", 200, paint, alt="", caption="", name="2")
+    assert not set(_ids(one)) & set(_ids(other)) and set(_ids(one))
+    assert "system-ui" in one.svg
+
+
+def _ids(figure: Figure) -> Iterator[str]:
+    return (e.attrib["id"] for e in ElementTree.fromstring(figure.svg).iter() if "id" in e.attrib)

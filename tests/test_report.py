@@ -1,0 +1,338 @@
+"""The report's page, parsed: its parts, what it fetches, names that would inject, the samples that fit."""
+
+import base64
+import hashlib
+import io
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image
+
+from robustkit import browser
+from robustkit import page as report_page
+from robustkit.browser import Browser, Cell
+from robustkit.columns import CLASSIFICATION
+from robustkit.metrics import write_summary
+from robustkit.page import numeric_columns
+from robustkit.pictures import Picture, write_pictures
+from robustkit.protocol import load_card
+from robustkit.records import Run
+from robustkit.report import refresh
+from robustkit.text_table import TextTable
+
+PGD = "pgd(eps=1/255,steps=20)"
+FOG = [f"corruption(fog,severity={severity})" for severity in (1, 2, 3)]
+CONDITIONS = ["clean", PGD, *FOG, "cam(agcam)", "cam(centre)"]
+MAPS = pa.schema([*CLASSIFICATION, ("degenerate", pa.bool_()), ("abpc", pa.float32())])
+VOID = {"meta", "img", "input", "br", "hr", "link", "wbr"}
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "</script></style></title>",
+    "{{7*7}}{% raw %}",
+    'it\'s "quoted" &amp; <b>',
+    "x" * 300,
+    "\u202eright to left\u202e \u05d0\u05d1",
+    "two\nlines\ttab",
+)
+
+
+class Page(HTMLParser):
+    """Tags with their attributes, and the text between them; refuses tags that are closed by another."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str]]] = []
+        self.said: dict[str, list[str]] = {}
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert not self._open
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.append((tag, {name: value or "" for name, value in attrs}))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: Any) -> None:
+        self.tags.append((tag, {name: value or "" for name, value in attrs}))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        for tag in set(self._open):
+            self.said.setdefault(tag, []).append(data)
+
+    def all(self, tag: str) -> list[dict[str, str]]:
+        return [attrs for name, attrs in self.tags if name == tag]
+
+    def text(self, tag: str = "main") -> str:
+        return " ".join("".join(self.said.get(tag, [])).split())
+
+
+def webp(seed: int) -> bytes:
+    buffer = io.BytesIO()
+    noise = np.random.Generator(np.random.PCG64(seed)).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(buffer, "WEBP", lossless=True)
+    return buffer.getvalue()
+
+
+def heat() -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8) * 4).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def make_run(
+    path: Path,
+    checkpoints: tuple[str, ...] = ("one", "two"),
+    classes: tuple[str, ...] = ("cat", "dog", "owl"),
+    ids: tuple[str, ...] = ("a.png", "b.png", "c.png"),
+    shown: bool = True,
+) -> Run:
+    """Sample k is of class k % 3; the second checkpoint errs on the second sample clean, each errs under PGD on the
+    first, and at severity 3 of fog all are the third class.
+    """
+    run = Run(path)
+    entry = {
+        "attention": "quest",
+        "attention_source": "option",
+        "spec": "vit.pth",
+        "sha256": "ab",
+        "arch": "vit",
+        "num_classes": 3,
+        "preprocessing": {"input_size": [8, 8], "mean": [0.5], "std": [0.5]}
+        | {"interpolation": "bicubic", "crop_mode": "center", "crop_pct": 1.0},
+    }
+    card = load_card("standard")
+    data = {"n": len(ids), "name": "pets", "root": "pets", "layout": "folders", "digest": "cd", "classes": 3}
+    run.write_manifest(
+        {
+            "checkpoints": [entry | {"name": name} for name in checkpoints],
+            "conditions": CONDITIONS,
+            "claims": {PGD: {"norm": "linf", "eps": 1 / 255}},
+            "protocol": {
+                "tag": card.tag,
+                "name": card.name,
+                "version": 1,
+                "digest": card.digest,
+                "space": "pixels",
+                "parameters": card.parameters,
+            }
+            | {"summary": card.summary, "source": card.source, "caveats": []},
+            "data": data | {"class_names": list(classes)},
+            "pictures": list(ids) if shown else [],
+            "bad_images": [],
+            "seed": 0,
+            "arguments": {},
+            "command": "robustkit audit one two",
+            "deciding": {"dtype": "float32"},
+            "batch_size": 2,
+            "device": "cpu",
+            "robustkit": "0",
+            "versions": {"torch": "2"},
+        }
+    )
+    for which, name in enumerate(checkpoints):
+        for condition in CONDITIONS:
+            rows, pictures = [], {}
+            schema = MAPS if condition.startswith("cam(") else CLASSIFICATION
+            for place, sample in enumerate(ids):
+                label = place % 3
+                wrong = (which == 1 and place == 1) or (condition == PGD and place == 0)
+                prediction = 2 if condition == FOG[2] else (label + wrong) % 3
+                rows.append(
+                    {"sample_id": sample, "label": label, "prediction": prediction, "correct": prediction == label}
+                    | {"top5": True, "nll": 0.5, "confidence": 0.75, "l2": 0.0}
+                    | {"linf": 1 / 255 if condition == PGD else 0.0}
+                    | ({"degenerate": False, "abpc": 0.25} if condition.startswith("cam(") else {})
+                )
+                if condition == PGD:
+                    pictures[sample] = Picture(webp(100 + which + place), webp(200 + which + place))
+                elif condition.startswith("cam("):
+                    pictures[sample] = Picture(heat=heat())
+                elif condition in ("clean", FOG[1]):
+                    pictures[sample] = Picture(webp(10 + place + 50 * CONDITIONS.index(condition)))
+            for shard, some in enumerate((rows[:2], rows[2:])):
+                run.write_shard(run.shard_path(name, condition, shard), pa.Table.from_pylist(some, schema=schema))
+            write_pictures(run, name, condition, 0, pictures if shown else {})
+    return run
+
+
+def page_of(run: Run) -> Page:
+    return Page((run.path / "report.html").read_text("utf-8"))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    made = make_run(tmp_path_factory.mktemp("page") / "run")
+    refresh(made)
+    return made
+
+
+def test_the_parts_are_in_their_order_and_linked(run: Run) -> None:
+    page = page_of(run)
+    links = [a["href"].removeprefix("#") for a in page.all("a") if a["href"].startswith("#")]
+    order = [name for name, _ in report_page.SECTIONS]
+    assert links == [name for name in order if name in links]
+    assert {"results", "corruptions", "samples", "comparison", "reproduce"} <= set(links)
+    assert [attrs["aria-labelledby"] for attrs in page.all("section")] == links
+    assert [attrs["id"] for attrs in page.all("h2")] == links
+    ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    text = (run.path / "report.html").read_text("utf-8")
+    assert text.index('class="verdicts"') < text.index("<nav") < text.index('id="results"')
+    assert all(image.get("alt") is not None for image in page.all("img"))
+    for attrs in (attrs for _, attrs in page.tags if "scroll" in attrs.get("class", "").split()):
+        assert attrs["role"] == "region" and attrs["tabindex"] == "0" and attrs["aria-label"]
+
+
+def test_nothing_is_fetched_and_one_script_may_run(run: Run) -> None:
+    text = (run.path / "report.html").read_text("utf-8")
+    page = Page(text)
+    policy = next(
+        meta["content"] for meta in page.all("meta") if "content" in meta and "default-src" in meta["content"]
+    )
+    script = re.search("<script>(.*?)</script>", text, re.DOTALL)
+    assert script and text.count("<script") == 1
+    digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
+    assert policy.startswith("default-src 'none'; img-src data:; ") and f"script-src 'sha256-{digest}'" in policy
+    assert {attrs["src"].partition(",")[0] for attrs in page.all("img")} == {"data:image/webp;base64"}
+    for _, attrs in page.tags:
+        assert not attrs.keys() & {"srcset", "action", "data", "poster", "background"}
+        assert all(not name.startswith("on") for name in attrs)
+        assert attrs.get("href", "#").startswith("#") and attrs.get("xlink:href", "#").startswith("#")
+    assert not page.all("link") + page.all("iframe") + page.all("object")
+    assert not re.search(r"url\((?!#)|@import", text)
+
+
+def test_a_sample_is_shown_across_conditions(run: Run) -> None:
+    views = list(Browser(run).samples())
+    assert [(v.sample_id, v.label) for v in views] == [("a.png", "cat"), ("b.png", "dog"), ("c.png", "owl")]
+    # Places are among PGD and the three severities: the first sample falls to PGD, all but the third class to fog.
+    assert [v.changed for v in views] == [(0, 3), (3,), ()]
+    assert [v.wrong for v in views] == [False, True, False]
+    assert [v.clean for v in views] == ["clean: 2 of 2 right", "clean: 1 of 2 right", "clean: 2 of 2 right"]
+    first = {line.heading: line for line in views[0].lines}
+    assert list(first) == ["clean", "cam(agcam)", PGD, "fog, picture: severity 2"]
+    assert first["clean"].picture and first["clean"].cells[0].pictures == ()  # once, as all were shown the same
+    attacked = first[PGD].cells
+    assert first[PGD].picture is None and [len(cell.pictures) for cell in attacked] == [2, 2]
+    assert attacked[0].line == "difference × 127.5, largest 1/255"
+    assert [(one.right, one.said, one.severity) for one in attacked[1].answers] == [(False, "dog 75 %", "")]
+    fog = first["fog, picture: severity 2"].cells[0].answers
+    assert [(one.severity, one.right) for one in fog] == [("1", True), ("2", True), ("3", False)]
+    assert [len(cell.pictures) for cell in first["cam(agcam)"].cells] == [1, 1]
+    assert first["cam(agcam)"].cells[0].line == "ABPC 0.25"
+    details = [attrs for attrs in page_of(run).all("details") if attrs.get("class") == "sample"]
+    assert [attrs["data-changed"] for attrs in details] == ["0 3", "3", ""]
+    assert "b.png dog dog owl" in details[1]["data-words"]
+    text = page_of(run).text()
+    assert "✗ wrong: dog 75 %" in text and "✓ right: cat 75 %" in text and "3 of 3 kept samples are shown here" in text
+
+
+def test_what_was_not_read_and_what_has_no_label(tmp_path: Path) -> None:
+    run = make_run(tmp_path, checkpoints=("one",))
+    path = run.shard_path("one", PGD, 0)
+    rows = [{"sample_id": "a.png", "label": 0, "error": "a.png: not an image"}]
+    rows += [{"sample_id": "b.png", "label": -1, "prediction": 9, "confidence": float("nan")}]
+    run.write_shard(path, pa.Table.from_pylist(rows, schema=CLASSIFICATION))
+    run.shard_path("one", PGD, 1).unlink()
+    first, second, third = Browser(run).samples()
+    cells = [{line.heading: line for line in view.lines}[PGD].cells[0] for view in (first, second, third)]
+    assert [(one.right, one.said) for one in cells[0].answers] == [(None, "not read")]
+    assert [(one.right, one.said) for one in cells[1].answers] == [(None, "9")]  # no such class, no such confidence
+    assert cells[2].answers == () and cells[2].line == "" and first.changed == (3,)
+    assert first.clean == ""  # of one checkpoint the line of the clean image says it
+    assert isinstance(cells[0], Cell) and cells[1].line == ""
+
+
+def test_as_many_samples_as_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path)
+    monkeypatch.setattr(report_page, "figures", lambda run, results: [])  # drawing them takes its time
+    views = list(Browser(run).samples())
+    rows = write_summary(run)
+    monkeypatch.setattr(browser, "PICTURES", 1)
+    smaller = [view.weight for view in Browser(run).samples()]
+    assert all(small < 0.8 * view.weight for small, view in zip(smaller, views, strict=True))  # lossy, so that more fit
+    for limit, count in ((smaller[0] + smaller[1], 2), (smaller[0] + smaller[1] - 1, 1)):
+        monkeypatch.setattr(browser, "PICTURES", limit)
+        report_page.write_report(run, rows)
+        assert f"{count} of 3 kept samples are shown here" in page_of(run).text()
+    monkeypatch.setattr(browser, "PICTURES", 12_000_000)
+    report_page.write_report(run, rows)
+    size = len((run.path / "report.html").read_bytes())
+    for limit, said in (
+        (size - 8_000, "2 of 3 kept samples are"),
+        (0, "None of the 3 kept samples is"),
+    ):  # 8 kB: of one
+        monkeypatch.setattr(report_page, "LARGEST", limit)
+        report_page.write_report(run, rows)
+        assert f"{said} shown" in page_of(run).text() and len(page_of(run).all("script")) == (limit > 0)
+    monkeypatch.setattr(browser, "_HELD", 1)  # the first is kept, whatever it takes
+    assert [view.sample_id for view in Browser(run).samples()] == ["a.png"]
+
+
+def test_a_run_without_pictures_has_no_browser_and_no_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report_page, "figures", lambda run, results: [])
+    run = make_run(tmp_path, shown=False)
+    refresh(run)
+    page = page_of(run)
+    assert not page.all("script") and "Sample browser" not in page.text()
+    assert any("script-src 'none'" in meta.get("content", "") for meta in page.all("meta"))
+
+
+def test_hostile_names_are_text(run: Run, tmp_path: Path) -> None:
+    hostile = make_run(tmp_path / "<b>&", HOSTILE[:2], HOSTILE[:3], HOSTILE)
+    manifest = hostile.manifest
+    manifest["command"] = manifest["data"]["root"] = manifest["data"]["name"] = "".join(HOSTILE)
+    manifest["bad_images"] = [{"sample_id": name, "error": name} for name in HOSTILE]
+    manifest["protocol"]["caveats"] = list(HOSTILE)
+    manifest["checkpoints"][0] |= {"spec": HOSTILE[2], "arch": HOSTILE[3], "notes": list(HOSTILE)}
+    hostile.write_manifest(manifest)
+    report_page.write_report(hostile, write_summary(hostile))
+    page, plain = page_of(hostile), page_of(run)
+    names = {tag for tag, _ in page.tags}
+    assert names <= {tag for tag, _ in plain.tags} | {"ul", "li", "section", "h2", "details", "summary"}
+    assert len(page.all("script")) == 1 == len(page.all("style")) and len(page.all("title")) == 1
+    assert not any(attrs.get("src", "data:").startswith("x") or "onerror" in attrs for _, attrs in page.tags)
+    found = page.text()
+    for name in HOSTILE:
+        assert " ".join(name.split()) in found
+    words = [attrs["data-words"] for attrs in page.all("details") if attrs.get("class") == "sample"]
+    assert [text.startswith(name.lower()) for text, name in zip(words, HOSTILE, strict=True)] == [True] * len(HOSTILE)
+    script = (hostile.path / "report.html").read_text("utf-8").partition("<script>")[2].partition("</script>")[0]
+    assert script == (run.path / "report.html").read_text("utf-8").partition("<script>")[2].partition("</script>")[0]
+
+
+def test_the_card_is_there_with_all_its_parameters(run: Run) -> None:
+    found = load_card("standard").parameters
+    assert found["pgd"]["steps"] == 20 and found["threat"]["eps"] == "1/255" and found["threat"]["bounds"] == "[0, 1]"
+    text = page_of(run).text()
+    for key in ("steps = 20", "step_size = 0.15*eps", "queries = 5000", run.manifest["protocol"]["digest"]):
+        assert key in text
+
+
+def test_columns_of_figures_stand_on_the_right() -> None:
+    rows = (("a", "1.0 [0.5, 1.5]", "+2", "dog (2)", "< 0.001", "–"), ("b", "2", "−1.5 [−2, −1]", "–", "nan", ""))
+    assert numeric_columns(TextTable("t", ("c",) * 6, rows)) == {1, 2, 4, 5}
+
+
+def test_the_gallery_is_in_the_page(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    (tmp_path / "cams").mkdir()
+    Image.fromarray(np.zeros((50, 3200, 3), np.uint8)).save(tmp_path / "cams" / "gallery.png")
+    uri = report_page.gallery_uri(run)
+    assert uri is not None
+    with Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))) as sheet:
+        assert sheet.size == (1600, 25)
+    report_page.write_report(run, write_summary(run))
+    page = page_of(run)
+    assert any(attrs.get("src") == uri for attrs in page.all("img"))
+    assert [a["href"] for a in page.all("a") if not a["href"].startswith("#")] == ["cams/gallery.html"]
