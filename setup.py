@@ -45,6 +45,7 @@ setup(
             *("pyautoattack>=0.2", "torchmetrics>=1.4"),  # outside implementations to check against
         ],
         "reference": ["pyautoattack>=0.2", "torchattacks>=3.5", "foolbox>=3.3"],
+        "loggers": ["tensorboard>=2.18", "mlflow>=2.22", "wandb>=0.19.11"],
         "dev": ["ruff>=0.9", "mypy>=1.14"],
     },
     classifiers=[

@@ -1,6 +1,4 @@
-"""A policy file, TOML whose `require` texts are statements, into rules, with the line and column of what is not
-understood. docs/ci.md has the grammar.
-"""
+"""A policy file, TOML, into rules, or the line and column of what is not understood. docs/ci.md has the grammar."""
 
 from __future__ import annotations
 

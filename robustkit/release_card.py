@@ -15,6 +15,7 @@ from .corruption_report import corruption_tables, is_of_corruptions, left_out_li
 from .corruption_sets import SETS
 from .errors import NothingEvaluated, RunError, unknown
 from .map_report import is_of_maps, map_tables
+from .markdown import Made, code, fenced, plain, table
 from .metrics import pixels, summarise
 from .records import Run, write_whole
 from .scene_report import LONGEST, scene_tables
@@ -281,44 +282,3 @@ def _figure(row: Mapping[str, Any] | None, scale: int) -> str:
     if row["ci_low"] is None or row["ci_high"] is None:
         return text
     return f"{text} [{scale * row['ci_low']:{form}}, {scale * row['ci_high']:{form}}]"
-
-
-class Made(str):
-    """Markdown that is escaped already."""
-
-    __slots__ = ()
-
-
-def clean(value: object) -> str:
-    """A text on one line, without characters that cannot be seen."""
-    shown = "".join(c if c.isprintable() else " " if c.isspace() or ord(c) < 160 else "\ufffd" for c in str(value))
-    return " ".join(shown.split())
-
-
-def plain(value: object) -> Made:
-    """A text as Markdown that shows just that: no emphasis, link, heading, formula, HTML or cell begins in it."""
-    text = re.sub(r"[&<>`|\\$]", lambda found: f"&#{ord(found[0])};", clean(value))
-    text = re.sub(r"[*~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|^[#\[]|^[-+=](?=[-= ]|$)|\](?=[(\[])", r"\\\g<0>", text)
-    text = re.sub(r"^(\d+)(?=[.)]( |$))", r"\1\\", text)
-    return Made(re.sub(r":(?=//)|(?<=www)\.", lambda found: f"&#{ord(found[0])};", text, flags=re.IGNORECASE))
-
-
-def code(value: object) -> Made:
-    """A text as code; as plain text where a backtick, bar or backslash could end a span or a cell."""
-    text = clean(value)
-    return plain(text) if not text or re.search(r"[`|\\]", text) else Made(f"`{text}`")
-
-
-def fenced(value: object) -> Made:
-    """A command as a block, within more backticks than it has in a row."""
-    text = str(value)
-    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
-    return Made(f"{fence}sh\n{text}\n{fence}")
-
-
-def table(rows: Sequence[Sequence[str]], headings: Sequence[str]) -> Made:
-    """A Markdown table; its first column is of words."""
-    lines = [headings, *rows]
-    shown = [" | ".join(cell if isinstance(cell, Made) else plain(cell) for cell in line) for line in lines]
-    shown.insert(1, " | ".join(["---", *["---:"] * (len(headings) - 1)]))
-    return Made("\n".join(f"| {line} |" for line in shown))

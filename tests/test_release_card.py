@@ -14,8 +14,9 @@ from markdown_it import MarkdownIt
 from robustkit import cli
 from robustkit.badge import HEIGHT, PADDING, badge, headline
 from robustkit.errors import NothingEvaluated, RunError
+from robustkit.markdown import code, plain, table
 from robustkit.records import Run
-from robustkit.release_card import code, facts, model_index, plain, table, write_cards
+from robustkit.release_card import facts, model_index, write_cards
 
 HOSTILE = [
     *(
