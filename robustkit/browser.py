@@ -290,7 +290,7 @@ def _read(path: Path, columns: Sequence[str]) -> pa.Table:
     import pyarrow.parquet as pq
 
     try:
-        return pq.ParquetFile(path).read(columns=columns)
+        return pq.ParquetFile(path).read(columns=columns, use_threads=False)
     except (OSError, pa.ArrowException) as fault:
         raise RunError(f"{path}: a record cannot be read ({fault}); delete it and run again") from None
 

@@ -25,6 +25,8 @@ JSON_KEYS = (
     *("decoder_kwargs", "stride", "short_side"),
 )
 
+_ROOM = 1 << 30  # bytes that weights may take beyond what their file holds
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -126,18 +128,38 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         with safe_open(path, framework="pt", device="cpu") as file:
             header = dict(file.metadata() or {})
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-    except (SafetensorError, OSError, ValueError, MemoryError) as error:
-        raise CheckpointError(f"{path}: not a whole safetensors file ({error}); fetch it again") from error
+        _refuse_doubles(path)
+    except (SafetensorError, OSError, ValueError, TypeError, RuntimeError, MemoryError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise CheckpointError(f"{path}: not a whole safetensors file ({reason}); fetch it again") from error
     metadata: dict[str, Any] = {name: text for name, text in header.items() if name != "format"}
     for name in JSON_KEYS:
         if name in metadata:
             try:
-                metadata[name] = json.loads(metadata[name])
-            except json.JSONDecodeError as error:
+                metadata[name] = json.loads(metadata[name], parse_constant=_refuse_constant)
+            except (ValueError, RecursionError) as error:
                 raise CheckpointError(
-                    f"{path}: metadata {name!r} is {metadata[name]!r}; expected JSON; write the file again"
+                    f"{path}: metadata {name!r} is {metadata[name][:80]!r}; expected JSON; write the file again"
                 ) from error
     return tensors, metadata
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _refuse_doubles(path: Path) -> None:
+    """Raises ValueError where a header names a tensor twice: readers would disagree about which counts."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise ValueError("a name stands twice in the header")
+        return found
+
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        json.loads(file.read(size), object_pairs_hook=once)
 
 
 def _sound(path: Path, tensors: dict[str, Tensor], notes: list[str]) -> dict[str, Tensor]:
@@ -146,10 +168,17 @@ def _sound(path: Path, tensors: dict[str, Tensor], notes: list[str]) -> dict[str
     odd = [name for name, tensor in tensors.items() if tensor.is_quantized or tensor.layout != torch.strided]
     if odd:
         raise CheckpointError(f"{path}: quantised or sparse weights ({_groups(odd)}); expected plain float weights")
+    _refuse_expanded(path, tensors)
     short = {name for name, tensor in tensors.items() if tensor.is_floating_point() and tensor.itemsize < 4}
     for dtype, count in sorted(Counter(str(tensors[name].dtype).removeprefix("torch.") for name in short).items()):
         notes.append(f"{count} of {len(tensors)} tensors are stored as {dtype}; computed in float32")
-    tensors = {name: tensor.float() if name in short else tensor for name, tensor in tensors.items()}
+    try:
+        tensors = {name: tensor.float() if name in short else tensor for name, tensor in tensors.items()}
+    except (NotImplementedError, RuntimeError) as error:
+        raise CheckpointError(
+            f"{path}: weights that torch cannot turn into float32 ({', '.join(sorted(_dtypes(tensors, short)))}); "
+            "write the file again as float32"
+        ) from error
     bad = [name for name, tensor in tensors.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
     if bad:
         raise CheckpointError(
@@ -157,6 +186,21 @@ def _sound(path: Path, tensors: dict[str, Tensor], notes: list[str]) -> dict[str
             "the training diverged or the file is damaged; take another checkpoint"
         )
     return tensors
+
+
+def _dtypes(tensors: Mapping[str, Tensor], names: set[str]) -> set[str]:
+    return {str(tensors[name].dtype).removeprefix("torch.") for name in names}
+
+
+def _refuse_expanded(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """A tensor may repeat the few numbers of its storage, and would fill the memory at the first operation."""
+    held = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors.values()}
+    claimed, stored = sum(t.numel() * max(t.itemsize, 4) for t in tensors.values()), sum(held.values())
+    if claimed > 4 * stored + _ROOM:
+        raise CheckpointError(
+            f"{path}: {stored >> 20} MB of numbers claim to be {claimed >> 20} MB of weights; refused, for it would "
+            "fill the memory; take another checkpoint"
+        )
 
 
 def load_into(model: nn.Module, checkpoint: Checkpoint, *, allow_partial: bool = False) -> tuple[str, ...]:

@@ -264,13 +264,15 @@ def report(run: Path, logs: tuple[str, ...]) -> None:
     robustkit report runs/vit
     robustkit report runs/vit --log tensorboard:logs --log mlflow:http://localhost:5000
     """
+    from .foreign import usable
     from .loggers import log_run, parse_loggers
     from .records import Run
     from .report import refresh
 
     existing, wanted = Run.existing(run), parse_loggers(logs)
-    results = refresh(existing)
-    show(existing, results)
+    with usable(run):
+        results = refresh(existing)
+        show(existing, results)
     log_run(existing, results, wanted)
 
 
@@ -293,8 +295,10 @@ def compare(runs: tuple[Path, ...], **options: Any) -> None:
     robustkit compare runs/zoo --against cifar10-vit-standard --reference quest
     """
     from .compare_command import compare_runs
+    from .foreign import usable
 
-    compare_runs(runs, **options, console=console())
+    with usable(*runs):
+        compare_runs(runs, **options, console=console())
 
 
 @cli.command(context_settings=CONTEXT)
@@ -314,8 +318,10 @@ def check(run: Path, **options: Any) -> None:
     robustkit check runs/vit --policy policy.toml --baseline runs/released
     """
     from .check_command import check_run
+    from .foreign import usable
 
-    check_run(run, **options, console=console())
+    with usable(run):
+        check_run(run, **options, console=console())
 
 
 @cli.command(context_settings=CONTEXT)
@@ -329,9 +335,12 @@ def card(run: Path, **options: Any) -> None:
     \b
     robustkit card runs/vit --out release
     """
+    from .foreign import usable
     from .release_card import write_cards
 
-    for path in write_cards(run, **options):
+    with usable(run):
+        paths = write_cards(run, **options)
+    for path in paths:
         console().print(str(path), markup=False, highlight=False, soft_wrap=True)
 
 
@@ -392,6 +401,11 @@ def doctor() -> None:
         raise RobustkitError("doctor found something to mend; see the lines above")
 
 
+def _plain(text: str) -> str:
+    """One line that steers no terminal: names in it may come from files of someone else."""
+    return "".join(character if character.isprintable() else "�" for character in text)
+
+
 def main() -> None:
     """The console script. Exit status: 0 fine, 1 the gate failed, 2 error, 3 nothing was evaluated, 130 interrupted."""
     debug = "--debug" in sys.argv or os.environ.get("ROBUSTKIT_DEBUG", "") not in ("", "0")
@@ -409,7 +423,7 @@ def main() -> None:
         if debug:
             raise
         if told(fault):
-            click.echo(f"error: {fault}", err=True)
+            click.echo(f"error: {_plain(str(fault))}", err=True)
         status = fault.exit_code
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted; the same command goes on where this one stopped", err=True)

@@ -82,6 +82,7 @@ class Side:
     checkpoint: str
     _samples: dict[str, Samples] = field(default_factory=dict, init=False, repr=False, compare=False)
     _scenes: dict[str, Scenes] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _absent: dict[str, set[str]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _ids: dict[str, pa.Array] = field(default_factory=dict, init=False, repr=False, compare=False)
     _order: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
 
@@ -109,6 +110,11 @@ class Side:
         """Those that it has records of, in the order of the run."""
         return tuple(condition for name, condition in self.run.units() if name == self.checkpoint)
 
+    def forget(self) -> None:
+        """Let go of what was read."""
+        for kept in (self._samples, self._absent, self._scenes, self._ids, self._order):
+            kept.clear()
+
     def table(self, condition: str, columns: Sequence[str]) -> pa.Table:
         """Its rows under a condition. RunError where there are none."""
         return self.run.table(self.checkpoint, condition, columns)
@@ -119,21 +125,23 @@ class Side:
         Raises:
             RunError: there are no records, or they lack a column.
         """
-        kept = self._samples.get(condition)
-        missing = [name for name in dict.fromkeys(columns) if kept is None or name not in kept.columns]
-        if kept is not None and not missing:
-            return kept
-        table = self.table(condition, ["sample_id", *missing, "error"])
-        if absent := [name for name in missing if name not in table.column_names]:
+        kept, absent = self._samples.get(condition), self._absent.setdefault(condition, set())
+        wanted = dict.fromkeys(columns)
+        missing = [name for name in wanted if name not in absent and (kept is None or name not in kept.columns)]
+        if missing or kept is None:
+            table = self.table(condition, ["sample_id", *missing, "error"])
+            absent.update(name for name in missing if name not in table.column_names)
+            table = table.filter(table["error"].is_null())
+            ids, order = self._sorted(table["sample_id"].combine_chunks())
+            there = [name for name in missing if name not in absent]
+            read = {name: table[name].to_numpy(zero_copy_only=False).astype(np.float64)[order] for name in there}
+            kept = self._samples[condition] = Samples(ids, read if kept is None else {**kept.columns, **read})
+        if lacking := [name for name in wanted if name in absent]:
             raise RunError(
-                f"{self.run.path}: the records of {self.checkpoint} under {condition} have no {', '.join(absent)}; "
+                f"{self.run.path}: the records of {self.checkpoint} under {condition} have no {', '.join(lacking)}; "
                 "compare another figure, or run the audit again with it"
             )
-        table = table.filter(table["error"].is_null())
-        ids, order = self._sorted(table["sample_id"].combine_chunks())
-        read = {name: table[name].to_numpy(zero_copy_only=False).astype(np.float64)[order] for name in missing}
-        self._samples[condition] = Samples(ids, read if kept is None else {**kept.columns, **read})
-        return self._samples[condition]
+        return kept
 
     def scene_ids(self, condition: str) -> pa.Array:
         """The images that could be read under a condition, in their order. RunError without records."""

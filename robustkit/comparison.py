@@ -139,7 +139,14 @@ def compare(pairs: Sequence[tuple[Side, Side]], reference: Published | None = No
         RunError: a pair has other tasks, classes or labels, or no condition or sample in common.
     """
     resolved = None if reference is None else reference.resolved()
-    return _corrected([_paired(first, second, resolved) for first, second in pairs], reference)
+    found = []
+    for place, (first, second) in enumerate(pairs):
+        found.append(_paired(first, second, resolved))
+        later = {id(side) for pair in pairs[place + 1 :] for side in pair}
+        for side in (first, second):
+            if id(side) not in later:
+                side.forget()
+    return _corrected(found, reference)
 
 
 def report_tables(run: Run, results: Sequence[Mapping[str, Any]]) -> list[TextTable]:
@@ -150,10 +157,12 @@ def report_tables(run: Run, results: Sequence[Mapping[str, Any]]) -> list[TextTa
     found = []
     base = Side(run, names[0])
     for name in names[1:]:
+        second = Side(run, name)
         try:
-            pair = _paired(base, Side(run, name), None)
+            pair = _paired(base, second, None)
         except RunError:  # records of one of them are not there yet
             continue
+        second.forget()
         found.append(replace(pair, flags=()))  # the report has them beside the results
     return tables(_corrected(found, None))
 
@@ -226,7 +235,7 @@ def _scores(first: Side, second: Side, explained: Explained) -> Iterator[tuple[s
 
 
 def _read_at_once(first: Side, second: Side, condition: str, columns: Sequence[str]) -> None:
-    """So that no file is opened twice; where a column is not there, they are read one by one later."""
+    """So that no file is opened twice; a column that is not there is said to be lacking later."""
     for side in (first, second):
         with contextlib.suppress(RunError):
             side.samples(condition, columns)

@@ -50,23 +50,25 @@ ALEXNET_CLEAN = 0.4348
 class Outcome:
     """What a checkpoint did under one condition, a row for each sample that was read.
 
-    ids: (n,) strings. wrong: (n,) 1 or 0. nll, confidence: (n,). flags: of the condition.
+    ids: (n,) strings. wrong: (n,) bools. nll, confidence: (n,), of the records' float32. flags: of the condition.
     """
 
     ids: pa.Array
-    wrong: Floats
-    nll: Floats
-    confidence: Floats
+    wrong: NDArray[np.bool_]
+    nll: NDArray[np.floating]
+    confidence: NDArray[np.floating]
     flags: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, table: pa.Table, flags: Sequence[str]) -> Outcome:
-        """From the records of a condition."""
-        read = table.filter(table["error"].is_null())
-        correct, nll, confidence = (
-            read[name].to_numpy(zero_copy_only=False).astype(np.float64) for name in ("correct", "nll", "confidence")
-        )
-        return cls(read["sample_id"].combine_chunks(), 1 - correct, nll, confidence, tuple(flags))
+    def of(cls, read: pa.Table, flags: Sequence[str], like: Outcome | None = None) -> Outcome:
+        """From the records of samples that were read. like: another, with which it shares the ids where they are the
+        same.
+        """
+        ids = read["sample_id"].combine_chunks()
+        nll, confidence = (read[name].to_numpy(zero_copy_only=False) for name in ("nll", "confidence"))
+        wrong = ~read["correct"].to_numpy(zero_copy_only=False).astype(bool)
+        same = like is not None and like.ids.equals(ids)
+        return cls(like.ids if like is not None and same else ids, wrong, nll, confidence, tuple(flags))
 
     def take(self, rows: NDArray[np.int64]) -> Outcome:
         """The samples at these rows, in their order."""
@@ -151,12 +153,14 @@ def _means(
         flags.append(f"{expected - n} of {expected} samples lack some of its conditions; left out")
     for metric, weighting in weights.items():
         # All conditions of a sample stay together when samples are drawn anew.
-        share = sum((w * c.wrong for w, c in zip(weighting, conditions, strict=True)), np.zeros(n))
+        share: Floats = np.zeros(n)
+        for weight, condition in zip(weighting, conditions, strict=True):
+            share += weight * condition.wrong
         ((low, high),) = bootstrap(_mean_of(share), n)
         yield text, metric, float(share.mean()), n, low, high, [*flags, *filter(None, [reason])]
     if losses:
         shares = next(iter(weights.values()))
-        nll = sum(w * float(c.nll.mean()) for w, c in zip(shares, conditions, strict=True))
+        nll = sum(w * float(c.nll.astype(np.float64).mean()) for w, c in zip(shares, conditions, strict=True))
         ece = sum(w * _calibration(c) for w, c in zip(shares, conditions, strict=True))
         yield text, "nll", nll, n, math.nan, math.nan, flags
         yield text, "ece", ece, n, math.nan, math.nan, flags
@@ -168,7 +172,8 @@ def _mean_of(values: Floats) -> Callable[[Floats], Floats]:
 
 def _calibration(outcome: Outcome) -> float:
     finite = np.isfinite(outcome.confidence)
-    return calibration_error(outcome.confidence[finite], 1 - outcome.wrong[finite])
+    sure, right = outcome.confidence[finite].astype(np.float64), 1.0 - outcome.wrong[finite]
+    return calibration_error(sure, right)
 
 
 def _merged(conditions: Sequence[Outcome]) -> list[str]:
@@ -180,7 +185,7 @@ def _merged(conditions: Sequence[Outcome]) -> list[str]:
 def _of_common_samples(conditions: Sequence[Outcome]) -> list[Outcome]:
     """The conditions with the samples that could be read under every one of them, in one order."""
     first = conditions[0].ids
-    if all(condition.ids.equals(first) for condition in conditions):
+    if all(condition.ids is first or condition.ids.equals(first) for condition in conditions):
         return list(conditions)
     import pyarrow as pa
 

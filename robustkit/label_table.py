@@ -11,6 +11,7 @@ from .classes import CIFAR10, WNID, descriptions, few, synsets
 from .errors import DataError
 
 PATH_COLUMNS = ("filename", "file", "path", "filepath", "image", "image_path", "file_name", "name", "id", "imageid")
+_DIGITS = 6  # of an index
 LABEL_COLUMNS = ("label", "class", "target", "class_id", "class_index", "index", "wnid", "synset", "class_name")
 
 
@@ -40,7 +41,7 @@ def read_table(
     names, places = _classes(table, sorted({text for _, text in found.values()}), num_classes, class_names)
     labels = {}
     for image, (at, text) in found.items():
-        key = str(int(text)) if _is_number(text) and text not in places else text
+        key = str(int(text)) if _is_number(text) and len(text) < 100 and text not in places else text
         if key not in places:
             raise DataError(f"{at}: label {text!r} is none of the {len(places)} classes")
         labels[image] = places[key]
@@ -108,7 +109,12 @@ def _classes(
     if class_names and set(texts) <= set(class_names):
         return class_names, {name: place for place, name in enumerate(class_names)}
     if all(_is_number(text) for text in texts):
-        count = num_classes or max(map(int, texts)) + 1
+        largest = max((text.lstrip("0") for text in texts), key=lambda text: (len(text), text))
+        if len(largest) > _DIGITS:
+            raise DataError(
+                f"{table}: label {largest[:20]}: expected the index of a class, of {_DIGITS} digits at most"
+            )
+        count = num_classes or int(largest or 0) + 1
         names = class_names or (descriptions(synsets()) if count == 1000 else tuple(map(str, range(count))))
         return names, {str(place): place for place in range(count)}
     if all(WNID.fullmatch(text) for text in texts):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -19,14 +19,13 @@ from numpy.typing import NDArray
 from cam.localisation import IOUS, THRESHOLDS, pxap
 
 from .explaining import CONTROLS, MODES, SCORES, Explained, parse_explained
-from .intervals import Floats, bootstrap
+from .intervals import Floats, intervals, resampled_figures, resampled_sums
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Row = tuple[str, str, float, int, float, float, list[str]]
 Rows = NDArray[np.int64]
-Statistic = Callable[[Floats], Floats]
 
 PLAIN = {
     "pointing_game": "pointing_game",
@@ -37,6 +36,11 @@ PLAIN = {
     "head_correlation": "head_correlation",
 }
 """Columns whose mean is a metric, and its name."""
+_WANTED = {
+    *("sample_id", "error", "correct", "nll", "degenerate", "clean_correct", "held", "rank_correlation", "map_iou"),
+    *(f"{mode}_{score}" for mode in MODES for score in SCORES),
+    *(*PLAIN, "pixel_counts", "box_hits", "vanished_boxes"),
+}
 LOWER_IS_BETTER = ("deletion_auc",)
 MAXIMA = ("max_box_acc",)
 FEWEST = 10  # samples below which no interval is given
@@ -44,34 +48,134 @@ UNMOVED = 0.9
 """A rank correlation: maps that keep to it when the head is drawn anew do not tell of the class."""
 
 
+class Counted:
+    """Whole numbers by the hundred of n samples, of which only sums are asked, and only those are held.
+
+    places: (n,) rows among the numbers, -1 of a sample that has none. read: the numbers, (k, K), or packed to bits;
+    asked again where sums over other samples are wanted, such as those that have a control, too.
+    """
+
+    def __init__(self, metric: str, places: Rows, read: Callable[[], NDArray[Any]]) -> None:
+        self.metric, self.places, self._read = metric, places, read
+        self._last = self.known, self._summed(self.known)
+
+    @property
+    def known(self) -> Rows:
+        """The samples that have some."""
+        return np.flatnonzero(self.places >= 0)
+
+    def figure(self, rows: Rows) -> Floats:
+        """Of those samples, and where it has an interval of each time that they are drawn anew: (1 + R,)."""
+        if not np.array_equal(self._last[0], rows):
+            self._last = rows, self._summed(rows)
+        return _STATISTICS[self.metric](self._last[1], len(rows))
+
+    def _summed(self, rows: Rows) -> Floats:
+        values, places = self._read(), self.places[rows]
+
+        def floats(some: slice) -> Floats:
+            found = values[places[some]]
+            packed = found.dtype == np.uint8
+            return (np.unpackbits(found, axis=1, count=_BITS) if packed else found).astype(np.float64)
+
+        return resampled_sums(floats, len(rows), _has_interval(len(rows), self.metric))
+
+
+class Pooled:
+    """The columns of a map that are whole numbers by the hundred, taken from one shard after the other."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, list[NDArray[np.bool_]]] = {name: [] for name in _POOLED}
+        self._values: dict[str, list[NDArray[Any]]] = {name: [] for name in _POOLED}
+
+    def taken(self, shard: pa.Table) -> pa.Table:
+        """The shard without them."""
+        for name in _POOLED:
+            if name not in shard.column_names:
+                self._known[name].append(np.zeros(len(shard), dtype=bool))
+                continue
+            column = shard[name].combine_chunks()
+            self._known[name].append(column.is_valid().to_numpy(zero_copy_only=False))
+            found = column.drop_null()
+            if len(found):
+                self._values[name].append(_few_bytes(found) if name == "pixel_counts" else _bits(found))
+        return shard.drop_columns([name for name in _POOLED if name in shard.column_names])
+
+    def of(self, column: str, rows: Rows, again: Callable[[], Pooled]) -> Counted | None:
+        """Those of some samples; None where no sample of the condition has any. again: takes all from the shards."""
+        if not self._values[column]:
+            return None
+        known = np.concatenate(self._known[column])
+        places = np.where(known, np.cumsum(known) - 1, -1)[rows]
+
+        def read() -> NDArray[Any]:
+            held = self._values.pop(column, None)  # the first time
+            return np.concatenate(again()._values[column] if held is None else held)
+
+        return Counted(_POOLED[column], places, read)
+
+
+_POOLED = {"pixel_counts": "pxap", "box_hits": "max_box_acc"}
+_BITS = len(THRESHOLDS) * len(IOUS)
+
+
+def _few_bytes(lists: pa.ListArray) -> NDArray[Any]:
+    values: NDArray[Any] = lists.flatten().to_numpy(zero_copy_only=False).reshape(len(lists), -1)
+    return values.astype(np.uint16 if values.max(initial=0) < 2**16 else np.int64)
+
+
+def _bits(packed: pa.BinaryArray) -> NDArray[np.uint8]:
+    return np.frombuffer(b"".join(packed.to_pylist()), np.uint8).reshape(len(packed), -1)
+
+
 @dataclass(frozen=True)
 class Figures:
-    """What the records of one map hold for n samples: a (n, ...) array a metric, nan where a sample has none."""
+    """What the records of one map hold for n samples: (n,) figures a metric, nan where a sample has none, or counts."""
 
     explained: Explained
-    ids: Sequence[str]
-    values: dict[tuple[str, str], Floats]
+    ids: Any
+    values: dict[tuple[str, str], Floats | Counted]
     flags: tuple[str, ...] = ()
 
-    def statistic(self, key: tuple[str, str], rows: Rows) -> Statistic:
-        """Of those rows: how often each was drawn, (R, n), to (R,) figures."""
-        return _STATISTICS.get(key[1], _mean)(self.values[key][rows])
+
+def is_wanted_of_maps(column: str) -> bool:
+    """Whether results of a map need a column."""
+    return column in _WANTED
 
 
-def map_figures(table: pa.Table, explained: Explained, keep: bool, flags: Sequence[str]) -> Figures:
-    """From the records of a condition. keep: count wrong predictions too."""
-    read = table.filter(table["error"].is_null())
-    labelled = read["correct"].null_count == 0
-    chosen = read if keep or not labelled else read.filter(read["correct"])
+def map_figures(
+    shards: Callable[[], Iterator[pa.Table]],
+    table: pa.Table,
+    pooled: Pooled,
+    explained: Explained,
+    keep: bool,
+    flags: Sequence[str],
+) -> Figures:
+    """From the records of a condition, in one table. pooled: what was taken from them; shards: to take it from again.
+    keep: count wrong predictions too.
+    """
+
+    def again() -> Pooled:
+        anew = Pooled()
+        for shard in shards():
+            anew.taken(shard)
+        return anew
+
+    mask = table["error"].is_null().to_numpy()
+    labelled = bool(table["correct"].is_valid().to_numpy()[mask].all())
+    read, right = int(mask.sum()), pc.fill_null(table["correct"], False).to_numpy()
+    if not keep and labelled:
+        mask = mask & right
+    rows = np.flatnonzero(mask)
+    chosen = table.take(rows)
     lines = list(flags)
-    if len(chosen) < len(read):
-        lines.append(f"{len(read) - len(chosen)} of {len(read)} samples are predicted wrong and left out")
-    elif labelled and not all(read["correct"].to_pylist()):
+    if len(chosen) < read:
+        lines.append(f"{read - len(chosen)} of {read} samples are predicted wrong and left out")
+    elif labelled and not right[rows].all():
         lines.append("maps of wrong predictions count, too")
-    broken = sum(bool(value) for value in chosen["degenerate"].to_pylist())
-    if broken:
+    if broken := pc.sum(chosen["degenerate"]).as_py() or 0:
         lines.append(f"{broken} of {len(chosen)} maps are constant or not finite; they count as all 0")
-    values: dict[tuple[str, str], Floats] = {}
+    values: dict[tuple[str, str], Floats | Counted] = {}
     base = replace(explained, under="").text
     names = set(chosen.column_names)
     for mode in MODES:
@@ -81,13 +185,13 @@ def map_figures(table: pa.Table, explained: Explained, keep: bool, flags: Sequen
     for column, metric in PLAIN.items():
         if column in names:
             values[base, metric] = _column(chosen, column)
-    if "pixel_counts" in names and len(chosen):
-        values[base, "pxap"] = _stacked(chosen["pixel_counts"].to_pylist())
-        values[base, "max_box_acc"] = _unpacked(chosen["box_hits"].to_pylist())
-    lost = sum(value or 0 for value in chosen["vanished_boxes"].to_pylist()) if "vanished_boxes" in names else 0
+    for column, metric in _POOLED.items():
+        if (counted := pooled.of(column, rows, again)) is not None:
+            values[base, metric] = counted
+    lost = (pc.sum(chosen["vanished_boxes"]).as_py() or 0) if "vanished_boxes" in names else 0
     if lost:
         lines.append(f"{lost} boxes lie outside the crop and are left out")
-    return Figures(explained, chosen["sample_id"].to_pylist(), values, tuple(lines))
+    return Figures(explained, chosen["sample_id"].combine_chunks(), values, tuple(lines))
 
 
 def of_mode(explained: Explained, mode: str) -> str:
@@ -103,7 +207,8 @@ def map_rows(found: Sequence[Figures]) -> Iterator[Row]:
             known = _known(figures.values[key])
             if not len(known):
                 continue
-            value, low, high = _estimate(figures.statistic(key, known), len(known), key[1])
+            drawn = _drawn(figures.values[key], key[1], known)
+            value, low, high = _estimate(drawn, len(known), key[1])
             flags = list(figures.flags)
             if len(known) < len(figures.ids):
                 why = "maps are constant" if key[1] == "head_correlation" else "samples have no object in the frame"
@@ -118,30 +223,25 @@ def map_rows(found: Sequence[Figures]) -> Iterator[Row]:
 def _over_control(figures: Figures, key: tuple[str, str], found: Sequence[Figures]) -> Iterator[Row]:
     """The lead over the best control; which one that is, is found anew in every resample."""
     sign = -1 if key[1] in LOWER_IS_BETTER else 1
-    rivals: dict[str, Floats] = {}
+    rivals: dict[str, Floats | Counted] = {}
     for other in found:
         own = (key[0].replace(f"({figures.explained.method}", f"({other.explained.method}", 1), key[1])
         same = replace(other.explained, method=figures.explained.method) == figures.explained
         if other.explained.method in CONTROLS and same and own in other.values and other.ids == figures.ids:
             rivals[other.explained.method] = other.values[own]
     if key[1] == "cam_pixel_accuracy" and "full" in rivals:
-        rivals["nothing"] = 1 - rivals["full"]  # of a map that marks no pixel, which wins where objects are small
+        # Of a map that marks no pixel, which wins where objects are small.
+        rivals["nothing"] = 1 - np.asarray(rivals["full"])
     known = _known(figures.values[key])
     for values in rivals.values():
         known = np.intersect1d(known, _known(values))
     if not rivals or not len(known):
         return
-    kind = _STATISTICS.get(key[1], _mean)
-    mine = kind(figures.values[key][known])
-    theirs = {name: kind(values[known]) for name, values in rivals.items()}
-    whole = np.ones((1, len(known)))
-    best = max(theirs, key=lambda name: sign * float(theirs[name](whole)[0]))
-
-    def lead(counts: Floats) -> Floats:
-        ahead: Floats = sign * mine(counts) - np.max([sign * one(counts) for one in theirs.values()], axis=0)
-        return ahead
-
-    value, low, high = _estimate(lead, len(known), key[1])
+    mine = _drawn(figures.values[key], key[1], known)
+    theirs = {name: _drawn(values, key[1], known) for name, values in rivals.items()}
+    best = max(theirs, key=lambda name: sign * float(theirs[name][0]))
+    ahead: Floats = sign * mine - np.max([sign * one for one in theirs.values()], axis=0)
+    value, low, high = _estimate(ahead, len(known), key[1])
     yield key[0], f"{key[1]}_over_control", value, len(known), low, high, [f"best control: {best}"]
 
 
@@ -154,9 +254,9 @@ def stability_rows(table: pa.Table, explained: Explained, keep: bool, flags: Seq
     read = whole if keep else whole.filter(pc.fill_null(whole["clean_correct"], True))
     if len(read) < len(whole):
         flags = [*flags, f"{len(whole) - len(read)} of {len(whole)} samples are predicted wrong and left out"]
-    held = np.array(read["held"].to_pylist(), dtype=bool)
+    held = pc.fill_null(read["held"], False).to_numpy()
     groups = {"": np.ones(len(held), bool), "_held": held, "_fell": ~held}
-    broken = sum(bool(value) for value in read["degenerate"].to_pylist())
+    broken = pc.sum(read["degenerate"]).as_py() or 0
     lines = [
         *flags,
         *([f"{broken} of {len(read)} pairs have a map that is constant or not finite; left out"] if broken else []),
@@ -166,64 +266,59 @@ def stability_rows(table: pa.Table, explained: Explained, keep: bool, flags: Seq
         for suffix, group in groups.items():
             chosen = values[group & np.isfinite(values)]
             if len(chosen):
-                value, low, high = _estimate(_mean(chosen), len(chosen), column)
+                drawn = _drawn(chosen, column, np.arange(len(chosen)))
+                value, low, high = _estimate(drawn, len(chosen), column)
                 yield explained.text, column + suffix, value, len(chosen), low, high, lines
 
 
-def _estimate(statistic: Statistic, n: int, metric: str) -> tuple[float, float, float]:
+def _estimate(drawn: Floats, n: int, metric: str) -> tuple[float, float, float]:
     """The figure and its interval; none for a few samples, and for a maximum, which resampling biases upwards."""
-    value = float(statistic(np.ones((1, n)))[0])
-    if n < FEWEST or metric in MAXIMA:
-        return value, math.nan, math.nan
-    ((low, high),) = bootstrap(statistic, n)
-    return value, low, high
+    if not _has_interval(n, metric):
+        return float(drawn[0]), math.nan, math.nan
+    ((low, high),) = intervals(drawn[1:, None])
+    return float(drawn[0]), low, high
 
 
-def _known(values: Floats) -> Rows:
+def _has_interval(n: int, metric: str) -> bool:
+    return n >= FEWEST and metric not in MAXIMA
+
+
+def _known(values: Floats | Counted) -> Rows:
     """Rows of the samples that have a figure."""
-    return np.flatnonzero(np.isfinite(values).all(axis=tuple(range(1, values.ndim))))
+    return values.known if isinstance(values, Counted) else np.flatnonzero(np.isfinite(values))
 
 
-def _mean(values: Floats) -> Statistic:
-    return lambda counts: counts @ values / counts.sum(axis=1)
+def _drawn(values: Floats | Counted, metric: str, rows: Rows) -> Floats:
+    """The figure of those samples, and where it has an interval of each time that they are drawn anew: (1 + R,)."""
+    if isinstance(values, Counted):
+        return values.figure(rows)
+    n = len(rows)
+    own = values[rows]
+
+    def mean(counts: Floats) -> Floats:
+        return counts @ own / n
+
+    parts = [mean(np.ones((1, n))), *([resampled_figures(mean, n)[:, 0]] if _has_interval(n, metric) else [])]
+    return np.concatenate(parts)
 
 
-def _pxap(values: Floats) -> Statistic:
-    """Counts outside and inside the object by level, (n, 2 * levels), pooled over samples."""
-    return lambda counts: pxap(torch.from_numpy(counts @ values).reshape(len(counts), 2, -1)).numpy()
+def _pxap(sums: Floats, n: int) -> Floats:
+    """Of counts outside and inside the object by level, (R, 2 * levels), pooled over samples."""
+    return pxap(torch.from_numpy(sums).reshape(len(sums), 2, -1)).numpy()
 
 
-def _max_box_acc(values: Floats) -> Statistic:
-    """Hits by threshold and IoU, (n, thresholds * IOUS): the best threshold for each IoU, averaged."""
-
-    def best(counts: Floats) -> Floats:
-        shares = (counts @ values).reshape(len(counts), -1, len(IOUS)) / counts.sum(axis=1)[:, None, None]
-        figures: Floats = shares.max(axis=1).mean(axis=1)
-        return figures
-
-    return best
+def _max_box_acc(sums: Floats, n: int) -> Floats:
+    """Of hits by threshold and IoU, (R, thresholds * IOUS): the best threshold for each IoU, averaged."""
+    figures: Floats = (sums.reshape(len(sums), -1, len(IOUS)) / n).max(axis=1).mean(axis=1)
+    return figures
 
 
-_STATISTICS: dict[str, Callable[[Floats], Statistic]] = {"pxap": _pxap, "max_box_acc": _max_box_acc}
+_STATISTICS: dict[str, Callable[[Floats, int], Floats]] = {"pxap": _pxap, "max_box_acc": _max_box_acc}
 
 
 def _column(table: pa.Table, name: str) -> Floats:
     values: Floats = table[name].to_numpy(zero_copy_only=False).astype(np.float64)
     return values
-
-
-def _stacked(rows: Sequence[Sequence[int] | None]) -> Floats:
-    width = max((len(row) for row in rows if row is not None), default=0)
-    return np.array([[math.nan] * width if row is None else row for row in rows], dtype=np.float64)
-
-
-def _unpacked(rows: Sequence[bytes | None]) -> Floats:
-    width = len(THRESHOLDS) * len(IOUS)
-    unknown = np.full(width, math.nan)
-    return np.array(
-        [unknown if row is None else np.unpackbits(np.frombuffer(row, np.uint8), count=width) for row in rows],
-        dtype=np.float64,
-    )
 
 
 def parts_of(condition: str) -> tuple[Explained, str] | None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,8 +16,8 @@ import numpy as np
 from .corrupting import parse_corrupted
 from .corruption_metrics import Outcome, conditions_of, corruption_rows, doubts, why_no_mce
 from .explaining import parse_explained
-from .intervals import Floats, bootstrap, calibration_error, calibration_gaps, wilson
-from .map_metrics import Figures, Row, map_figures, map_rows, stability_rows
+from .intervals import BINS, Floats, bootstrap, calibration_error, calibration_gaps, wilson
+from .map_metrics import Figures, Pooled, Row, is_wanted_of_maps, map_figures, map_rows, stability_rows
 from .masking import Finding, findings
 from .records import SUMMARY_COLUMNS, Run, write_whole
 from .scene_metrics import COLUMNS, Counts, scene_mean_rows, scene_rows
@@ -24,59 +27,123 @@ if TYPE_CHECKING:
 
 EXCEEDS = 1e-6
 """How far a perturbation may lie outside its eps before the result is flagged: float32 rounding, in pixel units."""
+_READ = {"sample_id", "correct", "top5", "nll", "confidence", "linf", "l2"}
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What one reading of all records gives.
+
+    rows: of summary.json, in the order of the run's checkpoints and conditions. unread: why a sample could not be read,
+    by its id.
+    """
+
+    rows: list[dict[str, Any]]
+    unread: dict[str, str]
+
+    @property
+    def bad_images(self) -> list[dict[str, str]]:
+        """Samples that could not be read under some condition: id and reason."""
+        return [{"sample_id": name, "error": self.unread[name]} for name in sorted(self.unread)]
 
 
 def summarise(run: Run) -> list[dict[str, Any]]:
     """The rows of summary.json, in the order of the run's checkpoints and conditions."""
+    return survey(run).rows
+
+
+def survey(run: Run) -> Survey:
+    """Reads each record once, and holds of one checkpoint at a time what several conditions are needed for."""
     manifest = run.manifest
-    if manifest["protocol"].get("task") == "segmentation":
-        return _of_scenes(run, manifest)
+    scenes = manifest["protocol"].get("task") == "segmentation"
+    found: Parts = ([], [], [])
+    unread: dict[str, str] = {}
+    for checkpoint, units in groupby(run.units(), key=lambda unit: unit[0]):
+        conditions = [condition for _, condition in units]
+        parts = (_of_scenes if scenes else _of_images)(run, manifest, checkpoint, conditions, unread)
+        for rows, more in zip(found, parts, strict=True):
+            rows += more
+    return Survey([row for rows in found for row in rows], unread)
+
+
+Parts = tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]
+"""Rows of single conditions, of means over corruptions, and of maps."""
+
+
+def _of_images(
+    run: Run, manifest: dict[str, Any], checkpoint: str, conditions: Sequence[str], unread: dict[str, str]
+) -> Parts:
     rows: list[dict[str, Any]] = []
-    outcomes: dict[str, dict[str, Outcome]] = {}
-    figures: dict[str, list[Figures]] = {}
-    for checkpoint, condition in run.units():
-        common = {"checkpoint": checkpoint, "condition": condition, "protocol": manifest["protocol"]["tag"]}
-        table = run.table(checkpoint, condition)
-        flags = _flags(table, manifest, checkpoint, condition)
-        flags += run.notes(checkpoint, condition)
-        flags += [finding.flag for finding in dossier(run, checkpoint, condition) if finding.flag]
-        if (explained := parse_explained(condition)) is not None:
+    outcomes: dict[str, Outcome] = {}
+    figures: list[Figures] = []
+    for condition in conditions:
+        explained, pooled = parse_explained(condition), Pooled()
+        shards = partial(run.shards, checkpoint, condition, _is_wanted if explained is None else is_wanted_of_maps)
+        table, notes = _joined(map(pooled.taken, shards()), unread)
+        read = _readable(table)
+        flags = [*_flags(table, read, manifest, checkpoint, condition), *notes]
+        flags += [finding.flag for finding in _dossier(run, checkpoint, condition, read) if finding.flag]
+        if explained is not None:
             keep = bool(manifest.get("keep_misclassified"))
             if explained.under:
-                found_rows = stability_rows(table, explained, keep, flags)
-                rows += [_row(checkpoint, manifest, found) for found in found_rows]
+                rows += [_row(checkpoint, manifest, row) for row in stability_rows(table, explained, keep, flags)]
             else:
-                figures.setdefault(checkpoint, []).append(map_figures(table, explained, keep, flags))
+                figures.append(map_figures(shards, table, pooled, explained, keep, flags))
             continue
         early = bool(manifest.get("claims", {}).get(condition, {}).get("early_stop"))
-        found = _classification(table, early)
-        for metric, value, n, low, high in found:
-            row = common | {"metric": metric, "value": value, "n": n, "ci_low": low, "ci_high": high, "flags": flags}
-            rows.append({name: row[name] for name in SUMMARY_COLUMNS})
+        found = _classification(read, early)
+        rows += [_row(checkpoint, manifest, (condition, *figure, flags)) for figure in found]
         if found and (condition == "clean" or parse_corrupted(condition)):
-            outcomes.setdefault(checkpoint, {})[condition] = Outcome.of(table, flags)
-    for checkpoint, own in outcomes.items():
-        rows += _corruption_means(manifest, checkpoint, own)
-    for checkpoint, scored in figures.items():
-        rows += [_row(checkpoint, manifest, found) for found in map_rows(scored)]
-    return rows
+            outcomes[condition] = Outcome.of(read, flags, like=next(iter(outcomes.values()), None))
+    means = list(_corruption_means(manifest, checkpoint, outcomes))
+    return rows, means, [_row(checkpoint, manifest, row) for row in map_rows(figures)]
 
 
-def _of_scenes(run: Run, manifest: dict[str, Any]) -> list[dict[str, Any]]:
+def _of_scenes(
+    run: Run, manifest: dict[str, Any], checkpoint: str, conditions: Sequence[str], unread: dict[str, str]
+) -> Parts:
     every, expected = manifest["data"]["class_names"], manifest["data"]["n"]
     judged = [place for place in range(len(every)) if place not in manifest["data"]["unjudged"]]
     names = [every[place] for place in judged]
     rows: list[dict[str, Any]] = []
-    found: dict[str, dict[str, Counts]] = {}
-    for checkpoint, condition in run.units():
-        table = run.table(checkpoint, condition, COLUMNS)
-        counts = Counts.of(table, _flags(table, manifest, checkpoint, condition)).of_classes(judged)
+    found: dict[str, Counts] = {}
+    for condition in conditions:
+        table, _ = _joined(run.shards(checkpoint, condition, COLUMNS), unread)
+        flags = _flags(table, _readable(table), manifest, checkpoint, condition)
+        counts = Counts.of(table, flags).of_classes(judged)
         rows += [_row(checkpoint, manifest, row) for row in scene_rows(condition, counts, names)]
         if condition == "clean" or parse_corrupted(condition):
-            found.setdefault(checkpoint, {})[condition] = counts
-    for checkpoint, own in found.items():
-        rows += [_row(checkpoint, manifest, row) for row in scene_mean_rows(own, expected, names)]
-    return rows
+            found[condition] = counts
+    return rows, [_row(checkpoint, manifest, row) for row in scene_mean_rows(found, expected, names)], []
+
+
+def _is_wanted(column: str) -> bool:
+    """Whether results of a condition other than a map need a column."""
+    return column in _READ or _is_of_stages(column)
+
+
+def _is_of_stages(column: str) -> bool:
+    return column in ("error", "broken_by") or column.startswith(("forwards ", "backwards "))
+
+
+def _joined(shards: Iterable[pa.Table], unread: dict[str, str]) -> tuple[pa.Table, list[str]]:
+    """The table of a condition, and what its attack did otherwise than asked, each once."""
+    import pyarrow as pa
+
+    tables, notes = [], dict[str, None]()
+    for shard in shards:
+        packed = (shard.schema.metadata or {}).get(b"notes", b"[]")
+        notes |= dict.fromkeys(map(str, json.loads(packed)))
+        if shard["error"].null_count < len(shard):
+            lost = shard.filter(shard["error"].is_valid())
+            unread |= zip(lost["sample_id"].to_pylist(), lost["error"].to_pylist(), strict=True)
+        tables.append(shard.replace_schema_metadata())
+    return pa.concat_tables(tables, promote_options="default"), list(notes)
+
+
+def _readable(table: pa.Table) -> pa.Table:
+    """The rows of samples that could be read."""
+    return table if table["error"].null_count == len(table) else table.filter(table["error"].is_null())
 
 
 def _row(checkpoint: str, manifest: dict[str, Any], found: Row) -> dict[str, Any]:
@@ -97,12 +164,15 @@ def _corruption_means(
         yield _row(checkpoint, manifest, (condition, metric, value, n, low, high, flags))
 
 
-def write_summary(run: Run) -> list[dict[str, Any]]:
-    """Write summary.json and summary.csv from the records; returns the rows as `Run.summary` reads them."""
+def write_summary(run: Run, rows: Sequence[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
+    """Write summary.json and summary.csv from the records; returns the rows as `Run.summary` reads them.
+
+    rows: of `survey`, where the records have been read already.
+    """
     import csv
     import io
 
-    rows = summarise(run)
+    rows = summarise(run) if rows is None else rows
     finite = [{name: _json_value(value) for name, value in row.items()} for row in rows]
     text = json.dumps({"results": finite}, indent=1, ensure_ascii=False)
     write_whole(run.path / "summary.json", (text + "\n").encode())
@@ -118,21 +188,10 @@ def _json_value(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def bad_images(run: Run) -> list[dict[str, str]]:
-    """Samples that could not be read: id and reason, from the records of every condition."""
-    found = {}
-    for checkpoint, condition in run.units():
-        table = run.table(checkpoint, condition, ["sample_id", "error"])
-        for row in table.filter(table["error"].is_valid()).to_pylist():
-            found[row["sample_id"]] = row["error"]
-    return [{"sample_id": name, "error": found[name]} for name in sorted(found)]
-
-
-def _classification(table: pa.Table, early: bool) -> list[tuple[str, float, int, float, float]]:
+def _classification(read: pa.Table, early: bool) -> list[tuple[str, float, int, float, float]]:
     """Metric, value, n and interval. `early`: samples left at their first wrong prediction, so that only top-1 means
     something.
     """
-    read = table.filter(table["error"].is_null())
     n = len(read)
     if n == 0:
         return []
@@ -157,12 +216,13 @@ def _losses(read: pa.Table, correct: Floats) -> list[tuple[str, float, int, floa
     finite = np.isfinite(confidence)
     sure, right = confidence[finite], correct[finite]
 
-    gaps = calibration_gaps(sure, right)
+    gaps = np.zeros((n, BINS))
+    gaps[finite] = calibration_gaps(sure, right)
 
     def resampled(counts: Floats) -> Floats:
-        drawn = counts[:, finite]
+        judged = n if finite.all() else counts @ finite
         with np.errstate(invalid="ignore"):  # a resample without any finite sample has no calibration error
-            error = np.abs(drawn @ gaps).sum(axis=1) / drawn.sum(axis=1)
+            error = np.abs(counts @ gaps).sum(axis=1) / judged
             return np.stack([counts @ nll / n, error], axis=1)  # nor is 0 times an infinite loss a number
 
     nll_interval, ece_interval = bootstrap(resampled, n)
@@ -185,18 +245,17 @@ class Stage:
 
 def stages(run: Run, checkpoint: str, condition: str) -> list[Stage]:
     """The stages of an attack, with the seconds of each where they are known; none for an attack in one piece."""
-    table = run.table(checkpoint, condition)
-    seconds = run.stage_seconds(checkpoint, condition)
-    found = _stages(table.filter(table["error"].is_null()))
+    found = _stages(_readable(run.table(checkpoint, condition, _is_of_stages)))
+    seconds = run.stage_seconds(checkpoint, condition) if found else {}
     return [replace(stage, seconds=seconds.get(stage.name)) for stage in found]
 
 
 def _stages(read: pa.Table) -> list[Stage]:
     names = [name.removeprefix("forwards ") for name in read.column_names if name.startswith("forwards ")]
-    broken_by = read["broken_by"].to_pylist()
+    often = Counter(read["broken_by"].to_pylist() if names else ())
     standing, found = len(read), []
     for name in names:
-        standing -= broken_by.count(name)
+        standing -= often[name]
         passes = (int(np.nansum(_column(read, f"{what} {name}"))) for what in ("forwards", "backwards"))
         found.append(Stage(name, standing, *passes))
     return found
@@ -204,16 +263,20 @@ def _stages(read: pa.Table) -> list[Stage]:
 
 def dossier(run: Run, checkpoint: str, condition: str) -> list[Finding]:
     """What speaks for and against the result of an attack; empty where no evidence was gathered."""
+    if run.evidence(checkpoint, condition) is None:
+        return []
+    return _dossier(run, checkpoint, condition, _readable(run.table(checkpoint, condition, _is_of_stages)))
+
+
+def _dossier(run: Run, checkpoint: str, condition: str, read: pa.Table) -> list[Finding]:
     figures = run.evidence(checkpoint, condition)
     if figures is None:
         return []
-    table = run.table(checkpoint, condition)
-    read = table.filter(table["error"].is_null())
     standing = {stage.name: stage.standing for stage in _stages(read)}
     return findings(figures, standing, n=len(read), averaged="version=rand" in condition)
 
 
-def _flags(table: pa.Table, manifest: dict[str, Any], checkpoint: str, condition: str) -> list[str]:
+def _flags(table: pa.Table, read: pa.Table, manifest: dict[str, Any], checkpoint: str, condition: str) -> list[str]:
     flags = []
     expected = manifest["data"]["n"]
     if len(table) != expected:
@@ -221,7 +284,6 @@ def _flags(table: pa.Table, manifest: dict[str, Any], checkpoint: str, condition
     described = next(known for known in manifest["checkpoints"] if known["name"] == checkpoint)
     if str(described.get("weights", "")).endswith("in part"):
         flags.append("weights were loaded in part; the rest is random")
-    read = table.filter(table["error"].is_null())
     claim = manifest.get("claims", {}).get(condition)
     if claim and len(read):
         largest = float(_column(read, claim["norm"]).max())

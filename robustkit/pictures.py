@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .errors import RunError
+from .foreign import bytes_of, read_rows
 from .records import Run, folder_name, parquet_bytes, write_whole
 
 if TYPE_CHECKING:
@@ -134,16 +135,14 @@ def read_pictures(run: Run, checkpoint: str, condition: str) -> dict[str, Pictur
     Raises:
         RunError: a file of them is not readable.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     found: dict[str, Picture] = {}
     for path in sorted(_folder(run, checkpoint, condition).glob("*.parquet")):
         try:
-            rows = pq.ParquetFile(path).read(columns=["sample_id", *COLUMNS]).to_pylist()
-        except (OSError, pa.ArrowException) as fault:
+            data = bytes_of(path)
+        except OSError as fault:
             raise RunError(f"{path}: pictures cannot be read ({fault}); delete the file, nothing rests on it") from None
-        found |= {row["sample_id"]: Picture(*(row[name] for name in COLUMNS)) for row in rows}
+        rows = read_rows(path, data, ["sample_id", *COLUMNS], "pictures").to_pylist()
+        found |= {row["sample_id"]: Picture(*(row.get(name) for name in COLUMNS)) for row in rows}
     return found
 
 

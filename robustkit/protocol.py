@@ -42,7 +42,10 @@ def number(text: object, what: str = "number") -> Fraction:
             or not all(_DECIMAL.fullmatch(part.strip()) for part in (top, *bottom))
         ):
             raise ValueError(text)
-        return Fraction(top.strip()) / (Fraction(bottom[0].strip()) if bottom else 1)
+        value = Fraction(top.strip()) / (Fraction(bottom[0].strip()) if bottom else 1)
+        if max(abs(value.numerator), value.denominator) >= 10**30:  # `format_number` must give what is read back
+            raise ValueError(text)
+        return value
     except (ValueError, ZeroDivisionError):
         raise ProtocolError(f"{what} {str(text)!r}: expected a number such as 1/255, 0.5/255 or 0.004") from None
 
@@ -155,17 +158,25 @@ def _card(text: str, where: str) -> Card:
     bounds = threat.get("bounds")
     if bounds is not None and space != "pixels":
         raise ProtocolError(f"protocol card {where}: bounds are of pixels; leave them out where space is normalised")
-    if bounds is not None and not (
-        isinstance(bounds, list) and len(bounds) == 2 and all(isinstance(b, (int, float)) for b in bounds)
-    ):
-        raise ProtocolError(f"protocol card {where}: bounds {bounds!r}; expected two numbers such as [0.0, 1.0]")
-    canonical = json.dumps(data, sort_keys=True, separators=(",", ":"))
+    attacks = {name: _table(data["attacks"], name, where) for name in _table(data, "attacks", where)}
+    for found in (bounds, *(own.get("bounds") for own in attacks.values())):
+        if found is not None and not (isinstance(found, list) and len(found) == 2 and all(map(_is_number, found))):
+            raise ProtocolError(f"protocol card {where}: bounds {found!r}; expected two numbers such as [0.0, 1.0]")
+    if not _is_number(rule.get("crop_pct", 1)):
+        raise ProtocolError(f"protocol card {where}: crop_pct {rule['crop_pct']!r}; expected a number such as 0.875")
+    try:
+        canonical = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError) as fault:
+        raise ProtocolError(
+            f"protocol card {where}: holds a value that no card can have ({fault}); expected texts, finite numbers, "
+            "true or false, lists and tables"
+        ) from None
     return Card(
         name=str(data["name"]),
         version=version,
         summary=str(data.get("summary", "")),
         source=str(data.get("source", "")),
-        caveats=tuple(map(str, data.get("caveats", []))),
+        caveats=tuple(map(str, _caveats(data, where))),
         task=task,
         digest=hashlib.sha256(canonical.encode()).hexdigest(),
         space=cast(Literal["pixels", "normalised"], space),
@@ -175,8 +186,19 @@ def _card(text: str, where: str) -> Card:
         bounds=(float(bounds[0]), float(bounds[1])) if bounds else None,
         score_autocast=bool(_table(data, "scoring", where).get("autocast", False)),
         preprocessing=rule,
-        attacks={name: _table(data["attacks"], name, where) for name in _table(data, "attacks", where)},
+        attacks=attacks,
     )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _caveats(data: Mapping[str, Any], where: str) -> list[Any]:
+    value = data.get("caveats", [])
+    if not isinstance(value, list):
+        raise ProtocolError(f"protocol card {where}: caveats is {value!r}; expected a list of texts")
+    return value
 
 
 def _table(data: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:

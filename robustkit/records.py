@@ -16,11 +16,12 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import RunError
+from .foreign import bytes_of, check_manifest, read_rows, text_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -115,13 +116,14 @@ class Run:
     def manifest(self) -> dict[str, Any]:
         """What run.json holds; empty before the first unit."""
         try:
-            data = json.loads(self.manifest_path.read_text(encoding="utf-8"))
+            data = json.loads(text_of(self.manifest_path))
         except (FileNotFoundError, NotADirectoryError):
             return {}
-        except (OSError, ValueError) as fault:
+        except (OSError, ValueError, RecursionError) as fault:
             raise RunError(f"{self.manifest_path}: cannot be read ({fault}); restore it or use another --out") from None
         if not isinstance(data, dict) or not data.keys() >= _NEEDED:
             raise RunError(f"{self.manifest_path}: not a whole run.json; restore it or use another --out")
+        check_manifest(data, self.manifest_path)
         return data
 
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
@@ -155,26 +157,20 @@ class Run:
 
     def _sound(self, path: Path) -> bytes:
         """What a record's file holds. Raises RunError where it is not what was written."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         try:
-            data = path.read_bytes()
-            timing = json.loads(self._timing_path(path).read_text(encoding="utf-8"))
+            data = bytes_of(path)
+            timing = json.loads(text_of(self._timing_path(path)))
             expected = timing.get("sha256") if isinstance(timing, dict) else None
         except FileNotFoundError:
             expected = None
-        except (OSError, ValueError) as fault:
+        except (OSError, ValueError, RecursionError) as fault:
             raise RunError(f"{path}: cannot be read ({fault}); delete it and run the same command again") from None
         if expected is None:  # lost in a power cut, or of an earlier version
-            try:
-                pq.ParquetFile(pa.BufferReader(data)).read()
-            except (OSError, pa.ArrowException) as fault:
-                raise RunError(f"{path}: a record cannot be read ({fault}); delete it and run again") from None
+            read_rows(path, data)
         elif hashlib.sha256(data).hexdigest() != expected:
             raise RunError(
-                f"{path}: a record was altered or damaged after it was written (its SHA-256 is not {expected[:12]}…); "
-                "the same command of the audit computes it anew"
+                f"{path}: a record was altered or damaged after it was written (its SHA-256 is not "
+                f"{str(expected)[:12]}…); the same command of the audit computes it anew"
             )
         return data
 
@@ -183,8 +179,8 @@ class Run:
         total: dict[str, float] = {}
         folder = self.path / "timings" / folder_name(checkpoint) / folder_name(condition)
         for path in sorted(folder.glob("*.json")):
-            with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
-                for stage, seconds in json.loads(path.read_text(encoding="utf-8")).get("stages", {}).items():
+            with contextlib.suppress(OSError, ValueError, AttributeError, TypeError, RecursionError):
+                for stage, seconds in json.loads(text_of(path)).get("stages", {}).items():
                     total[stage] = total.get(stage, 0.0) + float(seconds)
         return total
 
@@ -195,10 +191,10 @@ class Run:
         """The figures of `robustkit.masking.examine`; None where none were taken."""
         path = self.evidence_path(checkpoint, condition)
         try:
-            figures = json.loads(path.read_text(encoding="utf-8"))
+            figures = json.loads(text_of(path))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError) as fault:
+        except (OSError, ValueError, RecursionError) as fault:
             raise RunError(f"{path}: cannot be read ({fault}); delete it and run the same command again") from None
         return figures if isinstance(figures, dict) else None
 
@@ -215,25 +211,36 @@ class Run:
             for leftover in self.path.glob(pattern):
                 leftover.unlink(missing_ok=True)
 
-    def table(self, checkpoint: str, condition: str, columns: Sequence[str] | None = None) -> pa.Table:
-        """All rows of one checkpoint under one condition, in the order of shards.
+    def shards(
+        self, checkpoint: str, condition: str, columns: Collection[str] | Callable[[str], bool] | None = None
+    ) -> Iterator[pa.Table]:
+        """The rows of one checkpoint under one condition, a table a shard, with the metadata of its record.
+
+        columns: which to read, by name or by whether a name is wanted; those that a record lacks are left out.
 
         Raises:
             RunError: there are none, or a file is not readable.
         """
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         paths = sorted(self.shard_path(checkpoint, condition, 0).parent.glob("*.parquet"))
         if not paths:
             raise RunError(
                 f"{self.path}: no records of {checkpoint} under {condition}; run the audit again to make them"
             )
+        for path in paths:
+            yield read_rows(path, self._sound(path), columns)
+
+    def table(
+        self, checkpoint: str, condition: str, columns: Collection[str] | Callable[[str], bool] | None = None
+    ) -> pa.Table:
+        """All rows of one checkpoint under one condition, in the order of shards; otherwise as `shards`."""
+        import pyarrow as pa
+
+        tables = list(self.shards(checkpoint, condition, columns))
         try:
-            tables = [pq.ParquetFile(pa.BufferReader(self._sound(path))).read(columns=columns) for path in paths]
             return pa.concat_tables(tables, promote_options="default")  # a shard without images has no stages
-        except (OSError, pa.ArrowException) as fault:
-            raise RunError(f"{paths[0].parent}: a record cannot be read ({fault}); delete it and run again") from None
+        except pa.ArrowException as fault:
+            where = self.shard_path(checkpoint, condition, 0).parent
+            raise RunError(f"{where}: its records do not fit together ({fault}); delete them and run again") from None
 
     def notes(self, checkpoint: str, condition: str) -> list[str]:
         """What an attack did otherwise than asked, each once, from the metadata of its records."""
@@ -261,8 +268,8 @@ class Run:
         """
         path = self.path / "summary.json"
         try:
-            rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["results"]
-        except (OSError, ValueError, KeyError) as fault:
+            rows: list[dict[str, Any]] = json.loads(text_of(path))["results"]
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as fault:
             raise RunError(f"{path}: cannot be read ({fault}); robustkit report makes it anew") from None
         return rows
 

@@ -51,6 +51,8 @@ def write_cards(run: Path, *, checkpoint: str | None = None, out: Path | None = 
     """
     source = Run.existing(run)
     manifest, folder = source.manifest, run / "card" if out is None else out
+    if out is None and folder.is_symlink():  # in a run folder of someone else it may point anywhere
+        raise RunError(f"{folder} is a link to {folder.resolve()}; choose that folder, or another, with --out")
     described = _chosen(source, checkpoint)
     rows = [
         row | {"value": _finite(row["value"]), "ci_low": _finite(row["ci_low"]), "ci_high": _finite(row["ci_high"])}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .corruption_report import corruption_tables, is_of_corruptions, left_out_lines
 from .errors import NothingEvaluated
 from .map_report import is_of_maps, map_tables
-from .metrics import bad_images, pixels, stages, write_summary
+from .metrics import pixels, stages, survey, write_summary
 from .records import Run
 from .scene_report import scene_tables
 
@@ -30,10 +30,11 @@ def refresh(run: Run) -> list[dict[str, Any]]:
     from .page import write_report
 
     manifest = run.manifest
-    bad = bad_images(run)
+    found = survey(run)
+    bad = found.bad_images
     if bad != manifest["bad_images"]:
         run.write_manifest(manifest | {"bad_images": bad})
-    rows = write_summary(run)
+    rows = write_summary(run, found.rows)
     write_report(run, rows)
     if not rows:
         why = bad[0]["error"] if bad else "there are no records"
@@ -52,8 +53,8 @@ def table_rows(run: Run, results: Sequence[dict[str, Any]]) -> list[tuple[str, .
     words = {"none": "no", "other": "other"}  # what stands for a formula where there is none
     attention = {c["name"]: words.get(c["attention"], c["attention"]) for c in run.manifest["checkpoints"]}
     cells: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
-    for row in results:
-        if is_of_corruptions(row["condition"]) or is_of_maps(row["condition"]) or is_of_scenes(run):
+    for row in () if is_of_scenes(run) else results:
+        if is_of_corruptions(row["condition"]) or is_of_maps(row["condition"]):
             continue
         cells.setdefault((row["checkpoint"], row["condition"]), {})[row["metric"]] = row
     claims = run.manifest.get("claims", {})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from .corrupting import Corrupted, parse_corrupted
 from .corruption_metrics import conditions_of
 from .corruption_sets import CORRUPTIONS, SETS
 from .errors import DataError, ModelError
-from .intervals import Floats, bootstrap
+from .intervals import Floats, resampled_figures
 from .map_metrics import FEWEST, Row
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class Counts:
 
     @cached_property
     def _resampled(self) -> tuple[Floats, list[tuple[float, float]]]:
-        every = _of_resamples(self.figures, len(self.ids))
+        every = resampled_figures(self.figures, len(self.ids))
         return every[:, : len(METRICS)].copy(), [interval(column) for column in every.T]
 
     @property
@@ -323,18 +323,6 @@ def _mean_known(figures: Floats) -> Floats:
     known = ~np.isnan(figures)
     means: Floats = np.where(known, figures, 0).sum(axis=1) / known.sum(axis=1)
     return means
-
-
-def _of_resamples(statistic: Callable[[Floats], Floats], n: int) -> Floats:
-    """The figures of each of the bootstrap's resamples, so that means over conditions can share them."""
-    kept: list[Floats] = []
-
-    def keep(drawn: Floats) -> Floats:
-        kept.append(statistic(drawn))
-        return np.zeros(len(drawn))
-
-    bootstrap(keep, n)
-    return np.concatenate(kept)
 
 
 def _per_class(read: pa.Table, name: str) -> Any:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".gif")
 MAX_FILE_BYTES = 1 << 30  # one image file; more is a mistake or an attack
+_INFLATED = 1 << 26  # bytes of a zip's member up to which it may be compressed by any factor
 Mask = npt.NDArray[np.uint8]
 Box = tuple[int, int, int, int]
 
@@ -67,7 +68,10 @@ class FolderSource(Source):
         """See Source."""
         path = Path(self.root, sample_id)
         try:
-            if path.stat().st_size > MAX_FILE_BYTES:
+            status = path.stat()
+            if not stat.S_ISREG(status.st_mode):  # a pipe or a device would never end
+                raise BadImageError(f"{sample_id}: not a plain file; not read")
+            if status.st_size > MAX_FILE_BYTES:
                 raise BadImageError(f"{sample_id}: larger than {MAX_FILE_BYTES >> 20} MB; not read")
             return path.read_bytes()
         except OSError as error:
@@ -88,7 +92,13 @@ class ZipSource(Source):
             member = members[self.prefix + sample_id]
             if member.file_size > MAX_FILE_BYTES:
                 raise BadImageError(f"{sample_id}: claims {member.file_size} bytes in the zip; not read")
-            return archive.read(member)
+            if member.file_size > max(_INFLATED, 100 * member.compress_size):
+                raise BadImageError(
+                    f"{sample_id}: {member.compress_size} bytes in the zip inflate to {member.file_size}, as no image "
+                    "does; not read"
+                )
+            with archive.open(member) as file:  # `archive.read` would inflate more than the member claims
+                return file.read(member.file_size + 1)
         except BadImageError:
             raise
         except Exception as error:  # zipfile and zlib raise many kinds for a damaged member

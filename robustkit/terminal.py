@@ -12,8 +12,17 @@ from .options import DATA_KEYS, model_arguments, refuse_for_pictures, segmenter_
 def console(stderr: bool = False) -> Any:
     """Where lines go; as wide as the terminal, or 160 columns where there is none."""
     from rich.console import Console
+    from rich.segment import Segment
 
-    return Console(stderr=stderr, width=None if sys.stdout.isatty() else 160)
+    class Plain(Console):
+        """Names may come from files of someone else, and steer no terminal."""
+
+        def render(self, renderable: Any, options: Any = None) -> Any:
+            for part in super().render(renderable, options):
+                text = "".join(character for character in part.text if character.isprintable() or character == "\n")
+                yield part if part.control else Segment(text, part.style)
+
+    return Plain(stderr=stderr, width=None if sys.stdout.isatty() else 160)
 
 
 def run_audit(checkpoints: tuple[str, ...], data_dir: str, options: dict[str, Any]) -> Any:

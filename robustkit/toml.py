@@ -21,5 +21,9 @@ def parse_toml(text: str, where: str, error: type[RobustkitError]) -> dict[str, 
     """
     try:
         return tomllib.loads(text)
+    except RecursionError:
+        raise error(f"{where}: tables nested too deeply; expected a few levels") from None
     except tomllib.TOMLDecodeError as fault:
         raise error(f"{where}: not valid TOML: {fault}") from None
+    except ValueError as fault:  # whole numbers of thousands of digits
+        raise error(f"{where}: not valid TOML: {str(fault).partition(';')[0]}; expected shorter numbers") from None

@@ -25,6 +25,8 @@ _PLAIN = re.compile(  # what the weights of every torch file refer to
     r"collections\.OrderedDict|torch\._utils\._rebuild_\w+|torch\.(\w+Storage|Size|device|[a-z]+\d+\w*)"
     r"|torch\.storage\.\w+|argparse\.Namespace|_codecs\.encode|(builtins|__builtin__)\.set"
 )
+_LARGEST_PICKLE = 64 << 20
+_OPCODES = 1 << 20  # of a pickle that are walked; more are no help in naming what it calls
 _RUNS = ("posix.", "nt.", "os.", "subprocess.", "sys.", "shutil.", "socket.", "importlib.", "runpy.", "pty.")
 
 
@@ -34,6 +36,7 @@ def load_pickle(path: Path) -> Any:
     Raises CheckpointError when the file holds any other kind of object (named), is a TorchScript archive, or is
     damaged.
     """
+    _refuse_bomb(path)
     try:
         with warnings.catch_warnings(), torch.serialization.safe_globals([argparse.Namespace]):
             warnings.simplefilter("ignore")  # of old storage types; nothing the user could do about it
@@ -42,10 +45,29 @@ def load_pickle(path: Path) -> Any:
         raise CheckpointError(_reason(path, error)) from error
 
 
-def _reason(path: Path, error: Exception) -> str:
-    if zipfile.is_zipfile(path):
+def _refuse_bomb(path: Path) -> None:
+    """torch writes zips without compression; a small one may inflate to more than the memory holds."""
+    members = _members(path)
+    size, claimed = path.stat().st_size, sum(member.file_size for member in members)
+    program = max((member.file_size for member in members if member.filename.endswith(".pkl")), default=0)
+    if claimed > 4 * size + (1 << 30) or program > _LARGEST_PICKLE:
+        raise CheckpointError(
+            f"{path}: a zip of {size >> 10} kB that inflates to {claimed >> 20} MB, {program >> 20} MB of it "
+            f"instructions; refused, for it would fill the memory; {REMEDY}"
+        )
+
+
+def _members(path: Path) -> list[zipfile.ZipInfo]:
+    """Of a zip; none of what is no zip or a damaged one, of which torch says what is wrong."""
+    try:
         with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
+            return archive.infolist()
+    except Exception:  # zipfile raises many kinds for a damaged directory
+        return []
+
+
+def _reason(path: Path, error: Exception) -> str:
+    if names := [member.filename for member in _members(path)]:
         if any(name.endswith("constants.pkl") for name in names):
             return f"{path}: a TorchScript archive, which is a program and not only weights; save its state_dict"
         if not any(name.endswith("data.pkl") for name in names):
@@ -84,8 +106,9 @@ def _pickles(path: Path) -> list[io.BytesIO]:
     if zipfile.is_zipfile(path):
         try:
             with zipfile.ZipFile(path) as archive:
-                return [io.BytesIO(archive.read(name)) for name in archive.namelist() if name.endswith(".pkl")]
-        except (zipfile.BadZipFile, OSError, EOFError, RuntimeError):
+                names = [name for name in archive.namelist() if name.endswith(".pkl")]
+                return [io.BytesIO(archive.open(name).read(_LARGEST_PICKLE)) for name in names[:8]]
+        except Exception:  # zipfile and zlib raise many kinds for a damaged member
             return []
     with path.open("rb") as file:
         return [io.BytesIO(file.read(64 << 20))]  # several pickles one after another, then raw storage
@@ -93,12 +116,15 @@ def _pickles(path: Path) -> list[io.BytesIO]:
 
 def _globals(stream: io.BytesIO) -> list[str]:
     names: list[str] = []
-    end = len(stream.getbuffer())
-    while stream.tell() < end:
+    end, left = len(stream.getbuffer()), _OPCODES
+    while stream.tell() < end and left > 0:
         strings: list[str] = []  # every string pushed so far: STACK_GLOBAL takes the last two
         memo: dict[int, str] = {}
         try:
             for opcode, argument, _ in pickletools.genops(stream):
+                left -= 1
+                if left <= 0:
+                    break
                 if opcode.name in ("GLOBAL", "INST"):
                     names.append(str(argument).replace(" ", "."))
                 elif opcode.name == "STACK_GLOBAL" and len(strings) > 1:

@@ -64,10 +64,8 @@ class Tally:
 
     def counts(self, classes: int) -> tuple[Ints, Ints]:
         """Samples of each class, and those predicted right."""
-        return (
-            np.bincount(self.label, minlength=classes),
-            np.bincount(self.label[self.correct], minlength=classes),
-        )
+        n = np.bincount(self.label, minlength=classes)
+        return n, np.bincount(self.label[self.correct], minlength=len(n))
 
     def mistaken(self, label: int) -> list[tuple[int, int]]:
         """What samples of a class are taken for and how often, most often first."""
@@ -95,7 +93,7 @@ def weak_spots(run: Run) -> list[TextTable]:
             continue
         tally = Tally.of(run.table(checkpoint, condition, _COLUMNS))
         if condition == "clean":
-            clean[checkpoint] = tally
+            clean = {checkpoint: tally}  # of the others nothing is asked any more
             found.append(_lowest(checkpoint, tally, names))
         elif checkpoint in clean:
             found.append(_largest_drops(checkpoint, condition, *clean[checkpoint].beside(tally), names))

@@ -35,7 +35,7 @@ from robustkit.explaining import CONTROLS, METHODS, Explained, parse_cams, parse
 from robustkit.gallery import Gallery, Row, Tile, draw, outlined, overlay, pick, write_page
 from robustkit.gallery_choice import Choice
 from robustkit.images import to_pixels
-from robustkit.map_metrics import LOWER_IS_BETTER, Figures, map_rows, parts_of
+from robustkit.map_metrics import LOWER_IS_BETTER, Counted, Figures, map_rows, parts_of
 from robustkit.map_report import map_tables
 from robustkit.maps import LEVELS
 from robustkit.naming import class_names, target_of
@@ -331,9 +331,10 @@ def test_few_samples_and_maxima_have_no_interval() -> None:
     assert (value, n, math.isnan(low), math.isnan(high)) == (pytest.approx(0.5), 9, True, True)
     assert list(map_rows([Figures(Explained("agcam"), [], {("cam(agcam)", "abpc"): np.zeros(0)})])) == []
     ids = [str(i) for i in range(30)]
-    hits = np.tile([[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]], (15, 2))
+    hits = np.tile([[1, 0, 0], [0, 1, 1]], (15, 2))
+    counted = Counted("max_box_acc", np.arange(30), lambda: hits)
     ((_, _, value, n, low, high, _),) = map_rows(
-        [Figures(Explained("agcam"), ids, {("cam(agcam)", "max_box_acc"): hits})]
+        [Figures(Explained("agcam"), ids, {("cam(agcam)", "max_box_acc"): counted})]
     )
     assert (value, n, math.isnan(low), math.isnan(high)) == (0.5, 30, True, True)
 

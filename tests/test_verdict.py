@@ -185,6 +185,13 @@ def test_weak_classes_clean(tmp_path: Path) -> None:
     )
 
 
+def test_the_last_class_may_be_all_wrong(tmp_path: Path) -> None:
+    run = make_run(tmp_path, conditions=["clean"])
+    write(run, "clean", [0] * 6 + [1] * 6, [0] * 12)
+    (table,) = weak_spots(run)
+    assert [row[:2] for row in table.rows] == [("1", "6")]
+
+
 def test_largest_drops_are_of_the_samples_that_both_have(tmp_path: Path) -> None:
     run = make_run(tmp_path, conditions=["clean", PGD])
     write(run, "clean", LABELS, CLEANLY)
