@@ -132,6 +132,8 @@ def demo(out: Path, device: str) -> None:
         "Next, your own checkpoint:\n"
         "  robustkit inspect CHECKPOINT --data-dir IMAGES                    which attention formula fits its weights\n"
         "  robustkit audit CHECKPOINT --data-dir IMAGES --limit 200 --out runs/first\n"
+        f"  robustkit compare {run.path}        the four on the same images: differences, intervals, tests\n"
+        f"  robustkit check {run.path} --init   a policy for CI from these results\n"
         "  robustkit cam zoo:shapes-vit-standard zoo:shapes-vit-quest --data-dir embedded:shapes   a gallery of maps",
         markup=False,
         highlight=False,

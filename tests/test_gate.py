@@ -535,6 +535,11 @@ def test_exit_codes_and_files(
     assert json.loads(Path("out/robustness.json").read_text("utf-8"))["verdicts"][0]["verdict"] == "fail"
     assert call(monkeypatch, run.path, "--policy", "strict.toml", "--junit", "out") == 2
     assert "--junit out: is a folder" in capsys.readouterr().err
+    assert call(monkeypatch, run.path, "--policy", "strict.toml", "--junit", "strict.toml/a.xml") == 2
+    assert "choose another file with --junit" in capsys.readouterr().err
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path))
+    assert call(monkeypatch, run.path, "--policy", "strict.toml") == 1
+    assert f"note: the step summary {tmp_path} cannot be written: Is a directory" in capsys.readouterr().out
     Path("bad.toml").write_text("[[rule]]\nrequire = 'topp1 under clean >= 0.7'\n", encoding="utf-8")
     assert call(monkeypatch, run.path, "--policy", "bad.toml") == 2
     assert "bad.toml: line 2, column 12: unknown metric 'topp1'" in capsys.readouterr().err
@@ -576,8 +581,8 @@ def test_a_drafted_policy_has_margins_and_passes_at_once(tmp_path: Path) -> None
 @pytest.mark.parametrize("name", ["a\x7fb", 'a"\x7fb', 'it\'s "a"', "a\\b", "a\x85\u2028b"])
 def test_a_draft_names_any_checkpoint(tmp_path: Path, name: str) -> None:
     run = make(tmp_path / "run", {name: {"clean": right(9, 10)}})
-    outcome = judge(parse_policy(draft(run), "p"), run)
-    assert outcome.passed and {verdict.checkpoint for verdict in outcome.verdicts} == {"", name}
+    drafted = parse_policy(draft(run), "p")
+    assert {rule.checkpoint for rule in drafted.rules} == {"*", name} and judge(drafted, run).passed
 
 
 def test_the_workflow_is_valid_and_names_what_it_keeps() -> None:

@@ -185,6 +185,13 @@ def test_weak_classes_clean(tmp_path: Path) -> None:
     )
 
 
+def test_a_last_class_of_which_none_is_right_counts(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    write(run, "clean", [0] * 5 + [1] * 5, [0] * 10)
+    (table,) = weak_spots(run)
+    assert [row[:2] + row[3:] for row in table.rows] == [("1", "5", "0 (5 of 5)")]
+
+
 def test_largest_drops_are_of_the_samples_that_both_have(tmp_path: Path) -> None:
     run = make_run(tmp_path, conditions=["clean", PGD])
     write(run, "clean", LABELS, CLEANLY)
