@@ -393,6 +393,11 @@ def doctor() -> None:
         raise RobustkitError("doctor found something to mend; see the lines above")
 
 
+def _one_line(text: str) -> str:
+    """Without characters that steer a terminal or a CI's log, which a file's name may hold."""
+    return "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in text)
+
+
 def main() -> None:
     """The console script. Exit status: 0 fine, 1 the gate failed, 2 error, 3 nothing was evaluated, 130 interrupted."""
     debug = "--debug" in sys.argv or os.environ.get("ROBUSTKIT_DEBUG", "") not in ("", "0")
@@ -409,7 +414,7 @@ def main() -> None:
     except RobustkitError as fault:
         if debug:
             raise
-        click.echo(f"error: {fault}", err=True)
+        click.echo(f"error: {_one_line(str(fault))}", err=True)
         status = fault.exit_code
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted; the same command goes on where this one stopped", err=True)

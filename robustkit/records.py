@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import RunError
+from .errors import DamagedRecord, RunError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -187,7 +187,9 @@ class Run:
             tables = [pq.ParquetFile(path).read(columns=columns) for path in paths]
             return pa.concat_tables(tables, promote_options="default")  # a shard without images has no stages
         except (OSError, pa.ArrowException) as fault:
-            raise RunError(f"{paths[0].parent}: a record cannot be read ({fault}); delete it and run again") from None
+            raise DamagedRecord(
+                f"{paths[0].parent}: a record cannot be read ({fault}); delete it and run again"
+            ) from None
 
     def notes(self, checkpoint: str, condition: str) -> list[str]:
         """What an attack did otherwise than asked, each once, from the metadata of its records."""

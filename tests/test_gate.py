@@ -19,8 +19,9 @@ import pytest
 
 import robustkit
 from robustkit import cli
+from robustkit.compare import unseen
 from robustkit.errors import NothingEvaluated, ProtocolError
-from robustkit.findings import Figure, figure_of, unseen
+from robustkit.findings import Figure, figure_of
 from robustkit.gate import FAIL, PASS, UNDECIDED, Outcome, Verdict, decide, judge
 from robustkit.gate_output import as_json, figure_text, github_lines, junit, markdown, sentence
 from robustkit.intervals import wilson
@@ -249,10 +250,16 @@ def test_flags_fail_unless_they_are_excepted_and_are_told_beside_figures(tmp_pat
     assert verdict(run, 'no flags except "else"', more=of_vit).state == FAIL
     assert verdict(run, "no flags under clean", more=of_vit).state == PASS
     assert verdict(run, "no flags under fgsm", more=of_vit).state == UNDECIDED
-    assert "flag: incomplete: 8 of 10" in sentence(verdict(run, "top1 under pgd >= 0", more=of_vit))
+    part = verdict(run, "top1 under pgd >= 0", more=of_vit)
+    assert part.state == UNDECIDED and "bound >= 0; incomplete: 8 of 10" in sentence(part)
+    assert verdict(run, "n under pgd >= 8", more=of_vit).state == PASS
     assert "incomplete: no records" in verdict(run, "no flags", more="checkpoint = 'late'").reason
     beyond = make(tmp_path / "beyond", {"vit": {PGD: [1]}}, claims={PGD: {"norm": "linf", "eps": 0.5 / 255}})
     assert "flag: exceeds eps" in sentence(verdict(beyond, "top1 under pgd >= 0"))
+    manifest = beyond.manifest
+    told = ["layout folders: 1 images", "left out 9 images whose names are not printable text; rename them"]
+    beyond.write_manifest(manifest | {"claims": {}, "data": manifest["data"] | {"notes": told}})
+    assert verdict(beyond, "no flags").reason == f"1 flag: data: {told[1]}"
     left_out = make(tmp_path / "left", {"vit": {"clean": [1]}}, corrupted={"left_out": {"corruption(fog)": "no fog"}})
     assert verdict(left_out, "no flags").state == FAIL
 
