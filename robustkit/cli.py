@@ -133,6 +133,8 @@ def demo(out: Path, device: str) -> None:
         "Next, your own checkpoint:\n"
         "  robustkit inspect CHECKPOINT --data-dir IMAGES                    which attention formula fits its weights\n"
         "  robustkit audit CHECKPOINT --data-dir IMAGES --limit 200 --out runs/first\n"
+        f"  robustkit compare {run.path}        the four on the same images: differences, intervals, tests\n"
+        f"  robustkit check {run.path} --init   a policy for CI from these results\n"
         "  robustkit cam zoo:shapes-vit-standard zoo:shapes-vit-quest --data-dir embedded:shapes   a gallery of maps",
         markup=False,
         highlight=False,
@@ -401,9 +403,9 @@ def doctor() -> None:
         raise RobustkitError("doctor found something to mend; see the lines above")
 
 
-def _plain(text: str) -> str:
-    """One line that steers no terminal: names in it may come from files of someone else."""
-    return "".join(character if character.isprintable() else "�" for character in text)
+def _one_line(text: str) -> str:
+    """Without characters that steer a terminal or a CI's log, which a file's name may hold."""
+    return "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in text)
 
 
 def main() -> None:
@@ -423,7 +425,7 @@ def main() -> None:
         if debug:
             raise
         if told(fault):
-            click.echo(f"error: {_plain(str(fault))}", err=True)
+            click.echo(f"error: {_one_line(str(fault))}", err=True)
         status = fault.exit_code
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted; the same command goes on where this one stopped", err=True)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from .records import Run
 
 COLUMNS = {"top1": "correct", "top5": "top5", "nll": "nll"}
+OF_SAMPLES = ("top1", "top5")  # right or wrong for each sample, as top1_after_…: Wilson's interval
+_IDENTITY = ("sha256", "arch", "code_sha256", "attention", "preprocessing", "weights", "windows")
 COLUMN_OF = {metric: column for column, metric in PLAIN.items()}
 STABILITY = ("rank_correlation", "map_iou")
 
@@ -250,6 +252,30 @@ def nothing_common(first: Side, second: Side, condition: str) -> RunError:
         f"{second.run.path}: {first.checkpoint} and {second.checkpoint} have no sample in common under {condition}; "
         "audit both again"
     )
+
+
+def unseen(n: int) -> float:
+    """How large a share may be, at 95 %, of what none of n samples shows (Clopper and Pearson 1934, two-sided)."""
+    return float(1 - 0.025 ** (1 / max(n, 1)))
+
+
+def widened(difference: Difference, metric: str) -> tuple[float, float]:
+    """An interval that is not narrower than n samples allow: resampling only repeats the changes that were seen."""
+    if metric in OF_SAMPLES:
+        reach = unseen(difference.n)
+        return min(difference.ci_low, difference.value - reach), max(difference.ci_high, difference.value + reach)
+    if difference.ci_low == difference.ci_high:
+        return math.nan, math.nan
+    return difference.ci_low, difference.ci_high
+
+
+def is_same_model(first: Side, second: Side) -> bool:
+    """Whether both sides are one checkpoint, whose differences are 0 on any samples."""
+    one, other = (
+        next(known for known in side.run.manifest["checkpoints"] if known["name"] == side.checkpoint)
+        for side in (first, second)
+    )
+    return all(one.get(key) == other.get(key) for key in _IDENTITY)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

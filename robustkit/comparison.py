@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from .compare import STABILITY, Difference, Side, holm, map_columns, paired_difference
+from .compare import STABILITY, Difference, Side, holm, is_same_model, map_columns, paired_difference, widened
 from .corrupting import parse_corrupted
 from .corruption_metrics import conditions_of
 from .corruption_sets import CORRUPTIONS, SETS
-from .errors import RunError
+from .errors import DamagedRecord, RunError
 from .explaining import Explained, parse_explained
 from .map_metrics import PLAIN, of_mode
 from .pairing import changed, doubts, flags_of, names_of, pairs, refuse, task_of, unpaired
@@ -163,7 +163,8 @@ def report_tables(run: Run, results: Sequence[Mapping[str, Any]]) -> list[TextTa
         except RunError:  # records of one of them are not there yet
             continue
         second.forget()
-        found.append(replace(pair, flags=()))  # the report has them beside the results
+        alike = tuple(flag for flag in pair.flags if "same file" in flag)  # the others stand beside the results
+        found.append(replace(pair, flags=alike))
     return tables(_corrected(found, None))
 
 
@@ -176,13 +177,18 @@ def _corrected(found: Sequence[Pair], reference: Published | None) -> Comparison
 def _paired(first: Side, second: Side, reference: Published | None) -> Pair:
     common = [condition for condition in first.conditions if condition in second.conditions]
     refuse(first, second, common)
-    rows, left_out = list[Row](), list[str]()
+    rows, left_out, same = list[Row](), list[str](), is_same_model(first, second)
     for condition, metric in _wanted(first, second, common):
         try:
             difference = paired_difference(first, second, condition, metric)
+        except DamagedRecord:
+            raise
         except RunError as fault:
             left_out.append(str(fault))
             continue
+        if not same:
+            low, high = widened(difference, metric)
+            difference = replace(difference, ci_low=low, ci_high=high)
         published = None if reference is None else _published(reference, first, second, condition, metric)
         rows.append(Row(first, second, condition, metric, difference, published=published))
     left_out += _left_out(first, second, common, [row.condition for row in rows])

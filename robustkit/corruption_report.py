@@ -146,10 +146,14 @@ def _with_interval(row: Mapping[str, Any]) -> str:
 
 
 def left_out_lines(run: Run) -> list[str]:
-    """What was asked of a tree of released files and is not in it."""
+    """What is in neither: images whose names cannot be told, and what was asked of a tree and is not in it."""
+    unnamed = [line for line in run.manifest["data"].get("notes", []) if "whose names" in line]
     return [
-        f"left out: {line}; means that need it are not given"
-        for line in run.manifest.get("corrupted", {}).get("left_out", {}).values()
+        *unnamed,
+        *(
+            f"left out: {line}; means that need it are not given"
+            for line in run.manifest.get("corrupted", {}).get("left_out", {}).values()
+        ),
     ]
 
 

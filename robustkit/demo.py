@@ -20,6 +20,7 @@ DEMO: dict[str, Any] = {
     "corruptions": "noise,blur,digital",
     "cams": "agcam",
     "limit": 60,
+    "browse": 24,
 }
 SEGMENTERS: dict[str, Any] = {
     "checkpoints": ["zoo:shapes-segmenter-standard", "zoo:shapes-segmenter-quest"],

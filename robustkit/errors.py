@@ -10,6 +10,7 @@ with `exit_code`; a traceback appears only with `--debug`.
     │   └── BadImageError   one image that cannot be read; a run skips and counts it
     ├── ProtocolError       a card, condition or parameter that is not understood
     ├── RunError            a run folder that cannot be written, read or mixed with this command
+    │   └── DamagedRecord   one of its records is not what was written
     ├── GateFailed          a run was held against a policy, and some rule fails or cannot be told
     └── NothingEvaluated    the command was fine, but no sample was left to evaluate
 """
@@ -54,6 +55,10 @@ class GateFailed(RobustkitError):  # noqa: N818 - an outcome rather than a fault
     """A run does not meet its policy."""
 
     exit_code = 1
+
+
+class DamagedRecord(RunError):  # noqa: N818 - what it is
+    """A record is not what was written, or cannot be read."""
 
 
 class NothingEvaluated(RobustkitError):  # noqa: N818 - an outcome rather than a fault

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from .compare import Difference, Side, paired_difference
+from .compare import OF_SAMPLES, Side, is_same_model, paired_difference, unseen, widened
 from .errors import NothingEvaluated, RunError
 from .metrics import summarise
 from .missing import missing_command
@@ -16,9 +16,7 @@ from .records import Run
 from .scene_metrics import shares_of
 from .wanted import Wanted
 
-OF_SAMPLES = ("top1", "top5")  # right or wrong for each sample, as top1_after_…: Wilson's interval
 _SHARES = ("mean_error", "miou", "pixel_accuracy", "mean_accuracy", "pointing_game", "energy_inside", "cam_", "iou(")
-_SAME = ("sha256", "arch", "code_sha256", "attention", "preprocessing", "weights", "windows")
 
 Row = Mapping[str, Any]
 
@@ -103,11 +101,6 @@ def figure_of(row: Row) -> Figure:
     return replace(figure, low=figure.value - reach, high=figure.value + reach)
 
 
-def unseen(n: int) -> float:
-    """How large a share may be, at 95 %, of what none of n samples shows (Clopper and Pearson 1934, two-sided)."""
-    return float(1 - 0.025 ** (1 / max(n, 1)))
-
-
 def change_of(first: Side, second: Side, condition: str, metric: str, falls: bool) -> Figure:
     """How much the second is below the first, or above it where not `falls`; paired by sample.
 
@@ -124,8 +117,8 @@ def change_of(first: Side, second: Side, condition: str, metric: str, falls: boo
     except RunError as fault:
         raise CannotTell(str(fault)) from None
     low, high = difference.ci_low, difference.ci_high
-    if not _is_same_model(first, second):
-        low, high = _widened(difference, metric)
+    if not is_same_model(first, second):
+        low, high = widened(difference, metric)
     flags = tuple(
         f"{key} is {there} in the baseline and {here} here"
         for key in ("dtype", "compile")
@@ -134,22 +127,3 @@ def change_of(first: Side, second: Side, condition: str, metric: str, falls: boo
     if falls:
         return Figure(0.0 - difference.value, difference.n, 0.0 - high, 0.0 - low, flags)
     return Figure(difference.value, difference.n, low, high, flags)
-
-
-def _widened(difference: Difference, metric: str) -> tuple[float, float]:
-    """An interval that is not narrower than n samples allow: resampling only repeats the changes that were seen."""
-    if metric in OF_SAMPLES:
-        reach = unseen(difference.n)
-        return min(difference.ci_low, difference.value - reach), max(difference.ci_high, difference.value + reach)
-    if difference.ci_low == difference.ci_high:
-        return math.nan, math.nan
-    return difference.ci_low, difference.ci_high
-
-
-def _is_same_model(first: Side, second: Side) -> bool:
-    """Whether both sides are one checkpoint, whose differences are 0 on any samples."""
-    one, other = (
-        next(known for known in side.run.manifest["checkpoints"] if known["name"] == side.checkpoint)
-        for side in (first, second)
-    )
-    return all(one.get(key) == other.get(key) for key in _SAME)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .errors import RobustkitError, RunError
+from .errors import DamagedRecord, RobustkitError, RunError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -192,7 +192,7 @@ def read_rows(
     """The rows of a Parquet file; `columns` are those read, by name or by whether a name is wanted.
 
     Raises:
-        RunError: it is no Parquet file, not of the kinds that an audit writes, or claims more than it may.
+        DamagedRecord: it is no Parquet file, not of the kinds that an audit writes, or claims more than it may.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -211,7 +211,7 @@ def read_rows(
     except (OSError, ValueError, pa.ArrowException, MemoryError, RecursionError) as raised:
         fault = (str(raised).splitlines() or [type(raised).__name__])[0]
     if fault:
-        raise RunError(f"{path}: {what} cannot be read ({fault}); {remedy}")
+        raise DamagedRecord(f"{path}: {what} cannot be read ({fault}); {remedy}")
     return found
 
 

@@ -6,10 +6,9 @@ import math
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
-from .compare import Side
+from .compare import OF_SAMPLES, Side, unseen
 from .errors import ProtocolError
 from .findings import (
-    OF_SAMPLES,
     Ambiguous,
     CannotTell,
     Figure,
@@ -18,7 +17,6 @@ from .findings import (
     figure_of,
     find,
     not_evaluated,
-    unseen,
 )
 from .intervals import Z
 from .policy import Policy, Rule
@@ -112,6 +110,8 @@ def _verdict(policy: Policy, rule: Rule, name: str, subject: Subject, before: Su
             figure = Figure(of_all, of_all)
         else:
             figure = figure_of(subject.cells[name][condition, statement.metric])
+        if statement.metric != "n" and (lacking := [flag for flag in figure.flags if flag.startswith("incomplete")]):
+            return Verdict(rule, name, UNDECIDED, lacking[0], replace(figure, flags=()), condition)
         state, reason, needed = decide(statement, figure, statement.metric)
         return Verdict(rule, name, state, reason, figure, condition, needed)
     except CannotTell as why:
@@ -182,6 +182,7 @@ def _of_flags(rule: Rule, name: str, statement: NoFlags, subject: Subject) -> Ve
     done = {condition for checkpoint, condition in subject.run.units() if checkpoint == name}
     lacking = (condition for condition in subject.manifest["conditions"] if condition not in done)
     every += ((condition, "incomplete: no records; the same command goes on") for condition in lacking)
+    every += (("data", line) for line in subject.manifest["data"].get("notes", []) if "whose names" in line)
     left_out = subject.manifest.get("corrupted", {}).get("left_out", {})
     every += ((condition, f"left out: {line}") for condition, line in left_out.items())
     flags = list(

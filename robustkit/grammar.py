@@ -169,7 +169,7 @@ class _Reader:
         lead = name.removesuffix("_over_control")
         parametric = name.startswith("top1_after_") or (name.startswith("iou(") and name != "iou()")
         if name not in (*METRICS, *extra) and not parametric and (lead == name or lead not in CAM_METRICS):
-            known = (*METRICS, *extra, *(_STARTS if extra else ()))
+            known = dict.fromkeys((*METRICS, *extra, *(_STARTS if extra else ())))
             raise _Misread(self.at, unknown("metric", name, known))
         self._next()
         return name

@@ -115,6 +115,7 @@ def prepare(
                 "n": len(dataset.samples),
                 "classes": len(dataset.class_names),
                 "digest": deciding["data digest"],
+                "notes": list(dataset.notes),
                 **(facts or {}),
             },
             "corrupted": _corrupted(old.get("corrupted", {}), corrupted),

@@ -228,7 +228,7 @@ def findings(
 
 
 def _random_outputs(difference: float, changed: int, samples: int, averaged: bool) -> _Verdict:
-    figure = f"passes differ by {difference:.2g} of the outputs' size, {changed} of {samples} predictions change"
+    figure = f"two passes differ by {difference:.2g} times the outputs' size, {changed} of {samples} predictions change"
     if averaged:
         return f"{figure}; this attack averages passes", False, ""
     advice = "gradients of a random model mislead; run autoattack(version=rand), which averages 20 passes (EOT)"
@@ -265,7 +265,7 @@ def _broken(margin: int, ce: int, samples: int) -> _Verdict:
 
 
 def _slope(slope: float, error: float, samples: int) -> _Verdict:
-    figure = f"outputs change by {slope:.3g} of the predicted (median error {error:.2g}, {samples} samples)"
+    figure = f"outputs change {slope:.3g} times as much as predicted (median error {error:.2g}, {samples} samples)"
     advice = "gradients do not describe the outputs; put a smooth surrogate in the layer's place (BPDA), or run Square"
     return figure, error > SLOPE, f"{advice} or SPSA with more queries"
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import RunError
+from .errors import DamagedRecord, RunError
 from .foreign import bytes_of, check_manifest, read_rows, text_of
 
 if TYPE_CHECKING:
@@ -156,19 +156,19 @@ class Run:
         return found
 
     def _sound(self, path: Path) -> bytes:
-        """What a record's file holds. Raises RunError where it is not what was written."""
+        """What a record's file holds. Raises DamagedRecord where it is not what was written."""
+        expected = None
         try:
             data = bytes_of(path)
-            timing = json.loads(text_of(self._timing_path(path)))
-            expected = timing.get("sha256") if isinstance(timing, dict) else None
-        except FileNotFoundError:
-            expected = None
+            with contextlib.suppress(FileNotFoundError):
+                timing = json.loads(text_of(self._timing_path(path)))
+                expected = timing.get("sha256") if isinstance(timing, dict) else None
         except (OSError, ValueError, RecursionError) as fault:
-            raise RunError(f"{path}: cannot be read ({fault}); delete it and run the same command again") from None
+            raise DamagedRecord(f"{path}: cannot be read ({fault}); delete it and run the same command again") from None
         if expected is None:  # lost in a power cut, or of an earlier version
             read_rows(path, data)
         elif hashlib.sha256(data).hexdigest() != expected:
-            raise RunError(
+            raise DamagedRecord(
                 f"{path}: a record was altered or damaged after it was written (its SHA-256 is not "
                 f"{str(expected)[:12]}…); the same command of the audit computes it anew"
             )
@@ -240,7 +240,9 @@ class Run:
             return pa.concat_tables(tables, promote_options="default")  # a shard without images has no stages
         except pa.ArrowException as fault:
             where = self.shard_path(checkpoint, condition, 0).parent
-            raise RunError(f"{where}: its records do not fit together ({fault}); delete them and run again") from None
+            raise DamagedRecord(
+                f"{where}: its records do not fit together ({fault}); delete them and run again"
+            ) from None
 
     def notes(self, checkpoint: str, condition: str) -> list[str]:
         """What an attack did otherwise than asked, each once, from the metadata of its records."""

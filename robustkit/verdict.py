@@ -66,7 +66,7 @@ def _of_classes(own: Figures, manifest: Mapping[str, Any]) -> Iterator[str]:
     mean, worst = _worst_mean(own), _worst_severity(own, "top1")
     if mean is not None:
         said.append(mean)
-        yield f"under corruption it errs on {_share(mean)} ({mean['condition']}){_at_worst(worst, 'top1')}"
+        yield f"under corruption it errs on {_share(mean)} ({_of(mean)}){_at_worst(worst, 'top1', ', most under')}"
     elif worst is not None:
         yield f"under corruption{_at_worst(worst, 'top1', ' it errs most under')}"
     yield from _of_maps(own)
@@ -114,6 +114,12 @@ def _worst_mean(own: Figures) -> Mapping[str, Any] | None:
     """The mean error over the benchmark's set where there is one, else over the set with the highest."""
     means = [row for (condition, metric), row in own.items() if metric == "mean_error" and _set(condition)]
     return max(means, key=lambda row: (_set(row["condition"]) == "in-c", float(row["value"])), default=None)
+
+
+def _of(mean: Mapping[str, Any]) -> str:
+    """`in-c`, or which of the sets has the highest mean."""
+    name = mean["condition"]
+    return name if _set(name) == "in-c" else f"mean over {name}, the worst set"
 
 
 def _worst_retention(own: Figures) -> Mapping[str, Any] | None:

@@ -101,7 +101,7 @@ def weak_spots(run: Run) -> list[TextTable]:
 
 
 def _lowest(checkpoint: str, tally: Tally, names: Sequence[str]) -> TextTable | None:
-    n, right = tally.counts(0)
+    n, right = tally.counts(int(tally.label.max(initial=-1)) + 1)
     judged = np.flatnonzero((n >= FEWEST) & (right < n))
     order = judged[np.argsort(right[judged] / n[judged], kind="stable")][:MOST].tolist()
     rows = tuple(

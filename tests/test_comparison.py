@@ -172,7 +172,7 @@ def test_verdicts_know_which_figures_are_better_low(tmp_path: Path) -> None:
     assert [row.verdict for row in compared(run, against="other").rows] == ["better"] * 3
     cells = tables(compared(run))[0].rows
     assert cells[0][:5] == ("clean", "top-1 %", "40", "100.00", "12.50") and cells[0][-1] == "worse"
-    assert cells[0][5].startswith("-87.50 [") and cells[1][5].startswith("+3.000 [") and cells[0][7] == "< 0.001"
+    assert cells[0][5].startswith("-87.50 [") and cells[1][5] == "+3.000" and cells[0][7] == "< 0.001"
     assert cells[2][:2] == ("corruption(fog)", "mean error %") and cells[2][5].startswith("+87.50 [")
 
 
@@ -635,3 +635,15 @@ def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
     ):
         done = CliRunner().invoke(cli, ["compare", *map(str, words)])
         assert done.exit_code != 0 and message in str(done.exception) + done.output
+
+
+def test_of_few_samples_no_change_is_not_known_to_be_none(tmp_path: Path) -> None:
+    """Resampling repeats what was seen: 40 samples without a change allow one of up to 1 - 0.025^(1/40)."""
+    reach = 1 - 0.025 ** (1 / 40)
+    records = records_of("clean")
+    records["other", "clean"] = records["plain", "clean"]
+    found = compared(run_of(tmp_path, records)).rows
+    row = next(row for row in found if row.metric == "top1")
+    assert row.difference.n == 40
+    assert (row.difference.value, row.difference.ci_low, row.difference.ci_high) == (0, -reach, reach)
+    assert row.difference.p_value == 1

@@ -426,7 +426,7 @@ def test_every_mistake_is_one_line_and_leaves_nothing(photos: Path, tmp_path: Pa
         ((*write, *data, "--json", "x.json"), "--json means nothing for --write; leave it out"),
         (("--drift", small_tree, *data, "--format", "png"), "--format means nothing for --drift; leave it out"),
         ((image, "--crop-pct", "1.5"), "--crop-pct 1.5: expected a number above 0, at most 1"),
-        ((image, "--device", "abacus"), "device 'abacus' cannot be used"),
+        ((image, "--device", "abacus"), "unknown device 'abacus'; known: auto, cpu, cuda"),
         ((image, "--out", tmp_path / "sheet.jpg"), "a contact sheet is a PNG; give a name that ends in .png"),
         ((image, photos / "a/2.png", "--out", tmp_path / "s.png"), "is one file for 2 images; give a folder"),
         ((image, "--out", image), "1.png is the image itself; give another name"),

@@ -7,8 +7,10 @@ import math
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 from xml.etree import ElementTree as Tree
 
 import numpy as np
@@ -17,15 +19,16 @@ import pytest
 
 import robustkit
 from robustkit import cli
+from robustkit.compare import unseen
 from robustkit.errors import NothingEvaluated, ProtocolError
-from robustkit.findings import Figure, unseen
+from robustkit.findings import Figure, figure_of
 from robustkit.gate import FAIL, PASS, UNDECIDED, Outcome, Verdict, decide, judge
 from robustkit.gate_output import as_json, figure_text, github_lines, junit, markdown, sentence
 from robustkit.intervals import wilson
 from robustkit.policy import parse_policy
 from robustkit.policy_draft import draft
 from robustkit.records import Run
-from robustkit.statements import Value
+from robustkit.statements import Change, Value
 from robustkit.wanted import Wanted
 
 ROOT = Path(__file__).parents[1]
@@ -247,10 +250,16 @@ def test_flags_fail_unless_they_are_excepted_and_are_told_beside_figures(tmp_pat
     assert verdict(run, 'no flags except "else"', more=of_vit).state == FAIL
     assert verdict(run, "no flags under clean", more=of_vit).state == PASS
     assert verdict(run, "no flags under fgsm", more=of_vit).state == UNDECIDED
-    assert "flag: incomplete: 8 of 10" in sentence(verdict(run, "top1 under pgd >= 0", more=of_vit))
+    part = verdict(run, "top1 under pgd >= 0", more=of_vit)
+    assert part.state == UNDECIDED and "bound >= 0; incomplete: 8 of 10" in sentence(part)
+    assert verdict(run, "n under pgd >= 8", more=of_vit).state == PASS
     assert "incomplete: no records" in verdict(run, "no flags", more="checkpoint = 'late'").reason
     beyond = make(tmp_path / "beyond", {"vit": {PGD: [1]}}, claims={PGD: {"norm": "linf", "eps": 0.5 / 255}})
     assert "flag: exceeds eps" in sentence(verdict(beyond, "top1 under pgd >= 0"))
+    manifest = beyond.manifest
+    told = ["layout folders: 1 images", "left out 9 images whose names are not printable text; rename them"]
+    beyond.write_manifest(manifest | {"claims": {}, "data": manifest["data"] | {"notes": told}})
+    assert verdict(beyond, "no flags").reason == f"1 flag: data: {told[1]}"
     left_out = make(tmp_path / "left", {"vit": {"clean": [1]}}, corrupted={"left_out": {"corruption(fog)": "no fog"}})
     assert verdict(left_out, "no flags").state == FAIL
 
@@ -308,6 +317,7 @@ def test_few_samples_without_a_change_are_no_proof(tmp_path: Path) -> None:
     unsure = verdict(after, rule, before)
     assert unsure.figure is not None and unsure.figure.value == 0
     assert unsure.figure.high == pytest.approx(1 - 0.025 ** (1 / 40))
+    assert unsure.figure.low == -unsure.figure.high
     assert unsure.state == UNDECIDED and unsure.needed == math.ceil(math.log(0.025) / math.log(0.99)) == 368
     assert unseen(368) <= 0.01 < unseen(367)
     assert verdict(before, rule, before).state == PASS  # the same weights cannot differ on other samples
@@ -323,6 +333,21 @@ def test_an_interval_without_width_is_as_wide_as_few_samples_allow(tmp_path: Pat
     assert found.state == UNDECIDED and found.figure is not None and found.figure.high == unseen(20) > 0.16
     assert verdict(run, "mean_error of corruption(fog) <= 0.17 with 95 % confidence").state == PASS
     assert "it has no interval" in verdict(run, "nll under clean <= 9 with 95 % confidence").reason
+    row = {"value": 0.2, "n": 20, "ci_low": 0.2, "ci_high": 0.2, "flags": []}
+    assert figure_of(row | {"metric": "cam_iou"}).high == 0.2 + unseen(20)
+    assert math.isnan(figure_of(row | {"metric": "cam_iou_over_control"}).high)  # a difference, not a share
+
+
+def test_bounds_are_met_within_rounding_and_samples_needed_are_more_than_there_are() -> None:
+    clean = Wanted.of("clean")
+    assert decide(Value("nll", clean, ">", 0.3), Figure(0.1 + 0.2, 9), "nll")[0] == FAIL
+    assert decide(Value("nll", clean, ">=", 0.1 + 0.2), Figure(0.3, 9), "nll")[0] == PASS
+    touching = Figure(0.5, 100, 0.4, 0.6)
+    assert decide(Value("nll", clean, ">", 0.4, True), touching, "nll")[::2] == (UNDECIDED, 101)
+    # However narrow the interval: 368 samples without a change are the fewest that show less than 1 %.
+    drop = Change(True, "top1", clean, "<=", 0.01, True)
+    assert decide(drop, Figure(0.0, 50, -0.01, 0.02), "top1")[::2] == (UNDECIDED, 368)
+    assert decide(replace(drop, bound=1.0), Figure(0.0, 2, -1.5, 1.5), "top1")[::2] == (UNDECIDED, 5)
 
 
 def test_a_drop_under_all_shared_conditions_is_that_of_the_worst(tmp_path: Path) -> None:
@@ -338,6 +363,41 @@ def test_a_drop_under_all_shared_conditions_is_that_of_the_worst(tmp_path: Path)
     assert verdict(after, "drop against baseline <= 0.31", before).condition == PGD
     assert verdict(after, "drop against baseline >= 0", before).condition == "clean"
     assert verdict(after, "drop in top1 under spsa against baseline <= 1", before).state == UNDECIDED
+
+
+def test_of_conditions_one_that_fails_is_worse_than_one_undecided_and_that_than_one_that_passes(tmp_path: Path) -> None:
+    """Of 100 samples none is lost clean, 4 under FGSM and 80 under PGD, where each may be 5."""
+    fgsm = "fgsm(eps=1/255)"
+    had = {"clean": right(90, 100), fgsm: right(90, 100), PGD: right(90, 100)}
+    has = {"clean": right(90, 100), fgsm: right(86, 100), PGD: right(10, 100)}
+    before = make(tmp_path / "before", {"vit": had})
+    changes: dict[str, Any] = {"checkpoints": [{**before.manifest["checkpoints"][0], "sha256": "other"}]}
+    after = make(tmp_path / "after", {"vit": has}, **changes)
+    rule = "drop against baseline <= 0.05 with 95 % confidence"
+    worst = verdict(after, rule, before)
+    assert (worst.state, worst.condition) == (FAIL, PGD)
+    assert worst.reason == f"1 of 3 shared conditions fail, the worst: {PGD}"
+    milder = make(tmp_path / "milder", {"vit": {name: has[name] for name in ("clean", fgsm)}}, **changes)
+    worst = verdict(milder, rule, before)
+    assert (worst.state, worst.condition) == (UNDECIDED, fgsm) and worst.short_of_samples
+    assert f"; 1 of 2 shared conditions cannot tell, the worst: {fgsm}; conditions of the baseline" in worst.reason
+    other_files = make(tmp_path / "files", {"vit": has | {PGD: had[PGD]}}, corrupted={"digests": {PGD: "x"}}, **changes)
+    worst = verdict(other_files, rule, before)  # what was not measured is worse than what was measured too little
+    assert (worst.state, worst.condition, worst.short_of_samples) == (UNDECIDED, PGD, False)
+    losses = {"clean": [0.0] * 100, fgsm: [math.inf] * 100}  # whose difference is no number, and worse than any
+    first = make(tmp_path / "first", {"vit": {"clean": had["clean"], fgsm: had[fgsm]}}, losses)
+    then = make(tmp_path / "then", {"vit": {"clean": had["clean"], fgsm: had[fgsm]}}, losses | {"clean": [9.0] * 100})
+    worst = verdict(then, "rise in nll against baseline <= 0", first)
+    assert (worst.state, worst.condition) == (FAIL, fgsm)
+
+
+def test_a_change_says_where_the_runs_were_computed_otherwise(tmp_path: Path, run: Run) -> None:
+    other = make(tmp_path / "other", {"vit": {"clean": [1] * 100}}, deciding={"dtype": "bfloat16", "compile": True})
+    figure = verdict(run, "drop in top1 under clean against baseline <= 1", other).figure
+    assert figure is not None and figure.flags == (
+        "dtype is bfloat16 in the baseline and float32 here",
+        "compile is True in the baseline and False here",
+    )
 
 
 @pytest.mark.parametrize("key", ["protocol", "data digest", "seed"])
@@ -405,10 +465,10 @@ def test_no_name_breaks_or_injects_anything(tmp_path: Path) -> None:
         {"require": "top1 under clean >= 0.9", "name": NASTY},
         {"require": "top1 under clean >= 0.9", "name": NASTY},
         {"require": "top1 under clean >= 0.5", "name": "fine"},
-        {"require": "top1 under clean >= 0.9", "severity": "warning"},
+        {"require": "top1 under clean >= 90 %", "severity": "warning"},
     ]
     lines = [f"{key} = {json.dumps(value)}" for rule in rules for key, value in [("", ""), *rule.items()]]
-    found = judge(parse_policy("\n".join(lines).replace(' = ""', "[[rule]]"), "a,b:c%.toml"), run)
+    found = judge(parse_policy("\n".join(lines).replace(' = ""', "[[rule]]"), "a,b:c%\r\n.toml"), run)
     suite = Tree.fromstring(junit(found, NASTY))[0]
     cases = suite.findall("testcase")
     assert [case.find("failure") is not None for case in cases] == [True, True, False, False]
@@ -419,8 +479,9 @@ def test_no_name_breaks_or_injects_anything(tmp_path: Path) -> None:
     assert [line.partition(" ")[0] for line in told] == ["::error", "::error", "::warning"]
     for line in told:
         assert "\n" not in line and "\x1b" not in line and line.count("::") == 2
-        assert line.split(" ", 1)[1].startswith("file=a%2Cb%3Ac%25.toml,line=")
-    assert told[2].endswith("::top1 under clean >= 0.9: 0.5 [0.2366, 0.7634], n 10, bound >= 0.9")
+        assert line.split(" ", 1)[1].startswith("file=a%2Cb%3Ac%25%0D%0A.toml,line=")
+        assert len(unquote(line.partition("title=")[2].partition("::")[0])) <= 300
+    assert told[2].endswith("::top1 under clean >= 90 %25: 0.5 [0.2366, 0.7634], n 10, bound >= 0.9")
     page = markdown(found, NASTY)
     table = [line for line in page.splitlines() if line.startswith("|")]
     assert len(table) == 6 and all(line.replace("\\|", "").count("|") == 4 for line in table)
@@ -481,6 +542,11 @@ def test_exit_codes_and_files(
     assert json.loads(Path("out/robustness.json").read_text("utf-8"))["verdicts"][0]["verdict"] == "fail"
     assert call(monkeypatch, run.path, "--policy", "strict.toml", "--junit", "out") == 2
     assert "--junit out: is a folder" in capsys.readouterr().err
+    assert call(monkeypatch, run.path, "--policy", "strict.toml", "--junit", "strict.toml/a.xml") == 2
+    assert "choose another file with --junit" in capsys.readouterr().err
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path))
+    assert call(monkeypatch, run.path, "--policy", "strict.toml") == 1
+    assert f"note: the step summary {tmp_path} cannot be written: Is a directory" in capsys.readouterr().out
     Path("bad.toml").write_text("[[rule]]\nrequire = 'topp1 under clean >= 0.7'\n", encoding="utf-8")
     assert call(monkeypatch, run.path, "--policy", "bad.toml") == 2
     assert "bad.toml: line 2, column 12: unknown metric 'topp1'" in capsys.readouterr().err
@@ -517,6 +583,13 @@ def test_a_drafted_policy_has_margins_and_passes_at_once(tmp_path: Path) -> None
     worse = {condition: right(sum(values) * 6 // 10, 100) for condition, values in found.items()}
     assert not judge(parse_policy(text, "p"), make(tmp_path / "worse", {"vit": worse})).passed
     assert np.all([line.startswith("#") for line in text.split("# Against a release")[1].splitlines()[1:]])
+
+
+@pytest.mark.parametrize("name", ["a\x7fb", 'a"\x7fb', 'it\'s "a"', "a\\b", "a\x85\u2028b"])
+def test_a_draft_names_any_checkpoint(tmp_path: Path, name: str) -> None:
+    run = make(tmp_path / "run", {name: {"clean": right(9, 10)}})
+    drafted = parse_policy(draft(run), "p")
+    assert {rule.checkpoint for rule in drafted.rules} == {"*", name} and judge(drafted, run).passed
 
 
 def test_the_workflow_is_valid_and_names_what_it_keeps() -> None:
