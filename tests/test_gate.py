@@ -402,7 +402,7 @@ def test_a_change_says_where_the_runs_were_computed_otherwise(tmp_path: Path, ru
 
 @pytest.mark.parametrize("key", ["protocol", "data digest", "seed"])
 def test_runs_that_cannot_be_paired_are_not(tmp_path: Path, run: Run, key: str) -> None:
-    other = make(tmp_path / "other", {"vit": {"clean": [1] * 100}}, deciding={key: 7})
+    other = make(tmp_path / "other", {"vit": {"clean": [1] * 100}}, deciding={key: "7"})
     found = verdict(run, "drop against baseline <= 1", other)
     here = run.manifest["deciding"][key]
     assert (found.state, found.figure) == (UNDECIDED, None)

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from cam.localisation import IOUS, THRESHOLDS, pxap
+from robustkit.compare import Side
 from robustkit.comparison import compare, pairs, report_tables
 from robustkit.corruption_metrics import Outcome
 from robustkit.intervals import calibration_error, calibration_gaps, resampled_figures, resampled_sums
@@ -120,7 +121,9 @@ def test_checkpoints_do_not_add_up_in_memory(make: Make) -> None:
     assert peak(3) < 1.15 * peak(1)
 
 
-def test_sides_forget_what_no_later_pair_asks(make: Make, opened: dict[tuple[str, str], list[str]]) -> None:
+def test_sides_forget_what_no_later_pair_asks(
+    make: Make, opened: dict[tuple[str, str], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = make(60, checkpoints=3)
     found = pairs([run])
     compare(found)
@@ -128,7 +131,14 @@ def test_sides_forget_what_no_later_pair_asks(make: Make, opened: dict[tuple[str
     opened.clear()
     rows = survey(run).rows
     opened.clear()
-    assert len(report_tables(run, rows)) == 2
+    made = list[Side]()
+
+    def side(*given: Any) -> Side:
+        made.append(Side(*given))
+        return made[-1]
+
+    monkeypatch.setattr("robustkit.comparison.Side", side)
+    assert len(report_tables(run, rows)) == 2 and [bool(one._samples) for one in made] == [True, False, False]
     assert {len(read) for read in opened.values()} == {1}
 
 
