@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import tempfile
 import zipfile
 from collections.abc import Callable
 from functools import lru_cache, partial
@@ -34,8 +35,10 @@ from robustkit.protocol import load_card
 from robustkit.records import Run
 
 hypothesis = pytest.importorskip("hypothesis", reason="needs hypothesis, of the extra `test`")
-from hypothesis import HealthCheck, given, settings  # noqa: E402
+from hypothesis import HealthCheck, configuration, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
+
+configuration.set_hypothesis_home_dir(Path(tempfile.gettempdir()) / "hypothesis")  # not into the folder of the tests
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SEEDS = Path(__file__).parent / "seeds"
