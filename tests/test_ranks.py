@@ -163,8 +163,8 @@ def test_ten_kills_of_a_random_process_lose_nothing(place: Path, tmp_path: Path,
     out, choice, killed = tmp_path / "run", random.Random(0), 0
     while killed < 10:
         process = subprocess.Popen(torchrun(place, out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        began, wait = len(list(out.rglob("*.parquet"))), choice.randint(0, 2)
-        while process.poll() is None and len(list(out.rglob("*.parquet"))) < began + wait:
+        began, wait = len(list(out.rglob("records/**/*.parquet"))), choice.randint(0, 2)
+        while process.poll() is None and len(list(out.rglob("records/**/*.parquet"))) < began + wait:
             time.sleep(0.02)
         workers = [int(pid) for pid in _children(process.pid)]
         if process.poll() is None and workers:
@@ -173,8 +173,8 @@ def test_ten_kills_of_a_random_process_lose_nothing(place: Path, tmp_path: Path,
             killed += 1
         else:
             process.wait(timeout=120)
-            if everything_there(out):
-                for path in choice.sample(sorted(out.rglob("*.parquet")), 12):  # more to do for the kills that are left
+            if everything_there(out):  # more to do for the kills that are left
+                for path in choice.sample(sorted(out.rglob("records/**/*.parquet")), 12):
                     path.unlink()
     subprocess.run(torchrun(place, out), check=True, capture_output=True, timeout=280)
     assert everything(out) == everything(alone)
@@ -185,4 +185,7 @@ def everything_there(out: Path) -> bool:
 
 
 def _children(pid: int) -> list[str]:
-    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    try:
+        return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except FileNotFoundError:  # it has just ended
+        return []
