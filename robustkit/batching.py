@@ -37,7 +37,7 @@ def best_batch(classifier: Classifier, device: torch.device, dtype: torch.dtype 
             if found > _GAIN * rate:
                 best, rate = size, found
             size *= 2
-    except RuntimeError as fault:
+    except (RuntimeError, MemoryError) as fault:
         if not out_of_memory(fault):
             raise
     finally:

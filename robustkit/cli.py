@@ -35,7 +35,7 @@ from .options import (
     segmenter_options,
     truth_options,
 )
-from .ranks import told
+from .ranks import speaker, told
 from .terminal import console, run_and_show, run_audit, run_cam, run_segment, show
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True}
@@ -425,7 +425,7 @@ def main() -> None:
         if debug:
             raise
         if told(fault):
-            click.echo(f"error: {_one_line(str(fault))}", err=True)
+            click.echo(f"error: {speaker()}{_one_line(str(fault))}", err=True)
         status = fault.exit_code
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted; the same command goes on where this one stopped", err=True)

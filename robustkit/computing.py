@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from .condition import Condition
+from .errors import RunError
 from .evidence import gather_evidence, needs_evidence
 from .lock import locked
 from .masking import findings
@@ -18,6 +21,7 @@ from .records import Run
 from .runner import Piece, Progress, Supply, pieces, run_units
 from .subject import Subject
 
+_SEEN = 60.0  # seconds
 _FINER = 4
 """With fewer pieces of work than this for each process, the conditions of a shard are drawn one by one."""
 
@@ -58,20 +62,20 @@ def carry_out(
     ranks = Ranks.of_environment()
     with contextlib.ExitStack() as held:
 
-        def begin() -> list[str]:
+        def begin() -> dict[str, Any]:
             held.enter_context(locked(run.path))
-            lines = prepare()
+            for line in prepare():
+                say(line)
             run.sweep()
-            for path in run.damaged():
-                lines.append(f"{path}: altered or damaged after it was written; computed anew")
-                path.unlink(missing_ok=True)
-            return lines
+            return run.manifest
 
-        for line in ranks.share("run", begin):
-            say(line)
-        compute(run, tasks(), conditions, card, ranks, progress, say)
+        _await_same(run, ranks.share("run", begin))
+        ours = tasks()
+        compute(run, ours, conditions, card, ranks, progress, say)
         ranks.finish()
         if ranks.leads:
+            if ranks.size > 1:
+                _check_complete(run, ours, conditions)
             finish()
 
 
@@ -98,7 +102,9 @@ def compute(
     plan = ranks.share(
         "work", lambda: [_lacking(run, task, conditions, card, shard_size, ranks.size) for task in tasks]
     )
-    for task, (lacking, doubted, _) in zip(tasks, plan, strict=True):
+    for line in [line for *_, lines in plan for line in lines] if ranks.leads else ():
+        say(line)
+    for task, (lacking, doubted, *_) in zip(tasks, plan, strict=True):
         if not lacking and not doubted:
             continue
         subject = task.subject()
@@ -113,22 +119,54 @@ def compute(
         work = (Piece(shard, tuple(by_text[text] for text in texts)) for shard, texts in drawn)
         run_units(run, subject, task.images, work, shard_size, task.provenance, progress, wanted, say)
         subject.classifier.to("cpu")
-    done = sum(there for _, _, there in plan)
-    if done:
+    done = sum(there for _, _, there, _ in plan)
+    if done and ranks.leads:
         say(f"{done} units of work were there already and were not computed again")
 
 
 def _lacking(
     run: Run, task: Task, conditions: Sequence[Condition], card: Card, shard_size: int, processes: int
-) -> tuple[list[tuple[int, list[str]]], list[str], int]:
-    """Shards with the texts of conditions to compute together; attacks that lack evidence; units that are there."""
+) -> tuple[list[tuple[int, list[str]]], list[str], int, list[str]]:
+    """Shards with the texts of conditions to compute together; attacks that lack evidence; units that are there; lines
+    on records that are not what was written, and are computed anew.
+    """
+    lines = []
+    for path in run.damaged(task.name, [condition.text for condition in conditions]):
+        path.unlink(missing_ok=True)
+        lines.append(f"{path}: altered or damaged after it was written; computed anew")
     shards = -(-len(task.images.dataset.samples) // shard_size)
     found = pieces(run, task.name, conditions, shards)
     done = shards * len(conditions) - sum(len(piece.conditions) for piece in found)
     if processes > 1 and len(found) < _FINER * processes:
         found = [Piece(piece.shard, (one,)) for piece in found for one in piece.conditions]
     doubted = [one.text for one in conditions if task.preprocessing and needs_evidence(run, task.name, one, card)]
-    return [(piece.shard, [one.text for one in piece.conditions]) for piece in found], doubted, done
+    return [(piece.shard, [one.text for one in piece.conditions]) for piece in found], doubted, done, lines
+
+
+def _await_same(run: Run, manifest: dict[str, Any]) -> None:
+    """Wait until this process sees the run.json that the first one wrote; a network's file system may take its time."""
+    began = time.monotonic()
+    while run.manifest != manifest:
+        if time.monotonic() - began > _SEEN:
+            raise RunError(
+                f"{run.manifest_path} is not what the first process wrote; give an --out that all processes see"
+            )
+        time.sleep(0.1)
+
+
+def _check_complete(run: Run, tasks: Sequence[Task], conditions: Sequence[Condition]) -> None:
+    """Raises RunError where records are missing although every process has said that it is done."""
+    size = int(run.manifest["shard_size"])
+    lacking = sum(
+        len(piece.conditions)
+        for task in tasks
+        for piece in pieces(run, task.name, conditions, -(-len(task.images.dataset.samples) // size))
+    )
+    if lacking:
+        raise RunError(
+            f"{run.path}: {lacking} units of work have no record here, though all processes are done; see to it that "
+            "all of them have this folder, and run the same command again"
+        )
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
+from .batching import out_of_memory
 from .condition import Condition
 from .data import Dataset, Sample
 from .errors import BadImageError
@@ -56,21 +57,26 @@ def gather_evidence(
     if not samples:
         return
     name = subject.classifier.identity.name
+    size = min(subject.settings.batch_size, _BATCH)
     progress.start(name, f"evidence on {condition.text}", len(samples))
     rng = subject.rng(samples, condition)
-    try:
-        with subject.steady(rng):
-            figures = examine(
-                subject.exact,  # low precision rounds as a defence would
-                subject.inputs(torch.stack(images)),
-                subject.labels(samples),
-                attack.threat,
-                rng=rng,
-                batch_size=min(subject.settings.batch_size, _BATCH),
-            )
-    except (RuntimeError, ValueError, TypeError, NotImplementedError) as fault:
-        # The attack itself will say what is wrong with the model; if it does not, the lack of figures is a flag.
-        figures = {"failed": f"{type(fault).__name__}: {(str(fault).splitlines() or [''])[0]}"}
+    figures = None
+    while figures is None:
+        try:
+            with subject.steady(rng):
+                figures = examine(
+                    subject.exact,  # low precision rounds as a defence would
+                    subject.inputs(torch.stack(images)),
+                    subject.labels(samples),
+                    attack.threat,
+                    rng=rng,
+                    batch_size=size,
+                )
+        except (RuntimeError, ValueError, TypeError, NotImplementedError, MemoryError) as fault:
+            if not out_of_memory(fault) or size == 1:
+                # The attack itself will say what is wrong; if it does not, the lack of figures is a flag.
+                figures = {"failed": f"{type(fault).__name__}: {(str(fault).splitlines() or [''])[0]}"}
+        size = max(1, size // 2)
     text = json.dumps({"sample_ids": [sample.id for sample in samples], **figures}, ensure_ascii=False, indent=1)
     write_whole(run.evidence_path(name, condition.text), (text + "\n").encode())
     progress.advance(len(samples))

@@ -12,6 +12,7 @@ from pathlib import Path
 from .errors import RunError
 
 FILE = ".lock"
+_OURS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)  # a link would have its target overwritten
 
 
 @contextlib.contextmanager
@@ -26,7 +27,7 @@ def locked(folder: Path) -> Iterator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        handle = os.open(folder / FILE, os.O_RDWR | os.O_CREAT | _OURS, 0o644)
     except OSError as fault:
         raise RunError(f"cannot write {folder}: {fault.strerror or fault}; choose a folder with --out") from None
     with os.fdopen(handle, "r+", encoding="utf-8") as file:

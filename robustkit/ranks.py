@@ -7,6 +7,7 @@ drawn again by the next start of the same command.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import time
@@ -21,6 +22,7 @@ T = TypeVar("T")
 SILENCE = 1800.0
 """Seconds without a sign of life after which a process counts as hung; ROBUSTKIT_RANK_TIMEOUT sets others."""
 _POLL = 0.1
+_PATIENCE = 12  # times the silence that the others wait while the first one hashes data and measures
 
 
 @dataclass
@@ -46,6 +48,7 @@ class Ranks:
         """
         if int(os.environ.get("WORLD_SIZE", "1")) < 2:
             return cls()
+        from torch.distributed.distributed_c10d import PrefixStore
         from torch.distributed.rendezvous import rendezvous
 
         given = os.environ.get("ROBUSTKIT_RANK_TIMEOUT", str(SILENCE))
@@ -61,9 +64,7 @@ class Ranks:
                 f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, but the other processes cannot be reached ({line}); start "
                 "with torchrun, or unset WORLD_SIZE"
             ) from None
-        global _met
-        _met = True
-        return cls(rank, size, store, silence)
+        return cls(rank, size, PrefixStore(_place(), store), silence)
 
     @property
     def leads(self) -> bool:
@@ -89,8 +90,8 @@ class Ranks:
         while not self.store.check([f"made {name}"]):
             if self.store.check([f"failed {name}"]):
                 raise LedError(f"the first process failed: {self.store.get(f'failed {name}').decode()}")
-            if time.monotonic() - began > self.silence:
-                raise RunError(f"the first process made no {name} in {self.silence:g} s; see its output")
+            if time.monotonic() - began > _PATIENCE * self.silence:
+                raise RunError(f"the first process made no {name} in {_PATIENCE * self.silence:g} s; see its output")
             time.sleep(_POLL)
         shared: T = json.loads(self.store.get(f"made {name}"))
         return shared
@@ -152,9 +153,19 @@ class LedError(RunError):
     """The leader failed and has said why."""
 
 
-_met = False  # whether this process has found the others
+_runs = itertools.count()
+
+
+def _place() -> str:
+    """Where in the store this run of these processes is at home: the store outlives both a run and a restart."""
+    return f"robustkit {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')} {next(_runs)}"
 
 
 def told(fault: RobustkitError) -> bool:
-    """Whether the error is for this process to tell: not where the leader met the same one."""
-    return not follows() or (_met and not isinstance(fault, LedError))
+    """Whether the error is for this process to tell: not what the leader has told."""
+    return not isinstance(fault, LedError)
+
+
+def speaker() -> str:
+    """What stands before the lines of a process that does not lead."""
+    return f"[process {os.environ.get('RANK', '?')}] " if follows() else ""

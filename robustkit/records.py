@@ -16,7 +16,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -145,14 +145,21 @@ class Run:
     def _timing_path(self, record: Path) -> Path:
         return self.path / "timings" / record.relative_to(self.path / "records").with_suffix(".json")
 
-    def damaged(self) -> list[Path]:
-        """Records that are not what was written: altered, cut short, or unreadable."""
-        found = []
-        for path in sorted((self.path / "records").glob("*/*/*.parquet")):
-            try:
-                self._sound(path)
-            except RunError:
-                found.append(path)
+    def damaged(self, checkpoint: str, conditions: Sequence[str]) -> list[Path]:
+        """Records of a checkpoint under some conditions that are not what was written: altered, or cut short.
+
+        Raises:
+            RunError: one of them cannot be read at this moment, or lies outside the run folder.
+        """
+        found, home = [], self.path.resolve()
+        for condition in conditions:
+            for path in sorted(self.shard_path(checkpoint, condition, 0).parent.glob("*.parquet")):
+                if not path.resolve().is_relative_to(home):
+                    raise RunError(f"{path} leads out of {self.path}; use another --out")
+                try:
+                    self._sound(path)
+                except DamagedRecord:
+                    found.append(path)
         return found
 
     def _sound(self, path: Path) -> bytes:
@@ -160,11 +167,13 @@ class Run:
         expected = None
         try:
             data = bytes_of(path)
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError, ValueError, RecursionError):
                 timing = json.loads(text_of(self._timing_path(path)))
                 expected = timing.get("sha256") if isinstance(timing, dict) else None
-        except (OSError, ValueError, RecursionError) as fault:
-            raise DamagedRecord(f"{path}: cannot be read ({fault}); delete it and run the same command again") from None
+        except OSError as fault:
+            raise RunError(
+                f"{path}: cannot be read ({fault}); try again, or delete it and run the audit again"
+            ) from None
         if expected is None:  # lost in a power cut, or of an earlier version
             read_rows(path, data)
         elif hashlib.sha256(data).hexdigest() != expected:

@@ -218,11 +218,14 @@ def _unit(
     whole = getattr(attack, "queues", False)
     while start < len(decoding):
         part = decoding[start : start + (len(decoding) if whole else subject.settings.batch_size)]
+        more = None
         try:
             more = _batch(subject, images, part, condition, progress, keep)
         except ModelError as fault:
-            if not out_of_memory(fault.__cause__) or not subject.halve():
+            if not out_of_memory(fault.__cause__) or subject.settings.batch_size == 1:
                 raise
+        if more is None:  # now that the error no longer holds what the failed pass had
+            subject.halve()
             continue
         found.add(more)
         start += len(part)

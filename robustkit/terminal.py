@@ -120,15 +120,15 @@ def run_segment(checkpoints: tuple[str, ...], data_dir: str, options: dict[str, 
 def run_and_show(pipeline: Any, *arguments: Any, **options: Any) -> Any:
     """Run a pipeline with its progress and lines on standard error; then show what it found."""
     from .progress import ConsoleProgress
-    from .ranks import follows
+    from .ranks import follows, speaker
 
-    if follows():
-        return pipeline(*arguments, **options)
     side = console(stderr=True)
 
     def say(line: str) -> None:
-        side.print(line, markup=False, highlight=False, soft_wrap=True)
+        side.print(speaker() + line, markup=False, highlight=False, soft_wrap=True)
 
+    if follows():
+        return pipeline(*arguments, say=say, **options)
     with ConsoleProgress(side) as progress:
         run = pipeline(*arguments, progress=progress, say=say, **options)
     show(run, run.summary())

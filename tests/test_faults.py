@@ -47,6 +47,29 @@ def test_two_commands_in_one_folder_and_a_dead_one_holds_nothing(place: Path, tm
         pass
 
 
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("dear")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").symlink_to(victim)
+    with pytest.raises(RunError, match=r"cannot write .*run: .*; choose a folder with --out"), locked(tmp_path / "run"):
+        pass
+    assert victim.read_text() == "dear"
+
+
+def test_what_cannot_be_read_now_is_not_taken_for_damaged(
+    place: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stale(path: Path) -> bytes:
+        raise OSError(116, "Stale file handle")
+
+    records = sorted(run.path.rglob("records/**/*.parquet"))
+    monkeypatch.setattr("robustkit.records.bytes_of", stale)
+    with pytest.raises(RunError, match=r"cannot be read .*Stale file handle"):
+        small_audit.audit(place, run.path, attacks="fgsm")
+    assert sorted(run.path.rglob("records/**/*.parquet")) == records
+
+
 @pytest.fixture
 def run(place: Path, tmp_path: Path) -> Run:
     return small_audit.audit(place, tmp_path / "run", attacks="fgsm")
@@ -86,10 +109,11 @@ def test_without_its_checksum_a_record_counts_if_it_can_be_read(place: Path, run
     for path in (run.path / "timings").rglob("*.json"):
         path.unlink()
     assert refresh(run)
-    assert run.damaged() == []
+    conditions = run.manifest["conditions"]
+    assert run.damaged("net", conditions) == []
     path = run.shard_path("net", "clean", 0)
     spoil(path, "cut short")
-    assert run.damaged() == [path]
+    assert run.damaged("net", conditions) == [path] and run.damaged("net", conditions[1:]) == []
     with pytest.raises(RunError, match="a record cannot be read"):
         run.table("net", "clean")
 

@@ -16,7 +16,7 @@ import small_audit
 from torch.distributed import HashStore
 
 from robustkit.errors import RunError
-from robustkit.ranks import LedError, Ranks, told
+from robustkit.ranks import LedError, Ranks, speaker, told
 from robustkit.records import Run
 
 CONDITIONS = ["--attacks", "fgsm,pgd(steps=3),autoattack(steps=3,targets=1,queries=20)", "--eps", "8/255"]
@@ -75,8 +75,8 @@ def test_the_first_makes_and_all_have_it_or_know_why_not() -> None:
     first, second = in_threads(together(2), fails)
     assert str(first) == "the folder is full"
     assert isinstance(second, LedError) and "RunError: the folder is full" in str(second)
-    late = Ranks(1, 2, HashStore(), silence=0.3)
-    with pytest.raises(RunError, match=r"the first process made no plan in 0\.3 s; see its output"):
+    late = Ranks(1, 2, HashStore(), silence=0.05)
+    with pytest.raises(RunError, match=r"the first process made no plan in 0\.6 s; see its output"):
         late.share("plan", list)
 
 
@@ -100,14 +100,23 @@ def test_a_hung_process_is_noticed_and_a_slow_one_is_waited_for() -> None:
         leader.finish()
 
 
-def test_only_one_process_says_what_all_of_them_met(monkeypatch: pytest.MonkeyPatch) -> None:
-    fault = RunError("x")
-    assert told(fault)
+def test_what_the_first_process_has_told_is_not_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told(RunError("x")) and speaker() == "" and not told(LedError("x"))
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
-    assert not told(fault)
-    monkeypatch.setattr("robustkit.ranks._met", True)
-    assert told(fault) and not told(LedError("x"))
+    assert told(RunError("x")) and speaker() == "[process 1] " and not told(LedError("x"))
+
+
+def test_records_that_another_process_wrote_elsewhere_are_missed(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other process says that it is done, and drew a piece whose record this folder never gets."""
+    store = HashStore()
+    store.set("done 1", "")
+    store.add("drawn units of net", 1)
+    monkeypatch.setattr(Ranks, "of_environment", classmethod(lambda cls: Ranks(0, 2, store, 30.0)))
+    with pytest.raises(RunError, match="1 units of work have no record here, though all processes are done; see to it"):
+        small_audit.audit(place, tmp_path / "run", attacks="none")
 
 
 def test_without_torchrun_world_size_alone_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,6 +164,24 @@ def test_two_processes_make_the_bytes_of_one(place: Path, tmp_path: Path, alone:
     assert done.returncode == 0, done.stderr
     assert everything(out) == everything(alone)
     assert done.stdout.count("report: ") == 1 and done.stderr.count("layout") <= 1  # the leader alone speaks
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_process_that_is_killed_is_started_again_and_the_run_is_whole(
+    place: Path, tmp_path: Path, alone: Path
+) -> None:
+    out = tmp_path / "run"
+    words = torchrun(place, out)
+    words[words.index("--standalone")] = "--max-restarts=3"
+    words[4:4] = ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        while len(list(out.rglob("records/**/*.parquet"))) < 3:
+            assert process.poll() is None
+            time.sleep(0.02)
+        os.kill(int(_children(process.pid)[1]), signal.SIGKILL)
+        assert process.wait(timeout=280) == 0
+    assert everything(out) == everything(alone)
 
 
 @pytest.mark.slow
