@@ -93,7 +93,8 @@ def test_a_hung_process_is_noticed_and_a_slow_one_is_waited_for() -> None:
     thread.start()
     leader.finish()
     thread.join()
-    leader, _ = together(2, silence=0.5)
+    leader, other = together(2, silence=0.5)
+    other.beat()
     with pytest.raises(
         RunError, match=r"process 1 of 2 has shown no sign of life for 0\.5 s and counts as hung; what it"
     ):
