@@ -637,7 +637,7 @@ def test_records_of_wrong_columns_or_sizes_are_one_line(tmp_path: Path, kind: st
     with at_most(100 << 20), pytest.raises(RunError, match=expected) as caught:
         refresh(run)
     assert message in str(caught.value) and str(caught.value).startswith(str(record))
-    assert run.damaged() == [record]
+    assert run.damaged("one", ["clean"]) == [record]
 
 
 @pytest.mark.parametrize("link", ["/dev/null", "pipe"])
