@@ -20,17 +20,30 @@ class Captured:
     """What `capture` saw in the last forward, one entry a block, in order.
 
     names: the layers. scores: before softmax, (B, H, N, N), or the chosen rows of them.
-    attention: after softmax and before dropout, (B, H, N, N), part of the graph.
+    attention: after softmax and before dropout, (B, H, N, N), part of the graph. query_norms, key_norms: the l2 norms
+    (B, H, N) of queries and keys as projected, before the formula touches them; without gradient.
     """
 
     def __init__(self, names: list[str], rows: slice | None) -> None:
         self.names = names
         self.rows = rows
         self._seen: dict[int, tuple[Tensor, Tensor]] = {}
+        self._norms: dict[int, tuple[Tensor, Tensor]] = {}
 
     def record(self, index: int, logits: Tensor, attention: Tensor) -> None:
         kept = logits if self.rows is None else logits[:, :, self.rows].clone()  # a view would hold all rows
         self._seen[index] = (kept, attention)
+
+    def record_norms(self, index: int, q: Tensor, k: Tensor) -> None:
+        self._norms[index] = (q.detach().norm(dim=-1), k.detach().norm(dim=-1))
+
+    @property
+    def query_norms(self) -> list[Tensor]:
+        return [self._norms[index][0] for index in sorted(self._norms)]
+
+    @property
+    def key_norms(self) -> list[Tensor]:
+        return [self._norms[index][1] for index in sorted(self._norms)]
 
     @property
     def scores(self) -> list[Tensor]:
@@ -43,6 +56,7 @@ class Captured:
     def clear(self) -> None:
         """Let go of the tensors, and with them of the graph."""
         self._seen.clear()
+        self._norms.clear()
 
 
 class Handover:
@@ -89,6 +103,8 @@ class FormulaAttention(Attention):  # type: ignore[misc, unused-ignore]
         gate = getattr(self, "gate", None)
         gate = None if gate is None else gate(x).sigmoid()
         q, k, v = self.qkv(x).reshape(B, N, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4).unbind(0)
+        if self.sink is not None:
+            self.sink.record_norms(self.sink_index, q, k)
         q, k, formula = self._reduce(q, k, v)
         if self.fused_attn and self.sink is None:
             x = functional.scaled_dot_product_attention(
