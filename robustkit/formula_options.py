@@ -157,15 +157,13 @@ def make(family: str, arguments: str) -> Formula:
         except (ValueError, KeyError):
             said = repr(text) if equals else "without a value"
             raise ModelError(f"attention {family}: {key} {said}; expected {options[key].expected}") from None
-    odd = [f"{key}={_show(given[key])}" for key, option in options.items() if given[key] != option.usual]
+    odd = [f"{key}={shown(given[key])}" for key, option in options.items() if given[key] != option.usual]
     return build(f"{family}({','.join(odd)})" if odd else family, given)
 
 
-def _show(value: Value) -> str:
+def shown(value: Value) -> str:
+    """A value as names have it."""
     if isinstance(value, bool):
         return str(value).lower()
-    return (
-        f"{value:.17g}"
-        if isinstance(value, float) and value != float(f"{value:g}")
-        else (f"{value:g}" if isinstance(value, float) else str(value))
-    )
+    short = f"{value:g}" if isinstance(value, float) else str(value)
+    return repr(value) if isinstance(value, float) and float(short) != value else short

@@ -25,7 +25,7 @@ def find_formula(name: str) -> Formula:
     Raises ModelError with the nearest name where there is none, or the option that is not understood.
     """
     form = _FORM.fullmatch(name)
-    family = form[1] if form else name
+    family = form[1] if form else name.strip()
     if family not in FORMULAS:
         raise ModelError(unknown("attention", family, FORMULAS))
     if form is None:
