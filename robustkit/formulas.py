@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 
 from torch import Tensor
 
@@ -18,7 +17,6 @@ FORMULAS: dict[str, Formula] = PLAIN | {name: make(name, "") for name in FAMILIE
 _FORM = re.compile(r"\s*([\w-]+)\s*\((.*)\)\s*", re.DOTALL)
 
 
-@lru_cache(maxsize=256)
 def find_formula(name: str) -> Formula:
     """The formula of that name, options in brackets: `quest`, `qana(hidden=8,gate=true)`.
 
