@@ -124,8 +124,8 @@ class Heads:
         if len(high):
             worst = int(high[logits[high].argmax()])
             found.append(
-                f"logit explosion: |logit| {logits[worst]:.4g} in {self.name(worst)}{_more(high)}, above "
-                f"{EXPLOSION:g}: softmax is saturated, and bfloat16 rounds by 0.25 and more"
+                f"logit explosion: |logit| {logits[worst]:.0f} in {self.name(worst)}{_more(high)}, above "
+                f"{EXPLOSION:g}, where bfloat16 has steps of 0.5 and more"
             )
         low = np.flatnonzero(self.shares < COLLAPSE)
         if len(low):
@@ -156,8 +156,8 @@ class HeadSums:
         read = shard.filter(shard["error"].is_null()) if here else shard
         if here and len(read):
             layers = _unpacked(shard.schema.metadata, self.where)
-            if len(here) < len(LISTS):
-                raise DamagedRecord(f"{self.where}: a record without {set(LISTS) - set(here)}; delete it and run again")
+            if lacking := [name for name in LISTS if name not in here]:
+                raise DamagedRecord(f"{self.where}: a record without {lacking[0]}; delete it and run again")
             width = sum(layer.heads for layer in layers)
             self.add(layers, {name: self._matrix(read[name], width) for name in LISTS})
         return shard.drop_columns(here)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .attention_metrics import COLLAPSE, EXPLOSION, Heads, heads_of, under_of
+from .corrupting import parse_corrupted
 from .intervals import Floats
 from .panels import legend, roomy
 from .plots import INK, Figure, Style, draw, labels, plain, style
@@ -63,7 +65,7 @@ def attention_figures(found: Sequence[Watched]) -> Iterator[Figure]:
     shown = _shown(found)
     looks = {condition: style(place) for place, condition in enumerate(shown)}
     limits = {name: _limits([factor * values for values in _every(found, shown, name)]) for name, _, factor in PANELS}
-    names = labels((one.checkpoint for one in found), 30)
+    names, said = labels((one.checkpoint for one in found), 30), _said(shown)
     lost = max(len(one.heads) for one in found) - len(shown)
     for start in range(0, len(found), COLUMNS):
         own = found[start : start + COLUMNS]
@@ -81,24 +83,35 @@ def attention_figures(found: Sequence[Watched]) -> Iterator[Figure]:
                         if condition in one.heads:
                             _line(axes, one.heads[condition].by_layer(name), factor, looks[condition])
                     _finish(axes, name, limits[name])
+                    axes.set_xlim(-0.25, max(len(heads.layers) for heads in one.heads.values()) - 0.75)
                     axes.set_title(f"{names[one.checkpoint]}\n{title}" if row == 0 else title)
                 grid[-1, column].set_xlabel("layer")
                 grid[-1, column].xaxis.get_major_locator().set_params(integer=True)
-            legend(canvas, {plain(condition, 44): looks[condition] for condition in shown}, columns=1)
+            legend(canvas, {said[condition]: looks[condition] for condition in shown}, columns=2)
 
         several = ", ".join(names[one.checkpoint] for one in own)
         yield draw(
             "attention",
             f"Attention over the layers of {several}",
-            50 + 17 * len(shown) + 118 * len(PANELS),
+            50 + 17 * -(-len(shown) // 2) + 118 * len(PANELS),
             paint,
             alt=" ".join(_told(one, names[one.checkpoint]) for one in own),
             caption="Lines are means over the heads of a layer, bands reach from the lowest head to the highest. A "
-            "head's logit is its largest over all samples, all else a mean over samples and tokens. Dotted: where a "
-            "head is flagged."
+            "head's logit is its largest over all samples, all else a mean over samples and tokens."
+            + (" Dotted: where a head is flagged." if any(map(_bound, limits, limits.values())) else "")
             + (f" Of the other {lost} conditions the entropy changes less; the tables have them." if lost > 0 else ""),
             name=several,
         )
+
+
+def _said(conditions: Sequence[str]) -> dict[str, str]:
+    """Conditions as a legend names them: `fog, severity 3`, in full where two would be alike."""
+    parts = {condition: parse_corrupted(condition) for condition in conditions}
+    short = {text: text if part is None else f"{part.name}, severity {part.severity}" for text, part in parts.items()}
+    often = Counter(short.values())
+    names = {text: name if often[name] == 1 else text for text, name in short.items()}
+    cut = labels(names.values(), 34)
+    return {text: cut[name] for text, name in names.items()}
 
 
 def _shown(found: Sequence[Watched]) -> list[str]:
@@ -157,11 +170,18 @@ def _finish(axes: Axes, name: str, limits: tuple[float, float, bool]) -> None:
     low, high, logarithmic = limits
     if logarithmic:
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")  # no formulas: the page's text is plain
+        axes.yaxis.set_minor_formatter(lambda *_: "")
     axes.set_ylim(low, high)
     axes.tick_params(length=0)
-    bound = {"largest_logits": EXPLOSION, "entropy_shares": 100 * COLLAPSE}.get(name)
-    if bound is not None and low < bound < high:
+    if bound := _bound(name, limits):
         axes.axhline(bound, color=INK, linestyle=":", linewidth=1.2)
+
+
+def _bound(name: str, limits: tuple[float, float, bool]) -> float:
+    """Where heads are flagged, if a panel shows that; else 0."""
+    bound = {"largest_logits": EXPLOSION, "entropy_shares": 100 * COLLAPSE}.get(name, 0.0)
+    return bound if limits[0] < bound < limits[1] else 0.0
 
 
 def _told(one: Watched, name: str) -> str:

@@ -8,19 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from .attention_metrics import METRICS, Heads, under_of
+from .attention_metrics import Heads, under_of
 from .intervals import Floats
 from .text_table import TextTable
 
 HEADINGS = {
-    "largest_logit": ("largest |logit|", 1, 2),
+    "largest_logit": ("largest |logit|", 1, 1),
     "query_norm": ("query norm", 1, 2),
     "key_norm": ("key norm", 1, 2),
-    "attention_entropy": ("entropy, nats", 1, 3),
     "entropy_share": ("entropy, % of log N", 100, 1),
     "strongest_key": ("strongest key, %", 100, 1),
 }
-"""Of each figure its name, factor and decimals."""
+"""Of each figure its name, factor and decimals. Entropy in nats is in the summary and in the tables of layers."""
 _LAYERS = (
     ("largest_logits", "largest |logit|", 1, 1),
     ("query_norms", "query norm", 1, 1),
@@ -53,18 +52,19 @@ def attention_tables(results: Rows) -> list[TextTable]:
 
 
 def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> TextTable:
-    rows = []
-    flags: dict[str, list[str]] = {}
+    rows, flags = [], dict[str, list[str]]()
+    counts = {under: next(iter(found.values()))["n"] for under, found in conditions.items()}
+    several = len(set(counts.values())) > 1
     for under, found in conditions.items():
-        shown = [(found.get(f"{name}_change") if under != "clean" else None, found.get(name)) for name in METRICS]
-        count = next(iter(found.values()))["n"]
-        cells = (_cell(*pair, *HEADINGS[name][1:]) for name, pair in zip(METRICS, shown, strict=True))
-        rows.append((under, str(count), *cells))
+        shown = [(found.get(f"{name}_change") if under != "clean" else None, found.get(name)) for name in HEADINGS]
+        cells = (_cell(*pair, *HEADINGS[name][1:]) for name, pair in zip(HEADINGS, shown, strict=True))
+        rows.append((under, *([str(counts[under])] if several else []), *cells))
         for flag in next(iter(found.values()))["flags"]:
             flags.setdefault(flag, []).append(under)
-    headings = ("condition", "n", *(name for name, _, _ in HEADINGS.values()))
+    headings = ("condition", *(["n"] if several else []), *(name for name, _, _ in HEADINGS.values()))
     lines = tuple(f"{checkpoint}, {_listed(names)}: {flag}" for flag, names in flags.items())
-    return TextTable(f"{checkpoint}: attention", headings, tuple(rows), lines, _NOTE)
+    title = f"{checkpoint}: attention" + ("" if several else f", n = {counts[next(iter(counts))]}")
+    return TextTable(title, headings, tuple(rows), lines, _NOTE)
 
 
 def _listed(conditions: Sequence[str]) -> str:
@@ -88,8 +88,10 @@ def _cell(change: Mapping[str, Any] | None, value: Mapping[str, Any] | None, fac
 def _number(value: float, decimals: int, sign: str = "") -> str:
     if not math.isfinite(value):
         return "nan"
-    if abs(value) >= 1e5:
+    if abs(value) >= 1e6:
         return f"{value:{sign}.3g}"
+    if abs(value) >= 1e3:
+        return f"{value:{sign},.0f}"
     return f"{round(value, decimals) + 0.0:{sign}.{decimals}f}"  # no -0.00
 
 

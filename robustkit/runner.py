@@ -67,7 +67,7 @@ class Images:
 
     def reader(self, condition: Condition) -> Reader:
         """What reads the samples for this condition."""
-        part, tree = condition.corrupted, self.tree
+        part, tree = (condition.under or condition).corrupted, self.tree
         if part is None or not part.released:
             return lambda sample: to_pixels(self.dataset.image(sample), self.preprocessing)
         assert tree is not None

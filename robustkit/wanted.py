@@ -101,9 +101,10 @@ def check_condition(text: str) -> Wanted:
         if "under" in given:
             check_condition(given["under"])
     elif wanted.name == "attention":
-        inner = check_condition(given.get("under") or "clean")
-        if "under" not in given or inner.name not in ("clean", "corruption", *attacks):
+        inner = Wanted.of(given.get("under") or "attention")
+        if inner.name in ("attention", "cam", "stability", *SETS):
             raise ProtocolError(f"condition {text!r}: expected such as attention(clean)")
+        check_condition(inner.text)
     else:
         known = ("clean", *attacks, "corruption", *SETS, "cam", "stability", "attention")
         raise ProtocolError(unknown("condition", wanted.name, known))
