@@ -173,7 +173,7 @@ def _finish(axes: Axes, name: str, limits: tuple[float, float, bool]) -> None:
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")  # no formulas: the page's text is plain
         axes.yaxis.set_minor_formatter(lambda *_: "")
     axes.set_ylim(low, high)
-    axes.tick_params(length=0)
+    axes.tick_params(length=0, which="both")
     if bound := _bound(name, limits):
         axes.axhline(bound, color=INK, linestyle=":", linewidth=1.2)
 

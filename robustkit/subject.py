@@ -339,8 +339,6 @@ class Subject:
 
     def rng(self, samples: Sequence[Sample], condition: Condition) -> SampleRng:
         ids = [sample.id for sample in samples]
-        if condition.name == "attention" and condition.under is not None:
-            condition = condition.under  # watching draws nothing by itself
         # A map's draws are the method's own, whatever else is asked of it.
         text = condition.text if condition.explained is None else Explained(condition.explained.method).text
         return SampleRng.of(ids, seed=self.settings.seed, condition=text, device=self.settings.device)
