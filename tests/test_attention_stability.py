@@ -231,6 +231,9 @@ def test_layers_may_differ_in_heads_and_keys() -> None:
     assert heads is not None and [len(part) for part in heads.by_layer("query_norms")] == [4, 1]
     expected = seen.values["attention_entropies"].mean(0) / torch.tensor([5.0] * 4 + [3.0]).log()
     assert heads.shares.tolist() == pytest.approx(expected.tolist())
+    assert seen.columns()["entropy_share"] == pytest.approx(
+        (seen.values["attention_entropies"] / torch.tensor([5.0] * 4 + [3.0]).log()).mean(1).tolist()
+    )
     assert [heads.name(place) for place in (0, 3, 4)] == ["wide head 0", "wide head 3", "narrow head 0"]
 
 
