@@ -94,7 +94,7 @@ class Heads:
         """Mean entropies as shares of log N; nan over a single key, where they say nothing."""
         keys = np.array([layer.keys for layer in self.layers for _ in range(layer.heads)], float)
         with np.errstate(divide="ignore", invalid="ignore"):
-            shares: Floats = np.where(keys > 1, self.values["attention_entropies"] / np.log(keys), math.nan)
+            shares: Floats = self.values["attention_entropies"] / np.log(keys)
         return shares
 
     def figures(self, name: str) -> Floats:

@@ -29,12 +29,12 @@ PANELS = (
     ("entropy_shares", "entropy, % of log N", 100),
     ("strongest_keys", "strongest key, %", 100),
 )
-"""Of each panel the figure of a head, its name and factor."""
+"""Of each panel the figure of a head, its name and factor, 100 for shares."""
 COLUMNS = 2
 """Checkpoints in a figure."""
 LINES = 6
 """Conditions in a panel: clean, and those under which entropy changes most."""
-_WIDE_RANGE = 30  # from the lowest to the highest figure, above which an axis is logarithmic
+_WIDE_RANGE = 30  # from the lowest to the highest figure, above which an axis is logarithmic; not of shares
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def attention_figures(found: Sequence[Watched]) -> Iterator[Figure]:
         return
     shown = _shown(found)
     looks = {condition: style(place) for place, condition in enumerate(shown)}
-    limits = {name: _limits([factor * values for values in _every(found, shown, name)]) for name, _, factor in PANELS}
+    limits = {name: _limits(_every(found, shown, name), factor) for name, _, factor in PANELS}
     names, said = labels((one.checkpoint for one in found), 30), _said(shown)
     lost = max(len(one.heads) for one in found) - len(shown)
     for start in range(0, len(found), COLUMNS):
@@ -132,14 +132,14 @@ def _every(found: Sequence[Watched], shown: Sequence[str], name: str) -> list[Fl
     return [one.heads[condition].figures(name) for one in found for condition in shown if condition in one.heads]
 
 
-def _limits(values: Sequence[Floats]) -> tuple[float, float, bool]:
+def _limits(values: Sequence[Floats], factor: int) -> tuple[float, float, bool]:
     """The lowest and highest finite figure with a margin, and whether the axis is logarithmic."""
-    every = np.concatenate(values)
+    every = factor * np.concatenate(values)
     known = every[np.isfinite(every)]
     if not len(known):
         return 0.0, 1.0, False
     low, high = float(known.min()), float(known.max())
-    if low > 0 and high / low > _WIDE_RANGE:
+    if factor == 1 and low > 0 and high / low > _WIDE_RANGE:
         return low / 1.3, high * 1.3, True
     pad = 0.06 * (high - low) or 0.05 * abs(high) or 0.05
     return low - pad, high + pad, False

@@ -74,6 +74,7 @@ def _listed(conditions: Sequence[str]) -> str:
 def _cell(change: Mapping[str, Any] | None, value: Mapping[str, Any] | None, factor: int, decimals: int) -> str:
     """`12.30 [12.10, 12.50]`, or of a change `+0.31 [+0.20, +0.42]`."""
     row, sign = (change, "+") if change is not None else (value, "")
+    decimals = max(decimals, 2) if sign and factor == 1 else decimals
     if row is None:
         return "–"
     if row["value"] is None:
