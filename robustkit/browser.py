@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
+from .attention_metrics import under_of
 from .corrupting import Corrupted, parse_corrupted
 from .errors import RunError
 from .explaining import Explained, parse_explained
@@ -97,7 +98,7 @@ class Browser:
     def __init__(self, run: Run) -> None:
         self.run, manifest = run, run.manifest
         self.checkpoints = [known["name"] for known in manifest["checkpoints"]]
-        units = set(run.units())
+        units = {unit for unit in run.units() if under_of(unit[1]) is None}
         texts = [text for text in manifest["conditions"] if any((name, text) in units for name in self.checkpoints)]
         maps = {text: found for text in texts if (found := parse_explained(text)) is not None}
         self._groups = _grouped(text for text in texts if text not in maps)
@@ -111,7 +112,7 @@ class Browser:
         self.kept: list[str] = [] if segments else list(manifest.get("pictures", []))
         ids, self._pictures = _held(run, self.checkpoints, texts, self.kept)
         self._ids = [name for name in ids if any(name in found for found in self._pictures.values())]
-        self._units = [unit for unit in run.units() if self._ids]
+        self._units = [unit for unit in run.units() if self._ids and unit in units]
         self.room = PICTURES
         self._small = 4 * sum(map(self._bytes, self._ids)) / 3 > self.room
 

@@ -85,6 +85,7 @@ def audit(checkpoints: tuple[str, ...], data_dir: str, **options: Any) -> None:
     robustkit audit vit.safetensors --data-dir imagenet/val --attacks none --corruptions in-c
     robustkit audit vit.safetensors --data-dir imagenet/val --corrupted-dir imagenet-c --corruptions in-c
     robustkit audit vit.safetensors --data-dir imagenet/val --attacks pgd --cams agcam --boxes boxes.csv --stability
+    robustkit audit vit.safetensors --data-dir imagenet/val --attacks pgd --corruptions fog --watch-attention
     """
     run_audit(checkpoints, data_dir, options)
 
@@ -145,6 +146,7 @@ def demo(out: Path, device: str) -> None:
 @cli.command(context_settings=CONTEXT)
 @click.argument("checkpoint", shell_complete=known_checkpoints)
 @option("--data-dir", help="Images to find out which attention formula fits the weights.")
+@option("--stability", is_flag=True, help="Show logits, norms and entropy of the attention on them, layer by layer.")
 @option("--batch-size", type=AT_LEAST_1, default=16, help="Samples in a batch.")
 @option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
 @option("--seed", type=int, default=0, help="Seed of --limit.")
@@ -154,7 +156,7 @@ def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
 
     \b
     robustkit inspect model.pth
-    robustkit inspect model.safetensors --data-dir imagenet/val --limit 200
+    robustkit inspect model.safetensors --data-dir imagenet/val --limit 200 --stability
     robustkit inspect segmenter.pth --data-dir images --masks labels --classes names.txt --limit 50
     """
     from .inspection import inspect_checkpoint

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from .attention_metrics import LISTS, METRICS
+
 CLASSIFICATION = pa.schema(
     [
         ("sample_id", pa.string()),
@@ -34,6 +36,14 @@ steps, forwards, backwards: what the attack spent on the sample. An attack in st
     `forwards apgd-t` and so on. A map adds `robustkit.maps.COLUMNS`.
 error: why an image could not be read; all but id and label are null then.
 """
+
+_HEADS = pa.list_(pa.float32())
+ATTENTION: dict[str, pa.DataType] = {
+    **dict.fromkeys(METRICS, pa.float32()),
+    **dict.fromkeys(LISTS, _HEADS),
+}
+"""Columns that watched attention adds to a record: figures of all heads together, and of each head of each layer, one
+layer after the other, as the record's metadata name them. What is not finite stays as it is."""
 
 _COUNTS = pa.list_(pa.int64())
 SCENES = pa.schema(

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .attention_metrics import METRICS as OF_ATTENTION
+from .attention_metrics import under_of
 from .errors import RunError, unknown
 from .explaining import SCORES
 from .intervals import Floats, Z, bootstrap
@@ -179,8 +181,9 @@ def paired_difference(first: Side, second: Side, condition: str, metric: str = "
 
     metric: top1, top5 or nll; mean_error of a set of corruptions, with `in-c(preset=cifar)` as condition; a score of
     maps that is a mean over samples, with `cam(agcam,mode=box)` or `stability(…)` as condition, of samples whose clean
-    images both predict right; of segmentation miou, pixel_accuracy or mean_accuracy, of a condition or a mean over
-    corruptions. Infinite losses (logits that are not finite) make a difference of losses nan.
+    images both predict right; of `attention(…)` a figure of `attention_metrics.METRICS`; of segmentation miou,
+    pixel_accuracy or mean_accuracy, of a condition or a mean over corruptions. Infinite losses (logits that are not
+    finite) make a difference of losses nan.
 
     Raises:
         RunError: the records of one of them are missing, they have no sample in common, or there is no such metric.
@@ -330,6 +333,11 @@ def _figures(side: Side, condition: str, metric: str) -> tuple[pa.Array, Floats]
         figures = read.columns[column]
         kept = np.flatnonzero((read.columns[right] != 0) & ~np.isnan(figures))  # nan: without a label
         return read.ids.take(kept), figures[kept]
+    if under_of(condition) is not None:
+        if metric not in OF_ATTENTION:
+            raise RunError(unknown(f"figure of pairs under {condition}", metric, OF_ATTENTION))
+        read = side.samples(condition, [metric])
+        return read.ids, read.columns[metric]
     if metric != "mean_error":
         if metric not in COLUMNS:
             raise RunError(unknown(f"figure of pairs under {condition}", metric, [*COLUMNS, "mean_error"]))

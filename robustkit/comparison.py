@@ -2,8 +2,9 @@
 
 Rows are top-1 and NLL of clean images and of each attack (top-1 alone where samples leave at their first wrong
 prediction), mean errors of corruptions and of their sets, and scores of maps; of segmenters mIoU and accuracies, of
-corruptions those of sets. Single severities, controls, and precision and recall of maps are left out: they follow other
-rows so closely that they would only weaken Holm's correction, which is over all rows of all pairs.
+corruptions those of sets. Single severities, controls, precision and recall of maps, and what attention does are left
+out: they follow other rows so closely that they would only weaken Holm's correction, which is over all rows of all
+pairs.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from .attention_metrics import under_of
 from .compare import STABILITY, Difference, Side, holm, is_same_model, map_columns, paired_difference, widened
 from .corrupting import parse_corrupted
 from .corruption_metrics import conditions_of
@@ -210,7 +212,7 @@ def _wanted(first: Side, second: Side, common: Sequence[str]) -> Iterator[tuple[
     parts = {text: part for text in common if (part := parse_corrupted(text)) is not None}
     maps = {text: explained for text in common if (explained := parse_explained(text)) is not None}
     for condition in common:
-        if condition not in parts and condition not in maps:
+        if condition not in parts and condition not in maps and under_of(condition) is None:
             early = any(side.manifest["claims"].get(condition, {}).get("early_stop") for side in (first, second))
             if not scenes:
                 _read_at_once(first, second, condition, ["correct", "nll"])

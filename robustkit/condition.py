@@ -4,6 +4,7 @@
 eps (and the norm unless linf) and the attack's budget, and otherwise only what differs from the protocol card, so it
 means the same thing wherever the card's tag stands beside it. `engine=` names another library that ran the attack.
 `corruption(fog,severity=3)` is read and written by `robustkit.corrupting`, `cam(agcam)` by `robustkit.explaining`.
+`attention(clean)` watches the model's attention on the images of another condition.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ _FORM = re.compile(r"\s*([A-Za-z][\w-]*)\s*(?:\((.*)\))?\s*", re.DOTALL)
 class Condition:
     """One way to treat the images. `parameters` are all of an attack's, card and options resolved; `text` names it.
 
-    corrupted: which corruption, where it is one. explained: which map. under: the condition beside which a map is laid.
+    corrupted: which corruption, where it is one. explained: which map. under: the condition beside which a map is
+    laid, or on whose images attention is watched.
     """
 
     name: str
@@ -70,6 +72,11 @@ class Condition:
         if under is not None:
             explained = explained.beside(under.text)
         return cls("cam" if under is None else "stability", explained.text, (), None, explained, under)
+
+    @classmethod
+    def of_attention(cls, under: Condition) -> Condition:
+        """What the model's attention does on the images of another condition."""
+        return cls("attention", f"attention({under.text})", under=under)
 
     @property
     def released(self) -> bool:
@@ -114,8 +121,8 @@ class Condition:
         return str(card.attacks.get(self.name, {}).get("labels", card.labels))
 
     def attack(self, card: Card) -> attacks.Attack | attacks.DensePGD | PeerAttack | None:
-        """The attack with these parameters under the card's bounds; None for `clean`, corruptions and maps."""
-        if self.name in ("clean", "corruption", "cam", "stability"):
+        """The attack with these parameters under the card's bounds; None for all else."""
+        if self.name in ("clean", "corruption", "cam", "stability", "attention"):
             return None
         fields = dict(self.parameters)
         eps = float(fields.pop("eps"))

@@ -25,6 +25,7 @@ _TEXTS = ("sample_id", "broken_by", "error", "box_hits", "image", "difference", 
 _WHOLE = ("label", "prediction", "broken_at", "steps", "forwards", "backwards", "pixels", "target", "vanished_boxes")
 _REAL = ("nll", "confidence", "linf", "l2")
 _LISTS = ("intersections", "predicted", "labelled", "pixel_counts")
+_REAL_LISTS = ("largest_logits", "query_norms", "key_norms", "attention_entropies", "strongest_keys")
 
 
 @contextmanager
@@ -219,7 +220,7 @@ def _oversize(source: Any) -> str:
     known = source.metadata
     if known.num_rows > ROWS:
         return f"{known.num_rows} rows, more than one can have"
-    lists = [name for name in source.schema_arrow.names if name in _LISTS]
+    lists = [name for name in source.schema_arrow.names if name in (*_LISTS, *_REAL_LISTS)]
     for group in range(known.num_row_groups if lists else 0):
         part = known.row_group(group)
         if any(part.column(place).num_values > VALUES for place in range(part.num_columns)):
@@ -241,6 +242,8 @@ def _strange(schema: pa.Schema) -> str:
             fine = kind == (pa.string() if name in _TEXTS[:3] else pa.binary())
         elif name in _LISTS:
             fine = kinds.is_list(kind) and kinds.is_integer(kind.value_type)
+        elif name in _REAL_LISTS:
+            fine = kinds.is_list(kind) and kinds.is_floating(kind.value_type)
         elif name in _WHOLE or name.startswith(("forwards ", "backwards ")):
             fine = kinds.is_integer(kind)
         elif name in _REAL:

@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from .attention_metrics import Heads, HeadSums
+from .attention_report import layer_table
+from .attention_watch import check_watchable, watch
+from .compare_command import terminal_tables
 from .data import Dataset
-from .errors import BadImageError
+from .errors import BadImageError, ModelError, ProtocolError
 from .fingerprint import Fingerprint, rank_formulas
 from .images import to_pixels
 from .label_maps import LabelledScenes, open_scenes, whole
@@ -36,20 +40,28 @@ def inspect_checkpoint(
     batch_size: int,
     device: str,
     console: Console,
+    stability: bool = False,
 ) -> None:
     """Print what a checkpoint holds; with images, rank the attention formulas by clean NLL.
 
+    stability: with images, show besides what the heads of each layer do on them.
     data: of labelled images, for classifiers. scenes: masks, classes and ignored labels, for segmenters.
 
     Raises:
         RobustkitError: the checkpoint or the data cannot be used; the line says why.
     """
+    if stability and data_dir is None:
+        raise ProtocolError("--stability watches attention on images, and --data-dir is missing; give a folder of them")
     where = pick_device(device)
     own = load_segmenter(checkpoint, **_of_segmenters(model)) if is_segmenter(checkpoint) else load(checkpoint, **model)
     for name, text in _facts(own):
         console.print(f"{name:>14}  {text}", markup=False, highlight=False, soft_wrap=True)
     if data_dir is None:
         return
+    if stability and isinstance(own, Segmenter):
+        raise ModelError(f"{own.identity.name}: --stability watches classifiers, and this is a segmenter; leave it out")
+    if stability:
+        check_watchable(own.network, own.identity.name, "--stability")
     bad: list[str] = []
     images: Iterable[tuple[Tensor, Tensor]]
     if isinstance(own, Segmenter):
@@ -69,6 +81,20 @@ def inspect_checkpoint(
         console.print(f"{len(bad)} images could not be read, the first: {bad[0]}", markup=False, soft_wrap=True)
     console.print(fingerprint_table(fingerprint, fingerprint.n, isinstance(own, Segmenter)))
     console.print(fingerprint.text, markup=False, highlight=False, soft_wrap=True)
+    if stability:
+        heads = _heads(own.to(where), _batches(dataset, own.identity.preprocessing, batch_size, []))
+        for part in terminal_tables([layer_table(heads, f"attention on {heads.n} images, layer by layer")]):
+            console.print(part, soft_wrap=True)
+
+
+def _heads(model: Classifier, batches: Iterable[tuple[Tensor, Tensor]]) -> Heads:
+    sums = HeadSums(Path(model.identity.name))
+    for pixels, _ in batches:
+        _, seen = watch(model.network, pixels.to(model.mean.device).float().div(255), model)
+        sums.add(seen.layers, {name: values.double().numpy() for name, values in seen.values.items()})
+    heads = sums.heads()
+    assert heads is not None  # without an image there is no ranking either
+    return heads
 
 
 def _of_segmenters(model: dict[str, Any]) -> dict[str, Any]:

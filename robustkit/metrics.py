@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .attention_metrics import HeadSums, Sampled, attention_rows, is_wanted_of_attention, under_of
 from .corrupting import parse_corrupted
 from .corruption_metrics import Outcome, conditions_of, corruption_rows, doubts, why_no_mce
 from .explaining import parse_explained
@@ -76,7 +77,18 @@ def _of_images(
     rows: list[dict[str, Any]] = []
     outcomes: dict[str, Outcome] = {}
     figures: list[Figures] = []
+    undisturbed: Sampled | None = None
     for condition in conditions:
+        if (under := under_of(condition)) is not None:
+            sums = HeadSums(run.shard_path(checkpoint, condition, 0).parent)
+            parts = run.shards(checkpoint, condition, is_wanted_of_attention)
+            table, _ = _joined(map(sums.taken, parts), unread)
+            sampled = Sampled.of(_readable(table))
+            flags = _flags(table, _readable(table), manifest, checkpoint, condition)
+            watched = attention_rows(condition, sampled, undisturbed, sums.heads(), flags)
+            rows += [_row(checkpoint, manifest, row) for row in watched]
+            undisturbed = sampled if under == "clean" else undisturbed
+            continue
         explained, pooled = parse_explained(condition), Pooled()
         shards = partial(run.shards, checkpoint, condition, _is_wanted if explained is None else is_wanted_of_maps)
         table, notes = _joined(map(pooled.taken, shards()), unread)

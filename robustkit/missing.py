@@ -36,7 +36,11 @@ def missing_command(manifest: Mapping[str, Any], name: str, wanted: Wanted, out:
 
 def _asking(wanted: Wanted) -> Iterator[str]:
     given = dict(wanted.parameters)
-    if wanted.name in ("cam", "stability"):
+    if wanted.name == "attention":
+        under = Wanted.of(given.get("under", "clean"))
+        yield from _asking(under)
+        yield "--watch-attention"
+    elif wanted.name in ("cam", "stability"):
         kept = ",".join(f"{key}={value}" for key, value in given.items() if key not in ("mode", "under"))
         under = Wanted.of(given.get("under", "clean"))
         yield from ("--attacks", "none") if under.name in ("clean", "corruption") else ("--attacks", under.text)

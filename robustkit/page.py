@@ -14,6 +14,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from .attention_plots import attention_figures, watched
+from .attention_report import attention_tables, layer_table
 from .browser import Browser
 from .comparison import report_tables
 from .corruption_report import corruption_tables, left_out_lines
@@ -38,6 +40,7 @@ SECTIONS = (
     ("doubts", "Can these numbers be trusted?"),
     ("segmentation", "Segmentation"),
     ("maps", "What it looks at"),
+    ("attention", "Attention stability"),
     ("comparison", "Checkpoints compared"),
     ("samples", "Sample browser"),
     ("unread", "Images that could not be read"),
@@ -56,7 +59,8 @@ def write_report(run: Run, results: Sequence[dict[str, Any]]) -> None:
     for row in table_rows(run, results):
         groups.setdefault(row[0], []).append(row)
     drawn = defaultdict[str, list[Any]](list)
-    for figure in figures(run, results):
+    heads = watched(run)
+    for figure in (*figures(run, results), *attention_figures(heads)):
         drawn[figure.section].append(figure)
     values = {
         "manifest": manifest,
@@ -71,6 +75,12 @@ def write_report(run: Run, results: Sequence[dict[str, Any]]) -> None:
         "stages": [] if segments else stage_tables(run),
         "corruptions": [] if segments else corruption_tables(results),
         "maps": map_tables(results),
+        "attention": attention_tables(results),
+        "attention_layers": [
+            layer_table(one.heads[under], f"{one.checkpoint}: {under}, layer by layer")
+            for one in heads
+            for under in list(one.heads)[:1]
+        ],
         "gallery": gallery_uri(run),
         "segments": segments,
         "scenes": scene_tables(results, manifest),

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import torch
 
+from .attention_watch import check_watchable
 from .batching import best_batch
 from .computing import Task, carry_out
 from .condition import CLEAN, Condition, parse_conditions
@@ -68,6 +69,7 @@ def audit(
     cams: str | Iterable[str] | None = None,
     faithfulness: str = "abpc",
     stability: bool = False,
+    watch_attention: bool = False,
     keep_misclassified: bool = False,
     boxes: str | Path | None = None,
     masks: str | Path | None = None,
@@ -110,6 +112,7 @@ def audit(
         cams: methods whose maps are scored, `agcam,grad-cam(threshold=0.3)`; the controls come by themselves.
         faithfulness: `none`, `abpc`, or `all`: insertion, deletion, and what becomes of maps with the head drawn anew.
         stability: compare maps under every attack and corruption with those of the clean images.
+        watch_attention: what each head of each layer does, clean and under every attack and corruption.
         keep_misclassified: score the maps of wrong predictions too.
         boxes, masks: where the objects are; a CSV or a folder of ILSVRC XML files, or a folder of mask images.
         out: the run folder; by default `runs/` and the first checkpoint's name.
@@ -182,6 +185,8 @@ def audit(
     conditions = (*(() if without_clean else conditions), *plan.conditions)
     for job in jobs:
         check_explainable(job.classifier, job.classifier.identity.name, maps)
+        if watch_attention:
+            check_watchable(job.classifier.network, job.classifier.identity.name, "--watch-attention")
     truth = open_truth(dataset, boxes, masks)
     lines += truth.notes
     scored = tuple(map(Condition.of_map, maps))
@@ -196,6 +201,10 @@ def audit(
     shown = [under for under in conditions if under != CLEAN] if stability else []
     beside = [Condition.of_map(one, under) for under in shown for one in looking]
     inputs = replace(plan.inputs, digests=plan.inputs.digests | {c.text: truth.digest or "none" for c in scored})
+    reused = {condition.text for condition in conditions if condition != CLEAN} if watch_attention else set()
+    if watch_attention:  # each after the condition whose images it takes
+        pairs = ((under, Condition.of_attention(under)) for under in conditions or (CLEAN,))
+        conditions = tuple(one for pair in pairs for one in pair if one in conditions or one.name == "attention")
     conditions = (*conditions, *scored, *beside)
     run = Run(out if out is not None else Path("runs") / jobs[0].classifier.identity.name)
     arguments = {
@@ -249,7 +258,7 @@ def audit(
         return [
             Task(
                 job.classifier.identity.name,
-                partial(Subject, job.classifier, card, fixed, job.dataset.valid_labels),
+                partial(Subject, job.classifier, card, fixed, job.dataset.valid_labels, reused),
                 Images(job.dataset, job.preprocessing, tree, truth),
                 pack(manifest, known, fixed),
                 job.preprocessing,

@@ -65,8 +65,9 @@ _SETTINGS: dict[str, Any] = {
 class Figure:
     """A drawing for a page.
 
-    section: attacks, corruptions, calibration, classes, stages, maps or segmentation. title, alt, caption: plain texts,
-    to be escaped by whoever shows them; alt says the numbers that matter, and svg has it. svg: markup, safe in a page.
+    section: attacks, corruptions, calibration, classes, stages, maps, attention or segmentation. title, alt, caption:
+    plain texts, to be escaped by whoever shows them; alt says the numbers that matter, and svg has it. svg: markup,
+    safe in a page.
     """
 
     section: str

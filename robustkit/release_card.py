@@ -10,6 +10,7 @@ from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
+from .attention_metrics import under_of
 from .badge import MADE_BY, badge, headline
 from .corruption_report import corruption_tables, is_of_corruptions, left_out_lines
 from .corruption_sets import SETS
@@ -261,7 +262,8 @@ def _sentence(text: str) -> str:
 def _conditions(manifest: Mapping[str, Any], rows: Results) -> Iterator[tuple[str, ...]]:
     own: dict[str, dict[str, Mapping[str, Any]]] = {}
     for row in rows:
-        if not is_of_corruptions(row["condition"]) and not is_of_maps(row["condition"]):
+        own_table = is_of_corruptions(row["condition"]) or is_of_maps(row["condition"])
+        if not own_table and under_of(row["condition"]) is None:
             own.setdefault(row["condition"], {})[row["metric"]] = row
     for condition, metric in own.items():
         norm = manifest.get("claims", {}).get(condition, {}).get("norm", "linf")

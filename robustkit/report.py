@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from .attention_metrics import under_of
+from .attention_report import attention_tables
 from .corruption_report import corruption_tables, is_of_corruptions, left_out_lines
 from .errors import NothingEvaluated
 from .map_report import is_of_maps, map_tables
@@ -54,7 +56,7 @@ def table_rows(run: Run, results: Sequence[dict[str, Any]]) -> list[tuple[str, .
     attention = {c["name"]: words.get(c["attention"], c["attention"]) for c in run.manifest["checkpoints"]}
     cells: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     for row in () if is_of_scenes(run) else results:
-        if is_of_corruptions(row["condition"]) or is_of_maps(row["condition"]):
+        if not _is_of_results(row["condition"]):
             continue
         cells.setdefault((row["checkpoint"], row["condition"]), {})[row["metric"]] = row
     claims = run.manifest.get("claims", {})
@@ -78,6 +80,11 @@ def table_rows(run: Run, results: Sequence[dict[str, Any]]) -> list[tuple[str, .
             )
         )
     return rows
+
+
+def _is_of_results(condition: str) -> bool:
+    """Whether a condition stands in the first table: what has one of its own does not."""
+    return not is_of_corruptions(condition) and not is_of_maps(condition) and under_of(condition) is None
 
 
 def is_of_scenes(run: Run) -> bool:
@@ -119,7 +126,7 @@ def stage_tables(run: Run) -> list[tuple[str, str, list[tuple[str, ...]]]]:
     """For each attack in stages its checkpoint, condition and rows of texts under `STAGE_HEADINGS`."""
     found = []
     for checkpoint, condition in run.units():
-        if is_of_corruptions(condition) or is_of_maps(condition):
+        if not _is_of_results(condition):
             continue  # nothing of these needs to be read
         rows: list[tuple[str, ...]] = [
             (
@@ -163,5 +170,6 @@ def flag_lines(run: Run, results: Sequence[dict[str, Any]]) -> list[str]:
     if not is_of_scenes(run):
         lines += [f"⚑ {table.checkpoint}, {flag}" for table in corruption_tables(results) for flag in table.flags]
     lines += dict.fromkeys(f"⚑ {table.checkpoint}, {flag}" for table in map_tables(results) for flag in table.flags)
+    lines += (f"⚑ {flag}" for table in attention_tables(results) for flag in table.flags)
     lines += (f"⚑ {flag}" for table in scene_tables(results, run.manifest) for flag in table.flags)
     return [*lines, *(f"⚑ {line}" for line in left_out_lines(run))]

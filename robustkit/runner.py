@@ -17,7 +17,9 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from .attention_metrics import Layer, packed
 from .batching import out_of_memory
+from .columns import ATTENTION
 from .condition import Condition
 from .corrupted_tree import CorruptedTree, pixels_of
 from .data import Dataset, Sample
@@ -40,6 +42,7 @@ class Progress(Protocol):
 
 
 T = TypeVar("T")
+_ADDED = MAP_COLUMNS | ATTENTION
 Reader = Callable[[Sample], Tensor]
 """A sample into its pixels, (3, H, W) uint8; raises BadImageError."""
 Decoding = list[tuple[Sample, "Future[Tensor | str]"]]
@@ -64,7 +67,7 @@ class Images:
 
     def reader(self, condition: Condition) -> Reader:
         """What reads the samples for this condition."""
-        part, tree = condition.corrupted, self.tree
+        part, tree = (condition.under or condition).corrupted, self.tree
         if part is None or not part.released:
             return lambda sample: to_pixels(self.dataset.image(sample), self.preprocessing)
         assert tree is not None
@@ -170,6 +173,8 @@ def run_units(
             began, before = time.monotonic(), subject.settings.batch_size
             found = _unit(subject, images, decoding, condition, progress, wanted.under(condition))
             metadata = provenance | {b"notes": json.dumps(list(found.notes)).encode()}
+            if found.layers:
+                metadata[b"attention"] = packed(found.layers)
             if (size := subject.settings.batch_size) != asked:
                 metadata[b"batch_size"] = str(size).encode()
                 if size != before:
@@ -182,24 +187,27 @@ def run_units(
 
 @dataclass
 class _Found:
-    """What was found of a shard under one condition, or of a part of it. notes: in order, as keys."""
+    """What was found of a shard under one condition, or of a part of it. notes: in order, as keys. layers: of its
+    attention, where that was watched."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     pictures: dict[str, Picture] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)
+    layers: tuple[Layer, ...] = ()
 
     def add(self, more: _Found) -> None:
         self.rows += more.rows
         self.pictures |= more.pictures
         self.seconds |= more.seconds
         self.notes |= more.notes
+        self.layers = more.layers or self.layers
 
     def table(self, schema: pa.Schema, metadata: dict[bytes, bytes]) -> pa.Table:
         """The rows in the order of their samples, with the columns that the condition adds."""
         rows = sorted(self.rows, key=lambda row: str(row["sample_id"]))
         more = dict.fromkeys(key for row in rows for key in row if key not in schema.names)
-        fields = [*schema, *((key, MAP_COLUMNS.get(key, pa.int32())) for key in more)]
+        fields = [*schema, *((key, _ADDED.get(key, pa.int32())) for key in more)]
         return pa.Table.from_pylist(rows, schema=pa.schema(fields, metadata=metadata))
 
 
@@ -267,5 +275,5 @@ def _batch(
             ) from fault
         values = zip(*done.columns.values(), strict=True)
         rows = [dict(zip(done.columns, row, strict=True)) for row in values]
-        found.add(_Found(rows, done.pictures, done.seconds, dict.fromkeys(done.notes)))
+        found.add(_Found(rows, done.pictures, done.seconds, dict.fromkeys(done.notes), done.layers))
     return found

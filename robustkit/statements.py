@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .attention_metrics import METRICS as OF_ATTENTION
 from .explaining import SCORES
 from .map_metrics import PLAIN
 from .wanted import Wanted
@@ -14,9 +15,11 @@ OF_SETS = ("mean_error", "mce", "relative_mce")  # whose condition is in-c where
 METRICS = (
     *("top1", "top5", "nll", "ece", "linf_max", "l2_max", *OF_SETS, "ce", *CAM_METRICS, *_STABLE),
     *("miou", "pixel_accuracy", "mean_accuracy", "retention"),
+    *OF_ATTENTION,
+    *(f"{name}_change" for name in OF_ATTENTION),
 )
 """And `iou(CLASS)`, `top1_after_STAGE`, and `…_over_control` of the scores of maps."""
-LOWER_IS_BETTER = ("nll", "mean_error", "deletion_auc")
+LOWER_IS_BETTER = ("nll", "mean_error", "deletion_auc", "largest_logit", "query_norm", "key_norm", "strongest_key")
 _NOT_PAIRED = (
     "ece",
     "linf_max",
@@ -29,7 +32,7 @@ _NOT_PAIRED = (
     "max_box_acc",
     "retention",
 )
-PAIRED = tuple(name for name in METRICS if name not in _NOT_PAIRED and not name.endswith(("_held", "_fell")))
+PAIRED = tuple(name for name in METRICS if name not in _NOT_PAIRED and not name.endswith(("_held", "_fell", "_change")))
 """Metrics that are means over samples, or of segmentation, so that two runs can be paired by sample."""
 SUBJECTS = ("attention", "arch", "protocol", "data digest", "checkpoint sha256")
 

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from attacks import Attack, AttackResult, DensePGD, StagedResult
 from attacks.attack import Tell
 
+from .attention_metrics import Layer
+from .attention_watch import watch
 from .batching import free
 from .columns import CLASSIFICATION
 from .condition import Condition
@@ -86,25 +88,37 @@ def low_precision(network: nn.Module, dtype: torch.dtype) -> nn.Module:
 class Evaluation:
     """Rows of a batch, a list for each column; seconds of the attack's stages, and what it did otherwise than asked.
 
-    pictures: of the samples of which some were wanted, by id.
+    pictures: of the samples of which some were wanted, by id. layers: of the attention that was watched.
     """
 
     columns: dict[str, list[Any]]
     seconds: dict[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     pictures: dict[str, Picture] = field(default_factory=dict)
+    layers: tuple[Layer, ...] = ()
 
 
 class Subject:
-    """One checkpoint on its device under one card: turns a batch and a condition into rows of `schema`."""
+    """One checkpoint on its device under one card: turns a batch and a condition into rows of `schema`.
+
+    reused: texts of conditions whose images the condition after them takes, too; they are kept until then.
+    """
 
     schema = CLASSIFICATION
 
-    def __init__(self, classifier: Classifier, card: Card, settings: Settings, valid: Sequence[int] | None) -> None:
+    def __init__(
+        self,
+        classifier: Classifier,
+        card: Card,
+        settings: Settings,
+        valid: Sequence[int] | None,
+        reused: Container[str] = (),
+    ) -> None:
         self.classifier = classifier.to(settings.device)
         self.card = card
         self.settings = settings
         self.valid = valid
+        self.reused = reused
         self._kept: tuple[str, dict[tuple[str, ...], Tensor]] = ("", {})
         self.is_cnn = classifier.identity.attention == "none"
         if self.is_cnn:
@@ -147,6 +161,8 @@ class Subject:
         with self.steady(rng):
             if condition.explained is not None:
                 return self._explain(pixels, samples, condition, rng, located, keep)
+            if condition.name == "attention":
+                return self._watch(pixels, samples, condition)
             return self._evaluate(pixels, samples, condition, rng, tell, keep)
 
     @contextmanager
@@ -169,14 +185,17 @@ class Subject:
         attack = condition.attack(self.card)
         if attack is None:
             shown = self.corrupt(pixels, condition, rng)
+            seen = self.inputs(shown)
+            self._keep(condition, samples, seen)
             with torch.inference_mode():
-                logits = (self.scorer if self.card.score_autocast else self.fast)(self.inputs(shown))
+                logits = (self.scorer if self.card.score_autocast else self.fast)(seen)
             delta = (shown.float() - pixels.to(shown.device).float()) / 255
             unknown = {"linf": [None] * len(samples), "l2": [None] * len(samples)}
             rows = self._rows(logits, samples) | (unknown if condition.released else self._distance(delta))
             return Evaluation(rows, pictures=_pictures(samples, keep, image=shown))
         inputs = self.inputs(pixels)
         result = self._attack(attack, inputs, samples, condition, rng, tell)
+        self._keep(condition, samples, result.adversarials)
         with torch.inference_mode():
             batches = torch.split(result.adversarials, self.settings.batch_size)
             logits = torch.cat([self.scorer(batch) for batch in batches])
@@ -249,8 +268,30 @@ class Subject:
                 found.setdefault(name, []).extend(values)
         return Evaluation(found, pictures=pictures)
 
+    def _watch(self, pixels: Tensor, samples: Sequence[Sample], condition: Condition) -> Evaluation:
+        """Rows of the images that another condition shows, and what the attention did on them, in float32."""
+        assert condition.under is not None
+        shown = self._shown(pixels, self.inputs(pixels), samples, condition.under)
+        found: dict[str, list[Any]] = {}
+        layers: tuple[Layer, ...] = ()
+        for start in range(0, len(samples), self.settings.batch_size):  # the attack may have had the whole shard
+            part = slice(start, start + self.settings.batch_size)
+            logits, seen = watch(self.classifier.network, shown[part], self.exact)
+            layers = seen.layers
+            unknown = {"linf": [None] * len(logits), "l2": [None] * len(logits)}
+            for name, values in (self._rows(logits, samples[part]) | unknown | seen.columns()).items():
+                found.setdefault(name, []).extend(values)
+        return Evaluation(found, layers=layers)
+
+    def _keep(self, condition: Condition, samples: Sequence[Sample], shown: Tensor) -> None:
+        """Of a condition whose images are reused, what `_shown` would make anew."""
+        if condition.text in self.reused:
+            if self._kept[0] != condition.text:
+                self._kept = condition.text, {}
+            self._kept[1][tuple(sample.id for sample in samples)] = shown
+
     def _shown(self, pixels: Tensor, inputs: Tensor, samples: Sequence[Sample], under: Condition) -> Tensor:
-        """What `under` makes of the images, kept for the next method's maps of the same; (B, 3, H, W) as `inputs`."""
+        """What `under` makes of the images, kept for what else is asked of the same; (B, 3, H, W) as `inputs`."""
         key = tuple(sample.id for sample in samples)
         if self._kept[0] != under.text:
             self._kept = under.text, {}

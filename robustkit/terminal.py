@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 from .errors import DataError, ProtocolError
@@ -139,6 +140,7 @@ def show(run: Any, results: Any) -> None:
     """Print the tables and flags of a run."""
     from rich.table import Table
 
+    from .attention_report import attention_tables
     from .compare_command import terminal_tables
     from .comparison import report_tables
     from .corruption_report import corruption_tables, terminal_corruptions
@@ -154,6 +156,7 @@ def show(run: Any, results: Any) -> None:
         table = terminal_table(run, results)
         parts = [table] if table.row_count else []
         parts += [*terminal_corruptions(corruption_tables(results)), *terminal_maps(map_tables(results))]
+        parts += [*terminal_tables([replace(table, flags=()) for table in attention_tables(results)])]
         parts += [by_stage] if (by_stage := terminal_stages(run)) is not None else []
     for part in parts:
         screen.print(part, soft_wrap=not isinstance(part, Table) or part.title is None)

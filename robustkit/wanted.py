@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 
+from .attention_metrics import under_of
 from .corruption_sets import SETS
 from .errors import ProtocolError, unknown
 from .explaining import MODES, parse_explained
@@ -34,6 +35,9 @@ class Wanted:
     @classmethod
     def of(cls, text: str) -> Wanted:
         """The parts of a condition's text, whether it makes sense or not."""
+        if (under := under_of(text.strip())) is not None:
+            inner = cls.of(under)
+            return cls(f"attention({inner.text})", "attention", "", (("under", inner.text),))
         form = re.fullmatch(r"\s*([A-Za-z][\w-]*)\s*(?:\((.*)\))?\s*", text, re.DOTALL)
         if not form:
             return cls(text, text)
@@ -62,7 +66,7 @@ class Wanted:
     @property
     def _defaults(self) -> dict[str, str]:
         kind = "cam" if self.name == "stability" else "corruption" if self.name in SETS else self.name
-        return _DEFAULTS.get(kind, {} if self.name == "clean" else _DEFAULTS["attack"])
+        return _DEFAULTS.get(kind, {} if self.name in ("clean", "attention") else _DEFAULTS["attack"])
 
 
 def check_condition(text: str) -> Wanted:
@@ -96,8 +100,13 @@ def check_condition(text: str) -> Wanted:
         parse_explained(f"{wanted.name}({','.join([wanted.what, *kept])})")
         if "under" in given:
             check_condition(given["under"])
+    elif wanted.name == "attention":
+        inner = Wanted.of(given.get("under") or "attention")
+        if inner.name in ("attention", "cam", "stability", *SETS):
+            raise ProtocolError(f"condition {text!r}: expected such as attention(clean)")
+        check_condition(inner.text)
     else:
-        known = ("clean", *attacks, "corruption", *SETS, "cam", "stability")
+        known = ("clean", *attacks, "corruption", *SETS, "cam", "stability", "attention")
         raise ProtocolError(unknown("condition", wanted.name, known))
     return wanted
 

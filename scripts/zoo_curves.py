@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from robustkit.attention import FORMULAS, attention_layers, capture
+from robustkit import attention_watch
+from robustkit.attention import FORMULAS
 from robustkit.errors import RobustkitError
 
 Row = dict[str, Any]
 
 
-@torch.no_grad()
 def watch(model: nn.Module, images: Tensor) -> dict[str, list[float]]:
     """For each layer, over images, heads and tokens: the largest absolute attention logit (before softmax, the scale
     included), the mean l2 norm of queries and of keys (before the formula normalises them), and the mean entropy of
@@ -25,35 +23,14 @@ def watch(model: nn.Module, images: Tensor) -> dict[str, list[float]]:
 
     images: (B, 3, H, W), normalised.
     """
-    model.eval()
-    seen: dict[str, list[float]] = {"largest_logit": [], "query_norm": [], "key_norm": [], "entropy": []}
-    with _projections(model) as projected, capture(model) as captured:
-        model(images)
-        for logits, attention, (queries, keys) in zip(captured.scores, captured.attention, projected, strict=True):
-            seen["largest_logit"].append(logits.abs().max().item())
-            seen["query_norm"].append(queries.norm(dim=-1).mean().item())
-            seen["key_norm"].append(keys.norm(dim=-1).mean().item())
-            seen["entropy"].append(torch.special.entr(attention).sum(-1).mean().item())
-    return {name: [round(value, 5) for value in values] for name, values in seen.items()}
-
-
-@contextmanager
-def _projections(model: nn.Module) -> Iterator[list[tuple[Tensor, Tensor]]]:
-    """Collects (queries, keys), each (B, N, H, d), of every layer while inside."""
-    found: list[tuple[Tensor, Tensor]] = []
-    handles = []
-    for _, layer in attention_layers(model):
-
-        def keep(_: nn.Module, __: Any, output: Tensor, heads: int = layer.num_heads) -> None:
-            queries, keys, _values = output.unflatten(-1, (3, heads, -1)).unbind(2)
-            found.append((queries, keys))
-
-        handles.append(layer.qkv.register_forward_hook(keep))
-    try:
-        yield found
-    finally:
-        for handle in handles:
-            handle.remove()
+    _, seen = attention_watch.watch(model.eval(), images)
+    heads = [layer.heads for layer in seen.layers]
+    named = {"query_norm": "query_norms", "key_norm": "key_norms", "entropy": "attention_entropies"}
+    found = {"largest_logit": [part.max().item() for part in seen.values["largest_logits"].split(heads, dim=1)]}
+    found |= {
+        name: [part.mean().item() for part in seen.values[own].split(heads, dim=1)] for name, own in named.items()
+    }
+    return {name: [round(value, 5) for value in values] for name, values in found.items()}
 
 
 def read_logs(work: Path) -> dict[str, list[Row]]:

@@ -226,6 +226,7 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> Run:
         "top1 under pgd(eps=4/255,steps=2) >= 0",
         "mean_error under corruption(contrast) <= 1",
         "rank_correlation under stability(agcam,under=corruption(contrast,severity=3)) >= -1",
+        "largest_logit under attention(corruption(contrast,severity=3)) <= 100",
     ],
 )
 @pytest.mark.usefixtures("one_thread")

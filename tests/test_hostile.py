@@ -618,6 +618,10 @@ RECORDS: dict[str, tuple[Callable[[], pa.Table], str]] = {
         lambda: columns(predicted=pa.ListArray.from_arrays([0, 0, 1 << 26], pa.array(np.zeros(1 << 26, np.int8)))),
         "more than 33554432 numbers in a column",
     ),
+    "heads": (
+        lambda: columns(key_norms=pa.ListArray.from_arrays([0, 0, 1 << 26], pa.array(np.zeros(1 << 26, np.float16)))),
+        "more than 33554432 numbers in a column",
+    ),
     "no ids": (lambda: columns().drop_columns(["sample_id"]), "no column sample_id"),
     "null ids": (lambda: columns(sample_id=["a.png", None]), "a row without sample_id"),
     "label": (lambda: columns(label=["0", "1"]), "column 'label' of string"),
