@@ -1,0 +1,172 @@
+"""What else keeps attention logits from running away: the baselines beside QuacK.
+
+Fixed smaller rates for queries and keys, and QK clip, are wrappers around an optimiser; σReparam is a parametrisation
+of weights. Logit soft-capping changes what a model computes, so it is an attention formula; `soft_cap` is its function.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils import parametrize
+from torch.optim import Optimizer
+
+from .attention_layer import FormulaAttention
+from .errors import ModelError, ProtocolError
+from .latent_attention import LatentAttention
+from .projections import Projections, at_least_float32, projections, spread
+from .wrapped_optimizer import ScaledRows, WrappedOptimizer
+
+
+def soft_cap(logits: Tensor, cap: float) -> Tensor:
+    """cap · tanh(logits / cap): the logits where they are small, never beyond ±cap (Bello 2016; Gemma 2)."""
+    return cap * torch.tanh(logits / cap)
+
+
+def positive(what: str, value: float) -> float:
+    """The value, or a ProtocolError where it is not a finite number above 0."""
+    if not (math.isfinite(value) and value > 0):
+        raise ProtocolError(f"{what} {value:g}: expected a number above 0")
+    return value
+
+
+class FixedRates(ScaledRows):
+    """Queries and keys at `factor` times the rates of all else: the ablation of the QuacK paper (Figures 1 and 2)."""
+
+    def __init__(self, optimizer: Optimizer, model: nn.Module, *, factor: float) -> None:
+        positive("factor", factor)
+        super().__init__(optimizer, [rows for layer in projections(model) for rows in layer.rows.values()])
+        self.factors = [rows.weight.new_full((rows.heads,), factor, dtype=torch.float32) for rows in self.rows]
+
+    def multipliers(self) -> Sequence[Tensor]:
+        return self.factors
+
+
+class QKClip(WrappedOptimizer):
+    """After a step, shrink the queries and keys of heads whose logits were above `threshold` (Kimi K2, MuonClip).
+
+    S is the largest logit of a head over all tokens of the batches since the last step (pairs that a mask hides
+    count too). Where S > threshold, the rows of queries and keys are multiplied by sqrt(threshold / S), biases with
+    them, so that S would have been the threshold. In latent attention these are `uq` and `uk`; `qr` takes
+    the whole factor, because `kr` is shared by the heads.
+
+    Logits are measured in forward passes that train, by one product of queries and keys without gradient. `remove()`
+    ends that. Raises ModelError for attention whose logits do not grow with its weights.
+    """
+
+    def __init__(self, optimizer: Optimizer, model: nn.Module, *, threshold: float = 100.0) -> None:
+        self.threshold = positive("threshold", threshold)
+        self.layers = projections(model)
+        super().__init__(optimizer, [rows for layer in self.layers for rows in layer.rows.values()])
+        self.largest: dict[str, Tensor] = {}
+        self.handles = [self._watch(layer) for layer in self.layers]
+
+    def _watch(self, layer: Projections) -> Any:
+        module: Any = layer.layer
+        if isinstance(module, LatentAttention):
+            return module.register_forward_pre_hook(
+                lambda m, args, kwargs: self._see(layer, lambda: m.queries_and_keys(args[0], kwargs.get("positions"))),
+                with_kwargs=True,
+            )
+        formula = getattr(module, "formula_name", "") if isinstance(module, FormulaAttention) else ""
+        if isinstance(module, nn.MultiheadAttention) or formula not in ("", "standard") or _normalised(module):
+            raise ModelError(
+                f"{layer.name}: QK clip needs timm's attention with the standard formula or LatentAttention, whose "
+                f"logits shrink with its weights; found {formula or type(module).__name__}; use another stabiliser"
+            )
+
+        def heads(output: Tensor) -> tuple[Tensor, Tensor]:
+            q, k, _ = output.reshape(*output.shape[:2], 3, module.num_heads, -1).transpose(1, 3).unbind(2)
+            return q, k
+
+        return module.qkv.register_forward_hook(lambda _, __, output: self._see(layer, lambda: heads(output)))
+
+    @torch.no_grad()
+    def _see(self, layer: Projections, heads: Callable[[], tuple[Tensor, Tensor]]) -> None:
+        module: Any = layer.layer
+        if not module.training:
+            return
+        q, k = heads()
+        largest = at_least_float32((q * module.scale) @ k.mT).amax((0, 2, 3))
+        before = self.largest.get(layer.name)
+        self.largest[layer.name] = largest if before is None else torch.maximum(before, largest)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One step of the optimiser, then the clip. The loss, where there is a closure."""
+        loss = self.optimizer.step(closure)
+        for layer in self.layers:
+            largest = self.largest.pop(layer.name, None)
+            if largest is None:
+                continue
+            ratio = torch.where(largest.isfinite() & (largest > self.threshold), self.threshold / largest, 1.0)
+            shares = {"qr": ratio} if layer.kind == "mla" else {}
+            shares |= dict.fromkeys(("uq", "uk") if layer.kind == "mla" else ("query", "key"), ratio.sqrt())
+            for name, share in shares.items():
+                for view in layer.rows[name].views:
+                    view.mul_(spread(share, view))
+        return loss
+
+    def remove(self) -> None:
+        """Stop watching the model."""
+        for handle in self.handles:
+            handle.remove()
+
+
+def _normalised(layer: Any) -> bool:
+    return not (isinstance(layer.q_norm, nn.Identity) and isinstance(layer.k_norm, nn.Identity))
+
+
+class SigmaReparam(nn.Module):
+    """W = γ / σ(W₀) · W₀ with a learned γ, where σ is the largest singular value (Zhai 2023, eq. 3).
+
+    σ comes from a singular vector that each pass in training moves on by one power iteration, and gradients run
+    through it but not through the vector. γ begins as σ(W₀), as in the published code of vision, so the weight does not
+    change at first.
+    """
+
+    vector: Tensor
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        _, values, vectors = torch.linalg.svd(at_least_float32(weight.detach()), full_matrices=False)
+        self.gamma = nn.Parameter(values[0].to(weight.dtype))
+        self.register_buffer("vector", vectors[0].to(weight.dtype))
+
+    def forward(self, weight: Tensor) -> Tensor:
+        with torch.no_grad():
+            left = functional.normalize(weight.mv(self.vector), dim=0)
+            right = functional.normalize(weight.mT.mv(left), dim=0)
+            if self.training:
+                self.vector.copy_(right)
+        return weight * (self.gamma / left.dot(weight.mv(right)))
+
+
+def sigma_reparam(model: nn.Module) -> None:
+    """Give every linear layer of `model` a SigmaReparam, in place; make the optimiser after it.
+
+    Raises ModelError for a weight of zeros, which has no direction, or where there is no linear layer.
+    """
+    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    if not layers:
+        raise ModelError(f"{type(model).__name__} has no linear layer; σReparam is of their weights")
+    for name, layer in layers:
+        if not layer.weight.any():
+            raise ModelError(f"{name}.weight is zero; σReparam divides by its norm, so initialise it first")
+    for _, layer in layers:
+        parametrize.register_parametrization(layer, "weight", SigmaReparam(layer.weight))
+
+
+def remove_sigma_reparam(model: nn.Module) -> None:
+    """Make the weights plain again, in place, at the values that they have in `eval()`; names are as before."""
+    training = model.training
+    model.eval()  # reading a weight in training would move the singular vector on
+    for module in model.modules():
+        if isinstance(module, nn.Linear) and parametrize.is_parametrized(module, "weight"):
+            parametrize.remove_parametrizations(module, "weight")
+    model.train(training)
