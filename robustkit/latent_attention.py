@@ -55,7 +55,7 @@ class LatentAttention(nn.Module):
                 raise ModelError(f"{what} {size}: expected a size of 1 or more")
         if rope % 2:
             raise ModelError(
-                f"rope {rope}: expected an even size, since positions turn pairs of channels; give {rope + 1}"
+                f"rope {rope}: expected an even size, as positions turn pairs of channels; give {rope + 1}"
             )
         self.num_heads, self.nope, self.rope, self.base = num_heads, nope, rope, base
         self.scale = (nope + rope) ** -0.5

@@ -2,12 +2,15 @@
 
 Fixed smaller rates for queries and keys, and QK clip, are wrappers around an optimiser; σReparam is a parametrisation
 of weights. Logit soft-capping changes what a model computes, so it is an attention formula; `soft_cap` is its function.
+`stabiliser` reads a name such as `quack(tau=0.5)`, for commands that train.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,9 +20,11 @@ from torch.nn.utils import parametrize
 from torch.optim import Optimizer
 
 from .attention_layer import FormulaAttention
-from .errors import ModelError, ProtocolError
+from .errors import ModelError, ProtocolError, unknown
 from .latent_attention import LatentAttention
-from .projections import Projections, at_least_float32, projections, spread
+from .projections import Projections, at_least_float32, check_norm, projections, spread
+from .protocol import number
+from .quack import QuacK
 from .wrapped_optimizer import ScaledRows, WrappedOptimizer
 
 
@@ -170,3 +175,65 @@ def remove_sigma_reparam(model: nn.Module) -> None:
         if isinstance(module, nn.Linear) and parametrize.is_parametrized(module, "weight"):
             parametrize.remove_parametrizations(module, "weight")
     model.train(training)
+
+
+@dataclass(frozen=True)
+class Stabiliser:
+    """One of DEFAULTS by name, with all of its parameters. Made by `stabiliser`."""
+
+    name: str
+    parameters: tuple[tuple[str, float | str], ...] = ()
+
+    @property
+    def text(self) -> str:
+        """`quack(tau=0.5,norm=frobenius)`: which one, for people and as part of a run's identity."""
+        inside = ",".join(
+            f"{key}={value if isinstance(value, str) else f'{value:g}'}" for key, value in self.parameters
+        )
+        return f"{self.name}({inside})" if inside else self.name
+
+    def prepare(self, model: nn.Module) -> None:
+        """What comes before the optimiser is made."""
+        if self.name == "sigma-reparam":
+            sigma_reparam(model)
+
+    def wrap(self, optimizer: Optimizer, model: nn.Module) -> Optimizer:
+        """The optimiser that steps instead."""
+        wrapper = WRAPPERS.get(self.name)
+        return optimizer if wrapper is None else wrapper(optimizer, model, **dict(self.parameters))
+
+    def finish(self, model: nn.Module) -> None:
+        """Give the weights their usual names again."""
+        remove_sigma_reparam(model)
+
+
+NONE = Stabiliser("none")
+WRAPPERS: Mapping[str, Callable[..., Optimizer]] = {"quack": QuacK, "qk-clip": QKClip, "fixed-rates": FixedRates}
+DEFAULTS: Mapping[str, Mapping[str, float | str]] = {
+    "none": {},
+    "quack": {"tau": 1.0, "norm": "frobenius"},
+    "qk-clip": {"threshold": 100.0},
+    "sigma-reparam": {},
+    "fixed-rates": {"factor": 0.1},
+}
+
+
+def stabiliser(text: str) -> Stabiliser:
+    """The stabiliser that `text` names, such as `quack` or `quack(tau=0.5,norm=spectral)`.
+
+    Raises ProtocolError for an unknown name or parameter, or a value out of range.
+    """
+    form = re.fullmatch(r"\s*([\w-]+)\s*(?:\((.*)\))?\s*", text)
+    if form is None:
+        raise ProtocolError(f"stabiliser {text!r}: expected a name or name(key=value,...), such as quack(tau=0.5)")
+    name = form[1].lower()
+    if name not in DEFAULTS:
+        raise ProtocolError(unknown("stabiliser", name, DEFAULTS))
+    found = dict(DEFAULTS[name])
+    for item in filter(None, map(str.strip, (form[2] or "").split(","))):
+        key, _, value = (part.strip() for part in item.partition("="))
+        if key not in found:
+            raise ProtocolError(unknown(f"parameter of {name}", key, found) if found else f"{name} takes no parameters")
+        what = f"{name}: {key}"
+        found[key] = check_norm(value) if key == "norm" else positive(what, float(number(value, what)))
+    return Stabiliser(name, tuple(found.items()))
