@@ -1,12 +1,14 @@
-"""Put any attention formula into a timm ViT, and look at the attention of one.
+"""Put any attention formula into a model, and look at its attention.
 
     set_attention(model, "quest")           # same weights, another formula
     with capture(model) as captured:        # scores before softmax and attention after it, in the graph
         logits = model(images)
         gradients = torch.autograd.grad(logits[:, 3].sum(), captured.attention)
 
-Layers are changed in place by giving them another class: module objects, parameters, tensor names and hooks stay as
-they are, `copy.deepcopy`, pickling and `torch.compile` go on working, and 'standard' is timm's own code again.
+Of timm's ViTs (ViT, DeiT, DeiT-3) and CrossViT, and of whatever is made of `torch.nn.MultiheadAttention`, such as
+torchvision's ViTs. Layers are changed in place by giving them another class: module objects, parameters, tensor names
+and hooks stay as they are, `copy.deepcopy`, pickling and `torch.compile` go on working, and 'standard' is the library's
+own code again.
 """
 
 from __future__ import annotations
@@ -17,17 +19,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from timm.models.crossvit import CrossAttention
 from timm.models.vision_transformer import Attention  # type: ignore[attr-defined, unused-ignore]
-from torch import nn
+from torch import Tensor, nn
 
-from .attention_layer import SCALES, Captured, FormulaAttention, Handover
+from .attention_layer import SCALES, Captured, FormulaAttention, FormulaCrossAttention, Formulaic, Handover
 from .errors import ModelError
-from .formulas import FORMULAS, LAYER_NORM_EPS, Formula, elliptical_metric, find_formula, scores, unit
+from .formula import LAYER_NORM_EPS
+from .formulas import FORMULAS, Formula, elliptical_metric, find_formula, scores, unit
+from .multihead import MultiheadAttention
+from .qana import check_rotary
 
 __all__ = [
     "FORMULAS",
     "Captured",
     "Formula",
+    "MultiheadAttention",
     "attention_kind",
     "attention_layers",
     "capture",
@@ -39,13 +46,31 @@ __all__ = [
 ]
 
 Model = TypeVar("Model", bound=nn.Module)
+_WITH_FORMULA: dict[type, type] = {
+    Attention: FormulaAttention,
+    CrossAttention: FormulaCrossAttention,
+    nn.MultiheadAttention: MultiheadAttention,
+}
+_OWN = {made: own for own, made in _WITH_FORMULA.items()}
+_PLACE = re.compile(r"(.*?)(\d+)(\.\D*)")  # of a layer in a row of blocks: the last number of its path
+
+
+def _known(module: nn.Module) -> bool:
+    return type(module) in _WITH_FORMULA or type(module) in _OWN
 
 
 def _foreign(module: nn.Module) -> bool:
     name = type(module).__name__
     if name.startswith("AttentionPool"):  # a pooling head, not attention between tokens
         return False
+    if any(_known(part) for part in module.modules()):  # it is one, or holds one
+        return False
     return "Attention" in name or "Attn" in name or hasattr(module, "fused_attn")
+
+
+def head_size(layer: Any) -> int:
+    """Channels of a head's queries and keys."""
+    return int(getattr(layer, "head_dim", 0)) or layer.wq.out_features // layer.num_heads
 
 
 def attention_layers(model: nn.Module) -> list[tuple[str, Any]]:
@@ -53,22 +78,21 @@ def attention_layers(model: nn.Module) -> list[tuple[str, Any]]:
 
     Raises ModelError where the model has none, or some of another kind.
     """
-    layers = [(name, m) for name, m in model.named_modules() if type(m) in (Attention, FormulaAttention)]
-    own = {id(layer) for _, layer in layers}
-    foreign = sorted({type(m).__name__ for m in model.modules() if id(m) not in own and _foreign(m)})
+    layers = [(name, m) for name, m in model.named_modules() if _known(m)]
+    foreign = sorted({type(m).__name__ for m in model.modules() if _foreign(m)})
     if foreign or not layers:
         why = f"its attention is of class {', '.join(foreign)}" if foreign else "it has no attention layer"
         raise ModelError(
-            f"{type(model).__name__} takes no attention formula: {why}; expected timm's ViT attention "
-            "(ViT, DeiT, DeiT-3); leave --attention out"
+            f"{type(model).__name__} takes no attention formula: {why}; expected timm's ViT, DeiT, "
+            "DeiT-3 or CrossViT, or torch.nn.MultiheadAttention; leave --attention out"
         )
     return layers
 
 
 def _formula_name(layer: Any) -> str:
-    if type(layer) is FormulaAttention and layer.formula_name:
-        return layer.formula_name
-    if isinstance(layer.q_norm, nn.Identity):
+    if isinstance(layer, Formulaic) and layer.formula is not None:
+        return layer.formula.name
+    if not hasattr(layer, "q_norm") or isinstance(layer.q_norm, nn.Identity):
         return "standard"
     if isinstance(layer.q_norm, nn.LayerNorm):
         return "qknorm-ln"
@@ -91,19 +115,23 @@ def attention_kind(model: nn.Module) -> str:
     try:
         return get_attention(model)
     except ModelError:
-        known = (Attention, FormulaAttention)
-        return "other" if any(_foreign(m) or isinstance(m, known) for m in model.modules()) else "none"
+        return "other" if any(_foreign(m) or _known(m) for m in model.modules()) else "none"
 
 
 def set_attention(model: Model, name: str) -> Model:
     """Give every attention layer of `model` the formula `name`, in place; weights keep their names and values.
 
-    Scales of the qknorm forms (`attn.qk_scale`, or `attn.q_scale` and `attn.k_scale`) and the LayerNorms of qknorm-ln
-    are created at their initial values where they are absent, frozen where the layer's weights are; load a state_dict
-    after the call to fill them. They go when another formula is set. LayerNorms that the model came with always stay,
-    and are passed over by the formulas that do not use them. Setting the same formula again changes nothing.
+    Scales of the qknorm forms (`attn.qk_scale`, or `attn.q_scale` and `attn.k_scale`), a learned `attn.temperature`,
+    the LayerNorms of qknorm-ln and the `attn.query_network` of qana are created at their initial values where they are
+    absent, frozen where the layer's weights are; load a state_dict after the call to fill them. They go when another
+    formula is set. LayerNorms that the model came with always stay, and are passed over by the formulas that do not
+    use them. Setting the same formula again changes nothing.
 
-    Raises ModelError for an unknown name or a model whose attention is not timm's.
+    Values of the block before, which the elliptical formulas compare, come from the layer of the same path but for its
+    last number: `blocks.3.attn` and `blocks.2.attn`. The class token's attention in CrossViT has none before it, and
+    so counts as a first block.
+
+    Raises ModelError for an unknown name, or a model whose attention is of another kind.
     """
     formula = find_formula(name)
     layers = attention_layers(model)
@@ -111,44 +139,77 @@ def set_attention(model: Model, name: str) -> Model:
         raise ModelError("attention cannot be set while it is captured; leave the `with capture(...)` block first")
     chains: dict[str, list[Any]] = defaultdict(list)
     for path, layer in layers:
-        match = re.fullmatch(r"(.*?)\d+\.attn", path)
-        if match is None and formula.elliptical:
+        _check(formula, layer)
+        match = None if isinstance(layer, CrossAttention) else _PLACE.fullmatch(path)
+        if match is None and formula.elliptical and len(layers) > 1 and not isinstance(layer, CrossAttention):
             raise ModelError(f"{name} attention needs blocks in a row, and layer {path!r} is not in one")
-        if name == "qknorm-ln" and not isinstance(layer.q_norm, nn.Identity | nn.LayerNorm):
-            _formula_name(layer)
-        chains[match[1] if match else path].append(layer)
+        chains[f"{match[1]}*{match[3]}" if match else path].append(layer)
     for chain in chains.values():
         handover = Handover(len(chain)) if formula.elliptical else None
         for position, layer in enumerate(chain):
-            _swap(layer, formula)
+            give_formula(layer, formula)
             if handover is not None:
                 layer.handover, layer.position = handover, position
     return model
 
 
-def _swap(layer: Any, formula: Formula) -> None:
-    if getattr(layer, "formula_name", "") == formula.name:
+def _check(formula: Formula, layer: Any) -> None:
+    """Raises ModelError where the layer cannot have the formula, before any layer is changed."""
+    if formula.network is not None and formula.network.rope:
+        check_rotary(head_size(layer))
+    norm = getattr(layer, "q_norm", nn.Identity())
+    if formula.name == "qknorm-ln" and not isinstance(norm, nn.Identity | nn.LayerNorm):
+        _formula_name(layer)
+
+
+def give_formula(layer: Any, formula: Formula) -> None:
+    """Make one layer compute the formula, with its parameters at their initial values. Its own one changes nothing."""
+    before = layer.formula if isinstance(layer, Formulaic) else None
+    if before is not None and before.name == formula.name:
         return
+    weight: Tensor = next(layer.parameters())
     for scale in SCALES:
         layer._parameters.pop(scale, None)
-    weight = layer.qkv.weight
-    if formula.name == "qknorm-ln" and isinstance(layer.q_norm, nn.Identity):
-        layer.created_norms = True
-        for which in ("q_norm", "k_norm"):
-            norm = nn.LayerNorm(layer.head_dim, eps=LAYER_NORM_EPS).to(weight.device, weight.dtype)
-            setattr(layer, which, norm.requires_grad_(weight.requires_grad).train(layer.training))
-    elif formula.name != "qknorm-ln" and getattr(layer, "created_norms", False):
-        layer.created_norms = False
-        layer.q_norm, layer.k_norm = nn.Identity(), nn.Identity()
-    for scale, value in formula.initial(layer.num_heads, layer.head_dim).items():
+    layer._modules.pop("query_network", None)
+    _give_norms(layer, formula, weight)
+    for scale, value in formula.initial(layer.num_heads, head_size(layer)).items():
         value = value.to(weight.device, weight.dtype)
         layer.register_parameter(scale, nn.Parameter(value, requires_grad=weight.requires_grad))
-    native = formula.name == "qknorm-ln" or (formula.name == "standard" and isinstance(layer.q_norm, nn.Identity))
-    for attribute in ("formula_name", "handover", "position"):
+    if formula.network is not None:
+        rows = formula.network.linear(_width(layer), layer.num_heads, head_size(layer))
+        layer.query_network = rows.to(weight.device, weight.dtype).requires_grad_(weight.requires_grad)
+    for attribute in ("formula", "handover", "position"):
         layer.__dict__.pop(attribute, None)
-    layer.__class__ = Attention if native else FormulaAttention
+    own = _OWN.get(type(layer), type(layer))
+    native = formula.name == "qknorm-ln" if own is Attention else False
+    native = native or (formula.name == "standard" and isinstance(getattr(layer, "q_norm", nn.Identity()), nn.Identity))
+    layer.__class__ = own if native else _WITH_FORMULA[own]
     if not native:
-        layer.formula_name = formula.name
+        layer.formula = formula
+
+
+def _give_norms(layer: Any, formula: Formula, weight: Tensor) -> None:
+    """LayerNorms on queries and keys where the formula has them and the layer has none; those made here go again."""
+    norm = getattr(layer, "q_norm", None)
+    if formula.name == "qknorm-ln" and (norm is None or isinstance(norm, nn.Identity)):
+        layer.created_norms = True
+        for which in ("q_norm", "k_norm"):
+            made = nn.LayerNorm(head_size(layer), eps=LAYER_NORM_EPS).to(weight.device, weight.dtype)
+            setattr(layer, which, made.requires_grad_(weight.requires_grad).train(layer.training))
+    elif formula.name != "qknorm-ln" and getattr(layer, "created_norms", False):
+        layer.created_norms = False
+        for which in ("q_norm", "k_norm"):
+            if isinstance(layer, Attention):
+                setattr(layer, which, nn.Identity())
+            else:
+                delattr(layer, which)
+
+
+def _width(layer: Any) -> int:
+    """Channels of what queries are projected from."""
+    if isinstance(layer, nn.MultiheadAttention):
+        return int(layer.embed_dim)
+    return int((layer.qkv if isinstance(layer, Attention) else layer.wq).in_features)
 
 
 @contextmanager
@@ -160,7 +221,7 @@ def capture(model: nn.Module, *, rows: slice | None = None) -> Iterator[Captured
         so `torch.autograd.grad(logit, captured.attention)` works.
 
     Layers run unfused while inside, and are as before after it, also after an exception. One capture a model at a
-    time; an inner one takes over from an outer one. Attention that is not timm's gives a ModelError.
+    time; an inner one takes over from an outer one. Attention of another kind gives a ModelError.
     """
     layers = attention_layers(model)
     captured = Captured([name for name, _ in layers], rows)
@@ -169,7 +230,7 @@ def capture(model: nn.Module, *, rows: slice | None = None) -> Iterator[Captured
     ]
     try:
         for index, (_, layer) in enumerate(layers):
-            layer.__class__ = FormulaAttention
+            layer.__class__ = _WITH_FORMULA.get(type(layer), type(layer))
             layer.sink, layer.sink_index = captured, index
         yield captured
     finally:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from .attention import get_attention, set_attention
 from .errors import NothingEvaluated
-from .formulas import FORMULAS
+from .formulas import FORMULAS, find_formula
 
 FEWEST = 10  # images below which no verdict is given
 Batches = Iterable[tuple[Tensor, Tensor]]
@@ -89,13 +89,13 @@ def rank_formulas(
 
 def _candidates(model: nn.Module, own: str) -> tuple[list[str], tuple[str, ...]]:
     """Formulas without parameters of their own, the model's own one, and qknorm-ln where its LayerNorms are there."""
-    has_norms = any(name.endswith("attn.q_norm.weight") for name, _ in model.named_parameters())
+    has_norms = any(name.endswith(".q_norm.weight") for name, _ in model.named_parameters())
     names = []
-    for name, formula in FORMULAS.items():
-        needs = bool(formula.initial(1, 1)) or (name == "qknorm-ln" and not has_norms)
-        if name == own or not needs:
+    for name, formula in ({own: find_formula(own)} | FORMULAS).items():
+        needs = bool(formula.initial(1, 1)) or formula.network is not None or (name == "qknorm-ln" and not has_norms)
+        if name == own or not (needs or formula.cap is not None):  # a cap above all logits changes nothing
             names.append(name)
-    return names, tuple(name for name in FORMULAS if name not in names)
+    return names, tuple(name for name, formula in FORMULAS.items() if name not in names and formula.cap is None)
 
 
 def _fit(logits: Tensor, labels: Tensor) -> Tensor:

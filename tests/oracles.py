@@ -294,6 +294,33 @@ def slow_metric(v: Tensor, previous_v: Tensor) -> list[float]:
     return [c / max(change) if max(change) > 0 else 1.0 for c in change]
 
 
+def bare_normed(family: str, row: Tensor) -> Tensor:
+    """QK-Norm's two normalisations of a row, eps as in the document."""
+    if family == "qk-l2":
+        return row / ((row * row).sum() + 1e-12).sqrt()
+    return (row - row.mean()) / (((row - row.mean()) ** 2).mean() + 1e-5).sqrt()
+
+
+def turn(row: Tensor, position: int) -> Tensor:
+    """RoPE of one row by complex numbers: channels (j, j + d/2) are the two parts of number j."""
+    half = len(row) // 2
+    angles = torch.tensor([position * 10_000 ** (-2 * j / len(row)) for j in range(half)], dtype=torch.float64)
+    turned = torch.complex(row[:half], row[half:]) * torch.polar(torch.ones(half, dtype=torch.float64), angles)
+    return torch.cat([turned.real, turned.imag])
+
+
+def slow_network(weights: Tensor, i: int, j: int, key: Tensor, options: Mapping[str, str]) -> Tensor:
+    """QANA's V σ(Ũ k̃ + b) + c of one query and one key, cut as in the document, §3.2."""
+    dim, hidden = len(key), int(options.get("hidden", 4))
+    sigma = getattr(torch.nn.functional, options.get("activation", "gelu"))
+    u = weights[: hidden * dim].reshape(hidden, dim)
+    v = weights[hidden * dim : hidden * dim + hidden]
+    b, c = weights[-hidden - 1 : -1], weights[-1]
+    if "rope" in options:
+        u, key = torch.stack([turn(row, i) for row in u]), turn(key, j)
+    return sum((v[n] * sigma(u[n] @ key + b[n]) for n in range(hidden)), torch.zeros((), dtype=torch.float64)) + c
+
+
 def slow_scores(
     name: str,
     q: Tensor,
@@ -305,6 +332,10 @@ def slow_scores(
     """Attention logits (B, H, N, N) in float64, one sample, head, query and key at a time."""
     q, k = q.double(), k.double()
     samples, heads, tokens, dim = q.shape
+    family, _, inside = name.rstrip(")").partition("(")
+    options = dict(item.split("=") for item in inside.split(",") if item)
+    cap = float(options.get("cap", 50))
+    heat = float(options["temperature"]) if options.get("temperature", "learned") != "learned" else dim**0.5
     logits = q.new_zeros(samples, heads, tokens, tokens)
 
     def unit_row(row: Tensor) -> Tensor:
@@ -347,6 +378,14 @@ def slow_scores(
                     elif name == "elliptical-quest":
                         # S Q̄ M K̄ᵀ as the paper writes it
                         s = (a * a).sum().sqrt() * (unit_row(a) * m * unit_row(c)).sum()
+                    elif name.startswith("qk-"):
+                        s = bare_normed(family, a) @ bare_normed(family, c) * parameters.get("temperature", heat)
+                    elif family == "softcap":
+                        s = cap * torch.tanh((a * c).sum() / dim**0.5 / cap)
+                    elif family == "qana":
+                        network = slow_network(parameters["network"][b, h, i].double(), i, j, c, options)
+                        turned = (turn(a, i), turn(c, j)) if "rope" in options else (a, c)
+                        s = (turned[0] * turned[1]).sum() / dim**0.5 + parameters.get("alpha", 1.0) * network
                     else:
                         raise KeyError(name)
                     logits[b, h, i, j] = s
@@ -364,6 +403,9 @@ def slow_vit(model: nn.Module, images: Tensor, name: str) -> tuple[Tensor, list[
         packed = layer.qkv(block.norm1(x)).reshape(samples, tokens, 3, layer.num_heads, -1)
         q, k, v = (packed[:, :, part].transpose(1, 2) for part in range(3))
         parameters = dict(layer.named_parameters())
+        if name.startswith("qana"):
+            rows = layer.query_network(block.norm1(x)).reshape(samples, tokens, layer.num_heads, -1)
+            parameters["network"] = rows.transpose(1, 2)
         s = slow_scores(name, q, k, v, previous_v, parameters).to(x.dtype)
         a = s.softmax(dim=-1)
         mixed = torch.stack([a[:, h] @ v[:, h] for h in range(layer.num_heads)], dim=2).reshape(samples, tokens, width)
