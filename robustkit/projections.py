@@ -1,7 +1,8 @@
 """Where the queries and keys of each head are in the weights of a model.
 
-Known are timm's ViT attention (one fused `qkv`, whatever its formula), `nn.MultiheadAttention` (fused or three
-weights) and `LatentAttention`. For optimisers that treat these rows on their own: `quack` and `stabilisers`.
+Known are the attention of timm's ViTs (one fused `qkv`) and of CrossViT, `nn.MultiheadAttention` (fused or three
+weights), each with any formula, and `LatentAttention`. For optimisers that treat these rows on their own: `quack`,
+`stabilisers`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from timm.models.crossvit import CrossAttention
 from timm.models.vision_transformer import Attention  # type: ignore[attr-defined, unused-ignore]
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
@@ -109,26 +111,29 @@ def projections(model: nn.Module) -> list[Projections]:
 
     Raises ModelError where there is none, one of another class, or one whose weights are computed from others.
     """
-    found, foreign = [], []
-    inside = ""
-    for name, module in model.named_modules():
-        name = name.replace("_orig_mod.", "").removeprefix("module.")  # of torch.compile and DistributedDataParallel
+    found, foreign = [], set()
+    for path, module in model.named_modules():
+        name = path.replace("_orig_mod.", "").removeprefix("module.")  # of torch.compile and DistributedDataParallel
         reader = next((reader for kind, reader in READERS.items() if isinstance(module, kind)), None)
         if reader is not None:
             _check_plain(name, module)
             found.append(reader(name, module))
-            inside = f"{name}."
-        elif ("Attention" in type(module).__name__ or "Attn" in type(module).__name__) and not (
-            inside and name.startswith(inside)
-        ):
-            foreign.append(type(module).__name__)
+        elif _foreign(module):
+            foreign.add(type(module).__name__)
     if foreign or not found:
-        why = f"attention of class {', '.join(sorted(set(foreign)))}" if foreign else "no attention layer"
+        why = f"attention of class {', '.join(sorted(foreign))}" if foreign else "no attention layer"
         raise ModelError(
-            f"{type(model).__name__} has {why}; expected timm's ViT attention, nn.MultiheadAttention or "
+            f"{type(model).__name__} has {why}; expected that of timm's ViTs or CrossViT, nn.MultiheadAttention or "
             "LatentAttention; use the optimiser without the wrapper"
         )
     return found
+
+
+def _foreign(module: nn.Module) -> bool:
+    """Attention between tokens that is not known, and does not hold a layer that is."""
+    name = type(module).__name__
+    looks = ("Attention" in name or "Attn" in name) and not name.startswith("AttentionPool")
+    return looks and not any(isinstance(part, tuple(READERS)) for part in module.modules())
 
 
 def _check_plain(name: str, module: nn.Module) -> None:
@@ -162,6 +167,14 @@ def _of_torch(name: str, layer: Any) -> Projections:
     return Projections(name, layer, "mha", found)
 
 
+def _of_crossvit(name: str, layer: Any) -> Projections:
+    heads = layer.num_heads
+    query, key = (
+        Rows(linear.weight, linear.bias, 0, heads, linear.out_features // heads, 0) for linear in (layer.wq, layer.wk)
+    )
+    return Projections(name, layer, "mha", {"query": query, "key": key})
+
+
 def _of_latent(name: str, layer: LatentAttention) -> Projections:
     def by_head(linear: Any, heads: int) -> Rows:
         return Rows(linear.weight, linear.bias, 0, heads, linear.out_features // heads, 0)
@@ -173,6 +186,7 @@ def _of_latent(name: str, layer: LatentAttention) -> Projections:
 
 READERS: Mapping[type[nn.Module], Callable[[str, Any], Projections]] = {
     Attention: _of_timm,
+    CrossAttention: _of_crossvit,
     nn.MultiheadAttention: _of_torch,
     LatentAttention: _of_latent,
 }

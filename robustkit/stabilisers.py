@@ -1,7 +1,7 @@
 """What else keeps attention logits from running away: the baselines beside QuacK.
 
 Fixed smaller rates for queries and keys, and QK clip, are wrappers around an optimiser; σReparam is a parametrisation
-of weights. Logit soft-capping changes what a model computes, so it is an attention formula; `soft_cap` is its function.
+of weights. Logit soft-capping changes what a model computes, so it is an attention formula, `softcap(cap=50)`.
 `stabiliser` reads a name such as `quack(tau=0.5)`, for commands that train.
 """
 
@@ -14,23 +14,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from timm.models.vision_transformer import Attention  # type: ignore[attr-defined, unused-ignore]
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrize
 from torch.optim import Optimizer
 
-from .attention_layer import FormulaAttention
 from .errors import ModelError, ProtocolError, unknown
 from .latent_attention import LatentAttention
 from .projections import Projections, at_least_float32, check_norm, projections, spread
 from .protocol import number
 from .quack import QuacK
 from .wrapped_optimizer import ScaledRows, WrappedOptimizer
-
-
-def soft_cap(logits: Tensor, cap: float) -> Tensor:
-    """cap · tanh(logits / cap): the logits where they are small, never beyond ±cap (Bello 2016; Gemma 2)."""
-    return cap * torch.tanh(logits / cap)
 
 
 def positive(what: str, value: float) -> float:
@@ -78,11 +73,12 @@ class QKClip(WrappedOptimizer):
                 lambda m, args, kwargs: self._see(layer, lambda: m.queries_and_keys(args[0], kwargs.get("positions"))),
                 with_kwargs=True,
             )
-        formula = getattr(module, "formula_name", "") if isinstance(module, FormulaAttention) else ""
-        if isinstance(module, nn.MultiheadAttention) or formula not in ("", "standard") or _normalised(module):
+        formula = getattr(module, "formula", None)
+        name = formula.name if formula is not None else "standard"
+        if not isinstance(module, Attention) or name != "standard" or _normalised(module):
             raise ModelError(
-                f"{layer.name}: QK clip needs timm's attention with the standard formula or LatentAttention, whose "
-                f"logits shrink with its weights; found {formula or type(module).__name__}; use another stabiliser"
+                f"{layer.name}: QK clip needs the standard attention of timm's ViTs or LatentAttention, whose logits "
+                f"shrink with the weights; found {type(module).__name__}, {name}; use another stabiliser"
             )
 
         def heads(output: Tensor) -> tuple[Tensor, Tensor]:
@@ -174,6 +170,7 @@ def remove_sigma_reparam(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, nn.Linear) and parametrize.is_parametrized(module, "weight"):
             parametrize.remove_parametrizations(module, "weight")
+            module._parameters["bias"] = module._parameters.pop("bias")  # back behind the weight, as it was
     model.train(training)
 
 
@@ -228,7 +225,8 @@ def stabiliser(text: str) -> Stabiliser:
         raise ProtocolError(f"stabiliser {text!r}: expected a name or name(key=value,...), such as quack(tau=0.5)")
     name = form[1].lower()
     if name not in DEFAULTS:
-        raise ProtocolError(unknown("stabiliser", name, DEFAULTS))
+        capped = "; capped logits are an attention: --attention 'softcap(cap=50)'" if "cap" in name else ""
+        raise ProtocolError(unknown("stabiliser", name, DEFAULTS) + capped)
     found = dict(DEFAULTS[name])
     for item in filter(None, map(str.strip, (form[2] or "").split(","))):
         key, _, value = (part.strip() for part in item.partition("="))

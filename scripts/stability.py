@@ -27,13 +27,13 @@ from zoo_run import DivergedError, Run, Task
 from robustkit.stabilisers import stabiliser
 
 FAMILY = replace(SHAPES, name="small-vit", width=64, heads=2)
-RATES = (3e-3, 1e-2, 3e-2)
+RATES = (1e-2, 3e-2, 3e-3)
 SEEDS = (0, 1, 2)
 PRESET = Preset(
     "stability",
     epochs=10,
     batch=32,
-    rate=RATES[0],
+    rate=1e-2,
     warm_up=0.04,
     clip=math.inf,
     smoothing=0.0,
@@ -68,14 +68,15 @@ METHODS = (
     Method("fixed rates, 0.1", stabiliser="fixed-rates(factor=0.1)"),
     Method("QK clip, 100", stabiliser="qk-clip(threshold=100)"),
     Method("σReparam", stabiliser="sigma-reparam"),
+    Method("logits capped at 50", "softcap(cap=50)"),
     Method("QK norm", "qknorm-ln"),
 )
 
 
 def tasks(work: Path, train: Images, test: Images) -> Iterator[Task]:
-    """Every run, the highest rates and the first seeds first."""
+    """Every run, the first seeds first, and of each the rates in their order above."""
     for seed in SEEDS:
-        for rate in reversed(RATES):
+        for rate in RATES:
             for method in METHODS:
                 yield Task(
                     attention=method.attention,

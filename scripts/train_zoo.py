@@ -86,8 +86,8 @@ def save(run: Run, out: Path) -> tuple[Path, float]:
 
 def named(task: Task) -> str:
     """What names of its files begin with: `shapes-vit-quest`, `shapes-vit-standard-quack-tau-1-norm-frobenius`."""
-    stabiliser = "" if task.stabiliser == NONE else re.sub(r"[^\w.-]+", "-", f"-{task.stabiliser.text}").rstrip("-")
-    return f"{task.preset.family.name}-{task.attention}{stabiliser}"
+    stabiliser = "" if task.stabiliser == NONE else f"-{task.stabiliser.text}"
+    return f"{task.preset.family.name}-" + re.sub(r"[^\w.-]+", "-", f"{task.attention}{stabiliser}").strip("-")
 
 
 def serialise(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
