@@ -242,7 +242,7 @@ def _aligned(tensors: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[str,
 
 
 _HEAD = re.compile(r"(.*\.)?(head|head_dist|fc|classifier|linear)\.(weight|bias)")
-_SCALE = re.compile(r".*\.(qk_scale|q_scale|k_scale|[qk]_norm\.(weight|bias))")
+_SCALE = re.compile(r".*\.(qk_scale|q_scale|k_scale|temperature|alpha|([qk]_norm|query_network)\.(weight|bias))")
 
 
 def _remedy(
@@ -252,7 +252,7 @@ def _remedy(
     heads = [name for name in wrong if _HEAD.fullmatch(name)]
     positions = [name for name in wrong if name.endswith("pos_embed")]
     names = (*missing, *unexpected)
-    if names and not wrong and all(map(_SCALE.fullmatch, names)):
+    if all(map(_SCALE.fullmatch, (*names, *wrong))):  # there is at least one fault
         return "the weights were trained with another attention formula; check --attention"
     if names or len(heads) + len(positions) < len(wrong):
         return "give the right --arch, or --allow-partial to load what fits"

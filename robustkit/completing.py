@@ -12,7 +12,7 @@ from .errors import ProtocolError, unknown
 Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 FORMULAS = (
     *("standard", "quest", "qnorm", "qknorm-hs", "qknorm-ds", "qknorm", "qknorm-ln"),
-    *("elliptical", "elliptical-quest"),
+    *("elliptical", "elliptical-quest", "qk-l2", "qk-layer-norm", "qana", "softcap"),
 )
 """As in `formulas`, which loads torch."""
 SHELLS = ("bash", "zsh", "fish")

@@ -35,20 +35,30 @@ class Option:
     expected: str
 
 
-def bare_l2(q: Tensor, k: Tensor, p: Parameters, *, temperature: float | None) -> tuple[Tensor, Tensor]:
-    """Rows over the root of (squared norm + eps); the temperature goes to the queries."""
+@dataclass(frozen=True)
+class BareL2:
+    """Rows over the root of (squared norm + eps), times a temperature: fixed, learned, or sqrt(d)."""
 
+    temperature: float | None = None
+
+    def __call__(self, q: Tensor, k: Tensor, p: Parameters) -> tuple[Tensor, Tensor]:
+        return self.bar(q) * _temperature(q, p, self.temperature), self.bar(k)
+
+    @staticmethod
     def bar(x: Tensor) -> Tensor:
         wide = x.to(torch.promote_types(x.dtype, torch.float32))  # the eps is nothing in half precision
         return (wide / (wide.square().sum(dim=-1, keepdim=True) + L2_EPS).sqrt()).to(x.dtype)
 
-    return bar(q) * _temperature(q, p, temperature), bar(k)
 
+@dataclass(frozen=True)
+class BareLayerNorm:
+    """LayerNorm without affine parameters, times a temperature."""
 
-def bare_layer_norm(q: Tensor, k: Tensor, p: Parameters, *, temperature: float | None) -> tuple[Tensor, Tensor]:
-    """LayerNorm without affine parameters; the temperature goes to the queries."""
-    q, k = (functional.layer_norm(x, x.shape[-1:], eps=LAYER_NORM_EPS) for x in (q, k))
-    return q * _temperature(q, p, temperature), k
+    temperature: float | None = None
+
+    def __call__(self, q: Tensor, k: Tensor, p: Parameters) -> tuple[Tensor, Tensor]:
+        q, k = (functional.layer_norm(x, x.shape[-1:], eps=LAYER_NORM_EPS) for x in (q, k))
+        return q * _temperature(q, p, self.temperature), k
 
 
 def _temperature(q: Tensor, p: Parameters, fixed: float | None) -> Tensor | float:
@@ -77,13 +87,12 @@ def _none(heads: int, dim: int) -> dict[str, Tensor]:
     return {}
 
 
-def _normed(norm: Callable[..., tuple[Tensor, Tensor]], sign: str, source: str, text: str, given: Given) -> Formula:
+def _normed(norm: type[BareL2 | BareLayerNorm], sign: str, source: str, text: str, given: Given) -> Formula:
     value = given["temperature"]
     fixed = value if isinstance(value, float) else None
     said = f"{fixed:g}" if fixed is not None else "T" if value == "learned" else "sqrt(d)"
     initial = _initial_temperature if value == "learned" else _none
-    transform = partial(norm, temperature=fixed)
-    return Formula(text, f"{said} {sign}(Q) {sign}(K)ᵀ", source, False, transform, initial=initial)
+    return Formula(text, f"{said} {sign}(Q) {sign}(K)ᵀ", source, False, norm(fixed), initial=initial)
 
 
 def _qana(text: str, given: Given) -> Formula:
@@ -129,8 +138,8 @@ _SWITCH = Option(False, {"true": True, "false": False}.__getitem__, "true or fal
 _TEMPERATURE = Option("sqrt(d)", _temperature_option, "a number above 0, learned or sqrt(d)")
 _ACTIVATION = Option("gelu", lambda text: {name: name for name in ACTIVATIONS}[text], ", ".join(ACTIVATIONS))
 FAMILIES: dict[str, tuple[dict[str, Option], Callable[[str, Given], Formula]]] = {
-    "qk-l2": ({"temperature": _TEMPERATURE}, partial(_normed, bare_l2, "l2", "QK-Norm; Henry 2020")),
-    "qk-layer-norm": ({"temperature": _TEMPERATURE}, partial(_normed, bare_layer_norm, "LN", "QK-Norm")),
+    "qk-l2": ({"temperature": _TEMPERATURE}, partial(_normed, BareL2, "l2", "QK-Norm; Henry 2020")),
+    "qk-layer-norm": ({"temperature": _TEMPERATURE}, partial(_normed, BareLayerNorm, "LN", "QK-Norm")),
     "qana": (
         {
             "hidden": Option(4, _count, "a whole number, 1 or more"),
@@ -157,15 +166,13 @@ def make(family: str, arguments: str) -> Formula:
         except (ValueError, KeyError):
             said = repr(text) if equals else "without a value"
             raise ModelError(f"attention {family}: {key} {said}; expected {options[key].expected}") from None
-    odd = [f"{key}={_show(given[key])}" for key, option in options.items() if given[key] != option.usual]
+    odd = [f"{key}={shown(given[key])}" for key, option in options.items() if given[key] != option.usual]
     return build(f"{family}({','.join(odd)})" if odd else family, given)
 
 
-def _show(value: Value) -> str:
+def shown(value: Value) -> str:
+    """A value as names have it."""
     if isinstance(value, bool):
         return str(value).lower()
-    return (
-        f"{value:.17g}"
-        if isinstance(value, float) and value != float(f"{value:g}")
-        else (f"{value:g}" if isinstance(value, float) else str(value))
-    )
+    short = f"{value:g}" if isinstance(value, float) else str(value)
+    return repr(value) if isinstance(value, float) and float(short) != value else short

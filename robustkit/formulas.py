@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 
 from torch import Tensor
 
@@ -18,14 +17,13 @@ FORMULAS: dict[str, Formula] = PLAIN | {name: make(name, "") for name in FAMILIE
 _FORM = re.compile(r"\s*([\w-]+)\s*\((.*)\)\s*", re.DOTALL)
 
 
-@lru_cache(maxsize=256)
 def find_formula(name: str) -> Formula:
     """The formula of that name, options in brackets: `quest`, `qana(hidden=8,gate=true)`.
 
     Raises ModelError with the nearest name where there is none, or the option that is not understood.
     """
     form = _FORM.fullmatch(name)
-    family = form[1] if form else name
+    family = form[1] if form else name.strip()
     if family not in FORMULAS:
         raise ModelError(unknown("attention", family, FORMULAS))
     if form is None:

@@ -111,7 +111,7 @@ def corrupted_pixels(name: str) -> tuple[float, list[int]]:
 
 
 def formulas() -> str:
-    """The logits of a small ViT under each of the nine attention formulas, against loops."""
+    """The logits of a small ViT under each of the attention formulas, against loops."""
     from .attention import FORMULAS
 
     for name in FORMULAS:
@@ -165,9 +165,9 @@ def _unit(row: Floats) -> Floats:
     return unit
 
 
-def _norm(row: Floats, weight: Floats, bias: Floats) -> Floats:
+def _norm(row: Floats, weight: Floats, bias: Floats, eps: float = 1e-6) -> Floats:
     """LayerNorm of one row."""
-    spread = math.sqrt(sum((value - row.mean()) ** 2 for value in row) / len(row) + 1e-6)
+    spread = math.sqrt(sum((value - row.mean()) ** 2 for value in row) / len(row) + eps)
     normed: Floats = (row - row.mean()) / spread * weight + bias
     return normed
 
@@ -183,6 +183,7 @@ def _metric(values: Floats, before: Floats | None) -> Floats:
 
 def slow_score(name: str, q: Floats, k: Floats, metric: Floats, head: int, p: Mapping[str, Floats]) -> float:
     """The logit of one query and one key (d,) under a formula; p: the layer's own parameters."""
+    one, nil = np.ones(len(q)), np.zeros(len(q))
     rules: dict[str, Callable[[], tuple[Floats, Floats]]] = {
         "standard": lambda: (q / math.sqrt(len(q)), k),
         "quest": lambda: (q, _unit(k)),
@@ -196,9 +197,23 @@ def slow_score(name: str, q: Floats, k: Floats, metric: Floats, head: int, p: Ma
         ),
         "elliptical": lambda: (q * metric / math.sqrt(len(q)), k),
         "elliptical-quest": lambda: (q * metric, _unit(k)),
+        "qk-l2": lambda: (math.sqrt(len(q)) * _unit(q), _unit(k)),
+        "qk-layer-norm": lambda: (math.sqrt(len(q)) * _norm(q, one, nil, 1e-5), _norm(k, one, nil, 1e-5)),
     }
-    left, right = rules[name]()
-    return float(sum(a * b for a, b in zip(left, right, strict=True)))
+    left, right = rules.get(name, rules["standard"])()
+    score = float(sum(a * b for a, b in zip(left, right, strict=True)))
+    return 50 * math.tanh(score / 50) if name == "softcap" else score
+
+
+def slow_network(weights: Floats, k: Floats) -> float:
+    """What a query's own network of four hidden units says of a key (d,) under qana."""
+    u, v, b, c = np.split(weights, [4 * len(k), 4 * len(k) + 4, 4 * len(k) + 8])
+    inner = [sum(u[unit * len(k) + j] * k[j] for j in range(len(k))) + b[unit] for unit in range(4)]
+    return float(sum(v[unit] * _gelu(inner[unit]) for unit in range(4)) + c[0])
+
+
+def _gelu(x: float) -> float:
+    return x * (1 + math.erf(x / math.sqrt(2))) / 2
 
 
 def slow_vit(w: Mapping[str, Floats], image: Floats, formula: str, nudge: Nudge | None = None) -> tuple[Floats, Floats]:
@@ -218,6 +233,10 @@ def slow_vit(w: Mapping[str, Floats], image: Floats, formula: str, nudge: Nudge 
         for head in range(HEADS):
             metric = _metric(v[head], None if before is None else before[head])
             logits = np.array([[slow_score(formula, a, b, metric, head, own) for b in k[head]] for a in q[head]])
+            if formula == "qana":
+                rows = normed @ own["query_network.weight"].T + own["query_network.bias"]
+                rows = rows.reshape(len(x), HEADS, -1)[:, head]
+                logits += np.array([[slow_network(row, b) for b in k[head]] for row in rows])
             seen.append(logits[0])
             attention = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
             if nudge and nudge[:2] == (block, head):
@@ -227,7 +246,7 @@ def slow_vit(w: Mapping[str, Floats], image: Floats, formula: str, nudge: Nudge 
         x = x + np.concatenate(heads, axis=1) @ own["proj.weight"].T + own["proj.bias"]
         normed = np.array([_norm(row, p["norm2.weight"], p["norm2.bias"]) for row in x])
         hidden = normed @ p["mlp.fc1.weight"].T + p["mlp.fc1.bias"]
-        hidden = np.array([[h * (1 + math.erf(h / math.sqrt(2))) / 2 for h in row] for row in hidden])
+        hidden = np.array([[_gelu(h) for h in row] for row in hidden])
         x = x + hidden @ p["mlp.fc2.weight"].T + p["mlp.fc2.bias"]
     last = _norm(x[0], w["norm.weight"], w["norm.bias"])
     return w["head.weight"] @ last + w["head.bias"], np.array(seen).reshape(DEPTH, HEADS, -1)

@@ -106,8 +106,14 @@ def _cams() -> list[tuple[str, str]]:
 
 def _attentions() -> list[tuple[str, str]]:
     from .attention import FORMULAS
+    from .formula_options import FAMILIES, shown
 
-    return [(name, f"{formula.logits} ({formula.source})") for name, formula in FORMULAS.items()]
+    found = []
+    for name, formula in FORMULAS.items():
+        options = FAMILIES[name][0] if name in FAMILIES else {}
+        said = "".join(f"; {key}={shown(option.usual)}: {option.expected}" for key, option in options.items())
+        found.append((name, f"{formula.logits} ({formula.source}){said}"))
+    return found
 
 
 def _protocols() -> list[tuple[str, str]]:

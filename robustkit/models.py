@@ -236,7 +236,7 @@ def give_attention(
         except ModelError as error:
             where = "" if source == "option" else f" (from the {source} of {spec})"
             raise ModelError(f"{error}{where}") from error
-        return str(name), source
+        return find_formula(str(name)).name, source
     kind = attention_kind(network)
     if kind == "qknorm-ln":  # its LayerNorms are tensors that no other formula has
         return kind, "weights"

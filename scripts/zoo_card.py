@@ -25,7 +25,7 @@ import robustkit
 from robustkit.attention import set_attention
 from robustkit.errors import RobustkitError
 from robustkit.fingerprint import Fingerprint, judge
-from robustkit.formulas import FORMULAS
+from robustkit.formula import PLAIN
 from robustkit.images import to_pixels
 from robustkit.intervals import wilson
 from robustkit.pipeline import labelled_data
@@ -43,7 +43,7 @@ def facts() -> list[Facts]:
             said = file.metadata()
             parameters = sum(math.prod(file.get_slice(tensor).get_shape()) for tensor in file.offset_keys())
         found.append({**said, "name": name, "bytes": path.stat().st_size, "parameters": parameters})
-    order = list(FORMULAS)
+    order = list(PLAIN)
     return sorted(found, key=lambda said: (said["name"].partition("-vit-")[0], order.index(said["attention"])))
 
 
@@ -59,7 +59,7 @@ def ranking(checkpoint: str, data_dir: str, limit: int) -> Fingerprint:
     pixels = torch.stack([to_pixels(data.image(sample), identity.preprocessing) for sample in data.samples])
     labels = torch.tensor([sample.label for sample in data.samples])
     fits = {}
-    for name in FORMULAS:
+    for name in PLAIN:
         set_attention(model.network, name)
         logits = torch.cat([model(part.float() / 255) for part in pixels.split(125)])
         nll = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
@@ -98,11 +98,11 @@ def _losses(zoo: Sequence[Facts], images: dict[str, str], limit: int) -> str:
     for said in zoo:
         found = ranking(f"zoo:{said['name']}", images[said["name"].partition("-vit-")[0]], limit)
         nll = {row.name: row.nll for row in found.rows}
-        cells = [f"**{nll[name]:.3f}**" if name == found.best else f"{nll[name]:.3f}" for name in FORMULAS]
+        cells = [f"**{nll[name]:.3f}**" if name == found.best else f"{nll[name]:.3f}" for name in PLAIN]
         second = found.rows[1]
         ahead = f"{second.difference:+.3f} [{second.ci_low:+.3f}, {second.ci_high:+.3f}]"
         rows.append((f"`{said['name']}`", str(found.n), *cells, ahead))
-    return markdown([("weights", "images", *FORMULAS, "second best, more [95 %]"), *rows])
+    return markdown([("weights", "images", *PLAIN, "second best, more [95 %]"), *rows])
 
 
 def _last(rows: list[Facts]) -> tuple[str, ...]:

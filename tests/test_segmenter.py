@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from oracles import slow_scores
 from safetensors.torch import save_file
 from segmenter_oracles import SlowSegmenter, randomised
 from torch import Tensor, nn
 from torch.nn import functional
 
-from robustkit.attention import get_attention, set_attention
+from robustkit.attention import FORMULAS, capture, get_attention, set_attention
 from robustkit.errors import CheckpointError, ModelError
 from robustkit.segmenter_network import PUBLIC_EPS, SegmenterNetwork, build_segmenter
 from robustkit.segmenters import Segmenter, load_segmenter
@@ -94,6 +95,30 @@ def test_each_half_has_the_formula(half: str) -> None:
     set_attention(getattr(network, half), "quest")  # one half alone is neither
     assert (network(images) - standard).abs().max() > 1e-2
     assert (network(images) - quest).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("name", sorted({*FORMULAS} - {"standard"}))
+def test_the_decoder_takes_every_formula(name: str) -> None:
+    """Its scores are the formula's, of the tokens and classes that its layers are given."""
+    network = small().double()
+    set_attention(network.decoder, name)
+    drawn = dict(network.decoder.blocks[1].attn.named_parameters())
+    for key, value in drawn.items():
+        if "qkv" not in key and "proj" not in key:
+            value.copy_(noise(*value.shape))
+    tokens: list[Tensor] = []
+    for block in network.decoder.blocks:
+        block.attn.qkv.register_forward_hook(lambda _, inputs, output: tokens.extend((inputs[0], output)))
+    with capture(network.decoder) as captured:
+        network(noise(2, 3, 32, 32).double())
+    first, (q, k, v) = tokens[1], tokens[3].unflatten(-1, (3, 2, -1)).permute(2, 0, 3, 1, 4)
+    before = first.unflatten(-1, (3, 2, -1)).permute(2, 0, 3, 1, 4)[2]
+    if name == "qana":
+        rows = torch.nn.functional.linear(tokens[2], drawn["query_network.weight"], drawn["query_network.bias"])
+        drawn["network"] = rows.unflatten(-1, (2, -1)).transpose(1, 2)
+    expected = slow_scores(name, q, k, v, before, drawn)
+    assert expected.shape == (2, 2, 16 + 5, 16 + 5)
+    torch.testing.assert_close(captured.scores[1], expected)
 
 
 def test_heads_of_the_decoder_are_of_width_64_unless_said() -> None:
