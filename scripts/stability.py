@@ -27,7 +27,7 @@ from zoo_run import DivergedError, Run, Task
 from robustkit.stabilisers import stabiliser
 
 FAMILY = replace(SHAPES, name="small-vit", width=64, heads=2)
-RATES = (1e-2, 3e-2, 3e-3)
+RATES = (2e-2, 3e-2, 1e-2)
 SEEDS = (0, 1, 2)
 PRESET = Preset(
     "stability",
