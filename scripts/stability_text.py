@@ -55,8 +55,8 @@ def guide() -> Iterator[str]:
     yield (
         "QuacK knows the attention of timm's ViTs (in fused qkv weights, the change of each head's rows is scaled "
         "after the optimiser's step) and of CrossViT, `nn.MultiheadAttention`, and "
-        "`robustkit.latent_attention.LatentAttention`, to which Algorithm 2 applies. The scaled step is the step at the "
-        "scaled rate where steps are multiples of the rate, as those of nearly all optimisers of torch are; "
+        "`robustkit.latent_attention.LatentAttention`, to which Algorithm 2 applies. The scaled step is the step at "
+        "the scaled rate where steps are multiples of the rate, as those of nearly all optimisers of torch are; "
         "`robustkit.wrapped_optimizer` says of which they are not."
     )
 
@@ -66,11 +66,11 @@ def setting() -> str:
     tokens = (FAMILY.side // FAMILY.patch) ** 2 + 1
     return (
         f"A ViT of width {FAMILY.width}, depth {FAMILY.depth} and {FAMILY.heads} heads on {PRESET.train_images} "
-        f"generated shapes of {FAMILY.side} pixels, {PRESET.epochs} epochs at batch {PRESET.batch}: AdamW at a constant "
-        f"rate after a warm-up of {PRESET.warm_up:.0%} of the steps, no clipping of gradients, no label smoothing, mixup "
-        "or drop path, bfloat16 autocast. Runs differ in rate, method and seed alone. A run is *stuck* where the mean "
-        f"loss of its last epoch is above {STUCK:.2f}, half of what guessing gives, or is no number; one that is not may "
-        "still have learned less than others. The largest logit is that of any layer, and the entropy that of the layer "
-        f"where it is lowest, over held-out images at the end; even attention has {math.log(tokens):.2f} nats. Of "
-        "several seeds: the median, and from the lowest to the highest."
+        f"generated shapes of {FAMILY.side} pixels, {PRESET.epochs} epochs at batch {PRESET.batch}: AdamW at a "
+        f"constant rate after a warm-up of {PRESET.warm_up:.0%} of the steps, no clipping of gradients, no label "
+        "smoothing, mixup or drop path, bfloat16 autocast. Runs differ in rate, method and seed alone. A run is "
+        f"*stuck* where the mean loss of its last epoch is above {STUCK:.2f}, half of what guessing gives, or is no "
+        "number; one that is not may still have learned less than others. The largest logit is that of any layer, and "
+        "the entropy that of the layer where it is lowest, over held-out images at the end; even attention has "
+        f"{math.log(tokens):.2f} nats. Of several seeds: the median, and from the lowest to the highest."
     )

@@ -320,6 +320,8 @@ def test_multihead_attention_of_torch_has_its_rows_by_head(fused: bool) -> None:
         for view in found.rows[which].views:
             view[head] = 0
         _, weights = layer(torch.randn(2, 5, WIDTH), keys, keys, average_attn_weights=False)
+        first = ("query", "key").index(which) * WIDTH + head * SIZE
+        assert (layer.in_proj_bias == 0).nonzero().flatten().tolist() == list(range(first, first + SIZE))
         even = (weights - 0.2).abs().amax((0, 2, 3)) < 1e-6
         assert even.tolist() == [other == head for other in range(HEADS)]
         for view, old in zip(found.rows[which].views, before, strict=True):
@@ -355,12 +357,14 @@ def test_at_the_start_with_tau_1_a_step_has_the_optimisers_bits() -> None:
 
 
 def test_half_precision_weights_get_the_factor_in_full() -> None:
+    """0.9 in bfloat16 would lead from 1 to 7.28."""
     layer = attention(bias=False).bfloat16()
     layer.qkv.weight.detach().fill_(1.0)
-    quack = QuacK(torch.optim.SGD(layer.parameters(), lr=1.0), layer, tau=0.7)
-    layer.qkv.weight.grad = torch.full_like(layer.qkv.weight, -1.0)
+    quack = QuacK(torch.optim.SGD(layer.parameters(), lr=1.0), layer, tau=0.9)
+    layer.qkv.weight.grad = torch.full_like(layer.qkv.weight, -7.0)
     quack.step()
-    assert set(layer.qkv.weight[: 2 * WIDTH].flatten().tolist()) == {torch.tensor(1.7).bfloat16().item()}
+    assert set(layer.qkv.weight[: 2 * WIDTH].flatten().tolist()) == {7.3125}  # the nearest to 1 + 0.9 * 7
+    assert set(layer.qkv.weight[2 * WIDTH :].flatten().tolist()) == {8.0}
 
 
 # an optimiser like any other
