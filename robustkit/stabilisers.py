@@ -164,14 +164,11 @@ def sigma_reparam(model: nn.Module) -> None:
 
 
 def remove_sigma_reparam(model: nn.Module) -> None:
-    """Make the weights plain again, in place, at the values that they have in `eval()`; names are as before."""
-    training = model.training
-    model.eval()  # reading a weight in training would move the singular vector on
+    """Make the weights plain again, in place, at the values of the next pass; names and their order are as before."""
     for module in model.modules():
         if isinstance(module, nn.Linear) and parametrize.is_parametrized(module, "weight"):
             parametrize.remove_parametrizations(module, "weight")
             module._parameters["bias"] = module._parameters.pop("bias")  # back behind the weight, as it was
-    model.train(training)
 
 
 @dataclass(frozen=True)

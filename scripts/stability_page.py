@@ -108,7 +108,7 @@ def table(found: Found, rate: float) -> str:
 def in_short(found: Found) -> str:
     """Which methods were stuck at which rate."""
     lines = []
-    for rate in RATES:
+    for rate in sorted(RATES):
         counts = {
             method.title: (sum(run.stuck for run in runs), len(runs))
             for method in METHODS
@@ -155,8 +155,9 @@ def draw(found: Found, path: Path) -> None:
                 axis.set_ylabel(title, fontsize=9)
             if name == "largest_logit":
                 axis.set_yscale("log")
-    handles, labels = axes[0, -1].get_legend_handles_labels()
-    figure.legend(handles, labels, fontsize=8, loc="outside right center", frameon=False)
+    named = {label: line for axis in axes[0] for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    shown = [method.title for method in METHODS if method.title in named]
+    figure.legend([named[title] for title in shown], shown, fontsize=8, loc="outside right center", frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     with pyplot.rc_context({"svg.hashsalt": "stability"}):
         figure.savefig(path, metadata={"Date": None})

@@ -129,6 +129,7 @@ def task_of(options: argparse.Namespace) -> Task:
     """What the options ask for. Raises RobustkitError, one line."""
     preset = PRESETS[options.preset]
     find_formula(options.attention)
+    stabilised = stabiliser(options.stabiliser)
     if options.epochs is not None:
         preset = replace(preset, epochs=options.epochs)
     folder = options.work / "data"
@@ -145,7 +146,7 @@ def task_of(options: argparse.Namespace) -> Task:
         device=pick_device(options.device),
         compile=preset.compile if options.compile is None else options.compile,
         workers=options.workers,
-        stabiliser=stabiliser(options.stabiliser),
+        stabiliser=stabilised,
     )
     return replace(task, folder=options.work / f"{named(task)}-seed{task.seed}")
 
