@@ -347,6 +347,21 @@ def test_only_queries_and_keys_have_other_rates() -> None:
             assert torch.equal(half, value)
 
 
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
+def test_muon_keeps_its_direction_of_the_whole_matrix() -> None:
+    layers = attention(), attention()
+    start = layers[0].qkv.weight.detach().clone()
+    bare = torch.optim.Muon([layers[0].qkv.weight], lr=0.1, weight_decay=0.5)
+    quack = QuacK(torch.optim.Muon([layers[1].qkv.weight], lr=0.1, weight_decay=0.5), layers[1], tau=0.25)
+    for layer, optimiser in zip(layers, (bare, quack), strict=True):
+        loss_of(layer(inputs(0))).backward()
+        optimiser.step()
+    plain, scaled = (layer.qkv.weight.detach() - start for layer in layers)
+    torch.testing.assert_close(scaled[: 2 * WIDTH], 0.25 * plain[: 2 * WIDTH])
+    assert torch.equal(scaled[2 * WIDTH :], plain[2 * WIDTH :])
+    assert (plain.abs().amax(1) > 0).all()
+
+
 def test_at_the_start_with_tau_1_a_step_has_the_optimisers_bits() -> None:
     layers = attention(), attention()
     optimisers = [torch.optim.AdamW(layer.parameters(), lr=0.1) for layer in layers]
