@@ -2,6 +2,7 @@
 
     python scripts/train_zoo.py --attention quest --train TRAIN --test TEST --work DIR --out DIR
     python scripts/train_zoo.py --attention quest --preset shapes --threads 1 --work DIR --out DIR
+    python scripts/train_zoo.py --attention standard --stabiliser 'quack(tau=0.5)' --preset shapes --work DIR
     python scripts/train_zoo.py --work DIR --plot DIR
 
 TRAIN and TEST are CIFAR-10 as a zip or folder of class folders, or as cifar-10-batches-py. Presets: `cpu` for two
@@ -18,6 +19,7 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +36,7 @@ from zoo_run import Run, Task, accuracy
 from robustkit.errors import RobustkitError
 from robustkit.formulas import find_formula
 from robustkit.pipeline import pick_device
+from robustkit.stabilisers import DEFAULTS, NONE, stabiliser
 
 MOST_BYTES = 3_000_000
 
@@ -42,7 +45,7 @@ def save(run: Run, out: Path) -> tuple[Path, float]:
     """Write the averaged weights in half precision with everything that is needed to load, judge and repeat them, and
     their entry in checkpoints.json. Returns the file and its accuracy on the test images."""
     task, family = run.task, run.task.preset.family
-    tensors = {name: value.half().cpu().contiguous() for name, value in run.average.items()}
+    tensors = {name: value.half().cpu().contiguous() for name, value in run.weights().items()}
     rounded = family.empty(task.attention)
     rounded.load_state_dict(tensors)
     score = accuracy(rounded.to(task.device), family, task.test.to(task.device))
@@ -70,12 +73,21 @@ def save(run: Run, out: Path) -> tuple[Path, float]:
         "accuracy": f"{score:.4f}",
         "license": "Apache-2.0",
     }
+    facts = {"attention": task.attention}
+    if task.stabiliser != NONE:
+        metadata["stabiliser"] = facts["stabiliser"] = task.stabiliser.text
     out.mkdir(parents=True, exist_ok=True)
     suffix = f"-seed{task.seed}" if task.seed else ""
-    path = out / f"{family.name}-{task.attention}{suffix}.safetensors"
+    path = out / f"{named(task)}{suffix}.safetensors"
     write(path, serialise(tensors, metadata))
-    enter(path, {"attention": task.attention, "accuracy": round(score, 4)})
+    enter(path, {**facts, "accuracy": round(score, 4)})
     return path, score
+
+
+def named(task: Task) -> str:
+    """What names of its files begin with: `shapes-vit-quest`, `shapes-vit-standard-quack-tau-1-norm-frobenius`."""
+    stabiliser = "" if task.stabiliser == NONE else f"-{task.stabiliser.text}"
+    return f"{task.preset.family.name}-" + re.sub(r"[^\w.-]+", "-", f"{task.attention}{stabiliser}").strip("-")
 
 
 def serialise(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
@@ -117,29 +129,32 @@ def task_of(options: argparse.Namespace) -> Task:
     """What the options ask for. Raises RobustkitError, one line."""
     preset = PRESETS[options.preset]
     find_formula(options.attention)
+    stabilised = stabiliser(options.stabiliser)
     if options.epochs is not None:
         preset = replace(preset, epochs=options.epochs)
     folder = options.work / "data"
     family = preset.family
     train = cached(options.train or family.train, "train", preset.train_images, folder, family)
     test = cached(options.test or family.test, "test", preset.test_images, folder, family, train.class_names)
-    return Task(
+    task = Task(
         attention=options.attention,
         preset=preset,
         seed=options.seed,
         train=train,
         test=test,
-        folder=options.work / f"{family.name}-{options.attention}-seed{options.seed}",
+        folder=options.work,
         device=pick_device(options.device),
         compile=preset.compile if options.compile is None else options.compile,
         workers=options.workers,
+        stabiliser=stabilised,
     )
+    return replace(task, folder=options.work / f"{named(task)}-seed{task.seed}")
 
 
 def train(options: argparse.Namespace) -> None:
     """Train or go on, and write the checkpoint."""
     task = task_of(options)
-    print(f"{task.attention}, seed {task.seed}: {task.preset.text()}", flush=True)
+    print(f"{task.attention}, stabiliser {task.stabiliser.text}, seed {task.seed}: {task.preset.text()}", flush=True)
     run = Run(task)
     if run.resume():
         print(f"goes on at step {run.step} of {task.steps}", flush=True)
@@ -156,6 +171,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--attention", help="a formula of robustkit.attention")
+    parser.add_argument("--stabiliser", default="none", metavar="NAME", help=f"{', '.join(DEFAULTS)}; quack(tau=0.5)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--preset", choices=tuple(PRESETS), default="cpu")
     parser.add_argument("--train", help="the training images")

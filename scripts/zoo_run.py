@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import time
@@ -22,6 +23,7 @@ from zoo_recipe import Family, Preset, build, decay_at, parameter_groups, rate_a
 
 from robustkit.attention import attention_layers
 from robustkit.errors import RobustkitError, RunError
+from robustkit.stabilisers import NONE, Stabiliser
 
 CHECK_EVERY = 50  # steps between two looks at the loss, which wait for the device
 PROBES = 256
@@ -47,6 +49,7 @@ class Task:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     compile: bool = False
     workers: int = 0
+    stabiliser: Stabiliser = NONE
 
     @property
     def per_epoch(self) -> int:
@@ -60,6 +63,7 @@ class Task:
         """What must agree for a state to go on."""
         return {
             "attention": self.attention,
+            "stabiliser": self.stabiliser.text,
             "seed": str(self.seed),
             "preset": self.preset.name,
             "recipe": self.preset.identity(),
@@ -77,14 +81,16 @@ class Run:
         if task.device.type == "cpu":  # torch's fused attention takes a third of a step's time there, mostly backward
             for _, layer in attention_layers(self.model):
                 layer.fused_attn = False
+        task.stabiliser.prepare(self.model)
         self.average = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
         preset = task.preset
-        self.optimiser = torch.optim.AdamW(
+        bare = torch.optim.AdamW(
             parameter_groups(self.model, preset.weight_decay),
             lr=preset.rate,
             betas=(preset.beta_1, preset.beta_2),
             fused=True,
         )
+        self.optimiser = task.stabiliser.wrap(bare, self.model)
         self.mixup = Mixup(
             preset.mixup,
             preset.cutmix,
@@ -136,8 +142,9 @@ class Run:
         if not self._path.exists():
             return False
         state = torch.load(self._path, map_location=self.task.device, weights_only=True)
+        identity = {"stabiliser": NONE.text, **state["identity"]}  # states from before there were stabilisers
         for what, value in self.task.identity().items():
-            if (found := state["identity"].get(what)) != value:
+            if (found := identity.get(what)) != value:
                 if what == "recipe":
                     before, now = json.loads(found or "{}"), json.loads(value)
                     what = next(key for key in {**now, **before} if now.get(key) != before.get(key))
@@ -234,6 +241,13 @@ class Run:
             row["train_accuracy_ema"] = accuracy(self.model, family, train, preset.bfloat16)
             row["test_accuracy_ema"] = accuracy(self.model, family, test, preset.bfloat16)
         return row
+
+    def weights(self) -> dict[str, Tensor]:
+        """The averaged weights as the architecture names them."""
+        model = copy.deepcopy(self.model)
+        model.load_state_dict(self.average)
+        self.task.stabiliser.finish(model)
+        return model.state_dict()
 
     @contextmanager
     def averaged(self) -> Iterator[nn.Module]:

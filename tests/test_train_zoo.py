@@ -338,6 +338,77 @@ def test_a_killed_run_goes_on_to_the_same_bytes(
     assert listed["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ("quack(norm=spectral)", "quack(tau=1,norm=spectral)"),
+        pytest.param("qk-clip(threshold=0.01)", "qk-clip(threshold=0.01)", marks=pytest.mark.slow),
+        pytest.param("sigma-reparam", "sigma-reparam", marks=pytest.mark.slow),
+        pytest.param("fixed-rates", "fixed-rates(factor=0.1)", marks=pytest.mark.slow),
+    ],
+)
+def test_a_stabilised_run_goes_on_to_the_same_bytes_and_says_by_what(
+    zoo: Any, command: Callable[[Path, str], list[str]], tmp_path: Path, given: str, text: str
+) -> None:
+    rate_at = zoo.run.rate_at
+    broken, whole, plain = (
+        [*command(tmp_path / kind, "standard"), "--epochs", "1", "--stabiliser", which]
+        for kind, which in (("broken", given), ("whole", given), ("plain", "none"))
+    )
+
+    def interrupt(preset: Any, step: int, steps: int) -> float:
+        if step == 2:
+            raise KeyboardInterrupt
+        return rate_at(preset, step, steps)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(zoo.run, "rate_at", interrupt)
+        patch.setitem(zoo.recipe.PRESETS, "smoke", replace(zoo.tiny, save_every=0.0))
+        with pytest.raises(KeyboardInterrupt):
+            zoo.script.main(broken)
+    assert [zoo.script.main(arguments) for arguments in (broken, whole, plain)] == [0, 0, 0]
+    name = "cifar10-vit-standard-" + re.sub("[(=,]", "-", text).rstrip(")")
+    path = tmp_path / "whole" / f"{name}.safetensors"
+    assert path.read_bytes() == (tmp_path / "broken" / f"{name}.safetensors").read_bytes()
+    found, other = (robustkit.load(file) for file in (path, tmp_path / "plain" / "cifar10-vit-standard.safetensors"))
+    assert found.identity.metadata["stabiliser"] == text
+    assert json.loads((tmp_path / "whole" / "checkpoints.json").read_text())[name]["stabiliser"] == text
+    assert "stabiliser" not in other.identity.metadata
+    stabilised, usual = (model.network.state_dict() for model in (found, other))
+    assert list(stabilised) == list(usual)  # plain weights, whatever made them
+    assert not torch.equal(*(tensors["blocks.0.attn.qkv.weight"] for tensors in (stabilised, usual)))
+
+
+def test_stabilisers_that_cannot_be_are_refused_before_any_work(
+    zoo: Any, command: Callable[[Path, str], list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for given, message in (
+        ("quack(tau=0)", "quack: tau 0: expected a number above 0"),
+        ("quack(tau=fast)", "quack: tau 'fast': expected a number"),
+        ("quack(norm=nuclear)", "unknown norm of weights 'nuclear'; known: frobenius, spectral"),
+        ("fixed-rates(rate=2)", "unknown parameter of fixed-rates 'rate'; known: factor"),
+        ("sigma-reparam(gamma=1)", "sigma-reparam takes no parameters"),
+        ("quak", "unknown stabiliser 'quak'; did you mean 'quack'?"),
+        ("softcap", "capped logits are an attention: --attention 'softcap(cap=50)'"),
+        ("quack(tau", "stabiliser 'quack(tau': expected a name or name(key=value,...)"),
+    ):
+        assert zoo.script.main([*command(tmp_path, "standard"), "--stabiliser", given]) == 2
+        said = capsys.readouterr().err
+        assert message in said
+        assert said.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_stabiliser_is_part_of_what_a_folder_holds(
+    zoo: Any, command: Callable[[Path, str], list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [*command(tmp_path, "standard"), "--epochs", "1"]
+    assert zoo.script.main([*given, "--stabiliser", "quack"]) == 0
+    (tmp_path / "cifar10-vit-standard-quack-tau-1-norm-frobenius-seed0").rename(tmp_path / "cifar10-vit-standard-seed0")
+    assert zoo.script.main(given) == 2
+    assert "holds a run with stabiliser quack(tau=1,norm=frobenius), not none; give another" in capsys.readouterr().err
+
+
 def test_seeds_give_other_weights_and_other_files(
     zoo: Any, command: Callable[[Path, str], list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
