@@ -1,0 +1,159 @@
+"""What became of the toy models: outcome classes, success rates with intervals, curves, and their files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from toy_run import MEASURED, TOKENS, Columns, Plan, claim, read
+
+from robustkit.errors import RunError
+from robustkit.records import write_whole
+
+OUTCOMES = ("correct", "biased", "degenerate", "none of these")
+CHANCE = 0.15
+"""Accuracy up to which a model of ten classes counts as guessing."""
+PUBLISHED = {"standard": 25, "qnorm": 49, "quest": 58, "qknorm-hs": 0, "qknorm-ds": 0, "qknorm-ln": 0}
+"""Success rates of QUEST, Figures 3 and A1, in percent; those of the QKNorm forms as "about 0 %"."""
+KEYS = ("formula", "data", "seed", "rate", "decay")
+QUARTILES = ("low", "median", "high")
+RESAMPLES = 2000
+Floats = NDArray[np.float64]
+
+
+def outcomes(train: Floats, test: Floats) -> NDArray[Any]:
+    """The class of each model (§2.2): correct where both accuracies are above 90 %, biased where training is 50 to 80 %
+    and test 20 to 40 %, degenerate where both are at chance; many models are none of these."""
+    found = np.full(train.shape, OUTCOMES[3], dtype="<U13")
+    found[(train <= CHANCE) & (test <= CHANCE)] = "degenerate"
+    found[(train >= 0.5) & (train <= 0.8) & (test >= 0.2) & (test <= 0.4)] = "biased"
+    found[(train > 0.9) & (test > 0.9)] = "correct"
+    return found
+
+
+@dataclass(frozen=True)
+class Results:
+    """A finished plan. columns: one entry a model, `KEYS` and `MEASURED`. curves: (formula, outcome) to the quartiles
+    of the mean key norms of its models, (3, epochs + 1, 3): quartile, epoch, kind of token. seconds: of one processor.
+    """
+
+    plan: Plan
+    columns: Columns
+    curves: Mapping[tuple[str, str], Floats]
+    seconds: float
+
+    def __len__(self) -> int:
+        return len(self.columns["data"])
+
+    def outcomes(self, test: str = "test") -> NDArray[Any]:
+        """The class of each model, by this test set."""
+        return outcomes(self.columns["train"], self.columns[test])
+
+    def of(self, formula: str) -> NDArray[Any]:
+        """Which models have this formula."""
+        chosen: NDArray[Any] = self.columns["formula"] == formula
+        return chosen
+
+    def success(self, formula: str, test: str = "test") -> tuple[float, float, float]:
+        """Share of correct models and its 95 % interval.
+
+        Models of a realisation of the data, or of a start of the weights, share it. So both are drawn anew with
+        replacement, and not the models (the pigeonhole bootstrap of Owen, 2007); the rates and decays are as they are.
+        """
+        own, grid = self.of(formula), self.plan.grid
+        correct = np.zeros((grid.data, grid.seeds))
+        np.add.at(
+            correct, (self.columns["data"][own], self.columns["seed"][own]), self.outcomes(test)[own] == "correct"
+        )
+        correct /= len(grid.rates) * len(grid.decays)
+        generator = np.random.Generator(np.random.PCG64(0))
+        rows = generator.integers(0, grid.data, (RESAMPLES, grid.data, 1))
+        columns = generator.integers(0, grid.seeds, (RESAMPLES, 1, grid.seeds))
+        low, high = np.percentile(correct[rows, columns].mean(axis=(1, 2)), [2.5, 97.5])
+        return float(correct.mean()), float(low), float(high)
+
+    def map(self, formula: str) -> Floats:
+        """(decays, rates): the share of correct models in each cell of the grid."""
+        own, grid = self.of(formula), self.plan.grid
+        correct = self.outcomes() == "correct"
+        found = np.empty((len(grid.decays), len(grid.rates)))
+        for row, decay in enumerate(grid.decays):
+            for column, rate in enumerate(grid.rates):
+                cell = own & (self.columns["decay"] == decay) & (self.columns["rate"] == rate)
+                found[row, column] = correct[cell].mean()
+        return found
+
+
+def gather(work: Path, plan: Plan) -> Results:
+    """The results of a folder of units."""
+    units, models = read(work, plan), plan.grid.models()
+    rates, decays, seeds = (np.array(column) for column in zip(*models, strict=True))
+    parts: dict[str, list[NDArray[Any]]] = {name: [] for name in (*KEYS, *MEASURED)}
+    for (formula, number), unit in units.items():
+        own = {"formula": np.full(len(models), formula), "data": np.full(len(models), number)}
+        own |= {"seed": seeds, "rate": rates, "decay": decays} | {name: unit[name].round(4) for name in MEASURED}
+        for name, values in own.items():
+            parts[name].append(values)
+    columns = {name: np.concatenate(values) for name, values in parts.items()}
+    classes = outcomes(columns["train"], columns["test"])
+    norms = np.concatenate([unit["norms"] for unit in units.values()])
+    curves = {}
+    for formula in plan.grid.formulas:
+        for outcome in OUTCOMES:
+            own_norms = norms[(columns["formula"] == formula) & (classes == outcome)]
+            if len(own_norms):
+                curves[formula, outcome] = np.nanpercentile(own_norms, (25, 50, 75), axis=0).round(3)
+    return Results(plan, columns, curves, float(sum(unit["seconds"] for unit in units.values())))
+
+
+def save(results: Results, folder: Path) -> None:
+    """setting.json, results.csv, curves.csv and cost.json. Raises RunError where the folder holds another setting."""
+    claim(folder / "setting.json", results.plan)
+    rows = zip(*(results.columns[name].tolist() for name in (*KEYS, *MEASURED)), strict=True)
+    _write_csv(folder / "results.csv", [[*KEYS, *MEASURED], *rows])
+    heading = ["formula", "outcome", "epoch", *(f"{kind} {quartile}" for quartile in QUARTILES for kind in TOKENS)]
+    _write_csv(folder / "curves.csv", [heading, *_curve_rows(results)])
+    write_whole(folder / "cost.json", (json.dumps({"processor seconds": round(results.seconds)}) + "\n").encode())
+
+
+def _curve_rows(results: Results) -> Iterator[list[Any]]:
+    for (formula, outcome), curve in results.curves.items():
+        for epoch in range(curve.shape[1]):
+            yield [formula, outcome, epoch, *curve[:, epoch].flatten().tolist()]
+
+
+def _write_csv(path: Path, rows: list[list[Any]]) -> None:
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerows(rows)
+    write_whole(path, buffer.getvalue().encode())
+
+
+def load(folder: Path) -> Results:
+    """What `save` wrote. Raises RunError where it is not there or not whole."""
+    try:
+        plan = Plan.of(json.loads((folder / "setting.json").read_text("utf-8")))
+        with (folder / "results.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        with (folder / "curves.csv").open(newline="") as file:
+            _, *curve_rows = csv.reader(file)
+        seconds = json.loads((folder / "cost.json").read_text("utf-8"))["processor seconds"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(
+            f"{folder}: no results that can be read ({error}); train first, without --from-results"
+        ) from None
+    if len(rows) != len(plan.grid):
+        raise RunError(f"{folder / 'results.csv'}: {len(rows)} models; expected the {len(plan.grid)} of setting.json")
+    kinds: dict[str, Any] = {"formula": str, "data": int, "seed": int}
+    columns = {name: np.array([kinds.get(name, float)(row[name]) for row in rows]) for name in (*KEYS, *MEASURED)}
+    whole: dict[tuple[str, str], list[list[float]]] = {}
+    for formula, outcome, _, *values in curve_rows:
+        whole.setdefault((formula, outcome), []).append([float(value) for value in values])
+    curves = {key: np.array(values).reshape(-1, 3, 3).transpose(1, 0, 2) for key, values in whole.items()}
+    return Results(plan, columns, curves, float(seconds))
