@@ -38,9 +38,28 @@ def outcomes(train: Floats, test: Floats) -> NDArray[Any]:
     return found
 
 
+def _shortcut(columns: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+    """Models that find the answer in new samples where b marks it, and not where it does not.
+
+    `test_alike` is half of either kind, up to the draw.
+    """
+    with_b = 2 * columns["test_alike"] - columns["test"]
+    found: NDArray[Any] = (with_b > 0.9) & (columns["test"] < 0.5)
+    return found
+
+
+def _correct(columns: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+    found: NDArray[Any] = outcomes(columns["train"], columns["test"]) == "correct"
+    return found
+
+
+GROUPS = {"shortcut": _shortcut, "correct": _correct}
+"""Of models, whose key norms are kept."""
+
+
 @dataclass(frozen=True)
 class Results:
-    """A finished plan. columns: one entry a model, `KEYS` and `MEASURED`. curves: (formula, outcome) to the quartiles
+    """A finished plan. columns: one entry a model, `KEYS` and `MEASURED`. curves: (formula, group) to the quartiles
     of the mean key norms of its models, (3, epochs + 1, 3): quartile, epoch, kind of token. seconds: of one processor.
     """
 
@@ -60,6 +79,10 @@ class Results:
         """Which models have this formula."""
         chosen: NDArray[Any] = self.columns["formula"] == formula
         return chosen
+
+    def group(self, formula: str, name: str) -> NDArray[Any]:
+        """Which models have this formula and are in this group of `GROUPS`."""
+        return self.of(formula) & GROUPS[name](self.columns)
 
     def success(self, formula: str, test: str = "test") -> tuple[float, float, float]:
         """Share of correct models and its 95 % interval.
@@ -102,14 +125,13 @@ def gather(work: Path, plan: Plan) -> Results:
         for name, values in own.items():
             parts[name].append(values)
     columns = {name: np.concatenate(values) for name, values in parts.items()}
-    classes = outcomes(columns["train"], columns["test"])
     norms = np.concatenate([unit["norms"] for unit in units.values()])
     curves = {}
     for formula in plan.grid.formulas:
-        for outcome in OUTCOMES:
-            own_norms = norms[(columns["formula"] == formula) & (classes == outcome)]
+        for group, belongs in GROUPS.items():
+            own_norms = norms[(columns["formula"] == formula) & belongs(columns)]
             if len(own_norms):
-                curves[formula, outcome] = np.nanpercentile(own_norms, (25, 50, 75), axis=0).round(3)
+                curves[formula, group] = np.nanpercentile(own_norms, (25, 50, 75), axis=0).round(3)
     return Results(plan, columns, curves, float(sum(unit["seconds"] for unit in units.values())))
 
 
@@ -118,15 +140,15 @@ def save(results: Results, folder: Path) -> None:
     claim(folder / "setting.json", results.plan)
     rows = zip(*(results.columns[name].tolist() for name in (*KEYS, *MEASURED)), strict=True)
     _write_csv(folder / "results.csv", [[*KEYS, *MEASURED], *rows])
-    heading = ["formula", "outcome", "epoch", *(f"{kind} {quartile}" for quartile in QUARTILES for kind in TOKENS)]
+    heading = ["formula", "group", "epoch", *(f"{kind} {quartile}" for quartile in QUARTILES for kind in TOKENS)]
     _write_csv(folder / "curves.csv", [heading, *_curve_rows(results)])
     write_whole(folder / "cost.json", (json.dumps({"processor seconds": round(results.seconds)}) + "\n").encode())
 
 
 def _curve_rows(results: Results) -> Iterator[list[Any]]:
-    for (formula, outcome), curve in results.curves.items():
+    for (formula, group), curve in results.curves.items():
         for epoch in range(curve.shape[1]):
-            yield [formula, outcome, epoch, *curve[:, epoch].flatten().tolist()]
+            yield [formula, group, epoch, *curve[:, epoch].flatten().tolist()]
 
 
 def _write_csv(path: Path, rows: list[list[Any]]) -> None:
@@ -153,7 +175,7 @@ def load(folder: Path) -> Results:
     kinds: dict[str, Any] = {"formula": str, "data": int, "seed": int}
     columns = {name: np.array([kinds.get(name, float)(row[name]) for row in rows]) for name in (*KEYS, *MEASURED)}
     whole: dict[tuple[str, str], list[list[float]]] = {}
-    for formula, outcome, _, *values in curve_rows:
-        whole.setdefault((formula, outcome), []).append([float(value) for value in values])
+    for formula, group, _, *values in curve_rows:
+        whole.setdefault((formula, group), []).append([float(value) for value in values])
     curves = {key: np.array(values).reshape(-1, 3, 3).transpose(1, 0, 2) for key, values in whole.items()}
     return Results(plan, columns, curves, float(seconds))
