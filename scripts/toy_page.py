@@ -112,7 +112,7 @@ def _paragraphs(text: str) -> str:
     """Prose and lists in lines of up to 120 signs; tables, images and headings as they are."""
     lines = []
     for block in text.split("\n"):
-        if block.startswith(("|", "!", "#")):
+        if block.startswith(("|", "!", "#", "Made by")):
             lines.append(block)
         else:
             indent = "  " if block.startswith("- ") else ""
