@@ -6,9 +6,11 @@ import csv
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
+from pages import markdown, whole_percent
 from toy_model import Shape
 from toy_results import OUTCOMES, PUBLISHED, gather
 from toy_run import Grid, Plan, Setting, run
@@ -102,3 +104,45 @@ def distance(choices: list[Choice]) -> float:
     """Root mean square distance of one setting's success rates from the published ones, in percentage points."""
     gaps = [100 * one.success - PUBLISHED[one.formula] for one in choices]
     return float(np.sqrt(np.mean(np.square(gaps))))
+
+
+def _table(choices: list[Choice]) -> str:
+    rows = []
+    for setting, group in groupby(choices, key=lambda one: one.setting):
+        own = list(group)
+        failed = [f"{whole_percent(one.means[2])}, {whole_percent(one.means[3])}" for one in own]
+        cells = [f"{whole_percent(one.success)} ({told})" for one, told in zip(own, failed, strict=True)]
+        rows.append((setting, *cells, f"{distance(own):.0f}"))
+    formulas = list(dict.fromkeys(one.formula for one in choices))
+    published = (f"{PUBLISHED[formula]}" if PUBLISHED[formula] else "about 0" for formula in formulas)
+    return markdown([("setting", *formulas, "distance"), ("*published*", *published, ""), *rows])
+
+
+def _failed(choices: list[Choice], reading: str) -> str:
+    """The range of mean test accuracies of failed models under a reading, in percent."""
+    found = [one.means[3] for one in choices if reading in one.setting and np.isfinite(one.means[3])]
+    return f"{whole_percent(min(found))} to {whole_percent(max(found))} %" if found else "nothing, since none failed,"
+
+
+def section(choices: list[Choice]) -> str:
+    """What a page says of the choices."""
+    return f"""## What the paper leaves open
+
+A slice of the grid under each choice, {choices[0].models} models of a formula: percent correct and, in brackets, mean \
+training and test accuracy of those that are not. Distance: root mean square of the four gaps to the published rates, \
+in points. `--preset choices` makes it.
+
+{_table(choices)}
+
+- Algorithm A2, read line by line (*literal*), takes queries, keys and values of the tokens before LayerNorm. The CLS \
+query is the same for all samples, so standard and QNorm logits are linear in a token, and an unbiased answer, whose \
+distribution is symmetric around 0, lies on the far side half of the time. No training brings these two over 90 %; \
+the paper reports 25 and 49 %. Keys of fixed length see more: next to a constant part, which positions can give, a \
+long vector turns its key further than a short one.
+- *Pre-norm* (tokens pass LayerNorm first, both residuals around the stream) gives the same to all formulas. It is the \
+default for this reason, and not for its distance.
+- Failed models have mean test accuracies of {_failed(choices, "literal")} under the literal reading and of \
+{_failed(choices, "pre-norm")} under pre-norm; the paper has 20 to 40 % for biased ones.
+- The number of training samples is not given. The default is the one of those tried with which standard, QNorm and \
+QUEST all succeed sometimes and fail sometimes.
+"""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Iterator
-from itertools import groupby, pairwise
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from pages import markdown
-from toy_choices import Choice, distance
+from pages import markdown, whole_percent
+from toy_choices import Choice, section
 from toy_plots import heat_maps, histograms, key_norms
 from toy_results import CHANCE, OUTCOMES, PUBLISHED, RESAMPLES, Results
 from toy_run import PROBE, SAME_AS, TOKENS
@@ -20,10 +20,6 @@ STARTS = {
     "mixed": "matrices as `nn.Linear` draws them, CLS token and positions N(0, 0.02²)",
     "timm": "matrices, CLS token and positions N(0, 0.02²), biases 0",
 }
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f}" if np.isfinite(share) else "–"
 
 
 def _rates(results: Results) -> str:
@@ -48,7 +44,7 @@ def _accuracies(results: Results) -> str:
             own = results.group(formula, group)
             means = [results.columns[name][own].mean() if own.any() else np.nan for name in names]
             told = "look for b" if group == "shortcut" else group
-            rows.append((formula, told, str(own.sum()), *map(_percent, means)))
+            rows.append((formula, told, str(own.sum()), *map(whole_percent, means)))
     heading = (
         "attention",
         "models",
@@ -95,17 +91,6 @@ def _norm_words(results: Results) -> Iterator[str]:
                     f"{formula}, {told}: biased answers {at['biased']:.1f}, unbiased {at['unbiased']:.1f}, "
                     f"others {at['other']:.1f}"
                 )
-
-
-def _choices(choices: list[Choice]) -> str:
-    rows = []
-    for setting, group in groupby(choices, key=lambda one: one.setting):
-        own = list(group)
-        cells = [f"{100 * one.success:.0f} ({_percent(one.means[2])}, {_percent(one.means[3])})" for one in own]
-        rows.append((setting, *cells, f"{distance(own):.0f}"))
-    formulas = list(dict.fromkeys(one.formula for one in choices))
-    published = ("*published*", *(f"{PUBLISHED[formula]}" if PUBLISHED[formula] else "about 0" for formula in formulas))
-    return markdown([("setting", *formulas, "distance"), (*published, ""), *rows])
 
 
 def _paragraphs(text: str) -> str:
@@ -207,29 +192,6 @@ samples whose answer may lie anywhere. *As in training*: half of the test sample
 """
 
 
-def _choice_section(choices: list[Choice]) -> str:
-    return f"""## What the paper leaves open
-
-A slice of the grid under each choice, {choices[0].models} models of a formula: percent correct and, in brackets, mean \
-training and test accuracy of those that are not. Distance: root mean square of the four gaps to the published rates, \
-in points. `--preset choices` makes it.
-
-{_choices(choices)}
-
-- Algorithm A2, read line by line (*literal*), takes queries, keys and values of the tokens before LayerNorm. The CLS \
-query is the same for all samples, so standard and QNorm logits are linear in a token, and an unbiased answer, whose \
-distribution is symmetric around 0, lies on the far side half of the time. No training brings these two over 90 %; \
-the paper reports 25 and 49 %. Keys of fixed length see more: next to a constant part, which positions can give, a \
-long vector turns its key further than a short one.
-- *Pre-norm* (tokens pass LayerNorm first, both residuals around the stream) gives the same to all formulas. It is the \
-default for this reason.
-- The failed models of the literal reading come closer to the published 20 to 40 % on the test set than those of \
-pre-norm do.
-- The number of training samples is not given, and changes the rates more than anything else here. The default is the \
-one of those tried with which standard, QNorm and QUEST all succeed sometimes and fail sometimes.
-"""
-
-
 def _closing(results: Results) -> str:
     grid = results.plan.grid
     return f"""## What this is worth
@@ -251,7 +213,7 @@ def write(results: Results, choices: list[Choice], out: Path, command: str) -> P
     histograms(results, "train", "training accuracy, %", folder / "train.svg")
     histograms(results, "test", "test accuracy, %", folder / "test.svg")
     sections = [_opening(results, command), _rate_section(results), _norm_section(results), _accuracy_section(results)]
-    sections += [_choice_section(choices)] if choices else []
+    sections += [section(choices)] if choices else []
     path = out / "toy-retrieval.md"
     path.write_text(_paragraphs("\n".join([*sections, _closing(results)])), "utf-8")
     return path

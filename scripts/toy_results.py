@@ -82,7 +82,8 @@ class Results:
 
     def group(self, formula: str, name: str) -> NDArray[Any]:
         """Which models have this formula and are in this group of `GROUPS`."""
-        return self.of(formula) & GROUPS[name](self.columns)
+        chosen: NDArray[Any] = self.of(formula) & GROUPS[name](self.columns)
+        return chosen
 
     def success(self, formula: str, test: str = "test") -> tuple[float, float, float]:
         """Share of correct models and its 95 % interval.
@@ -139,7 +140,7 @@ def save(results: Results, folder: Path) -> None:
     """setting.json, results.csv, curves.csv and cost.json. Raises RunError where the folder holds another setting."""
     claim(folder / "setting.json", results.plan)
     rows = zip(*(results.columns[name].tolist() for name in (*KEYS, *MEASURED)), strict=True)
-    _write_csv(folder / "results.csv", [[*KEYS, *MEASURED], *rows])
+    _write_csv(folder / "results.csv", [[*KEYS, *MEASURED], *map(list, rows)])
     heading = ["formula", "group", "epoch", *(f"{kind} {quartile}" for quartile in QUARTILES for kind in TOKENS)]
     _write_csv(folder / "curves.csv", [heading, *_curve_rows(results)])
     write_whole(folder / "cost.json", (json.dumps({"processor seconds": round(results.seconds)}) + "\n").encode())

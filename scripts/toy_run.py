@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -94,7 +94,9 @@ class Plan:
         """From setting.json."""
         setting, grid = dict(facts["setting"]), dict(facts["grid"])
         shape = Shape(**setting.pop("shape"))
-        lists = {name: tuple(value) if isinstance(value, list) else value for name, value in grid.items()}
+        lists: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in grid.items()
+        }
         return cls(Setting(shape=shape, **setting), Grid(**lists))
 
 
@@ -113,7 +115,7 @@ def accuracies(batch: Batch, samples: Samples) -> tuple[NDArray[Any], NDArray[An
     """Of each model, over all samples and over the biased ones; nan where there is none."""
     right = []
     with torch.no_grad():
-        for some in torch.arange(len(samples)).split(PROBE):
+        for some in torch.split(torch.arange(len(samples)), PROBE):
             logits = class_logits(batch.shape, batch.formula, batch.weights, samples.tokens[some])
             right.append((logits.argmax(-1) == samples.labels[some]) & logits.isfinite().all(-1))
     found = torch.cat(right, dim=1).double()
@@ -142,7 +144,7 @@ def train(plan: Plan, formula: str, number: int) -> Columns:
     batch = Batch(setting.shape, formula, [seed for _, _, seed in models], rates, decays)
     curves = [norms(batch, probe)]
     for epoch in range(setting.epochs):
-        for some in data.order(setting.samples, epoch).split(setting.batch):
+        for some in torch.split(data.order(setting.samples, epoch), setting.batch):
             batch.step(samples.tokens[some], samples.labels[some])
         curves.append(norms(batch, probe))
     found = measure(batch, data, setting, samples)
@@ -175,8 +177,8 @@ def _unit(work: Path, plan: Plan, formula: str, number: int) -> str:
     """Train a unit and write it; its name."""
     torch.set_num_threads(1)
     path = unit_path(work, formula, number)
-    buffer = io.BytesIO()
-    np.savez(buffer, **train(plan, formula, number))
+    buffer, save = io.BytesIO(), cast(Any, np.savez)  # its types take each array's name for an option
+    save(buffer, **train(plan, formula, number))
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, buffer.getvalue())
     return path.stem

@@ -24,7 +24,7 @@ class Batch:
         self.flat = torch.stack([torch.cat([value.flatten() for value in started[seed].values()]) for seed in seeds])
         self.flat = self.flat.to(rates.dtype)
         sizes = shape.sizes(self.formula)
-        parts = self.flat.split([math.prod(size) for size in sizes.values()], dim=1)
+        parts = torch.split(self.flat, [math.prod(size) for size in sizes.values()], dim=1)
         self.weights = {
             name: part.detach().view(len(seeds), *size).requires_grad_()
             for (name, size), part in zip(sizes.items(), parts, strict=True)
