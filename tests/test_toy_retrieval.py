@@ -238,11 +238,22 @@ def test_a_unit_measures_what_ordinary_models_do(plan: toy_run.Plan) -> None:
     right = (model(samples.tokens).argmax(1) == samples.labels).double()
     near = 2.1 / 96  # two samples whose classes are as likely
     assert unit["train"][place] == pytest.approx(right.mean().item(), abs=near)
-    assert unit["train_biased"][place] == pytest.approx(right[samples.biased].mean().item(), abs=2 * near)
-    assert unit["train_unbiased"][place] == pytest.approx(right[~samples.biased].mean().item(), abs=2 * near)
     test = data.samples(128, 20, purpose=1, biased=0.0)
     accuracy = (model(test.tokens).argmax(1) == test.labels).double().mean().item()
     assert unit["test"][place] == pytest.approx(accuracy, abs=near)
+
+
+def test_accuracies_tell_biased_samples_from_others(plan: toy_run.Plan) -> None:
+    batch = toy_train.Batch(plan.setting.shape, "quest", [0], RATES[:1].float(), DECAYS[:1].float())
+    predicted = toy_model.class_logits(batch.shape, batch.formula, batch.weights, SAMPLES.tokens)[0].argmax(-1)
+    right = torch.arange(64) % 3 < 1 + SAMPLES.biased.long()
+    samples = toy_data.Samples(
+        SAMPLES.tokens, torch.where(right, predicted, 9 - predicted), SAMPLES.places, SAMPLES.biased
+    )
+    with torch.no_grad():
+        found = toy_run.measure(batch, toy_data.Realisation.draw(3), plan.setting, samples)
+    for name, some in (("train", slice(None)), ("train_biased", samples.biased), ("train_unbiased", ~samples.biased)):
+        assert found[name] == pytest.approx(right[some].double().mean().item())
 
 
 def test_a_run_that_was_killed_goes_on_and_ends_the_same(
@@ -300,11 +311,11 @@ def test_outcomes_are_those_of_the_paper() -> None:
 
 
 def made_up(correct: Any) -> toy_results.Results:
-    """The full grid of one formula, correct where the function of (data, seed, rate) says so."""
+    """The full grid of one formula, correct where the function of (data, seed, rate, decay) says so."""
     grid = toy_run.Grid(("quest",))
     rows = [(data, *model) for data in range(5) for model in grid.models()]
     data, rate, decay, seed = (np.array(column) for column in zip(*rows, strict=True))
-    score = np.where(correct(data, seed, rate), 0.95, 0.3)
+    score = np.where(correct(data, seed, rate, decay), 0.95, 0.3)
     columns = {"formula": np.full(750, "quest"), "data": data, "seed": seed, "rate": rate, "decay": decay}
     columns |= dict.fromkeys(toy_run.MEASURED, score)
     return toy_results.Results(toy_run.Plan(toy_run.Setting(), grid), columns, {}, 1.0)
@@ -312,15 +323,20 @@ def made_up(correct: Any) -> toy_results.Results:
 
 def test_intervals_know_that_models_share_data_and_starts() -> None:
     # One of five succeeds: of five drawn anew it is up to three, in 97.5 % of binomial draws, or none.
-    for results in (made_up(lambda data, seed, rate: data == 2), made_up(lambda data, seed, rate: seed == 4)):
+    for results in (
+        made_up(lambda data, seed, rate, decay: data == 2),
+        made_up(lambda data, seed, rate, decay: seed == 4),
+    ):
         assert results.success("quest") == pytest.approx((0.2, 0.0, 0.6))
-    share, low, high = made_up(lambda data, seed, rate: rate == 0.005).success("quest")
+    share, low, high = made_up(lambda data, seed, rate, decay: rate == 0.005).success("quest")
     assert (share, low, high) == pytest.approx((1 / 6, 1 / 6, 1 / 6))  # the same for all pairs
 
 
 def test_the_map_has_a_cell_for_each_rate_and_decay() -> None:
-    results = made_up(lambda data, seed, rate: (rate == 0.001) & (seed < 2))
-    assert results.map("quest") == pytest.approx(np.array([[0, 0.4, 0, 0, 0, 0]] * 5))
+    results = made_up(lambda data, seed, rate, decay: (rate == 0.001) & (seed < 2) & (decay > 0.03))
+    expected = np.zeros((5, 6))
+    expected[3:, 1] = 0.4
+    assert results.map("quest") == pytest.approx(expected)
 
 
 def test_looking_for_b_is_success_with_it_and_none_without() -> None:
