@@ -71,9 +71,9 @@ class Results:
     def __len__(self) -> int:
         return len(self.columns["data"])
 
-    def outcomes(self, test: str = "test") -> NDArray[Any]:
-        """The class of each model, by this test set."""
-        return outcomes(self.columns["train"], self.columns[test])
+    def outcomes(self) -> NDArray[Any]:
+        """The class of each model."""
+        return outcomes(self.columns["train"], self.columns["test"])
 
     def of(self, formula: str) -> NDArray[Any]:
         """Which models have this formula."""
@@ -85,23 +85,32 @@ class Results:
         chosen: NDArray[Any] = self.of(formula) & GROUPS[name](self.columns)
         return chosen
 
-    def success(self, formula: str, test: str = "test") -> tuple[float, float, float]:
+    def success(self, formula: str) -> tuple[float, float, float]:
         """Share of correct models and its 95 % interval.
 
         Models of a realisation of the data, or of a start of the weights, share it. So both are drawn anew with
         replacement, and not the models (the pigeonhole bootstrap of Owen, 2007); the rates and decays are as they are.
         """
+        return self._interval(self._by_pair(formula))
+
+    def ahead(self, formula: str, other: str) -> tuple[float, float, float]:
+        """By how much the share of one is above that of another, with its interval; the same draws for both."""
+        return self._interval(self._by_pair(formula) - self._by_pair(other))
+
+    def _by_pair(self, formula: str) -> Floats:
+        """(realisations, starts): the share of correct models of each pair."""
         own, grid = self.of(formula), self.plan.grid
         correct = np.zeros((grid.data, grid.seeds))
-        np.add.at(
-            correct, (self.columns["data"][own], self.columns["seed"][own]), self.outcomes(test)[own] == "correct"
-        )
-        correct /= len(grid.rates) * len(grid.decays)
+        np.add.at(correct, (self.columns["data"][own], self.columns["seed"][own]), self.outcomes()[own] == "correct")
+        return correct / (len(grid.rates) * len(grid.decays))
+
+    def _interval(self, by_pair: Floats) -> tuple[float, float, float]:
+        data, seeds = by_pair.shape
         generator = np.random.Generator(np.random.PCG64(0))
-        rows = generator.integers(0, grid.data, (RESAMPLES, grid.data, 1))
-        columns = generator.integers(0, grid.seeds, (RESAMPLES, 1, grid.seeds))
-        low, high = np.percentile(correct[rows, columns].mean(axis=(1, 2)), [2.5, 97.5])
-        return float(correct.mean()), float(low), float(high)
+        rows = generator.integers(0, data, (RESAMPLES, data, 1))
+        columns = generator.integers(0, seeds, (RESAMPLES, 1, seeds))
+        low, high = np.percentile(by_pair[rows, columns].mean(axis=(1, 2)), [2.5, 97.5])
+        return float(by_pair.mean()), float(low), float(high)
 
     def map(self, formula: str) -> Floats:
         """(decays, rates): the share of correct models in each cell of the grid."""

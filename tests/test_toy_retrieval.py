@@ -332,6 +332,17 @@ def test_intervals_know_that_models_share_data_and_starts() -> None:
     assert (share, low, high) == pytest.approx((1 / 6, 1 / 6, 1 / 6))  # the same for all pairs
 
 
+def test_a_difference_is_of_the_same_draws() -> None:
+    one, other = (made_up(lambda data, seed, rate, decay, r=r: (data < 3) & (rate < r)) for r in (0.001, 0.004))
+    other.columns["formula"][:] = "qnorm"
+    columns = {name: np.concatenate([one.columns[name], other.columns[name]]) for name in one.columns}
+    both = replace(one, columns=columns)
+    assert both.success("quest")[0] == pytest.approx(0.1)
+    share, low, high = both.ahead("qnorm", "quest")
+    assert share == pytest.approx(0.2)  # where they succeed they differ by two of six rates
+    assert (low, high) == pytest.approx((1 / 15, 1 / 3))  # one to five of five realisations, in 95 % of the draws
+
+
 def test_the_map_has_a_cell_for_each_rate_and_decay() -> None:
     results = made_up(lambda data, seed, rate, decay: (rate == 0.001) & (seed < 2) & (decay > 0.03))
     expected = np.zeros((5, 6))
