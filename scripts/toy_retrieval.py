@@ -25,10 +25,11 @@ from toy_page import write
 from toy_results import gather, load, save
 from toy_run import FORMULAS, SAME_AS, Grid, Plan, Setting, claim, run
 
-from robustkit.errors import ProtocolError, RobustkitError
+from robustkit.errors import ProtocolError, RobustkitError, RunError
 from robustkit.formulas import find_formula
 
-GRIDS = {"full": Grid(), "quick": Grid(rates=(0.001, 0.0025, 0.005), decays=(0.01,), data=2, seeds=4)}
+FEW = ("standard", "qnorm", "quest", "qknorm-ds")
+GRIDS = {"full": Grid(), "quick": Grid(FEW, rates=(0.001, 0.0025, 0.005), decays=(0.01,), data=2, seeds=3)}
 
 
 def chosen(names: str) -> tuple[str, ...]:
@@ -44,7 +45,8 @@ def plan_of(options: argparse.Namespace) -> Plan:
         if getattr(options, name) < 1:
             raise ProtocolError(f"--{name} {getattr(options, name)}: expected 1 or more")
     setting = Setting(shape, samples=options.samples, epochs=options.epochs)
-    return Plan(setting, replace(GRIDS[options.preset], formulas=chosen(options.formulas)))
+    grid = GRIDS[options.preset]
+    return Plan(setting, replace(grid, formulas=chosen(options.formulas)) if options.formulas else grid)
 
 
 def train(options: argparse.Namespace) -> None:
@@ -71,7 +73,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--work", type=Path, help="what is trained; toy-units in --out if left out")
     parser.add_argument("--from-results", action="store_true", help="make the page again, and train nothing")
     parser.add_argument("--workers", type=int, default=1, help="processes of one thread each")
-    parser.add_argument("--formulas", default=",".join(FORMULAS), metavar="LIST")
+    parser.add_argument("--formulas", metavar="LIST", help="others than the preset's")
     parser.add_argument("--reading", choices=READINGS, default=Shape.reading, help="of Algorithm A2")
     parser.add_argument("--start", choices=STARTS, default=Shape.start, help="of the weights")
     parser.add_argument("--samples", type=int, default=Setting.samples, help="in the training set")
@@ -105,7 +107,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 def arguments_of(plan: Plan, out: Path) -> str:
     """What makes this plan: the preset whose grid it is, and the options that differ."""
-    found = next((name for name, grid in GRIDS.items() if replace(grid, formulas=plan.grid.formulas) == plan.grid), "?")
+    fits = (name for name, grid in GRIDS.items() if replace(grid, formulas=plan.grid.formulas) == plan.grid)
+    found = next(fits, None)
+    if found is None:
+        raise RunError(f"{out}: its grid is of no preset; expected one of {', '.join(GRIDS)}; train again")
     own, usual = plan.setting, Setting()
     more = [
         f"--{name} {value}"
@@ -119,7 +124,7 @@ def arguments_of(plan: Plan, out: Path) -> str:
         if value != default
     ]
     more += ["--bias"] * own.shape.bias + ["--final-norm"] * own.shape.final_norm
-    if plan.grid.formulas != FORMULAS:
+    if plan.grid.formulas != GRIDS[found].formulas:
         more.append(f"--formulas {','.join(plan.grid.formulas)}")
     return " ".join([f"--preset {found} --out {out}", *more])
 

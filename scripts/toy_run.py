@@ -12,6 +12,8 @@ import json
 import multiprocessing
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -196,9 +198,17 @@ def run(work: Path, plan: Plan, workers: int = 1) -> Iterator[str]:
     if workers == 1 or len(missing) < 2:
         yield from (_unit(*one) for one in missing)
         return
-    with multiprocessing.get_context("spawn").Pool(workers) as pool:
-        waiting = [pool.apply_async(_unit, one) for one in missing]
-        yield from (one.get() for one in waiting)
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        waiting = [pool.submit(_unit, *one) for one in missing]
+        try:
+            yield from (one.result() for one in waiting)
+        except BrokenProcessPool:
+            raise RunError(
+                f"{work}: a worker was killed, perhaps for lack of memory; run the same command again, or with "
+                "fewer --workers"
+            ) from None
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def read(work: Path, plan: Plan) -> dict[tuple[str, int], Columns]:
