@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 
@@ -13,3 +14,8 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
     ]
     lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     return "\n".join(lines)
+
+
+def whole_percent(share: float) -> str:
+    """`93` for 0.934; a dash where there is no figure."""
+    return f"{100 * share:.0f}" if math.isfinite(share) else "–"
