@@ -21,11 +21,11 @@ from typing import Any, TypeVar
 
 from timm.models.crossvit import CrossAttention
 from timm.models.vision_transformer import Attention  # type: ignore[attr-defined, unused-ignore]
-from torch import Tensor, nn
+from torch import nn
 
-from .attention_layer import SCALES, Captured, FormulaAttention, FormulaCrossAttention, Formulaic, Handover
+from .attention_layer import Captured, FormulaAttention, FormulaCrossAttention, Formulaic, Handover
 from .errors import ModelError
-from .formula import LAYER_NORM_EPS
+from .formula_parameters import give_parameters, head_size
 from .formulas import FORMULAS, Formula, elliptical_metric, find_formula, scores, unit
 from .multihead import MultiheadAttention
 from .qana import check_rotary
@@ -66,11 +66,6 @@ def _foreign(module: nn.Module) -> bool:
     if any(_known(part) for part in module.modules()):  # it is one, or holds one
         return False
     return "Attention" in name or "Attn" in name or hasattr(module, "fused_attn")
-
-
-def head_size(layer: Any) -> int:
-    """Channels of a head's queries and keys."""
-    return int(getattr(layer, "head_dim", 0)) or layer.wq.out_features // layer.num_heads
 
 
 def attention_layers(model: nn.Module) -> list[tuple[str, Any]]:
@@ -147,7 +142,7 @@ def set_attention(model: Model, name: str) -> Model:
     for chain in chains.values():
         handover = Handover(len(chain)) if formula.elliptical else None
         for position, layer in enumerate(chain):
-            give_formula(layer, formula)
+            _swap(layer, formula)
             if handover is not None:
                 layer.handover, layer.position = handover, position
     return model
@@ -162,54 +157,19 @@ def _check(formula: Formula, layer: Any) -> None:
         _formula_name(layer)
 
 
-def give_formula(layer: Any, formula: Formula) -> None:
-    """Make one layer compute the formula, with its parameters at their initial values. Its own one changes nothing."""
-    before = layer.formula if isinstance(layer, Formulaic) else None
-    if before is not None and before.name == formula.name:
+def _swap(layer: Any, formula: Formula) -> None:
+    """Make one layer compute the formula. Its own one changes nothing."""
+    if isinstance(layer, Formulaic) and layer.formula is not None and layer.formula.name == formula.name:
         return
-    weight: Tensor = next(layer.parameters())
-    for scale in SCALES:
-        layer._parameters.pop(scale, None)
-    layer._modules.pop("query_network", None)
-    _give_norms(layer, formula, weight)
-    for scale, value in formula.initial(layer.num_heads, head_size(layer)).items():
-        value = value.to(weight.device, weight.dtype)
-        layer.register_parameter(scale, nn.Parameter(value, requires_grad=weight.requires_grad))
-    if formula.network is not None:
-        rows = formula.network.linear(_width(layer), layer.num_heads, head_size(layer))
-        layer.query_network = rows.to(weight.device, weight.dtype).requires_grad_(weight.requires_grad)
+    give_parameters(layer, formula)
     for attribute in ("formula", "handover", "position"):
         layer.__dict__.pop(attribute, None)
     own = _OWN.get(type(layer), type(layer))
-    native = formula.name == "qknorm-ln" if own is Attention else False
-    native = native or (formula.name == "standard" and isinstance(getattr(layer, "q_norm", nn.Identity()), nn.Identity))
+    unnormed = isinstance(getattr(layer, "q_norm", nn.Identity()), nn.Identity)
+    native = unnormed if formula.name == "standard" else formula.name == "qknorm-ln" and own is Attention
     layer.__class__ = own if native else _WITH_FORMULA[own]
     if not native:
         layer.formula = formula
-
-
-def _give_norms(layer: Any, formula: Formula, weight: Tensor) -> None:
-    """LayerNorms on queries and keys where the formula has them and the layer has none; those made here go again."""
-    norm = getattr(layer, "q_norm", None)
-    if formula.name == "qknorm-ln" and (norm is None or isinstance(norm, nn.Identity)):
-        layer.created_norms = True
-        for which in ("q_norm", "k_norm"):
-            made = nn.LayerNorm(head_size(layer), eps=LAYER_NORM_EPS).to(weight.device, weight.dtype)
-            setattr(layer, which, made.requires_grad_(weight.requires_grad).train(layer.training))
-    elif formula.name != "qknorm-ln" and getattr(layer, "created_norms", False):
-        layer.created_norms = False
-        for which in ("q_norm", "k_norm"):
-            if isinstance(layer, Attention):
-                setattr(layer, which, nn.Identity())
-            else:
-                delattr(layer, which)
-
-
-def _width(layer: Any) -> int:
-    """Channels of what queries are projected from."""
-    if isinstance(layer, nn.MultiheadAttention):
-        return int(layer.embed_dim)
-    return int((layer.qkv if isinstance(layer, Attention) else layer.wq).in_features)
 
 
 @contextmanager

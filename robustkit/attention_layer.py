@@ -13,9 +13,7 @@ from torch.nn import functional
 
 from .errors import ModelError
 from .formula import PLAIN, Formula, elliptical_metric
-
-SCALES = ("qk_scale", "q_scale", "k_scale", "temperature", "alpha")
-"""Names of the parameters that formulas add to a layer; qana adds the module `query_network`."""
+from .formula_parameters import SCALES
 
 
 class Captured:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -121,11 +120,6 @@ class Formula:
     initial: Callable[[int, int], dict[str, Tensor]] = _no_parameters
     cap: float | None = None
     network: Network | None = None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        from .formulas import find_formula
-
-        return find_formula, (self.name,)  # copies and pickles are the same formula
 
     def reduce(
         self, q: Tensor, k: Tensor, *, metric: Tensor | None = None, parameters: Parameters | None = None

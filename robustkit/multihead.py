@@ -10,7 +10,9 @@ from torch.nn import functional
 
 from .attention_layer import Formulaic
 from .errors import ModelError
+from .formula_parameters import give_parameters
 from .formulas import find_formula
+from .qana import check_rotary
 
 
 class MultiheadAttention(Formulaic, nn.MultiheadAttention):
@@ -23,13 +25,14 @@ class MultiheadAttention(Formulaic, nn.MultiheadAttention):
     """
 
     def __init__(self, *args: Any, attention: str = "standard", **kwargs: Any) -> None:
-        from .attention import give_formula
-
         formula = find_formula(attention)
         self.__dict__["_built"] = False
         super().__init__(*args, **kwargs)
         self.__dict__["_built"] = True
-        give_formula(self, formula)
+        if formula.network is not None and formula.network.rope:
+            check_rotary(self.head_dim)
+        give_parameters(self, formula)
+        self.formula = formula
 
     @property
     def _qkv_same_embed_dim(self) -> bool:
