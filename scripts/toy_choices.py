@@ -143,6 +143,6 @@ long vector turns its key further than a short one.
 default for this reason, and not for its distance.
 - Failed models have mean test accuracies of {_failed(choices, "literal")} under the literal reading and of \
 {_failed(choices, "pre-norm")} under pre-norm; the paper has 20 to 40 % for biased ones.
-- The number of training samples is not given. The default is the one of those tried with which standard, QNorm and \
-QUEST all succeed sometimes and fail sometimes.
+- The number of training samples is not given. With the default start, 2048 let standard, QNorm and QUEST all \
+succeed sometimes and fail sometimes; 1024 are too few for QNorm.
 """
