@@ -135,6 +135,8 @@ def set_attention(model: Model, name: str) -> Model:
     chains: dict[str, list[Any]] = defaultdict(list)
     for path, layer in layers:
         _check(formula, layer)
+        if formula.elliptical and ".attns." in path:
+            raise ModelError(f"{name} attention needs blocks in a row, and {path!r} is one of several side by side")
         match = None if isinstance(layer, CrossAttention) else _PLACE.fullmatch(path)
         if match is None and formula.elliptical and len(layers) > 1 and not isinstance(layer, CrossAttention):
             raise ModelError(f"{name} attention needs blocks in a row, and layer {path!r} is not in one")
@@ -145,7 +147,16 @@ def set_attention(model: Model, name: str) -> Model:
             _swap(layer, formula)
             if handover is not None:
                 layer.handover, layer.position = handover, position
+    _nest(model, formula.name == "standard")
     return model
+
+
+def _nest(model: nn.Module, allowed: bool) -> None:
+    """Whether torch's encoders may cut padded tokens off in inference: layers of theirs that are not torch's own are
+    then given nested tensors, which have no sizes to compute with."""
+    for part in model.modules():
+        if isinstance(part, nn.TransformerEncoder):
+            part.use_nested_tensor = part.__dict__.setdefault("_nests", part.use_nested_tensor) and allowed
 
 
 def _check(formula: Formula, layer: Any) -> None:
@@ -189,6 +200,7 @@ def capture(model: nn.Module, *, rows: slice | None = None) -> Iterator[Captured
         (layer, type(layer), getattr(layer, "sink", None), getattr(layer, "sink_index", 0)) for _, layer in layers
     ]
     try:
+        _nest(model, False)
         for index, (_, layer) in enumerate(layers):
             layer.__class__ = _WITH_FORMULA.get(type(layer), type(layer))
             layer.sink, layer.sink_index = captured, index
@@ -201,3 +213,4 @@ def capture(model: nn.Module, *, rows: slice | None = None) -> Iterator[Captured
                 layer.__dict__.pop("sink_index", None)
             else:
                 layer.sink, layer.sink_index = sink, index
+        _nest(model, all(type(layer) in _WITH_FORMULA for _, layer in layers))

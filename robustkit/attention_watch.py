@@ -55,7 +55,7 @@ def check_watchable(network: nn.Module, name: str, option: str) -> None:
         why = "it has no attention" if kind == "none" else "its attention is of a kind that is not understood"
         raise ModelError(
             f"{name}: there is nothing for {option} to watch, {why}; expected a model whose attention formula is known "
-            f"(ViT, DeiT); leave {option} out"
+            f"(timm's ViT, DeiT, CrossViT, torch.nn.MultiheadAttention); leave {option} out, or audit it apart"
         ) from None
 
 

@@ -303,6 +303,9 @@ def _note(comparison: Comparison) -> str:
     notes.append(f"p: {exact}a normal approximation; Holm's is for all {len(every)} rows.")
     if any(row.condition.startswith(("cam(", "stability(")) for row in every):
         notes.append("Maps are of images that both predict right.")
+    sides = (side for pair in comparison.pairs for side in (pair.first, pair.second))
+    if any(under_of(condition) is not None for side in sides for condition in side.conditions):
+        notes.append("Watched attention is not compared here: its figures are in each report and summary.json.")
     if (known := comparison.reference) is not None:
         what = "their difference, or the figure where both have the same attention"
         notes.append(f"Published: {what}; {known.summary}, on {known.data} ({known.source}).")

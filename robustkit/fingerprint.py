@@ -95,7 +95,9 @@ def _candidates(model: nn.Module, own: str) -> tuple[list[str], tuple[str, ...]]
         needs = bool(formula.initial(1, 1)) or formula.network is not None or (name == "qknorm-ln" and not has_norms)
         if name == own or not (needs or formula.cap is not None):  # a cap above all logits changes nothing
             names.append(name)
-    return names, tuple(name for name, formula in FORMULAS.items() if name not in names and formula.cap is None)
+    family = own.partition("(")[0]
+    left = (name for name, formula in FORMULAS.items() if name not in (*names, family) and formula.cap is None)
+    return names, tuple(left)
 
 
 def _fit(logits: Tensor, labels: Tensor) -> Tensor:
@@ -154,6 +156,8 @@ def judge(fits: dict[str, Tensor], declared: str, left_out: tuple[str, ...], gue
         )
     if left_out:
         parts.append(f"left out, for want of their parameters: {', '.join(left_out)}")
+    if not any(name.startswith("softcap") for name in fits):
+        parts.append("softcap is not ranked: logits below its cap are those of standard")
     return Fingerprint(rows, best, declared, verdict, ". ".join(parts), n, left_out)
 
 

@@ -157,15 +157,19 @@ def make(family: str, arguments: str) -> Formula:
     """The formula of a family, by the text between the brackets. ModelError for what is none of its options."""
     options, build = FAMILIES[family]
     given: dict[str, Value] = {key: option.usual for key, option in options.items()}
+    said: set[str] = set()
     for item in filter(None, map(str.strip, arguments.split(","))):
         key, equals, text = (part.strip() for part in item.partition("="))
         if key not in options:
             raise ModelError(unknown(f"option of attention {family}", key, options))
+        if key in said:
+            raise ModelError(f"attention {family}: {key} is given twice; expected it once")
+        said.add(key)
         try:
             given[key] = options[key].read(text)
         except (ValueError, KeyError):
-            said = repr(text) if equals else "without a value"
-            raise ModelError(f"attention {family}: {key} {said}; expected {options[key].expected}") from None
+            what = repr(text) if equals else "without a value"
+            raise ModelError(f"attention {family}: {key} {what}; expected {options[key].expected}") from None
     odd = [f"{key}={shown(given[key])}" for key, option in options.items() if given[key] != option.usual]
     return build(f"{family}({','.join(odd)})" if odd else family, given)
 

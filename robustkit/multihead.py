@@ -58,6 +58,7 @@ class MultiheadAttention(Formulaic, nn.MultiheadAttention):
         """As torch's: bool masks are True where attention may not go; `is_causal` goes with `attn_mask`."""
         if is_causal and attn_mask is None:
             raise ModelError("is_causal without attn_mask: torch takes it as a hint about the mask; give the mask, too")
+        self._check(query, key, value, key_padding_mask, attn_mask)
         alone = query.dim() == 2
         if alone:
             query, key, value = (part[None] for part in (query, key, value))
@@ -80,6 +81,35 @@ class MultiheadAttention(Formulaic, nn.MultiheadAttention):
             return out, None
         weights = weights.mean(dim=1) if average_attn_weights else weights
         return out, weights[0] if alone else weights
+
+    def _check(self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None, mask: Tensor | None) -> None:
+        """Raises ModelError for shapes that torch would refuse, some of which would be broadcast without a word."""
+        alone = query.dim() == 2
+        tokens, samples = (0, 0) if alone else (1, 0) if self.batch_first else (0, 1)
+        batch = 1 if alone else query.shape[samples]
+        asking, asked = query.shape[tokens], key.shape[tokens]
+        expected = {"key": (*key.shape[:-1], self.kdim), "value": (*key.shape[:-1], self.vdim)}
+        lead = () if alone else (batch,)
+        found = {"key": (key, {expected["key"]}), "value": (value, {expected["value"]})}
+        if key.dim() != query.dim() or (not alone and key.shape[samples] != batch):
+            raise ModelError(
+                f"queries have shape {tuple(query.shape)} and keys {tuple(key.shape)}; expected as many samples of both"
+            )
+        if padding is not None:
+            found["key_padding_mask"] = (padding, {(*lead, asked)})
+        if mask is not None:
+            found["attn_mask"] = (mask, {(asking, asked), (batch * self.num_heads, asking, asked)})
+        for name, (tensor, shapes) in found.items():
+            if tuple(tensor.shape) not in shapes:
+                said = " or ".join(str(shape) for shape in sorted(shapes, key=len))
+                raise ModelError(f"{name} has shape {tuple(tensor.shape)}; expected {said}")
+            if "mask" in name and tensor.dtype != torch.bool and not tensor.is_floating_point():
+                raise ModelError(f"{name} is of {tensor.dtype}; expected torch.bool, or numbers that are added")
+        if padding is not None and self.formula is not None and self.formula.elliptical:
+            raise ModelError(
+                f"{self.formula.name} attention compares the values of all tokens, hidden ones too; expected no "
+                "key_padding_mask"
+            )
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(B, N, E) queries, and keys and values with the learned and the zero token that torch may add."""

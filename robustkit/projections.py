@@ -109,7 +109,8 @@ class Projections:
 def projections(model: nn.Module) -> list[Projections]:
     """Every attention layer of `model`, in order.
 
-    Raises ModelError where there is none, one of another class, or one whose weights are computed from others.
+    Raises ModelError where there is none, one of another class, or one whose weights are computed from others or
+    belong to two layers.
     """
     found, foreign = [], set()
     for path, module in model.named_modules():
@@ -126,6 +127,14 @@ def projections(model: nn.Module) -> list[Projections]:
             f"{type(model).__name__} has {why}; expected that of timm's ViTs or CrossViT, nn.MultiheadAttention or "
             "LatentAttention; use the optimiser without the wrapper"
         )
+    holders: dict[int, str] = {}
+    for layer in found:
+        for weight in {id(rows.weight): rows.weight for rows in layer.rows.values()}.values():
+            if (other := holders.setdefault(id(weight), layer.name)) != layer.name:
+                raise ModelError(
+                    f"{other} and {layer.name} share a query or key weight, which cannot have a rate for each; "
+                    "use the optimiser without the wrapper"
+                )
     return found
 
 

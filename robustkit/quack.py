@@ -7,7 +7,8 @@ tau · lr · (norm at the start) / (norm now), each of the other's weight, the c
 whatever the norms (Lemma 1). Source: "Controlling changes to attention logits", Algorithm 1 for multi-head attention,
 fused weights too, and Algorithm 2 for latent attention. What an optimiser must do for it: `wrapped_optimizer`.
 
-A bias has the rate of its rows, and no part in norms. Values, and all else, keep the optimiser's rates.
+A bias has the rate of its rows, and no part in norms. Values, and all else, keep the optimiser's rates; so does the
+`query_network` of qana, of which the paper knows nothing.
 """
 
 from __future__ import annotations
@@ -86,7 +87,9 @@ class QuacK(ScaledRows):
         super().__init__(optimizer, [rows for layer in self.layers for rows in layer.rows.values()])
 
     def _factors(self, layer: Projections) -> dict[str, Tensor]:
-        return ALGORITHMS[layer.kind](layer.norms(self.norm))
+        device = next(layer.layer.parameters()).device.type
+        with torch.autocast(device, enabled=False):  # a step may be taken under it
+            return ALGORITHMS[layer.kind](layer.norms(self.norm))
 
     def rates(self) -> dict[str, dict[str, Tensor]]:
         """What the optimiser's rates are multiplied by in the next step: (heads,) by layer and projection."""

@@ -21,9 +21,9 @@ from torch.nn.utils import parametrize
 from torch.optim import Optimizer
 
 from .errors import ModelError, ProtocolError, unknown
+from .formula_options import shown
 from .latent_attention import LatentAttention
 from .projections import Projections, at_least_float32, check_norm, projections, spread
-from .protocol import number
 from .quack import QuacK
 from .wrapped_optimizer import ScaledRows, WrappedOptimizer
 
@@ -69,10 +69,13 @@ class QKClip(WrappedOptimizer):
     def _watch(self, layer: Projections) -> Any:
         module: Any = layer.layer
         if isinstance(module, LatentAttention):
-            return module.register_forward_pre_hook(
-                lambda m, args, kwargs: self._see(layer, lambda: m.queries_and_keys(args[0], kwargs.get("positions"))),
-                with_kwargs=True,
-            )
+
+            def asked(m: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+                if m is module:
+                    bound = {**dict(zip(("x", "positions"), args, strict=False)), **kwargs}
+                    self._see(layer, lambda: m.queries_and_keys(bound["x"], bound.get("positions")))
+
+            return module.register_forward_pre_hook(asked, with_kwargs=True)
         formula = getattr(module, "formula", None)
         name = formula.name if formula is not None else "standard"
         if not isinstance(module, Attention) or name != "standard" or _normalised(module):
@@ -85,7 +88,11 @@ class QKClip(WrappedOptimizer):
             q, k, _ = output.reshape(*output.shape[:2], 3, module.num_heads, -1).transpose(1, 3).unbind(2)
             return q, k
 
-        return module.qkv.register_forward_hook(lambda _, __, output: self._see(layer, lambda: heads(output)))
+        def projected(m: nn.Module, _: Any, output: Tensor) -> None:
+            if m is module.qkv:  # and not that of a copy, which has the hook, too
+                self._see(layer, lambda: heads(output))
+
+        return module.qkv.register_forward_hook(projected)
 
     @torch.no_grad()
     def _see(self, layer: Projections, heads: Callable[[], tuple[Tensor, Tensor]]) -> None:
@@ -93,7 +100,8 @@ class QKClip(WrappedOptimizer):
         if not module.training:
             return
         q, k = heads()
-        largest = at_least_float32((q * module.scale) @ k.mT).amax((0, 2, 3))
+        with torch.autocast(q.device.type, enabled=False):  # logits may be more than half precision holds
+            largest = (at_least_float32(q) * module.scale @ at_least_float32(k).mT).amax((0, 2, 3))
         before = self.largest.get(layer.name)
         self.largest[layer.name] = largest if before is None else torch.maximum(before, largest)
 
@@ -136,7 +144,7 @@ class SigmaReparam(nn.Module):
     def __init__(self, weight: Tensor) -> None:
         super().__init__()
         _, values, vectors = torch.linalg.svd(at_least_float32(weight.detach()), full_matrices=False)
-        self.gamma = nn.Parameter(values[0].to(weight.dtype))
+        self.gamma = nn.Parameter(values[0].to(weight.dtype), requires_grad=weight.requires_grad)
         self.register_buffer("vector", vectors[0].to(weight.dtype))
 
     def forward(self, weight: Tensor) -> Tensor:
@@ -151,11 +159,20 @@ class SigmaReparam(nn.Module):
 def sigma_reparam(model: nn.Module) -> None:
     """Give every linear layer of `model` a SigmaReparam, in place; make the optimiser after it.
 
-    Raises ModelError for a weight of zeros, which has no direction, or where there is no linear layer.
+    Raises ModelError for a weight of zeros, which has no direction, for shared weights, for nn.MultiheadAttention, or
+    where there is no linear layer.
     """
     layers = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     if not layers:
         raise ModelError(f"{type(model).__name__} has no linear layer; σReparam is of their weights")
+    for name, module in model.named_modules():
+        if isinstance(module, nn.MultiheadAttention):
+            raise ModelError(
+                f"{name}: queries, keys and values of nn.MultiheadAttention are no linear layers, and σReparam would "
+                "leave out what it is for; use another stabiliser"
+            )
+    if len({id(layer.weight) for _, layer in layers}) < len(layers):
+        raise ModelError(f"{type(model).__name__}: linear layers share a weight; σReparam would part them")
     for name, layer in layers:
         if not layer.weight.any():
             raise ModelError(f"{name}.weight is zero; σReparam divides by its norm, so initialise it first")
@@ -181,9 +198,7 @@ class Stabiliser:
     @property
     def text(self) -> str:
         """`quack(tau=0.5,norm=frobenius)`: which one, for people and as part of a run's identity."""
-        inside = ",".join(
-            f"{key}={value if isinstance(value, str) else f'{value:g}'}" for key, value in self.parameters
-        )
+        inside = ",".join(f"{key}={shown(value)}" for key, value in self.parameters)
         return f"{self.name}({inside})" if inside else self.name
 
     def prepare(self, model: nn.Module) -> None:
@@ -224,11 +239,20 @@ def stabiliser(text: str) -> Stabiliser:
     if name not in DEFAULTS:
         capped = "; capped logits are an attention: --attention 'softcap(cap=50)'" if "cap" in name else ""
         raise ProtocolError(unknown("stabiliser", name, DEFAULTS) + capped)
-    found = dict(DEFAULTS[name])
+    found, given = dict(DEFAULTS[name]), set[str]()
     for item in filter(None, map(str.strip, (form[2] or "").split(","))):
         key, _, value = (part.strip() for part in item.partition("="))
         if key not in found:
             raise ProtocolError(unknown(f"parameter of {name}", key, found) if found else f"{name} takes no parameters")
-        what = f"{name}: {key}"
-        found[key] = check_norm(value) if key == "norm" else positive(what, float(number(value, what)))
+        if key in given:
+            raise ProtocolError(f"{name}: {key} is given twice; expected it once")
+        given.add(key)
+        found[key] = check_norm(value) if key == "norm" else _positive(f"{name}: {key}", value)
     return Stabiliser(name, tuple(found.items()))
+
+
+def _positive(what: str, text: str) -> float:
+    try:
+        return positive(what, float(text))
+    except ValueError:
+        raise ProtocolError(f"{what} {text!r}: expected a number above 0") from None

@@ -71,7 +71,8 @@ class WrappedOptimizer(Optimizer):
         return self.optimizer.defaults
 
     def __getstate__(self) -> dict[str, Any]:
-        return dict(self.__dict__)
+        """All but what a scheduler patched in: its `step` is bound to the original."""
+        return {name: value for name, value in self.__dict__.items() if name != "step"}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.optimizer!r})"

@@ -47,7 +47,8 @@ def guide() -> Iterator[str]:
     )
     yield markdown(NAMES)
     yield (
-        "`python scripts/train_zoo.py --attention standard --stabiliser 'quack(tau=0.5)'` trains with one; a "
+        "`python scripts/train_zoo.py --attention standard --stabiliser 'quack(tau=0.5)' --preset shapes --work DIR` "
+        "trains with one; a "
         "checkpoint says by which it was stabilised, and loads as any other. In Python, QuacK, fixed rates and QK clip "
         "are optimisers around an optimiser, with schedulers, `GradScaler`, `state_dict()` and `load_state_dict()`:"
     )

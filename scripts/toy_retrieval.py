@@ -35,6 +35,9 @@ GRIDS = {"full": Grid(), "quick": Grid(FEW, rates=(0.001, 0.0025, 0.005), decays
 def chosen(names: str) -> tuple[str, ...]:
     """The formulas of a list, in their own order; those that are the same as others become these."""
     wanted = [find_formula(name.strip()).name for name in names.split(",")]
+    known = (*SAME_AS, *GRIDS["full"].formulas)
+    if odd := [name for name in wanted if name not in known]:
+        raise ProtocolError(f"--formulas {odd[0]}: the toy task has no such model; expected of {', '.join(known)}")
     return tuple(name for name in FORMULAS if name in {SAME_AS.get(one, one) for one in wanted})
 
 
@@ -102,6 +105,9 @@ def main(arguments: list[str] | None = None) -> int:
     except RobustkitError as error:
         print(f"toy_retrieval: {error}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:
+        print(f"toy_retrieval: {options.out}: {error.strerror}; expected a folder that can be written", file=sys.stderr)
+        return 2
     return 0
 
 

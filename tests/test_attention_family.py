@@ -16,6 +16,7 @@ import timm
 import torch
 from oracles import slow_scores
 from safetensors.torch import save_file
+from timm.models.vision_transformer import ParallelThingsBlock  # type: ignore[attr-defined, unused-ignore]
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -72,6 +73,7 @@ def test_names_with_options_have_one_form(text: str, canonical: str) -> None:
         ("qanna(hidden=3)", "unknown attention 'qanna'; did you mean 'qana'"),
         ("qana(hiden=3)", "unknown option of attention qana 'hiden'; did you mean 'hidden'"),
         ("qana(hidden=0)", "qana: hidden '0'; expected a whole number, 1 or more"),
+        ("qana(hidden=2,hidden=4)", "qana: hidden is given twice"),
         ("qana(hidden)", "qana: hidden without a value; expected a whole number"),
         ("qana(activation=elu)", "qana: activation 'elu'; expected gelu, relu, silu, tanh, sigmoid"),
         ("qana(rope=yes)", "qana: rope 'yes'; expected true or false"),
@@ -432,6 +434,60 @@ def test_torchs_encoder_does_not_go_round_the_formula() -> None:
     assert not torch.allclose(fast, standard, atol=1e-3)
     with torch.no_grad():
         torch.testing.assert_close(set_attention(model, "standard")(x), standard)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("name", ["quest", "qana", "softcap", "qknorm-ln"])
+def test_torchs_encoder_with_padding_in_inference(name: str) -> None:
+    """Where torch would cut padded tokens off, and give its layers nested tensors."""
+    model = drawn(nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)).eval()
+    x, padding = torch.randn(2, 5, 8), torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    with torch.no_grad():
+        standard = model(x, src_key_padding_mask=padding)
+        with capture(model) as captured:
+            seen = model(x, src_key_padding_mask=padding)
+        torch.testing.assert_close(seen[~padding], standard[~padding])
+        assert captured.attention[0][1, :, :, 3:].abs().max() == 0
+        torch.testing.assert_close(model(x, src_key_padding_mask=padding), standard)  # nested again
+        set_attention(model, name)
+        found = model(x, src_key_padding_mask=padding)
+        alone = model(x[1:, :3])
+        torch.testing.assert_close(found[1, :3], alone[0])
+        torch.testing.assert_close(set_attention(model, "standard")(x, src_key_padding_mask=padding), standard)
+    assert model.use_nested_tensor
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"attn_mask": torch.zeros(1, 4)}, r"attn_mask has shape \(1, 4\); expected \(3, 4\) or \(4, 3, 4\)"),
+        ({"attn_mask": torch.zeros(2, 3, 4)}, r"attn_mask has shape \(2, 3, 4\)"),
+        ({"key_padding_mask": torch.zeros(1, 4)}, r"key_padding_mask has shape \(1, 4\); expected \(2, 4\)"),
+        ({"attn_mask": torch.zeros(3, 4, dtype=torch.uint8)}, "attn_mask is of torch.uint8; expected torch.bool"),
+        ({"key": torch.zeros(1, 4, 8)}, r"queries have shape \(2, 3, 8\) and keys \(1, 4, 8\)"),
+        ({"key": torch.zeros(2, 4, 6)}, r"key has shape \(2, 4, 6\); expected \(2, 4, 8\)"),
+        ({"value": torch.zeros(2, 5, 8)}, r"value has shape \(2, 5, 8\); expected \(2, 4, 8\)"),
+    ],
+)
+def test_shapes_that_torch_refuses_are_not_broadcast(options: dict[str, Tensor], words: str) -> None:
+    inputs = {"query": torch.zeros(2, 3, 8), "key": torch.zeros(2, 4, 8), "value": torch.zeros(2, 4, 8)}
+    layer = MultiheadAttention(8, 2, batch_first=True, attention="quest")
+    assert layer(**inputs)[0].shape == (2, 3, 8)
+    with pytest.raises(ModelError, match=words):
+        layer(**{**inputs, **options})
+    with pytest.raises((RuntimeError, AssertionError)):
+        nn.MultiheadAttention(8, 2, batch_first=True)(**{**inputs, **options})
+
+
+def test_elliptical_attention_where_its_metric_has_no_meaning_is_refused() -> None:
+    x = torch.randn(1, 3, 8)
+    layer = MultiheadAttention(8, 2, batch_first=True, attention="elliptical")
+    with pytest.raises(ModelError, match="compares the values of all tokens, hidden ones too; expected no key_padding"):
+        layer(x, x, x, key_padding_mask=torch.zeros(1, 3, dtype=torch.bool))
+    parallel = small_vit(block_fn=ParallelThingsBlock)
+    with pytest.raises(ModelError, match=r"'blocks\.0\.attns\.0\.attn' is one of several side by side"):
+        set_attention(parallel, "elliptical-quest")
+    assert get_attention(set_attention(parallel, "quest")) == "quest"
 
 
 def test_causal_hint_without_a_mask_is_refused() -> None:

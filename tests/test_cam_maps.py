@@ -30,8 +30,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 CONTROLS = (cam.RandomMap, cam.CentredGaussian, cam.FullImage)
 
 
-def close(ours: Tensor, slow: Tensor) -> None:
-    torch.testing.assert_close(ours, slow, rtol=0, atol=1e-5)
+def close(ours: Tensor, slow: Tensor, atol: float = 1e-5) -> None:
+    torch.testing.assert_close(ours, slow, rtol=0, atol=atol)
 
 
 def cnn(**options: Any) -> Any:
@@ -53,7 +53,7 @@ def test_agcam_is_the_paper_s_sum_under_every_formula(formula: str) -> None:
     for b, t in ((0, 0), (1, 1)):
         values = agcam_slowly(model, images[b], int(targets[b, t]), formula)
         assert min(values) < 0.9 * max(values)
-        close(maps[b, t], upsampled_slowly(values, (2, 3), (16, 24)))
+        close(maps[b, t], upsampled_slowly(values, (2, 3), (16, 24)), 5e-5)  # rounding of large logits
 
 
 @pytest.mark.parametrize(

@@ -229,15 +229,19 @@ def test_every_check_is_broken_above_or_warns_below() -> None:
     assert set(NAMES) == BREAKAGES.keys() | {"device", "disk", "frost"}
 
 
+SAME_AT_FIRST = ({"standard", "qana"}, {"qk-l2", "qknorm-hs"}, {"qk-l2", "qknorm-ds"}, {"qk-l2", "qknorm"})
+"""Whose parameters at their initial values make the one of the other."""
+
+
 @pytest.mark.parametrize("name", formulas.FORMULAS)
 def test_each_formula_is_told_from_every_other(name: str) -> None:
     model, image = known_answers.small_vit(name)
     right, _ = known_answers.slow_vit(known_answers._arrays(model), image[0].numpy(), name)
     np.testing.assert_allclose(model(image)[0].numpy(), right, rtol=1e-8)
     for other in formulas.FORMULAS:
-        if other != name:
+        if other != name and {other, name} not in SAME_AT_FIRST:
             found = attention.set_attention(known_answers.small_vit(name)[0], other)(image)[0].numpy()
-            assert np.abs(found - right).max() > 1e-4, other
+            assert np.abs(found - right).max() > 1e-6, other  # no logit comes near the cap of softcap
 
 
 def test_pixels_do_not_depend_on_threads() -> None:

@@ -624,3 +624,17 @@ def test_formulas_and_copies_keep_their_rows() -> None:
     other = copy.deepcopy(model)
     assert [layer.name for layer in projections(other)] == ["blocks.0.attn", "blocks.1.attn"]
     assert projections(other)[0].rows["key"].weight is other.blocks[0].attn.qkv.weight
+
+
+def test_a_copy_with_its_scheduler_steps_the_copy() -> None:
+    model = nn.Sequential(nn.MultiheadAttention(4, 2))
+    optimiser = QuacK(torch.optim.SGD(model.parameters(), lr=1.0), model)
+    torch.optim.lr_scheduler.StepLR(optimiser, 1)  # it patches `step` of the one it was given
+    other, copied = copy.deepcopy((model, optimiser))
+    for parameter in (*model.parameters(), *other.parameters()):
+        parameter.grad = torch.ones_like(parameter)
+    before = [part[0].in_proj_weight.detach().clone() for part in (model, other)]
+    copied.step()
+    assert torch.equal(model[0].in_proj_weight, before[0])
+    assert not torch.equal(other[0].in_proj_weight, before[1])
+    assert pickle.loads(pickle.dumps(optimiser)).tau == 1

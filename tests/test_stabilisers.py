@@ -292,3 +292,57 @@ def test_rows_of_crossvit_are_those_of_its_class_tokens_too() -> None:
         weights = captured.attention[names.index(layer.name)]
         even = (weights - 1 / weights.shape[-1]).abs().amax((0, 2, 3)) < 1e-6
         assert even.tolist() == [head == 1 for head in range(layer.heads)]
+
+
+def test_logits_beyond_half_precision_are_clipped_too() -> None:
+    """The fused kernel of the layer keeps them to itself, so outputs stay finite."""
+    model = vit()
+    with torch.no_grad():
+        for block in model.blocks:
+            block.attn.qkv.weight.mul_(700)
+    clip = QKClip(still(model), model)
+    norm = model.blocks[0].attn.qkv.weight[: 2 * WIDTH].norm().item()
+    with torch.autocast("cpu", torch.float16):
+        assert model(images()).isfinite().all()
+    assert all(largest.isfinite().all() and (largest > 65504).any() for largest in clip.largest.values())
+    clip.step()
+    assert model.blocks[0].attn.qkv.weight[: 2 * WIDTH].norm().item() < 0.2 * norm
+
+
+def test_a_copy_of_the_model_says_nothing_of_the_model() -> None:
+    model = vit()
+    clip = QKClip(still(model), model)
+    copied = copy.deepcopy(model).train()
+    with torch.no_grad():
+        copied.blocks[0].attn.qkv.weight.mul_(100)
+    copied(images())
+    assert clip.largest == {}
+    model(images())
+    assert len(clip.largest) == 2
+
+
+def test_rows_that_two_layers_share_have_no_rate_of_their_own() -> None:
+    model = vit()
+    model.blocks[1].attn.qkv.weight = model.blocks[0].attn.qkv.weight
+    for wrap in (lambda: QuacK(still(model), model), lambda: FixedRates(still(model), model, factor=0.5)):
+        with pytest.raises(ModelError, match=r"blocks\.0\.attn and blocks\.1\.attn share a query or key weight"):
+            wrap()
+    with pytest.raises(ModelError, match="linear layers share a weight; σReparam would part them"):
+        sigma_reparam(model)
+    with pytest.raises(ModelError, match=r"self_attn: queries, keys and values of nn\.MultiheadAttention are no"):
+        sigma_reparam(nn.TransformerEncoderLayer(8, 2, 16))
+    frozen = vit().requires_grad_(False)
+    sigma_reparam(frozen)
+    assert not any(parameter.requires_grad for parameter in frozen.parameters())
+
+
+def test_names_keep_all_digits() -> None:
+    texts = {stabiliser(f"quack(tau={value!r})").text for value in (0.12345671, 0.12345674, 0.5)}
+    assert texts == {f"quack(tau={value!r},norm=frobenius)" for value in (0.12345671, 0.12345674, 0.5)}
+    for text, words in (
+        ("quack(tau=1,tau=2)", "tau is given twice"),
+        ("quack(tau=x)", "tau 'x': expected a number above 0"),
+        ("qk-clip(threshold=inf)", "threshold inf: expected a number above 0"),
+    ):
+        with pytest.raises(ProtocolError, match=words):
+            stabiliser(text)
