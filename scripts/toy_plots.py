@@ -59,8 +59,9 @@ def heat_maps(results: Results, path: Path) -> Path:
             axes.set_title(f"{formula}: {100 * results.success(formula)[0]:.0f} %", loc="left")
         for axes in panels[:, 0]:
             axes.set_ylabel("weight decay")
-        for axes in panels[-1]:
+        for axes in panels.flat[max(0, len(grid.formulas) - columns) : len(grid.formulas)]:  # with none below it
             axes.set_xlabel("learning rate")
+            axes.tick_params(labelbottom=True)
         bar = figure.colorbar(mesh, ax=panels.ravel().tolist(), shrink=0.6, ticks=[0, 0.5, 1])
         bar.ax.set_yticklabels(["0 %", "50 %", "100 %"])
         bar.set_label("correct models")
@@ -120,7 +121,8 @@ def histograms(results: Results, column: str, title: str, path: Path) -> Path:
             axes.grid(alpha=0.25)
         for axes in panels[:, 0]:
             axes.set_ylabel("models")
-        for axes in panels[-1]:
+        for axes in panels.flat[max(0, len(formulas) - columns) : len(formulas)]:
             axes.set_xlabel(title)
+            axes.tick_params(labelbottom=True)
 
     return _drawn(path, (8.4, 0.5 + 1.9 * -(-len(formulas) // 3)), paint)
