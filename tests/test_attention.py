@@ -350,6 +350,8 @@ def test_fingerprint_finds_the_formula_that_made_the_labels() -> None:
     result = rank_formulas(set_attention(model, "quest"), batches)
     assert (result.best, result.declared, result.verdict, result.n) == ("quest", "quest", "fits", 100)
     assert set(result.left_out) == {"qknorm", "qknorm-hs", "qknorm-ds", "qknorm-ln", "qana"}
+    assert "softcap" not in {row.name for row in result.rows}
+    assert result.text.endswith("softcap is not ranked: logits below its cap are those of standard")
     assert result.rows[0].top1 == 1.0
     assert "quest attention fits best, as declared; the next is" in result.text
     # the paired interval, by hand for the last row

@@ -167,6 +167,8 @@ def test_swap_keeps_the_function_and_then_learns(gate: str) -> None:
     torch.testing.assert_close(model(images), expected, rtol=1e-5, atol=1e-6)
     tail = {name: p for name, p in model.named_parameters() if "query_network" in name or name.endswith("alpha")}
     assert len(tail) == (6 if gate == "true" else 4)
+    frozen = set_attention(small_vit().requires_grad_(False), f"qana(gate={gate})")
+    assert not any(parameter.requires_grad for parameter in frozen.parameters())
     model.requires_grad_(False)
     for parameter in tail.values():
         parameter.requires_grad_(True)
@@ -279,11 +281,11 @@ def test_rope_on_an_odd_head_is_refused_before_anything_changes(make: Callable[[
 # --- cross-attention -------------------------------------------------------------------------------------------------
 
 
-def small_crossvit() -> Any:
+def small_crossvit(**kwargs: Any) -> Any:
     torch.manual_seed(0)
     shape = {"img_size": 48, "img_scale": (1.0, 1.0), "patch_size": (12, 16), "depth": ((1, 2, 1), (1, 2, 1))}
     width = {"embed_dim": (16, 24), "num_heads": (2, 2), "num_classes": 5}
-    return timm.create_model("crossvit_9_240", **shape, **width).eval()
+    return timm.create_model("crossvit_9_240", **{**shape, **width, **kwargs}).eval()
 
 
 def test_crossvit_as_timm_has_it_is_standard() -> None:
@@ -298,6 +300,14 @@ def test_crossvit_as_timm_has_it_is_standard() -> None:
         set_attention(model, name)
     assert list(model.state_dict()) == names
     assert torch.equal(model(images), expected)
+
+
+def test_the_class_tokens_attention_of_a_branch_has_no_block_before_it() -> None:
+    """Without a row of them, its path differs from that of the other branch in the last number."""
+    model = drawn(set_attention(small_crossvit(depth=((1, 2, 0), (1, 2, 0))), "elliptical"))
+    fusion = [block.attn for block in model.blocks[0].fusion]
+    assert [(layer.position, layer.handover.blocks) for layer in fusion] == [(0, 1), (0, 1)]
+    assert model(torch.rand(2, 3, 48, 48)).isfinite().all()
 
 
 @pytest.mark.parametrize("name", NAMES)
