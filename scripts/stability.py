@@ -1,7 +1,7 @@
 """Train where standard attention breaks: which stabilisers keep a small ViT in training at high learning rates.
 
     python scripts/stability.py --work DIR [--only PATTERN]
-    python scripts/stability_page.py --work DIR --markdown docs/stabilisers.md
+    python scripts/stability_page.py --work docs/stabilisers/runs --markdown docs/stabilisers.md
 
 One run for each rate, method and seed, each in its folder under --work with a log.jsonl; the same command goes on
 where it was stopped. Several commands may share the work where each has an --only of its own. Nothing but rate, method

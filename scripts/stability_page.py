@@ -1,6 +1,6 @@
 """Write what the runs of `scripts/stability.py` show: curves, a table, and how to use the stabilisers.
 
-    python scripts/stability_page.py --work DIR --markdown docs/stabilisers.md
+    python scripts/stability_page.py --work docs/stabilisers/runs --markdown docs/stabilisers.md
 
 Reads logs only, and draws the figure beside the page. Runs that are not there, or are not over, are left out and
 counted.
@@ -205,7 +205,7 @@ def main(arguments: list[str] | None = None) -> int:
         return error.exit_code
     folder = options.markdown.with_suffix("")
     draw(found, folder / "curves.svg")
-    command = "python scripts/stability_page.py --work DIR --markdown docs/stabilisers.md"
+    command = "python scripts/stability_page.py --work docs/stabilisers/runs --markdown docs/stabilisers.md"
     options.markdown.write_text(page(found, command, f"{folder.name}/curves.svg"), "utf-8")
     return 0
 
