@@ -139,7 +139,13 @@ def test_a_full_disk_is_one_line_and_what_was_written_before_is_whole(place: Pat
 def test_ctrl_c_says_how_to_go_on(place: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     words = small_audit.command(place, out, "--attacks", "pgd(steps=20000)", "--shard-size", "4")
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # what a shell runs with & ignores it
+    )
     while not list(out.rglob("*.parquet")):
         assert process.poll() is None
         time.sleep(0.05)
