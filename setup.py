@@ -41,7 +41,8 @@ setup(
     ],
     extras_require={
         "test": [
-            *("pytest>=8.0", "pytest-timeout>=2.3.1", "scipy>=1.11", "setuptools>=77", "hypothesis>=6.100"),
+            *("pytest>=8.0", "pytest-timeout>=2.3.1", "pytest-xdist>=3.8", "scipy>=1.11", "setuptools>=77"),
+            "hypothesis>=6.100",
             *("pyautoattack>=0.2", "torchmetrics>=1.4"),  # outside implementations to check against
         ],
         "reference": ["pyautoattack>=0.2", "torchattacks>=3.5", "foolbox>=3.3"],
