@@ -163,6 +163,7 @@ segmenter_options = group(
         option("--window", help="Side, or HEIGHTxWIDTH, of the windows that the network sees."),
         option("--stride", help="From one window to the next, likewise."),
         option("--short-side", type=AT_LEAST_1, help="Resize images to this short side before windows are cut."),
+        option("--resize", help="ade20k: resize images as the public data pipeline for ADE20K does."),
         option("--use-ema", is_flag=True, help="Take the EMA weights where the file has them."),
         option("--allow-partial", is_flag=True, help="Go on with missing or unexpected tensors."),
     ]
@@ -218,7 +219,7 @@ MODEL_KEYS = (
     *("use_ema", "allow_partial"),
 )
 SEGMENTER_KEYS = (
-    *("arch", "attention", "num_classes", "mean", "std", "window", "stride", "short_side"),
+    *("arch", "attention", "num_classes", "mean", "std", "window", "stride", "short_side", "resize"),
     *("use_ema", "allow_partial"),
 )
 DATA_KEYS = ("layout", "labels_csv", "real_labels")

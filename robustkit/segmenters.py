@@ -72,7 +72,8 @@ class Segmenter(Classifier):
         windows = self.network.windows
         if windows is None:
             return None
-        return {"size": list(windows.size), "stride": list(windows.stride), "short_side": windows.short_side}
+        said = {"size": list(windows.size), "stride": list(windows.stride), "short_side": windows.short_side}
+        return said if windows.resize is None else {**said, "resize": windows.resize}
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ class Shown:
     window: int | tuple[int, int] | None = None
     stride: int | tuple[int, int] | None = None
     short_side: int | None = None
+    resize: str | None = None
 
 
 def is_segmenter(spec: str | Path) -> bool:
@@ -105,6 +107,7 @@ def load_segmenter(
     window: int | tuple[int, int] | None = None,
     stride: int | tuple[int, int] | None = None,
     short_side: int | None = None,
+    resize: str | None = None,
     use_ema: bool = False,
     allow_partial: bool = False,
 ) -> Segmenter:
@@ -118,8 +121,9 @@ def load_segmenter(
     attention: a formula; left out, from metadata, else what the architecture has.
     window: side, or (height, width), of the windows that the network sees; a Segmenter's is the size that it was
         trained at, other networks see the whole image if it is left out. stride: from one window to the next.
-    short_side: images are resized to it before windows are cut; if left out, they keep their size, or are what the
-        file says, or, of a file in the public layout, the window's side.
+    short_side: images are resized to it before windows are cut; if left out, it is what the file says, or they keep
+        their size. Images smaller than a window are enlarged to it.
+    resize: `ade20k` to resize images before that as the public code's data pipeline does for ADE20K.
     mean, std, num_classes, use_ema, allow_partial: as `robustkit.load` takes them.
 
     Raises ModelError or CheckpointError, one line with the remedy.
@@ -133,7 +137,7 @@ def load_segmenter(
     checkpoint = read(source.path, use_ema=use_ema)
     metadata = {**source.metadata, **checkpoint.metadata}
     wanted = Wanted(arch, attention, num_classes, mean, std, None, None, None, None)
-    shown = Shown(window, stride, short_side)
+    shown = Shown(window, stride, short_side, resize)
     segmenter = _has_encoder(checkpoint.tensors)
     if not segmenter and arch is None:
         first = ", ".join(list(checkpoint.tensors)[:3])
@@ -206,8 +210,8 @@ def _factory(
     partial = load_into(network, replace(checkpoint, tensors=tensors), allow_partial=allow_partial)
     size = None if shown.window is None else _sides(shown.window, "--window")
     windows, more = (None, ()) if size is None else _windows(size, shown, {}, True, None)
-    if size is None and (shown.stride or shown.short_side):
-        raise ModelError("--stride and --short-side are of windows; give --window, too")
+    if size is None and (shown.stride or shown.short_side or shown.resize):
+        raise ModelError("--stride, --short-side and --resize are of windows; give --window, too")
     dense = Dense(network, windows)
     classes = _probe(dense, size or (_PROBE, _PROBE))
     if wanted.num_classes not in (None, classes):
@@ -309,16 +313,17 @@ def _windows(
         said = (rows, columns)
         if rows < size[0]:
             notes += (f"windows of {size[0]}x{size[1]} overlap by {_OVERLAP} pixels; --stride says otherwise",)
-    short = shown.short_side if shown.short_side is not None else metadata.get("short_side")
-    if short is None and not ours:
-        short = min(size)
+    short = shown.short_side
+    if short is None and shown.resize is None:
+        short = metadata.get("short_side")
+    if shown.short_side is None and shown.resize is None and not ours:
         notes += (
-            f"images resized to a short side of {short}, the window's, as the public code does for ADE20K; "
-            "--short-side says otherwise",
+            "images keep their size and are enlarged to a window where they are smaller, as in the public inference; "
+            "its data pipeline for ADE20K resizes them to a short side of 512 before that: --resize ade20k",
         )
     if short is not None and not (isinstance(short, int) and short > 0):
         raise ModelError(f"--short-side is {short!r}; expected a positive whole number of pixels")
-    return Windows(size, _sides(said, "--stride"), short), notes
+    return Windows(size, _sides(said, "--stride"), short, resize=shown.resize), notes
 
 
 def _probe(dense: Dense, size: tuple[int, int]) -> int:

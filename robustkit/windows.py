@@ -6,13 +6,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .errors import ModelError
+from .errors import ModelError, unknown
+
+RESIZES = {"ade20k": (512, 2048)}
+"""The test pipeline of a data set in the public code: a short side, and the most of the long side."""
 
 
 @dataclass(frozen=True)
@@ -20,14 +22,18 @@ class Windows:
     """How images are shown to a network.
 
     size: (height, width) of a window. stride: rows and columns from one to the next, at most `size`; the last one ends
-        where the image does. short_side: images are resized (bilinearly) to it first; None for their own size, though
-        never smaller than a window. batch: most windows in one pass.
+        where the image does. short_side: images are resized (bilinearly) to it first; None for their own size. Either
+        way they are enlarged, never shrunk, to a window, as `inference` of the public code does (Strudel et al. 2021).
+    batch: most windows in one pass.
+    resize: one of RESIZES, to resize images as the public data pipeline does before that inference, but for its
+        rounding to 8 bits.
     """
 
     size: tuple[int, int]
     stride: tuple[int, int]
     short_side: int | None = None
     batch: int = 16
+    resize: str | None = None
 
     def __post_init__(self) -> None:
         if not all(0 < step <= side for step, side in zip(self.stride, self.size, strict=True)):
@@ -38,12 +44,41 @@ class Windows:
         for what, number in (("short side", self.short_side), ("windows a pass", self.batch)):
             if number is not None and number < 1:
                 raise ModelError(f"{what} {number}: expected 1 or more")
+        if self.resize not in (None, *RESIZES):
+            raise ModelError(unknown("resize", str(self.resize), RESIZES))
+        if self.resize is not None and self.short_side is not None:
+            raise ModelError(
+                f"resize {self.resize} and a short side of {self.short_side}: both say how large images are shown; "
+                "give one of --resize and --short-side"
+            )
+
+    def sizes(self, height: int, width: int) -> list[tuple[int, int]]:
+        """The sizes that an image takes one after the other, from its own to that at which windows are cut."""
+        taken = [(height, width)]
+        if self.resize is not None:
+            short, most = RESIZES[self.resize]
+            scale = min(most / max(height, width), short / min(height, width))
+            taken.append((int(height * scale + 0.5), int(width * scale + 0.5)))
+        taken.append(self._covering(*taken[-1]))
+        return taken
 
     def frame(self, height: int, width: int) -> tuple[int, int]:
-        """The size at which an image is shown: its short side as asked, each side at least a window's; rounded down."""
-        least = Fraction(min(height, width) if self.short_side is None else self.short_side, min(height, width))
-        scale = max(least, Fraction(self.size[0], height), Fraction(self.size[1], width))
-        return int(height * scale), int(width * scale)
+        """The size of an image at which windows are cut."""
+        return self.sizes(height, width)[-1]
+
+    def _covering(self, height: int, width: int) -> tuple[int, int]:
+        """The short side as asked, each side at least a window's. In floats, rounded down, as the public code does."""
+        sides, wanted = (height, width), list(self.size)
+        if self.short_side is not None:
+            shorter = int(width < height)
+            wanted[shorter] = max(wanted[shorter], self.short_side)
+        elif height >= wanted[0] and width >= wanted[1]:
+            return sides
+        first = 0 if wanted[0] * width >= wanted[1] * height else 1  # the side that has to grow most
+        other = 1 - first
+        found = wanted.copy()
+        found[other] = max(wanted[other], int(sides[other] / sides[first] * wanted[first]))
+        return found[0], found[1]
 
     def edges(self, height: int, width: int) -> tuple[list[int], list[int]]:
         """Top rows and left columns of the windows on an image shown at that size."""
@@ -64,8 +99,10 @@ class Windows:
         network: windows to logits of their size, or of a coarser grid, which is enlarged bilinearly.
         """
         height, width = images.shape[-2:]
-        frame = self.frame(height, width)
-        shown = images if frame == (height, width) else functional.interpolate(images, frame, mode="bilinear")
+        shown = images
+        for frame in self.sizes(height, width):
+            if shown.shape[-2:] != frame:
+                shown = functional.interpolate(shown, frame, mode="bilinear")
         tops, lefts = self.edges(*frame)
         high, wide = self.size
         cut = torch.cat([shown[..., top : top + high, left : left + wide] for top in tops for left in lefts])

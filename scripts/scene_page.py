@@ -31,6 +31,7 @@ def checkpoint_lines(manifest: dict[str, Any]) -> Iterator[str]:
         if windows is not None:
             size, stride = ("x".join(map(str, windows[key])) for key in ("size", "stride"))
             resized = f", short side {windows['short_side']}" if windows["short_side"] else ""
+            resized += f", resized as the data pipeline of {windows['resize']} does" if "resize" in windows else ""
             facts.append(f"windows of {size} every {stride}{resized}")
         facts += [f"{key} {said[key]}" for key in ("encoder", "recipe", "seed") if key in said]
         yield f"- {known['name']}: {'; '.join(facts)}"

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import cv2
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -100,15 +101,19 @@ class SlowSegmenter:
         masks = self.decode(patches).T.reshape(-1, rows, columns)
         return functional.interpolate(masks[None], image.shape[1:], mode="bilinear")[0]
 
-    def whole(self, image: Tensor, size: int, stride: int, *, short_side: int | None = None) -> Tensor:
-        """A normalised image (3, H, W) of any size to logits (K, H, W), as the public code's inference, where images
-        come with their short side resized to `short_side`."""
+    def whole(self, image: Tensor, size: int, stride: int, to: tuple[int, int] | None = None) -> Tensor:
+        """A normalised image (3, H, W) of any size to logits (K, *to), its own size if left out, as the public code's
+        inference: an image whose short side is below the window is enlarged to it, and no image is made smaller."""
         height, width = image.shape[1:]
         shown = image.double()
-        if short_side is not None:
-            longer = int(max(height, width) / min(height, width) * short_side)
-            frame = (short_side, longer) if height < width else (longer, short_side)
+        if min(height, width) < size:
+            frame = (size, int(width / height * size)) if height < width else (int(height / width * size), size)
             shown = functional.interpolate(shown[None], frame, mode="bilinear")[0]
+        seen = self.slid(shown, size, stride)
+        return functional.interpolate(seen[None], to or (height, width), mode="bilinear")[0]
+
+    def slid(self, shown: Tensor, size: int, stride: int) -> Tensor:
+        """The mean over windows on an image that is at least as large as one: (K, H, W)."""
         rows, columns = shown.shape[1:]
         total, count = 0, torch.zeros(rows, columns)
         for top in sorted({*range(0, rows - size, stride), rows - size}):
@@ -117,7 +122,17 @@ class SlowSegmenter:
                 around = (left, columns - left - size, top, rows - top - size)
                 total = total + functional.pad(logits, around)
                 count += functional.pad(torch.ones(size, size), around)
-        return functional.interpolate((total / count)[None], (height, width), mode="bilinear")[0]
+        return total / count
+
+
+def ade20k_pipeline(image: Tensor) -> Tensor:
+    """What the public code's data pipeline makes of an image (3, H, W) of ADE20K, by OpenCV as there: within 2048 x
+    512, with its proportions kept. Without the rounding to 8 bits."""
+    height, width = image.shape[1:]
+    scale = min(2048 / max(height, width), 512 / min(height, width))
+    size = (int(width * scale + 0.5), int(height * scale + 0.5))
+    resized = cv2.resize(image.permute(1, 2, 0).numpy(), size, interpolation=cv2.INTER_LINEAR)
+    return torch.from_numpy(resized).permute(2, 0, 1)
 
 
 def cosine(a: Tensor, b: Tensor) -> Tensor:

@@ -191,6 +191,17 @@ def test_another_batch_a_resumed_and_an_extended_run_give_the_same(run: Run, fol
         segment(folder, again.path, "plain", model={"stride": 16})
 
 
+def test_the_data_pipeline_of_ade20k_is_part_of_the_run(folder: Path, tmp_path: Path) -> None:
+    chosen: Any = {"attacks": "none", "corruptions": None, "limit": 1, "examples": 0}
+    made = segment(folder, tmp_path / "run", "plain", model={"resize": "ade20k"}, **chosen)
+    assert made.manifest["checkpoints"][0]["windows"]["resize"] == "ade20k"
+    assert "resized as the data pipeline of ade20k does" in (made.path / "report.html").read_text("utf-8")
+    plain = segment(folder, tmp_path / "other", "plain", **chosen)
+    assert value(plain, "nll")["value"] != value(made, "nll")["value"]
+    with pytest.raises(RunError, match=r"windows of plain is .*'ade20k'.* there and .* here; use another --out"):
+        segment(folder, made.path, "plain", **chosen)
+
+
 def test_bfloat16_searches_and_float32_scores(run: Run, folder: Path, tmp_path: Path) -> None:
     low = segment(folder, tmp_path / "run", dtype="bfloat16", corruptions=None)
     assert value(low, "nll")["value"] == pytest.approx(value(run, "nll")["value"], rel=0.02)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from oracles import slow_scores
 from safetensors.torch import save_file
-from segmenter_oracles import SlowSegmenter, randomised
+from segmenter_oracles import SlowSegmenter, ade20k_pipeline, randomised
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -25,6 +25,7 @@ from robustkit.windows import Windows
 VIT = "vit_tiny_patch16_224"
 DISTILLED = "deit_tiny_distilled_patch16_224"
 SMALL = {"embed_dim": 32, "num_heads": 4, "depth": 2, "patch_size": 8}
+NO_WINDOWS = "--stride, --short-side and --resize are of windows; give --window, too"
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -206,6 +207,32 @@ def test_frames_by_hand(short_side: int | None, image: tuple[int, int], frame: t
     assert Windows((128, 96), (128, 96), short_side).frame(*image) == frame
 
 
+@pytest.mark.parametrize(
+    ("image", "sizes"),
+    [
+        ((683, 512), [(683, 512)] * 3),
+        ((600, 800), [(600, 800), (512, 683), (512, 683)]),  # 682.7, rounded to the nearest
+        ((3000, 2001), [(3000, 2001), (768, 512), (768, 512)]),  # 767.6
+        ((100, 500), [(100, 500), (410, 2048), (512, 2557)]),  # the long side binds: 409.6; then 2557.5 rounded down
+    ],
+)
+def test_sizes_of_the_public_data_pipeline_by_hand(image: tuple[int, int], sizes: list[tuple[int, int]]) -> None:
+    windows = Windows((512, 512), (480, 480), resize="ade20k")
+    assert windows.sizes(*image) == sizes
+    assert windows.frame(*image) == sizes[-1]
+
+
+@pytest.mark.parametrize("window", [32, 480, 512])
+def test_frames_equal_the_public_inference_at_every_size(window: int) -> None:
+    for height in range(window // 4, window + 9):
+        for width in range(window // 3, 3 * window, 7):
+            short, long = sorted((height, width))
+            grown = max(int(long / short * window), window)
+            public = (window, grown) if height < width else (grown, window)
+            found = Windows((window, window), (window, window)).frame(height, width)
+            assert found == (public if short < window else (height, width)), (height, width)
+
+
 def top_left(images: Tensor) -> Tensor:
     """The value of the window's top left pixel, everywhere."""
     return images[:, :1, :1, :1].expand(-1, 1, *images.shape[2:])
@@ -288,6 +315,8 @@ def test_gradients_reach_every_pixel() -> None:
         ({"stride": (0, 32)}, "stride 0x32 for windows of 32x32: expected 1 or more.*"),
         ({"short_side": 0}, "short side 0: expected 1 or more"),
         ({"batch": 0}, "windows a pass 0: expected 1 or more"),
+        ({"resize": "ade"}, "unknown resize 'ade'; did you mean 'ade20k'.*"),
+        ({"resize": "ade20k", "short_side": 8}, "resize ade20k and a short side of 8: both say .*; give one of .*"),
     ],
 )
 def test_windows_that_make_no_sense(options: dict[str, Any], words: str) -> None:
@@ -326,12 +355,11 @@ def test_public_file_gives_the_public_inference(tmp_path: Path, arch: str, name:
     image = pixels(3, 43, 57).double()
     mean, std = ((0.5,) * 3, (0.5,) * 3) if arch == VIT else IMAGENET
     slow = SlowSegmenter(tensors, (3, 3))
-    expected = slow.whole(normalised(image, mean, std), 32, 16, short_side=32)
-    torch.testing.assert_close(model(image[None])[0], expected, rtol=1e-7, atol=1e-7)
-    small_image = normalised(image[:, :20, :25], mean, std)
-    expected = slow.whole(small_image, 32, 16, short_side=32)
-    torch.testing.assert_close(model(image[None, :, :20, :25])[0], expected, rtol=1e-7, atol=1e-7)
-    assert model.windows == {"size": [32, 32], "stride": [16, 16], "short_side": 32}
+    for rows, columns in ((43, 57), (57, 40), (20, 25), (43, 20)):  # the first two larger than a window: not shrunk
+        part = image[:, :rows, :columns]
+        expected = slow.whole(normalised(part, mean, std), 32, 16)
+        torch.testing.assert_close(model(part[None])[0], expected, rtol=1e-7, atol=1e-7)
+    assert model.windows == {"size": [32, 32], "stride": [16, 16], "short_side": None}
     identity = model.identity
     assert (identity.arch, identity.num_classes, identity.weights, identity.name) == (arch, 7, "model", path.stem)
     assert (identity.attention, identity.attention_source) == ("standard", "default")
@@ -340,7 +368,8 @@ def test_public_file_gives_the_public_inference(tmp_path: Path, arch: str, name:
     notes = "\n".join(identity.notes)
     assert f"{4 if arch == DISTILLED else 2} tensors of the encoder's classifier left out" in notes
     assert f"encoder guessed from the tensors: {arch}, 1 blocks, patch 16, 32 pixels" in notes
-    assert "images resized to a short side of 32, the window's, as the public code does for ADE20K; --short" in notes
+    assert "images keep their size and are enlarged to a window where they are smaller, as in the public inf" in notes
+    assert "pipeline for ADE20K resizes them to a short side of 512 before that: --resize ade20k" in notes
     assert "1 classes" not in notes
     assert "weights taken from 'model'" in notes
     assert not model.training
@@ -350,7 +379,7 @@ def test_public_file_gives_the_public_inference(tmp_path: Path, arch: str, name:
 def test_windows_of_public_files_overlap_by_32(tmp_path: Path) -> None:
     path, tensors = public(tmp_path / "linear.pth", window=80)
     model = load_segmenter(path).double()
-    assert model.windows == {"size": [80, 80], "stride": [48, 48], "short_side": 80}
+    assert model.windows == {"size": [80, 80], "stride": [48, 48], "short_side": None}
     assert "windows of 80x80 overlap by 32 pixels; --stride says otherwise" in model.identity.notes
     image = pixels(3, 80, 140).double()
     expected = SlowSegmenter(tensors, (3, 3)).whole(normalised(image, (0.5,) * 3, (0.5,) * 3), 80, 48)
@@ -358,7 +387,19 @@ def test_windows_of_public_files_overlap_by_32(tmp_path: Path) -> None:
     own = load_segmenter(path, stride=(80, 40), short_side=96, num_classes=7, mean=(0.1, 0.2, 0.3))
     assert own.windows == {"size": [80, 80], "stride": [80, 40], "short_side": 96}
     assert own.identity.preprocessing.mean == (0.1, 0.2, 0.3)
-    assert not any("--stride" in note or "--short-side" in note for note in own.identity.notes)
+    assert not any("--stride" in note or "--resize" in note for note in own.identity.notes)
+
+
+@pytest.mark.parametrize("size", [(43, 57), (600, 40)])
+def test_ade20k_is_resized_as_in_the_public_data_pipeline(tmp_path: Path, size: tuple[int, int]) -> None:
+    path, tensors = public(tmp_path / "linear.pth", window=160)
+    model = load_segmenter(path, stride=160, resize="ade20k").double()
+    image = pixels(3, *size).double()
+    piped = ade20k_pipeline(image)
+    expected = SlowSegmenter(tensors, (3, 3)).whole(normalised(piped, (0.5,) * 3, (0.5,) * 3), 160, 160, to=size)
+    torch.testing.assert_close(model(image[None])[0], expected, rtol=1e-6, atol=1e-6)
+    assert model.windows == {"size": [160, 160], "stride": [160, 160], "short_side": None, "resize": "ade20k"}
+    assert not any("--resize" in note for note in model.identity.notes)
 
 
 @pytest.mark.parametrize("window", [48, (16, 64)])
@@ -682,8 +723,9 @@ def test_auxiliary_tensors_are_left_out_where_the_network_has_none(own: Callable
         ("plain", {"window": 2}, r"Net fails on an image of 2x2 \(RuntimeError: .*\); expected logits.*"),
         ("mapped", {"num_classes": 5}, ".*nets.py:mapped gives 6 classes, not 5; check --num-classes"),
         ("plain", {"num_classes": 5}, r".*2 of wrong shape: net.weight \[6, 3, 4, 4\] for \[5, 3, 4, 4\].*"),
-        ("plain", {"stride": 16}, "--stride and --short-side are of windows; give --window, too"),
-        ("plain", {"short_side": 16}, "--stride and --short-side are of windows; give --window, too"),
+        ("plain", {"stride": 16}, NO_WINDOWS),
+        ("plain", {"short_side": 16}, NO_WINDOWS),
+        ("plain", {"resize": "ade20k"}, NO_WINDOWS),
         ("plain", {"window": 16, "stride": 17}, "stride 17x17 for windows of 16x16: expected 1 or more.*"),
         ("plain", {"attention": "quest"}, "Net takes no attention formula.*"),
     ],
