@@ -20,8 +20,8 @@ def frozen(model: Model) -> Iterator[None]:
     `.grad` and hooks are not touched. A model that is a plain function has nothing to hold, and is only called.
     """
     module = model if isinstance(model, nn.Module) else nn.Module()
-    modes = [(part, part.training) for part in module.modules()]
-    learning = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    modes = [(part, part.training) for part in nn.Module.modules(module)]  # a network may have a list `modules`
+    learning = [parameter for parameter in nn.Module.parameters(module) if parameter.requires_grad]
     try:
         if any(training for _, training in modes):
             module.eval()

@@ -116,7 +116,7 @@ class Explainer(ABC):
 
     def _as_fed(self, images: Tensor) -> Tensor:
         """The images as the model takes them, without a graph."""
-        dtypes = (p.dtype for p in self.model.parameters() if p.is_floating_point())
+        dtypes = (p.dtype for p in nn.Module.parameters(self.model) if p.is_floating_point())
         return images.detach().to(next(dtypes, images.dtype))
 
     def _logits(self, images: Tensor) -> Tensor:
@@ -131,8 +131,8 @@ class Explainer(ABC):
 @contextmanager
 def held(model: nn.Module) -> Iterator[None]:
     """Evaluation mode, no gradients for parameters, no gradient checkpointing, compiled models run as written."""
-    modes = [(part, part.training) for part in model.modules()]
-    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    modes = [(part, part.training) for part in nn.Module.modules(model)]  # a network may have a list `modules`
+    learning = [parameter for parameter in nn.Module.parameters(model) if parameter.requires_grad]
     forgetful = [part for part, _ in modes if getattr(part, "grad_checkpointing", False) is True]
     with ExitStack() as stack:
         if any("_orig_mod" in part._modules or part._compiled_call_impl is not None for part, _ in modes):

@@ -51,7 +51,7 @@ class GradCAM(Explainer):
         layer = self._layer or self._by_size.get(size)
         cut = _Cut()
         with ExitStack() as stack, torch.no_grad():
-            for module in self.model.modules() if layer is None else [layer]:
+            for module in nn.Module.modules(self.model) if layer is None else [layer]:
                 hook = cut.at_any(len(images)) if layer is None else cut.here
                 stack.callback(module.register_forward_hook(hook).remove)
             logits = self._logits(images)
@@ -89,11 +89,12 @@ class GradCAM(Explainer):
 
     def _channels_last(self, layer: nn.Module) -> bool:
         """Whether the layer is part of a network, such as timm's Swin, that says its maps are (B, h, w, C)."""
-        nets = [m for m in self.model.modules() if hasattr(m, "num_classes") and getattr(m, "output_fmt", "") == "NHWC"]
-        return not isinstance(layer, nn.Conv2d) and any(layer is part for net in nets for part in net.modules())
+        modules = nn.Module.modules
+        nets = [m for m in modules(self.model) if hasattr(m, "num_classes") and getattr(m, "output_fmt", "") == "NHWC"]
+        return not isinstance(layer, nn.Conv2d) and any(layer is part for net in nets for part in modules(net))
 
     def _name(self, layer: nn.Module) -> str:
-        return next((name for name, module in self.model.named_modules() if module is layer), "")
+        return next((name for name, module in nn.Module.named_modules(self.model) if module is layer), "")
 
 
 class _Cut:
@@ -126,7 +127,7 @@ class _Cut:
 
 
 def _find(model: nn.Module, layer: nn.Module | str) -> nn.Module:
-    names: dict[str, nn.Module] = {name: module for name, module in model.named_modules() if name}
+    names: dict[str, nn.Module] = {name: module for name, module in nn.Module.named_modules(model) if name}
     if isinstance(layer, str):
         if layer not in names:
             near = difflib.get_close_matches(layer, names, n=3, cutoff=0.4)

@@ -66,11 +66,11 @@ def head_correlation(
 
 
 def _heads(model: nn.Module) -> list[nn.Module]:
-    named: Any = next((m for m in model.modules() if callable(getattr(m, "get_classifier", None))), None)
+    named: Any = next((m for m in nn.Module.modules(model) if callable(getattr(m, "get_classifier", None))), None)
     found = None if named is None else named.get_classifier()
     heads = [head for head in (found if isinstance(found, tuple) else (found,)) if _has_weights(head)]
     if not heads:
-        heads = [part for part in model.modules() if _has_weights(part)][-1:]
+        heads = [part for part in nn.Module.modules(model) if _has_weights(part)][-1:]
     if not heads:
         raise ValueError(f"{type(model).__name__} has no layer with weights; expected a classifier with a linear head")
     return heads

@@ -37,7 +37,7 @@ class Transformer:
     def find(cls, model: nn.Module) -> Transformer | None:
         """The one in `model`, None where there is none. ValueError for several, of which none can speak for all."""
         parts = ("patch_embed", "blocks", "num_prefix_tokens")
-        found = [module for module in model.modules() if all(hasattr(module, part) for part in parts)]
+        found = [module for module in nn.Module.modules(model) if all(hasattr(module, part) for part in parts)]
         found = [m for m in found if hasattr(m.patch_embed, "dynamic_feat_size") and "_orig_mod" not in m._modules]
         if len(found) > 1:
             raise ValueError(f"{type(model).__name__} holds {len(found)} vision transformers; explain each alone")

@@ -22,6 +22,10 @@ from torch import Tensor, nn
 from .errors import CheckpointError, ModelError
 
 PROBED = (32, 64, 96, 128, 224, 256, 384)
+_METHODS = (  # that torch and this package call on every part of a network
+    *("train", "eval", "children", "named_children", "named_modules", "named_parameters", "named_buffers"),
+    *("state_dict", "load_state_dict", "_apply", "forward", "register_forward_hook", "register_forward_pre_hook"),
+)
 _LOADS = ("pretrained", "checkpoint_path", "cache_dir")  # arguments that a file must not choose
 
 
@@ -142,7 +146,22 @@ def _call(arch: str, kwargs: Mapping[str, Any]) -> nn.Module:
         raise ModelError(
             f"architecture {arch!r}: {name}() returned a {type(network).__name__}; expected a torch nn.Module"
         )
+    _check_methods(network, arch)
     return network
+
+
+def _check_methods(network: nn.Module, arch: str) -> None:
+    """A list named `modules` or `parameters` does no harm; under the names of `_METHODS` torch itself trips over it."""
+    waiting = [network]
+    while waiting:
+        part = waiting.pop()
+        hidden = [name for name in _METHODS if not callable(getattr(part, name))]
+        if hidden:
+            raise ModelError(
+                f"architecture {arch!r}: {type(part).__name__} keeps a {type(getattr(part, hidden[0])).__name__} as "
+                f"its attribute {hidden[0]!r}, which hides the method of torch's nn.Module; give it another name"
+            )
+        waiting += [child for child in part._modules.values() if child is not None]
 
 
 def _short(error: Exception) -> str:

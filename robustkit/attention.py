@@ -63,7 +63,7 @@ def _foreign(module: nn.Module) -> bool:
     name = type(module).__name__
     if name.startswith("AttentionPool"):  # a pooling head, not attention between tokens
         return False
-    if any(_known(part) for part in module.modules()):  # it is one, or holds one
+    if any(_known(part) for part in nn.Module.modules(module)):  # it is one, or holds one
         return False
     return "Attention" in name or "Attn" in name or hasattr(module, "fused_attn")
 
@@ -73,13 +73,13 @@ def attention_layers(model: nn.Module) -> list[tuple[str, Any]]:
 
     Raises ModelError where the model has none, or some of another kind.
     """
-    layers = [(name, m) for name, m in model.named_modules() if _known(m)]
-    foreign = sorted({type(m).__name__ for m in model.modules() if _foreign(m)})
+    layers = [(name, m) for name, m in nn.Module.named_modules(model) if _known(m)]
+    foreign = sorted({type(m).__name__ for m in nn.Module.modules(model) if _foreign(m)})
     if foreign or not layers:
         why = f"its attention is of class {', '.join(foreign)}" if foreign else "it has no attention layer"
         raise ModelError(
             f"{type(model).__name__} takes no attention formula: {why}; expected timm's ViT, DeiT, "
-            "DeiT-3 or CrossViT, or torch.nn.MultiheadAttention; leave --attention out"
+            "DeiT-3 or CrossViT, or torch.nn.MultiheadAttention"
         )
     return layers
 
@@ -93,7 +93,7 @@ def _formula_name(layer: Any) -> str:
         return "qknorm-ln"
     raise ModelError(
         f"queries and keys are normalised by {type(layer.q_norm).__name__}, which is none of the formulas: "
-        f"{', '.join(sorted(FORMULAS))}; leave --attention out"
+        f"{', '.join(sorted(FORMULAS))}"
     )
 
 
@@ -110,7 +110,7 @@ def attention_kind(model: nn.Module) -> str:
     try:
         return get_attention(model)
     except ModelError:
-        return "other" if any(_foreign(m) or _known(m) for m in model.modules()) else "none"
+        return "other" if any(_foreign(m) or _known(m) for m in nn.Module.modules(model)) else "none"
 
 
 def set_attention(model: Model, name: str) -> Model:
@@ -154,7 +154,7 @@ def set_attention(model: Model, name: str) -> Model:
 def _nest(model: nn.Module, allowed: bool) -> None:
     """Whether torch's encoders may cut padded tokens off in inference: layers of theirs that are not torch's own are
     then given nested tensors, which have no sizes to compute with."""
-    for part in model.modules():
+    for part in nn.Module.modules(model):
         if isinstance(part, nn.TransformerEncoder):
             part.use_nested_tensor = part.__dict__.setdefault("_nests", part.use_nested_tensor) and allowed
 

@@ -67,7 +67,7 @@ def rank_formulas(
     own = get_attention(model)
     declared = declared or own
     names, left_out = _candidates(model, own)
-    shared: dict[int, object] = {id(t): t for t in (*model.parameters(), *model.buffers())}
+    shared: dict[int, object] = {id(t): t for t in (*nn.Module.parameters(model), *nn.Module.buffers(model))}
     other = copy.deepcopy(model, shared).eval()  # its own modules, the same tensors; the model's scales stay its own
     was_training, guessing = model.training, math.inf
     found: dict[str, list[Tensor]] = {name: [] for name in names}
@@ -89,7 +89,7 @@ def rank_formulas(
 
 def _candidates(model: nn.Module, own: str) -> tuple[list[str], tuple[str, ...]]:
     """Formulas without parameters of their own, the model's own one, and qknorm-ln where its LayerNorms are there."""
-    has_norms = any(name.endswith(".q_norm.weight") for name, _ in model.named_parameters())
+    has_norms = any(name.endswith(".q_norm.weight") for name, _ in nn.Module.named_parameters(model))
     names = []
     for name, formula in ({own: find_formula(own)} | FORMULAS).items():
         needs = bool(formula.initial(1, 1)) or formula.network is not None or (name == "qknorm-ln" and not has_norms)

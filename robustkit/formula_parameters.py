@@ -23,7 +23,7 @@ def give_parameters(layer: Any, formula: Formula) -> None:
 
     They are of the layer's device and dtype, and frozen where its weights are.
     """
-    weight: Tensor = next(layer.parameters())
+    weight: Tensor = next(nn.Module.parameters(layer))
     for scale in SCALES:
         layer._parameters.pop(scale, None)
     layer._modules.pop("query_network", None)

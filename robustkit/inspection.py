@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from .attention import get_attention
 from .attention_metrics import Heads, HeadSums
 from .attention_report import layer_table
 from .attention_watch import check_watchable, watch
@@ -62,6 +63,10 @@ def inspect_checkpoint(
         raise ModelError(f"{own.identity.name}: --stability watches classifiers, and this is a segmenter; leave it out")
     if stability:
         check_watchable(own.network, own.identity.name, "--stability")
+    try:
+        get_attention(own.network)
+    except ModelError as error:
+        raise ModelError(f"--data-dir ranks attention formulas, and {error}; leave it out") from error
     bad: list[str] = []
     images: Iterable[tuple[Tensor, Tensor]]
     if isinstance(own, Segmenter):
@@ -134,7 +139,7 @@ def _scenes(found: LabelledScenes, bad: list[str]) -> Iterator[tuple[Tensor, Ten
 def _facts(classifier: Classifier) -> Iterator[tuple[str, str]]:
     identity = classifier.identity
     own = identity.preprocessing
-    count = sum(parameter.numel() for parameter in classifier.network.parameters())
+    count = sum(parameter.numel() for parameter in classifier.parameters())
     yield "checkpoint", identity.spec
     yield "SHA-256", str(identity.sha256)
     yield "weights", f"{identity.weights}, {count / 1e6:.2f} M parameters; read without running code"

@@ -234,8 +234,8 @@ def give_attention(
         try:
             set_attention(network, str(name))
         except ModelError as error:
-            where = "" if source == "option" else f" (from the {source} of {spec})"
-            raise ModelError(f"{error}{where}") from error
+            where = f" (from the {source} of {spec}); check --arch, or give --attention"
+            raise ModelError(f"{error}{'; leave --attention out' if source == 'option' else where}") from error
         return find_formula(str(name)).name, source
     kind = attention_kind(network)
     if kind == "qknorm-ln":  # its LayerNorms are tensors that no other formula has

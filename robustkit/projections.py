@@ -113,7 +113,7 @@ def projections(model: nn.Module) -> list[Projections]:
     belong to two layers.
     """
     found, foreign = [], set()
-    for path, module in model.named_modules():
+    for path, module in nn.Module.named_modules(model):
         name = path.replace("_orig_mod.", "").removeprefix("module.")  # of torch.compile and DistributedDataParallel
         reader = next((reader for kind, reader in READERS.items() if isinstance(module, kind)), None)
         if reader is not None:
@@ -142,7 +142,7 @@ def _foreign(module: nn.Module) -> bool:
     """Attention between tokens that is not known, and does not hold a layer that is."""
     name = type(module).__name__
     looks = ("Attention" in name or "Attn" in name) and not name.startswith("AttentionPool")
-    return looks and not any(isinstance(part, tuple(READERS)) for part in module.modules())
+    return looks and not any(isinstance(part, tuple(READERS)) for part in nn.Module.modules(module))
 
 
 def _check_plain(name: str, module: nn.Module) -> None:

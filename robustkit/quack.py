@@ -87,7 +87,7 @@ class QuacK(ScaledRows):
         super().__init__(optimizer, [rows for layer in self.layers for rows in layer.rows.values()])
 
     def _factors(self, layer: Projections) -> dict[str, Tensor]:
-        device = next(layer.layer.parameters()).device.type
+        device = next(nn.Module.parameters(layer.layer)).device.type
         with torch.autocast(device, enabled=False):  # a step may be taken under it
             return ALGORITHMS[layer.kind](layer.norms(self.norm))
 

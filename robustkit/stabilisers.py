@@ -162,10 +162,10 @@ def sigma_reparam(model: nn.Module) -> None:
     Raises ModelError for a weight of zeros, which has no direction, for shared weights, for nn.MultiheadAttention, or
     where there is no linear layer.
     """
-    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    layers = [(name, module) for name, module in nn.Module.named_modules(model) if isinstance(module, nn.Linear)]
     if not layers:
         raise ModelError(f"{type(model).__name__} has no linear layer; σReparam is of their weights")
-    for name, module in model.named_modules():
+    for name, module in nn.Module.named_modules(model):
         if isinstance(module, nn.MultiheadAttention):
             raise ModelError(
                 f"{name}: queries, keys and values of nn.MultiheadAttention are no linear layers, and σReparam would "
@@ -182,7 +182,7 @@ def sigma_reparam(model: nn.Module) -> None:
 
 def remove_sigma_reparam(model: nn.Module) -> None:
     """Make the weights plain again, in place, at the values of the next pass; names and their order are as before."""
-    for module in model.modules():
+    for module in nn.Module.modules(model):
         if isinstance(module, nn.Linear) and parametrize.is_parametrized(module, "weight"):
             parametrize.remove_parametrizations(module, "weight")
             module._parameters["bias"] = module._parameters.pop("bias")  # back behind the weight, as it was

@@ -78,7 +78,7 @@ def low_precision(network: nn.Module, dtype: torch.dtype) -> nn.Module:
     if dtype is torch.float32:
         return network
     copied = copy.deepcopy(network)
-    for part in copied.modules():
+    for part in nn.Module.modules(copied):
         if type(part) in (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d):  # what subclasses do with theirs is not known
             part.to(dtype)
     return copied

@@ -562,6 +562,10 @@ def test_inspect_shows_the_layers_and_says_what_is_missing(place: Path) -> None:
     net = (str(place / "net.pth"), "--arch", f"{place / 'net.py'}:build", "--num-classes", "3")
     bare = told("inspect", *net, "--data-dir", str(place / "images"), "--stability")
     assert "there is nothing for --stability to watch, it has no attention" in bare
+    bare = told("inspect", *net, "--data-dir", str(place / "images"))
+    assert "architecture" in bare  # all that can be said of the file is said
+    assert re.search(r"--data-dir ranks attention formulas, and Sequential takes .*; leave it out$", bare)
+    assert "--attention" not in bare
 
 
 def test_watched_lists_are_bounded_where_records_are_read() -> None:
