@@ -38,7 +38,8 @@ def check_run(
     """
     existing, place = Run.existing(run), policy or DEFAULT
     if init:
-        _draft(existing, place, [name for name, given in (("--junit", junit), ("--json", json_file)) if given], console)
+        others = (("--junit", junit), ("--json", json_file), ("--baseline", baseline))
+        _draft(existing, place, [name for name, given in others if given], console)
         return
     if policy is None and not DEFAULT.is_file():
         raise ProtocolError(

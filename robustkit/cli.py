@@ -13,9 +13,11 @@ from . import __version__
 from .completing import checkpoints as known_checkpoints
 from .completing import kinds
 from .errors import ProtocolError, RobustkitError, unknown
+from .idle import refuse_idle
+from .option_types import AT_LEAST_0, AT_LEAST_1, Place, Whole
 from .options import (
-    AT_LEAST_1,
     DATA_KEYS,
+    SCENE_KEYS,
     attack_options,
     browse_option,
     common,
@@ -104,7 +106,7 @@ def attack(checkpoints: tuple[str, ...], data_dir: str, **options: Any) -> None:
 
 
 @cli.command(context_settings=CONTEXT)
-@option("--out", type=click.Path(path_type=Path), default="robustkit-demo", help="Run folder.")
+@option("--out", type=Place(), default="robustkit-demo", help="Run folder.")
 @option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
 @common
 def demo(out: Path, device: str) -> None:
@@ -161,6 +163,11 @@ def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
     """
     from .inspection import inspect_checkpoint
 
+    if data_dir is None:
+        refuse_idle(
+            (*DATA_KEYS, *SCENE_KEYS, "limit", "ids"),
+            "only for images, and --data-dir is missing; give a folder of them, or leave it out",
+        )
     model = model_arguments(options)
     scenes = {"ignore": labels_of(options.pop("ignore")), **{key: options.pop(key) for key in ("masks", "classes")}}
     data = {key: options.pop(key) for key in DATA_KEYS}
@@ -169,17 +176,17 @@ def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
 
 @cli.command(context_settings=CONTEXT)
 @click.argument("images", nargs=-1, metavar="[IMAGE]...")
-@option("--write", type=click.Path(path_type=Path), help="Write a tree of corrupted images into this folder.")
-@option("--drift", "drift_from", type=click.Path(path_type=Path), help="Compare this tree with corrupting here.")
+@option("--write", type=Place(), help="Write a tree of corrupted images into this folder.")
+@option("--drift", "drift_from", type=Place(), help="Compare this tree with corrupting here.")
 @option("--data-dir", help="Clean images of --write and --drift: folder, zip, or embedded:shapes.")
-@option("--out", type=click.Path(path_type=Path), help="Contact sheet, or the folder of several.")
+@option("--out", type=Place(), help="Contact sheet, or the folder of several.")
 @option("--corruptions", help="Sets or names; all 19, for --write in-c, for --drift the tree's, if left out.")
 @definition_options
 @option("--format", "image_format", type=click.Choice(["jpeg", "png"]), help="Files of --write; jpeg if left out.")
-@option("--json", "json_file", type=click.Path(path_type=Path), help="File for the figures of --drift.")
+@option("--json", "json_file", type=Place(), help="File for the figures of --drift.")
 @option(
     "--img-size",
-    type=click.IntRange(max=4096),
+    type=Whole(max=4096),
     help="Side after the crop; 224, or 32 where the images are 32x32, if left out.",
 )
 @option("--crop-pct", type=float, help="Size over resized size; 0.875, or 1 where the images are 32x32.")
@@ -213,7 +220,7 @@ def corrupt(images: tuple[str, ...], **options: Any) -> None:
 @option("--data-dir", help="Folder, zip, or embedded:shapes; without it, IMAGEs are explained.")
 @option("--target", "targets", multiple=True, help="Class of an IMAGE to explain, by name or number; may be repeated.")
 @option("--cams", default="agcam,rollout,grad-cam", help="Methods (robustkit list cams); controls come along.")
-@option("--gallery", type=click.IntRange(min=0), default=12, help="Samples to draw; 0 for none.")
+@option("--gallery", type=AT_LEAST_0, default=12, help="Samples to draw; 0 for none.")
 @option(
     "--choose",
     help="Which: disagreement, worst, best, random or class:NAME; disagreement, of one checkpoint worst, if left out.",
@@ -254,7 +261,7 @@ def segment(checkpoints: tuple[str, ...], data_dir: str, **options: Any) -> None
     run_segment(checkpoints, data_dir, options)
 
 
-RUN = click.Path(path_type=Path, file_okay=False)
+RUN = Place(file_okay=False)
 
 
 @cli.command(context_settings=CONTEXT)
@@ -285,7 +292,7 @@ def report(run: Path, logs: tuple[str, ...]) -> None:
 @option("--checkpoint", "checkpoints", multiple=True, help="Only this checkpoint of the runs; may be repeated.")
 @option("--against", help="The checkpoint that the others are held against; the first if left out.")
 @option("--reference", help="Published figures beside them: quest, or a TOML file.")
-@option("--json", "json_file", type=click.Path(path_type=Path), help="File for the differences as JSON.")
+@option("--json", "json_file", type=Place(), help="File for the differences as JSON.")
 @common
 def compare(runs: tuple[Path, ...], **options: Any) -> None:
     """Compare checkpoints on the same samples: paired differences with intervals and tests, from records only.
@@ -307,10 +314,10 @@ def compare(runs: tuple[Path, ...], **options: Any) -> None:
 
 @cli.command(context_settings=CONTEXT)
 @click.argument("run", type=RUN)
-@option("--policy", type=click.Path(path_type=Path), help="TOML file of rules; written by --init.")
+@option("--policy", type=Place(), help="TOML file of rules; written by --init.")
 @option("--baseline", type=RUN, help="Run that rules about a drop compare with.")
-@option("--junit", type=click.Path(path_type=Path), help="File for the verdicts as JUnit XML.")
-@option("--json", "json_file", type=click.Path(path_type=Path), help="File for the verdicts as JSON.")
+@option("--junit", type=Place(), help="File for the verdicts as JUnit XML.")
+@option("--json", "json_file", type=Place(), help="File for the verdicts as JSON.")
 @option("--init", is_flag=True, help="Write a policy that this run passes, with margins, to --policy or policy.toml.")
 @common
 def check(run: Path, **options: Any) -> None:
@@ -331,7 +338,7 @@ def check(run: Path, **options: Any) -> None:
 @cli.command(context_settings=CONTEXT)
 @click.argument("run", type=RUN)
 @option("--checkpoint", help="Which checkpoint of the run; needed where it has several.")
-@option("--out", type=click.Path(path_type=Path), help="Folder of the files; RUN/card if left out.")
+@option("--out", type=Place(), help="Folder of the files; RUN/card if left out.")
 @common
 def card(run: Path, **options: Any) -> None:
     """Write what stands beside a released checkpoint: a section and metadata of its model card, a JSON, a badge.
@@ -368,7 +375,7 @@ def list_(kind: str) -> None:
 
 
 @cli.command(context_settings=CONTEXT)
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]), metavar="SHELL")
 @common
 def completion(shell: str) -> None:
     """Print what makes a shell complete robustkit's commands, options and names.
@@ -421,7 +428,8 @@ def main() -> None:
             sys.exit(2)
         where = getattr(fault, "ctx", None)
         command = where.command_path if where else "robustkit"
-        click.echo(f"error: {fault.format_message()} See {command} --help.", err=True)
+        said = " ".join(fault.format_message().split())
+        click.echo(f"error: {said}{'' if said.endswith(('.', '?')) else '.'} See {command} --help.", err=True)
         status = 2
     except RobustkitError as fault:
         if debug:

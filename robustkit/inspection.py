@@ -17,9 +17,11 @@ from .compare_command import terminal_tables
 from .data import Dataset
 from .errors import BadImageError, ModelError, ProtocolError
 from .fingerprint import Fingerprint, rank_formulas
+from .idle import refuse_idle
 from .images import to_pixels
 from .label_maps import LabelledScenes, open_scenes, whole
 from .models import Classifier, load
+from .options import DATA_KEYS
 from .pipeline import labelled_data, pick_device
 from .preprocessing import Preprocessing
 from .segmenters import Segmenter, is_segmenter, load_segmenter
@@ -59,6 +61,12 @@ def inspect_checkpoint(
         console.print(f"{name:>14}  {text}", markup=False, highlight=False, soft_wrap=True)
     if data_dir is None:
         return
+    if isinstance(own, Segmenter):
+        refuse_idle(DATA_KEYS, "only for a classifier's images, and this is a segmenter; leave it out")
+    else:
+        refuse_idle(
+            ("masks", "classes", "ignore"), "only for a segmenter's images, and this is a classifier; leave it out"
+        )
     if stability and isinstance(own, Segmenter):
         raise ModelError(f"{own.identity.name}: --stability watches classifiers, and this is a segmenter; leave it out")
     if stability:

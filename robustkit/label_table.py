@@ -55,7 +55,7 @@ def _rows(path: Path) -> list[tuple[int, str, str]]:
         delimiter = max(",;\t", key=text.partition("\n")[0].count)
         table = [(line, [cell.strip() for cell in row]) for line, row in _parse(text, delimiter) if any(row)]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: not a readable CSV of labels ({error})") from None
+        raise DataError(f"{path}: not a readable CSV of labels ({error}); check --labels") from None
     if not table:
         raise DataError(f"{path}: empty; expected a column of file names and a column of labels")
     header = [cell.lower() for cell in table[0][1]]

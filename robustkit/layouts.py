@@ -83,7 +83,9 @@ def label(question: Question, layout: str | None = None) -> Labels:
         raise DataError(unknown("layout", layout, LAYOUTS))
     labels = RULES[layout](question)
     if not labels.samples:
-        raise DataError(f"{question.where}: no labelled image (layout {layout})")
+        raise DataError(
+            f"{question.where}: no labelled image of layout {layout}; give another --layout, or --labels FILE.csv"
+        )
     count, largest = question.num_classes, max(max(s.label, *(s.valid or (-1,))) for s in labels.samples)
     if count is not None and largest >= count:
         raise DataError(f"{question.where}: label {largest} ({layout}), but the model has {count} classes")
@@ -98,7 +100,8 @@ def _recognise(q: Question) -> str:
     names = q.class_folders
     if not names:
         raise DataError(
-            f"{q.where}: images but no class folders; give a CSV of labels (--labels), or --layout unlabelled"
+            f"{q.where}: images but no class folders; give a CSV of labels (--labels), or --layout unlabelled for maps "
+            "alone"
         )
     if all(WNID.fullmatch(name) for name in names):
         if q.class_names and set(names) <= set(q.class_names):
@@ -196,7 +199,9 @@ def _imagenet_real(q: Question) -> Labels:
         try:
             lists = json.loads(q.real_labels.read_text("utf-8"))
         except (OSError, ValueError) as error:
-            raise DataError(f"{q.real_labels}: not a readable JSON list of labels ({error})") from None
+            raise DataError(
+                f"{q.real_labels}: not a readable JSON list of labels ({error}); check --real-labels"
+            ) from None
     if not isinstance(lists, list) or not all(
         isinstance(entry, list) and all(isinstance(index, int) and 0 <= index < 1000 for index in entry)
         for entry in lists

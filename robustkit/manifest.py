@@ -151,9 +151,20 @@ def _check_same(
     truths = _truths(old["conditions"], taken), _truths(digests, digests)
     if all(truths):
         pairs.append(("the digest of boxes or masks", *truths))
-    differing = [f"{name} is {there} there and {here} here" for name, there, here in pairs if there != here]
+    differing = [_differing(name, there, here) for name, there, here in pairs if there != here]
     if differing:
         raise RunError(f"{where} holds another run: {'; '.join(differing)}; use another --out, or delete that folder")
+
+
+def _differing(name: str, there: Any, here: Any) -> str:
+    """What differs; of tables only the entries that do."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        keys = [key for key in {**there, **here} if there.get(key) != here.get(key)]
+        there, here = ({key: side.get(key) for key in keys} for side in (there, here))
+    if name == "data digest":
+        why = "images, labels or the choice of them (--limit, --ids, --seed) are others"
+        return f"{name} is {str(there)[:12]}… there and {str(here)[:12]}… here: {why}"
+    return f"{name} is {there} there and {here} here"
 
 
 def _truths(conditions: Iterable[str], digests: Mapping[str, str]) -> str:

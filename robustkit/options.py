@@ -10,18 +10,7 @@ import click
 
 from .completing import COMPLETERS
 from .errors import ProtocolError, unknown
-
-AT_LEAST_1 = click.IntRange(min=1)
-
-
-class BatchSize(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A number of samples, or `auto`."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return value if value == "auto" else AT_LEAST_1.convert(value, param, ctx)
-
+from .option_types import AT_LEAST_0, AT_LEAST_1, BatchSize, Place, Text
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -29,6 +18,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 def option(*names: str, **settings: Any) -> Callable[[F], F]:
     """A click option that can also come from ROBUSTKIT_<NAME>."""
     long = next(name for name in names if name.startswith("--")).lstrip("-")
+    if "type" not in settings and not settings.get("is_flag"):
+        settings["type"] = Text()
     settings.setdefault("shell_complete", COMPLETERS.get(f"--{long}"))
     return click.option(*names, envvar=f"ROBUSTKIT_{long.upper().replace('-', '_')}", show_envvar=False, **settings)
 
@@ -45,8 +36,10 @@ def _use_config(context: click.Context, _: click.Parameter, path: str | None) ->
         raise ProtocolError(f"--config {path}: {fault.strerror}; give a TOML file of options") from None
     table = parse_toml(text, path, ProtocolError)
     own = table.pop(str(context.info_name), {})
-    entries = {k: v for k, v in table.items() if not isinstance(v, dict)} | (own if isinstance(own, dict) else {})
-    known = {parameter.name for parameter in context.command.params}
+    if not isinstance(own, dict):
+        raise ProtocolError(f"--config {path}: {context.info_name} is {own!r}; expected a table of its options")
+    entries = {k: v for k, v in table.items() if not isinstance(v, dict)} | own
+    known = {parameter.name: parameter for parameter in context.command.params}
     commands = (
         context.parent.command.commands if context.parent and isinstance(context.parent.command, click.Group) else {}
     )
@@ -56,7 +49,11 @@ def _use_config(context: click.Context, _: click.Parameter, path: str | None) ->
         if key.replace("-", "_") not in known:
             options = (str(name).replace("_", "-") for name in known)
             raise ProtocolError(f"--config {path}: " + unknown("option", key, options))
-    context.default_map = {key.replace("-", "_"): value for key, value in entries.items()}
+    named = {key.replace("-", "_"): value for key, value in entries.items()}
+    context.default_map = {
+        name: ",".join(map(str, value)) if isinstance(value, list) and not known[name].multiple else value
+        for name, value in named.items()
+    }
 
 
 def group(options: list[Callable[[Any], Any]]) -> Callable[[F], F]:
@@ -80,13 +77,13 @@ model_options = group(
     [
         option("--arch", help="timm name, package.module:function or file.py:function; guessed for ViT and DeiT."),
         option("--attention", help="Attention formula (robustkit list attentions); from the metadata if left out."),
-        option("--num-classes", type=int, help="Number of classes of the head."),
+        option("--num-classes", type=AT_LEAST_1, help="Number of classes of the head."),
         option("--mean", help="Channel means in [0, 1], one or three, separated by spaces or commas."),
         option("--std", help="Channel standard deviations, likewise."),
         option("--interpolation", help="bicubic, bilinear, nearest or lanczos."),
         option("--crop-pct", type=float, help="Image size over resized size, as in timm."),
         option("--crop-mode", help="center, squash or border."),
-        option("--img-size", type=int, help="Size of the input; positional embeddings are resampled to it."),
+        option("--img-size", type=AT_LEAST_1, help="Size of the input; positional embeddings are resampled to it."),
         option("--use-ema", is_flag=True, help="Take the EMA weights where the file has them."),
         option("--allow-partial", is_flag=True, help="Go on with missing or unexpected tensors."),
     ]
@@ -97,12 +94,12 @@ data_options = group(
         option(
             "--labels",
             "labels_csv",
-            type=click.Path(path_type=Path),
+            type=Place(),
             help="CSV of file names and labels of a flat folder.",
         ),
-        option("--real-labels", type=click.Path(path_type=Path), help="ImageNet ReaL's JSON of valid labels."),
+        option("--real-labels", type=Place(), help="ImageNet ReaL's JSON of valid labels."),
         option("--limit", type=AT_LEAST_1, help="At most N samples: class-balanced, a function of the seed."),
-        option("--ids", type=click.Path(path_type=Path), help="File with the exact sample ids, one a line."),
+        option("--ids", type=Place(), help="File with the exact sample ids, one a line."),
     ]
 )
 attack_options = group(
@@ -131,11 +128,11 @@ mask_options = group(
     [
         option(
             "--masks",
-            type=click.Path(path_type=Path),
+            type=Place(),
             help="Folder of label maps, for segmenters, named as the images.",
         ),
-        option("--classes", type=click.Path(path_type=Path), help="File of class names, one a line, in label order."),
-        option("--ignore", default="255", help="Labels that do not count, separated by commas."),
+        option("--classes", type=Place(), help="File of class names, one a line, in label order."),
+        option("--ignore", type=str, default="255", help="Labels that do not count, separated by commas."),
     ]
 )
 scene_options = group(
@@ -143,14 +140,14 @@ scene_options = group(
         mask_options,
         option("--layout", help="ade20k, folders or embedded; recognised if left out."),
         option("--limit", type=AT_LEAST_1, help="At most N images, a function of the seed."),
-        option("--ids", type=click.Path(path_type=Path), help="File with the exact sample ids, one a line."),
+        option("--ids", type=Place(), help="File with the exact sample ids, one a line."),
         option("--attacks", help="fgsm, pgd, segpgd or conditions, as segpgd(steps=10); none; pgd if left out."),
         option("--eps", help="Radius, such as 1/255; several with commas; the card's if left out."),
         option("--norm", type=click.Choice(["linf", "l2"]), help="Norm; the card's if left out."),
         option("--corruptions", help="Sets or names: segformer-16, fan-19, fog(severity=3), of the whole image."),
         option("--variant", default="bethgelab", help="Code: bethgelab (published segmentation's) or hendrycks."),
         option("--frost-dir", help="Folder of frost's photographs; those of an installed imagecorruptions."),
-        option("--examples", type=click.IntRange(min=0), default=4, help="Scenes to draw in the report; 0 for none."),
+        option("--examples", type=AT_LEAST_0, default=4, help="Scenes to draw in the report; 0 for none."),
     ]
 )
 segmenter_options = group(
@@ -170,10 +167,8 @@ segmenter_options = group(
 )
 truth_options = group(
     [
-        option(
-            "--boxes", type=click.Path(path_type=Path), help="Boxes of the objects: a CSV, or a folder of XML files."
-        ),
-        option("--masks", type=click.Path(path_type=Path), help="Folder of masks, named and sized as the images."),
+        option("--boxes", type=Place(), help="Boxes of the objects: a CSV, or a folder of XML files."),
+        option("--masks", type=Place(), help="Folder of masks, named and sized as the images."),
         option(
             "--faithfulness",
             type=click.Choice(["none", "abpc", "all"]),
@@ -199,11 +194,11 @@ def protocol_option(card: str = "standard") -> Callable[[F], F]:
 
 
 browse_option = option(
-    "--browse", type=click.IntRange(min=0), default=100, help="Samples whose images the report shows; 0 for none."
+    "--browse", type=AT_LEAST_0, default=100, help="Samples whose images the report shows; 0 for none."
 )
 run_options = group(
     [
-        option("--out", type=click.Path(path_type=Path), help="Run folder; runs/<checkpoint> if left out."),
+        option("--out", type=Place(), help="Run folder; runs/<checkpoint> if left out."),
         option("--batch-size", type=BatchSize(), help="Samples in a batch, or auto; the device's usual if left out."),
         option("--shard-size", type=AT_LEAST_1, help="Samples in a unit of work; fixed when a run begins."),
         option("--workers", type=AT_LEAST_1, default=2, help="Threads that decode images."),
@@ -223,26 +218,7 @@ SEGMENTER_KEYS = (
     *("use_ema", "allow_partial"),
 )
 DATA_KEYS = ("layout", "labels_csv", "real_labels")
-
-
-PICTURE_KEYS = (*MODEL_KEYS, "arguments", "targets", "cams", "device", "out", "save_maps", "config", "debug")
-"""What `robustkit cam` takes for pictures of one's own."""
-
-
-def refuse_for_pictures() -> None:
-    """Raises ProtocolError for an option of the command line that does nothing for pictures of one's own."""
-    context = click.get_current_context()
-    typed = click.core.ParameterSource.COMMANDLINE
-    given = [
-        max(parameter.opts, key=len)
-        for parameter in context.command.params
-        if parameter.name not in PICTURE_KEYS and context.get_parameter_source(str(parameter.name)) is typed
-    ]
-    if given:
-        raise ProtocolError(
-            f"{', '.join(given)}: only for a data set, and pictures of your own are given; leave out, or give "
-            "--data-dir in place of the pictures"
-        )
+SCENE_KEYS = ("masks", "classes", "ignore")
 
 
 def _triple(text: str | None, name: str) -> tuple[float, ...] | None:

@@ -166,7 +166,10 @@ def audit(
         identity = classifier.identity
         lines += (f"{identity.name}: {note}" for note in identity.notes)
         place = tree if without_clean and tree else data_dir
-        own = labelled_data(place, identity, data or {}, limit, ids, seed, unlabelled=maps_only)
+        try:
+            own = labelled_data(place, identity, data or {}, limit, ids, seed, unlabelled=maps_only)
+        except DataError as fault:
+            raise fault if len(checkpoints) == 1 else DataError(f"{identity.name}: {fault}") from None
         jobs.append(_job(classifier, own, card, lines))
     distinct_names([job.classifier for job in jobs])
     dataset = _datasets(jobs)
@@ -286,7 +289,8 @@ def pick_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as fault:
-        raise ModelError(f"device {name!r} cannot be used ({str(fault).splitlines()[0]}); use --device auto") from None
+        said = re.split(r"\. |\n", str(fault), maxsplit=1)[0][:160].rstrip(".")
+        raise ModelError(f"device {name!r} cannot be used ({said}); use --device auto") from None
     return device
 
 
@@ -297,15 +301,21 @@ def unknown_dtype(name: str) -> str:
 
 def _attacks(asked: str | Iterable[str] | None, data_dir: str | Path, without_clean: bool) -> str:
     """The list of attacks as one text; none where there are no clean images to attack."""
-    text = asked if isinstance(asked, str) or asked is None else ",".join(asked)
-    if without_clean and text not in (None, "", "none"):
+    text = listed(asked, "" if without_clean else DEFAULT_ATTACKS)
+    if without_clean and text:
         raise DataError(
             f"{data_dir} holds corrupted images only, which are not attacked; leave out --attacks {text}, or give the "
             f"clean images as --data-dir and this tree as --corrupted-dir"
         )
-    if text is None:
-        return "" if without_clean else DEFAULT_ATTACKS
-    return "" if text == "none" else text
+    return text
+
+
+def listed(attacks: str | Iterable[str] | None, usual: str) -> str:
+    """Attacks as one text: `usual` where they are left out, nothing for `none`."""
+    text = attacks if isinstance(attacks, str) else usual if attacks is None else ",".join(attacks)
+    if "none" in (names := [name.strip() for name in text.split(",")]) and len(names) > 1:
+        raise ProtocolError(f"--attacks {text}: none is for no attack at all; leave it, or the others, out")
+    return "" if names == ["none"] else text
 
 
 def labelled_data(

@@ -18,7 +18,7 @@ from .errors import DataError, NothingEvaluated, ProtocolError
 from .label_maps import IGNORE, LabelledScenes, open_scenes, whole
 from .manifest import describe, prepare
 from .models import ModelIdentity, distinct_names
-from .pipeline import DTYPES, Silent, pack, pick_device, unknown_dtype
+from .pipeline import DTYPES, Silent, listed, pack, pick_device, unknown_dtype
 from .protocol import load_card, number
 from .records import Run
 from .report import refresh
@@ -113,8 +113,7 @@ def segment(
     card = load_card(protocol)
     if card.task != "segmentation":
         raise ProtocolError(f"protocol {card.name} is for {card.task}; robustkit segment takes segmentation")
-    text = attacks if isinstance(attacks, str) or attacks is None else ",".join(attacks)
-    asked = DEFAULT_ATTACKS if text is None else "" if text == "none" else text
+    asked = listed(attacks, DEFAULT_ATTACKS)
     radii = tuple(number(part, "eps") for part in str(eps).split(",")) if eps is not None else ()
     conditions = parse_conditions(asked, card, eps=radii, norm=norm)
     where = pick_device(device)
@@ -137,7 +136,7 @@ def segment(
         "classes": classes,
         "ignore": list(ignore),
         "layout": layout,
-        "attacks": text,
+        "attacks": attacks if isinstance(attacks, str) or attacks is None else ",".join(attacks),
         "corruptions": corruptions if isinstance(corruptions, str) or corruptions is None else list(corruptions),
         "variant": variant,
         "frost_dir": frost_dir,

@@ -143,7 +143,7 @@ def load_segmenter(
         first = ", ".join(list(checkpoint.tensors)[:3])
         raise CheckpointError(
             f"{checkpoint.path}: no Segmenter (its tensors begin {first}); expected encoder.* and decoder.*, or give "
-            "--arch FILE.py:FUNCTION"
+            "--arch FILE.py:FUNCTION; a classifier is for robustkit audit"
         )
     make = _segmenter if segmenter and not is_factory(arch or "") else _factory
     return make(replace(checkpoint, metadata=metadata), source.name, spec, wanted, shown, allow_partial)

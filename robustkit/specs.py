@@ -11,6 +11,8 @@ from typing import Any
 
 from .errors import CheckpointError, ModelError, unknown
 
+KINDS = ("hf-hub", "local-dir", "timm", "zoo")
+EXPECTED = "expected a file, zoo:NAME, timm:NAME, hf-hub:ORG/NAME or local-dir:PATH"
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 
 
@@ -33,6 +35,11 @@ def find(spec: str) -> Source:
     if kind == "hf-hub":
         return _from_hub(rest)
     path = Path(spec)
+    if not spec:
+        raise CheckpointError(f"the name of a checkpoint is empty; {EXPECTED}")
+    if len(kind) > 1 and kind.replace("-", "").isalnum() and kind != spec and not path.exists():
+        remedy = "fetch it to a file first" if rest.startswith("//") else EXPECTED
+        raise CheckpointError(f"{spec}: no such file, and {unknown('kind of checkpoint', kind, KINDS, remedy=remedy)}")
     return Source(path, path.stem)
 
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from .errors import DataError, ProtocolError
-from .options import DATA_KEYS, model_arguments, refuse_for_pictures, segmenter_arguments
+from .idle import refuse_for_pictures, refuse_idle_parts
+from .options import DATA_KEYS, model_arguments, segmenter_arguments
 
 
 def console(stderr: bool = False) -> Any:
@@ -30,6 +31,7 @@ def run_audit(checkpoints: tuple[str, ...], data_dir: str, options: dict[str, An
     """Audit classifiers and show it; DataError at the end where images could not be read."""
     from .pipeline import audit
 
+    refuse_idle_parts(options)
     model = model_arguments(options)
     data = {key: options.pop(key) for key in DATA_KEYS}
     skip_bad = options.pop("skip_bad")
@@ -112,6 +114,7 @@ def run_segment(checkpoints: tuple[str, ...], data_dir: str, options: dict[str, 
     """Audit segmenters and show it; DataError at the end where images or masks could not be used."""
     from .scene_pipeline import segment
 
+    refuse_idle_parts({"cams": "", **options})
     model = segmenter_arguments(options)
     skip_bad = options.pop("skip_bad")
     run = run_and_show(segment, checkpoints, data_dir=data_dir, model=model, **options)

@@ -105,7 +105,8 @@ def open_truth(dataset: Dataset, boxes: str | Path | None = None, masks: str | P
     except BoxFileError as fault:
         raise DataError(str(fault)) from None
     except OSError as fault:
-        raise DataError(f"{boxes or masks}: cannot be read ({fault.strerror or fault})") from None
+        option = "--masks" if boxes is None else "--boxes"
+        raise DataError(f"{boxes or masks}: cannot be read ({fault.strerror or fault}); check {option}") from None
     return Truth(dataset)
 
 

@@ -1,0 +1,50 @@
+"""What the value of an option may be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+EMPTY = "it is empty; give a value, or leave the option out."
+
+
+class Whole(click.IntRange):
+    """A whole number."""
+
+    name = "number"
+
+
+AT_LEAST_0, AT_LEAST_1 = Whole(min=0), Whole(min=1)
+
+
+class Text(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """Words of which there is at least one: an empty text is a variable of the shell that was not set."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return str(value) if str(value).strip() else self.fail(EMPTY, param, ctx)
+
+
+class Place(click.Path):
+    """A path that says where: Path("") is the current folder."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(path_type=Path, **settings)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return super().convert(value, param, ctx) if str(value) else self.fail(EMPTY, param, ctx)
+
+
+class BatchSize(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """A number of samples, or `auto`."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return value if value == "auto" else AT_LEAST_1.convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(f"{value!r}; expected a number of 1 or more, or auto.", param, ctx)
