@@ -7,13 +7,15 @@ from typing import Any
 
 import click
 
-EMPTY = "it is empty; give a value, or leave the option out."
+
+def _empty(param: click.Parameter | None) -> str:
+    return f"it is empty; expected: {getattr(param, 'help', None) or 'a value'}"
 
 
 class Whole(click.IntRange):
     """A whole number."""
 
-    name = "number"
+    name = "integer"
 
 
 AT_LEAST_0, AT_LEAST_1 = Whole(min=0), Whole(min=1)
@@ -25,7 +27,7 @@ class Text(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     name = "text"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return str(value) if str(value).strip() else self.fail(EMPTY, param, ctx)
+        return str(value) if str(value).strip() else self.fail(_empty(param), param, ctx)
 
 
 class Place(click.Path):
@@ -35,7 +37,7 @@ class Place(click.Path):
         super().__init__(path_type=Path, **settings)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return super().convert(value, param, ctx) if str(value) else self.fail(EMPTY, param, ctx)
+        return super().convert(value, param, ctx) if str(value) else self.fail(_empty(param), param, ctx)
 
 
 class BatchSize(click.ParamType):  # type: ignore[type-arg,unused-ignore]

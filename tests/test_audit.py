@@ -372,7 +372,7 @@ def table(place: Path) -> list[tuple[list[str], int, str]]:
         (["--arch", "vit_tinny_patch16_224"], 2, "vit_tiny_patch16_224"),
         (["--arch", f"{place / 'net.py'}:bild"], 2, "no function 'bild'"),
         (["--data-dir", str(place / "nowhere")], 2, "no such folder or zip file; check --data-dir"),
-        (["--data-dir", ""], 2, "give a folder, a zip, or embedded:shapes"),
+        (["--data-dir", ""], 2, "it is empty; expected: Folder, zip, or embedded:shapes."),
         (["--ids", str(place / "nowhere")], 2, "give a text file with one id a line"),
         (["--ids", str(place / "net.py")], 2, "an id looks like 'a/00.png'"),
         (["--protocol", "standart"], 2, "did you mean 'standard'?"),

@@ -612,7 +612,7 @@ def test_specs_and_encoders_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(
         CheckpointError,
         match=r"other.pth: no Segmenter \(its tensors begin a.weight, b.weight\); expected encoder.\* and decoder.\*, "
-        "or give --arch FILE.py:FUNCTION$",
+        "or give --arch FILE.py:FUNCTION; a classifier is for robustkit audit$",
     ):
         load_segmenter(tmp_path / "other.pth")
     with pytest.raises(ModelError, match=r"^--arch resnet18: .*other.pth is no Segmenter; expected your own FILE.py:F"):

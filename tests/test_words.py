@@ -14,8 +14,8 @@ from PIL import Image
 from robustkit.cli import main
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-VIT, SEG, SHAPES = "zoo:shapes-vit-standard", "zoo:shapes-segmenter-quest", "--data-dir embedded:shapes"
-EMPTY = "it is empty; give a value, or leave the option out"
+VIT, SEG, SHAPES = "zoo:shapes-vit-standard", "zoo:shapes-segmenter-quest", "--data-dir embedded:shapes --limit 2"
+EMPTY = "it is empty; expected:"
 NONE = "no such file, and unknown kind of checkpoint"
 
 WRONG: list[tuple[str, str]] = [  # words, and how the one line goes
@@ -23,11 +23,11 @@ WRONG: list[tuple[str, str]] = [  # words, and how the one line goes
     (f"audit zooo:shapes-vit {SHAPES}", rf"zooo:shapes-vit: {NONE} 'zooo'; did you mean 'zoo'\?.*"),
     (f"inspect http://a.b/c.pth {SHAPES}", rf"http://a\.b/c\.pth: {NONE} 'http';.*; fetch it to a file first"),
     (f"audit '' {SHAPES}", "the name of a checkpoint is empty; expected a file, zoo:NAME.*"),
-    (f"audit {VIT} --data-dir ''", f".*'--data-dir': {EMPTY}.*"),
-    (f"audit {VIT} {SHAPES} --out ''", f".*'--out': {EMPTY}.*"),
+    (f"audit {VIT} --data-dir ''", f".*'--data-dir': {EMPTY} Folder, zip, or embedded:shapes..*"),
+    (f"audit {VIT} {SHAPES} --out ''", f".*'--out': {EMPTY} Run folder; runs/<checkpoint> if left out..*"),
     (f"audit {VIT} {SHAPES} --attacks ' '", f".*'--attacks': {EMPTY}.*"),
     ("corrupt pics/0.png --corruptions ''", f".*'--corruptions': {EMPTY}.*"),
-    ("report ''", f".*'RUN': {EMPTY}.*"),
+    ("report ''", f".*'RUN': {EMPTY} a value. See.*"),
     (
         f"audit {VIT} {SHAPES} --attacks none,pgd",
         "--attacks none,pgd: none is for no attack at all; leave it, or .*",
@@ -42,7 +42,7 @@ WRONG: list[tuple[str, str]] = [  # words, and how the one line goes
     (f"inspect {SEG} {SHAPES} --layout csv", "--layout: only for a classifier's images, and this is a segmenter; .*"),
     (
         f"audit {VIT} {SHAPES} --limit banana",
-        ".*'--limit': 'banana' is not a valid number. See robustkit audit .*",
+        ".*'--limit': 'banana' is not a valid integer. See robustkit audit .*",
     ),
     (f"audit {VIT} {SHAPES} --batch-size few", ".*: 'few'; expected a number of 1 or more, or auto. See robustkit .*"),
     (f"audit {VIT} {SHAPES} --num-classes 0", ".*'--num-classes': 0 is not in the range x>=1.*"),
@@ -65,7 +65,7 @@ WRONG: list[tuple[str, str]] = [  # words, and how the one line goes
         "run .*: images, labels or .*--limit, --ids.*",
     ),
     (
-        f"audit {VIT} {SHAPES} --limit 2 --img-size 32 --out run",
+        f"audit {VIT} {SHAPES} --img-size 32 --out run",
         r".*VIT is {'input_size': \[64, 64\]} there and {.*",
     ),
     (f"segment {VIT} {SHAPES}", ".*no Segmenter .*; a classifier is for robustkit audit"),
