@@ -152,16 +152,18 @@ def _call(arch: str, kwargs: Mapping[str, Any]) -> nn.Module:
 
 def _check_methods(network: nn.Module, arch: str) -> None:
     """A list named `modules` or `parameters` does no harm; under the names of `_METHODS` torch itself trips over it."""
-    waiting = [network]
+    waiting, seen = [network], {id(network)}
     while waiting:
         part = waiting.pop()
-        hidden = [name for name in _METHODS if not callable(getattr(part, name))]
+        hidden = [name for name in _METHODS if not callable(getattr(part, name, callable))]
         if hidden:
             raise ModelError(
                 f"architecture {arch!r}: {type(part).__name__} keeps a {type(getattr(part, hidden[0])).__name__} as "
                 f"its attribute {hidden[0]!r}, which hides the method of torch's nn.Module; give it another name"
             )
-        waiting += [child for child in part._modules.values() if child is not None]
+        inside = [child for child in part._modules.values() if child is not None and id(child) not in seen]
+        waiting += inside
+        seen |= set(map(id, inside))
 
 
 def _short(error: Exception) -> str:

@@ -255,7 +255,7 @@ def segment(checkpoints: tuple[str, ...], data_dir: str, **options: Any) -> None
 
     \b
     robustkit segment zoo:shapes-segmenter-standard zoo:shapes-segmenter-quest --data-dir embedded:shapes --limit 100
-    robustkit segment seg.pth --data-dir ADEChallengeData2016 --attacks none --corruptions segformer-16 --limit 500
+    robustkit segment seg.pth --data-dir ADEChallengeData2016 --resize ade20k --corruptions segformer-16 --limit 500
     robustkit segment net.pth --arch net.py:make --data-dir images --masks labels --classes names.txt --ignore 255
     """
     run_segment(checkpoints, data_dir, options)

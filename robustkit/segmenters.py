@@ -316,7 +316,7 @@ def _windows(
     short = shown.short_side
     if short is None and shown.resize is None:
         short = metadata.get("short_side")
-    if shown.short_side is None and shown.resize is None and not ours:
+    if short is None and shown.resize is None and not ours:
         notes += (
             "images keep their size and are enlarged to a window where they are smaller, as in the public inference; "
             "its data pipeline for ADE20K resizes them to a short side of 512 before that: --resize ade20k",
