@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import timm
 import torch
+import torchvision  # type: ignore[import-untyped, unused-ignore]
 from cam_oracles import (
     agcam_by_detaching,
     agcam_of_parallel_slowly,
@@ -634,6 +635,15 @@ def test_other_dtypes_and_no_images() -> None:
             "^AG-CAM needs a vision transformer of timm's kind, with patch_embed and blocks, and Sequential is none; "
             "use grad-cam or gradient$",
         ),
+        *(
+            (lambda m, x, kind=kind: kind(crossvit()), ValueError, "^AG-CAM needs .* CrossVit is none; use grad-cam or")
+            for kind in (cam.AGCAM, cam.AGCAMFull)
+        ),
+        (
+            lambda m, x: cam.AGCAM(torchvision.models.VisionTransformer(32, 8, 2, 3, 48, 96)),
+            ValueError,
+            "^AG-CAM needs a vision transformer of timm's kind, .* VisionTransformer is none; use grad-cam or",
+        ),
         (lambda m, x: cam.Rollout(cnn()), ValueError, "^rollout needs .* use grad-cam or gradient$"),
         (
             lambda m, x: cam.AGCAM(tiny_vit(class_token=False, global_pool="avg")),
@@ -691,6 +701,11 @@ def test_rejects(call: Any, error: type[Exception], message: str) -> None:
         call(model, some_images(2))
     assert "\n" not in str(caught.value)
     assert state(model) == before
+
+
+def crossvit() -> Any:
+    shape = {"img_size": 48, "img_scale": (1.0, 1.0), "patch_size": (12, 16), "depth": ((1, 2, 1),)}
+    return timm.create_model("crossvit_9_240", **shape, embed_dim=(16, 24), num_heads=(2, 2))
 
 
 def severed() -> Any:
