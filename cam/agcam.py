@@ -27,7 +27,7 @@ class AGCAM(Explainer):
 
     As in the published code, no gradient passes from an attention layer to its input: it reaches the blocks before
     through skip connections and MLPs alone. In a block that is attention and MLP in one, such as timm's
-    ParallelScalingBlock, queries, keys and values are what takes no gradient. `AGCAMFull` lets it pass.
+    ParallelScalingBlock, queries, keys and values are what takes no gradient. `AGCAMFull` is the sum without this cut.
 
     model: a ViT with a class token, of timm's kind (ViT, DeiT, DeiT-3, EVA, BEiT), in any wrapper. The attention
         formula may be any that ends in a softmax. Raises ValueError for another model, and where the logits are not

@@ -129,10 +129,10 @@ class Transformer:
                     f"the attention of block {index} ({type(layer).__name__}) called softmax {seen[index]} times over "
                     f"a square of tokens; expected once, as timm's Attention does; {OTHER_METHODS}"
                 )
-        for layer in self._uncut:
+        for kind in self._uncut:
             raise ValueError(
-                f"a {layer} multiplies no attention of tokens by tokens with values, where their gradient is cut; "
-                f"expected attn @ v, as in timm's ParallelScalingBlock; use agcam-full, grad-cam or gradient"
+                f"a {kind} multiplies no attention of tokens by tokens with values, where their gradient is cut; "
+                "expected attn @ v, as in timm's ParallelScalingBlock; use agcam-full, grad-cam or gradient"
             )
 
     def to_grid(self, tokens: Tensor) -> Tensor:
