@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import difflib
 
-from .agcam import AGCAM
+from .agcam import AGCAM, AGCAMFull
 from .controls import CentredGaussian, Control, FullImage, RandomMap
 from .explainer import Explainer, Explanation
 from .gradcam import GradCAM
@@ -28,6 +28,7 @@ from .rollout import Rollout
 __all__ = [
     "AGCAM",
     "METHODS",
+    "AGCAMFull",
     "CentredGaussian",
     "Control",
     "Explainer",
@@ -43,7 +44,8 @@ __all__ = [
 ]
 
 METHODS: dict[str, type[Explainer]] = {
-    kind.name: kind for kind in (AGCAM, Rollout, GradCAM, InputGradient, RandomMap, CentredGaussian, FullImage)
+    kind.name: kind
+    for kind in (AGCAM, AGCAMFull, Rollout, GradCAM, InputGradient, RandomMap, CentredGaussian, FullImage)
 }
 """All explainers by name, the controls last; each is made from a model alone."""
 

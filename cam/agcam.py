@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,11 @@ from .explainer import Explainer, chosen, each_target, held
 from .rng import Rng
 from .watch import Transformer
 
+_UNREAD = (
+    "AG-CAM follows the gradient to the class token without passing through attention, and {}: the logits are not read "
+    "from it; use agcam-full, grad-cam or gradient"
+)
+
 
 class AGCAM(Explainer):
     """AG-CAM (Leem and Seo, AAAI 2024): where attention is high and raises the logit, over all blocks and heads.
@@ -19,18 +25,29 @@ class AGCAM(Explainer):
     With S (heads, N) the class token's row of the attention before softmax, and G the gradient of the class's logit
     for the same row after softmax, the map is the sum over blocks and heads of relu(G) * sigmoid(S), at the patches.
 
+    As in the published code, no gradient passes from an attention layer to its input: it reaches the blocks before
+    through skip connections and MLPs alone. In a block that is attention and MLP in one, such as timm's
+    ParallelScalingBlock, queries, keys and values are what takes no gradient. `AGCAMFull` is the sum without this cut.
+
     model: a ViT with a class token, of timm's kind (ViT, DeiT, DeiT-3, EVA, BEiT), in any wrapper. The attention
-        formula may be any that ends in a softmax. Raises ValueError for another model.
+        formula may be any that ends in a softmax. Raises ValueError for another model, and where the logits are not
+        read from the class token (pooled patches, a Segmenter's masks): nothing but attention leads from it to them.
 
     One forward and a backward for each target, down to the first block's attention and no further. What a call holds
     beside its graph is a row of each attention; gradients are added up as they come, and are not kept.
     """
 
     name = "agcam"
+    _cut: ClassVar[bool] = True
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
         self._transformer = Transformer.with_class_token(self.model, "AG-CAM")
+        if self._cut and self._transformer.pools_patches:
+            vit = self._transformer.vit
+            raise ValueError(
+                _UNREAD.format(f"this {type(vit).__name__} pools its patches (global_pool={vit.global_pool!r})")
+            )
 
     @contextmanager
     def _hold(self) -> Iterator[None]:
@@ -38,9 +55,9 @@ class AGCAM(Explainer):
             yield
 
     def _raw(self, images: Tensor, wanted: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
-        trail = _Trail()
+        trail = _Trail(self._cut)
         try:
-            with self._transformer.showing(trail.see):
+            with self._transformer.showing(trail.see, cut=self._cut):
                 logits = self._logits(images)
             classes = chosen(logits, wanted)
             sums = [trail.relevance(total, more) for total, more in each_target(logits, classes)]
@@ -49,28 +66,51 @@ class AGCAM(Explainer):
         return logits, classes, self._transformer.to_grid(torch.stack(sums, dim=1))
 
 
+class AGCAMFull(AGCAM):
+    """AG-CAM's sum with the gradient sent through the attention of all later blocks too, which the published code cuts.
+
+    As `AGCAM` but for that, so that the logits may be read from any token.
+    """
+
+    name = "agcam-full"
+    _cut = False
+
+
 class _Trail:
     """Where the graph begins, and the sum that grows while a backward comes by the blocks."""
 
-    def __init__(self) -> None:
+    def __init__(self, cut: bool) -> None:
+        self.cut = cut
         self.first: Tensor | None = None
         self.total: Tensor | None = None
         self.blocks = 0
         self.met = 0
+        self.read = False  # whether the class token's row has a gradient anywhere
+        self.others_read = False
 
-    def see(self, index: int, scores: Tensor, attention: Tensor) -> None:
+    def see(self, index: int, scores: Tensor, attention: Tensor) -> Tensor:
         row = scores[:, :, 0].detach().float().sigmoid()  # a copy: the rest of the scores can go
 
         def meet(gradient: Tensor) -> None:
-            term = (gradient[:, :, 0].float().relu() * row).sum(dim=1)
+            own = gradient[:, :, 0].float()
+            term = (own.relu() * row).sum(dim=1)
             self.total = term if self.total is None else self.total + term
             self.met += 1
+            if not self.read:
+                self.read = bool(own.any())
+                self.others_read = self.others_read or bool(gradient.any())
 
-        attention.requires_grad_()  # frozen weights and plain images: in the first block the graph begins here
+        if self.cut:
+            if self.first is None:
+                self.first = attention.new_zeros(()).requires_grad_()
+            # Each block's attention begins a graph of its own. What they share lets one backward come by all of them.
+            attention = attention.detach() + self.first
+        else:
+            attention.requires_grad_()  # frozen weights and plain images: in the first block the graph begins here
+            self.first = attention if self.first is None else self.first
         attention.register_hook(meet)  # type: ignore[no-untyped-call]
         self.blocks += 1
-        if self.first is None:
-            self.first = attention
+        return attention
 
     def relevance(self, logit: Tensor, more: bool) -> Tensor:
         """(B, N) sums over blocks and heads for one target; `more` backwards may follow."""
@@ -83,4 +123,6 @@ class _Trail:
                 f"the logit has a gradient for the attention of {self.met} of {self.blocks} blocks; expected all (is "
                 "the model detached somewhere, or are its blocks not in a row?); use grad-cam or gradient"
             )
+        if self.cut and self.others_read and not self.read:
+            raise ValueError(_UNREAD.format("the class token's attention has no gradient, though that of others has"))
         return total

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,10 +13,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-See = Callable[[int, Tensor, Tensor], None]
-"""Called with a block's number, its attention before softmax and after it, each (B, heads, N, N)."""
+See = Callable[[int, Tensor, Tensor], Tensor | None]
+"""Called with a block's number, its attention before softmax and after it, each (B, heads, N, N). What it returns takes
+the place of the latter; None leaves it."""
 
 _SOFTMAXES = (torch.softmax, Tensor.softmax, functional.softmax)
+_PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__)
 OTHER_METHODS = "use grad-cam or gradient"
 
 
@@ -31,6 +34,8 @@ class Transformer:
         self.prefix: int = vit.num_prefix_tokens
         self._size = (0, 0)
         self._see: See | None = None
+        self._cut = False
+        self._uncut: set[str] = set()
         self._mode: _SoftmaxMode | None = None
 
     @classmethod
@@ -60,6 +65,12 @@ class Transformer:
         return found
 
     @property
+    def pools_patches(self) -> bool:
+        """Whether its head reads a pool of the patches without the class token, as far as its own options say."""
+        pooled = getattr(self.vit, "global_pool", "token") in ("avg", "avgmax", "max")
+        return pooled and not getattr(self.vit, "pool_include_prefix", False)
+
+    @property
     def layers(self) -> list[Any]:
         """The blocks' attention layers, in order; a block without an `attn` stands for itself."""
         return [getattr(block, "attn", block) for block in self.vit.blocks]
@@ -71,7 +82,7 @@ class Transformer:
         with ExitStack() as stack:
             stack.enter_context(self.sized())
             for index, layer in enumerate(self.layers):
-                begin = layer.register_forward_pre_hook(self._begin(index))
+                begin = layer.register_forward_pre_hook(self._begin(index), with_kwargs=True)
                 stack.callback(begin.remove)
                 stack.callback(layer.register_forward_hook(self._end).remove)
             try:
@@ -92,18 +103,21 @@ class Transformer:
             handle.remove()
 
     @contextmanager
-    def showing(self, see: See) -> Iterator[None]:
+    def showing(self, see: See, cut: bool = False) -> Iterator[None]:
         """Shows `see` the attention of every block while inside `watched`.
+
+        cut: no gradient passes from a layer to its input. Where the block stands for its layer, whose input goes on to
+            the MLP too, none passes to the values; queries and keys are for `see` to cut, at the attention.
 
         ValueError where a layer did not show it exactly once; the first layer at fault is named.
         """
         seen: Counter[int] = Counter()
 
-        def count(index: int, scores: Tensor, attention: Tensor) -> None:
+        def count(index: int, scores: Tensor, attention: Tensor) -> Tensor | None:
             seen[index] += 1
-            see(index, scores, attention)
+            return see(index, scores, attention)
 
-        self._see = count
+        self._see, self._cut, self._uncut = count, cut, set()
         try:
             yield
         finally:
@@ -115,6 +129,11 @@ class Transformer:
                     f"the attention of block {index} ({type(layer).__name__}) called softmax {seen[index]} times over "
                     f"a square of tokens; expected once, as timm's Attention does; {OTHER_METHODS}"
                 )
+        for kind in self._uncut:
+            raise ValueError(
+                f"a {kind} multiplies no attention of tokens by tokens with values, where their gradient is cut; "
+                "expected attn @ v, as in timm's ParallelScalingBlock; use agcam-full, grad-cam or gradient"
+            )
 
     def to_grid(self, tokens: Tensor) -> Tensor:
         """(..., N) values of tokens to (..., rows, columns) of patches; prefix tokens are dropped."""
@@ -129,36 +148,57 @@ class Transformer:
     def _note_size(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         self._size = (inputs[0].shape[2], inputs[0].shape[3])
 
-    def _begin(self, index: int) -> Callable[[nn.Module, Any], None]:
-        def begin(module: nn.Module, inputs: Any) -> None:
+    def _begin(self, index: int) -> Callable[..., Any]:
+        def begin(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
             see = self._see
-            if see is not None:
-                self._mode = _SoftmaxMode(lambda scores, attention: see(index, scores, attention))
-                self._mode.__enter__()  # type: ignore[no-untyped-call]
+            if see is None:
+                return None
+            alone = any(module is block for block in self.vit.blocks)
+            show = partial(see, index)
+            self._mode = _SoftmaxMode(show, cut_values=self._cut and alone)
+            self._mode.__enter__()  # type: ignore[no-untyped-call]
+            return (inputs, named) if alone or not self._cut else _detached(inputs, named)
 
         return begin
 
-    def _end(self, *_: object) -> None:
+    def _end(self, *call: object) -> None:
         mode, self._mode = self._mode, None
         if mode is not None:
+            if mode.square:
+                self._uncut.update(type(module).__name__ for module in call[:1])
             mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
 
-class _SoftmaxMode(TorchFunctionMode):
-    """Shows what goes into and comes out of a softmax over the keys of (B, heads, N, N)."""
+def _detached(inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A call's arguments without their graph. What was one tensor stays one: layers ask whether keys are queries."""
+    cut = {id(part): part.detach() for part in (*inputs, *named.values()) if isinstance(part, Tensor)}
+    return tuple(cut.get(id(part), part) for part in inputs), {k: cut.get(id(v), v) for k, v in named.items()}
 
-    def __init__(self, see: Callable[[Tensor, Tensor], None]) -> None:
+
+class _SoftmaxMode(TorchFunctionMode):
+    """Shows what goes into and comes out of a softmax over the keys of (B, heads, N, N).
+
+    cut_values: what the attention is multiplied with takes no gradient.
+    """
+
+    def __init__(self, see: Callable[[Tensor, Tensor], Tensor | None], cut_values: bool = False) -> None:
         super().__init__()
         self.see = see
+        self.cut_values = cut_values
+        self.square: tuple[int, ...] = ()  # (N, N) from softmax until the values are mixed
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if self.square and func in _PRODUCTS and len(args) == 2 and tuple(args[0].shape[-2:]) == self.square:
+            args, self.square = (args[0], args[1].detach()), ()
         result = func(*args, **kwargs)
         if func in _SOFTMAXES:
             scores = args[0] if args else kwargs["input"]
             dim = args[1] if len(args) > 1 else kwargs.get("dim")
             if scores.ndim == 4 and dim in (-1, 3) and scores.shape[-1] == scores.shape[-2]:
-                self.see(scores, result)
+                self.square = tuple(scores.shape[-2:]) if self.cut_values else ()
+                instead = self.see(scores, result)
+                return result if instead is None else instead
         return result

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from .errors import ProtocolError, unknown
 from .protocol import number
 
-METHODS = ("agcam", "rollout", "grad-cam", "gradient", "random", "centre", "full")
-CONTROLS = METHODS[4:]
+CONTROLS = ("random", "centre", "full")
+METHODS = ("agcam", "agcam-full", "rollout", "grad-cam", "gradient", *CONTROLS)
 TARGETS = ("predicted", "label")
 FAITHFULNESS = ("none", "abpc", "all")
 MODES = ("mask", "box")

@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 
 WIDE = 0.2
 """Width of a 95 % interval from which on a sentence says that samples are too few."""
-METHODS = {"agcam": "AG-CAM", "grad-cam": "Grad-CAM", "rollout": "rollout", "gradient": "the gradient"}
+METHODS = {
+    "agcam": "AG-CAM",
+    "agcam-full": "AG-CAM (full gradient)",
+    "grad-cam": "Grad-CAM",
+    "rollout": "rollout",
+    "gradient": "the gradient",
+}
 CONTROLS = {
     "random": "a random map",
     "centre": "a centred Gaussian",

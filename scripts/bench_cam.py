@@ -118,7 +118,7 @@ def main() -> None:
         "bare": lambda: bare(model, images, unfused=False),
         "unfused": lambda: bare(model, images, unfused=True),
     }
-    for name in ("agcam", "rollout", "grad-cam", "gradient"):
+    for name in ("agcam", "agcam-full", "rollout", "grad-cam", "gradient"):
         explainer = cam.method(name)(model)
         contenders[name] = lambda explainer=explainer: explainer(images)  # type: ignore[misc]
     if (other := peer(model)) is not None:

@@ -32,7 +32,7 @@ from robustkit.progress import ConsoleProgress
 from robustkit.records import Run
 
 SHAPES = tuple(f"zoo:shapes-vit-{name}" for name in ("standard", "quest", "elliptical", "elliptical-quest"))
-METHODS = "agcam,rollout,grad-cam"
+METHODS = "agcam,agcam-full,rollout,grad-cam"
 
 
 INTRODUCTION = (
@@ -42,6 +42,10 @@ INTRODUCTION = (
     "in a resample counts there, and the one that is named is best over all images. Scores at a threshold reward "
     "maps that mark much, so that a Gaussian, or everything, may win them; pointing, energy inside, PxAP and "
     "MaxBoxAccV2 need no threshold, and ABPC asks the model itself.",
+    "`agcam` is AG-CAM as its authors' code computes it: no gradient passes from an attention layer to its input, so "
+    "that it reaches the blocks before through skip connections and MLPs alone. `agcam-full` lets it pass through the "
+    "attention of later blocks, too; what is called AG-CAM here is the former, so that its figures can be held against "
+    "published ones.",
     "PxAP (Choe et al. 2020) is of pixel masks, at 200 levels; where only boxes are known, their union stands for "
     "the mask, so that its figures there are not those of the literature. MaxBoxAccV2 is the best of 100 "
     "thresholds, meaned over IoU 0.3, 0.5 and 0.7; a maximum has no interval. Insertion and deletion are areas "
@@ -70,7 +74,7 @@ def parts(options: argparse.Namespace) -> Iterator[Part]:
     if options.photographs:
         masks = {"data_dir": options.photographs, "masks": options.masks, "cams": METHODS, "limit": options.limit}
         yield Part("masks", "Photographs with masks", real, masks | {"data": {"layout": "unlabelled"}})
-    shapes = {"data_dir": "embedded:shapes", "cams": "agcam", "limit": 200, "faithfulness": "all"}
+    shapes = {"data_dir": "embedded:shapes", "cams": "agcam,agcam-full", "limit": 200, "faithfulness": "all"}
     yield Part("zoo", "The zoo on generated shapes", SHAPES, shapes)
 
 

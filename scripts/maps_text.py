@@ -12,6 +12,7 @@ from robustkit.map_metrics import parts_of
 from robustkit.map_report import FREE_HEADINGS, ONE_SIDED, SCORE_HEADINGS
 from robustkit.records import Run
 
+LOOKS = (("#0072B2", "o"), ("#56B4E9", "D"), ("#E69F00", "s"), ("#666666", "^"))
 MARGIN = 0.05  # of an interval's width: about the error of its ends, which are percentiles of 1000 resamples
 
 
@@ -142,8 +143,8 @@ def plot(panels: Sequence[tuple[str, Run, str]], path: Path) -> None:
             scores = leads(run, checkpoint)
             for place, score in enumerate(scores):
                 for index, (method, lead) in enumerate(scores[score].items()):
-                    y = place + 0.22 * (index - 1)
-                    colour, marker = (("#0072B2", "o"), ("#E69F00", "s"), ("#666666", "^"))[index]
+                    y = place + 0.18 * (index - (len(scores[score]) - 1) / 2)
+                    colour, marker = LOOKS[index]
                     filled = colour if lead.low is not None else "white"
                     label = method if place == 0 else None
                     axis.plot(lead.value, y, marker, color=colour, markerfacecolor=filled, markersize=5, label=label)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
+import pytest
 import timm
 import torch
 from oracles import slow_vit
@@ -28,12 +30,73 @@ def some_images(count: int, height: int = 16, width: int = 24, seed: int = 0) ->
     return torch.rand(count, 3, height, width, generator=torch.Generator().manual_seed(seed))
 
 
-def agcam_slowly(model: Any, image: Tensor, target: int, formula: str) -> list[float]:
-    """Leem and Seo (2024), the map before upsampling: the patches in raster order."""
-    logits, all_scores, all_attention = slow_vit(model, image[None], formula)
-    gradients = torch.autograd.grad(logits[0, target], all_attention)
+def agcam_slowly(model: Any, image: Tensor, target: int, formula: str, full: bool = False) -> list[float]:
+    """Leem and Seo (2024), the map before upsampling: the patches in raster order.
+
+    full: the gradient passes through later attention, too.
+    """
+    logits, all_scores, all_attention = slow_vit(model, image[None], formula, cut=not full)
+    return agcam_sum(model.num_prefix_tokens, logits[0, target], all_scores, all_attention)
+
+
+def agcam_by_detaching(model: Any, image: Tensor, target: int) -> list[float]:
+    """The same of any model whose blocks have an `attn`, by the published code's own means: `x.detach()` before it."""
+
+    class Reading(nn.Module):
+        def __init__(self, layer: nn.Module) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x: Tensor, **others: Any) -> Tensor:
+            return self.layer(x.detach(), **others)
+
+    model = copy.deepcopy(model).requires_grad_()
+    for part in model.modules():
+        part.fused_attn = False
+    for block in model.blocks:
+        block.attn = Reading(block.attn)
+    scores, attention = [], []
+    softmax = Tensor.softmax
+
+    def seen(self: Tensor, dim: int) -> Tensor:
+        scores.append(self)
+        attention.append(softmax(self, dim))
+        return attention[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Tensor, "softmax", seen)
+        logits = model(image[None])
+    return agcam_sum(model.num_prefix_tokens, logits[0, target], scores, attention)
+
+
+def agcam_of_parallel_slowly(model: Any, image: Tensor, target: int, full: bool = False) -> list[float]:
+    """The same of timm's ParallelScalingBlock (Dehghani 2023, equation 2): attention and MLP of one normed input."""
+    x = model.norm_pre(model._pos_embed(model.patch_embed(image[None])))
+    all_scores, all_attention = [], []
+    for block in model.blocks:
+        tokens, width = x.shape[1:]
+        normed, hidden = block.in_norm(x), block.in_split[0]
+        weight, bias = block.in_proj.weight, block.in_proj.bias
+        read = normed if full else normed.detach()
+        inner = normed @ weight[:hidden].T + bias[:hidden]
+        packed = read @ weight[hidden:].T + bias[hidden:]
+        q, k, v = packed.reshape(1, tokens, 3, block.num_heads, -1).unbind(2)
+        q, k = block.q_norm(q), block.k_norm(k)
+        scores = torch.einsum("bnhd,bmhd->bhnm", q, k) / math.sqrt(q.shape[-1])
+        attention = scores.softmax(dim=-1)
+        mixed = torch.einsum("bhnm,bmhd->bnhd", attention, v).reshape(1, tokens, width)
+        x = x + block.ls(block.attn_out_proj(mixed) + block.mlp_out_proj(nn.functional.gelu(inner)))
+        all_scores.append(scores)
+        all_attention.append(attention)
+    logits = model.forward_head(model.norm(x))
+    return agcam_sum(model.num_prefix_tokens, logits[0, target], all_scores, all_attention)
+
+
+def agcam_sum(prefix: int, logit: Tensor, all_scores: list[Tensor], all_attention: list[Tensor]) -> list[float]:
+    """The sum over blocks and heads for each patch, of one image."""
+    gradients = torch.autograd.grad(logit, all_attention)
     values = []
-    for token in range(model.num_prefix_tokens, all_scores[0].shape[-1]):
+    for token in range(prefix, all_scores[0].shape[-1]):
         value = 0.0
         for scores, gradient in zip(all_scores, gradients, strict=True):
             for head in range(scores.shape[1]):

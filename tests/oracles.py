@@ -392,19 +392,25 @@ def slow_scores(
     return logits
 
 
-def slow_vit(model: nn.Module, images: Tensor, name: str) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-    """Logits, scores and attention of a timm ViT under a formula, block by block, from its weights alone."""
+def slow_vit(
+    model: nn.Module, images: Tensor, name: str, cut: bool = False
+) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """Logits, scores and attention of a timm ViT under a formula, block by block, from its weights alone.
+
+    cut: no gradient passes from what attention reads to the blocks before.
+    """
     x = model.norm_pre(model._pos_embed(model.patch_embed(images)))
     all_scores, all_attention = [], []
     previous_v = None
     for block in model.blocks:
         layer = block.attn
         samples, tokens, width = x.shape
-        packed = layer.qkv(block.norm1(x)).reshape(samples, tokens, 3, layer.num_heads, -1)
+        read = block.norm1(x).detach() if cut else block.norm1(x)
+        packed = layer.qkv(read).reshape(samples, tokens, 3, layer.num_heads, -1)
         q, k, v = (packed[:, :, part].transpose(1, 2) for part in range(3))
         parameters = dict(layer.named_parameters())
         if name.startswith("qana"):
-            rows = layer.query_network(block.norm1(x)).reshape(samples, tokens, layer.num_heads, -1)
+            rows = layer.query_network(read).reshape(samples, tokens, layer.num_heads, -1)
             parameters["network"] = rows.transpose(1, 2)
         s = slow_scores(name, q, k, v, previous_v, parameters).to(x.dtype)
         a = s.softmax(dim=-1)

@@ -12,8 +12,20 @@ from typing import Any
 import pytest
 import timm
 import torch
-from cam_oracles import agcam_slowly, gradcam_slowly, rollout_slowly, some_images, state, tiny_vit, upsampled_slowly
+import torchvision  # type: ignore[import-untyped, unused-ignore]
+from cam_oracles import (
+    agcam_by_detaching,
+    agcam_of_parallel_slowly,
+    agcam_slowly,
+    gradcam_slowly,
+    rollout_slowly,
+    some_images,
+    state,
+    tiny_vit,
+    upsampled_slowly,
+)
 from oracles import Draws
+from timm.models.vision_transformer import ParallelScalingBlock, ResPostBlock  # type: ignore[attr-defined, unused-ignore]
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -22,6 +34,8 @@ import robustkit
 from cam.explainer import upright
 from cam.rollout import roll
 from robustkit.attention import FORMULAS, capture, set_attention
+from robustkit.multihead import MultiheadAttention
+from robustkit.segmenter_network import build_segmenter
 
 SHARED = Path(__file__).parents[1].parent / "shared"
 VIT = SHARED / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"
@@ -42,18 +56,21 @@ def cnn(**options: Any) -> Any:
 
 
 @pytest.mark.parametrize("formula", sorted(FORMULAS))
-def test_agcam_is_the_paper_s_sum_under_every_formula(formula: str) -> None:
-    model = set_attention(tiny_vit(), formula)
+@pytest.mark.parametrize("method", [cam.AGCAM, cam.AGCAMFull])
+def test_agcam_is_the_paper_s_sum_under_every_formula(method: type[cam.Explainer], formula: str) -> None:
+    model = set_attention(tiny_vit().double(), formula)
     for name, parameter in model.named_parameters():
         if "scale" in name:  # not at their initial values, which could hide a mistake
             parameter.data = parameter.data * torch.linspace(0.7, 1.6, parameter.numel()).view_as(parameter)
-    images = some_images(2)
+    images = some_images(2).double()
     targets = torch.tensor([[4, 1], [0, 6]])
-    maps = cam.AGCAM(model)(images, targets)
+    maps = method(model)(images, targets)
+    full = method is cam.AGCAMFull
     for b, t in ((0, 0), (1, 1)):
-        values = agcam_slowly(model, images[b], int(targets[b, t]), formula)
+        values, other = (agcam_slowly(model, images[b], int(targets[b, t]), formula, way) for way in (full, not full))
         assert min(values) < 0.9 * max(values)
-        close(maps[b, t], upsampled_slowly(values, (2, 3), (16, 24)), 5e-5)  # rounding of large logits
+        close(maps[b, t], upsampled_slowly(values, (2, 3), (16, 24)), 2e-6)
+        assert (maps[b, t] - upsampled_slowly(other, (2, 3), (16, 24))).abs().max() > 0.02
 
 
 @pytest.mark.parametrize(
@@ -64,7 +81,7 @@ def test_agcam_is_the_paper_s_sum_under_every_formula(formula: str) -> None:
         ({"reg_tokens": 4, "no_embed_class": True, "init_values": 0.9}, (16, 24), (2, 3)),
         ({"dynamic_img_size": True}, (24, 16), (3, 2)),
         ({"dynamic_img_size": True, "dynamic_img_pad": True}, (20, 17), (3, 3)),
-        ({"global_pool": "avg"}, (16, 24), (2, 3)),
+        ({"global_pool": "avg", "pool_include_prefix": True}, (16, 24), (2, 3)),
     ],
 )
 def test_every_method_reads_every_kind_of_vit(options: Any, size: tuple[int, int], grid: tuple[int, int]) -> None:
@@ -72,6 +89,7 @@ def test_every_method_reads_every_kind_of_vit(options: Any, size: tuple[int, int
     predicted = model(images).argmax(dim=1)
     for method, slow in (
         (cam.AGCAM, lambda image, target: agcam_slowly(model, image, target, "standard")),
+        (cam.AGCAMFull, lambda image, target: agcam_slowly(model, image, target, "standard", full=True)),
         (cam.Rollout, lambda image, target: rollout_slowly(model, image)),
         (cam.GradCAM, lambda image, target: gradcam_slowly(model, image, target)),
     ):
@@ -93,6 +111,128 @@ def test_a_wrapper_may_resize_and_the_map_is_still_the_image_s() -> None:
     close(maps[0], upsampled_slowly(agcam_slowly(model, small[0], 2, "standard"), (4, 4), (48, 40)))
 
 
+class Alone(nn.Module):
+    """Self-attention by a multi-head layer, called as timm's blocks call theirs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = MultiheadAttention(48, 3, batch_first=True, attention="quest")
+
+    def forward(self, x: Tensor, **options: Any) -> Tensor:
+        return self.layer(query=x, key=x, value=x)[0]
+
+
+def eva() -> Any:
+    """Rotary positions, q, k and v apart, a norm after mixing, a gate that reads what attention reads."""
+    size = {"img_size": (16, 24), "patch_size": 8, "embed_dim": 48, "depth": 3, "num_heads": 3, "num_classes": 7}
+    return timm.create_model("eva02_tiny_patch14_224", **size, global_pool="token").eval()
+
+
+def with_multihead() -> Any:
+    model = tiny_vit()
+    for block in model.blocks:
+        block.attn = Alone()
+    return model.eval()
+
+
+@pytest.mark.parametrize("make", [tiny_vit, eva, with_multihead, lambda: tiny_vit(block_fn=ResPostBlock)])
+def test_agcam_is_what_detaching_the_input_of_every_attention_layer_gives(make: Callable[[], Any]) -> None:
+    model, images = make().double(), some_images(2).double()
+    generator = torch.Generator().manual_seed(2)
+    for parameter in model.parameters():
+        parameter.data += 0.15 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+    maps = cam.AGCAM(model)(images, 3)
+    for image, ours in zip(images, maps, strict=True):
+        close(ours, upsampled_slowly(agcam_by_detaching(model, image, 3), (2, 3), (16, 24)), 2e-6)
+    assert (maps - cam.AGCAMFull(model)(images, 3)).abs().max() > 0.02
+
+
+@pytest.mark.parametrize("method", [cam.AGCAM, cam.AGCAMFull])
+def test_in_a_block_of_attention_and_mlp_in_one_the_mlp_keeps_its_gradient(method: type[cam.Explainer]) -> None:
+    model, images = tiny_vit(block_fn=ParallelScalingBlock, init_values=0.9).double(), some_images(2).double()
+    values = agcam_of_parallel_slowly(model, images[1], 3, full=method is cam.AGCAMFull)
+    close(method(model)(images, 3)[1], upsampled_slowly(values, (2, 3), (16, 24)), 2e-6)
+
+
+class Einsum(nn.Module):
+    """A block that is its own attention, and mixes values by no matrix product."""
+
+    def __init__(self, **_: Any) -> None:
+        super().__init__()
+
+    def forward(self, x: Tensor) -> Tensor:
+        attention = (x @ x.mT)[:, None].softmax(dim=-1)
+        return x + torch.einsum("bhnm,bmc->bnc", attention, x)
+
+
+def test_values_that_are_mixed_out_of_sight_are_no_cut_gradient() -> None:
+    model = tiny_vit(block_fn=Einsum)
+    before = state(model)
+    with pytest.raises(ValueError, match=r"^a Einsum multiplies no attention of tokens by tokens with values, where"):
+        cam.AGCAM(model)(some_images(2))
+    assert state(model) == before
+    assert not cam.AGCAMFull(model).explain(some_images(2)).degenerate.any()
+
+
+class Pooled(nn.Module):
+    """A Segmenter as a classifier: the mean of each mask."""
+
+    def __init__(self, decoder: str) -> None:
+        super().__init__()
+        encoder = {"patch_size": 8, "embed_dim": 48, "depth": 3, "num_heads": 3}
+        self.segmenter = build_segmenter(
+            "vit_tiny_patch16_224", 4, window=(16, 24), decoder=decoder, arch_kwargs=encoder
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.segmenter(images).mean(dim=(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: tiny_vit(global_pool="avg"),
+            r"^AG-CAM follows the gradient to the class token without passing through attention, and this "
+            r"VisionTransformer pools its patches \(global_pool='avg'\): the logits are not read from it; use "
+            r"agcam-full, grad-cam or gradient$",
+        ),
+        (lambda: tiny_vit(global_pool="map"), "the class token's attention has no gradient, though that of others has"),
+        (lambda: Pooled("linear").eval(), "the class token's attention has no gradient, though that of others has"),
+        (lambda: Pooled("mask_transformer").eval(), "the class token's attention has no gradient, though that of oth"),
+    ],
+)
+def test_where_nothing_but_attention_leads_to_the_class_token_there_is_the_full_gradient_only(
+    make: Callable[[], Any], message: str
+) -> None:
+    model, images = make(), some_images(2)
+    before = state(model)
+    with pytest.raises(ValueError, match=message):
+        cam.AGCAM(model)(images)
+    assert state(model) == before
+    result = cam.AGCAMFull(model).explain(images)
+    assert not result.degenerate.any()
+    if isinstance(model, Pooled):
+        with pytest.raises(ValueError, match=r"returned \(2, 4, 16, 24\) for 2 images; expected logits"):
+            cam.AGCAM(model.segmenter)(images)
+    elif model.attn_pool is None:
+        close(
+            result.maps[1],
+            upsampled_slowly(
+                agcam_slowly(model, images[1], int(result.target[1]), "standard", full=True), (2, 3), (16, 24)
+            ),
+        )
+
+
+@pytest.mark.shared
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs the real weights of ../shared")
+def test_real_vit_by_detaching_what_attention_reads() -> None:
+    model = robustkit.load(str(VIT), arch="vit_tiny_patch16_224")
+    image = some_images(1, 224, 224)
+    values = agcam_by_detaching(model.network, model.normalize(image)[0], 207)
+    close(cam.AGCAM(model)(image, 207)[0], upsampled_slowly(values, (14, 14), (224, 224)))
+
+
 @pytest.mark.shared
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs the real weights of ../shared")
 def test_real_vit_by_another_way_to_its_attention() -> None:
@@ -106,7 +246,7 @@ def test_real_vit_by_another_way_to_its_attention() -> None:
     for scores, gradient in zip(captured.scores, gradients, strict=True):
         terms = gradient[:, :, 0, 1:].clamp(min=0) * torch.sigmoid(scores[:, :, 0, 1:])
         total += terms.sum(dim=1).reshape(2, 14, 14).detach()
-    close(cam.AGCAM(model)(images)[1], upsampled_slowly(total[1].flatten().tolist(), (14, 14), (224, 224)))
+    close(cam.AGCAMFull(model)(images)[1], upsampled_slowly(total[1].flatten().tolist(), (14, 14), (224, 224)))
 
 
 def test_a_loaded_classifier_and_its_bare_network_agree() -> None:
@@ -121,7 +261,7 @@ def test_a_loaded_classifier_and_its_bare_network_agree() -> None:
     assert (plain - cam.AGCAM(robustkit.load("zoo:shapes-vit-quest"))(pixels)).abs().max() > 0.05
 
 
-@pytest.mark.parametrize("method", [cam.AGCAM, cam.Rollout, cam.GradCAM, cam.InputGradient])
+@pytest.mark.parametrize("method", [cam.AGCAM, cam.AGCAMFull, cam.Rollout, cam.GradCAM, cam.InputGradient])
 def test_batch_order_and_targets_do_not_matter(method: Any) -> None:
     for model in (tiny_vit(), cnn()) if method in (cam.GradCAM, cam.InputGradient) else (tiny_vit(),):
         images, targets = some_images(5), torch.tensor([[0, 3], [1, 3], [2, 0], [3, 3], [1, 2]])
@@ -266,7 +406,7 @@ def test_passes(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(torch.autograd, "grad", counted)
     two = torch.tensor([[0, 1]] * 4)
-    for method, backwards in ((cam.AGCAM, 1), (cam.GradCAM, 1), (cam.InputGradient, 1), (cam.Rollout, 0)):
+    for method in (cam.AGCAM, cam.AGCAMFull, cam.GradCAM, cam.InputGradient, cam.Rollout):
         for target in (None, two):
             model = tiny_vit(depth=5)
             whole, layers = Passes(model), [Passes(block.attn) for block in model.blocks]
@@ -274,7 +414,7 @@ def test_passes(monkeypatch: pytest.MonkeyPatch) -> None:
             with method(model) as explain:
                 explain(some_images(4), target)
             assert whole.count == 1 and [layer.count for layer in layers] == [1] * 5
-            assert calls == backwards * ([False] if target is None else [True, False])
+            assert calls == (method is not cam.Rollout) * ([False] if target is None else [True, False])
     for control in CONTROLS:
         model = tiny_vit()
         whole = Passes(model)
@@ -309,13 +449,13 @@ def test_the_graph_begins_late_and_nothing_of_it_outlives_the_call() -> None:
     for part in ("patch_embed", "blocks.0.attn.qkv", "blocks.0", "blocks.2.norm1", "blocks.2.attn.qkv"):
         model.get_submodule(part).register_forward_hook(note(part))
     outside = {"patch_embed": False, "blocks.0.attn.qkv": False}
-    inside = {"blocks.0": True, "blocks.2.norm1": True, "blocks.2.attn.qkv": True}
+    inside = {"blocks.0": True, "blocks.2.norm1": True}
     images = some_images(2)
     gc.collect()
     others = {id(thing) for thing in gc.get_objects()}  # what other tests hold
     gc.disable()
     try:
-        for method in (cam.AGCAM, cam.GradCAM, cam.InputGradient, cam.Rollout):
+        for method in (cam.AGCAM, cam.AGCAMFull, cam.GradCAM, cam.InputGradient, cam.Rollout):
             marks.clear()
             with method(nn.Sequential(model, Ending())) as explain:
                 result = explain.explain(images, torch.tensor([[0, 1]] * 2))
@@ -323,8 +463,8 @@ def test_the_graph_begins_late_and_nothing_of_it_outlives_the_call() -> None:
                 alive = [t for t in gc.get_objects() if type(t) is Tensor and t.shape[-2:] == (7, 7)]
                 alive = [t for t in alive if id(t) not in others]
                 assert not alive and not result.maps.requires_grad
-            if method is cam.AGCAM:
-                assert begins == outside | inside
+            if issubclass(method, cam.AGCAM):
+                assert begins == outside | inside | {"blocks.2.attn.qkv": method is cam.AGCAMFull}
             elif method is cam.GradCAM:
                 assert not begins["blocks.0"] and begins["blocks.2.attn.qkv"]
     finally:
@@ -495,6 +635,15 @@ def test_other_dtypes_and_no_images() -> None:
             "^AG-CAM needs a vision transformer of timm's kind, with patch_embed and blocks, and Sequential is none; "
             "use grad-cam or gradient$",
         ),
+        *(
+            (lambda m, x, kind=kind: kind(crossvit()), ValueError, "^AG-CAM needs .* CrossVit is none; use grad-cam or")
+            for kind in (cam.AGCAM, cam.AGCAMFull)
+        ),
+        (
+            lambda m, x: cam.AGCAM(torchvision.models.VisionTransformer(32, 8, 2, 3, 48, 96)),
+            ValueError,
+            "^AG-CAM needs a vision transformer of timm's kind, .* VisionTransformer is none; use grad-cam or",
+        ),
         (lambda m, x: cam.Rollout(cnn()), ValueError, "^rollout needs .* use grad-cam or gradient$"),
         (
             lambda m, x: cam.AGCAM(tiny_vit(class_token=False, global_pool="avg")),
@@ -541,7 +690,7 @@ def test_other_dtypes_and_no_images() -> None:
         (
             lambda m, x: cam.method("zzz"),
             ValueError,
-            "^unknown method 'zzz'; known: agcam, rollout, grad-cam, gradient, ",
+            "^unknown method 'zzz'; known: agcam, agcam-full, rollout, grad-cam, gradient, ",
         ),
     ],
 )
@@ -552,6 +701,11 @@ def test_rejects(call: Any, error: type[Exception], message: str) -> None:
         call(model, some_images(2))
     assert "\n" not in str(caught.value)
     assert state(model) == before
+
+
+def crossvit() -> Any:
+    shape = {"img_size": 48, "img_scale": (1.0, 1.0), "patch_size": (12, 16), "depth": ((1, 2, 1),)}
+    return timm.create_model("crossvit_9_240", **shape, embed_dim=(16, 24), num_heads=(2, 2))
 
 
 def severed() -> Any:

@@ -157,7 +157,7 @@ class TestCompletion:
             ("audit", "--attacks", "pgd(steps=3),sq", ["pgd(steps=3),square"]),
             ("segment", "--attacks", "seg", ["segpgd"]),
             ("audit", "--corruptions", "fo", ["fog"]),
-            ("audit", "--cams", "ag", ["agcam"]),
+            ("audit", "--cams", "ag", ["agcam", "agcam-full"]),
             ("audit", "--cams", "cen", []),
             ("audit", "--protocol", "", ["agcam-paper", "quest-paper", "standard"]),
             ("segment", "--protocol", "", ["segmentation"]),

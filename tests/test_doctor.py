@@ -108,7 +108,17 @@ def metric_of_the_sum(monkeypatch: Patch) -> str:
 
 def agcam_without_relu(monkeypatch: Patch) -> str:
     monkeypatch.setattr(torch.Tensor, "relu", lambda self: self)
-    return "the map differs from its definition by up to"
+    return "the map of agcam differs from its definition by up to"
+
+
+def agcam_uncut(monkeypatch: Patch) -> str:
+    monkeypatch.setattr(cam.AGCAM, "_cut", False)
+    return "the map of agcam differs from its definition by up to"
+
+
+def agcam_full_cut(monkeypatch: Patch) -> str:
+    monkeypatch.setattr(cam.AGCAMFull, "_cut", True)
+    return "the map of agcam-full differs from its definition by up to"
 
 
 def agcam_transposed(monkeypatch: Patch) -> str:
@@ -119,7 +129,7 @@ def agcam_transposed(monkeypatch: Patch) -> str:
         return logits, classes, grids.flip(-1)
 
     monkeypatch.setattr(cam.AGCAM, "_raw", flipped)
-    return "the map differs from its definition by up to"
+    return "the map of agcam differs from its definition by up to"
 
 
 def other_fog(monkeypatch: Patch) -> str:
@@ -208,7 +218,7 @@ BREAKAGES: dict[str, tuple[Callable[[Patch], str], ...]] = {
     "fgsm": (ascent_downhill,),
     "projection": (no_projection, wrong_linf, wide_l2),
     "formulas": (scaled_quest, metric_of_the_sum),
-    "agcam": (agcam_without_relu, agcam_transposed),
+    "agcam": (agcam_without_relu, agcam_transposed, agcam_uncut, agcam_full_cut),
     "corruptions": (other_fog,),
     "checkpoints": (another_file, other_predictions),
     "no radius": (an_attack_at_eps_0,),

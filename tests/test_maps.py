@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import math
 import re
 from dataclasses import replace
@@ -698,7 +699,7 @@ def test_checkpoints_are_told_apart_by_content_and_drawn_in_their_own_frame(tmp_
         make_gallery(run, [QUEST], choice, **options, data={}, device="cpu")
     message = f"{run.path}: no records of {QUEST}, only of net, net-2; run robustkit cam with it"
     assert str(caught.value) == message
-    with pytest.raises(RunError, match=r"was made with protocol standard@1:\w+, not agcam-paper@1:\w+; give that"):
+    with pytest.raises(RunError, match=r"was made with protocol standard@1:\w+, not agcam-paper@2:\w+; give that"):
         make_gallery(run, checkpoints, choice, **options, data={}, device="cpu", protocol="agcam-paper")
 
 
@@ -742,7 +743,7 @@ def test_what_cannot_be_read_is_not_drawn_and_abpc_chooses_where_no_objects_are_
     data = ["cam", MODEL, "--data-dir", str(tmp_path / "images"), "--cams", "agcam", "--skip-bad"]
     data += ["--protocol", "agcam-paper", "--device", "cpu", "--out", str(tmp_path / "run")]
     for how, words in (
-        ((), "lowest ABPC of agcam; protocol agcam-paper@1:"),
+        ((), "lowest ABPC of agcam; protocol agcam-paper@2:"),
         (("--choose", "random"), "chosen at random; protocol"),
         (("--choose", f"class:{CLASSES[dataset.samples[0].label]}"), "chosen at random; protocol"),
     ):
@@ -922,3 +923,18 @@ def test_a_class_is_found_by_number_name_and_synonym() -> None:
     assert class_names(("n01440764",), 1) == ("tench, Tinca tinca",)
     assert class_names(None, 2) == ("0", "1")
     assert [is_picture(name) for name in ("a.JPG", "zoo:a.png", "model.pth")] == [True, False, False]
+
+
+def test_maps_with_the_full_gradient_under_the_name_agcam_are_not_gone_on_with(tmp_path: Path) -> None:
+    def audited(**options: Any) -> Run:
+        return robustkit.audit([MODEL], data_dir="embedded:shapes", limit=2, out=tmp_path, device="cpu", **options)
+
+    maps = {"cams": "agcam(faithfulness=none),agcam-full(faithfulness=none)", "attacks": "none"}
+    manifest = audited(**maps).manifest
+    assert manifest["agcam"] == "cut at attention"
+    audited(**maps)
+    del manifest["agcam"]  # as a run was written when agcam was what agcam-full is
+    (tmp_path / "run.json").write_text(json.dumps(manifest))
+    assert audited(attacks="fgsm", cams="agcam-full(faithfulness=none)").manifest["agcam"] == "full"
+    with pytest.raises(RunError, match=r"holds maps of agcam with its full gradient, which is agcam-full by now; use"):
+        audited(**maps)
