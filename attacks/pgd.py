@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .attack import Attack, Tally
 from .frozen import Oracle, input_gradient
+from .labels import answered, missed
 from .losses import LOSSES, check_loss
 from .rng import Rng
 from .survivors import Survivors
@@ -36,7 +37,8 @@ class PGD(Attack):
     restarts: runs from different random starts. With more than one, the last point of each is scored (one forward
         more), and the worst is kept: a wrong prediction before a right one, then the larger loss.
     early_stop: a sample leaves as soon as a forward shows its prediction wrong, with that point; later restarts work
-        on the rest. Otherwise all go all the way, which raises the loss further.
+        on the rest. Otherwise all go all the way, which raises the loss further; but where logits are not finite, and
+        so the prediction wrong, there is no loss to raise, and the sample stays.
     loss: "ce", "margin" or "dlr".
     """
 
@@ -81,9 +83,9 @@ class PGD(Attack):
         return worst
 
     def _start(self, ascent: _Ascent, rng: Rng, restart: int) -> _Ascent:
-        """The same samples at points of their own, which may then be changed in place."""
+        """The same samples where this restart begins."""
         if not self.random_start:
-            return replace(ascent, points=ascent.points.clone())
+            return ascent
         draws = rng.take(ascent.rows)
         return replace(ascent, points=ascent.ball.random_start(draws, f"pgd/start/{restart}"))
 
@@ -94,10 +96,10 @@ class PGD(Attack):
         for _ in range(self.steps):
             points = ascent.points.detach().requires_grad_()
             logits = oracle(points)
-            predicted = logits.detach().argmax(dim=1)
-            labels = predicted if ascent.labels is None else ascent.labels
+            labels = logits.detach().argmax(dim=1) if ascent.labels is None else ascent.labels
             ascent = replace(ascent, labels=labels)
-            wrong, asked = oracle.confirm(points.detach(), labels, predicted != labels)
+            wrong, asked = oracle.confirm(points.detach(), labels, missed(logits, labels))
+            moves = ~wrong | answered(logits)
             tally.forwards[ascent.rows] += 1 + asked.long()
             tally.saw(ascent.rows, wrong)
             losses = LOSSES[self.loss](logits, labels)
@@ -108,13 +110,14 @@ class PGD(Attack):
                 if not len(stay):
                     return ends, fell
                 gradient = input_gradient(losses[stay], points)[stay]
-                ascent = ascent.take(stay)
+                ascent, moves = ascent.take(stay), moves[stay]
             else:
                 gradient = input_gradient(losses, points)
             tally.backwards[ascent.rows] += 1
             tally.steps[ascent.rows] += 1
-            ascent.points.add_(self.threat.steepest(gradient), alpha=step_size)
-            ascent.ball.project_(ascent.points)
+            ahead = torch.add(ascent.points, self.threat.steepest(gradient), alpha=step_size)
+            ahead = torch.where(per_sample(moves, ahead), ascent.ball.project_(ahead), ascent.points)
+            ascent = replace(ascent, points=ahead)
         ends[ascent.rows] = ascent.points
         return ends, fell
 
@@ -124,7 +127,7 @@ class PGD(Attack):
         if not len(ascent):
             return ends.new_empty(0), ascent.rows.bool()
         logits = oracle.predict(ends[ascent.rows])
-        wrong, asked = oracle.confirm(ends[ascent.rows], ascent.labels, logits.argmax(dim=1) != ascent.labels)
+        wrong, asked = oracle.confirm(ends[ascent.rows], ascent.labels, missed(logits, ascent.labels))
         tally.forwards[ascent.rows] += 1 + asked.long()
         tally.saw(ascent.rows, wrong)
         return LOSSES[self.loss](logits, ascent.labels).to(ends.dtype), wrong
