@@ -77,7 +77,8 @@ class AutoAttack(Attack):
         given, as the published code does, and FAB asks twice a step. From Square samples leave in both.
 
     With fewer than four classes (two) the loss of targeted APGD (APGD on DLR) is the difference of two logits, because
-    the DLR loss needs a fourth (third) one; so for a sample with so many valid labels that fewer compete. `run` returns a `StagedResult`. Samples that stand come back as they were.
+    the DLR loss needs a fourth (third) one; so for a sample with so many valid labels that fewer compete. `run` returns
+    a `StagedResult`. Samples that stand come back as they were.
     """
 
     version: Version = "standard"

@@ -43,9 +43,9 @@ class DensePGD:
     rng: where random numbers come from, drawn as by `PGD`; None: torch's global generator.
 
     The call returns the adversarial images, `run` an `AttackResult`. Its `broken_at` does not apply, as pixels turn one
-    by one, and is -1 for all. A pixel whose loss is not finite has left its class, and has no part in the loss of that
-    step, so that it does not shield the others. Each image is attacked as if it were alone. One whose pixels are all ignored stays where
-    it starts: at a random point of the ball, or at the image itself.
+    by one, and is -1 for all. Each image is attacked as if it were alone. One whose pixels are all ignored stays where
+    it starts: at a random point of the ball, or at the image itself. A pixel whose loss is not finite has no part in
+    the loss of that step: it counts as wrong already, and must not shield the others.
 
     Raises TypeError or ValueError, before the model is asked, for images and masks of another kind and for images
     outside the bounds. With eps 0 the images come back, and the model is not asked.

@@ -35,14 +35,14 @@ class _Walk(Runs):
 class FAB(QueuedAttack):
     """The fast adaptive boundary attack (Croce and Hein 2020, arXiv:1907.02044, algorithm 1), here inside a ball.
 
-    The boundary between label and target is taken for the hyperplane that the gradient gives; of several valid labels the
-    likeliest at the moment is meant. A step goes to it from
-    the point and from the image, mixes the two, and overshoots; a wrong point is drawn back towards the image. FAB
-    looks for small changes by itself: eps decides which wrong points count, and the size of random starts.
+    The boundary between label and target is taken for the hyperplane that the gradient gives; of several valid labels
+    the likeliest at that moment counts. A step goes to it from the point and from the image, mixes the two, and
+    overshoots; a wrong point is drawn back towards the image. FAB looks for small changes by itself: eps decides which
+    wrong points count, and the size of random starts.
 
     steps: updates of each run, a forward and a backward each, and a forward for the last point.
-    targets: the classes with the largest logits on the clean image, labels left out, at most as many as there are; 0: untargeted, which
-        takes the nearest of all classes at each step, at the price of a backward for each.
+    targets: the classes with the largest logits on the clean image, labels left out, at most as many as there are; 0:
+        untargeted, which takes the nearest of all classes at each step, at the price of a backward for each.
     restarts: runs for each target; the first starts at the image, the others at random points at most eps / 2 away.
     alpha_max: largest share of the step from the image. eta: overshoot. beta: how far a wrong point is drawn back.
     relinearise: after a wrong point was drawn back, ask for the gradient there, as in the paper: a second forward.
@@ -174,5 +174,5 @@ class FAB(QueuedAttack):
 def _linear(gap: Tensor, points: Tensor, stay: Tensor | None, more: bool = False) -> tuple[Tensor, Tensor]:
     """What is missing to 0 of the gaps, and their gradients; `more`: other gradients of the same pass will follow."""
     normal = pick(input_gradient(gap, points, more), stay).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
-    missing = -gap.detach().to(normal.dtype)
-    return missing.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0), normal
+    lost = ~gap.detach().isfinite()  # there is no plane to be seen: the next point is nearer to the image
+    return -gap.detach().to(normal.dtype).masked_fill(lost, 0.0), normal.masked_fill_(per_sample(lost, normal), 0.0)

@@ -55,7 +55,7 @@ def dlr(logits: Tensor, labels: Tensor) -> Tensor:
 
 def dlr_targeted(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
     """The targeted DLR (Croce and Hein 2020, eq. 6): target minus label, over the gap from the first logit to the mean
-    of the third and fourth. Sets as in `dlr`, with four classes for three. Raises ValueError for fewer than four classes.
+    of the third and fourth; sets as in `dlr`. Raises ValueError for fewer than four classes.
 
     targets: (B,), classes outside the sets.
     """

@@ -168,7 +168,7 @@ class QueuedAttack(Attack):
             if state is None or not len(state):
                 break
             state = self._advance(front, state)
-            left = sum(all_ - done for all_, done, stands in zip(totals, made, front.standing, strict=True) if stands)
+            left = sum(total - done for total, done, stands in zip(totals, made, front.standing, strict=True) if stands)
             whole = sum(totals)
             front.tally.tell(self.stage, sum(front.standing), 1 - (left + len(state)) / whole if whole else 1.0)
 
@@ -179,7 +179,9 @@ class QueuedAttack(Attack):
         made `_alone` updates, by when a sample that falls has mostly fallen.
         """
         free = front.batch_size - (0 if state is None else len(state))
-        open_rows = [row for row, stands in enumerate(front.standing) if stands and made[row] < totals[row]] if free else []
+        if not free:
+            return []
+        open_rows = [row for row, stands in enumerate(front.standing) if stands and made[row] < totals[row]]
         if not open_rows:
             return []
         young: dict[int, bool] = {}

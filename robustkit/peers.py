@@ -89,7 +89,7 @@ class PeerAttack:
         from attacks.frozen import Oracle, frozen
 
         if labels is not None and labels.ndim > 1:
-            raise ValueError(f"{self.engine} leads away from one label; for sets of valid labels use --engine robustkit")
+            raise ValueError(f"{self.engine} leads away from one label; for several valid ones use --engine robustkit")
         top_label = check_arguments(images, labels, self.threat, batch_size)
         if images.ndim != 4:
             raise ValueError(f"images have shape {tuple(images.shape)}; {self.engine} expects (B, C, H, W)")
