@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -15,6 +17,9 @@ from .losses import LOSSES, check_loss
 from .rng import Rng
 from .survivors import Survivors
 from .threat import Ball, per_sample
+
+STEP_SHARES: Mapping[str, float] = MappingProxyType({"linf": 0.15, "l2": 0.25})
+"""Length of an update over eps, by norm, where none is stated."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,7 @@ class PGD(Attack):
     """Signed (l2: normalised) gradient steps, each projected back into the ball (Madry et al. 2018, arXiv:1706.06083).
 
     steps: updates of each restart: a forward and a backward each, and none besides with one restart.
-    step_size: length of an update in the threat model's norm and unit; None: 0.15 * eps.
+    step_size: length of an update in the threat model's norm and unit; None: 0.15 * eps, in l2 0.25 * eps.
     random_start: begin at a random point of the ball, otherwise at the image. Predicted labels (labels=None) then
         cost a forward of the clean images, which otherwise is the first one of the attack.
     restarts: runs from different random starts. With more than one, the last point of each is scored (one forward
@@ -55,7 +60,9 @@ class PGD(Attack):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected 1 or more")
         if self.step_size is not None and not (math.isfinite(self.step_size) and self.step_size > 0):
-            raise ValueError(f"step_size is {self.step_size}; expected a finite number above 0, or None for 0.15 * eps")
+            raise ValueError(
+                f"step_size is {self.step_size}; expected a finite number above 0, or None for a share of eps"
+            )
         if self.restarts > 1 and not self.random_start:
             raise ValueError(f"restarts is {self.restarts}, but without random_start every restart is the same; use 1")
 
@@ -91,7 +98,7 @@ class PGD(Attack):
 
     def _climb(self, oracle: Oracle, ascent: _Ascent, ends: Tensor, tally: Tally) -> tuple[Tensor, Tensor]:
         """Writes each sample's last point to its row of `ends`; returns that and which samples (B,) left as broken."""
-        step_size = 0.15 * self.threat.eps if self.step_size is None else self.step_size
+        step_size = STEP_SHARES[self.threat.norm] * self.threat.eps if self.step_size is None else self.step_size
         fell = torch.zeros_like(tally.steps, dtype=torch.bool)
         for _ in range(self.steps):
             points = ascent.points.detach().requires_grad_()

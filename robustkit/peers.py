@@ -259,6 +259,8 @@ class _Counter:
 
 def _perturb(engine: str, stage: Stage, model: nn.Module, threat: ThreatModel, seed: int, classes: int) -> Perturb:
     """The peer's own attack: images (n, C, H, W) float32 in [0, 1] and labels (n,) to points."""
+    from attacks.pgd import STEP_SHARES
+
     given, eps = stage.parameters, threat.eps
     targeted = given.get("loss") == "dlr-targeted"
     kind = f"{stage.attack}{'-t' * targeted}{'-l2' * (stage.attack == 'pgd' and threat.norm == 'l2')}"
@@ -269,7 +271,7 @@ def _perturb(engine: str, stage: Stage, model: nn.Module, threat: ThreatModel, s
         attack = member(model, eps)
         return attack
     if stage.attack == "pgd":
-        size = 0.15 * eps if given["step_size"] is None else given["step_size"]
+        size = STEP_SHARES[threat.norm] * eps if given["step_size"] is None else given["step_size"]
         attack = member(model, eps, size, given["steps"], given["random_start"])
         return attack
     renamed = _RENAMED | ({"steps": "n_iter"} if engine == "pyautoattack" else {})
