@@ -45,15 +45,19 @@ def settled(labels: Tensor, device: torch.device) -> Tensor:
     return some if bool((labels == some[:, None]).all()) else labels
 
 
+def as_sets(labels: Tensor) -> Tensor:
+    """(B, L), also of (B,) labels, which are sets of one."""
+    return labels if labels.ndim == 2 else labels[:, None]
+
+
 def holds(labels: Tensor, classes: Tensor) -> Tensor:
     """(B,) whether the class (B,) is the label, or one of the set."""
-    return labels == classes if labels.ndim == 1 else (labels == classes[:, None]).any(dim=1)
+    return (as_sets(labels) == classes[:, None]).any(dim=1)
 
 
 def members(labels: Tensor, like: Tensor) -> Tensor:
     """(B, K) True at the classes that count as right; `like` are the logits."""
-    index = labels if labels.ndim == 2 else labels[:, None]
-    return torch.zeros_like(like, dtype=torch.bool).scatter_(1, index, True)
+    return torch.zeros_like(like, dtype=torch.bool).scatter_(1, as_sets(labels), True)
 
 
 def answered(logits: Tensor) -> Tensor:

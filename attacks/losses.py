@@ -14,7 +14,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 
-from .labels import members
+from .labels import as_sets, members
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(B, K) logits and (B,) or (B, L) int64 labels to (B,) losses."""
@@ -86,7 +86,7 @@ def _of_label(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _largest_other(logits: Tensor, labels: Tensor) -> Tensor:
-    return logits.scatter(1, labels if labels.ndim == 2 else labels[:, None], float("-inf")).amax(dim=1)
+    return logits.scatter(1, as_sets(labels), float("-inf")).amax(dim=1)
 
 
 def _competing(logits: Tensor, labels: Tensor) -> Tensor:

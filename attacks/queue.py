@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .attack import Attack, Tally
 from .frozen import Oracle
-from .labels import members, missed
+from .labels import as_sets, members, missed
 from .rng import Rng
 from .survivors import Survivors
 
@@ -67,8 +67,7 @@ class Front:
 
         A sample with fewer `contenders` has labels in the last places.
         """
-        labels = self.labels if self.labels.ndim == 2 else self.labels[:, None]
-        return self.logits.scatter(1, labels, float("-inf")).topk(count, dim=1).indices
+        return self.logits.scatter(1, as_sets(self.labels), float("-inf")).topk(count, dim=1).indices
 
     def note_targets(self, asked: int) -> None:
         """Takes down where fewer classes than `asked` are left as targets."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -293,7 +294,6 @@ def test_real_images_with_reals_lists_of_labels(tmp_path: Path) -> None:
     """An audit with a JSON of valid labels, beside a plain loop on timm's model, on 60 images of ImageNet."""
     paths = sorted(VAL.glob("*/*.JPEG"), key=lambda path: path.name)[:60]
     ids = [str(path.relative_to(VAL)) for path in paths]
-    (tmp_path / "ids.txt").write_text("\n".join(ids))
     classifier = robustkit.load(VIT).requires_grad_(False)
     wnids = [line.split()[0] for line in (SHARED / "data/imagenet-val/synsets.txt").read_text().splitlines()]
     dataset = open_dataset(VAL, num_classes=1000)
@@ -309,11 +309,9 @@ def test_real_images_with_reals_lists_of_labels(tmp_path: Path) -> None:
     # Only the 60 in a folder of their own: the others have no entry in the JSON.
     for one in ids:
         (tmp_path / "val" / one).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "val" / one).symlink_to(VAL / one)
-    run = robustkit.audit(
-        [VIT], data_dir=tmp_path / "val", attacks=text, real_labels=tmp_path / "real.json", out=tmp_path / "run",
-        batch_size=16, device="cpu",
-    )  # fmt: skip
+        shutil.copy(VAL / one, tmp_path / "val" / one)
+    options = {"attacks": text, "data": {"real_labels": tmp_path / "real.json"}, "batch_size": 16, "device": "cpu"}
+    run = robustkit.audit([VIT], data_dir=tmp_path / "val", out=tmp_path / "run", **options)
     rows = run.table(run.manifest["checkpoints"][0]["name"], text).to_pylist()
     expected: dict[str, bool] = {}
     for part in (slice(start, start + 15) for start in range(0, 60, 15)):
