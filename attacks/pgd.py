@@ -18,7 +18,7 @@ from .rng import Rng
 from .survivors import Survivors
 from .threat import Ball, per_sample
 
-STEP_SHARES: Mapping[str, float] = MappingProxyType({"linf": 0.15, "l2": 0.25})
+STEP_SHARES: Mapping[str, float] = MappingProxyType({"linf": 0.15, "l2": 0.35})
 """Length of an update over eps, by norm, where none is stated."""
 
 
@@ -36,7 +36,7 @@ class PGD(Attack):
     """Signed (l2: normalised) gradient steps, each projected back into the ball (Madry et al. 2018, arXiv:1706.06083).
 
     steps: updates of each restart: a forward and a backward each, and none besides with one restart.
-    step_size: length of an update in the threat model's norm and unit; None: 0.15 * eps, in l2 0.25 * eps.
+    step_size: length of an update in the threat model's norm and unit; None: 0.15 * eps, in l2 0.35 * eps.
     random_start: begin at a random point of the ball, otherwise at the image. Predicted labels (labels=None) then
         cost a forward of the clean images, which otherwise is the first one of the attack.
     restarts: runs from different random starts. With more than one, the last point of each is scored (one forward

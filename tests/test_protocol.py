@@ -88,7 +88,7 @@ def test_steps_of_pgd_are_longer_in_l2_where_the_card_says_so(tmp_path: Path) ->
     condition = parse_condition("pgd(norm=l2,eps=0.5)", STANDARD)
     assert condition.text == "pgd(eps=0.5,norm=l2,steps=20)"
     l2 = attacks.ThreatModel("l2", 0.5, (0.0, 1.0))
-    assert condition.attack(STANDARD) == attacks.PGD(l2, steps=20, step_size=0.125)
+    assert condition.attack(STANDARD) == attacks.PGD(l2, steps=20, step_size=0.175)
     assert parse_condition("pgd(eps=0.5)", STANDARD, norm="l2") == condition
     assert "step_size=0.15*eps" in parse_condition("pgd(norm=l2,eps=0.5,step_size=0.15*eps)", STANDARD).text
     # A published protocol keeps the length that it states; a card that states none has that of the class.
@@ -99,7 +99,7 @@ def test_steps_of_pgd_are_longer_in_l2_where_the_card_says_so(tmp_path: Path) ->
     )
     own = load_card(str(tmp_path / "own.toml"))
     attack = parse_condition("pgd(eps=0.5)", own).attack(own)
-    assert attack == attacks.PGD(l2, step_size=0.125)
+    assert attack == attacks.PGD(l2, step_size=0.175)
 
 
 def test_the_paper_card_holds_the_published_settings() -> None:
