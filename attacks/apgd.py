@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .frozen import input_gradient
+from .labels import missed
 from .losses import LOSSES, dlr_targeted, margin_targeted
 from .queue import Front, QueuedAttack, Runs
 from .survivors import pick
@@ -57,7 +58,8 @@ class APGD(QueuedAttack):
     steps: updates of each run. rho: share of updates that must raise the loss between two checkpoints.
     restarts: runs from different random starts (for each target).
     loss: "ce", "dlr", "margin"; "dlr-targeted" and "margin-targeted" make runs towards `targets` classes each.
-    targets: the classes with the largest logits on the clean image, in that order; at most as many as there are.
+    targets: the classes with the largest logits on the clean image, in that order, labels left out; at most as many as
+        there are.
     eot: passes averaged into each loss, prediction and gradient, for models with random outputs.
     early_stop: a sample leaves as soon as it is broken. Otherwise a run goes all its steps, and the last wrong point
         is returned, as in the published code; runs of one sample then follow each other.
@@ -106,7 +108,7 @@ class APGD(QueuedAttack):
         for run in sorted(set(runs.tolist())):
             index = (runs == run).nonzero().flatten()
             points[index] = ball.take(index).random_start(front.rng.take(rows[index]), f"{self.stage}/start/{run}")
-        targets = front.labels[rows]
+        targets = rows  # of no run that has none
         if self._targeted:
             targets = front.targets(min(self.targets, front.logits.shape[1] - 1))[rows, runs // self.restarts]
         lowest = torch.full_like(rows, -torch.inf, dtype=clean.dtype)
@@ -136,7 +138,7 @@ class APGD(QueuedAttack):
         s = cast(_Climb, state)
         over = s.step == self.steps
         logits, losses, gradient_of = self._ask(front, s, last=bool(over.all()))
-        wrong = front.wrong(s.rows, s.points, logits.argmax(dim=1) != s.labels)
+        wrong = front.wrong(s.rows, s.points, missed(logits, s.labels))
         if s.found is not None:  # reported when the run is over
             s = replace(s, found=torch.where(per_sample(wrong, s.points), s.points, s.found), fell=s.fell | wrong)
             wrong = over & s.fell

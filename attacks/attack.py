@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from .frozen import Model, Oracle, frozen
+from .labels import check_labels as check_labels  # also from here
+from .labels import settled
 from .rng import Rng, TorchRng
 from .threat import ThreatModel, round_towards
 
 Tell = Callable[[str, int, float], None]
-_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,9 @@ class Attack(ABC):
         take no gradient meanwhile; everything is left as it was found.
     images: (B, ...) floating, inside the bounds of the threat model. float16 and bfloat16 images are attacked in
         float32 (a step is smaller than their spacing) and shown to the model in their own type.
-    labels: (B,) integers, 0 to K - 1: the classes to lead away from. None: the model's own predictions for the images.
+    labels: (B,) integers, 0 to K - 1: the classes to lead away from. (B, L) integers: where several classes count as
+        right, the set of each sample, filled up with -1; a sample is broken when its prediction is none of them. None:
+        the model's own predictions for the images.
     rng: where random numbers come from; None: torch's global generator.
 
     `run` also takes
@@ -118,6 +121,8 @@ class Attack(ABC):
 
     Raises TypeError or ValueError, before the model is asked, for images and labels of another kind, and for images
     outside the bounds. With eps 0 the images come back, and the model is not asked.
+
+    Logits of a sample that are not all finite are a wrong prediction, in every attack and for the judge.
     """
 
     threat: ThreatModel = field(default_factory=ThreatModel)
@@ -144,7 +149,7 @@ class Attack(ABC):
             if len(images) == 0 or self.threat.eps == 0:
                 return tally.result(images)
             if labels is not None:
-                labels = labels.to(images.device, torch.int64, copy=True)
+                labels = settled(labels, images.device)
             clean = images.to(torch.promote_types(images.dtype, torch.float32))
             oracle = Oracle(model, images.dtype, top_label, judge, batch_size)
             points = self._points(oracle, clean, labels, rng or TorchRng(len(images), images.device), tally)
@@ -187,18 +192,3 @@ def check_images(images: Tensor, threat: ThreatModel) -> None:
             f"images go from {low:.6g} to {high:.6g}, outside the bounds [{threat.bounds[0]:g}, {threat.bounds[1]:g}]; "
             f"attack pixels in [0, 1] and put the normalisation inside the model (or state other bounds)"
         )
-
-
-def check_labels(labels: Tensor, batch: int) -> int:
-    """The largest label (-1 for none); raises unless `labels` is (batch,) of integers, 0 or more."""
-    if not isinstance(labels, Tensor) or labels.dtype not in _INTEGERS:
-        kind = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
-        raise TypeError(f"labels are {kind}; expected a tensor of integer class indices")
-    if labels.shape != (batch,):
-        raise ValueError(f"labels have shape {tuple(labels.shape)} for {batch} images; expected ({batch},)")
-    if batch == 0:
-        return -1
-    low, high = (int(value.item()) for value in labels.aminmax())
-    if low < 0:
-        raise ValueError(f"labels go down to {low}; expected class indices, 0 or more")
-    return high

@@ -77,7 +77,8 @@ class AutoAttack(Attack):
         given, as the published code does, and FAB asks twice a step. From Square samples leave in both.
 
     With fewer than four classes (two) the loss of targeted APGD (APGD on DLR) is the difference of two logits, because
-    the DLR loss needs a fourth (third) one. `run` returns a `StagedResult`. Samples that stand come back as they were.
+    the DLR loss needs a fourth (third) one; so for a sample with so many valid labels that fewer compete. `run` returns
+    a `StagedResult`. Samples that stand come back as they were.
     """
 
     version: Version = "standard"
@@ -133,11 +134,14 @@ class AutoAttack(Attack):
         classes = front.logits.shape[1]
         if classes < 2:
             raise ValueError(f"the model has {classes} class; an attack needs at least 2")
-        if classes < (3 if self.version == "rand" else 4):
+        few = 3 if self.version == "rand" else 4
+        if classes < few:
             tally.note(f"{classes} classes: the difference of logits as loss where DLR has too few of them")
+        elif min(front.contenders) < few:
+            tally.note(f"samples for which fewer than {few} classes compete: the difference of logits in place of DLR")
         for attack in self.stages(classes):
-            if self.version != "rand" and classes <= self.targets:
-                tally.note_targets(classes, self.targets)
+            if self.version != "rand":
+                front.note_targets(self.targets)
             tally.enter(attack.stage)
             if any(front.standing):
                 tally.tell(attack.stage, sum(front.standing), 0.0)

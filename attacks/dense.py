@@ -8,8 +8,9 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from .attack import _INTEGERS, AttackResult, Tally, check_images
+from .attack import AttackResult, Tally, check_images
 from .frozen import Model, Oracle, frozen, input_gradient
+from .labels import INTEGERS
 from .losses import cross_entropy
 from .pgd import PGD
 from .rng import Rng, TorchRng
@@ -43,7 +44,8 @@ class DensePGD:
 
     The call returns the adversarial images, `run` an `AttackResult`. Its `broken_at` does not apply, as pixels turn one
     by one, and is -1 for all. Each image is attacked as if it were alone. One whose pixels are all ignored stays where
-    it starts: at a random point of the ball, or at the image itself.
+    it starts: at a random point of the ball, or at the image itself. A pixel whose loss is not finite has no part in
+    the loss of that step: it counts as wrong already, and must not shield the others.
 
     Raises TypeError or ValueError, before the model is asked, for images and masks of another kind and for images
     outside the bounds. With eps 0 the images come back, and the model is not asked.
@@ -102,11 +104,16 @@ class DensePGD:
         """(B,) weighted cross-entropies of `step` (1 to T), over the number of pixels that are not ignored."""
         weights = (masks >= 0).to(logits.dtype)
         counting = weights.flatten(1).sum(dim=1).clamp_(min=1)
+        losses = cross_entropy(logits, masks.clamp(min=0))
+        lost = ~losses.detach().isfinite()
+        if lost.any():
+            logits, weights = logits.masked_fill(lost[:, None], 0.0), weights.masked_fill(lost, 0.0)
+            losses = cross_entropy(logits, masks.clamp(min=0))
         if self.weighting == "segpgd":
             share = (step - 1) / (2 * self.steps)
             right = logits.detach().argmax(dim=1) == masks
             weights = torch.where(right, (1 - share) * weights, share * weights)
-        return (weights * cross_entropy(logits, masks.clamp(min=0))).flatten(1).sum(dim=1) / counting
+        return (weights * losses).flatten(1).sum(dim=1) / counting
 
 
 @dataclass(frozen=True)
@@ -156,7 +163,7 @@ def check_masks(masks: Tensor | None, images: Tensor) -> int:
         raise ValueError(f"images have shape {tuple(images.shape)}; expected (B, 3, H, W)")
     if masks is None:
         return -1
-    if not isinstance(masks, Tensor) or masks.dtype not in _INTEGERS:
+    if not isinstance(masks, Tensor) or masks.dtype not in INTEGERS:
         kind = masks.dtype if isinstance(masks, Tensor) else type(masks).__name__
         raise TypeError(f"masks are {kind}; expected a tensor of integer class indices, negative where ignored")
     expected = (len(images), *images.shape[2:])

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .frozen import input_gradient
 from .hyperplane import step_to_hyperplane
+from .labels import holds, missed
 from .losses import margin_targeted
 from .queue import Front, QueuedAttack, Runs
 from .survivors import pick
@@ -34,13 +35,14 @@ class _Walk(Runs):
 class FAB(QueuedAttack):
     """The fast adaptive boundary attack (Croce and Hein 2020, arXiv:1907.02044, algorithm 1), here inside a ball.
 
-    The boundary between label and target is taken for the hyperplane that the gradient gives. A step goes to it from
-    the point and from the image, mixes the two, and overshoots; a wrong point is drawn back towards the image. FAB
-    looks for small changes by itself: eps decides which wrong points count, and the size of random starts.
+    The boundary between label and target is taken for the hyperplane that the gradient gives; of several valid labels
+    the likeliest at that moment counts. A step goes to it from the point and from the image, mixes the two, and
+    overshoots; a wrong point is drawn back towards the image. FAB looks for small changes by itself: eps decides which
+    wrong points count, and the size of random starts.
 
     steps: updates of each run, a forward and a backward each, and a forward for the last point.
-    targets: the classes with the largest logits on the clean image, at most as many as there are; 0: untargeted, which
-        takes the nearest of all classes at each step, at the price of a backward for each.
+    targets: the classes with the largest logits on the clean image, labels left out, at most as many as there are; 0:
+        untargeted, which takes the nearest of all classes at each step, at the price of a backward for each.
     restarts: runs for each target; the first starts at the image, the others at random points at most eps / 2 away.
     alpha_max: largest share of the step from the image. eta: overshoot. beta: how far a wrong point is drawn back.
     relinearise: after a wrong point was drawn back, ask for the gradient there, as in the paper: a second forward.
@@ -82,7 +84,7 @@ class FAB(QueuedAttack):
         return max(1, self.steps // 5) if self.early_stop else None
 
     def _runs(self, classes: int) -> int:
-        return self.restarts * max(1, min(self.targets, classes - 1))
+        return self.restarts * (min(self.targets, classes - 1) if self.targets else 1)
 
     def _begin(self, front: Front, rows: Tensor, runs: Tensor) -> Runs:
         clean, labels = front.clean[rows], front.labels[rows]
@@ -92,7 +94,7 @@ class FAB(QueuedAttack):
                 index = (runs == run).nonzero().flatten()
                 half = replace(self.threat, eps=self.threat.eps / 2).ball(clean[index])
                 points[index] = half.random_start(front.rng.take(rows[index]), f"{self.stage}/start/{run}")
-        targets = labels
+        targets = rows  # of no run that has none
         if self.targets:
             targets = front.targets(min(self.targets, front.logits.shape[1] - 1))[rows, runs // self.restarts]
         nearest = torch.full_like(rows, torch.inf, dtype=clean.dtype)
@@ -106,7 +108,7 @@ class FAB(QueuedAttack):
         logits = front.oracle(points) if points.requires_grad else front.oracle.predict(points)
         front.tally.count(s.rows, forwards=1)
         away = distance(self.threat.norm, s.points, s.clean)
-        wrong = logits.argmax(dim=1) != s.labels
+        wrong = missed(logits, s.labels)
         broken = front.wrong(s.rows, s.points, wrong & (away <= self.threat.eps))
         if s.found is not None:  # reported when the run is over
             nearer = broken & (away < s.nearest)
@@ -145,10 +147,10 @@ class FAB(QueuedAttack):
         nearest = torch.full_like(s.nearest, torch.inf)
         gaps, normals = torch.zeros_like(nearest), torch.zeros_like(s.points)
         for target in range(logits.shape[1]):
-            aim = torch.full_like(s.labels, target)
+            aim = torch.full_like(s.rows, target)
             gap, normal = _linear(margin_targeted(logits, s.labels, aim), points, stay, more=True)
             away = gap.abs() / torch.linalg.vector_norm(normal.flatten(1), ord=dual, dim=1).clamp_(min=1e-12)
-            nearer = (away < nearest) & (s.labels != target)
+            nearer = (away < nearest) & ~holds(s.labels, aim)
             gaps, nearest = torch.where(nearer, gap, gaps), torch.where(nearer, away, nearest)
             normals = torch.where(per_sample(nearer, normal), normal, normals)
         return gaps, normals
@@ -172,4 +174,5 @@ class FAB(QueuedAttack):
 def _linear(gap: Tensor, points: Tensor, stay: Tensor | None, more: bool = False) -> tuple[Tensor, Tensor]:
     """What is missing to 0 of the gaps, and their gradients; `more`: other gradients of the same pass will follow."""
     normal = pick(input_gradient(gap, points, more), stay).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
-    return -gap.detach().to(normal.dtype), normal
+    lost = ~gap.detach().isfinite()  # there is no plane to be seen: the next point is nearer to the image
+    return -gap.detach().to(normal.dtype).masked_fill(lost, 0.0), normal.masked_fill_(per_sample(lost, normal), 0.0)

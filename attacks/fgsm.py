@@ -9,8 +9,10 @@ from torch import Tensor
 
 from .attack import Attack, Tally
 from .frozen import Oracle, input_gradient
+from .labels import answered, missed
 from .losses import LOSSES, check_loss
 from .rng import Rng
+from .threat import per_sample
 
 
 @dataclass(frozen=True)
@@ -18,7 +20,8 @@ class FGSM(Attack):
     """One step of length eps along the gradient's sign (Goodfellow et al. 2015, arXiv:1412.6572, section 4).
 
     With the l2 norm the step goes along the gradient itself. One forward and one backward; predicted labels come from
-    that forward. `broken_at` is 0 where the clean prediction is wrong already.
+    that forward. `broken_at` is 0 where the clean prediction is wrong already; an image whose logits are not finite
+    comes back.
 
     loss: "ce", "margin" or "dlr".
     """
@@ -31,12 +34,12 @@ class FGSM(Attack):
     def _points(self, oracle: Oracle, clean: Tensor, labels: Tensor | None, rng: Rng, tally: Tally) -> Tensor:
         points = clean.clone().requires_grad_()
         logits = oracle(points)
-        predicted = logits.detach().argmax(dim=1)
-        labels = predicted if labels is None else labels
+        labels = logits.detach().argmax(dim=1) if labels is None else labels
         gradient = input_gradient(LOSSES[self.loss](logits, labels), points)
-        tally.saw(torch.arange(len(clean), device=clean.device), predicted != labels)
+        tally.saw(torch.arange(len(clean), device=clean.device), missed(logits, labels))
         tally.steps += 1
         tally.forwards += 1
         tally.backwards += 1
         points = points.detach().add_(self.threat.steepest(gradient), alpha=self.threat.eps)
-        return self.threat.ball(clean).project_(points)
+        points = self.threat.ball(clean).project_(points)
+        return torch.where(per_sample(answered(logits), clean), points, clean)

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from .labels import missed
+
 Model = Callable[[Tensor], Tensor]
 """Any nn.Module or function from a batch (B, ...) to logits (B, K)."""
 
@@ -88,7 +90,7 @@ class Oracle:
         if self._judge is None or not wrong.any():
             return wrong, torch.zeros_like(wrong)
         judge = Oracle(self._judge, self._dtype, self._top_label)
-        agreed = judge.predict(points[wrong]).argmax(dim=1) != labels[wrong]
+        agreed = missed(judge.predict(points[wrong]), labels[wrong])
         return wrong.masked_scatter(wrong, agreed), wrong
 
 

@@ -1,23 +1,39 @@
-"""What an attack raises: losses for each sample, larger where the prediction is more wrong."""
+"""What an attack raises: losses for each sample, larger where the prediction is more wrong.
+
+Labels are (B,) int64, or (B, L) where each sample has a set of classes that count as right (`labels.settled`). A set is
+seen as one class: its probability is the sum, its logit the largest, so that an attack leads away from whichever valid
+class is ahead. The other classes of a set have no part in the margin or in DLR's scale: two valid classes on top would
+make DLR -1 wherever the sample stands, without a gradient.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+import torch
 from torch import Tensor, nn
 
+from .labels import as_sets, members
+
 Loss = Callable[[Tensor, Tensor], Tensor]
-"""(B, K) logits and (B,) int64 labels to (B,) losses."""
+"""(B, K) logits and (B,) or (B, L) int64 labels to (B,) losses."""
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Negative log-likelihood of the label, in nats."""
-    return nn.functional.cross_entropy(logits, labels, reduction="none")
+    """Negative log-likelihood of the label, of a set that of any of its classes (-log of the summed probability), in
+    nats.
+    """
+    if labels.ndim != 2:
+        return nn.functional.cross_entropy(logits, labels, reduction="none")
+    valid = members(labels, logits)
+    return -logits.log_softmax(dim=1).masked_fill(~valid, float("-inf")).logsumexp(dim=1)
 
 
 def margin(logits: Tensor, labels: Tensor) -> Tensor:
     """The largest other logit minus the label's (Carlini and Wagner 2017): above 0 where the prediction is wrong.
+
+    Of a set: the largest logit outside it minus the largest inside.
 
     Raises ValueError for fewer than two classes.
     """
@@ -28,25 +44,28 @@ def margin(logits: Tensor, labels: Tensor) -> Tensor:
 def dlr(logits: Tensor, labels: Tensor) -> Tensor:
     """Difference of logits ratio (Croce and Hein 2020, eq. 4): the margin over the gap from the first to the third.
 
-    It does not change when the logits are shifted or scaled, so confident models do not flatten it. Raises ValueError
-    for fewer than three classes.
+    It does not change when the logits are shifted or scaled, so confident models do not flatten it. First and third
+    are of the classes that compete: those outside a set, and the likeliest inside; where only two do, the plain margin
+    is taken. Raises ValueError for fewer than three classes.
     """
     _need_classes(logits, 3, "dlr")
-    top = logits.topk(3, dim=1).values
-    return (_largest_other(logits, labels) - _of_label(logits, labels)) / (top[:, 0] - top[:, 2] + 1e-12)
+    top = _competing(logits, labels).topk(3, dim=1).values
+    return (_largest_other(logits, labels) - _of_label(logits, labels)) / _scale(top, top[:, 0] - top[:, 2])
 
 
 def dlr_targeted(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
     """The targeted DLR (Croce and Hein 2020, eq. 6): target minus label, over the gap from the first logit to the mean
-    of the third and fourth. Raises ValueError for fewer than four classes.
+    of the third and fourth; sets as in `dlr`. Raises ValueError for fewer than four classes.
+
+    targets: (B,), classes outside the sets.
     """
     _need_classes(logits, 4, "targeted dlr")
-    top = logits.topk(4, dim=1).values
-    return margin_targeted(logits, labels, targets) / (top[:, 0] - 0.5 * (top[:, 2] + top[:, 3]) + 1e-12)
+    top = _competing(logits, labels).topk(4, dim=1).values
+    return margin_targeted(logits, labels, targets) / _scale(top, top[:, 0] - 0.5 * (top[:, 2] + top[:, 3]))
 
 
 def margin_targeted(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
-    """The target's logit minus the label's."""
+    """The target's logit minus the label's, of a set minus the largest of it."""
     return _of_label(logits, targets) - _of_label(logits, labels)
 
 
@@ -61,11 +80,26 @@ def check_loss(name: str) -> None:
 
 
 def _of_label(logits: Tensor, labels: Tensor) -> Tensor:
-    return logits.gather(1, labels[:, None]).squeeze(1)
+    if labels.ndim == 1:
+        return logits.gather(1, labels[:, None]).squeeze(1)
+    return logits.gather(1, labels).max(dim=1).values  # unlike amax's, its gradient is of one entry
 
 
 def _largest_other(logits: Tensor, labels: Tensor) -> Tensor:
-    return logits.scatter(1, labels[:, None], float("-inf")).amax(dim=1)
+    return logits.scatter(1, as_sets(labels), float("-inf")).amax(dim=1)
+
+
+def _competing(logits: Tensor, labels: Tensor) -> Tensor:
+    """The logits; of a set's classes the largest alone, -inf for the others."""
+    if labels.ndim == 1:
+        return logits
+    best, place = logits.gather(1, labels).max(dim=1, keepdim=True)
+    return logits.scatter(1, labels, float("-inf")).scatter(1, labels.gather(1, place), best)
+
+
+def _scale(top: Tensor, gap: Tensor) -> Tensor:
+    """What DLR divides by: `gap`; 1 where fewer classes compete than the (B, n) `top` has places."""
+    return torch.where(top[:, -1] == float("-inf"), 1.0, gap + 1e-12)
 
 
 def _need_classes(logits: Tensor, least: int, name: str) -> None:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from .attack import Attack, Tally
 from .frozen import Oracle, input_gradient
+from .labels import answered, missed
 from .losses import LOSSES, check_loss
 from .rng import Rng
 from .survivors import Survivors
 from .threat import Ball, per_sample
+
+STEP_SHARES: Mapping[str, float] = MappingProxyType({"linf": 0.15, "l2": 0.35})
+"""Length of an update over eps, by norm, where none is stated."""
 
 
 @dataclass(frozen=True)
@@ -30,13 +36,14 @@ class PGD(Attack):
     """Signed (l2: normalised) gradient steps, each projected back into the ball (Madry et al. 2018, arXiv:1706.06083).
 
     steps: updates of each restart: a forward and a backward each, and none besides with one restart.
-    step_size: length of an update in the threat model's norm and unit; None: 0.15 * eps.
+    step_size: length of an update in the threat model's norm and unit; None: 0.15 * eps, in l2 0.35 * eps.
     random_start: begin at a random point of the ball, otherwise at the image. Predicted labels (labels=None) then
         cost a forward of the clean images, which otherwise is the first one of the attack.
     restarts: runs from different random starts. With more than one, the last point of each is scored (one forward
         more), and the worst is kept: a wrong prediction before a right one, then the larger loss.
     early_stop: a sample leaves as soon as a forward shows its prediction wrong, with that point; later restarts work
-        on the rest. Otherwise all go all the way, which raises the loss further.
+        on the rest. Otherwise all go all the way, which raises the loss further; but where logits are not finite, and
+        so the prediction wrong, there is no loss to raise, and the sample stays.
     loss: "ce", "margin" or "dlr".
     """
 
@@ -53,7 +60,9 @@ class PGD(Attack):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected 1 or more")
         if self.step_size is not None and not (math.isfinite(self.step_size) and self.step_size > 0):
-            raise ValueError(f"step_size is {self.step_size}; expected a finite number above 0, or None for 0.15 * eps")
+            raise ValueError(
+                f"step_size is {self.step_size}; expected a finite number above 0, or None for a share of eps"
+            )
         if self.restarts > 1 and not self.random_start:
             raise ValueError(f"restarts is {self.restarts}, but without random_start every restart is the same; use 1")
 
@@ -81,23 +90,23 @@ class PGD(Attack):
         return worst
 
     def _start(self, ascent: _Ascent, rng: Rng, restart: int) -> _Ascent:
-        """The same samples at points of their own, which may then be changed in place."""
+        """The same samples where this restart begins."""
         if not self.random_start:
-            return replace(ascent, points=ascent.points.clone())
+            return ascent
         draws = rng.take(ascent.rows)
         return replace(ascent, points=ascent.ball.random_start(draws, f"pgd/start/{restart}"))
 
     def _climb(self, oracle: Oracle, ascent: _Ascent, ends: Tensor, tally: Tally) -> tuple[Tensor, Tensor]:
         """Writes each sample's last point to its row of `ends`; returns that and which samples (B,) left as broken."""
-        step_size = 0.15 * self.threat.eps if self.step_size is None else self.step_size
+        step_size = STEP_SHARES[self.threat.norm] * self.threat.eps if self.step_size is None else self.step_size
         fell = torch.zeros_like(tally.steps, dtype=torch.bool)
         for _ in range(self.steps):
             points = ascent.points.detach().requires_grad_()
             logits = oracle(points)
-            predicted = logits.detach().argmax(dim=1)
-            labels = predicted if ascent.labels is None else ascent.labels
+            labels = logits.detach().argmax(dim=1) if ascent.labels is None else ascent.labels
             ascent = replace(ascent, labels=labels)
-            wrong, asked = oracle.confirm(points.detach(), labels, predicted != labels)
+            wrong, asked = oracle.confirm(points.detach(), labels, missed(logits, labels))
+            moves = ~wrong | answered(logits)
             tally.forwards[ascent.rows] += 1 + asked.long()
             tally.saw(ascent.rows, wrong)
             losses = LOSSES[self.loss](logits, labels)
@@ -108,13 +117,14 @@ class PGD(Attack):
                 if not len(stay):
                     return ends, fell
                 gradient = input_gradient(losses[stay], points)[stay]
-                ascent = ascent.take(stay)
+                ascent, moves = ascent.take(stay), moves[stay]
             else:
                 gradient = input_gradient(losses, points)
             tally.backwards[ascent.rows] += 1
             tally.steps[ascent.rows] += 1
-            ascent.points.add_(self.threat.steepest(gradient), alpha=step_size)
-            ascent.ball.project_(ascent.points)
+            ahead = torch.add(ascent.points, self.threat.steepest(gradient), alpha=step_size)
+            ahead = torch.where(per_sample(moves, ahead), ascent.ball.project_(ahead), ascent.points)
+            ascent = replace(ascent, points=ahead)
         ends[ascent.rows] = ascent.points
         return ends, fell
 
@@ -124,7 +134,7 @@ class PGD(Attack):
         if not len(ascent):
             return ends.new_empty(0), ascent.rows.bool()
         logits = oracle.predict(ends[ascent.rows])
-        wrong, asked = oracle.confirm(ends[ascent.rows], ascent.labels, logits.argmax(dim=1) != ascent.labels)
+        wrong, asked = oracle.confirm(ends[ascent.rows], ascent.labels, missed(logits, ascent.labels))
         tally.forwards[ascent.rows] += 1 + asked.long()
         tally.saw(ascent.rows, wrong)
         return LOSSES[self.loss](logits, ascent.labels).to(ends.dtype), wrong

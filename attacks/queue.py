@@ -16,6 +16,7 @@ from torch import Tensor
 
 from .attack import Attack, Tally
 from .frozen import Oracle
+from .labels import as_sets, members, missed
 from .rng import Rng
 from .survivors import Survivors
 
@@ -37,7 +38,8 @@ R = TypeVar("R", bound=Runs)
 class Front:
     """The samples under attack, which of them stand, and the points found so far.
 
-    clean: (B, ...). labels: (B,), from `logits` (B, K) of the clean images where None is given.
+    clean: (B, ...). labels: (B,) or (B, L), from `logits` (B, K) of the clean images where None is given.
+    contenders: for each sample, how many classes compete where its set of labels counts as one: K for a plain label.
     ends: (B, ...) what the attack returns: the first wrong point of a broken sample; of another one the image, or the
         point of the highest loss where runs are reported with losses.
     """
@@ -49,17 +51,31 @@ class Front:
         everyone = torch.arange(len(clean), device=clean.device)
         self.logits = torch.cat([oracle.predict(clean[rows]) for rows in torch.split(everyone, self.batch_size)])
         self.tally.count(everyone, forwards=1)
-        predicted = self.logits.argmax(dim=1)
-        self.labels = predicted if labels is None else labels
+        self.labels = self.logits.argmax(dim=1) if labels is None else labels
+        count = self.logits.shape[1]
+        self.contenders = [count] * len(clean)
+        if self.labels.ndim == 2:
+            self.contenders = (count + 1 - members(self.labels, self.logits).sum(dim=1)).tolist()
         self.standing = [True] * len(clean)
         self.best = torch.full((len(clean),), -torch.inf, dtype=clean.dtype, device=clean.device)
-        for rows in torch.split(everyone[predicted != self.labels], self.batch_size):
+        for rows in torch.split(everyone[missed(self.logits, self.labels)], self.batch_size):
             wrong = self.wrong(rows, clean[rows], torch.ones_like(rows, dtype=torch.bool))
             self.fall(rows[wrong], torch.zeros_like(rows)[wrong], clean[rows[wrong]], torch.zeros_like(rows)[wrong])
 
     def targets(self, count: int) -> Tensor:
-        """(B, count) the classes nearest to winning on the clean images, the label left out."""
-        return self.logits.scatter(1, self.labels[:, None], float("-inf")).topk(count, dim=1).indices
+        """(B, count) the classes nearest to winning on the clean images, the labels left out.
+
+        A sample with fewer `contenders` has labels in the last places.
+        """
+        return self.logits.scatter(1, as_sets(self.labels), float("-inf")).topk(count, dim=1).indices
+
+    def note_targets(self, asked: int) -> None:
+        """Takes down where fewer classes than `asked` are left as targets."""
+        classes = self.logits.shape[1]
+        if classes <= asked:
+            self.tally.note_targets(classes, asked)
+        elif min(self.contenders) <= asked:
+            self.tally.note(f"samples with many valid labels: all other classes as targets, fewer than {asked}")
 
     def wrong(self, rows: Tensor, points: Tensor, seen: Tensor) -> Tensor:
         """Which of the points that were `seen` to be wrong (n,) are, asking the judge if there is one."""
@@ -107,7 +123,7 @@ class QueuedAttack(Attack):
 
     @abstractmethod
     def _runs(self, classes: int) -> int:
-        """Runs at each sample, of a model with that many classes."""
+        """Runs at a sample for which that many classes compete."""
 
     @property
     def _aims(self) -> int:
@@ -129,21 +145,20 @@ class QueuedAttack(Attack):
 
     def _points(self, oracle: Oracle, clean: Tensor, labels: Tensor | None, rng: Rng, tally: Tally) -> Tensor:
         front = Front(oracle, clean, labels, rng, tally)
-        classes = front.logits.shape[1]
-        if self._aims and classes <= self._aims:
-            tally.note_targets(classes, self._aims)
+        if self._aims:
+            front.note_targets(self._aims)
         self.drain(front)
         return front.ends
 
     def drain(self, front: Front) -> None:
         """Makes all runs at all samples of `front` that stand, until those are over or these are broken."""
-        total = self._runs(front.logits.shape[1])
+        totals = [self._runs(classes) for classes in front.contenders]
         made = [0] * len(front.clean)
         state: Runs | None = None
         while True:
             if state is not None and not all(stands := [front.standing[row] for row in state.rows.tolist()]):
                 state = state.take(_indices(state.rows, stands))
-            fresh = self._next(front, state, made, total)
+            fresh = self._next(front, state, made, totals)
             if fresh:
                 rows, runs = torch.tensor(fresh, device=front.clean.device).unbind(1)
                 begun = self._begin(front, rows, runs)
@@ -152,18 +167,20 @@ class QueuedAttack(Attack):
             if state is None or not len(state):
                 break
             state = self._advance(front, state)
-            left = sum(total - done for done, stands in zip(made, front.standing, strict=True) if stands)
-            whole = total * len(made)
+            left = sum(total - done for total, done, stands in zip(totals, made, front.standing, strict=True) if stands)
+            whole = sum(totals)
             front.tally.tell(self.stage, sum(front.standing), 1 - (left + len(state)) / whole if whole else 1.0)
 
-    def _next(self, front: Front, state: Runs | None, made: list[int], total: int) -> list[tuple[int, int]]:
+    def _next(self, front: Front, state: Runs | None, made: list[int], totals: list[int]) -> list[tuple[int, int]]:
         """(sample, run) pairs to begin now, first runs first; counts them in `made`.
 
         A sample's next run waits for the one before, unless places are left over: then it may join once that one has
         made `_alone` updates, by when a sample that falls has mostly fallen.
         """
         free = front.batch_size - (0 if state is None else len(state))
-        open_rows = [row for row, stands in enumerate(front.standing) if stands and made[row] < total] if free else []
+        if not free:
+            return []
+        open_rows = [row for row, stands in enumerate(front.standing) if stands and made[row] < totals[row]]
         if not open_rows:
             return []
         young: dict[int, bool] = {}
@@ -175,7 +192,7 @@ class QueuedAttack(Attack):
         for row in idle:
             made[row] += 1
         beside = [row for row in open_rows if not young.get(row, True)]
-        while len(fresh) < free and (beside := [row for row in beside if made[row] < total]):
+        while len(fresh) < free and (beside := [row for row in beside if made[row] < totals[row]]):
             row = min(beside, key=lambda row: (made[row], row))
             fresh.append((row, made[row]))
             made[row] += 1

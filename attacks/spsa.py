@@ -111,7 +111,7 @@ class SPSA(Attack):
             pairs = batch.view(2, *signs.shape)
             torch.add(around[:, None], signs, alpha=self.delta, out=pairs[0])
             torch.sub(around[:, None], signs, alpha=self.delta, out=pairs[1])
-            classes = labels[None, :, None].expand(pairs.shape[:3]).flatten()
+            classes = labels[None, :, None].expand(*pairs.shape[:3], *labels.shape[1:]).flatten(0, 2)
             up, down = LOSSES[self.loss](oracle(batch), classes).to(around.dtype).view(pairs.shape[:3])
             slopes: Tensor = (up - down).div_(2 * self.delta).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
         return slopes.clone()

@@ -10,6 +10,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from .labels import missed
 from .losses import LOSSES
 from .queue import Front, QueuedAttack, Runs
 from .threat import Ball, per_sample, unit
@@ -97,7 +98,7 @@ class Square(QueuedAttack):
         logits = front.oracle.predict(tried)
         front.tally.count(s.rows, forwards=1)
         losses = LOSSES[self.loss](logits, s.labels).to(s.points.dtype)
-        wrong = front.wrong(s.rows, tried, logits.argmax(dim=1) != s.labels)
+        wrong = front.wrong(s.rows, tried, missed(logits, s.labels))
         better = torch.where(s.wrong == wrong, losses > s.loss, wrong)  # a wrong point before a right one
         s.points[better] = tried[better]  # few: a copy of all would show in the time
         s = replace(s, loss=torch.where(better, losses, s.loss), wrong=s.wrong | wrong)

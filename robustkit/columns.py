@@ -27,6 +27,8 @@ CLASSIFICATION = pa.schema(
 )
 """Of a classifier, a row an image.
 
+prediction: -1 where the logits are not all finite, which is wrong and has no NLL (NaN).
+nll: -log of the probability of the label; where several labels count as right, of the sum of theirs.
 linf, l2: size of the perturbation that was measured, in pixel units; null for released corrupted files.
 broken_by: the attack, where the prediction is wrong after it (also where it was wrong before); for an attack in stages
     the stage, `clean` among them.

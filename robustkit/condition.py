@@ -17,6 +17,7 @@ from fractions import Fraction
 from typing import Any, cast
 
 import attacks
+from attacks.pgd import STEP_SHARES
 
 from .corrupting import Corrupted
 from .engines import ENGINES, peer
@@ -41,7 +42,7 @@ DENSE_ATTACKS: dict[str, type[attacks.DensePGD]] = {
 }
 """Of models that predict a class for each pixel, under a card of segmentation."""
 _BUDGET = {"square": "queries", "autoattack": "version"}  # what the text always names beside eps; else the steps
-_OF_CARD = {"labels", "bounds", "cut_images"}  # of an attack's table in a card, beside its parameters
+_OF_CARD = {"labels", "bounds", "cut_images", "step_size_l2"}  # of an attack's table in a card, beside its parameters
 Value = bool | int | float | str | Fraction
 _FORM = re.compile(r"\s*([A-Za-z][\w-]*)\s*(?:\((.*)\))?\s*", re.DOTALL)
 
@@ -172,6 +173,7 @@ def parse_condition(
         raise ProtocolError(unknown("attack", name, attacks_of(card)))
     default = _defaults(name, card)
     given = _arguments(name, arguments, default)
+    default = _defaults(name, card, str(given.get("norm", norm or default["norm"])))
     options = {"eps": eps, "norm": norm, "engine": engine}
     resolved = default | {key: value for key, value in options.items() if value is not None} | given
     _check_threat(resolved, card)
@@ -204,15 +206,20 @@ def parse_conditions(
     return tuple(found)
 
 
-def _defaults(name: str, card: Card) -> dict[str, Value]:
-    """All parameters of an attack in the order of its class, with the card's values."""
+def _defaults(name: str, card: Card, norm: str | None = None) -> dict[str, Value]:
+    """All parameters of an attack in the order of its class, with the card's values for a norm; None: for its own."""
     own: dict[str, Value] = {"eps": card.eps, "norm": card.norm}
+    stated = card.attacks.get(name, {})
+    norm = norm or str(stated.get("norm", card.norm))
+    share = 0.15 if card.task == "segmentation" else STEP_SHARES.get(norm, 0.15)
     for field in dataclasses.fields(attacks_of(card)[name]):
         if field.init and field.name not in ("threat", "chunk"):
-            own[field.name] = "0.15*eps" if field.name == "step_size" else cast(Value, field.default)
-    for key, value in card.attacks.get(name, {}).items():
+            own[field.name] = f"{share}*eps" if field.name == "step_size" else cast(Value, field.default)
+    for key, value in stated.items():
         if key not in _OF_CARD:
             own[key] = _value(name, key, str(value), own)
+    if norm == "l2" and "step_size_l2" in stated:
+        own["step_size"] = _value(name, "step_size", str(stated["step_size_l2"]), own)
     own["engine"] = "robustkit"
     return own
 

@@ -88,6 +88,8 @@ class PeerAttack:
         from attacks.attack import check_arguments
         from attacks.frozen import Oracle, frozen
 
+        if labels is not None and labels.ndim > 1:
+            raise ValueError(f"{self.engine} leads away from one label; for several valid ones use --engine robustkit")
         top_label = check_arguments(images, labels, self.threat, batch_size)
         if images.ndim != 4:
             raise ValueError(f"images have shape {tuple(images.shape)}; {self.engine} expects (B, C, H, W)")
@@ -132,6 +134,8 @@ class _Work:
         """Labels, number of classes, and who is wrong before any attack."""
         import torch
 
+        from attacks.labels import missed
+
         begin = time.perf_counter()
         parts = torch.split(self.everyone, self.batch_size)
         logits = torch.cat([self.oracle.predict(self.clean[part]) for part in parts])
@@ -142,13 +146,14 @@ class _Work:
         predicted = logits.argmax(dim=1)
         self.labels = predicted if labels is None else labels.to(predicted)
         for part in parts:
-            self._fell(0, part, self.images[part], predicted[part] != self.labels[part])
+            self._fell(0, part, self.images[part], missed(logits[part], self.labels[part]))
         self.seconds[0] = time.perf_counter() - begin
 
     def enter(self, position: int, stage: Stage, seed: int) -> None:
         """Hands the samples of a stage to the peer, batch by batch."""
         import torch
 
+        from attacks.labels import missed
         from attacks.threat import round_towards
 
         begin = time.perf_counter()
@@ -162,7 +167,7 @@ class _Work:
             for part in torch.split(rows, self.batch_size) if len(rows) else ():
                 points = round_towards(self.images[part], perturb(self.clean[part], self.labels[part]).detach())
                 if self.staged:
-                    wrong = counter(points).argmax(dim=1) != self.labels[part]
+                    wrong = missed(counter(points), self.labels[part])
                     self._fell(position, part, points, wrong & self._inside(part, points))
                 else:
                     self.ends[part] = points
@@ -254,6 +259,8 @@ class _Counter:
 
 def _perturb(engine: str, stage: Stage, model: nn.Module, threat: ThreatModel, seed: int, classes: int) -> Perturb:
     """The peer's own attack: images (n, C, H, W) float32 in [0, 1] and labels (n,) to points."""
+    from attacks.pgd import STEP_SHARES
+
     given, eps = stage.parameters, threat.eps
     targeted = given.get("loss") == "dlr-targeted"
     kind = f"{stage.attack}{'-t' * targeted}{'-l2' * (stage.attack == 'pgd' and threat.norm == 'l2')}"
@@ -264,7 +271,7 @@ def _perturb(engine: str, stage: Stage, model: nn.Module, threat: ThreatModel, s
         attack = member(model, eps)
         return attack
     if stage.attack == "pgd":
-        size = 0.15 * eps if given["step_size"] is None else given["step_size"]
+        size = STEP_SHARES[threat.norm] * eps if given["step_size"] is None else given["step_size"]
         attack = member(model, eps, size, given["steps"], given["random_start"])
         return attack
     renamed = _RENAMED | ({"steps": "n_iter"} if engine == "pyautoattack" else {})

@@ -174,7 +174,7 @@ def audit(
     distinct_names([job.classifier for job in jobs])
     dataset = _datasets(jobs)
     lines += dataset.notes
-    _check_labels(dataset, conditions)
+    _check_labels(dataset, conditions, card)
     plan = plan_corruptions(
         corruptions,
         dataset,
@@ -371,14 +371,22 @@ def _datasets(jobs: Sequence[_Job]) -> Dataset:
     return first.dataset
 
 
-def _check_labels(dataset: Dataset, conditions: Sequence[Condition]) -> None:
-    """Raises DataError for an attack that would stop at a prediction which counts as right."""
-    stopping = [condition.text for condition in conditions if condition.early_stop]
-    if stopping and any(sample.valid for sample in dataset.samples):
-        raise DataError(
-            f"{stopping[0]} stops at the first prediction that is not the label, but several labels count as right "
-            f"here (ReaL); use an attack that goes all its steps, such as pgd, or leave out --real-labels"
-        )
+def _check_labels(dataset: Dataset, conditions: Sequence[Condition], card: Card) -> None:
+    """Raises DataError for an attack that knows one label of a sample where several count as right."""
+    if not any(len(set(sample.valid or ())) > 1 for sample in dataset.samples):
+        return
+    for condition in conditions:
+        predicted = condition.labels(card) == "predicted"
+        if condition.early_stop and predicted:
+            raise DataError(
+                f"{condition.text} stops at the first prediction that is not the model's own, but several labels count "
+                f"as right here (ReaL); set early_stop=false, or leave out --real-labels"
+            )
+        if condition.engine != "robustkit" and not predicted:
+            raise DataError(
+                f"{condition.text}: {condition.engine} leads away from one label, but several count as right here "
+                f"(ReaL); use --engine robustkit, or leave out --real-labels"
+            )
 
 
 def pack(manifest: Mapping[str, Any], checkpoint: Mapping[str, Any], settings: Settings) -> dict[bytes, bytes]:

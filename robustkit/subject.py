@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from attacks import Attack, AttackResult, DensePGD, StagedResult
 from attacks.attack import Tell
+from attacks.labels import answered, members
 
 from .attention_metrics import Layer
 from .attention_watch import watch
@@ -119,6 +120,7 @@ class Subject:
         self.settings = settings
         self.valid = valid
         self.reused = reused
+        self._positions = {label: index for index, label in enumerate(valid or ())}
         self._kept: tuple[str, dict[tuple[str, ...], Tensor]] = ("", {})
         self.is_cnn = classifier.identity.attention == "none"
         if self.is_cnn:
@@ -229,7 +231,7 @@ class Subject:
         return attack.run(
             self.fast,
             inputs,
-            self.labels(samples) if condition.labels(self.card) == "true" else None,
+            self.accepted(samples) if condition.labels(self.card) == "true" else None,
             rng=rng,
             judge=None if self.exact is self.fast else self.exact,
             batch_size=self.settings.batch_size,
@@ -335,7 +337,18 @@ class Subject:
         return clean if self.card.space == "pixels" else self.classifier.normalize(clean)
 
     def labels(self, samples: Sequence[Sample]) -> Tensor:
-        return torch.tensor(self._positions(samples), device=self.settings.device)
+        """(B,) the label of each sample, as an index of the logits that compete."""
+        position = self._position
+        return torch.tensor([position(sample.label) for sample in samples], device=self.settings.device)
+
+    def accepted(self, samples: Sequence[Sample]) -> Tensor:
+        """The labels that count as right, as indices of the logits that compete: (B,), or (B, L) where a sample has
+        several. Smaller sets repeat one of theirs.
+        """
+        sets = [list(dict.fromkeys(map(self._position, sample.valid or (sample.label,)))) for sample in samples]
+        width = max(map(len, sets), default=1)
+        filled = torch.tensor([own + own[:1] * (width - len(own)) for own in sets], device=self.settings.device)
+        return filled.flatten() if width == 1 else filled
 
     def rng(self, samples: Sequence[Sample], condition: Condition) -> SampleRng:
         ids = [sample.id for sample in samples]
@@ -354,23 +367,22 @@ class Subject:
             for predicted, sample in zip(self.classes(positions), samples, strict=True)
         ]
 
-    def _positions(self, samples: Sequence[Sample]) -> list[int]:
-        """Labels as indices of the logits that compete."""
-        if self.valid is None:
-            return [sample.label for sample in samples]
-        position = {label: index for index, label in enumerate(self.valid)}
-        return [position[sample.label] for sample in samples]
+    def _position(self, label: int) -> int:
+        """A class as an index of the logits that compete."""
+        return label if self.valid is None else self._positions[label]
 
     def _rows(self, logits: Tensor, samples: Sequence[Sample]) -> dict[str, list[Any]]:
         logits = logits.float().cpu()
         log_probability = logits.log_softmax(dim=1)
         if any(sample.label < 0 for sample in samples):
             return self._unlabelled(logits, samples)
-        finite = logits.isfinite().all(dim=1).tolist()
+        finite = answered(logits).tolist()
         ranked = logits.topk(min(5, logits.shape[1]), dim=1).indices
         if self.valid is not None:
             ranked = torch.tensor(self.valid)[ranked]
-        own = log_probability.gather(1, torch.tensor(self._positions(samples))[:, None])[:, 0]
+        # Of one label its own log-probability, to the bit.
+        theirs = members(self.accepted(samples).cpu(), logits)
+        own = log_probability.masked_fill(~theirs, -torch.inf).logsumexp(dim=1)
         accepted = [sample.valid or (sample.label,) for sample in samples]
         best = ranked.tolist()
         return {
@@ -388,6 +400,7 @@ class Subject:
         sure, best = logits.softmax(dim=1).max(dim=1)
         if self.valid is not None:
             best = torch.tensor(self.valid)[best]
+        best = best.masked_fill(~answered(logits), -1)
         unknown = {name: [None] * len(samples) for name in ("correct", "top5", "nll")}
         return {
             "sample_id": [sample.id for sample in samples],
@@ -416,11 +429,13 @@ def _stage(rows: dict[str, list[Any]], result: StagedResult) -> dict[str, float]
     """Completes the rows by what the stages of an attack did; returns the seconds of each.
 
     The attack says what it broke: it asked in float32, and for a random model it averaged passes, which one more pass
-    cannot overrule. A sample that it left standing, and that is wrong all the same, was wrong from the start.
+    cannot overrule unless it gives no number. A sample that it left standing, and that is wrong all the same, was wrong
+    from the start.
     """
     random = result.stages[1:] == ("apgd-ce", "apgd-dlr")
     broken_by = result.broken_by.tolist()
-    rows["correct"] = [by < 0 and (random or right) for by, right in zip(broken_by, rows["correct"], strict=True)]
+    held = [right or (random and said >= 0) for right, said in zip(rows["correct"], rows["prediction"], strict=True)]
+    rows["correct"] = [by < 0 and holds for by, holds in zip(broken_by, held, strict=True)]
     names = [result.stages[max(by, 0)] for by in broken_by]
     rows["broken_by"] = [None if right else name for right, name in zip(rows["correct"], names, strict=True)]
     for what, counts in (("forwards", result.stage_forwards), ("backwards", result.stage_backwards)):

@@ -371,7 +371,7 @@ def test_nan_of_one_image_stays_there() -> None:
     ("arguments", "message"),
     [
         ({"steps": 0}, "steps is 0; expected 1 or more"),
-        ({"step_size": 0.0}, "step_size is 0.0; expected a finite number above 0, or None for 0.15"),
+        ({"step_size": 0.0}, "step_size is 0.0; expected a finite number above 0, or None for a share of eps"),
         ({"weighting": "focal"}, "weighting is 'focal'; expected one of: uniform, segpgd"),
     ],
 )

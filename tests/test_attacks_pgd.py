@@ -74,6 +74,9 @@ def test_step_size_is_a_share_of_eps() -> None:
     threat = ThreatModel("linf", 0.02)
     stated = PGD(threat, steps=3, step_size=0.003)(model, images, labels, rng=Draws(range(4)))
     torch.testing.assert_close(PGD(threat, steps=3)(model, images, labels, rng=Draws(range(4))), stated)
+    threat = ThreatModel("l2", 0.2)
+    stated = PGD(threat, steps=3, step_size=0.07)(model, images, labels, rng=Draws(range(4)))
+    torch.testing.assert_close(PGD(threat, steps=3)(model, images, labels, rng=Draws(range(4))), stated)
 
 
 def test_passes_of_the_batch() -> None:
@@ -185,7 +188,7 @@ def test_batch_and_order_do_not_matter(attack: PGD | FGSM) -> None:
     [
         ({"steps": 0}, "steps is 0; expected 1 or more"),
         ({"restarts": 0}, "restarts is 0; expected 1 or more"),
-        ({"step_size": -1.0}, "step_size is -1.0; expected a finite number above 0, or None for 0.15"),
+        ({"step_size": -1.0}, "step_size is -1.0; expected a finite number above 0, or None for a share of eps"),
         ({"restarts": 2, "random_start": False}, "without random_start every restart is the same; use 1"),
     ],
 )

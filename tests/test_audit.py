@@ -100,7 +100,7 @@ def test_a_run_grows_by_conditions_and_checkpoints_and_refuses_to_mix(place: Pat
     before = files(out)
     for change, named in (
         ({"seed": 1}, "seed is 0 there and 1 here"),
-        ({"protocol": "quest-paper", "eps": None}, "protocol is standard@1:"),
+        ({"protocol": "quest-paper", "eps": None}, "protocol is standard@2:"),
         ({"limit": 5}, "data digest is "),
         ({"dtype": "bfloat16"}, "dtype is float32 there and bfloat16 here"),
     ):

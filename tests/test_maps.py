@@ -632,7 +632,7 @@ def cam_of(out: Path, *words: str) -> tuple[str, dict[str, Any]]:
 def test_a_gallery_shows_the_maps_of_its_own_command_under_the_right_names(tmp_path: Path) -> None:
     data = ("--data-dir", "embedded:shapes", "--limit", "12", "--gallery", "2")
     page, first = cam_of(tmp_path, MODEL, QUEST, *data, "--cams", "agcam")
-    assert "where the checkpoints differ most in IoU at 0.5 of agcam; protocol standard@1" in page
+    assert "where the checkpoints differ most in IoU at 0.5 of agcam; protocol standard@2" in page
     condition = "cam(agcam,faithfulness=none)"
     tables = [Run(tmp_path).table(name, condition).to_pylist() for name in (NAME, QUEST_NAME)]
     spread = {a["sample_id"]: abs(a["mask_iou"] - b["mask_iou"]) for a, b in zip(*tables, strict=True)}
@@ -699,7 +699,7 @@ def test_checkpoints_are_told_apart_by_content_and_drawn_in_their_own_frame(tmp_
         make_gallery(run, [QUEST], choice, **options, data={}, device="cpu")
     message = f"{run.path}: no records of {QUEST}, only of net, net-2; run robustkit cam with it"
     assert str(caught.value) == message
-    with pytest.raises(RunError, match=r"was made with protocol standard@1:\w+, not agcam-paper@2:\w+; give that"):
+    with pytest.raises(RunError, match=r"was made with protocol standard@2:\w+, not agcam-paper@2:\w+; give that"):
         make_gallery(run, checkpoints, choice, **options, data={}, device="cpu", protocol="agcam-paper")
 
 

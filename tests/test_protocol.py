@@ -1,5 +1,6 @@
 """Protocol cards and canonical conditions."""
 
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -81,6 +82,24 @@ def test_an_attack_gets_exactly_the_cards_parameters() -> None:
     )
     spsa = parse_condition("spsa", STANDARD).attack(STANDARD)
     assert spsa == attacks.SPSA(threat, steps=40, lr=0.01, delta=0.01, directions=128, loss="margin")
+
+
+def test_steps_of_pgd_are_longer_in_l2_where_the_card_says_so(tmp_path: Path) -> None:
+    condition = parse_condition("pgd(norm=l2,eps=0.5)", STANDARD)
+    assert condition.text == "pgd(eps=0.5,norm=l2,steps=20)"
+    l2 = attacks.ThreatModel("l2", 0.5, (0.0, 1.0))
+    assert condition.attack(STANDARD) == attacks.PGD(l2, steps=20, step_size=0.175)
+    assert parse_condition("pgd(eps=0.5)", STANDARD, norm="l2") == condition
+    assert "step_size=0.15*eps" in parse_condition("pgd(norm=l2,eps=0.5,step_size=0.15*eps)", STANDARD).text
+    # A published protocol keeps the length that it states; a card that states none has that of the class.
+    text = "pgd(norm=l2,eps=0.5)"
+    assert parse_condition(text, PAPER).attack(PAPER) == attacks.PGD(replace(l2, bounds=None), step_size=0.075)
+    (tmp_path / "own.toml").write_text(
+        'name = "own"\nversion = 1\n[threat]\nnorm = "l2"\nbounds = [0.0, 1.0]\n[attacks.pgd]\nsteps = 20\n'
+    )
+    own = load_card(str(tmp_path / "own.toml"))
+    attack = parse_condition("pgd(eps=0.5)", own).attack(own)
+    assert attack == attacks.PGD(l2, step_size=0.175)
 
 
 def test_the_paper_card_holds_the_published_settings() -> None:
