@@ -156,8 +156,9 @@ def _means(
         share: Floats = np.zeros(n)
         for weight, condition in zip(weighting, conditions, strict=True):
             share += weight * condition.wrong
-        ((low, high),) = bootstrap(_mean_of(share), n)
-        yield text, metric, float(share.mean()), n, low, high, [*flags, *filter(None, [reason])]
+        value = float(share.mean())
+        ((low, high),) = bootstrap(_mean_of(share), n, [value])
+        yield text, metric, value, n, low, high, [*flags, *filter(None, [reason])]
     if losses:
         shares = next(iter(weights.values()))
         nll = sum(w * float(c.nll.astype(np.float64).mean()) for w, c in zip(shares, conditions, strict=True))

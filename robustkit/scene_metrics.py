@@ -23,7 +23,7 @@ from .corrupting import Corrupted, parse_corrupted
 from .corruption_metrics import conditions_of
 from .corruption_sets import CORRUPTIONS, SETS
 from .errors import DataError, ModelError
-from .intervals import Floats, resampled_figures
+from .intervals import Floats, enclosing, resampled_figures
 from .map_metrics import FEWEST, Row
 
 if TYPE_CHECKING:
@@ -143,7 +143,8 @@ class Counts:
     @cached_property
     def _resampled(self) -> tuple[Floats, list[tuple[float, float]]]:
         every = resampled_figures(self.figures, len(self.ids))
-        return every[:, : len(METRICS)].copy(), [interval(column) for column in every.T]
+        ends = [interval(column, value) for column, value in zip(every.T, self.values.tolist(), strict=True)]
+        return every[:, : len(METRICS)].copy(), ends
 
     @property
     def resampled(self) -> Floats:
@@ -165,13 +166,15 @@ def averaged(parts: Iterable[tuple[float, Counts]]) -> tuple[int, Floats, Floats
     return reduce(lambda total, part: (part[0], total[1] + part[1], total[2] + part[2]), weighted)
 
 
-def interval(resampled: Floats) -> tuple[float, float]:
-    """The percentile 95 % interval of a figure from (R,) resamples, those without the figure left out."""
+def interval(resampled: Floats, value: float) -> tuple[float, float]:
+    """The percentile 95 % interval of a figure from (R,) resamples, those without the figure left out; it holds the
+    value of the samples themselves.
+    """
     known = resampled[np.isfinite(resampled)]
     if not len(known):  # so it is where the figure itself is not finite
         return _NONE
     low, high = np.percentile(known, [2.5, 97.5])
-    return float(low), float(high)
+    return enclosing(value, float(low), float(high))
 
 
 def biased(value: float, resampled: Floats) -> bool:
@@ -267,7 +270,7 @@ def _mean(
         notes["retention"] = [flag for flag in _merged([clean]) if flag not in flags]
         notes["retention"] += _notes([*own, clean], names)["miou"]
     for metric, (value, drawn) in figures.items():
-        bounds = interval(drawn) if n >= FEWEST else _NONE
+        bounds = interval(drawn, float(value)) if n >= FEWEST else _NONE
         told = [BIASED] * (n >= FEWEST and biased(value, drawn))
         yield mean, metric, float(value), n, *bounds, [*flags, *notes.get(metric, []), *told]
     if mean.startswith("corruption("):
