@@ -18,6 +18,7 @@ from .corrupting import parse_corrupted
 from .corruption_metrics import Outcome, conditions_of, corruption_rows, doubts, why_no_mce
 from .explaining import parse_explained
 from .intervals import Floats, bootstrap, calibration_error, calibration_interval, wilson
+from .layouts import SUBSET
 from .map_metrics import Figures, Pooled, Row, is_wanted_of_maps, map_figures, map_rows, stability_rows
 from .masking import Finding, findings
 from .records import SUMMARY_COLUMNS, Run, write_whole
@@ -291,6 +292,7 @@ def _flags(table: pa.Table, read: pa.Table, manifest: dict[str, Any], checkpoint
     described = next(known for known in manifest["checkpoints"] if known["name"] == checkpoint)
     if str(described.get("weights", "")).endswith("in part"):
         flags.append("weights were loaded in part; the rest is random")
+    flags += (note for note in manifest["data"].get("notes", []) if note.startswith(SUBSET))
     claim = manifest.get("claims", {}).get(condition)
     if claim and len(read):
         largest = float(_column(read, claim["norm"]).max())
