@@ -160,9 +160,7 @@ def _imagenet(q: Question) -> Labels:
     notes = _count({name: places[name] for name in q.class_folders}, samples, names)
     for letter in ("a", "r"):
         if set(q.class_folders) == set(timm_list(f"imagenet_{letter}_synsets.txt")):
-            told = (
-                f"{SUBSET}{letter.upper()}, and all {len(names)} classes compete; published figures let only the 200 do"
-            )
+            told = f"{SUBSET}{letter.upper()}, and all {len(names)} compete; in published figures only the 200 do"
             notes = (*notes, told + f": --layout imagenet-{letter}" * (len(names) == 1000))
     return Labels("imagenet", names, samples, None, (*notes, *left))
 
