@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .constants import PRESETS, SEVERITIES
+from .filters import unit
 from .rng import Rng, TorchRng
 
 SMALLEST = 16
@@ -89,7 +90,7 @@ class Corruption(ABC):
             return images.clone()
         rng = rng or TorchRng(len(images), images.device)
         corrupted = self.apply(pixels, self.draw(images.shape[1:], severity, rng))
-        return corrupted if images.dtype == torch.uint8 else (corrupted.double() / 255).to(images.dtype)
+        return corrupted if images.dtype == torch.uint8 else unit(corrupted, torch.float64).to(images.dtype)
 
 
 class Deterministic(Corruption):

@@ -150,8 +150,9 @@ class Formulaic:
             q, k = self._own(q, k)
         formula = self.formula or PLAIN["standard"]
         metric = None
-        if formula.elliptical and self.handover is not None:
-            metric = self.handover.metric(self.position, v)
+        if formula.elliptical:
+            _check_sees_all(formula, k, mask, is_causal)
+            metric = None if self.handover is None else self.handover.metric(self.position, v)
         parameters = self._parameters_of(formula)
         q, k = formula.reduce(q, k, metric=metric, parameters=parameters)
         extra = None
@@ -223,6 +224,24 @@ class FormulaCrossAttention(Formulaic, CrossAttention):  # type: ignore[misc, un
         )
         mixed, _ = self._attend(q, k, v, source=asking)
         return self.proj_drop(self.proj(mixed.transpose(1, 2).flatten(2)))  # type: ignore[no-any-return]
+
+
+def _check_sees_all(formula: Formula, k: Tensor, mask: Tensor | None, is_causal: bool) -> None:
+    """Raises ModelError for a mask that hides some key from some query: M is made of the values of all tokens, so what
+    is hidden would reach the query through it. k, mask, is_causal: as `scaled_dot_product_attention` takes them.
+    """
+    given = "is_causal" if is_causal and k.shape[-2] > 1 else "attn_mask" if mask is not None and _hides(mask) else ""
+    if given:
+        raise ModelError(
+            f"{formula.name} attention with {given}: it compares the values of all tokens, hidden ones too, and would "
+            "leak them; expected no mask that hides keys; leave the mask out, or choose another formula, such as quest"
+        )
+
+
+def _hides(mask: Tensor) -> bool:
+    """Whether a key is hidden: by False, or by a bias whose exponential is below float32's normal numbers."""
+    hidden = ~mask if mask.dtype == torch.bool else mask.float().exp() < torch.finfo(torch.float32).tiny
+    return bool(hidden.any())
 
 
 def _bias(q: Tensor, k: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor | None:

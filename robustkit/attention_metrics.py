@@ -273,5 +273,5 @@ def _means(values: Floats) -> list[tuple[float, float, float]]:
     bounds = np.full((len(means), 2), math.nan)
     if n >= FEWEST and known.any():
         finite = values[:, known]
-        bounds[known] = bootstrap(lambda counts: counts @ finite / n, n)
+        bounds[known] = bootstrap(lambda counts: counts @ finite / n, n, means[known])
     return [(float(mean), float(low), float(high)) for mean, (low, high) in zip(means, bounds, strict=True)]

@@ -201,9 +201,10 @@ def paired_difference(first: Side, second: Side, condition: str, metric: str = "
         means = float(before.mean()), float(after.mean())
     if not np.isfinite(differences).all():
         return Difference(math.nan, n, math.nan, math.nan, math.nan, *means)
-    ((low, high),) = bootstrap(lambda counts: counts @ differences / n, n)
+    value = float(differences.mean())
+    ((low, high),) = bootstrap(lambda counts: counts @ differences / n, n, [value])
     p_value = _p_value(differences, binary=metric in ("top1", "top5"))
-    return Difference(float(differences.mean()), n, low, high, p_value, *means)
+    return Difference(value, n, low, high, p_value, *means)
 
 
 def scene_difference(

@@ -21,7 +21,7 @@ from .attention_metrics import under_of
 from .compare import STABILITY, Difference, Side, holm, is_same_model, map_columns, paired_difference, widened
 from .corrupting import parse_corrupted
 from .corruption_metrics import conditions_of
-from .corruption_sets import CORRUPTIONS, SETS
+from .corruption_sets import CORRUPTIONS, sets_at
 from .errors import DamagedRecord, RunError
 from .explaining import Explained, parse_explained
 from .map_metrics import PLAIN, of_mode
@@ -218,7 +218,8 @@ def _wanted(first: Side, second: Side, common: Sequence[str]) -> Iterator[tuple[
                 _read_at_once(first, second, condition, ["correct", "nll"])
             yield from ((condition, m) for m in (_SCENES if scenes else ("top1",) if early else ("top1", "nll")))
     for example in {part.definition: part for part in parts.values()}.values():
-        sets = [name + example.definition for name in SETS]
+        own = [(part.name, part.severity) for part in parts.values() if part.definition == example.definition]
+        sets = sets_at(own, example.definition)
         single = [] if scenes else [replace(example, name=name).mean.text for name in CORRUPTIONS]
         for mean in (*sets, *single):
             if all(text in parts for text in conditions_of(mean)):

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .corrupting import Corrupted, parse_corrupted
-from .corruption_sets import CORRUPTIONS, SETS
+from .corruption_sets import CORRUPTIONS, SETS, set_of, sets_at
 from .intervals import Floats, bootstrap, calibration_error
 
 if TYPE_CHECKING:
@@ -92,10 +92,8 @@ def corruption_rows(outcomes: Mapping[str, Outcome], expected: int, why_no_mce: 
             if part.definition == example.definition
         }
         yield from _of_corruptions(own, expected, example, why_no_mce)
-        for name, members in SETS.items():
-            wanted = [(corruption, severity) for corruption, severities in members.items() for severity in severities]
-            if all(key in own for key in wanted):
-                yield from _of_set(name, own, outcomes.get("clean"), expected, example, why_no_mce)
+        for text in sets_at(own, example.definition):
+            yield from _of_set(text, own, outcomes.get("clean"), expected, why_no_mce)
 
 
 def _of_corruptions(
@@ -112,17 +110,14 @@ def _of_corruptions(
 
 
 def _of_set(
-    name: str,
-    own: Mapping[tuple[str, int], Outcome],
-    clean: Outcome | None,
-    expected: int,
-    example: Corrupted,
-    why_no_mce: str,
+    text: str, own: Mapping[tuple[str, int], Outcome], clean: Outcome | None, expected: int, why_no_mce: str
 ) -> Iterator[Row]:
-    text, members = name + example.definition, SETS[name]
+    name, some, _ = set_of(text) or (text, (), "")
+    members = {corruption: some or severities for corruption, severities in SETS[name].items()}
     keys = [(corruption, severity) for corruption, severities in members.items() for severity in severities]
     shares = [1 / len(members) / len(members[corruption]) for corruption, _ in keys]
     weights, conditions = {"mean_error": shares}, [own[key] for key in keys]
+    why_no_mce = why_no_mce or ("AlexNet's errors are means over all five severities" if some else "")
     if name != "in-c" or why_no_mce:
         reason = f"no mCE: {why_no_mce}" if name == "in-c" else ""
         yield from _means(text, conditions, weights, expected, reason)
@@ -156,8 +151,9 @@ def _means(
         share: Floats = np.zeros(n)
         for weight, condition in zip(weighting, conditions, strict=True):
             share += weight * condition.wrong
-        ((low, high),) = bootstrap(_mean_of(share), n)
-        yield text, metric, float(share.mean()), n, low, high, [*flags, *filter(None, [reason])]
+        value = float(share.mean())
+        ((low, high),) = bootstrap(_mean_of(share), n, [value])
+        yield text, metric, value, n, low, high, [*flags, *filter(None, [reason])]
     if losses:
         shares = next(iter(weights.values()))
         nll = sum(w * float(c.nll.astype(np.float64).mean()) for w, c in zip(shares, conditions, strict=True))
@@ -230,10 +226,13 @@ def doubts(condition: str, input_size: Sequence[int], released: Sequence[Mapping
 
 
 def conditions_of(mean: str) -> list[str]:
-    """The texts of the conditions that a mean is over: `corruption(fog)` or `in-c(source=released)`."""
-    part = parse_corrupted(mean)
-    if part is not None:
+    """The texts of the conditions that a mean is over: `corruption(fog)`, `in-c(source=released)` or
+    `in-c(severity=3)`.
+    """
+    if (found := set_of(mean)) is None:
+        part = parse_corrupted(mean)
+        assert part is not None
         return [replace(part, severity=severity).text for severity in (1, 2, 3, 4, 5)]
-    name, _, definition = mean.partition("(")
-    odd = dict(item.split("=") for item in definition.rstrip(")").split(",") if item)
-    return [Corrupted(member, severity, **odd).text for member, s in SETS[name].items() for severity in s]
+    name, some, definition = found
+    odd = dict(item.split("=") for item in definition[1:-1].split(",") if item)
+    return [Corrupted(member, severity, **odd).text for member, s in SETS[name].items() for severity in some or s]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .corrupting import parse_corrupted
-from .corruption_sets import CATEGORIES
+from .corruption_sets import CATEGORIES, span
 from .panels import panels
 from .plots import Figure, Point, Style, draw, labels, listed, percent
 
@@ -51,7 +51,7 @@ def accuracy_bars(results: Sequence[Mapping[str, Any]]) -> list[Bars]:
                 means.setdefault(key, {})[part.name] = Point.of(row).complement
     found = []
     for key in single:
-        own = {name: (_mean(some), _severities(some)) for name, some in single[key].items()}
+        own = {name: (_mean(some), span(some)) for name, some in single[key].items()}
         own |= {name: (point, "") for name, point in means.get(key, {}).items()}
         found.append(Bars(*key, clean.get(key[0]), own))
     return found
@@ -63,12 +63,6 @@ def _mean(some: Mapping[int, Point]) -> Point:
         return next(iter(some.values()))
     value = sum(point.value for point in some.values()) / len(some)
     return Point(value, math.nan, math.nan, min(point.n for point in some.values()))
-
-
-def _severities(some: Mapping[int, Point]) -> str:
-    first, last = min(some), max(some)
-    whole = len(some) == last - first + 1 and last > first
-    return f"{first}–{last}" if whole else ",".join(map(str, sorted(some)))
 
 
 def retention_bars(results: Sequence[Mapping[str, Any]]) -> list[Bars]:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .corrupting import parse_corrupted
-from .corruption_metrics import ALEXNET
-from .corruption_sets import CATEGORIES, CORRUPTIONS, SETS
+from .corruption_sets import CATEGORIES, CORRUPTIONS, SETS, set_of, span
 from .records import Run
 
 if TYPE_CHECKING:
@@ -93,23 +92,34 @@ def _errors(mean: str, own: Figures) -> tuple[tuple[str, ...], tuple[float | Non
     name = mean.removeprefix("corruption(").rstrip(")").partition(",")[0]
     texts = [mean.replace(name, f"{name},severity={severity}", 1) for severity in (1, 2, 3, 4, 5)]
     values = [1 - own[text, "top1"]["value"] if (text, "top1") in own else None for text in texts]
-    values.append(_value(own, mean, "mean_error"))
-    cells = [name, *(_percent(value) for value in values)]
-    cells += [_percent(_value(own, mean, "ce"))] if name in ALEXNET else ["–"]
-    nll = _value(own, mean, "nll")
-    cells += ["–" if nll is None else f"{nll:.3f}", _percent(_value(own, mean, "ece"))]
-    return tuple(cells), tuple(values)
+    some = [severity for severity, value in enumerate(values, start=1) if value is not None]
+    whole, only = (mean, "mean_error") in own, f" ({span(some)})" if some else ""
+    means = {metric: _value(own, mean, metric) for metric in ("mean_error", "nll", "ece")}
+    if not whole:  # of the severities that were evaluated, which is said
+        known = {metric: [_value(own, texts[severity - 1], metric) for severity in some] for metric in ("nll", "ece")}
+        known["mean_error"] = [values[severity - 1] for severity in some]
+        means = {metric: _mean(figures) for metric, figures in known.items()}
+    values.append(means["mean_error"])
+    nll = "–" if means["nll"] is None else f"{means['nll']:.3f}"
+    ends = [_percent(means["mean_error"]), _percent(_value(own, mean, "ce")), nll, _percent(means["ece"])]
+    cells = [cell if whole or cell == "–" else cell + only for cell in ends]
+    return (name, *(_percent(value) for value in values[:5]), *cells), tuple(values)
+
+
+def _mean(figures: Sequence[float | None]) -> float | None:
+    known = [figure for figure in figures if figure is not None]
+    return sum(known) / len(known) if known and len(known) == len(figures) else None
 
 
 def _means(definition: str, own: Figures) -> Iterator[tuple[str, ...]]:
-    for name in SETS:
-        text = name + definition
-        error, mce = own.get((text, "mean_error")), own.get((text, "mce"))
-        if error is None:
+    for text in [condition for condition, metric in own if metric == "mean_error"]:
+        name, some, of = set_of(text) or ("", (), None)
+        if of != definition:
             continue
+        error, mce = own[text, "mean_error"], own.get((text, "mce"))
         nll, relative = _value(own, text, "nll"), _value(own, text, "relative_mce")
         yield (
-            name,
+            name + (f", severity {span(some)} only" if some else ""),
             str(error["n"]),
             _with_interval(error),
             _with_interval(mce) if mce else "–",
@@ -124,7 +134,8 @@ def _flags(definition: str, own: Figures) -> Iterator[str]:
     seen: dict[str, list[str]] = {}
     for (condition, _), row in own.items():
         part = parse_corrupted(condition)
-        mine = part.definition == definition if part else condition in {name + definition for name in SETS}
+        own_definition = part.definition if part else (set_of(condition) or ("", (), None))[2]
+        mine = own_definition == definition
         for flag in row["flags"] if mine else ():
             seen.setdefault(flag, []).append(condition)
     for flag, conditions in seen.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from .errors import ProtocolError, unknown
 
@@ -32,6 +32,52 @@ SETS: dict[str, dict[str, tuple[int, ...]]] = {
     **{category: dict.fromkeys(names, _ALL) for category, names in CATEGORIES.items() if category != "extra"},
 }
 """in-c: Hendrycks and Dietterich 2019. segformer-16: Xie et al. 2021. fan-19: Zhou et al. 2022."""
+
+
+def set_of(condition: str) -> tuple[str, tuple[int, ...], str] | None:
+    """Of `in-c(severity=1+3,preset=cifar)` the set, its severities (none for its own) and the rest, `(preset=cifar)`;
+    None of what is no set.
+    """
+    name, _, rest = condition.partition("(")
+    if name not in SETS:
+        return None
+    items = [item for item in rest.removesuffix(")").split(",") if item]
+    some = [int(word) for item in items if item.startswith("severity=") for word in item[9:].split("+")]
+    kept = ",".join(item for item in items if not item.startswith("severity="))
+    return name, tuple(some), f"({kept})" if kept else ""
+
+
+def sets_at(evaluated: Iterable[tuple[str, int]], definition: str) -> list[str]:
+    """The texts of the sets whose corruptions were all evaluated at all their severities; then of those that were so at
+    other ones, the same for all, `in-c(severity=3)`, unless one of the first holds them.
+
+    evaluated: corruptions and severities. definition: `(preset=cifar)`, empty for the default.
+    """
+    own: dict[str, set[int]] = {}
+    for name, severity in evaluated:
+        own.setdefault(name, set()).add(severity)
+
+    def within(members: Mapping[str, Collection[int]], others: Mapping[str, Collection[int]]) -> bool:
+        return all(set(members[name]) <= set(others.get(name, ())) for name in members)
+
+    whole = [name for name, members in SETS.items() if within(members, own)]
+    found = [name + definition for name in whole]
+    for name, members in SETS.items():
+        severities = {tuple(sorted(own.get(member, ()))) for member in members}
+        some = severities.pop()
+        here = dict.fromkeys(members, some)
+        if some and not severities and not any(within(here, SETS[other]) for other in whole) and name not in whole:
+            several = f"severity={'+'.join(map(str, some))}"
+            found.append(f"{name}({','.join(filter(None, (several, definition[1:-1])))})")
+    return found
+
+
+def span(severities: Iterable[int]) -> str:
+    """`3`, `1–3`, or `1,3`."""
+    known = sorted(severities)
+    whole = len(known) == known[-1] - known[0] + 1 and len(known) > 1
+    return f"{known[0]}–{known[-1]}" if whole else ",".join(map(str, known))
+
 
 _ITEM = re.compile(r"\s*(-?)\s*([A-Za-z][\w-]*)\s*(?:\(([^()]*)\))?\s*")
 

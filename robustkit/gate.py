@@ -123,7 +123,8 @@ def _verdict(policy: Policy, rule: Rule, name: str, subject: Subject, before: Su
 def decide(statement: Value | Change, figure: Figure, metric: str) -> tuple[str, str, int | None]:
     """State, reason, and the number of samples that would decide it.
 
-    A point is compared with the bound. With 95 % confidence the whole interval must be on one side.
+    A point is compared with the bound. With 95 % confidence the whole interval must be on one side, and the point, too:
+    what passes surely passes, and of a rule and its negation no two forms pass at once.
     """
     if not math.isfinite(figure.value):
         return FAIL, f"{figure.value} is no figure to compare", None
@@ -131,7 +132,7 @@ def decide(statement: Value | Change, figure: Figure, metric: str) -> tuple[str,
         return (PASS if _meets(statement, figure.value) else FAIL), "", None
     if not (math.isfinite(figure.low) and math.isfinite(figure.high)):
         return UNDECIDED, "it has no interval; too few samples, or the metric has none", None
-    fine = [_meets(statement, end) for end in (figure.low, figure.high)]
+    fine = [_meets(statement, end) for end in (figure.low, figure.value, figure.high)]
     if all(fine):
         return PASS, "", None
     if not any(fine):
@@ -144,7 +145,7 @@ def decide(statement: Value | Change, figure: Figure, metric: str) -> tuple[str,
     else:
         facing = figure.low if figure.value > statement.bound else figure.high
         width = abs(facing - figure.value)
-        enough = figure.n * (width / gap) ** 2
+        enough = figure.n * min(width / gap, 1e6) ** 2
         if isinstance(statement, Change) and metric.startswith(OF_SAMPLES):
             unchanged = math.log(0.025) / math.log1p(-gap) if gap < 1 else 1.0  # n at which `unseen` is the gap
             enough = unchanged if math.isclose(width, unseen(figure.n)) else max(enough, unchanged)

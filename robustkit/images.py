@@ -113,9 +113,19 @@ def read_index_mask(data: bytes, name: str) -> npt.NDArray[np.int32]:
 def to_pixels(image: Image.Image, preprocessing: Preprocessing) -> Tensor:
     """Resize and crop an RGB image as timm's evaluation transform does: (3, H, W) uint8.
 
-    `to_pixels(image, p) / 255`, normalised with the same mean and std, equals timm's tensor bit for bit.
+    `unit(to_pixels(image, p))`, normalised with the same mean and std, equals timm's tensor bit for bit.
     """
     return _transform(preprocessing)(image)
+
+
+def unit(levels: Tensor) -> Tensor:
+    """Grey levels of 0 … 255, or differences of them, in float32 on [0, 1]: the same bits on every device.
+
+    The divisor is a tensor on that device: of a number, or of a tensor on the CPU, CUDA takes the reciprocal and
+    multiplies, which gives half of the levels another last bit.
+    """
+    values = levels.float()
+    return values / values.new_full((), 255.0)
 
 
 @lru_cache(maxsize=32)

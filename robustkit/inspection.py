@@ -18,7 +18,7 @@ from .data import Dataset
 from .errors import BadImageError, ModelError, ProtocolError
 from .fingerprint import Fingerprint, rank_formulas
 from .idle import refuse_idle
-from .images import to_pixels
+from .images import to_pixels, unit
 from .label_maps import LabelledScenes, open_scenes, whole
 from .models import Classifier, load
 from .options import DATA_KEYS
@@ -88,7 +88,7 @@ def inspect_checkpoint(
     for note in notes:
         console.print(note, markup=False, highlight=False, soft_wrap=True)
     fingerprint = rank_formulas(
-        own.to(where), ((pixels.to(where).float().div(255), labels.to(where)) for pixels, labels in images)
+        own.to(where), ((unit(pixels.to(where)), labels.to(where)) for pixels, labels in images)
     )
     if bad:
         console.print(f"{len(bad)} images could not be read, the first: {bad[0]}", markup=False, soft_wrap=True)
@@ -103,7 +103,7 @@ def inspect_checkpoint(
 def _heads(model: Classifier, batches: Iterable[tuple[Tensor, Tensor]]) -> Heads:
     sums = HeadSums(Path(model.identity.name))
     for pixels, _ in batches:
-        _, seen = watch(model.network, pixels.to(model.mean.device).float().div(255), model)
+        _, seen = watch(model.network, unit(pixels.to(model.mean.device)), model)
         sums.add(seen.layers, {name: values.double().numpy() for name, values in seen.values.items()})
     heads = sums.heads()
     assert heads is not None  # without an image there is no ranking either

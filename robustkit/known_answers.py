@@ -62,11 +62,12 @@ def monotone() -> str:
 def _shown(count: int, name: str = "shapes-vit-standard") -> tuple[Any, Tensor, Tensor]:
     """An embedded classifier, and the first test images with their labels."""
     from .embedded import shapes
+    from .images import unit
     from .models import load
 
     pixels = np.stack([shapes.render("test", index).pixels for index in range(count)])
     labels = torch.tensor([shapes.label(index) for index in range(count)])
-    return load(f"zoo:{name}"), torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255, labels
+    return load(f"zoo:{name}"), unit(torch.from_numpy(pixels).permute(0, 3, 1, 2)), labels
 
 
 def checkpoints() -> str:

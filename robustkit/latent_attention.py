@@ -20,10 +20,11 @@ def rotate(x: Tensor, positions: Tensor, base: float = 10_000.0) -> Tensor:
     """Turn the pairs (2i, 2i + 1) of the last axis by positions * base^(-2i/d) (Su 2021).
 
     x: (..., N, d), d even. positions: (N,), in tokens. Norms stay, and the product of a turned query and a turned key
-    depends on the difference of their positions only.
+    depends on the difference of their positions only. Angles are in float32, or float64 where x is.
     """
-    pairs = torch.arange(0, x.shape[-1], 2, device=x.device, dtype=torch.float32)
-    angles = positions.to(x.device, torch.float32)[:, None] * base ** (-pairs / x.shape[-1])
+    kind = torch.promote_types(x.dtype, torch.float32)
+    pairs = torch.arange(0, x.shape[-1], 2, device=x.device, dtype=kind)
+    angles = positions.to(x.device, kind)[:, None] * base ** (-pairs / x.shape[-1])
     sine, cosine = angles.sin().to(x.dtype), angles.cos().to(x.dtype)
     even, odd = x[..., 0::2], x[..., 1::2]
     return torch.stack((even * cosine - odd * sine, even * sine + odd * cosine), dim=-1).flatten(-2)

@@ -28,6 +28,8 @@ LAYOUTS = {
     "cifar10": "CIFAR-10's python batch files (cifar-10-batches-py)",
     "embedded": "ten shapes on photographs that the package makes itself: embedded:shapes, embedded:shapes-train",
 }
+SUBSET = "these are the 200 classes of ImageNet-"
+"""How a note begins that is a flag on every figure of the images: all logits compete."""
 VALIDATION_FILE = re.compile(r"ILSVRC2012_val_(\d{8})")
 
 
@@ -159,8 +161,10 @@ def _imagenet(q: Question) -> Labels:
     names = descriptions(wnids)
     samples, left = _by_folder(q, places)
     notes = _count({name: places[name] for name in q.class_folders}, samples, names)
-    if set(q.class_folders) in (set(timm_list("imagenet_a_synsets.txt")), set(timm_list("imagenet_r_synsets.txt"))):
-        notes = (*notes, "these are the 200 classes of ImageNet-A or -R: name that layout to let only them compete")
+    for letter in ("a", "r"):
+        if set(q.class_folders) == set(timm_list(f"imagenet_{letter}_synsets.txt")):
+            told = f"{SUBSET}{letter.upper()}, and all {len(names)} compete; in published figures only the 200 do"
+            notes = (*notes, told + f": --layout imagenet-{letter}" * (len(names) == 1000))
     return Labels("imagenet", names, samples, None, (*notes, *left))
 
 
@@ -174,7 +178,7 @@ def _subset(letter: str) -> Callable[[Question], Labels]:
             raise DataError(f"{q.where}: not among the 200 classes of ImageNet-{letter.upper()}: {few(strange)}")
         labels = _imagenet(q)
         valid = tuple(int(index) for index in timm_list(f"imagenet_{letter}_indices.txt"))
-        notes = tuple(note for note in labels.notes if "compete" not in note)
+        notes = tuple(note for note in labels.notes if not note.startswith(SUBSET))
         return replace(
             labels, layout=f"imagenet-{letter}", valid_labels=valid, notes=(*notes, "only these 200 logits compete")
         )

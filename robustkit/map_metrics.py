@@ -275,7 +275,7 @@ def _estimate(drawn: Floats, n: int, metric: str) -> tuple[float, float, float]:
     """The figure and its interval; none for a few samples, and for a maximum, which resampling biases upwards."""
     if not _has_interval(n, metric):
         return float(drawn[0]), math.nan, math.nan
-    ((low, high),) = intervals(drawn[1:, None])
+    ((low, high),) = intervals(drawn[1:, None], drawn[:1])
     return float(drawn[0]), low, high
 
 

@@ -17,7 +17,8 @@ from .attention_metrics import HeadSums, Sampled, attention_rows, is_wanted_of_a
 from .corrupting import parse_corrupted
 from .corruption_metrics import Outcome, conditions_of, corruption_rows, doubts, why_no_mce
 from .explaining import parse_explained
-from .intervals import BINS, Floats, bootstrap, calibration_error, calibration_gaps, wilson
+from .intervals import Floats, bootstrap, calibration_error, calibration_interval, wilson
+from .layouts import SUBSET
 from .map_metrics import Figures, Pooled, Row, is_wanted_of_maps, map_figures, map_rows, stability_rows
 from .masking import Finding, findings
 from .records import SUMMARY_COLUMNS, Run, write_whole
@@ -227,20 +228,15 @@ def _losses(read: pa.Table, correct: Floats) -> list[tuple[str, float, int, floa
     n, confidence, nll = len(read), _column(read, "confidence"), _column(read, "nll")
     finite = np.isfinite(confidence)
     sure, right = confidence[finite], correct[finite]
-
-    gaps = np.zeros((n, BINS))
-    gaps[finite] = calibration_gaps(sure, right)
+    loss = float(nll.mean())
 
     def resampled(counts: Floats) -> Floats:
-        judged = n if finite.all() else counts @ finite
-        with np.errstate(invalid="ignore"):  # a resample without any finite sample has no calibration error
-            error = np.abs(counts @ gaps).sum(axis=1) / judged
-            return np.stack([counts @ nll / n, error], axis=1)  # nor is 0 times an infinite loss a number
+        with np.errstate(invalid="ignore"):  # 0 times an infinite loss is no number
+            return counts @ nll / n
 
-    nll_interval, ece_interval = bootstrap(resampled, n)
     return [
-        ("nll", float(nll.mean()), n, *nll_interval),
-        ("ece", calibration_error(sure, right), n, *ece_interval),
+        ("nll", loss, n, *bootstrap(resampled, n, [loss])[0]),
+        ("ece", calibration_error(sure, right), n, *calibration_interval(sure, right)),
     ]
 
 
@@ -296,6 +292,7 @@ def _flags(table: pa.Table, read: pa.Table, manifest: dict[str, Any], checkpoint
     described = next(known for known in manifest["checkpoints"] if known["name"] == checkpoint)
     if str(described.get("weights", "")).endswith("in part"):
         flags.append("weights were loaded in part; the rest is random")
+    flags += (note for note in manifest["data"].get("notes", []) if note.startswith(SUBSET))
     claim = manifest.get("claims", {}).get(condition)
     if claim and len(read):
         largest = float(_column(read, claim["norm"]).max())

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from .corrupting import Corrupted, parse_corrupted
 from .corruption_metrics import conditions_of
-from .corruption_sets import CORRUPTIONS, SETS
+from .corruption_sets import CORRUPTIONS, SETS, set_of, sets_at
 from .errors import DataError, ModelError
-from .intervals import Floats, resampled_figures
+from .intervals import Floats, enclosing, resampled_figures
 from .map_metrics import FEWEST, Row
 
 if TYPE_CHECKING:
@@ -143,7 +143,8 @@ class Counts:
     @cached_property
     def _resampled(self) -> tuple[Floats, list[tuple[float, float]]]:
         every = resampled_figures(self.figures, len(self.ids))
-        return every[:, : len(METRICS)].copy(), [interval(column) for column in every.T]
+        ends = [interval(column, value) for column, value in zip(every.T, self.values.tolist(), strict=True)]
+        return every[:, : len(METRICS)].copy(), ends
 
     @property
     def resampled(self) -> Floats:
@@ -165,13 +166,15 @@ def averaged(parts: Iterable[tuple[float, Counts]]) -> tuple[int, Floats, Floats
     return reduce(lambda total, part: (part[0], total[1] + part[1], total[2] + part[2]), weighted)
 
 
-def interval(resampled: Floats) -> tuple[float, float]:
-    """The percentile 95 % interval of a figure from (R,) resamples, those without the figure left out."""
+def interval(resampled: Floats, value: float) -> tuple[float, float]:
+    """The percentile 95 % interval of a figure from (R,) resamples, those without the figure left out; it holds the
+    value of the samples themselves.
+    """
     known = resampled[np.isfinite(resampled)]
     if not len(known):  # so it is where the figure itself is not finite
         return _NONE
     low, high = np.percentile(known, [2.5, 97.5])
-    return float(low), float(high)
+    return enclosing(value, float(low), float(high))
 
 
 def biased(value: float, resampled: Floats) -> bool:
@@ -218,31 +221,34 @@ def scene_mean_rows(found: Mapping[str, Counts], expected: int, names: Sequence[
     """
     parts = [part for text in found if (part := parse_corrupted(text)) is not None]
     for example in {part.definition: part for part in parts}.values():
-        for mean in _means_of(example):
+        own = [(part.name, part.severity) for part in parts if part.definition == example.definition]
+        for mean in _means_of(example, own):
             shares = shares_of(mean)
             if all(text in found for text in shares):
                 texts = [*shares, *(["clean"] if "clean" in found else [])]
                 yield from _mean(mean, shares, {text: found[text] for text in texts}, expected, names)
 
 
-def _means_of(example: Corrupted) -> Iterator[str]:
-    """The texts of all means over corruptions of one definition."""
+def _means_of(example: Corrupted, evaluated: Iterable[tuple[str, int]]) -> Iterator[str]:
+    """The texts of the means over corruptions of one definition that may be there."""
     for name in CORRUPTIONS:
         own = replace(example, name=name)
         for severities in dict.fromkeys(members[name] for members in SETS.values() if name in members):
             several = "severity=" + "+".join(map(str, severities))
             one = replace(own, severity=1).text
             yield own.mean.text if len(severities) == 5 else one.replace("severity=1", several, 1)
-    yield from (name + example.definition for name in SETS)
+    yield from sets_at(evaluated, example.definition)
 
 
 def shares_of(condition: str) -> dict[str, float]:
-    """The conditions that a result is over and the share of each: `in-c`, `corruption(fog)`,
+    """The conditions that a result is over and the share of each: `in-c`, `in-c(severity=3)`, `corruption(fog)`,
     `corruption(fog,severity=1+2+3)` are means over severities and then over corruptions; all else stands for itself."""
     texts = [condition]
-    if several := _SOME_SEVERITIES.search(condition):
+    if set_of(condition):
+        texts = conditions_of(condition)
+    elif several := _SOME_SEVERITIES.search(condition):
         texts = [condition.replace(several[1], severity, 1) for severity in several[1].split("+")]
-    elif condition.partition("(")[0] in SETS or (condition.startswith("corruption(") and "severity=" not in condition):
+    elif condition.startswith("corruption(") and "severity=" not in condition:
         texts = conditions_of(condition)
     of_one = Counter(text.partition(",")[0] for text in texts)
     return {text: 1 / len(of_one) / of_one[text.partition(",")[0]] for text in texts}
@@ -267,7 +273,7 @@ def _mean(
         notes["retention"] = [flag for flag in _merged([clean]) if flag not in flags]
         notes["retention"] += _notes([*own, clean], names)["miou"]
     for metric, (value, drawn) in figures.items():
-        bounds = interval(drawn) if n >= FEWEST else _NONE
+        bounds = interval(drawn, float(value)) if n >= FEWEST else _NONE
         told = [BIASED] * (n >= FEWEST and biased(value, drawn))
         yield mean, metric, float(value), n, *bounds, [*flags, *notes.get(metric, []), *told]
     if mean.startswith("corruption("):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .corrupting import parse_corrupted
 from .corruption_report import is_of_corruptions
-from .corruption_sets import CATEGORIES, CORRUPTIONS, SETS
+from .corruption_sets import CATEGORIES, CORRUPTIONS, set_of, span
 from .metrics import pixels
 from .scene_metrics import LEFT_OUT, shares_of
 
@@ -112,17 +112,30 @@ def _corruptions(checkpoint: str, definition: str, found: Figures) -> Iterator[S
         kept = _value(mine, mean, "retention")
         fractions = [*(_value(mine, text, "miou") for text in texts), _value(mine, mean, "miou"), kept]
         cells = [_percent(value) for value in fractions]
-        if mean == some and fractions[5] is not None:
-            cells[5:] = [f"{cell} (1–3)" if cell != "–" else cell for cell in cells[5:]]
+        said = "1–3" if mean == some else ""
+        if fractions[5] is None:
+            those, said = _of_those(fractions[:5], _value(found, "clean", "miou"))
+            cells[5:] = map(_percent, those)
+        if said:
+            cells[5:] = [f"{cell} ({said})" if cell != "–" else cell for cell in cells[5:]]
         rows.append((name, *cells))
         values.append(tuple(fractions))
     rows, values, ends = _with_categories(order, rows, values)
     said = "released files" if "source=released" in definition else "corrupted in memory"
     title = f"{checkpoint}: mIoU in % by corruption and severity, {said}{f' {definition}' if definition else ''}"
     yield SceneTable(title, SEVERITY_HEADINGS, tuple(rows), tuple(values), tuple(ends), tuple(_flags(checkpoint, mine)))
-    lines = tuple(_mean(name + definition, mine) for name in SETS if (name + definition, "miou") in mine)
+    lines = tuple(_mean(condition, mine) for condition, metric in mine if metric == "miou" and set_of(condition))
     if lines:
         yield SceneTable(f"{checkpoint}: means over sets of corruptions, {said}", MEAN_HEADINGS, lines)
+
+
+def _of_those(mious: Sequence[float | None], clean: float | None) -> tuple[list[float | None], str]:
+    """Mean and retention over the severities that were evaluated, and which these are."""
+    known = {severity: miou for severity, miou in enumerate(mious, start=1) if miou is not None}
+    if not known:
+        return [None, None], ""
+    mean = sum(known.values()) / len(known)
+    return [mean, mean / clean if clean else None], span(known)
 
 
 def _with_categories(

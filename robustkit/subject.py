@@ -22,6 +22,7 @@ from .columns import CLASSIFICATION
 from .condition import Condition
 from .data import Sample
 from .explaining import Explained
+from .images import unit
 from .maps import explain, stability
 from .models import Classifier
 from .peers import PeerAttack
@@ -191,7 +192,7 @@ class Subject:
             self._keep(condition, samples, seen)
             with torch.inference_mode():
                 logits = (self.scorer if self.card.score_autocast else self.fast)(seen)
-            delta = (shown.float() - pixels.to(shown.device).float()) / 255
+            delta = unit(shown.float() - pixels.to(shown.device).float())
             unknown = {"linf": [None] * len(samples), "l2": [None] * len(samples)}
             rows = self._rows(logits, samples) | (unknown if condition.released else self._distance(delta))
             return Evaluation(rows, pictures=_pictures(samples, keep, image=shown))
@@ -331,7 +332,7 @@ class Subject:
 
     def inputs(self, pixels: Tensor) -> Tensor:
         """(B, 3, H, W) uint8 pixels as the attack sees them: on the device, in the space of the card."""
-        clean = pixels.to(self.settings.device).float().div(255)
+        clean = unit(pixels.to(self.settings.device))
         if self.is_cnn:
             clean = clean.contiguous(memory_format=torch.channels_last)
         return clean if self.card.space == "pixels" else self.classifier.normalize(clean)

@@ -18,6 +18,7 @@ _DEFAULTS = {
     "attack": {"norm": "linf", "engine": "robustkit"},
 }
 """What the text of a condition leaves out."""
+_SEVERAL = re.compile(r"severity=([1-5])(?:\+[1-5])+(?=[,)])")
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ class Wanted:
         if (self.name, self.what) != (other.name, other.what):
             return False
         theirs = self._defaults | dict(other.parameters)
-        if self.name == "corruption" and "severity" in theirs and "severity" not in dict(self.parameters):
+        of_severities = self.name == "corruption" or self.name in SETS
+        if of_severities and "severity" in theirs and "severity" not in dict(self.parameters):
             return False  # without a severity, the mean over all is meant
         return all(key in theirs and _equal(key, value, theirs[key]) for key, value in self.parameters)
 
@@ -87,12 +89,12 @@ def check_condition(text: str) -> Wanted:
         if wanted.text != "clean":
             raise ProtocolError(f"condition {text!r}: clean takes no parameters")
     elif wanted.name in SETS:
-        if wanted.what or "severity" in given:
-            raise ProtocolError(f"condition {text!r}: a set has its own corruptions and severities; leave them out")
-        parse_corrupted(f"corruption({','.join(['fog', *pairs])})")
+        if wanted.what:
+            raise ProtocolError(f"condition {text!r}: a set has its own corruptions; leave {wanted.what} out")
+        parse_corrupted(_SEVERAL.sub(r"severity=\1", f"corruption({','.join(['fog', *pairs])})"))
     elif wanted.name == "corruption":
         # A mean over some severities, severity=1+2+3, is a condition of results only.
-        parse_corrupted(re.sub(r"severity=([1-5])(?:\+[1-5])+(?=[,)])", r"severity=\1", wanted.text))
+        parse_corrupted(_SEVERAL.sub(r"severity=\1", wanted.text))
     elif wanted.name in ("cam", "stability"):
         if given.get("mode", "mask") not in MODES:
             raise ProtocolError(f"{text}: " + unknown("mode", given["mode"], MODES))

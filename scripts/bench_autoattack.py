@@ -30,7 +30,7 @@ import robustkit
 from attacks import AutoAttack, StagedResult, ThreatModel
 from robustkit.data import open_dataset
 from robustkit.engines import peer
-from robustkit.images import to_pixels
+from robustkit.images import to_pixels, unit
 from robustkit.models import Classifier
 from robustkit.protocol import number
 from robustkit.randomness import SampleRng
@@ -79,7 +79,7 @@ def load(options: argparse.Namespace) -> tuple[Classifier, Tensor, Tensor, list[
     pixels = torch.stack([to_pixels(dataset.image(sample), identity.preprocessing) for sample in samples])
     labels = torch.tensor([sample.label for sample in samples])
     classifier = classifier.to(options.device).eval().requires_grad_(False)
-    return classifier, pixels.to(options.device).float() / 255, labels.to(options.device), [s.id for s in samples]
+    return classifier, unit(pixels.to(options.device)), labels.to(options.device), [s.id for s in samples]
 
 
 def total(results: list[tuple[StagedResult, int]]) -> dict[str, dict[str, float]]:

@@ -25,7 +25,7 @@ from torch import Tensor
 import cam
 from cam.explainer import held
 from robustkit.attention import capture
-from robustkit.images import to_pixels
+from robustkit.images import to_pixels, unit
 from robustkit.models import Classifier, load
 from robustkit.pipeline import labelled_data, pick_device
 
@@ -104,7 +104,7 @@ def main() -> None:
     model = load(options.checkpoint, arch=options.arch).to(device)
     data = labelled_data(options.data_dir, model.identity, {}, options.batch_size, None, 0, unlabelled=True)
     pixels = [to_pixels(data.image(sample), model.identity.preprocessing) for sample in data.samples]
-    images = torch.stack(pixels).to(device).float() / 255
+    images = unit(torch.stack(pixels).to(device))
     explain = cam.AGCAM(model)
     sizes = []
     with explain:

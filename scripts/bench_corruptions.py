@@ -34,7 +34,7 @@ from torch import Tensor
 import corruptions
 from corruptions.registry import CORRUPTIONS
 from robustkit.corruption_sets import TEST
-from robustkit.images import to_pixels
+from robustkit.images import to_pixels, unit
 from robustkit.models import load as load_model
 from robustkit.pipeline import labelled_data, pick_device
 from robustkit.randomness import SampleRng
@@ -139,7 +139,7 @@ def pipeline(options: argparse.Namespace) -> None:
                 taken = seconds(
                     lambda n=name, s=severity, m=made: m.append(corrupt_batch(n, s, images, options)), device
                 )
-                batch = made[0].float() / 255
+                batch = unit(made[0])
                 with torch.inference_mode():
                     forward = seconds(lambda b=batch: classifier(b), device)
                 if turn:

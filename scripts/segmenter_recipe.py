@@ -20,6 +20,7 @@ from zoo_recipe import seed_of
 import robustkit
 from robustkit.architecture import resample_positions
 from robustkit.attention import attention_layers, set_attention
+from robustkit.images import unit
 from robustkit.label_maps import LabelledScenes
 from robustkit.segmenter_network import SegmenterNetwork, build_segmenter
 
@@ -133,7 +134,7 @@ class Scenes:
 def normalise(pixels: Tensor) -> Tensor:
     """Pixels in 0 … 255 to the network's input."""
     mean, std = (torch.tensor(values, device=pixels.device)[:, None, None] for values in (MEAN, STD))
-    return (pixels.float() / 255 - mean) / std
+    return (unit(pixels) - mean) / std
 
 
 def batch(scenes: Scenes, recipe: Recipe, seed: int, step: int) -> tuple[Tensor, Tensor]:

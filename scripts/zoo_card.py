@@ -26,7 +26,7 @@ from robustkit.attention import set_attention
 from robustkit.errors import RobustkitError
 from robustkit.fingerprint import Fingerprint, judge
 from robustkit.formula import PLAIN
-from robustkit.images import to_pixels
+from robustkit.images import to_pixels, unit
 from robustkit.intervals import wilson
 from robustkit.pipeline import labelled_data
 from robustkit.specs import embedded, embedded_file
@@ -61,7 +61,7 @@ def ranking(checkpoint: str, data_dir: str, limit: int) -> Fingerprint:
     fits = {}
     for name in PLAIN:
         set_attention(model.network, name)
-        logits = torch.cat([model(part.float() / 255) for part in pixels.split(125)])
+        logits = torch.cat([model(unit(part)) for part in pixels.split(125)])
         nll = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
         fits[name] = torch.stack((nll.double(), (logits.argmax(1) == labels).double()), dim=1)
     return judge(fits, identity.attention, (), math.log(identity.num_classes))

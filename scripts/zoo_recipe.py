@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from robustkit.attention import set_attention
+from robustkit.images import unit
 
 ARCH = "vit_tiny_patch16_224"
 
@@ -56,7 +57,7 @@ class Family:
     def normalise(self, pixels: Tensor) -> Tensor:
         """(B, 3, H, W) uint8 to the model's input."""
         mean, std = (pixels.new_tensor(values, dtype=torch.float32)[:, None, None] for values in (self.mean, self.std))
-        return (pixels.float() / 255 - mean) / std
+        return (unit(pixels) - mean) / std
 
     def empty(self, attention: str, drop_path: float = 0.0) -> nn.Module:
         """The architecture with that formula."""

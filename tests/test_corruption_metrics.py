@@ -88,6 +88,56 @@ def test_a_mean_is_given_only_where_nothing_is_missing() -> None:
     assert ("digital", "mean_error") in found and ("corruption(snow)", "mean_error") in found
 
 
+def test_means_over_some_severities_are_named_for_them() -> None:
+    own = {f"corruption({c},severity=3)": outcome(0.0, 0.0) for c in TEST}
+    own["corruption(fog,severity=3)"] = outcome(1.0, 0.0, nll=17.0)
+    found = rows(own | {"clean": outcome(0.0, 0.0)})
+    assert {text for text, _ in found} == {f"{s}(severity=3)" for s in ("in-c", "noise", "blur", "weather", "digital")}
+    value, n, low, high, flags = found["in-c(severity=3)", "mean_error"]
+    assert (value, n) == (pytest.approx(1 / 30), 2) and low <= value <= high
+    assert flags == ["no mCE: AlexNet's errors are means over all five severities"]
+    assert found["weather(severity=3)", "mean_error"][0] == pytest.approx(1 / 8)
+    assert found["in-c(severity=3)", "nll"][0] == pytest.approx(2 + 1)
+    assert {metric for _, metric in found} == {"mean_error", "nll", "ece"}
+    assert conditions_of("in-c(severity=3)") == list(own)
+    assert conditions_of("noise(severity=1+3,source=released)")[:2] == [
+        f"corruption(gaussian_noise,severity={severity},source=released)" for severity in (1, 3)
+    ]
+    mild = {f"corruption({c},severity={s})": outcome(0.0) for c in CORRUPTIONS for s in (1, 2, 3)}
+    assert {text for text, _ in rows(mild)} == {"fan-19"}  # which holds in-c(severity=1+2+3)
+    two = {f"corruption({c},severity={s},preset=cifar)": outcome(0.5) for c in SETS["noise"] for s in (2, 4)}
+    assert {text for text, _ in rows(two)} == {"noise(severity=2+4,preset=cifar)"}
+    del two["corruption(shot_noise,severity=4,preset=cifar)"]
+    assert rows(two) == {}
+
+
+def test_tables_show_means_over_some_severities_and_which() -> None:
+    names = ("corruption(fog,severity=3)", "corruption(snow,severity=1)", "corruption(snow,severity=2)")
+    figures = {names[0]: (0.25, 2.0, 0.1), names[1]: (0.5, 1.0, 0.2), names[2]: (0.75, 4.0, 0.4)}
+    results: list[dict[str, Any]] = []
+    for condition, (error, nll, ece) in figures.items():
+        for metric, value in (("top1", 1 - error), ("nll", nll), ("ece", ece)):
+            results.append({"checkpoint": "a", "condition": condition, "metric": metric, "value": value, "flags": []})
+    (table,) = corruption_tables(results)
+    assert table.error_headings == ("corruption", "1", "2", "3", "4", "5", "mean", "NLL", "ECE %")
+    by_name = {cells[0]: cells[1:] for _, cells, _ in table.errors}
+    assert by_name["fog"] == ("–", "–", "25.0", "–", "–", "25.0 (3)", "2.000 (3)", "10.0 (3)")
+    assert by_name["snow"] == ("50.0", "75.0", "–", "–", "–", "62.5 (1–2)", "2.500 (1–2)", "30.0 (1–2)")
+    assert table.errors[1][2][-1] == 0.25
+    at = {
+        "checkpoint": "a",
+        "metric": "mean_error",
+        "value": 0.2,
+        "n": 9,
+        "ci_low": 0.1,
+        "ci_high": 0.3,
+        "flags": ["x"],
+    }
+    (table,) = corruption_tables([*results, at | {"condition": "in-c(severity=3)"}])
+    assert table.means == (("in-c, severity 3 only", "9", "20.0 [10.0, 30.0]", "–", "–"),)
+    assert table.flags == ("in-c(severity=3): x",)
+
+
 def test_a_mean_is_over_the_samples_that_all_conditions_have() -> None:
     own = {f"corruption(fog,severity={s})": outcome(1.0, 0.0, 0.0, 0.0, flags=("weights in part",)) for s in (1, 2, 3)}
     own["corruption(fog,severity=4)"] = outcome(0.0, 0.0, 0.0, 1.0, ids="dcba")  # the same in another order

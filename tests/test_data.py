@@ -18,11 +18,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from test_metrics import make_run, row
 
+from robustkit.classes import timm_list
+from robustkit.compare import Side
 from robustkit.data import Dataset, Sample, open_dataset
 from robustkit.errors import BadImageError, DataError
+from robustkit.gate import judge
 from robustkit.images import encode_png
 from robustkit.layouts import LAYOUTS, RULES
+from robustkit.metrics import write_summary
+from robustkit.pairing import flags_of
+from robustkit.policy import parse_policy
 
 SHARED = Path(__file__).parents[1].parent / "shared" / "data"
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="needs the real data beside the checkout")
@@ -86,6 +93,36 @@ def test_imagenet_a_and_r_let_only_their_200_logits_compete(tmp_path: Path, layo
     assert len(dataset.class_names) == 1000
     with pytest.raises(DataError, match=r"not among the 200 classes of ImageNet-.: n01440764"):
         open_dataset(tree(tmp_path / "other", "n01440764/a.png"), layout=layout)
+
+
+@pytest.mark.parametrize("letter", ["a", "r"])
+def test_where_all_logits_compete_for_the_classes_of_imagenet_a_or_r_every_figure_says_so(
+    tmp_path: Path, letter: str
+) -> None:
+    images = [f"{wnid}/{wnid}.png" for wnid in timm_list(f"imagenet_{letter}_synsets.txt")]
+    root = tree(tmp_path / "set", *images)
+    dataset = open_dataset(root, num_classes=1000)
+    told = f"these are the 200 classes of ImageNet-{letter.upper()}, and all "
+    flag = f"{told}1000 compete; in published figures only the 200 do: --layout imagenet-{letter}"
+    assert flag in dataset.notes and dataset.valid_labels is None
+    if letter == "r":  # wider models know not all of the others; that layout is not for them
+        notes = open_dataset(root, num_classes=21843).notes
+        assert f"{told}21843 compete; in published figures only the 200 do" in notes
+    named = open_dataset(root, layout=f"imagenet-{letter}", num_classes=1000)
+    assert not any("all 1000" in note for note in named.notes) and "only these 200 logits compete" in named.notes
+    fog = {f"corruption(fog,severity={severity})": [row(0, True), row(1, False)] for severity in range(1, 6)}
+    run = make_run(tmp_path / "run", {"clean": [row(0, True), row(1, False)], **fog})
+    assert not [line for found in write_summary(run) for line in found["flags"] if "compete" in line]
+    manifest = run.manifest
+    manifest["data"]["notes"] = list(dataset.notes)
+    run.write_manifest(manifest)
+    rows = write_summary(run)
+    assert {found["metric"] for found in rows} >= {"top1", "nll", "mean_error"}
+    assert all(flag in found["flags"] for found in rows)
+    side = Side(run, "vit <b>&")
+    assert list(flags_of(side, side, {("clean", "top1")})) == [f"vit <b>&, clean: {flag}"] * 2
+    policy = parse_policy("[[rule]]\nrequire = 'no flags'\n", "p")
+    assert not judge(policy, run).passed
 
 
 def test_numbered_folders_are_labels_for_1000_classes_and_refused_where_that_is_unclear(tmp_path: Path) -> None:

@@ -7,17 +7,22 @@ import struct
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageFile
 from timm.data import create_transform
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from corruptions.corruption import Deterministic
 from robustkit import images
 from robustkit.errors import BadImageError, DataError
-from robustkit.images import encode_png, read_image, to_pixels
+from robustkit.images import encode_png, read_image, to_pixels, unit
 from robustkit.preprocessing import Preprocessing
+from robustkit.subject import Settings, Subject
 
 SHARED = Path(__file__).parents[1].parent / "shared" / "data" / "imagenet-val" / "val"
 
@@ -46,6 +51,43 @@ def timm_tensor(image: Image.Image, p: Preprocessing) -> torch.Tensor:
 def normalised(pixels: torch.Tensor, p: Preprocessing) -> torch.Tensor:
     mean, std = (torch.tensor(v).view(3, 1, 1) for v in (p.mean, p.std))
     return (pixels.float() / 255 - mean) / std
+
+
+class Divisors(TorchDispatchMode):
+    """Collects what is divided by. CUDA multiplies by the reciprocal of a number and of a tensor on the CPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[object] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if "div" in str(func):
+            self.found.append(getattr(args[1], "device", args[1]))
+        return func(*args, **(kwargs or {}))
+
+
+class Same(Deterministic):
+    name = "pixelate"
+
+    def apply(self, images: torch.Tensor, draws: Any) -> torch.Tensor:
+        return images
+
+
+def test_grey_levels_have_the_same_bits_on_every_device() -> None:
+    levels = torch.arange(256, dtype=torch.uint8)
+    exact = np.arange(256, dtype=np.float64) / 255
+    assert unit(levels).numpy().tobytes() == exact.astype(np.float32).tobytes()
+    assert torch.equal(unit(levels.float() - 255), -unit(levels).flip(0))  # of differences, too
+    assert not torch.equal(unit(levels), levels * torch.tensor(1 / 255))  # so the divisor's device matters
+    elsewhere = torch.device("meta")
+    card = SimpleNamespace(space="pixels")
+    subject: Any = SimpleNamespace(settings=Settings(device=elsewhere), is_cnn=False, card=card)
+    shown = torch.rand(1, 3, 16, 16, dtype=torch.float64)
+    with Divisors() as divisors:
+        assert Subject.inputs(subject, levels.view(1, 1, 16, 16)).is_meta
+        made = Same()(shown, 1)
+    assert divisors.found == [elsewhere, torch.device("cpu")]
+    assert torch.equal(made, shown.mul(255).round() / 255)
 
 
 CONFIGS = [

@@ -13,7 +13,7 @@ from scipy.stats import binomtest
 
 from robustkit.columns import CLASSIFICATION
 from robustkit.errors import RunError
-from robustkit.intervals import bootstrap, calibration_error, wilson
+from robustkit.intervals import bootstrap, calibration_error, calibration_interval, wilson
 from robustkit.metrics import summarise, write_summary
 from robustkit.records import Run, folder_name, write_whole
 from robustkit.report import refresh
@@ -111,8 +111,10 @@ def test_calibration_error_by_hand() -> None:
 
 def test_bootstrap_repeats_and_covers_the_normal_interval() -> None:
     values = np.random.Generator(np.random.PCG64(3)).normal(2.0, 1.0, 400)
-    (low, high), (lowest, _) = bootstrap(lambda counts: np.stack([counts @ values, counts.sum(1)], 1) / 400, 400)
-    assert bootstrap(lambda counts: counts @ values / 400, 400) == [(low, high)] and lowest == 1
+    (low, high), (lowest, _) = bootstrap(
+        lambda counts: np.stack([counts @ values, counts.sum(1)], 1) / 400, 400, [values.mean(), 1]
+    )
+    assert bootstrap(lambda counts: counts @ values / 400, 400, [values.mean()]) == [(low, high)] and lowest == 1
     half = 1.96 * values.std() / 20
     assert low == pytest.approx(values.mean() - half, abs=0.02)
     assert high == pytest.approx(values.mean() + half, abs=0.02)
@@ -198,7 +200,7 @@ def test_an_altered_run_folder_is_explained(tmp_path: Path) -> None:
     assert math.isnan(calibration_error(np.array([]), np.array([])))
 
 
-def test_intervals_of_nll_and_calibration_are_those_of_resampled_samples(tmp_path: Path) -> None:
+def test_the_interval_of_nll_is_that_of_resampled_samples(tmp_path: Path) -> None:
     stream = np.random.Generator(np.random.PCG64(5))
     confidence, correct, nll = stream.uniform(0.1, 1, 40), stream.random(40) < 0.6, stream.exponential(1, 40)
     rows = [row(i, bool(correct[i]), confidence=float(confidence[i]), nll=float(nll[i])) for i in range(40)]
@@ -207,7 +209,8 @@ def test_intervals_of_nll_and_calibration_are_those_of_resampled_samples(tmp_pat
     figures = []
     for _ in range(1000):
         index = draws.integers(0, 40, 40)
-        figures.append((nll[index].mean(), calibration_error(confidence[index], correct[index].astype(float))))
-    low, high = np.percentile(figures, [2.5, 97.5], axis=0)
-    for place, metric in enumerate(("nll", "ece")):
-        assert (found[metric]["ci_low"], found[metric]["ci_high"]) == pytest.approx((low[place], high[place]), rel=1e-5)
+        figures.append(nll[index].mean())
+    low, high = np.percentile(figures, [2.5, 97.5])
+    assert (found["nll"]["ci_low"], found["nll"]["ci_high"]) == pytest.approx((low, high), rel=1e-5)
+    seen = np.float32(confidence).astype(float), correct.astype(float)
+    assert (found["ece"]["ci_low"], found["ece"]["ci_high"]) == calibration_interval(*seen)

@@ -74,7 +74,8 @@ def test_a_map_and_its_stability_are_conditions() -> None:
         ("miou under segpgd(epss=1/255) >= 0.3", 12, "unknown parameter of segpgd 'epss'; did you mean 'eps'?"),
         ("top1 under corruption(fogg,severity=3) >= 0.3", 12, "unknown corruption 'fogg'; did you mean 'fog'?"),
         ("top1 under corruption(fog,severity=6) >= 0.3", 12, "severity '6'; expected a whole number from 1 to 5"),
-        ("mean_error of in-c(severity=3) <= 0.3", 15, "a set has its own corruptions and severities"),
+        ("mean_error of in-c(fog) <= 0.3", 15, "a set has its own corruptions; leave fog out"),
+        ("mean_error of in-c(severity=6) <= 0.3", 15, "severity '6'; expected a whole number from 1 to 5"),
         ("mean_error of in-c(presett=cifar) <= 0.3", 15, "did you mean 'preset'?"),
         ("cam_iou under cam(agcm,mode=box) >= 0.3", 15, "unknown map 'agcm'; did you mean 'agcam'?"),
         ("cam_iou under cam(agcam,mode=boxes) >= 0.3", 15, "unknown mode 'boxes'; did you mean 'box'?"),
@@ -305,3 +306,10 @@ def test_the_rules_in_the_docs_are_understood() -> None:
     blocks = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8").split("```toml\n")[1:]
     rules = [rule for block in blocks for rule in parse_policy(block.split("```")[0], "docs/ci.md").rules]
     assert {type(rule.statement) for rule in rules} == {Value, Change, NoFlags, Identity}
+
+
+def test_a_set_at_some_severities_is_named_by_them() -> None:
+    whole, some = check_condition("in-c"), check_condition("in-c(severity=3)")
+    assert whole.fits("in-c") and not whole.fits("in-c(severity=3)") and not whole.fits("in-c(severity=1+3)")
+    assert some.fits("in-c(severity=3)") and not some.fits("in-c") and not some.fits("in-c(severity=1+3)")
+    assert check_condition("noise(severity=1+3,preset=cifar)").fits("noise(severity=1+3,preset=cifar)")

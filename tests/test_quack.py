@@ -567,11 +567,13 @@ def test_latent_attention_is_what_its_equations_say() -> None:
     for parameter in layer.parameters():
         nn.init.normal_(parameter, std=0.5)
     x = inputs(0, 10)
-    torch.testing.assert_close(layer(x), slow_latent(layer, x), rtol=1e-5, atol=1e-6)  # angles are in float32
+    torch.testing.assert_close(layer(x), slow_latent(layer, x), rtol=0, atol=1e-12)
     causal = layer(x, is_causal=True)
     torch.testing.assert_close(causal[:, :3], layer(x[:, :3], is_causal=True))
     shifted = layer(x, positions=torch.arange(5) + 4)
-    torch.testing.assert_close(shifted, layer(x), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(shifted, layer(x), rtol=0, atol=1e-12)
+    single = copy.deepcopy(layer).float()
+    torch.testing.assert_close(single(x.float()), layer(x).float(), rtol=1e-5, atol=1e-6)
     assert (layer(x, positions=2 * torch.arange(5)) - layer(x)).abs().max() > 1e-3
 
 

@@ -521,7 +521,7 @@ def test_tables_by_hand() -> None:
     assert severities.rows[:3] == tuple((name, *noise) for name in SETS["noise"])
     assert severities.rows[3] == ("mean of noise", *noise)
     assert severities.rows[4:] == (
-        ("snow", "–", "–", "–", "–", "0.0", "–", "–"),
+        ("snow", "–", "–", "–", "–", "0.0", "0.0 (5)", "0.0 (5)"),
         ("fog", "50.0", "50.0", "50.0", "–", "–", "50.0 (1–3)", "62.5 (1–3)"),
     )
     assert severities.ends == (3, 5) and severities.values[0] == pytest.approx((0.1, 0.2, 0.3, 0.4, 0.5, 0.3, 0.375))
