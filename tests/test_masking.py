@@ -17,7 +17,8 @@ from torch import Tensor
 import robustkit
 from attacks import ThreatModel
 from robustkit.embedded import shapes
-from robustkit.masking import examine, findings
+from robustkit.examining import examine
+from robustkit.masking import findings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 EPS = 8 / 255
