@@ -214,7 +214,9 @@ class _Examiner:
             self.unasked |= dict.fromkeys(_OF_ENDS, why)
         else:
             few = rows[:_CLOSELY]
-            if attack is not None:
+            if attack is None:
+                self.unasked["under attack"] = "no attack was given"
+            else:
                 answers = partial(under_attack, asker, attack, images[few], labels[few], rng.take(few))
                 probes.append(("under attack", lambda: {"attacked": answers()}))
             probes += [

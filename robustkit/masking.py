@@ -60,19 +60,24 @@ def findings(
     if failed := figures.get("failed"):
         found.append(Finding("evidence", failed, f"evidence could not be gathered: {failed}", _AGAIN))
     for check, names, judge in _CHECKS:
+        if told := _told(check, figures):
+            found.append(told)
+            continue
         values = [known.get(name) for name in names]
         missing = any(value is None or (isinstance(value, list) and None in value) for value in values)
         verdict = None if missing else judge(*values)
-        if why := (figures.get("unmeasured") or {}).get(check):
-            found.append(Finding(check, f"not measured: {why}", f"{check}: could not be measured: {why}", _AGAIN))
-        elif verdict is None:
-            why = (figures.get("unasked") or {}).get(check)
-            found.append(Finding(check, f"not measured: {why}" if why else "not measured"))
-        else:
-            figure, bad, advice = verdict
-            flag, instead = (f"{check}: {figure}: {advice}", advice.partition("; ")[2]) if bad else ("", "")
-            found.append(Finding(check, figure, flag, instead))
+        figure, bad, advice = verdict or ("not measured", False, "")
+        instead = advice.partition("; ")[2] if bad else ""
+        found.append(Finding(check, figure, f"{check}: {figure}: {advice}" if bad else "", instead))
     return found
+
+
+def _told(check: str, figures: _Figures) -> Finding | None:
+    """The finding where the examination itself says why it has no figure: a probe failed, or has no place here."""
+    if why := (figures.get("unmeasured") or {}).get(check):
+        return Finding(check, f"not measured: {why}", f"{check}: could not be measured: {why}", _AGAIN)
+    why = (figures.get("unasked") or {}).get(check)
+    return Finding(check, f"not measured: {why}") if why else None
 
 
 def _random_outputs(difference: float, changed: int, samples: int, averaged: bool) -> _Verdict:
