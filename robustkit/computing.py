@@ -10,7 +10,7 @@ from typing import Any
 
 from .condition import Condition
 from .errors import RunError
-from .evidence import gather_evidence, needs_evidence
+from .evidence import bearing_evidence, gather_evidence, needs_evidence
 from .lock import locked
 from .masking import findings
 from .pictures import Wanted
@@ -139,7 +139,8 @@ def _lacking(
     done = shards * len(conditions) - sum(len(piece.conditions) for piece in found)
     if processes > 1 and len(found) < _FINER * processes:
         found = [Piece(piece.shard, (one,)) for piece in found for one in piece.conditions]
-    doubted = [one.text for one in conditions if task.preprocessing and needs_evidence(run, task.name, one, card)]
+    bearing = bearing_evidence(conditions, card) if task.preprocessing else []
+    doubted = [one.text for one in bearing if needs_evidence(run, task.name, one, card)]
     return [(piece.shard, [one.text for one in piece.conditions]) for piece in found], doubted, done, lines
 
 

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 
 import torch
 
+from attacks import Attack
+
 from .batching import out_of_memory
 from .condition import Condition
 from .data import Dataset, Sample
 from .errors import BadImageError
+from .examining import examine
 from .images import to_pixels
-from .masking import examine
 from .preprocessing import Preprocessing
 from .protocol import Card
 from .records import Run, write_whole
@@ -21,19 +23,39 @@ from .subject import Subject
 
 SAMPLES = 32
 """How many samples the figures are taken on, spread evenly over the data set."""
+_STRENGTH = ("fgsm", "spsa", "square", "fab", "pgd", "apgd", "autoattack")
 _BATCH = 16  # with a graph in float32, beside an attack that may be in bfloat16
 
 
 def needs_evidence(run: Run, checkpoint: str, condition: Condition, card: Card) -> bool:
-    """Whether figures are still to be taken: for our own AutoAttack, where its result claims something.
+    """Whether figures are still to be taken for an attack whose result claims something."""
+    taken = run.evidence(checkpoint, condition.text) if wants_evidence(condition, card) else {}
+    return taken is None or "failed" in taken
+
+
+def wants_evidence(condition: Condition, card: Card) -> bool:
+    """Whether an attack's result claims something that evidence can speak of: those of our own engine.
 
     It does not where eps is 0, nor where the card lets the attack leave its own ball.
     """
-    if "failed" not in (run.evidence(checkpoint, condition.text) or {"failed": ""}):
-        return False
     attack = condition.attack(card)
-    own = condition.name == "autoattack" and condition.engine == "robustkit"
-    return own and attack is not None and attack.threat.eps > 0 and not attack.threat.cut_images
+    if not isinstance(attack, Attack) or condition.engine != "robustkit":
+        return False
+    return attack.threat.eps > 0 and not attack.threat.cut_images
+
+
+def bearing_evidence(conditions: Sequence[Condition], card: Card) -> list[Condition]:
+    """The attacks on which evidence is taken: each AutoAttack, and of others the strongest of each norm and eps.
+
+    Figures are the model's, the same for all attacks of one radius; an AutoAttack of that radius has them already.
+    """
+    wanted = [condition for condition in conditions if wants_evidence(condition, card)]
+    best: dict[tuple[str, float | None], Condition] = {}
+    for condition in wanted:
+        key = condition.norm, condition.eps
+        if key not in best or _STRENGTH.index(condition.name) > _STRENGTH.index(best[key].name):
+            best[key] = condition
+    return [one for one in wanted if one.name == "autoattack" or one in best.values()]
 
 
 def gather_evidence(
@@ -44,9 +66,9 @@ def gather_evidence(
     condition: Condition,
     progress: Progress,
 ) -> None:
-    """Write the figures of `masking.examine` for one checkpoint under one attack, unless no image can be read."""
+    """Write the figures of `examining.examine` for one checkpoint under one attack, unless no image can be read."""
     attack = condition.attack(subject.card)
-    assert attack is not None
+    assert isinstance(attack, Attack)
     samples, images = [], []
     for sample in spread(dataset.samples, SAMPLES):
         try:
@@ -71,6 +93,8 @@ def gather_evidence(
                     attack.threat,
                     rng=rng,
                     batch_size=size,
+                    attack=attack,
+                    brief=condition.name != "autoattack",
                 )
         except (RuntimeError, ValueError, TypeError, NotImplementedError, MemoryError) as fault:
             if not out_of_memory(fault) or size == 1:

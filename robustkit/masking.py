@@ -1,21 +1,15 @@
 """Can a robust accuracy be trusted? Signs that the model's gradients mislead the attacks that follow them.
 
-The signs are those of Athalye et al. (2018, arXiv:1802.00420) and Carlini et al. (2019, arXiv:1902.06705). `examine`
-asks the model and gives plain figures, to be kept with the records; `findings` judges them later, without torch.
+The signs are those of Athalye et al. (2018, arXiv:1802.00420) and Carlini et al. (2019, arXiv:1902.06705), and that a
+model answers otherwise when it is attacked. `examining.examine` asks the model and gives plain figures, to be kept with
+the records; `findings` judges them later, without torch.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from attacks import Rng, ThreatModel
-    from attacks.frozen import Model, Oracle
+from dataclasses import dataclass
+from typing import Any
 
 RANDOM = 1e-4  # difference of two passes relative to the logits: order of summation gives 1e-6, noise 1e-2 or more
 OUTSIDE = 1e-5  # how far probabilities may leave [0, 1]: float32 rounding
@@ -23,14 +17,14 @@ SLOPE = 0.25  # median error of the predicted change: ordinary networks measured
 RISE = 1e-4  # least rise of the loss relative to its size: float32 rounding gives 1e-6, an attack 1e-2 or more
 FALLBACK = 0.05  # how far the last loss may lie below the best, as a share of the rise: steps of one length swing
 STANDING = 0.1  # accuracy at the widest radius: every image can become the same grey, which is of one class
+ALIKE = 0.01  # difference of two answers: batch sizes give 1e-6 in float32, and 1e-2 where a model rounds inside
+NOISE = 4.0  # times the difference of a model's answers asked twice alike, which a random one may differ by anyhow
+JUMP = 0.02  # change of the answer by a twentieth of a grey level: ordinary networks measured 0.0005
+TEAR = 0.05  # change left when a path is halved to a thousandth of its parts: ordinary networks measured 0.001
+BENT = 0.25  # least share of the predicted change over a tenth of eps: ordinary networks measured 0.5 and more
+SAVED, HIDDEN = 0.75, 0.1  # least share whose verdict survives saving; most that is right in float and wrong when saved
+FAMILIAR = 4.0  # times the rise of the margin at the images that shifted ones may show: ordinary networks measured 2
 BLACK_BOX = 0.002  # share of the samples that Square may break after gradient attacks: as in AutoAttack's own check
-
-_STEPS = (1e-3, 1e-2)  # of eps: within one level of a rounding layer for nearly all 8-bit pixels, even with 64 levels
-_READABLE = 256  # times the noise of the logits: rounding then costs the slope a few per cent at most
-_LOSS_STEPS, _SWEEP_STEPS, _SWEEP_RADII = (0, 1, 5, 20), 10, 6
-_EXTREMES = ("random_difference", "low", "high", "sum_error")
-_COUNTS = ("right", "random_predictions", "zero_margin", "zero_ce", "bad_margin", "bad_ce", "slope_samples")
-_MEDIANS, _MEANS = ("slope", "slope_error"), ("loss", "accuracy")
 
 
 @dataclass(frozen=True)
@@ -43,163 +37,11 @@ class Finding:
     instead: str = ""  # what to run in place of the attack, "" where all is well
 
 
-def examine(
-    model: Model, images: Tensor, labels: Tensor, threat: ThreatModel, *, rng: Rng, batch_size: int
-) -> dict[str, Any]:
-    """Figures of JSON types about the model's gradients at some images; about 32 of them say enough.
-
-    model: (B, ...) images to (B, K) logits, in float32: a coarser dtype rounds as a defence would, and looks like one.
-    images: (B, ...) inside the bounds of `threat`, B > 0. labels: (B,) int64. threat: the attack's norm and eps > 0.
-    rng: handed to the attacks; these start at the images, so none of it is drawn. batch_size: most images in a pass.
-
-    random_difference: largest difference of three passes relative to a row's length; random_predictions: samples
-        whose prediction changes. low, high, sum_error: range of the outputs, and distance of their sums from 1.
-    has_gradient: 1 where outputs lead back to the images; where not, the figures below are None.
-    zero_margin, zero_ce, bad_margin, bad_ce: samples whose whole gradient is zero, or some of it not finite. Of the
-        margin, not DLR, which is rightly flat where a wrong prediction ranks the label third.
-    slope, slope_error: measured over predicted change of the margin along the gradient, and its distance from 1,
-        medians of `slope_samples`. loss: mean margin after `loss_steps` steps of PGD. accuracy: share that short PGD
-        leaves standing at `radii`. All of these of the `right` among the `samples`; None where there are none.
-    forwards, backwards: passes, mean over the samples.
-
-    Raises ValueError for no images, eps 0, batch_size 0, fewer than two classes, and as attacks do for odd arguments.
-    """
-    import torch
-
-    from attacks.attack import check_images, check_labels
-    from attacks.frozen import Oracle, frozen
-
-    check_images(images, threat)
-    top_label = check_labels(labels, len(images))
-    if not (len(images) and threat.eps > 0 and batch_size > 0):
-        raise ValueError(f"{len(images)} images, eps {threat.eps:g}, batch_size {batch_size}: expected more than 0")
-    # TF32 rounds to 2048 levels: a small step would find the model flat, as behind a rounding layer.
-    with frozen(model), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-        images, labels = images.detach().clone(), labels.to(images.device, torch.int64, copy=True)
-        examiner = _Examiner(Oracle(model, images.dtype, top_label), threat, images)
-        batches = torch.split(torch.arange(len(images), device=images.device), batch_size)
-        parts = [examiner.part(images[rows], labels[rows], rng.take(rows)) for rows in batches]
-    # A batch without right samples lacks columns that another may have.
-    names = dict.fromkeys(name for part in parts for name in part)
-    columns = {name: torch.cat([part[name] for part in parts if name in part]).detach().cpu() for name in names}
-    figures = {name: _reduce(name, columns.get(name)) for name in (*_EXTREMES, *_COUNTS, *_MEDIANS, *_MEANS)}
-    figures |= {"norm": threat.norm, "eps": threat.eps, "samples": len(images), "has_gradient": int("zero_ce" in names)}
-    figures |= {"loss_steps": list(_LOSS_STEPS), "radii": [0.0, *examiner.radii]}
-    figures |= {"forwards": examiner.forwards / len(images), "backwards": examiner.backwards / len(images)}
-    return {name: _plain(value) for name, value in figures.items()}
-
-
-def _reduce(name: str, column: Tensor | None) -> Any:
-    if column is None or name in _COUNTS:
-        return None if column is None else int(column.sum())
-    if name in _MEANS:
-        return column.double().mean(dim=0).tolist()
-    return float(column.median() if name in _MEDIANS else column.min() if name == "low" else column.max())
-
-
-def _plain(value: Any) -> Any:
-    """Six significant digits; None for what JSON cannot hold."""
-    if isinstance(value, list):
-        return [_plain(entry) for entry in value]
-    finite = not isinstance(value, float) or math.isfinite(value)
-    return (float(f"{value:.6g}") if isinstance(value, float) else value) if finite else None
-
-
-class _Examiner:
-    """A frozen model under examination; counts its passes, in samples. Its methods give columns of figures."""
-
-    def __init__(self, oracle: Oracle, threat: ThreatModel, images: Tensor) -> None:
-        self.oracle, self.threat = oracle, threat
-        self.forwards = self.backwards = 0
-        low, high = threat.bounds or (float(images.min()), float(images.max()))
-        # Half the range of pixels; in l2, a quarter of it for each value.
-        widest = (high - low) * (0.5 if threat.norm == "linf" else 0.25 * math.sqrt(images[0].numel()))
-        growth = max(1.0, widest / threat.eps) ** (1 / (_SWEEP_RADII - 1))
-        self.radii = [threat.eps * growth**power for power in range(_SWEEP_RADII if growth > 1 else 1)]
-
-    def logits(self, points: Tensor) -> Tensor:
-        self.forwards += len(points)
-        return self.oracle(points)
-
-    def part(self, images: Tensor, labels: Tensor, rng: Rng) -> dict[str, Tensor]:
-        """One batch: a row for each sample, for each right one, or for each whose slope can be read."""
-        import torch
-
-        from attacks import cross_entropy, margin
-        from attacks.frozen import input_gradient
-
-        passes = torch.stack([self.logits(images) for _ in range(3)]).detach()
-        logits, predictions = passes[0], passes.argmax(dim=2)
-        numbers = passes.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-        noise = (numbers[1:] - numbers[0]).norm(dim=2).amax(dim=0) / numbers[0].norm(dim=1).clamp_min(1e-30)
-        right = (predictions[0] == labels) & logits.isfinite().all(dim=1)
-        part = {"right": right, "random_difference": noise}
-        part["random_predictions"] = (predictions[1:] != predictions[0]).any(dim=0)
-        part |= {"low": logits.amin(dim=1), "high": logits.amax(dim=1), "sum_error": (logits.sum(dim=1) - 1).abs()}
-        points = images.clone().requires_grad_()
-        for name, loss in (("ce", cross_entropy), ("margin", margin)):
-            losses = loss(self.logits(points), labels)
-            self.backwards += len(points)
-            try:
-                gradient = input_gradient(losses, points)
-            except ValueError:
-                return part
-            part[f"zero_{name}"] = (gradient == 0).flatten(1).all(dim=1)
-            part[f"bad_{name}"] = ~gradient.isfinite().flatten(1).all(dim=1)
-        rows = right.nonzero().flatten()
-        if len(rows):
-            images, labels, logits, rng = images[rows], labels[rows], logits[rows], rng.take(rows)
-            part["slope"] = self._slopes(images, labels, gradient[rows], logits, noise[rows])
-            part["slope_error"], part["slope_samples"] = (part["slope"] - 1).abs(), part["slope"] > -math.inf
-            ends = [self._pgd(images, labels, rng, threat=self.threat, steps=steps)[0] for steps in _LOSS_STEPS[1:]]
-            part["loss"] = torch.stack([margin(each, labels) for each in (logits, *ends)], dim=1)
-            part["accuracy"] = self._sweep(images, labels, rng)
-        return part
-
-    def _slopes(self, images: Tensor, labels: Tensor, gradient: Tensor, logits: Tensor, noise: Tensor) -> Tensor:
-        """(S,) measured over predicted change of the margin, of the samples where it can be read.
-
-        From a step against the gradient to one along it, so that curvature cancels, and at the smallest step whose
-        predicted change is well above the noise: there a rounding layer with a made-up gradient is flat or erratic,
-        while over large steps such a gradient is right on average.
-        """
-        labels, rival = labels[:, None], logits.scatter(1, labels[:, None], -math.inf).argmax(dim=1, keepdim=True)
-        least = _READABLE * noise.amax().clamp_min(2.0**-23) * logits.abs().amax(dim=1)  # float32's rounding
-        low, high = self.threat.bounds or (-math.inf, math.inf)
-        direction = self.threat.steepest(gradient.clone())
-        slopes = noise * math.nan
-        for step in _STEPS:
-            ends = [(images + sign * step * self.threat.eps * direction).clamp(low, high) for sign in (1, -1)]
-            up, down = ((out.gather(1, rival) - out.gather(1, labels)).flatten() for out in map(self.logits, ends))
-            # What rounding made of the step, not what was asked for.
-            predicted = (gradient.double() * (ends[0].double() - ends[1].double())).flatten(1).sum(dim=1)
-            slopes = ((up - down) / predicted).to(slopes).where(slopes.isnan() & (predicted >= least), slopes)
-        return slopes[slopes.isfinite()]
-
-    def _pgd(self, images: Tensor, labels: Tensor, rng: Rng, **options: Any) -> tuple[Tensor, Tensor]:
-        """Logits (B, K) at the end of PGD on the margin, and whether (B,) a prediction on the way was wrong."""
-        from attacks import PGD
-
-        # Not from random points: half the range away, they break a model with useless gradients, too.
-        attack = PGD(random_start=False, loss="margin", **options)
-        result = attack.run(self.logits, images, labels, rng=rng)
-        self.backwards += int(result.backwards.sum())
-        return self.logits(result.adversarials), result.broken_at >= 0
-
-    def _sweep(self, images: Tensor, labels: Tensor, rng: Rng) -> Tensor:
-        """(B, 1 + R) whether a sample stands at radius 0 and the others: what fell in a smaller ball fell in all."""
-        standing = (labels >= 0)[:, None].repeat(1, 1 + len(self.radii))
-        for column, eps in enumerate(self.radii, start=1):
-            rows = standing[:, column].nonzero().flatten()
-            if len(rows):
-                options = {"threat": replace(self.threat, eps=eps), "steps": _SWEEP_STEPS, "step_size": eps / 4}
-                ends, fell = self._pgd(images[rows], labels[rows], rng.take(rows), early_stop=True, **options)
-                standing[rows[fell | (ends.argmax(dim=1) != labels[rows])], column:] = False
-        return standing
-
-
 _Figures = Mapping[str, Any]
 _Verdict = tuple[str, bool, str]  # the figure in words; whether it is bad; "what that means; what to run instead"
+_KNOWS = "the model knows who asks"
+_AGAIN = "the same command again"
+_READ = "read its code, and attack the network inside without what is around it"
 _SURROGATE = "try loss margin or dlr, Square or SPSA with more queries, or a surrogate model (BPDA, transfer)"
 
 
@@ -216,8 +58,11 @@ def findings(
     known = {**figures, "averaged": averaged, "stages": stages, "n": samples}
     found = []
     if failed := figures.get("failed"):
-        found.append(Finding("evidence", failed, f"evidence could not be gathered: {failed}", "the same command again"))
+        found.append(Finding("evidence", failed, f"evidence could not be gathered: {failed}", _AGAIN))
     for check, names, judge in _CHECKS:
+        if told := _told(check, figures):
+            found.append(told)
+            continue
         values = [known.get(name) for name in names]
         missing = any(value is None or (isinstance(value, list) and None in value) for value in values)
         verdict = None if missing else judge(*values)
@@ -225,6 +70,14 @@ def findings(
         instead = advice.partition("; ")[2] if bad else ""
         found.append(Finding(check, figure, f"{check}: {figure}: {advice}" if bad else "", instead))
     return found
+
+
+def _told(check: str, figures: _Figures) -> Finding | None:
+    """The finding where the examination itself says why it has no figure: a probe failed, or has no place here."""
+    if why := (figures.get("unmeasured") or {}).get(check):
+        return Finding(check, f"not measured: {why}", f"{check}: could not be measured: {why}", _AGAIN)
+    why = (figures.get("unasked") or {}).get(check)
+    return Finding(check, f"not measured: {why}") if why else None
 
 
 def _random_outputs(difference: float, changed: int, samples: int, averaged: bool) -> _Verdict:
@@ -285,6 +138,52 @@ def _accuracy(radii: list[float], accuracy: list[float], norm: str, right: int) 
     return figure, bad, f"accuracy does not fall where any model must fail; {_SURROGATE}"
 
 
+def _bent(share: float, loss: list[float]) -> _Verdict:
+    figure = f"over a tenth of eps, outputs change {share:.3g} times as much as predicted"
+    # Where PGD wins, a large eps may just be far to go.
+    bad = share < BENT and loss[-1] < 0
+    return figure, bad, f"gradients follow ripples that lead nowhere, and PGD fails; {_SURROGATE}"
+
+
+def _finite(share: float) -> _Verdict:
+    figure = f"{100 * share:.3g} % of the answers near the images hold NaN or infinity"
+    return figure, share > 0, f"an infinite logit stops every attack; {_READ}"
+
+
+def _alike(how: str, advice: str) -> Callable[[float, float], _Verdict]:
+    """A judge of answers that were asked for in another way."""
+
+    def judge(apart: float, noise: float) -> _Verdict:
+        figure = f"answers {how} differ by {apart:.2g} of their size, asked twice alike by {noise:.2g}"
+        return figure, apart > max(ALIKE, NOISE * noise), f"{advice}; {_READ}"
+
+    return judge
+
+
+def _continuity(jump: float, noise: float) -> _Verdict:
+    figure = f"a twentieth of a grey level changes the answer by {jump:.2g} of its size, noise by {noise:.2g}"
+    advice = f"the model knows these very images, or the grid of 8 bits; {_READ}"
+    return figure, jump > max(JUMP, NOISE * noise), advice
+
+
+def _tears(tear: float, noise: float) -> _Verdict:
+    figure = f"on the way to other images the answer jumps by {tear:.2g} of its size, noise by {noise:.2g}"
+    advice = f"around known images the model answers by another rule; {_READ}"
+    return figure, tear > max(TEAR, NOISE * noise), advice
+
+
+def _saving(samples: int, same: int, hidden: int) -> _Verdict:
+    figure = f"{same} of {samples} verdicts survive saving in 8 bits, {hidden} are right in float and wrong when saved"
+    bad = samples - same > max(1, (1 - SAVED) * samples) or hidden > max(1, HIDDEN * samples)  # one may be chance
+    return figure, bad, f"the result is not one of images as they are stored; {_READ}"
+
+
+def _known(rise: float, shifted: float) -> _Verdict:
+    figure = f"five steps of PGD raise the margin by {rise:.3g}, at the images shifted by some pixels by {shifted:.3g}"
+    advice = f"the model is far more stable at images it may know; attack images that nobody has seen, and {_READ}"
+    return figure, shifted > FAMILIAR * max(rise, 0.0), advice
+
+
 def _black_box(stages: Mapping[str, int], n: int) -> _Verdict | None:
     names = list(stages)
     if "square" not in names or not any(name.startswith(("apgd", "fab")) for name in names[: names.index("square")]):
@@ -304,7 +203,18 @@ _CHECKS: tuple[tuple[str, tuple[str, ...], Callable[..., _Verdict | None]], ...]
     ("cross-entropy underflow", ("zero_margin", "zero_ce", "samples"), _underflow),
     ("gradients not finite", ("bad_margin", "bad_ce", "samples"), _broken),
     ("slope", ("slope", "slope_error", "slope_samples"), _slope),
+    ("slope afar", ("slope_far", "loss"), _bent),
     ("loss by steps", ("loss_steps", "loss"), _loss),
     ("accuracy by radius", ("radii", "accuracy", "norm", "right"), _accuracy),
+    ("finite answers", ("infinite",), _finite),
+    ("graph", ("graph", "noise"), _alike("with and without a graph", "gradients are not of the model that is judged")),
+    ("batches", ("batch", "noise"), _alike("in other batches", "a prediction depends on the other images")),
+    ("called again", ("again", "noise"), _alike("at the end", "the model changes as it is asked")),
+    ("caller", ("thread", "noise"), _alike("from another thread", _KNOWS)),
+    ("under attack", ("attacked", "noise"), _alike("to a short attack and outside of it", _KNOWS)),
+    ("continuity", ("jump", "noise"), _continuity),
+    ("path", ("path", "noise"), _tears),
+    ("survives saving", ("saved_samples", "saved_same", "saved_wrong"), _saving),
+    ("known images", ("rise", "rise_shifted"), _known),
     ("black box beats white box", ("stages", "n"), _black_box),
 )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .attack_order import Right, is_compared, order_flag
 from .attention_metrics import HeadSums, Sampled, attention_rows, is_wanted_of_attention, under_of
 from .corrupting import parse_corrupted
 from .corruption_metrics import Outcome, conditions_of, corruption_rows, doubts, why_no_mce
@@ -79,6 +80,7 @@ def _of_images(
     outcomes: dict[str, Outcome] = {}
     figures: list[Figures] = []
     undisturbed: Sampled | None = None
+    rights: dict[str, Right] = {}
     for condition in conditions:
         if (under := under_of(condition)) is not None:
             sums = HeadSums(run.shard_path(checkpoint, condition, 0).parent)
@@ -105,9 +107,13 @@ def _of_images(
             continue
         early = bool(manifest.get("claims", {}).get(condition, {}).get("early_stop"))
         found = _classification(read, early)
+        if found and is_compared(condition):
+            rights[condition] = Right.of(read)
         rows += [_row(checkpoint, manifest, (condition, *figure, flags)) for figure in found]
         if found and (condition == "clean" or parse_corrupted(condition)):
             outcomes[condition] = Outcome.of(read, flags, like=next(iter(outcomes.values()), None))
+    odd = {condition: order_flag(manifest, condition, rights) for condition in rights}
+    rows = [row | {"flags": [*row["flags"], flag]} if (flag := odd.get(row["condition"])) else row for row in rows]
     means = list(_corruption_means(manifest, checkpoint, outcomes))
     return rows, means, [_row(checkpoint, manifest, row) for row in map_rows(figures)]
 

@@ -14,6 +14,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from .attack_order import findings_of
 from .attention_plots import attention_figures, watched
 from .attention_report import attention_tables, layer_table
 from .browser import Browser
@@ -21,6 +22,7 @@ from .comparison import report_tables
 from .corruption_report import corruption_tables, left_out_lines
 from .figures import figures
 from .map_report import map_tables
+from .masking import Finding
 from .metrics import dossier
 from .records import Run, write_whole
 from .report import HEADINGS, STAGE_HEADINGS, is_of_scenes, stage_tables, table_rows
@@ -86,10 +88,17 @@ def write_report(run: Run, results: Sequence[dict[str, Any]]) -> None:
         "scenes": scene_tables(results, manifest),
         "examples": sheet_uri(run) if segments else None,
         "left_out": left_out_lines(run),
-        "dossiers": [] if segments else [(*unit, found) for unit in run.units() if (found := dossier(run, *unit))],
+        "dossiers": [] if segments else _dossiers(run, results),
         "parameters": manifest["protocol"].get("parameters", {}),
     }
     write_whole(run.path / "report.html", _page(values, Browser(run)).encode("utf-8", "replace"))
+
+
+def _dossiers(run: Run, results: Sequence[dict[str, Any]]) -> list[tuple[str, str, list[Finding]]]:
+    """What raises doubt about attacks, or does not: checkpoint, condition, findings."""
+    flags = {(row["checkpoint"], row["condition"]): row["flags"] for row in results}
+    found = ((*unit, [*dossier(run, *unit), *findings_of(flags.get(unit, []))]) for unit in run.units())
+    return [one for one in found if one[2]]
 
 
 def _page(values: dict[str, Any], browser: Browser) -> str:

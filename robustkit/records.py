@@ -197,7 +197,7 @@ class Run:
         return self.path / "evidence" / folder_name(checkpoint) / f"{folder_name(condition)}.json"
 
     def evidence(self, checkpoint: str, condition: str) -> dict[str, Any] | None:
-        """The figures of `robustkit.masking.examine`; None where none were taken."""
+        """The figures of `robustkit.examining.examine`; None where none were taken."""
         path = self.evidence_path(checkpoint, condition)
         try:
             figures = json.loads(text_of(path))

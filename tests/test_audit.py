@@ -68,7 +68,7 @@ def test_the_same_command_computes_once_and_the_same_bytes(place: Path, tmp_path
     before = files(tmp_path / "a")
     said: list[str] = []
     audit(place, tmp_path / "a", progress=again, say=said.append)
-    assert len(first.units) == 16 and again.units == [] and "16 units of work were there already" in " ".join(said)
+    assert len(first.units) == 17 and again.units == [] and "16 units of work were there already" in " ".join(said)
     assert files(tmp_path / "a") == before
     audit(place, tmp_path / "b", progress=other)
     assert files(tmp_path / "b") == before and other.units == first.units
@@ -95,7 +95,10 @@ def test_a_run_grows_by_conditions_and_checkpoints_and_refuses_to_mix(place: Pat
     audit(place, out, attacks="fgsm")
     count = Count()
     run = audit(place, out, attacks="pgd(steps=2)", progress=count)
-    assert {condition for condition, _ in count.units} == {"pgd(eps=8/255,steps=2)"}
+    assert {condition for condition, _ in count.units} == {
+        "evidence on pgd(eps=8/255,steps=2)",
+        "pgd(eps=8/255,steps=2)",
+    }
     assert run.manifest["conditions"] == ["clean", "fgsm(eps=8/255)", "pgd(eps=8/255,steps=2)"]
     before = files(out)
     for change, named in (

@@ -1,0 +1,206 @@
+"""Does a model answer alike, however it is asked? Probes on a few samples that a model which knows its attacker fails.
+
+Each gives plain columns of figures, a row for each sample; `examining` gathers them and `masking` judges them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attacks import PGD, Attack, Rng, ThreatModel, margin
+from attacks.frozen import Model, Oracle
+
+GREY = 1 / 255
+TINY = 0.05 * GREY  # off the 8-bit grid, and far too little to see: an attack of this size moves logits by a per cent
+SEGMENTS, HALVINGS = 8, 10  # of each leg of a path: a jump stays, any other change is a thousandth in the end
+_WORST = 1e6  # stands for a difference that is no number, so that JSON can hold it
+_SHORT = {"steps": 2, "targets": 1, "queries": 2, "restarts": 1}
+
+Columns = dict[str, Tensor]
+
+
+class Asker:
+    """A frozen model that is asked in many ways; counts its passes and the answers that are not finite, in samples."""
+
+    def __init__(self, model: Model, dtype: torch.dtype, top_label: int, threat: ThreatModel, batch_size: int) -> None:
+        self.model, self.threat, self.batch_size = model, threat, batch_size
+        self.oracle = Oracle(model, dtype, top_label)
+        self.forwards = self.backwards = self.infinite = 0
+
+    def logits(self, points: Tensor) -> Tensor:
+        """(B, K) float32 logits, with a graph where the points ask for one."""
+        return self._count(self.oracle(points))
+
+    def _count(self, logits: Tensor) -> Tensor:
+        self.forwards += len(logits)
+        self.infinite += int((~logits.isfinite().all(dim=1)).sum())
+        return logits
+
+    def pgd(self, images: Tensor, labels: Tensor, rng: Rng, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """The end (B, ...) of PGD on the margin, its logits (B, K), and whether (B,) a point on the way was wrong."""
+        # Not from random points: half the range away, they break a model with useless gradients, too.
+        attack = PGD(random_start=False, loss="margin", **options)
+        result = attack.run(self.logits, images, labels, rng=rng)
+        self.backwards += int(result.backwards.sum())
+        return result.adversarials, self.logits(result.adversarials).detach(), result.broken_at >= 0
+
+    def plain(self, points: Tensor, size: int | None = None) -> Tensor:
+        """(B, K) logits without a graph, `size` points at a time."""
+        with torch.inference_mode():
+            logits = torch.cat([self.logits(part) for part in torch.split(points, size or self.batch_size)])
+        return logits.clone()
+
+    @contextmanager
+    def elsewhere(self) -> Iterator[Callable[[Tensor], Tensor]]:
+        """As `plain`, from a thread of its own, whose stack holds no attack and none of these modules."""
+        quietly = torch.inference_mode()(self.model)
+        with ThreadPoolExecutor(1) as thread:
+
+            def ask(points: Tensor) -> Tensor:
+                asked = [thread.submit(quietly, part) for part in torch.split(points.detach(), self.batch_size)]
+                logits = torch.cat([each.result() for each in asked])
+                return self._count(logits.to(torch.promote_types(logits.dtype, torch.float32)).clone())
+
+            yield ask
+
+
+def difference(logits: Tensor, like: Tensor) -> Tensor:
+    """(B,) length of the difference of two answers, over that of `like` without its mean, which says nothing."""
+    numbers = like.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+    scale = (numbers - numbers.mean(dim=1, keepdim=True)).norm(dim=1)
+    scale = scale.clamp_min(1e-2 * numbers.norm(dim=1)).clamp_min(1e-30)  # rounding, where logits are all alike
+    same = (logits == like) | (logits.isnan() & like.isnan())  # two infinities, too
+    apart: Tensor = (logits - like).masked_fill(same, 0.0).norm(dim=1) / scale
+    return apart.nan_to_num(nan=_WORST).clamp_max(_WORST)
+
+
+def with_a_graph(asker: Asker, points: Tensor, first: Tensor) -> Tensor:
+    """(B,) the largest `difference` from `first`, answers in inference mode: gradients off, on, and to the points."""
+    with torch.no_grad():
+        answers = [_by_batch(asker, points)]
+    answers += [_by_batch(asker, points), _by_batch(asker, points, leaf=True)]
+    return torch.stack([difference(answer, first) for answer in answers]).amax(dim=0)
+
+
+def _by_batch(asker: Asker, points: Tensor, leaf: bool = False) -> Tensor:
+    parts = torch.split(points, asker.batch_size)
+    return torch.cat([asker.logits(part.clone().requires_grad_(leaf)).detach() for part in parts])
+
+
+def in_other_batches(asker: Asker, points: Tensor, first: Tensor) -> Tensor:
+    """(B,) the largest `difference` from `first`: one by one, and in another order and size of batch."""
+    order = torch.arange(len(points), device=points.device).flip(0)
+    order = torch.cat([order[::2], order[1::2]])
+    shuffled = asker.plain(points[order], max(1, asker.batch_size * 2 // 3))
+    back = torch.empty_like(shuffled).index_copy_(0, order, shuffled)
+    return torch.stack([difference(answer, first) for answer in (asker.plain(points, 1), back)]).amax(dim=0)
+
+
+def from_elsewhere(asker: Asker, points: Tensor, first: Tensor) -> Tensor:
+    """(B,) `difference` from `first`, answers of the same batches in this thread."""
+    with asker.elsewhere() as ask:
+        return difference(ask(points), first)
+
+
+def under_attack(asker: Asker, attack: Attack, images: Tensor, labels: Tensor, rng: Rng) -> Tensor:
+    """(1,) the largest difference between what the attack is answered, made short, and the answer from elsewhere."""
+    worst = images.new_zeros(1)
+    fields = {field.name for field in dataclasses.fields(attack) if field.init}
+    budget = {name: min(most, getattr(attack, name)) for name, most in _SHORT.items() if name in fields}
+    with asker.elsewhere() as ask:
+
+        def asked(points: Tensor) -> Tensor:
+            nonlocal worst
+            logits = asker.logits(points)
+            worst = torch.maximum(worst, difference(logits.detach(), ask(points.clone())).amax())
+            return logits
+
+        result = dataclasses.replace(attack, **budget).run(asked, images, labels, rng=rng, batch_size=asker.batch_size)
+    asker.backwards += int(result.backwards.sum())
+    return worst
+
+
+def jumps(asker: Asker, images: Tensor, logits: Tensor, rng: Rng) -> Tensor:
+    """(B,) how far the answer jumps for a change that nobody sees, in the better of two opposite directions."""
+    signs = rng.signs((1, *images.shape[1:]), "evidence/tiny")[:, 0].to(images)
+    low, high = asker.threat.bounds or (-math.inf, math.inf)
+    ends = [asker.plain((images + way * TINY * signs).clamp(low, high)) for way in (1, -1)]
+    return torch.stack([difference(end, logits) for end in ends]).amin(dim=0)
+
+
+def path(asker: Asker, images: Tensor, ends: Tensor, others: Tensor) -> Tensor:
+    """(B,) the largest jump found on the way from the images through `ends`, as far again, and on to `others`.
+
+    Halves the part of a leg whose answers lie furthest apart, again and again: a continuous change goes away.
+    """
+    low, high = asker.threat.bounds or (-math.inf, math.inf)
+    beyond = (2 * ends - images).clamp(low, high)
+    starts, stops = torch.cat([images, beyond]), torch.cat([beyond, others])
+    scale = asker.plain(images).repeat(2, 1)
+    shares = torch.linspace(0, 1, SEGMENTS + 1)
+    answers = torch.stack([asker.plain(torch.lerp(starts, stops, float(share))) for share in shares])
+    apart = torch.stack([_length(b, a, scale) for a, b in pairwise(answers)])
+    rows, at = torch.arange(len(starts), device=images.device), apart.argmax(dim=0)
+    lower, upper = answers[at, rows], answers[at + 1, rows]
+    left, width = at.to(images) / SEGMENTS, 1 / SEGMENTS
+    for _ in range(HALVINGS):
+        width /= 2
+        where = (left + width).reshape(-1, *[1] * (images.ndim - 1))
+        middle = asker.plain(starts + where * (stops - starts))
+        above = _length(upper, middle, scale) > _length(middle, lower, scale)
+        left = torch.where(above, left + width, left)
+        lower, upper = torch.where(above[:, None], middle, lower), torch.where(above[:, None], upper, middle)
+    return _length(upper, lower, scale).reshape(2, -1).amax(dim=0)
+
+
+def _length(logits: Tensor, other: Tensor, scale: Tensor) -> Tensor:
+    """As `difference`, relative to the size of a third answer."""
+    return difference(scale + logits.nan_to_num() - other.nan_to_num(), scale)
+
+
+def saved(points: Tensor, images: Tensor, threat: ThreatModel) -> Tensor:
+    """`points` (B, ...) as an 8-bit file holds them: for l-inf the nearest such image inside the ball around `images`.
+
+    For l2 the nearest one, which may lie a little outside.
+    """
+    levels = (points / GREY).round()
+    if threat.norm == "linf":
+        low, high = ((images + sign * threat.eps) / GREY for sign in (-1, 1))
+        low, high = (low - 1e-3).ceil(), (high + 1e-3).floor()
+        # Where an image is not of 8 bits itself, the ball may hold none.
+        levels = torch.where(low <= high, levels.clamp(low, high), levels)
+    return levels.clamp(0, 255) / 255
+
+
+def why_not_saved(threat: ThreatModel, values: int) -> str:
+    """Why an attack of this size cannot be kept in 8 bits, "" if it can; values: of an image."""
+    if threat.bounds != (0.0, 1.0):
+        return "the attack's space is not pixels of [0, 1]"
+    if threat.norm == "linf":
+        return "" if threat.eps > GREY * (1 - 1e-3) else "no other 8-bit image is within an eps below one grey level"
+    # Rounding changes each value by a level over the root of twelve, the attack by eps in all.
+    rounding = GREY * math.sqrt(values / 12)
+    return (
+        ""
+        if 4 * rounding <= threat.eps
+        else f"rounding to 8 bits changes an image by {rounding:.2g}, eps is less than 4 times that"
+    )
+
+
+def rises(asker: Asker, images: Tensor, rng: Rng, steps: int) -> Tensor:
+    """(B,) what short PGD adds to the margin of the images shifted by a few pixels, which nobody has seen before."""
+    shift = max(1, images.shape[-1] // 16)
+    shifted = images.roll((shift, shift), dims=(-2, -1))
+    before = asker.plain(shifted)
+    labels = before.argmax(dim=1)
+    after = asker.pgd(shifted, labels, rng, threat=asker.threat, steps=steps)[1]
+    return margin(after, labels) - margin(before, labels)

@@ -1,0 +1,120 @@
+"""An attack that leaves standing what a weaker one broke, beyond chance, is a flag; an ordinary one is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from scipy.stats import binomtest
+from small_audit import FACTORY, audit
+
+from robustkit.attack_order import Right, chance, findings_of, order_flag
+
+TURNING = (
+    FACTORY.replace("nn.Sequential(", "Turning(")
+    + """
+class Turning(nn.Sequential):
+    def forward(self, x):
+        logits = super().forward(x)
+        std, mean = (torch.tensor(each)[:, None, None] for each in ([0.25, 0.2, 0.5], [0.5, 0.4, 0.3]))
+        levels = 255 * (x * std + mean)
+        off = ((levels - levels.round()).abs() > 1e-2).flatten(1).any(dim=1)[:, None]
+        return torch.where(off, 2 * logits.detach() - logits, logits)
+"""
+)
+EPS = {"norm": "linf", "eps": 8 / 255, "early_stop": False}
+FGSM, PGD, AUTO = "fgsm(eps=8/255)", "pgd(eps=8/255,steps=20)", "autoattack(eps=8/255,version=standard)"
+
+
+def right(pattern: str, backwards: bool = False) -> Right:
+    rows = [(f"s{place}", letter == "1") for place, letter in enumerate(pattern)]
+    ids, correct = zip(*(reversed(rows) if backwards else rows), strict=True)
+    return Right.of(pa.table({"sample_id": ids, "correct": correct}))
+
+
+def flag(condition: str, labels: str = "true", claims: dict[str, Any] | None = None, **patterns: str) -> str:
+    texts = {"clean": "clean", "fgsm": FGSM, "pgd": PGD, "auto": AUTO, "other": condition}
+    rights = {texts[name]: right(pattern, backwards=name == "fgsm") for name, pattern in patterns.items()}
+    manifest = {"claims": dict.fromkeys((FGSM, PGD, AUTO, condition), EPS) | (claims or {})}
+    return order_flag(manifest | {"protocol": {"labels": labels}}, condition, rights)
+
+
+@pytest.mark.parametrize(("more", "fewer"), [(0, 0), (5, 0), (30, 12), (12, 30), (700, 600)])
+def test_chances_are_those_of_the_exact_test(more: int, fewer: int) -> None:
+    exact = binomtest(more, more + fewer, alternative="greater").pvalue if more + fewer else 1.0
+    assert chance(more, fewer) == pytest.approx(exact, rel=0.01)
+
+
+def test_pgd_above_fgsm_beyond_chance_is_a_flag() -> None:
+    found = flag(PGD, clean="1" * 40, fgsm="0" * 20 + "1" * 20, pgd="1" * 20 + "1" * 20)
+    assert "20 of 40 samples standing that fgsm(eps=8/255) broke, and 0 the other way round" in found
+    (finding,) = findings_of([found, found, "incomplete: 3 of 4"])
+    assert finding.flag == found and finding.figure.startswith("it left 20 of 40") and finding.instead in found
+    assert flag(PGD, fgsm="0" * 9 + "1" * 31, pgd="1" * 40) == ""  # one in 512
+    assert flag(PGD, fgsm="0" * 20 + "1" * 20, pgd="1" * 20 + "0" * 20) == ""  # as often the other way round
+    assert flag(PGD, fgsm="0" * 20 + "1" * 3000, pgd="1" * 3020) == ""  # less than a hundredth
+    assert flag(FGSM, fgsm="1" * 40, pgd="0" * 40) == "" and flag(AUTO, auto="1" * 40, pgd="0" * 40) != ""
+
+
+def test_any_attack_above_clean_is_a_flag_unless_labels_are_predicted() -> None:
+    clean, attacked = "0" * 20 + "1" * 3000, "1" * 3020
+    assert "20 of 3020 samples right that were wrong before it" in flag(PGD, clean=clean, pgd=attacked)
+    assert flag(FGSM, clean=clean, fgsm=attacked) and not flag("clean", clean=clean, pgd=attacked)
+    assert flag(PGD, "predicted", clean=clean, pgd=attacked) == ""
+    # With predicted labels only what was right counts.
+    assert flag(PGD, "predicted", clean="0" * 40, fgsm="0" * 40, pgd="1" * 40) == ""
+    assert flag(PGD, "predicted", clean="1" * 40, fgsm="0" * 40, pgd="1" * 40) != ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pgd(eps=8/255,steps=5)",  # 0.75 of the radius
+        "pgd(eps=8/255,steps=20,step_size=0.01*eps)",
+        "pgd(eps=8/255,steps=20,step_size=0.0005)",
+        "autoattack(eps=8/255,version=standard,steps=3)",
+    ],
+)
+def test_an_attack_that_cannot_go_far_is_not_held_against_a_whole_step(text: str) -> None:
+    assert flag(text, fgsm="0" * 40, other="1" * 40) == ""
+    assert flag(text, clean="0" * 40, other="1" * 40) != ""
+
+
+def test_only_the_same_radius_is_compared() -> None:
+    assert flag(PGD, claims={FGSM: EPS | {"eps": 4 / 255}}, fgsm="0" * 40, pgd="1" * 40) == ""
+    assert flag(PGD, claims={FGSM: EPS | {"norm": "l2"}}, fgsm="0" * 40, pgd="1" * 40) == ""
+    assert flag(PGD, claims={PGD: EPS | {"eps": 0}}, clean="0" * 40, pgd="1" * 40) == ""
+    assert flag(AUTO, pgd="0" * 40, auto="1" * 40, claims={}) != ""
+
+
+def test_pgd_that_is_led_astray_is_flagged_everywhere(place: Path, tmp_path: Path) -> None:
+    """A model whose gradient turns round off the 8-bit grid, where all of PGD's points are but none that FGSM asks."""
+    (tmp_path / "turning.py").write_text(TURNING)
+    model = {"arch": f"{tmp_path / 'turning.py'}:build", "num_classes": 3}
+    run = audit(place, tmp_path / "run", attacks="fgsm,pgd", eps="16/255", model=model)
+    by_condition = {row["condition"]: row for row in run.summary() if row["metric"] == "top1"}
+    clean, fgsm, pgd = by_condition.values()
+    assert fgsm["value"] < clean["value"] < pgd["value"] and not clean["flags"] and not fgsm["flags"]
+    (odd,) = (flag for flag in pgd["flags"] if flag.startswith("attacks in order"))
+    assert "right that were wrong before it" in odd and "standing that fgsm(eps=16/255) broke" in odd
+    assert any(flag.startswith("loss by steps: ") for flag in pgd["flags"])  # of the evidence, which PGD has, too
+    assert odd in (run.path / "summary.json").read_text()
+    page = (run.path / "report.html").read_text()
+    assert page.count("attacks in order") >= 2 and "survive saving in 8 bits" in page and "only for AutoAttack" in page
+
+
+def test_evidence_is_taken_once_for_a_radius(place: Path, tmp_path: Path) -> None:
+    def bearing(asked: str, **options: Any) -> list[str]:
+        run = audit(place, tmp_path / asked[:20], attacks=asked, limit=3, **options)
+        name = run.manifest["checkpoints"][0]["name"]
+        return [text for text in run.manifest["conditions"] if run.evidence(name, text)]
+
+    assert bearing("pgd(steps=2),fgsm,apgd(steps=2)", eps="4/255,8/255") == [
+        "apgd(eps=4/255,steps=2)",
+        "apgd(eps=8/255,steps=2)",
+    ]
+    auto = "autoattack(steps=2,targets=1,queries=2)"
+    assert bearing(f"fgsm,{auto},pgd(steps=2)") == [auto.replace("steps", "eps=8/255,version=standard,steps", 1)]
+    assert bearing("spsa(steps=1,directions=2),fgsm(eps=0)") == ["spsa(eps=8/255,steps=1,directions=2)"]
