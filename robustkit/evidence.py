@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import torch
@@ -15,7 +14,7 @@ from .images import to_pixels
 from .masking import examine
 from .preprocessing import Preprocessing
 from .protocol import Card
-from .records import Run, write_whole
+from .records import Run
 from .runner import Progress
 from .subject import Subject
 
@@ -25,12 +24,16 @@ _BATCH = 16  # with a graph in float32, beside an attack that may be in bfloat16
 
 
 def needs_evidence(run: Run, checkpoint: str, condition: Condition, card: Card) -> bool:
-    """Whether figures are still to be taken: for our own AutoAttack, where its result claims something.
+    """Whether figures are wanted and still to be taken."""
+    taken = run.evidence(checkpoint, condition.text) if wants_evidence(condition, card) else {}
+    return taken is None or "failed" in taken
+
+
+def wants_evidence(condition: Condition, card: Card) -> bool:
+    """Whether an attack's result rests on evidence: that of our own AutoAttack, where it claims something.
 
     It does not where eps is 0, nor where the card lets the attack leave its own ball.
     """
-    if "failed" not in (run.evidence(checkpoint, condition.text) or {"failed": ""}):
-        return False
     attack = condition.attack(card)
     own = condition.name == "autoattack" and condition.engine == "robustkit"
     return own and attack is not None and attack.threat.eps > 0 and not attack.threat.cut_images
@@ -77,8 +80,7 @@ def gather_evidence(
                 # The attack itself will say what is wrong; if it does not, the lack of figures is a flag.
                 figures = {"failed": f"{type(fault).__name__}: {(str(fault).splitlines() or [''])[0]}"}
         size = max(1, size // 2)
-    text = json.dumps({"sample_ids": [sample.id for sample in samples], **figures}, ensure_ascii=False, indent=1)
-    write_whole(run.evidence_path(name, condition.text), (text + "\n").encode())
+    run.write_evidence(name, condition.text, {"sample_ids": [sample.id for sample in samples], **figures})
     progress.advance(len(samples))
 
 

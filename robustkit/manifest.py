@@ -16,6 +16,7 @@ from typing import Any
 import cv2
 import torch
 
+from .binding import OF_CHECKPOINT, digests_of_shards
 from .condition import Condition
 from .data import Dataset
 from .errors import RunError
@@ -25,7 +26,6 @@ from .protocol import Card
 from .records import Run
 from .subject import Settings
 
-_DECIDES = ("sha256", "arch", "code_sha256", "num_classes", "attention", "preprocessing", "weights", "windows")
 _MAP = "cam("  # how the text of a map that is scored begins
 
 
@@ -65,13 +65,15 @@ def prepare(
     facts: Mapping[str, Any] | None = None,
     keep: bool = False,
     pictures: Sequence[str] = (),
+    evidence: Sequence[str] = (),
 ) -> list[str]:
     """Write run.json, or extend the one that an earlier command left; returns lines for the user.
 
     arguments: what the user asked for, as `audit` takes it, so that the same samples can be found again.
     corrupted: what corruptions and maps take beside the data set. digest: of the data set, its own if left out.
     facts: more of the data set, in JSON types. keep: maps of wrong predictions count. pictures: ids of
-    the samples of which images are kept, where no earlier command chose some.
+    the samples of which images are kept, where no earlier command chose some. evidence: the attacks, by the texts of
+    their conditions, whose results need evidence to be trusted.
 
     Raises:
         RunError: the folder holds records that this command would not have made.
@@ -97,6 +99,7 @@ def prepare(
     names = {known["name"] for known in old.get("checkpoints", [])}
     texts = dict.fromkeys([*old.get("conditions", []), *(condition.text for condition in conditions)])
     claims = {c.text: c.claim for c in conditions if c.claim}
+    shard_size = old.get("shard_size") or shard_size or max(128, settings.batch_size)
     run.write_manifest(
         {
             "robustkit": metadata.version("robustkit-audit"),
@@ -117,16 +120,18 @@ def prepare(
                 "digest": deciding["data digest"],
                 "notes": list(dataset.notes),
                 **(facts or {}),
+                "shards": digests_of_shards([sample.id for sample in dataset.samples], shard_size),
             },
             "corrupted": _corrupted(old.get("corrupted", {}), corrupted),
             "keep_misclassified": keep,
-            "shard_size": old.get("shard_size") or shard_size or max(128, settings.batch_size),
+            "shard_size": shard_size,
             "batch_size": settings.batch_size,
             "device": _device_name(settings.device),
             "versions": _versions(),
             "deciding": deciding,
             "bad_images": old.get("bad_images", []),
             "pictures": old.get("pictures", list(pictures)),
+            "evidence": list(dict.fromkeys([*old.get("evidence", []), *evidence])),
         }
     )
     return lines
@@ -143,7 +148,7 @@ def _check_same(
     known = {checkpoint["name"]: checkpoint for checkpoint in old["checkpoints"]}
     for new in checkpoints:
         before = known.get(new["name"], new)
-        pairs += [(f"{key} of {new['name']}", before.get(key), new.get(key)) for key in _DECIDES]
+        pairs += [(f"{key} of {new['name']}", before.get(key), new.get(key)) for key in OF_CHECKPOINT]
     taken = old.get("corrupted", {}).get("digests", {})
     for condition, digest in digests.items():
         if not condition.startswith(_MAP):

@@ -220,11 +220,37 @@ def findings(
     for check, names, judge in _CHECKS:
         values = [known.get(name) for name in names]
         missing = any(value is None or (isinstance(value, list) and None in value) for value in values)
+        if missing and (why := _why_missing(names, known)):
+            found.append(Finding(check, f"not measured: {why}", f"{check}: not measured: {why}", "an adaptive attack"))
+            continue
         verdict = None if missing else judge(*values)
         figure, bad, advice = verdict or ("not measured", False, "")
         instead = advice.partition("; ")[2] if bad else ""
         found.append(Finding(check, figure, f"{check}: {figure}: {advice}" if bad else "", instead))
     return found
+
+
+NO_EVIDENCE = Finding("evidence", "not there", "evidence is missing: the same audit takes it", "the same command again")
+"""Where an attack's result needs evidence, and there is none."""
+
+
+def _why_missing(names: tuple[str, ...], known: _Figures) -> str:
+    """Why a figure that a check needs could not be measured; empty where another finding says so, or none is due."""
+    if "stages" in names or known.get("failed") or known.get("has_gradient") == 0:
+        return ""
+    for name in names:
+        value = known.get(name)
+        if isinstance(value, list) and None in value:
+            return f"{name} is not finite"
+        if value is None and name not in known:
+            return f"there is no {name}"
+        if value is None and known.get("right") == 0:
+            return f"none of {known.get('samples')} samples is predicted right"
+        if value is None and name.startswith("slope") and known.get("slope_samples") == 0:
+            return "the outputs are too coarse or too noisy at every sample"
+        if value is None:
+            return f"{name} is not finite"
+    return ""
 
 
 def _random_outputs(difference: float, changed: int, samples: int, averaged: bool) -> _Verdict:

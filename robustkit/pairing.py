@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .compare import Side, nothing_common
+from .compare import Side, lacking, nothing_common
 from .errors import RunError, unknown
 from .records import Run
 from .scene_metrics import common_ids
@@ -190,7 +190,11 @@ def flags_of(first: Side, second: Side, shown: Collection[tuple[str, str]]) -> I
         for row in side.results:
             if (row["condition"], row["metric"]) in shown:
                 for flag in row["flags"]:
-                    seen.setdefault(flag, {})[row["condition"]] = None
+                    if not flag.startswith("incomplete"):  # as it was when the summary was made
+                        seen.setdefault(flag, {})[row["condition"]] = None
+        for condition in dict.fromkeys(condition for condition, _ in shown):
+            if flag := lacking(side, condition):
+                seen.setdefault(flag, {})[condition] = None
         for flag, conditions in seen.items():
             more = f" and {len(conditions) - 1} more" if len(conditions) > 1 else ""
             yield f"{name}, {next(iter(conditions))}{more}: {flag}"
