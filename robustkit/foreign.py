@@ -207,12 +207,13 @@ def read_rows(
     import pyarrow.parquet as pq
 
     remedy = "delete it and run again" if what == "a record" else "delete the file, nothing rests on it"
+    anew = "the same command of the audit computes it anew" if what == "a record" else remedy
     needed = ("sample_id", "error") if what == "a record" else ("sample_id",)
     try:
         source = pq.ParquetFile(pa.BufferReader(data))
         schema, names = source.schema_arrow, source.schema_arrow.names
         if reason := fault(source.metadata.metadata, data):
-            raise DamagedRecord(f"{path}: {what} that is not of this run: {reason}; {remedy}")
+            raise DamagedRecord(f"{path}: {what} that is not of this run: {reason}; {anew}")
         lacking = next((f"no column {name}" for name in needed if name not in names), "")
         wrong = _oversize(source) or _strange(schema) or lacking
         if not wrong:
