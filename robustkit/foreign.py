@@ -208,15 +208,12 @@ def read_rows(
 
     remedy = "delete it and run again" if what == "a record" else "delete the file, nothing rests on it"
     anew = "the same command of the audit computes it anew" if what == "a record" else remedy
-    needed = ("sample_id", "error") if what == "a record" else ("sample_id",)
     try:
         source = pq.ParquetFile(pa.BufferReader(data))
         schema, names = source.schema_arrow, source.schema_arrow.names
         if reason := fault(source.metadata.metadata, data):
             raise DamagedRecord(f"{path}: {what} that is not of this run: {reason}; {anew}")
-        lacking = next((f"no column {name}" for name in needed if name not in names), "")
-        wrong = _oversize(source) or _strange(schema) or lacking
-        if not wrong:
+        if not (wrong := _malformed(source, what)):
             chosen = list(filter(columns if callable(columns) else (columns or names).__contains__, names))
             if texts := [name for name in chosen if name in _TEXTS and not pa.types.is_null(schema.field(name).type)]:
                 source = pq.ParquetFile(pa.BufferReader(data), metadata=source.metadata, read_dictionary=texts)
@@ -229,15 +226,24 @@ def read_rows(
     return found
 
 
-def metadata_of(data: bytes) -> tuple[Mapping[bytes, bytes] | None, str]:
-    """The metadata of a Parquet file, and why they cannot be read; empty where they can."""
+def metadata_of(data: bytes, what: str = "a record") -> tuple[Mapping[bytes, bytes] | None, str]:
+    """The metadata of a Parquet file, and why `read_rows` would not read it; empty where it would, as far as is seen
+    without reading the rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        return pq.read_metadata(pa.BufferReader(data)).metadata, ""
+        source = pq.ParquetFile(pa.BufferReader(data))
+        wrong = _malformed(source, what)
+        return source.metadata.metadata, f"it cannot be read ({wrong})" if wrong else ""
     except (OSError, ValueError, pa.ArrowException, MemoryError) as fault:
         return None, f"it cannot be read ({(str(fault).splitlines() or [type(fault).__name__])[0]})"
+
+
+def _malformed(source: Any, what: str) -> str:
+    needed, names = ("sample_id", "error") if what == "a record" else ("sample_id",), source.schema_arrow.names
+    lacking = next((f"no column {name}" for name in needed if name not in names), "")
+    return _oversize(source) or _strange(source.schema_arrow) or lacking
 
 
 def _oversize(source: Any) -> str:

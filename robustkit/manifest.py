@@ -16,7 +16,7 @@ from typing import Any
 import cv2
 import torch
 
-from .binding import OF_CHECKPOINT, digests_of_shards
+from .binding import OF_CHECKPOINT, digest_of_run, digests_of_shards
 from .condition import Condition
 from .data import Dataset
 from .errors import RunError
@@ -100,40 +100,44 @@ def prepare(
     texts = dict.fromkeys([*old.get("conditions", []), *(condition.text for condition in conditions)])
     claims = {c.text: c.claim for c in conditions if c.claim}
     shard_size = old.get("shard_size") or shard_size or max(128, settings.batch_size)
-    run.write_manifest(
-        {
-            "robustkit": metadata.version("robustkit-audit"),
-            "command": _command(),
-            "started": old.get("started") or datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            "arguments": json.loads(json.dumps(arguments, default=str)),
-            "seed": settings.seed,
-            "protocol": _protocol(card),
-            "conditions": list(texts),
-            "claims": old.get("claims", {}) | claims,
-            "checkpoints": [*old.get("checkpoints", []), *(c for c in checkpoints if c["name"] not in names)],
-            "data": {
-                "name": dataset.name,
-                "root": dataset.root,
-                "layout": dataset.layout,
-                "n": len(dataset.samples),
-                "classes": len(dataset.class_names),
-                "digest": deciding["data digest"],
-                "notes": list(dataset.notes),
-                **(facts or {}),
-                "shards": digests_of_shards([sample.id for sample in dataset.samples], shard_size),
-            },
-            "corrupted": _corrupted(old.get("corrupted", {}), corrupted),
-            "keep_misclassified": keep,
-            "shard_size": shard_size,
-            "batch_size": settings.batch_size,
-            "device": _device_name(settings.device),
-            "versions": _versions(),
-            "deciding": deciding,
-            "bad_images": old.get("bad_images", []),
-            "pictures": old.get("pictures", list(pictures)),
-            "evidence": list(dict.fromkeys([*old.get("evidence", []), *evidence])),
-        }
-    )
+    found: dict[str, Any] = {
+        "robustkit": metadata.version("robustkit-audit"),
+        "command": _command(),
+        "started": old.get("started") or datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "arguments": json.loads(json.dumps(arguments, default=str)),
+        "seed": settings.seed,
+        "protocol": _protocol(card),
+        "conditions": list(texts),
+        "claims": old.get("claims", {}) | claims,
+        "checkpoints": [*old.get("checkpoints", []), *(c for c in checkpoints if c["name"] not in names)],
+        "data": {
+            "name": dataset.name,
+            "root": dataset.root,
+            "layout": dataset.layout,
+            "n": len(dataset.samples),
+            "classes": len(dataset.class_names),
+            "digest": deciding["data digest"],
+            "notes": list(dataset.notes),
+            **(facts or {}),
+            "shards": digests_of_shards([sample.id for sample in dataset.samples], shard_size),
+        },
+        "corrupted": _corrupted(old.get("corrupted", {}), corrupted),
+        "keep_misclassified": keep,
+        "shard_size": shard_size,
+        "batch_size": settings.batch_size,
+        "device": _device_name(settings.device),
+        "versions": _versions(),
+        "deciding": deciding,
+        "bad_images": old.get("bad_images", []),
+        "pictures": old.get("pictures", list(pictures)),
+        "evidence": list(dict.fromkeys([*old.get("evidence", []), *evidence])),
+    }
+    if old and digest_of_run(json.loads(json.dumps(found))) != digest_of_run(old):
+        raise RunError(
+            f"{run.manifest_path}: names other samples, shards or parameters of the card than this command, though "
+            "data and card are the same: restore it, or use another --out"
+        )
+    run.write_manifest(found)
     return lines
 
 

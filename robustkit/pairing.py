@@ -9,6 +9,7 @@ import numpy as np
 
 from .compare import Side, lacking, nothing_common
 from .errors import RunError, unknown
+from .masking import NO_EVIDENCE
 from .records import Run
 from .scene_metrics import common_ids
 
@@ -192,8 +193,12 @@ def flags_of(first: Side, second: Side, shown: Collection[tuple[str, str]]) -> I
                 for flag in row["flags"]:
                     if not flag.startswith("incomplete"):  # as it was when the summary was made
                         seen.setdefault(flag, {})[row["condition"]] = None
+        wanting = side.manifest.get("evidence", [])
         for condition in dict.fromkeys(condition for condition, _ in shown):
-            if flag := lacking(side, condition):
+            gone = [lacking(side, condition)]
+            if condition in wanting and side.run.evidence(side.checkpoint, condition) is None:
+                gone.append(NO_EVIDENCE.flag)
+            for flag in filter(None, gone):
                 seen.setdefault(flag, {})[condition] = None
         for flag, conditions in seen.items():
             more = f" and {len(conditions) - 1} more" if len(conditions) > 1 else ""

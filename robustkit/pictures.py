@@ -158,7 +158,7 @@ def strange_pictures(run: Run, checkpoint: str, conditions: Sequence[str]) -> li
     found = []
     for condition in conditions:
         for path, data in _files(run, checkpoint, condition):
-            known, fault = metadata_of(data)
+            known, fault = metadata_of(data, "pictures")
             fault = fault or run.unit(checkpoint, condition).fault(path.stem, known, data, whole=False)
             if fault:
                 found.append((path, fault))

@@ -180,6 +180,14 @@ class Run:
         refuse_link(folder, self.path)
         return sorted(folder.glob("*.parquet"))
 
+    def _has_records(self, checkpoint: str, condition: str) -> bool:
+        folder = self.shard_path(checkpoint, condition, 0).parent
+        refuse_link(folder, self.path)
+        if not folder.is_dir():
+            return False
+        with os.scandir(folder) as entries:
+            return any(entry.name.endswith(".parquet") and entry.name[0] != "." for entry in entries)
+
     def lacking(self, checkpoint: str, condition: str) -> int:
         """How many samples have no record under a condition, because their shards have none."""
         manifest = self.manifest
@@ -350,7 +358,7 @@ class Run:
         manifest = self.manifest
         for checkpoint in manifest.get("checkpoints", []):
             for condition in manifest.get("conditions", []):
-                if self.record_paths(checkpoint["name"], condition):
+                if self._has_records(checkpoint["name"], condition):
                     yield checkpoint["name"], condition
 
     def write_summary(self, rows: Sequence[Mapping[str, Any]]) -> None:
