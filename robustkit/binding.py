@@ -79,7 +79,7 @@ def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
 def _short(value: Any) -> str:
     text = "nothing" if value is None else str(value)
     hexadecimal = len(text) in (16, 64) and set(text) <= set("0123456789abcdef")
-    return f"{text[:8]}…" if hexadecimal else text[:60] + "…" * (len(text) > 60)
+    return f"{text[:8]}…" if hexadecimal else text[:100] + "…" * (len(text) > 100)
 
 
 def packed(provenance: Mapping[str, Any], shard: int) -> dict[bytes, bytes]:

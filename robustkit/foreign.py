@@ -211,9 +211,10 @@ def read_rows(
     try:
         source = pq.ParquetFile(pa.BufferReader(data))
         schema, names = source.schema_arrow, source.schema_arrow.names
-        if reason := fault(source.metadata.metadata, data):
+        wrong = _malformed(source, what)
+        if not wrong and (reason := fault(source.metadata.metadata, data)):
             raise DamagedRecord(f"{path}: {what} that is not of this run: {reason}; {anew}")
-        if not (wrong := _malformed(source, what)):
+        if not wrong:
             chosen = list(filter(columns if callable(columns) else (columns or names).__contains__, names))
             if texts := [name for name in chosen if name in _TEXTS and not pa.types.is_null(schema.field(name).type)]:
                 source = pq.ParquetFile(pa.BufferReader(data), metadata=source.metadata, read_dictionary=texts)

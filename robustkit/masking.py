@@ -221,7 +221,8 @@ def findings(
         values = [known.get(name) for name in names]
         missing = any(value is None or (isinstance(value, list) and None in value) for value in values)
         if missing and (why := _why_missing(names, known)):
-            found.append(Finding(check, f"not measured: {why}", f"{check}: not measured: {why}", "an adaptive attack"))
+            figure = f"not measured: {why}"
+            found.append(Finding(check, figure, f"{check}: {figure}; run {_WITHOUT}", _WITHOUT))
             continue
         verdict = None if missing else judge(*values)
         figure, bad, advice = verdict or ("not measured", False, "")
@@ -230,6 +231,7 @@ def findings(
     return found
 
 
+_WITHOUT = "Square or SPSA with more queries, or an adaptive attack (BPDA, transfer)"
 NO_EVIDENCE = Finding("evidence", "not there", "evidence is missing: the same audit takes it", "the same command again")
 """Where an attack's result needs evidence, and there is none."""
 

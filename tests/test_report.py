@@ -160,7 +160,7 @@ def make_run(
                     pictures[sample] = Picture(heat=heat())
                 elif condition in ("clean", FOG[1]):
                     pictures[sample] = Picture(webp(10 + place + 50 * CONDITIONS.index(condition)))
-            for shard, some in enumerate((rows[:2], rows[2:])):
+            for shard, some in enumerate(part for part in (rows[:2], rows[2:]) if part):
                 run.write_shard(run.shard_path(name, condition, shard), pa.Table.from_pylist(some, schema=schema))
             write_pictures(run, name, condition, 0, pictures if shown else {}, {})
     return seal(run)
