@@ -45,7 +45,8 @@ def digest_of_run(manifest: Mapping[str, Any]) -> str:
     data = manifest["data"]
     card = {key: value for key, value in manifest["protocol"].items() if key not in _PROSE}
     kept = {key: data.get(key) for key in ("n", "classes", "digest", "unjudged", "shards")}
-    return digest_of({"deciding": manifest["deciding"], "protocol": card, "data": kept, "size": manifest["shard_size"]})
+    size = manifest.get("shard_size")
+    return digest_of({"deciding": manifest["deciding"], "protocol": card, "data": kept, "size": size})
 
 
 def provenance_of(manifest: Mapping[str, Any], checkpoint: Mapping[str, Any], condition: str) -> dict[str, Any]:
@@ -60,9 +61,8 @@ def misfit(found: Any, expected: Mapping[str, Any]) -> str:
     """In what a file is not of what was expected, in words; empty where it is."""
     if not isinstance(found, Mapping):
         return "it does not say of what it is"
-    pairs = [(key, found.get(key), value) for key, value in _flat(expected).items()]
     theirs = _flat(found)
-    differing = [(key, theirs.get(key), value) for key, _, value in pairs if theirs.get(key) != value]
+    differing = [(key, theirs.get(key), value) for key, value in _flat(expected).items() if theirs.get(key) != value]
     named = [entry for entry in differing if entry[0] != "run"]
     if differing and not named:
         return "it is of a run with other samples, other shards or another card"

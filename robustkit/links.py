@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +35,7 @@ def _links(path: Path) -> Iterator[Path]:
         return
     waiting = [path] if path.is_dir() else []
     while waiting:
-        with os.scandir(waiting.pop()) as entries:
+        with contextlib.suppress(PermissionError), os.scandir(waiting.pop()) as entries:  # reading will say so
             for entry in entries:
                 if entry.is_symlink():
                     yield Path(entry.path)
