@@ -30,7 +30,7 @@ setup(
         "pillow>=10.1",
         "scikit-image>=0.22",
         "opencv-python-headless>=4.8",
-        "pyarrow>=15.0",
+        "pyarrow>=17.0",
         "pandas>=2.2",
         "click>=8.1",
         "rich>=13.7",

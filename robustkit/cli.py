@@ -331,7 +331,7 @@ def check(run: Path, **options: Any) -> None:
     from .check_command import check_run
     from .foreign import usable
 
-    with usable(run):
+    with usable(run, *filter(None, [options["baseline"]])):
         check_run(run, **options, console=console())
 
 

@@ -103,11 +103,14 @@ class Side:
 
     @cached_property
     def results(self) -> list[dict[str, Any]]:
-        """Its rows of summary.json as it was written last; none where there is no such file."""
+        """Its rows of summary.json, from the records where that is not there or not what was written."""
+        from .metrics import summarise  # which needs torch
+
         try:
-            return [row for row in self.run.summary() if row["checkpoint"] == self.checkpoint]
+            rows = self.run.summary()
         except RunError:
-            return []
+            rows = summarise(self.run)
+        return [row for row in rows if row["checkpoint"] == self.checkpoint]
 
     @cached_property
     def conditions(self) -> tuple[str, ...]:
@@ -248,6 +251,22 @@ def _scene_difference(first: Side, second: Side, condition: str, metric: str) ->
         raise nothing_common(first, second, condition)
     before, after = ([(share, side.scenes(t, ids)) for t, share in shares.items()] for side in (first, second))
     return scene_difference(before, after, metric)
+
+
+def lacking(side: Side, condition: str, metric: str = "") -> str:
+    """Which records of a side a figure under a condition lacks, in words; empty where it lacks none."""
+    parts, n = parts_of(condition), side.manifest["data"]["n"]
+    texts = [parts[0].text] if parts is not None else [*shares_of(condition)]
+    if metric in ("relative_mce", "retention"):
+        texts.append("clean")
+    elif metric.endswith("_change"):
+        texts.append("attention(clean)")
+    elif "over_control" in metric:
+        texts += (text for text in side.manifest["conditions"] if text.startswith("cam("))
+    for text in texts:
+        if gone := side.run.lacking(side.checkpoint, text):
+            return f"incomplete: {n - gone} of {n} samples under {text}; the same command goes on"
+    return ""
 
 
 def nothing_common(first: Side, second: Side, condition: str) -> RunError:

@@ -260,10 +260,11 @@ def _published(reference: Published, first: Side, second: Side, condition: str, 
 
 
 def _left_out(first: Side, second: Side, common: Sequence[str], shown: Iterable[str]) -> Iterator[str]:
-    """Lines on the conditions that are in no row."""
+    """Lines on the conditions that are in no row: that the other has, or that its own run.json names."""
     names = names_of(first, second)
-    for side, other, name in ((first, second, names[1]), (second, first, names[0])):
-        if lacking := _merged([text for text in side.conditions if text not in other.conditions], common):
+    for side, other, name in ((second, first, names[1]), (first, second, names[0])):
+        wanted = dict.fromkeys([*other.conditions, *side.manifest["conditions"]])
+        if lacking := _merged([text for text in wanted if text not in side.conditions], common):
             yield f"{name} has no records under {', '.join(lacking)}"
     told = {text for condition in dict.fromkeys(shown) for text in shares_of(condition)}
     if single := [text for text in common if text.startswith("corruption(") and text not in told]:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from .condition import Condition
 from .errors import RunError
 from .evidence import bearing_evidence, gather_evidence, needs_evidence
+from .links import refuse_links
 from .lock import locked
 from .masking import findings
-from .pictures import Wanted
+from .pictures import Wanted, strange_pictures
 from .preprocessing import Preprocessing
 from .protocol import Card
 from .ranks import Ranks
@@ -30,14 +32,14 @@ _FINER = 4
 class Task:
     """One checkpoint with what it will be shown.
 
-    subject: makes it ready to compute. provenance: the metadata of its records. preprocessing: for the evidence on its
-    attacks; None where none is taken.
+    subject: makes it ready to compute. provenance: of what its records under a condition are, by its text.
+    preprocessing: for the evidence on its attacks; None where none is taken.
     """
 
     name: str
     subject: Callable[[], Subject]
     images: Supply
-    provenance: dict[bytes, bytes]
+    provenance: Callable[[str], Mapping[str, Any]]
     preprocessing: Preprocessing | None = None
 
 
@@ -64,6 +66,7 @@ def carry_out(
 
         def begin() -> dict[str, Any]:
             held.enter_context(locked(run.path))
+            refuse_links(run.path)
             for line in prepare():
                 say(line)
             run.sweep()
@@ -128,12 +131,13 @@ def _lacking(
     run: Run, task: Task, conditions: Sequence[Condition], card: Card, shard_size: int, processes: int
 ) -> tuple[list[tuple[int, list[str]]], list[str], int, list[str]]:
     """Shards with the texts of conditions to compute together; attacks that lack evidence; units that are there; lines
-    on records that are not what was written, and are computed anew.
+    on files that are not what was written for this run, and are made anew.
     """
-    lines = []
-    for path in run.damaged(task.name, [condition.text for condition in conditions]):
-        path.unlink(missing_ok=True)
-        lines.append(f"{path}: altered or damaged after it was written; computed anew")
+    texts = [condition.text for condition in conditions]
+    lines = [f"{path}: {why}; computed anew" for path, why in _dropped(run.damaged(task.name, texts))]
+    lines += [f"{path}: evidence: {why}; taken anew" for path, why in _dropped(run.strange_evidence(task.name, texts))]
+    strange = strange_pictures(run, task.name, texts)
+    lines += [f"{path}: pictures: {why}; removed, the report goes without" for path, why in _dropped(strange)]
     shards = -(-len(task.images.dataset.samples) // shard_size)
     found = pieces(run, task.name, conditions, shards)
     done = shards * len(conditions) - sum(len(piece.conditions) for piece in found)
@@ -142,6 +146,12 @@ def _lacking(
     bearing = bearing_evidence(conditions, card) if task.preprocessing else []
     doubted = [one.text for one in bearing if needs_evidence(run, task.name, one, card)]
     return [(piece.shard, [one.text for one in piece.conditions]) for piece in found], doubted, done, lines
+
+
+def _dropped(files: Sequence[tuple[Path, str]]) -> Sequence[tuple[Path, str]]:
+    for path, _ in files:
+        path.unlink(missing_ok=True)
+    return files
 
 
 def _await_same(run: Run, manifest: dict[str, Any]) -> None:

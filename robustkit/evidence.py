@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import torch
@@ -17,7 +16,7 @@ from .examining import examine
 from .images import to_pixels
 from .preprocessing import Preprocessing
 from .protocol import Card
-from .records import Run, write_whole
+from .records import Run
 from .runner import Progress
 from .subject import Subject
 
@@ -101,8 +100,7 @@ def gather_evidence(
                 # The attack itself will say what is wrong; if it does not, the lack of figures is a flag.
                 figures = {"failed": f"{type(fault).__name__}: {(str(fault).splitlines() or [''])[0]}"}
         size = max(1, size // 2)
-    text = json.dumps({"sample_ids": [sample.id for sample in samples], **figures}, ensure_ascii=False, indent=1)
-    write_whole(run.evidence_path(name, condition.text), (text + "\n").encode())
+    run.write_evidence(name, condition.text, {"sample_ids": [sample.id for sample in samples], **figures})
     progress.advance(len(samples))
 
 

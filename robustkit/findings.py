@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from .compare import OF_SAMPLES, Side, is_same_model, paired_difference, unseen, widened
+from .compare import OF_SAMPLES, Side, is_same_model, lacking, paired_difference, unseen, widened
 from .errors import NothingEvaluated, RunError
 from .metrics import summarise
 from .missing import missing_command
@@ -52,6 +52,11 @@ class Subject:
         for row in self.results:
             found[row["checkpoint"]][row["condition"], row["metric"]] = row
         return found
+
+    def without_records(self, name: str) -> list[str]:
+        """Conditions that run.json names and of which a checkpoint has no records."""
+        done = {condition for checkpoint, condition in self.run.units() if checkpoint == name}
+        return [condition for condition in self.manifest["conditions"] if condition not in done]
 
     @property
     def of_scenes(self) -> bool:
@@ -105,8 +110,11 @@ def change_of(first: Side, second: Side, condition: str, metric: str, falls: boo
     """How much the second is below the first, or above it where not `falls`; paired by sample.
 
     Raises:
-        CannotTell: the two cannot be paired.
+        CannotTell: the two cannot be paired, or records of one are missing.
     """
+    for side, which in ((first, "the baseline"), (second, "the run")):
+        if gone := lacking(side, condition, metric):
+            raise CannotTell(f"{which} is {gone}")
     manifests = first.run.manifest, second.run.manifest
     for text in shares_of(condition):
         taken = [manifest.get("corrupted", {}).get("digests", {}).get(text) for manifest in manifests]

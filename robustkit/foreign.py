@@ -45,7 +45,7 @@ def usable(*runs: Path) -> Iterator[None]:
 
 def bytes_of(path: Path) -> bytes:
     """A file's bytes. Raises OSError where it is none, or too large: a device or a pipe would never end."""
-    status = path.stat()
+    status = path.lstat()
     if not stat.S_ISREG(status.st_mode):
         raise OSError("not a plain file")
     limit = LARGEST.get(path.suffix, 1 << 30)
@@ -103,7 +103,7 @@ _TOP: dict[str, _Rule] = {
     "conditions": ("a list of texts", _list_of(_is_name)),
     **dict.fromkeys(("claims", "protocol", "data", "deciding", "arguments", "versions", "corrupted"), _TABLE),
     "bad_images": ("a list of tables", _list_of(_is_table)),
-    "pictures": ("a list of texts", _IS_TEXTS),
+    **dict.fromkeys(("pictures", "evidence"), ("a list of texts", _IS_TEXTS)),
     "batch_size": _COUNT,
     "shard_size": _COUNT,
     **dict.fromkeys(("command", "started", "device", "robustkit", "agcam"), _TEXT),
@@ -127,6 +127,7 @@ _PARTS: dict[str, dict[str, _Rule]] = {
         **dict.fromkeys(("n", "classes"), _COUNT),
         "class_names": _NAMES,
         "unjudged": ("a list of whole numbers", _list_of(_is_count)),
+        "shards": ("a list of texts", _IS_TEXTS),
         **dict.fromkeys(("name", "root", "layout", "digest"), _TEXT),
     },
     "corrupted": dict.fromkeys(("digests", "released", "left_out"), _TABLE),
@@ -188,32 +189,62 @@ def _refusal(path: Path, where: str, value: Any, expected: str) -> RunError:
 
 
 def read_rows(
-    path: Path, data: bytes, columns: Collection[str] | Callable[[str], bool] | None = None, what: str = "a record"
+    path: Path,
+    data: bytes,
+    columns: Collection[str] | Callable[[str], bool] | None = None,
+    what: str = "a record",
+    fault: Callable[[Mapping[bytes, bytes] | None, bytes], str] = lambda metadata, data: "",
 ) -> pa.Table:
     """The rows of a Parquet file; `columns` are those read, by name or by whether a name is wanted.
 
+    fault: why a file with these metadata and bytes is not the one that was expected; empty where it is.
+
     Raises:
-        DamagedRecord: it is no Parquet file, not of the kinds that an audit writes, or claims more than it may.
+        DamagedRecord: it is no Parquet file, not of the kinds that an audit writes, claims more than it may, or is
+            another than was expected.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     remedy = "delete it and run again" if what == "a record" else "delete the file, nothing rests on it"
+    anew = "the same command of the audit computes it anew" if what == "a record" else remedy
     try:
         source = pq.ParquetFile(pa.BufferReader(data))
         schema, names = source.schema_arrow, source.schema_arrow.names
-        fault = _oversize(source) or _strange(schema) or ("" if "sample_id" in names else "no column sample_id")
-        if not fault:
+        wrong = _malformed(source, what)
+        if not wrong and (reason := fault(source.metadata.metadata, data)):
+            raise DamagedRecord(f"{path}: {what} that is not of this run: {reason}; {anew}")
+        if not wrong:
             chosen = list(filter(columns if callable(columns) else (columns or names).__contains__, names))
             if texts := [name for name in chosen if name in _TEXTS and not pa.types.is_null(schema.field(name).type)]:
                 source = pq.ParquetFile(pa.BufferReader(data), metadata=source.metadata, read_dictionary=texts)
             # Threads cost more than they save on so few rows.
-            found, fault = _decoded(source.read(columns=chosen, use_threads=False))
+            found, wrong = _decoded(source.read(columns=chosen, use_threads=False))
     except (OSError, ValueError, pa.ArrowException, MemoryError, RecursionError) as raised:
-        fault = (str(raised).splitlines() or [type(raised).__name__])[0]
-    if fault:
-        raise DamagedRecord(f"{path}: {what} cannot be read ({fault}); {remedy}")
+        wrong = (str(raised).splitlines() or [type(raised).__name__])[0]
+    if wrong:
+        raise DamagedRecord(f"{path}: {what} cannot be read ({wrong}); {remedy}")
     return found
+
+
+def metadata_of(data: bytes, what: str = "a record") -> tuple[Mapping[bytes, bytes] | None, str]:
+    """The metadata of a Parquet file, and why `read_rows` would not read it; empty where it would, as far as is seen
+    without reading the rows."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        source = pq.ParquetFile(pa.BufferReader(data))
+        wrong = _malformed(source, what)
+        return source.metadata.metadata, f"it cannot be read ({wrong})" if wrong else ""
+    except (OSError, ValueError, pa.ArrowException, MemoryError) as fault:
+        return None, f"it cannot be read ({(str(fault).splitlines() or [type(fault).__name__])[0]})"
+
+
+def _malformed(source: Any, what: str) -> str:
+    needed, names = ("sample_id", "error") if what == "a record" else ("sample_id",), source.schema_arrow.names
+    lacking = next((f"no column {name}" for name in needed if name not in names), "")
+    return _oversize(source) or _strange(source.schema_arrow) or lacking
 
 
 def _oversize(source: Any) -> str:

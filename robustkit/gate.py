@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
-from .compare import OF_SAMPLES, Side, unseen
+from .attention_metrics import under_of
+from .compare import OF_SAMPLES, Side, lacking, unseen
 from .errors import ProtocolError
 from .findings import (
     Ambiguous,
@@ -19,6 +20,7 @@ from .findings import (
     not_evaluated,
 )
 from .intervals import Z
+from .map_metrics import parts_of
 from .policy import Policy, Rule
 from .records import Run
 from .statements import Change, Identity, NoFlags, Value
@@ -33,7 +35,7 @@ class Verdict:
     """What became of a rule for one checkpoint; checkpoint is empty where the rule is about the whole run.
 
     reason: one line that says more than the figure; empty where that says all. needed: samples that would decide it.
-    condition: that of the run, in full.
+    condition: that of the run, in full. whole: no record was missing.
     """
 
     rule: Rule
@@ -43,11 +45,12 @@ class Verdict:
     figure: Figure | None = None
     condition: str = ""
     needed: int | None = None
+    whole: bool = True
 
     @property
     def short_of_samples(self) -> bool:
         """Whether it was measured, and only too little: the case that a policy's `undecided` is about."""
-        return self.state == UNDECIDED and self.figure is not None
+        return self.state == UNDECIDED and self.figure is not None and self.whole
 
 
 @dataclass(frozen=True)
@@ -110,8 +113,9 @@ def _verdict(policy: Policy, rule: Rule, name: str, subject: Subject, before: Su
             figure = Figure(of_all, of_all)
         else:
             figure = figure_of(subject.cells[name][condition, statement.metric])
-        if statement.metric != "n" and (lacking := [flag for flag in figure.flags if flag.startswith("incomplete")]):
-            return Verdict(rule, name, UNDECIDED, lacking[0], replace(figure, flags=()), condition)
+        if statement.metric != "n" and (gone := lacking(Side(subject.run, name), condition, statement.metric)):
+            others = tuple(flag for flag in figure.flags if not flag.startswith("incomplete"))
+            return Verdict(rule, name, UNDECIDED, gone, replace(figure, flags=others), condition, whole=False)
         state, reason, needed = decide(statement, figure, statement.metric)
         return Verdict(rule, name, state, reason, figure, condition, needed)
     except CannotTell as why:
@@ -180,9 +184,8 @@ def _of_flags(rule: Rule, name: str, statement: NoFlags, subject: Subject) -> Ve
     if wanted is not None and not any(wanted.fits(text) for text, _ in cells):
         raise not_evaluated(subject, name, wanted)
     every = [(text, flag) for (text, _), row in cells.items() for flag in row["flags"]]
-    done = {condition for checkpoint, condition in subject.run.units() if checkpoint == name}
-    lacking = (condition for condition in subject.manifest["conditions"] if condition not in done)
-    every += ((condition, "incomplete: no records; the same command goes on") for condition in lacking)
+    without = subject.without_records(name)
+    every += ((condition, "incomplete: no records; the same command goes on") for condition in without)
     every += (("data", line) for line in subject.manifest["data"].get("notes", []) if "whose names" in line)
     left_out = subject.manifest.get("corrupted", {}).get("left_out", {})
     every += ((condition, f"left out: {line}") for condition, line in left_out.items())
@@ -230,11 +233,22 @@ def _of_change(rule: Rule, name: str, statement: Change, subject: Subject, befor
             continue
         state, reason, needed = decide(statement, figure, metric)
         judged.append(Verdict(rule, name, state, reason, figure, condition, needed))
-    return judged[0] if statement.condition else _worst(judged, statement, len(theirs.difference(conditions)))
+    if statement.condition:
+        return judged[0]
+    unmatched = {
+        "conditions of the baseline that were not evaluated here": sorted(theirs.difference(conditions)),
+        "conditions of the baseline without records": [*filter(_has_accuracy, before.without_records(other))],
+        "conditions of the run without records": [*filter(_has_accuracy, subject.without_records(name))],
+    }
+    return _worst(judged, statement, {what: texts for what, texts in unmatched.items() if texts})
 
 
-def _worst(judged: list[Verdict], statement: Change, unmatched: int) -> Verdict:
-    """One verdict for all conditions: that of the worst of them."""
+def _has_accuracy(condition: str) -> bool:
+    return under_of(condition) is None and parts_of(condition) is None
+
+
+def _worst(judged: list[Verdict], statement: Change, unmatched: dict[str, list[str]]) -> Verdict:
+    """One verdict for all conditions: that of the worst of them. What could not be compared never passes."""
     order, sign = (FAIL, UNDECIDED, PASS), -1 if statement.compare.startswith(">") else 1
 
     def rank(verdict: Verdict) -> tuple[int, bool, float]:
@@ -247,5 +261,7 @@ def _worst(judged: list[Verdict], statement: Change, unmatched: int) -> Verdict:
     word = {FAIL: "fail", UNDECIDED: "cannot tell", PASS: "pass"}[worst.state]
     parts = [worst.reason, f"{alike} of {len(judged)} shared conditions {word}, the worst: {worst.condition}"]
     if unmatched:
-        parts.append(f"conditions of the baseline that were not evaluated here: {unmatched}")
+        gone = [f"{what}: {len(texts)}, the first: {texts[0]}" for what, texts in unmatched.items()]
+        state = FAIL if worst.state == FAIL else UNDECIDED
+        return replace(worst, state=state, reason="; ".join(filter(None, [*gone, *parts])), whole=False)
     return replace(worst, reason="; ".join(filter(None, parts)))

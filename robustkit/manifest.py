@@ -17,6 +17,7 @@ from typing import Any
 import cv2
 import torch
 
+from .binding import OF_CHECKPOINT, digest_of_run, digests_of_shards
 from .condition import Condition
 from .data import Dataset
 from .errors import RunError
@@ -26,7 +27,6 @@ from .protocol import Card
 from .records import Run
 from .subject import Settings
 
-_DECIDES = ("sha256", "arch", "code_sha256", "num_classes", "attention", "preprocessing", "weights", "windows")
 _MAP = "cam("  # how the text of a map that is scored begins
 _AGCAM = re.compile(r"(cam|stability)\(agcam[,)]")
 _GRADIENT = "cut at attention"
@@ -69,13 +69,15 @@ def prepare(
     facts: Mapping[str, Any] | None = None,
     keep: bool = False,
     pictures: Sequence[str] = (),
+    evidence: Sequence[str] = (),
 ) -> list[str]:
     """Write run.json, or extend the one that an earlier command left; returns lines for the user.
 
     arguments: what the user asked for, as `audit` takes it, so that the same samples can be found again.
     corrupted: what corruptions and maps take beside the data set. digest: of the data set, its own if left out.
     facts: more of the data set, in JSON types. keep: maps of wrong predictions count. pictures: ids of
-    the samples of which images are kept, where no earlier command chose some.
+    the samples of which images are kept, where no earlier command chose some. evidence: the attacks, by the texts of
+    their conditions, whose results need evidence to be trusted.
 
     Raises:
         RunError: the folder holds records that this command would not have made.
@@ -105,39 +107,46 @@ def prepare(
     names = {known["name"] for known in old.get("checkpoints", [])}
     texts = dict.fromkeys([*old.get("conditions", []), *(condition.text for condition in conditions)])
     claims = {c.text: c.claim for c in conditions if c.claim}
-    run.write_manifest(
-        {
-            "robustkit": metadata.version("robustkit-audit"),
-            "command": _command(),
-            "started": old.get("started") or datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            "arguments": json.loads(json.dumps(arguments, default=str)),
-            "seed": settings.seed,
-            "protocol": _protocol(card),
-            "conditions": list(texts),
-            "claims": old.get("claims", {}) | claims,
-            "checkpoints": [*old.get("checkpoints", []), *(c for c in checkpoints if c["name"] not in names)],
-            "data": {
-                "name": dataset.name,
-                "root": dataset.root,
-                "layout": dataset.layout,
-                "n": len(dataset.samples),
-                "classes": len(dataset.class_names),
-                "digest": deciding["data digest"],
-                "notes": list(dataset.notes),
-                **(facts or {}),
-            },
-            "corrupted": _corrupted(old.get("corrupted", {}), corrupted),
-            "keep_misclassified": keep,
-            "agcam": _gradient(old),
-            "shard_size": old.get("shard_size") or shard_size or max(128, settings.batch_size),
-            "batch_size": settings.batch_size,
-            "device": _device_name(settings.device),
-            "versions": _versions(),
-            "deciding": deciding,
-            "bad_images": old.get("bad_images", []),
-            "pictures": old.get("pictures", list(pictures)),
-        }
-    )
+    shard_size = old.get("shard_size") or shard_size or max(128, settings.batch_size)
+    found: dict[str, Any] = {
+        "robustkit": metadata.version("robustkit-audit"),
+        "command": _command(),
+        "started": old.get("started") or datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "arguments": json.loads(json.dumps(arguments, default=str)),
+        "seed": settings.seed,
+        "protocol": _protocol(card),
+        "conditions": list(texts),
+        "claims": old.get("claims", {}) | claims,
+        "checkpoints": [*old.get("checkpoints", []), *(c for c in checkpoints if c["name"] not in names)],
+        "data": {
+            "name": dataset.name,
+            "root": dataset.root,
+            "layout": dataset.layout,
+            "n": len(dataset.samples),
+            "classes": len(dataset.class_names),
+            "digest": deciding["data digest"],
+            "notes": list(dataset.notes),
+            **(facts or {}),
+            "shards": digests_of_shards([sample.id for sample in dataset.samples], shard_size),
+        },
+        "corrupted": _corrupted(old.get("corrupted", {}), corrupted),
+        "keep_misclassified": keep,
+        "agcam": _gradient(old),
+        "shard_size": shard_size,
+        "batch_size": settings.batch_size,
+        "device": _device_name(settings.device),
+        "versions": _versions(),
+        "deciding": deciding,
+        "bad_images": old.get("bad_images", []),
+        "pictures": old.get("pictures", list(pictures)),
+        "evidence": list(dict.fromkeys([*old.get("evidence", []), *evidence])),
+    }
+    if old and digest_of_run(json.loads(json.dumps(found))) != digest_of_run(old):
+        raise RunError(
+            f"{run.manifest_path}: names other samples, shards or parameters of the card than this command, though "
+            "data and card are the same: restore it, or use another --out"
+        )
+    run.write_manifest(found)
     return lines
 
 
@@ -152,7 +161,7 @@ def _check_same(
     known = {checkpoint["name"]: checkpoint for checkpoint in old["checkpoints"]}
     for new in checkpoints:
         before = known.get(new["name"], new)
-        pairs += [(f"{key} of {new['name']}", before.get(key), new.get(key)) for key in _DECIDES]
+        pairs += [(f"{key} of {new['name']}", before.get(key), new.get(key)) for key in OF_CHECKPOINT]
     taken = old.get("corrupted", {}).get("digests", {})
     for condition, digest in digests.items():
         if not condition.startswith(_MAP):

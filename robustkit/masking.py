@@ -65,6 +65,10 @@ def findings(
             continue
         values = [known.get(name) for name in names]
         missing = any(value is None or (isinstance(value, list) and None in value) for value in values)
+        if missing and (why := _why_missing(names, known)):
+            figure = f"not measured: {why}"
+            found.append(Finding(check, figure, f"{check}: {figure}; run {_WITHOUT}", _WITHOUT))
+            continue
         verdict = None if missing else judge(*values)
         figure, bad, advice = verdict or ("not measured", False, "")
         instead = advice.partition("; ")[2] if bad else ""
@@ -78,6 +82,30 @@ def _told(check: str, figures: _Figures) -> Finding | None:
         return Finding(check, f"not measured: {why}", f"{check}: could not be measured: {why}", _AGAIN)
     why = (figures.get("unasked") or {}).get(check)
     return Finding(check, f"not measured: {why}") if why else None
+
+
+_WITHOUT = "Square or SPSA with more queries, or an adaptive attack (BPDA, transfer)"
+NO_EVIDENCE = Finding("evidence", "not there", "evidence is missing: the same audit takes it", _AGAIN)
+"""Where an attack's result needs evidence, and there is none."""
+
+
+def _why_missing(names: tuple[str, ...], known: _Figures) -> str:
+    """Why a figure that a check needs could not be measured; empty where another finding says so, or none is due."""
+    if "stages" in names or known.get("failed") or known.get("has_gradient") == 0:
+        return ""
+    for name in names:
+        value = known.get(name)
+        if isinstance(value, list) and None in value:
+            return f"{name} is not finite"
+        if value is None and name not in known:
+            return f"there is no {name}"
+        if value is None and known.get("right") == 0:
+            return f"none of {known.get('samples')} samples is predicted right"
+        if value is None and name.startswith("slope") and known.get("slope_samples") == 0:
+            return "the outputs are too coarse or too noisy at every sample"
+        if value is None:
+            return f"{name} is not finite"
+    return ""
 
 
 def _random_outputs(difference: float, changed: int, samples: int, averaged: bool) -> _Verdict:

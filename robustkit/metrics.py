@@ -21,8 +21,9 @@ from .explaining import parse_explained
 from .intervals import Floats, bootstrap, calibration_error, calibration_interval, wilson
 from .layouts import SUBSET
 from .map_metrics import Figures, Pooled, Row, is_wanted_of_maps, map_figures, map_rows, stability_rows
-from .masking import Finding, findings
-from .records import SUMMARY_COLUMNS, Run, write_whole
+from .masking import NO_EVIDENCE, Finding, findings
+from .neutral import no_controls, no_formula
+from .records import SUMMARY_COLUMNS, Run
 from .scene_metrics import COLUMNS, Counts, scene_mean_rows, scene_rows
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def _of_images(
         table, notes = _joined(map(pooled.taken, shards()), unread)
         read = _readable(table)
         flags = [*_flags(table, read, manifest, checkpoint, condition), *notes]
-        flags += [finding.flag for finding in _dossier(run, checkpoint, condition, read) if finding.flag]
+        flags += [finding.flag for finding in _dossier(run, manifest, checkpoint, condition, read) if finding.flag]
         if explained is not None:
             keep = bool(manifest.get("keep_misclassified"))
             if explained.under:
@@ -193,14 +194,17 @@ def write_summary(run: Run, rows: Sequence[dict[str, Any]] | None = None) -> lis
 
     rows = summarise(run) if rows is None else rows
     finite = [{name: _json_value(value) for name, value in row.items()} for row in rows]
-    text = json.dumps({"results": finite}, indent=1, ensure_ascii=False)
-    write_whole(run.path / "summary.json", (text + "\n").encode())
+    run.write_summary(finite)
     sheet = io.StringIO()
     writer = csv.DictWriter(sheet, SUMMARY_COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(row | {"flags": "; ".join(row["flags"])} for row in finite)
-    write_whole(run.path / "summary.csv", sheet.getvalue().encode())
+    writer.writerows(_cells(row | {"flags": "; ".join(row["flags"])}) for row in finite)
+    run.write(run.path / "summary.csv", sheet.getvalue().encode("utf-8", "replace"))
     return finite
+
+
+def _cells(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: no_controls(no_formula(value)) if isinstance(value, str) else value for name, value in row.items()}
 
 
 def _json_value(value: Any) -> Any:
@@ -276,16 +280,20 @@ def _stages(read: pa.Table) -> list[Stage]:
 
 
 def dossier(run: Run, checkpoint: str, condition: str) -> list[Finding]:
-    """What speaks for and against the result of an attack; empty where no evidence was gathered."""
-    if run.evidence(checkpoint, condition) is None:
+    """What speaks for and against the result of an attack; empty where no evidence was asked for."""
+    manifest = run.manifest
+    if condition not in manifest.get("evidence", []):
         return []
-    return _dossier(run, checkpoint, condition, _readable(run.table(checkpoint, condition, _is_of_stages)))
+    read = _readable(run.table(checkpoint, condition, _is_of_stages))
+    return _dossier(run, manifest, checkpoint, condition, read)
 
 
-def _dossier(run: Run, checkpoint: str, condition: str, read: pa.Table) -> list[Finding]:
+def _dossier(run: Run, manifest: dict[str, Any], checkpoint: str, condition: str, read: pa.Table) -> list[Finding]:
+    if condition not in manifest.get("evidence", []):
+        return []
     figures = run.evidence(checkpoint, condition)
     if figures is None:
-        return []
+        return [NO_EVIDENCE]
     standing = {stage.name: stage.standing for stage in _stages(read)}
     return findings(figures, standing, n=len(read), averaged="version=rand" in condition)
 

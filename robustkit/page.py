@@ -21,10 +21,12 @@ from .browser import Browser
 from .comparison import report_tables
 from .corruption_report import corruption_tables, left_out_lines
 from .figures import figures
+from .links import refuse_link
 from .map_report import map_tables
 from .masking import Finding
 from .metrics import dossier
-from .records import Run, write_whole
+from .neutral import no_controls, no_formula
+from .records import Run
 from .report import HEADINGS, STAGE_HEADINGS, is_of_scenes, stage_tables, table_rows
 from .scene_report import scene_tables
 from .scene_sheet import sheet_uri
@@ -91,7 +93,8 @@ def write_report(run: Run, results: Sequence[dict[str, Any]]) -> None:
         "dossiers": [] if segments else _dossiers(run, results),
         "parameters": manifest["protocol"].get("parameters", {}),
     }
-    write_whole(run.path / "report.html", _page(values, Browser(run)).encode("utf-8", "replace"))
+    text = no_controls(_page(values, Browser(run)), kept="\n\t")
+    run.write(run.path / "report.html", text.encode("utf-8", "replace"))
 
 
 def _dossiers(run: Run, results: Sequence[dict[str, Any]]) -> list[tuple[str, str, list[Finding]]]:
@@ -107,11 +110,12 @@ def _page(values: dict[str, Any], browser: Browser) -> str:
         loader=PackageLoader("robustkit", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=lambda value: no_formula(value) if type(value) is str else value,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "breakable": lambda text: escape(text).replace(",", Markup(",<wbr>")),
+        "breakable": _breakable,
         "numeric": numeric_columns,
         "trusted": Markup,
     }
@@ -144,6 +148,10 @@ def _page(values: dict[str, Any], browser: Browser) -> str:
     return page(shown)
 
 
+def _breakable(text: str) -> Markup:
+    return escape(no_formula(text)).replace(",", Markup(",<wbr>"))
+
+
 def numeric_columns(table: TextTable) -> set[int]:
     """The places of columns that hold figures alone."""
     figure = re.compile(r"[-+−<]?\s?\d.*|nan|–|")
@@ -159,6 +167,7 @@ def gallery_uri(run: Run) -> str | None:
     from PIL import Image
 
     path = run.path / "cams" / "gallery.png"
+    refuse_link(path, run.path)
     if not path.is_file():
         return None
     buffer = io.BytesIO()

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from .compare import Side, nothing_common
+from .compare import Side, lacking, nothing_common
 from .errors import RunError, unknown
+from .masking import NO_EVIDENCE
 from .records import Run
 from .scene_metrics import common_ids
 
@@ -190,7 +191,15 @@ def flags_of(first: Side, second: Side, shown: Collection[tuple[str, str]]) -> I
         for row in side.results:
             if (row["condition"], row["metric"]) in shown:
                 for flag in row["flags"]:
-                    seen.setdefault(flag, {})[row["condition"]] = None
+                    if not flag.startswith("incomplete"):  # as it was when the summary was made
+                        seen.setdefault(flag, {})[row["condition"]] = None
+        wanting = side.manifest.get("evidence", [])
+        for condition in dict.fromkeys(condition for condition, _ in shown):
+            gone = [lacking(side, condition)]
+            if condition in wanting and side.run.evidence(side.checkpoint, condition) is None:
+                gone.append(NO_EVIDENCE.flag)
+            for flag in filter(None, gone):
+                seen.setdefault(flag, {})[condition] = None
         for flag, conditions in seen.items():
             more = f" and {len(conditions) - 1} more" if len(conditions) > 1 else ""
             yield f"{name}, {next(iter(conditions))}{more}: {flag}"

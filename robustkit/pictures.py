@@ -8,15 +8,17 @@ They are no records: nothing is computed from them, and a run without them is wh
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .errors import RunError
-from .foreign import bytes_of, read_rows
-from .records import Run, folder_name, parquet_bytes, write_whole
+from .foreign import bytes_of, metadata_of, read_rows
+from .links import refuse_link
+from .records import Run, folder_name, parquet_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -117,33 +119,60 @@ def _small_map(levels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> bytes
     return buffer.getvalue()
 
 
-def write_pictures(run: Run, checkpoint: str, condition: str, shard: int, found: Mapping[str, Picture]) -> None:
-    """Write the pictures of one unit; of none, nothing."""
+def write_pictures(
+    run: Run,
+    checkpoint: str,
+    condition: str,
+    shard: int,
+    found: Mapping[str, Picture],
+    metadata: Mapping[bytes, bytes],
+) -> None:
+    """Write the pictures of one unit; of none, nothing. metadata: of `binding.packed`."""
     import pyarrow as pa
 
     if not found:
         return
     columns = {"sample_id": list(found), **{name: [getattr(one, name) for one in found.values()] for name in COLUMNS}}
-    schema = pa.schema([("sample_id", pa.string()), *((name, pa.binary()) for name in COLUMNS)])
+    fields = [("sample_id", pa.string()), *((name, pa.binary()) for name in COLUMNS)]
+    schema = pa.schema(fields, metadata=dict(metadata))
     path = _folder(run, checkpoint, condition) / f"{shard:05d}.parquet"
-    write_whole(path, parquet_bytes(pa.table(columns, schema=schema)))
+    run.write(path, parquet_bytes(pa.table(columns, schema=schema)))
 
 
 def read_pictures(run: Run, checkpoint: str, condition: str) -> dict[str, Picture]:
     """The pictures of a checkpoint under a condition by sample id; empty where none were kept.
 
     Raises:
-        RunError: a file of them is not readable.
+        RunError: a file of them is not readable, or is of something else.
     """
     found: dict[str, Picture] = {}
-    for path in sorted(_folder(run, checkpoint, condition).glob("*.parquet")):
-        try:
-            data = bytes_of(path)
-        except OSError as fault:
-            raise RunError(f"{path}: pictures cannot be read ({fault}); delete the file, nothing rests on it") from None
-        rows = read_rows(path, data, ["sample_id", *COLUMNS], "pictures").to_pylist()
+    for path, data in _files(run, checkpoint, condition):
+        fits = partial(run.unit(checkpoint, condition).fault, path.stem, whole=False)
+        rows = read_rows(path, data, ["sample_id", *COLUMNS], "pictures", fits).to_pylist()
         found |= {row["sample_id"]: Picture(*(row.get(name) for name in COLUMNS)) for row in rows}
     return found
+
+
+def strange_pictures(run: Run, checkpoint: str, conditions: Sequence[str]) -> list[tuple[Path, str]]:
+    """The files that `read_pictures` would refuse, and why."""
+    found = []
+    for condition in conditions:
+        for path, data in _files(run, checkpoint, condition):
+            known, fault = metadata_of(data, "pictures")
+            fault = fault or run.unit(checkpoint, condition).fault(path.stem, known, data, whole=False)
+            if fault:
+                found.append((path, fault))
+    return found
+
+
+def _files(run: Run, checkpoint: str, condition: str) -> Iterator[tuple[Path, bytes]]:
+    folder = _folder(run, checkpoint, condition)
+    refuse_link(folder, run.path)
+    for path in sorted(folder.glob("*.parquet")):
+        try:
+            yield path, bytes_of(path)
+        except OSError as fault:
+            raise RunError(f"{path}: pictures cannot be read ({fault}); delete the file, nothing rests on it") from None
 
 
 def _folder(run: Run, checkpoint: str, condition: str) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,12 +13,14 @@ import torch
 
 from .attention_watch import check_watchable
 from .batching import best_batch
+from .binding import provenance_of
 from .computing import Task, carry_out
 from .condition import CLEAN, Condition, parse_conditions
 from .corrupted_tree import CorruptedTree, is_tree
 from .corruption_plan import plan_corruptions
 from .data import Dataset, open_dataset
 from .errors import DataError, ModelError, NothingEvaluated, ProtocolError, unknown
+from .evidence import bearing_evidence
 from .explaining import parse_cams
 from .manifest import describe, prepare
 from .maps import check_explainable
@@ -252,6 +253,7 @@ def audit(
             facts={"class_names": list(dataset.class_names)},
             keep=keep_misclassified,
             pictures=[one.id for one in dataset.select(limit=browse, seed=seed).samples] if browse else [],
+            evidence=[condition.text for condition in bearing_evidence(conditions, card)],
         )
         return [*lines, *found]
 
@@ -263,7 +265,7 @@ def audit(
                 job.classifier.identity.name,
                 partial(Subject, job.classifier, card, fixed, job.dataset.valid_labels, reused),
                 Images(job.dataset, job.preprocessing, tree, truth),
-                pack(manifest, known, fixed),
+                partial(pack, manifest, known, fixed),
                 job.preprocessing,
             )
             for job, known in zip(jobs, described, strict=True)
@@ -389,12 +391,9 @@ def _check_labels(dataset: Dataset, conditions: Sequence[Condition], card: Card)
             )
 
 
-def pack(manifest: Mapping[str, Any], checkpoint: Mapping[str, Any], settings: Settings) -> dict[bytes, bytes]:
-    """Where the rows of a checkpoint come from, as the metadata of their Parquet files."""
-    provenance = manifest["deciding"] | {
-        "checkpoint": checkpoint,
-        "batch_size": settings.batch_size,
-        "device": manifest["device"],
-        "versions": manifest["versions"],
-    }
-    return {b"robustkit": json.dumps(provenance, sort_keys=True, default=str).encode()}
+def pack(
+    manifest: Mapping[str, Any], checkpoint: Mapping[str, Any], settings: Settings, condition: str
+) -> dict[str, Any]:
+    """Where the rows of a checkpoint under a condition come from, for the metadata of their Parquet files."""
+    beside = {"batch_size": settings.batch_size, "device": manifest["device"], "versions": manifest["versions"]}
+    return provenance_of(manifest, checkpoint, condition) | beside

@@ -6,6 +6,8 @@ timings/<checkpoint>/<condition>/<shard>.json    what a unit took, and its recor
 evidence/<checkpoint>/<condition>.json           figures that tell whether an attack's result can be trusted
 pictures/…                                       images of a chosen few samples, to be looked at; see `pictures`
 summary.json, summary.csv, report.html           made from the two above, any time
+
+Each file says of what it is (`binding`). What does not fit run.json is not read, and nothing is read through a link.
 """
 
 from __future__ import annotations
@@ -15,19 +17,25 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .binding import Unit, digest_of, digest_of_run, misfit
 from .errors import DamagedRecord, RunError
-from .foreign import bytes_of, check_manifest, read_rows, text_of
+from .foreign import bytes_of, check_manifest, metadata_of, read_rows, text_of
+from .links import refuse_link, refuse_links
+from .writing import parquet_bytes, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
+__all__ = ["SUMMARY_COLUMNS", "Run", "folder_name", "parquet_bytes", "write_whole"]
+
 _NEEDED = {"checkpoints", "conditions", "protocol", "data", "deciding", "bad_images", "claims"}
+_REMEDY = "the same command of the audit computes it anew"
 SUMMARY_COLUMNS = ("checkpoint", "condition", "metric", "value", "n", "ci_low", "ci_high", "protocol", "flags")
 
 
@@ -38,54 +46,6 @@ def folder_name(text: str) -> str:
     if safe == plain:
         return safe
     return f"{safe}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-
-
-def write_whole(path: Path, data: bytes, durable: bool = True) -> None:
-    """Write a file so that, whatever happens, `path` holds all of it or what it held before.
-
-    durable: whether that includes a power cut; else it costs far less.
-
-    Raises:
-        RunError: the folder cannot be written.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                if durable:
-                    file.flush()
-                    os.fsync(file.fileno())
-            Path(temporary).chmod(0o644)
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-        if durable:
-            _sync_folder(path.parent)
-    except OSError as fault:
-        raise RunError(f"cannot write {path}: {fault.strerror or fault}; choose a folder with --out") from None
-
-
-def parquet_bytes(table: pa.Table) -> bytes:
-    """A table as Parquet, which depends on the table alone."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    buffer = pa.BufferOutputStream()
-    pq.write_table(table, buffer, compression="zstd")
-    data: bytes = buffer.getvalue().to_pybytes()
-    return data
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 class Run:
@@ -99,9 +59,10 @@ class Run:
         """The run in this folder.
 
         Raises:
-            RunError: there is none.
+            RunError: there is none, or something of it is a link.
         """
         run = cls(path)
+        refuse_links(run.path)
         if not run.manifest_path.is_file():
             raise RunError(
                 f"{run.path} is not a run folder (no run.json); make one with robustkit audit --out {run.path}"
@@ -114,9 +75,13 @@ class Run:
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """What run.json holds; empty before the first unit."""
+        """What run.json holds; empty before the first unit.
+
+        Raises:
+            RunError: it is not as an audit wrote it.
+        """
         try:
-            data = json.loads(text_of(self.manifest_path))
+            data = json.loads(self._text(self.manifest_path))
         except (FileNotFoundError, NotADirectoryError):
             return {}
         except (OSError, ValueError, RecursionError) as fault:
@@ -124,64 +89,111 @@ class Run:
         if not isinstance(data, dict) or not data.keys() >= _NEEDED:
             raise RunError(f"{self.manifest_path}: not a whole run.json; restore it or use another --out")
         check_manifest(data, self.manifest_path)
+        told = data.pop("digest", None)
+        if told != digest_of(data):
+            why = (
+                "was altered after it was written" if told else "has no digest: an earlier version or a person wrote it"
+            )
+            raise RunError(f"{self.manifest_path}: {why}; restore it, or make the run anew with another --out")
         return data
 
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
-        write_whole(self.manifest_path, (json.dumps(manifest, indent=2, ensure_ascii=False) + "\n").encode())
+        plain = json.loads(json.dumps({key: value for key, value in manifest.items() if key != "digest"}))
+        text = json.dumps(plain | {"digest": digest_of(plain)}, indent=2, ensure_ascii=False)
+        self.write(self.manifest_path, (text + "\n").encode())
+
+    def write(self, path: Path, data: bytes, durable: bool = True) -> None:
+        """`write_whole` of a file of this folder. Raises RunError where a link is on its way."""
+        refuse_link(path, self.path)
+        write_whole(path, data, durable)
+
+    def _bytes(self, path: Path) -> bytes:
+        refuse_link(path, self.path)
+        return bytes_of(path)
+
+    def _text(self, path: Path) -> str:
+        refuse_link(path, self.path)
+        return text_of(path)
+
+    def unit(self, checkpoint: str, condition: str) -> Unit:
+        """What the files of a checkpoint under a condition have to say. Raises RunError where run.json lacks that."""
+        try:
+            return Unit.of(self.manifest, checkpoint, condition)
+        except RunError as fault:
+            raise RunError(f"{self.path}: {fault}") from None
 
     def shard_path(self, checkpoint: str, condition: str, shard: int) -> Path:
         return self.path / "records" / folder_name(checkpoint) / folder_name(condition) / f"{shard:05d}.parquet"
 
+    def record_paths(self, checkpoint: str, condition: str) -> list[Path]:
+        """The records of a checkpoint under a condition, in the order of their names."""
+        folder = self.shard_path(checkpoint, condition, 0).parent
+        refuse_link(folder, self.path)
+        return sorted(folder.glob("*.parquet"))
+
+    def _has_records(self, checkpoint: str, condition: str) -> bool:
+        folder = self.shard_path(checkpoint, condition, 0).parent
+        refuse_link(folder, self.path)
+        if not folder.is_dir():
+            return False
+        with os.scandir(folder) as entries:
+            return any(entry.name.endswith(".parquet") and entry.name[0] != "." for entry in entries)
+
+    def lacking(self, checkpoint: str, condition: str) -> int:
+        """How many samples have no record under a condition, because their shards have none."""
+        manifest = self.manifest
+        n, size = manifest["data"]["n"], int(manifest["shard_size"])
+        there = {path.name for path in self.record_paths(checkpoint, condition)}
+        sizes = {f"{start // size:05d}.parquet": min(size, n - start) for start in range(0, n, size)}
+        return sum(size for name, size in sizes.items() if name not in there)
+
     def write_shard(self, path: Path, table: pa.Table, timing: Mapping[str, Any] | None = None) -> None:
         """One unit's rows at their `shard_path`, and beside them what it took and the SHA-256 of the rows' file.
 
-        The latter first, so that records never lack it.
+        The latter first, so that records never lack it. table: with the metadata of `binding.packed`.
         """
         data = parquet_bytes(table)
         beside = json.dumps({**(timing or {}), "sha256": hashlib.sha256(data).hexdigest()})
-        write_whole(self._timing_path(path), (beside + "\n").encode(), durable=False)
-        write_whole(path, data)
+        self.write(self._timing_path(path), (beside + "\n").encode(), durable=False)
+        self.write(path, data)
 
     def _timing_path(self, record: Path) -> Path:
         return self.path / "timings" / record.relative_to(self.path / "records").with_suffix(".json")
 
-    def damaged(self, checkpoint: str, conditions: Sequence[str]) -> list[Path]:
-        """Records of a checkpoint under some conditions that are not what was written: altered, or cut short.
+    def damaged(self, checkpoint: str, conditions: Sequence[str]) -> list[tuple[Path, str]]:
+        """Records of a checkpoint under some conditions that are not what was written for this run, and why not.
 
         Raises:
-            RunError: one of them cannot be read at this moment, or lies outside the run folder.
+            RunError: one of them cannot be read at this moment, or is a link.
         """
-        found, home = [], self.path.resolve()
+        found = []
         for condition in conditions:
-            for path in sorted(self.shard_path(checkpoint, condition, 0).parent.glob("*.parquet")):
-                if not path.resolve().is_relative_to(home):
-                    raise RunError(f"{path} leads out of {self.path}; use another --out")
-                try:
-                    self._sound(path)
-                except DamagedRecord:
-                    found.append(path)
+            paths = self.record_paths(checkpoint, condition)
+            unit = self.unit(checkpoint, condition) if paths else None
+            for path in paths:
+                data, fault = self._sound(path)
+                if not fault:
+                    known, fault = metadata_of(data)
+                    fault = fault or (unit.fault(path.stem, known, data) if unit else "")
+                if fault:
+                    found.append((path, fault))
         return found
 
-    def _sound(self, path: Path) -> bytes:
-        """What a record's file holds. Raises DamagedRecord where it is not what was written."""
+    def _sound(self, path: Path) -> tuple[bytes, str]:
+        """What a record's file holds, and why it is not what was written, as far as the digest beside it says."""
         expected = None
         try:
-            data = bytes_of(path)
+            data = self._bytes(path)
             with contextlib.suppress(FileNotFoundError, ValueError, RecursionError):
-                timing = json.loads(text_of(self._timing_path(path)))
+                timing = json.loads(self._text(self._timing_path(path)))
                 expected = timing.get("sha256") if isinstance(timing, dict) else None
         except OSError as fault:
             raise RunError(
                 f"{path}: cannot be read ({fault}); try again, or delete it and run the audit again"
             ) from None
-        if expected is None:  # lost in a power cut, or of an earlier version
-            read_rows(path, data)
-        elif hashlib.sha256(data).hexdigest() != expected:
-            raise DamagedRecord(
-                f"{path}: a record was altered or damaged after it was written (its SHA-256 is not "
-                f"{str(expected)[:12]}…); the same command of the audit computes it anew"
-            )
-        return data
+        if expected is None or hashlib.sha256(data).hexdigest() == expected:  # it may be lost in a power cut
+            return data, ""
+        return data, f"it was altered or damaged after it was written: its SHA-256 is not {str(expected)[:12]}…"
 
     def stage_seconds(self, checkpoint: str, condition: str) -> dict[str, float]:
         """Seconds of each stage of an attack, over all shards; empty where they are not known."""
@@ -189,26 +201,54 @@ class Run:
         folder = self.path / "timings" / folder_name(checkpoint) / folder_name(condition)
         for path in sorted(folder.glob("*.json")):
             with contextlib.suppress(OSError, ValueError, AttributeError, TypeError, RecursionError):
-                for stage, seconds in json.loads(text_of(path)).get("stages", {}).items():
+                for stage, seconds in json.loads(self._text(path)).get("stages", {}).items():
                     total[stage] = total.get(stage, 0.0) + float(seconds)
         return total
 
     def evidence_path(self, checkpoint: str, condition: str) -> Path:
         return self.path / "evidence" / folder_name(checkpoint) / f"{folder_name(condition)}.json"
 
+    def write_evidence(self, checkpoint: str, condition: str, figures: Mapping[str, Any]) -> None:
+        """The figures of `robustkit.examining.examine` for an attack, and of what they are."""
+        plain = json.loads(json.dumps({**figures, "of": self.unit(checkpoint, condition).provenance}))
+        text = json.dumps(plain | {"digest": digest_of(plain)}, ensure_ascii=False, indent=1)
+        self.write(self.evidence_path(checkpoint, condition), (text + "\n").encode())
+
     def evidence(self, checkpoint: str, condition: str) -> dict[str, Any] | None:
-        """The figures of `robustkit.examining.examine`; None where none were taken."""
+        """The figures of `robustkit.examining.examine`; None where none were taken.
+
+        Raises:
+            DamagedRecord: they are not what was written for this run. RunError: they cannot be read at this moment.
+        """
+        path = self.evidence_path(checkpoint, condition)
+        figures, fault = self._evidence(checkpoint, condition)
+        if fault:
+            raise DamagedRecord(f"{path}: evidence that is not of this run: {fault}; {_REMEDY}")
+        return figures
+
+    def strange_evidence(self, checkpoint: str, conditions: Sequence[str]) -> list[tuple[Path, str]]:
+        """The files that `evidence` would refuse, and why."""
+        found = [(self.evidence_path(checkpoint, text), self._evidence(checkpoint, text)[1]) for text in conditions]
+        return [(path, why) for path, why in found if why]
+
+    def _evidence(self, checkpoint: str, condition: str) -> tuple[dict[str, Any] | None, str]:
         path = self.evidence_path(checkpoint, condition)
         try:
-            figures = json.loads(text_of(path))
+            figures = json.loads(self._text(path))
         except FileNotFoundError:
-            return None
-        except (OSError, ValueError, RecursionError) as fault:
+            return None, ""
+        except (ValueError, RecursionError) as fault:
+            return None, f"it cannot be read ({fault})"
+        except OSError as fault:
             raise RunError(f"{path}: cannot be read ({fault}); delete it and run the same command again") from None
-        return figures if isinstance(figures, dict) else None
+        told = figures.pop("digest", None) if isinstance(figures, dict) else None
+        if not told or told != digest_of(figures):
+            return None, "it was altered after it was written" if told else "it does not say of what it is"
+        return figures, misfit(figures.pop("of", None), self.unit(checkpoint, condition).provenance)
 
     def sweep(self) -> None:
-        """Remove what a killed process left half-written."""
+        """Remove what a killed process left half-written. Raises RunError where something of the run is a link."""
+        refuse_links(self.path)
         ours = (".run.json.*.tmp", ".summary.json.*.tmp", ".summary.csv.*.tmp", ".report.html.*.tmp")
         for pattern in (
             *ours,
@@ -230,13 +270,17 @@ class Run:
         Raises:
             RunError: there are none, or a file is not readable.
         """
-        paths = sorted(self.shard_path(checkpoint, condition, 0).parent.glob("*.parquet"))
+        paths = self.record_paths(checkpoint, condition)
         if not paths:
             raise RunError(
                 f"{self.path}: no records of {checkpoint} under {condition}; run the audit again to make them"
             )
+        unit = self.unit(checkpoint, condition)
         for path in paths:
-            yield read_rows(path, self._sound(path), columns)
+            data, fault = self._sound(path)
+            if fault:
+                raise DamagedRecord(f"{path}: {fault}; {_REMEDY}")
+            yield read_rows(path, data, columns, fault=partial(unit.fault, path.stem))
 
     def table(
         self, checkpoint: str, condition: str, columns: Collection[str] | Callable[[str], bool] | None = None
@@ -255,12 +299,9 @@ class Run:
 
     def notes(self, checkpoint: str, condition: str) -> list[str]:
         """What an attack did otherwise than asked, each once, from the metadata of its records."""
-        import pyarrow.parquet as pq
-
         found: dict[str, None] = {}
-        for path in sorted(self.shard_path(checkpoint, condition, 0).parent.glob("*.parquet")):
-            packed = (pq.read_schema(path).metadata or {}).get(b"notes", b"[]")
-            found |= dict.fromkeys(map(str, json.loads(packed)))
+        for shard in self.shards(checkpoint, condition, ["sample_id"]):
+            found |= dict.fromkeys(map(str, json.loads((shard.schema.metadata or {}).get(b"notes", b"[]"))))
         return list(found)
 
     def units(self) -> Iterator[tuple[str, str]]:
@@ -268,21 +309,31 @@ class Run:
         manifest = self.manifest
         for checkpoint in manifest.get("checkpoints", []):
             for condition in manifest.get("conditions", []):
-                if next(self.shard_path(checkpoint["name"], condition, 0).parent.glob("*.parquet"), None):
+                if self._has_records(checkpoint["name"], condition):
                     yield checkpoint["name"], condition
+
+    def write_summary(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write summary.json, which says of which run it is. rows: in JSON types."""
+        plain = {"results": rows, "run": digest_of_run(self.manifest)}
+        text = json.dumps(plain | {"digest": digest_of(plain)}, indent=1, ensure_ascii=False)
+        self.write(self.path / "summary.json", (text + "\n").encode())
 
     def summary(self) -> list[dict[str, Any]]:
         """The rows of summary.json as it was written last; what is not finite is None.
 
         Raises:
-            RunError: it cannot be read.
+            RunError: it cannot be read, or is not what was written for this run.
         """
         path = self.path / "summary.json"
         try:
-            rows: list[dict[str, Any]] = json.loads(text_of(path))["results"]
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as fault:
+            plain = json.loads(self._text(path))
+            told, rows = plain.pop("digest", None), plain["results"]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
             raise RunError(f"{path}: cannot be read ({fault}); robustkit report makes it anew") from None
-        return rows
+        if told != digest_of(plain) or plain.get("run") != digest_of_run(self.manifest):
+            raise RunError(f"{path}: is not what was written for this run; robustkit report makes it anew")
+        found: list[dict[str, Any]] = rows
+        return found
 
     def results(self) -> pd.DataFrame:
         """The rows of summary.json as a DataFrame with the columns of `SUMMARY_COLUMNS`, computed from the records."""

@@ -210,7 +210,10 @@ def markdown(run: Run, described: Mapping[str, Any], rows: Results) -> str:
     versions = {"RobustKit": manifest.get("robustkit"), **manifest.get("versions", {})}
     text = environment.from_string(source).render(
         {key: manifest.get(key) for key in ("seed", "command", "device", "batch_size", "started", "robustkit")},
-        flags=[*(plain(caveat) for caveat in manifest["protocol"].get("caveats", [])), *_flags(run, rows)],
+        flags=[
+            *(plain(caveat) for caveat in manifest["protocol"].get("caveats", [])),
+            *_flags(run, rows, described["name"]),
+        ],
         checkpoint={"notes": [], "sha256": None, **described},
         data=manifest["data"],
         protocol=manifest["protocol"],
@@ -221,7 +224,7 @@ def markdown(run: Run, described: Mapping[str, Any], rows: Results) -> str:
     return re.sub(r"\n{3,}", "\n\n", text)
 
 
-def _flags(run: Run, rows: Results) -> Iterator[Made]:
+def _flags(run: Run, rows: Results, checkpoint: str) -> Iterator[Made]:
     """Each flag once, with what bears it."""
     seen: dict[str, dict[str, None]] = {}
     for row in rows:
@@ -230,7 +233,7 @@ def _flags(run: Run, rows: Results) -> Iterator[Made]:
     for flag, conditions in seen.items():
         others = f" and {len(conditions) - 1} more" if len(conditions) > 1 else ""
         yield Made(f"{code(next(iter(conditions)))}{others}: {plain(flag)}")
-    yield from map(plain, left_out_lines(run))
+    yield from map(plain, left_out_lines(run, checkpoint))
 
 
 def _sections(manifest: Mapping[str, Any], checkpoint: str, rows: Results) -> Iterator[Section]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -17,8 +17,10 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from .attention_metrics import Layer, packed
+from .attention_metrics import Layer
+from .attention_metrics import packed as packed_layers
 from .batching import out_of_memory
+from .binding import packed
 from .columns import ATTENTION
 from .condition import Condition
 from .corrupted_tree import CorruptedTree, pixels_of
@@ -150,12 +152,15 @@ def run_units(
     images: Supply,
     work: Iterable[Piece],
     shard_size: int,
-    provenance: dict[bytes, bytes],
+    provenance: Callable[[str], Mapping[str, Any]],
     progress: Progress,
     wanted: Wanted = Wanted(),  # noqa: B008 - frozen
     say: Callable[[str], None] = lambda line: None,
 ) -> None:
-    """Compute the units of `work` and write each as it is done. wanted: of which samples pictures are kept."""
+    """Compute the units of `work` and write each as it is done.
+
+    provenance: of what the rows under a condition are, by its text. wanted: of which samples pictures are kept.
+    """
     name, asked = subject.classifier.identity.name, subject.settings.batch_size
     cuts = (
         (
@@ -172,15 +177,16 @@ def run_units(
             progress.start(name, condition.group, len(decoding))
             began, before = time.monotonic(), subject.settings.batch_size
             found = _unit(subject, images, decoding, condition, progress, wanted.under(condition))
-            metadata = provenance | {b"notes": json.dumps(list(found.notes)).encode()}
+            metadata = packed(provenance(condition.text), piece.shard)
+            write_pictures(run, name, condition.text, piece.shard, found.pictures, metadata)
+            metadata[b"notes"] = json.dumps(list(found.notes)).encode()
             if found.layers:
-                metadata[b"attention"] = packed(found.layers)
+                metadata[b"attention"] = packed_layers(found.layers)
             if (size := subject.settings.batch_size) != asked:
                 metadata[b"batch_size"] = str(size).encode()
                 if size != before:
                     say(f"{name}: out of memory with batches of {before}; going on with {size}")
             timing = {"seconds": time.monotonic() - began, "stages": found.seconds}
-            write_pictures(run, name, condition.text, piece.shard, found.pictures)
             path = run.shard_path(name, condition.text, piece.shard)
             run.write_shard(path, found.table(subject.schema, metadata), timing)
 

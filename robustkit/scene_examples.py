@@ -14,7 +14,7 @@ from .data import Sample
 from .errors import BadImageError
 from .label_maps import LabelledScenes
 from .protocol import Card
-from .records import Run, write_whole
+from .records import Run
 from .scene_metrics import class_counts
 from .scene_sheet import FILE, Examples, Pixels, Tile, draw
 from .scene_subject import SceneSubject
@@ -51,7 +51,7 @@ def draw_examples(
     sheet = Examples(", ".join(names), line, headings, tuple(rows), scenes.class_names)
     buffer = io.BytesIO()
     draw(sheet).save(buffer, "PNG")
-    write_whole(run.path / FILE, buffer.getvalue())
+    run.write(run.path / FILE, buffer.getvalue())
     return run.path / FILE
 
 

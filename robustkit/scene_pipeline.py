@@ -173,7 +173,7 @@ def segment(
                 one.identity.name,
                 partial(SceneSubject, one, card, settings, scenes.unjudged),
                 SceneImages(scenes),
-                pack(manifest, known, settings),
+                partial(pack, manifest, known, settings),
             )
             for one, known in zip(models, described, strict=True)
         ]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from .contact_sheet import FAINT, INK, PAPER, RULE, fitted, font
+from .links import refuse_link
 from .records import Run
 
 Pixels = NDArray[np.uint8]
@@ -140,4 +141,5 @@ def _legend(sheet: Examples, width: int) -> list[list[tuple[tuple[int, int, int]
 def sheet_uri(run: Run) -> str | None:
     """The sheet of a run as a data URI; None where there is none."""
     path = run.path / FILE
+    refuse_link(path, run.path)
     return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode() if path.is_file() else None

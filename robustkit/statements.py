@@ -52,7 +52,7 @@ class Value:
 class Change:
     """How much a figure may drop or rise against the baseline's.
 
-    metric: empty for top1, or miou of segmenters. condition: None for all that both runs have.
+    metric: empty for top1, or miou of segmenters. condition: None for all of the baseline.
     """
 
     falls: bool

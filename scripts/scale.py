@@ -27,6 +27,7 @@ import torch
 
 from cam.localisation import IOUS, THRESHOLDS
 from robustkit import comparison, page, report
+from robustkit.binding import digests_of_shards, packed, provenance_of
 from robustkit.columns import CLASSIFICATION
 from robustkit.condition import CLEAN, Condition, parse_conditions
 from robustkit.corrupting import Corrupted
@@ -36,7 +37,7 @@ from robustkit.maps import COLUMNS as MAP_COLUMNS
 from robustkit.maps import LEVELS
 from robustkit.pictures import Picture, picture, write_pictures
 from robustkit.protocol import Card, load_card
-from robustkit.records import Run, write_whole
+from robustkit.records import Run
 
 SHARD, CLASSES, KEPT, UNREADABLE = 128, 1000, 100, 3e-4
 EPS = tuple(f"{part}/255" for part in (0.25, 0.5, 1, 2, 4, 8, 12, 16))
@@ -78,6 +79,7 @@ def manifest(n: int, checkpoints: int, card: Card, every: Sequence[Condition]) -
         "space": card.space,
     }
     protocol |= {"labels": "true", "summary": card.summary, "source": "", "caveats": [], "digest": "0" * 64}
+    ids = [f"val/{place:06d}" for place in range(n)]
     names = [f"class {place}" for place in range(CLASSES)]
     data = {"name": "made-up", "root": "made-up", "layout": "imagenet", "n": n, "classes": CLASSES, "digest": "0" * 64}
     return {
@@ -90,7 +92,8 @@ def manifest(n: int, checkpoints: int, card: Card, every: Sequence[Condition]) -
         "conditions": [one.text for one in every],
         "claims": {one.text: one.claim for one in every if one.claim},
         "checkpoints": [described | {"name": f"vit-{number}", "preprocessing": shape} for number in range(checkpoints)],
-        "data": data | {"class_names": names},
+        "data": data | {"class_names": names, "shards": digests_of_shards(ids, SHARD)},
+        "evidence": [one.text for one in every if one.name == "autoattack"],
         "corrupted": {"digests": {}, "released": {}, "left_out": {}},
         "keep_misclassified": False,
         "deciding": {"seed": 0, "protocol": card.tag, "data digest": "0" * 64, "dtype": "float32", "compile": False},
@@ -151,12 +154,12 @@ def of_map(n: int, label: np.ndarray[Any, Any], rng: Random) -> Columns:
     }
 
 
-def table(one: Condition, start: int, stop: int, rng: Random) -> pa.Table:
+def table(one: Condition, start: int, stop: int, rng: Random, metadata: Mapping[bytes, bytes]) -> pa.Table:
     """A record as the audit writes it."""
     found, read = rows(one, start, stop, rng)
     lost = ~read
     fields = [*CLASSIFICATION, *((k, MAP_COLUMNS.get(k, pa.int32())) for k in found if k not in CLASSIFICATION.names)]
-    schema = pa.schema(fields, metadata={b"robustkit": b"{}" * 400, b"notes": b"[]"})
+    schema = pa.schema(fields, metadata={**metadata, b"notes": b"[]"})
     found["sample_id"] = [f"val/{place:06d}" for place in range(start, stop)]
     found["error"] = np.where(lost, "truncated file", _NONE)
     arrays = []
@@ -215,13 +218,15 @@ def write(run: Run, n: int, checkpoints: int) -> dict[str, float]:
             shown = pictures(one, np.random.default_rng(place)) if kept else []
             middle = one.corrupted is None or one.corrupted.severity == 3
             if one.name == "autoattack":
-                write_whole(run.evidence_path(name, one.text), json.dumps(EVIDENCE).encode())
+                run.write_evidence(name, one.text, EVIDENCE)
+            of = provenance_of(known, known["checkpoints"][number], one.text)
             for shard, start in enumerate(range(0, n, SHARD)):
-                found = table(one, start, min(n, start + SHARD), np.random.default_rng([3, number, place, shard]))
+                metadata, rng = packed(of, shard), np.random.default_rng([3, number, place, shard])
+                found = table(one, start, min(n, start + SHARD), rng, metadata)
                 own = [sample for sample in found["sample_id"].to_pylist() if sample in kept] if middle else []
                 timing = {"seconds": 1.0, "stages": dict.fromkeys(STAGES, 0.2) if one.name == "autoattack" else {}}
                 with clock:
-                    write_pictures(run, name, one.text, shard, {s: shown[kept[s] % len(shown)] for s in own})
+                    write_pictures(run, name, one.text, shard, {s: shown[kept[s] % len(shown)] for s in own}, metadata)
                     run.write_shard(run.shard_path(name, one.text, shard), found, timing)
     return clock.told("write")
 

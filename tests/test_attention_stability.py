@@ -18,6 +18,7 @@ import small_audit
 import torch
 from click.testing import CliRunner
 from oracles import slow_vit
+from pyarrow.parquet import ParquetFile
 from safetensors import safe_open
 from safetensors.torch import save_file
 from test_attention import small_vit
@@ -503,8 +504,8 @@ def test_names_from_outside_are_escaped(run: Run, tmp_path: Path) -> None:
     shutil.copytree(run.path, out.path)
     odd = (Layer("<script>alert(1)</script>", 3, 65), *(Layer(f"b{i}", 3, 65) for i in range(3)))
     for path in out.path.rglob("records/*/attention*/*.parquet"):
-        table = next(run.shards(NAME, "attention(clean)"))
-        out.write_shard(path, table.replace_schema_metadata({b"attention": packed(odd), b"notes": b"[]"}))
+        table = ParquetFile(path).read()
+        out.write_shard(path, table.replace_schema_metadata(table.schema.metadata | {b"attention": packed(odd)}))
     refresh(out)
     part = section((out.path / "report.html").read_text("utf-8"))
     assert "&lt;script&gt;alert(1)" in part and "<script" not in part
@@ -599,8 +600,9 @@ def test_a_damaged_record_is_one_line(run: Run, tmp_path: Path, harm: dict[str, 
     if "drop" in harm:
         table = table.drop_columns(["key_norms"])
     if "meta" in harm:
-        metadata = {b"attention": harm["meta"], b"notes": b"[]"} if harm["meta"] is not None else {b"notes": b"[]"}
-        table = table.replace_schema_metadata(metadata)
+        known = {key: value for key, value in table.schema.metadata.items() if key != b"attention"}
+        more = {b"attention": harm["meta"]} if harm["meta"] is not None else {}
+        table = table.replace_schema_metadata(known | more)
     # The last shard, so that the others are of other layers.
     out.write_shard(out.shard_path(NAME, "attention(clean)", 0), table)
     with pytest.raises(DamagedRecord, match=re.escape(message)) as caught:

@@ -64,7 +64,7 @@ def test_what_cannot_be_read_now_is_not_taken_for_damaged(
         raise OSError(116, "Stale file handle")
 
     records = sorted(run.path.rglob("records/**/*.parquet"))
-    monkeypatch.setattr("robustkit.records.bytes_of", stale)
+    monkeypatch.setattr("robustkit.records.bytes_of", stale)  # of records; run.json is read as text
     with pytest.raises(RunError, match=r"cannot be read .*Stale file handle"):
         small_audit.audit(place, run.path, attacks="fgsm")
     assert sorted(run.path.rglob("records/**/*.parquet")) == records
@@ -94,27 +94,28 @@ def test_a_record_that_is_not_what_was_written_is_refused_and_computed_anew(plac
     before, summary = small_audit.files(run.path), (run.path / "summary.json").read_bytes()
     path = run.shard_path("net", "clean", 1)
     spoil(path, how)
-    with pytest.raises(RunError, match=r"00001\.parquet: a record was altered or damaged after it was written"):
+    with pytest.raises(RunError, match=r"00001\.parquet: it was altered or damaged after it was written: its SHA-256"):
         refresh(run)
     assert (run.path / "summary.json").read_bytes() == summary
     lines: list[str] = []
     small_audit.audit(place, run.path, attacks="fgsm", say=lines.append)
-    assert [line for line in lines if "altered or damaged" in line] == [
-        f"{path}: altered or damaged after it was written; computed anew"
-    ]
+    (line,) = [line for line in lines if "altered or damaged" in line]
+    assert line.startswith(f"{path}: it was altered or damaged after it was written: its SHA-256 is not ")
+    assert line.endswith("…; computed anew")
     assert small_audit.files(run.path) == before
 
 
-def test_without_its_checksum_a_record_counts_if_it_can_be_read(place: Path, run: Run) -> None:
+@pytest.mark.parametrize("how", ["cut short", "a bit", "emptied", "improved"])
+def test_without_its_checksum_a_record_proves_itself(run: Run, how: str) -> None:
     for path in (run.path / "timings").rglob("*.json"):
         path.unlink()
     assert refresh(run)
     conditions = run.manifest["conditions"]
     assert run.damaged("net", conditions) == []
     path = run.shard_path("net", "clean", 0)
-    spoil(path, "cut short")
-    assert run.damaged("net", conditions) == [path] and run.damaged("net", conditions[1:]) == []
-    with pytest.raises(RunError, match="a record cannot be read"):
+    spoil(path, how)
+    assert [one for one, _ in run.damaged("net", conditions)] == [path] and run.damaged("net", conditions[1:]) == []
+    with pytest.raises(RunError, match=r"a record (cannot be read|that is not of this run)"):
         run.table("net", "clean")
 
 

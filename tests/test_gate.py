@@ -16,6 +16,7 @@ from xml.etree import ElementTree as Tree
 import numpy as np
 import pyarrow as pa
 import pytest
+from sealing import seal
 
 import robustkit
 from robustkit import cli
@@ -41,6 +42,7 @@ def make(path: Path, found: Mapping[str, Outcomes], nll: Outcomes | None = None,
     """A run of these checkpoints: by condition, whether each sample was right; `nll` by condition."""
     conditions = list(dict.fromkeys(condition for own in found.values() for condition in own))
     n = max((len(values) for own in found.values() for values in own.values()), default=0)
+    size = math.gcd(*(len(values) for own in found.values() for values in own.values())) or 1  # whole shards
     deciding = {"seed": 0, "protocol": "standard@1:0", "data digest": "d1", "dtype": "float32", "compile": False}
     deciding |= changes.pop("deciding", {})
     manifest: dict[str, Any] = {
@@ -56,6 +58,7 @@ def make(path: Path, found: Mapping[str, Outcomes], nll: Outcomes | None = None,
         "seed": 0,
         "claims": {PGD: {"norm": "linf", "eps": 1 / 255, "early_stop": False}},
         "bad_images": [],
+        "shard_size": size,
         "arguments": {"data_dir": "val", "limit": 30, "model": {"num_classes": 3, "mean": [0.5, 0.5, 0.5]}},
     } | changes
     run = Run(path)
@@ -76,8 +79,10 @@ def make(path: Path, found: Mapping[str, Outcomes], nll: Outcomes | None = None,
                 "broken_by": pa.nulls(count, pa.string()),
                 "error": pa.nulls(count, pa.string()),
             }
-            run.write_shard(run.shard_path(name, condition, 0), pa.table(columns))
-    return run
+            table = pa.table(columns)
+            for start in range(0, count, size):
+                run.write_shard(run.shard_path(name, condition, start // size), table.slice(start, size))
+    return seal(run)
 
 
 def verdicts(run: Run, *rules: str, baseline: Run | None = None, more: str = "") -> Outcome:
@@ -259,7 +264,7 @@ def test_flags_fail_unless_they_are_excepted_and_are_told_beside_figures(tmp_pat
     assert "flag: exceeds eps" in sentence(verdict(beyond, "top1 under pgd >= 0"))
     manifest = beyond.manifest
     told = ["layout folders: 1 images", "left out 9 images whose names are not printable text; rename them"]
-    beyond.write_manifest(manifest | {"claims": {}, "data": manifest["data"] | {"notes": told}})
+    beyond.write_manifest(manifest | {"claims": {}, "data": manifest["data"] | {"notes": told}})  # which decide nothing
     assert verdict(beyond, "no flags").reason == f"1 flag: data: {told[1]}"
     left_out = make(tmp_path / "left", {"vit": {"clean": [1]}}, corrupted={"left_out": {"corruption(fog)": "no fog"}})
     assert verdict(left_out, "no flags").state == FAIL
@@ -353,16 +358,19 @@ def test_bounds_are_met_within_rounding_and_samples_needed_are_more_than_there_a
 
 def test_a_drop_under_all_shared_conditions_is_that_of_the_worst(tmp_path: Path) -> None:
     before = make(tmp_path / "b", {"vit": {"clean": right(9, 10), PGD: right(8, 10), "fgsm(eps=1/255)": right(5, 10)}})
-    after = make(tmp_path / "a", {"vit": {"clean": right(9, 10), PGD: right(5, 10), "spsa(eps=1/255,steps=3)": [1]}})
+    spsa = {"spsa(eps=1/255,steps=3)": right(9, 10)}
+    after = make(tmp_path / "a", {"vit": {"clean": right(9, 10), PGD: right(5, 10)} | spsa})
     found = verdict(after, "drop against baseline <= 0.2", before)
     assert found.state == FAIL and found.condition == PGD
     assert found.figure is not None and found.figure.value == pytest.approx(0.3)
-    assert found.reason == (
-        f"1 of 2 shared conditions fail, the worst: {PGD}; conditions of the baseline that were not evaluated here: 1"
-    )
-    assert verdict(after, "drop against baseline <= 0.31", before).state == PASS
-    assert verdict(after, "drop against baseline <= 0.31", before).condition == PGD
-    assert verdict(after, "drop against baseline >= 0", before).condition == "clean"
+    gone = "conditions of the baseline that were not evaluated here: 1, the first: fgsm(eps=1/255)"
+    assert found.reason == f"{gone}; 1 of 2 shared conditions fail, the worst: {PGD}"
+    fewer = make(tmp_path / "f", {"vit": {"clean": right(9, 10), PGD: right(8, 10)}})  # the baseline may have fewer
+    assert verdict(after, "drop against baseline <= 0.31", fewer).state == PASS
+    assert verdict(after, "drop against baseline <= 0.31", fewer).condition == PGD
+    assert verdict(after, "drop against baseline >= 0", fewer).condition == "clean"
+    (cut,) = verdicts(fewer, "drop against baseline <= 0.31", baseline=before, more="checkpoint = 'vit'").verdicts
+    assert (cut.state, cut.short_of_samples) == (UNDECIDED, False) and cut.reason.startswith(gone)
     assert verdict(after, "drop in top1 under spsa against baseline <= 1", before).state == UNDECIDED
 
 
@@ -380,8 +388,9 @@ def test_of_conditions_one_that_fails_is_worse_than_one_undecided_and_that_than_
     assert worst.reason == f"1 of 3 shared conditions fail, the worst: {PGD}"
     milder = make(tmp_path / "milder", {"vit": {name: has[name] for name in ("clean", fgsm)}}, **changes)
     worst = verdict(milder, rule, before)
-    assert (worst.state, worst.condition) == (UNDECIDED, fgsm) and worst.short_of_samples
-    assert f"; 1 of 2 shared conditions cannot tell, the worst: {fgsm}; conditions of the baseline" in worst.reason
+    assert (worst.state, worst.condition) == (UNDECIDED, fgsm) and not worst.short_of_samples
+    assert worst.reason.endswith(f"; 1 of 2 shared conditions cannot tell, the worst: {fgsm}")
+    assert worst.reason.startswith(f"conditions of the baseline that were not evaluated here: 1, the first: {PGD}; ")
     other_files = make(tmp_path / "files", {"vit": has | {PGD: had[PGD]}}, corrupted={"digests": {PGD: "x"}}, **changes)
     worst = verdict(other_files, rule, before)  # what was not measured is worse than what was measured too little
     assert (worst.state, worst.condition, worst.short_of_samples) == (UNDECIDED, PGD, False)

@@ -61,7 +61,7 @@ def flags(figures: Mapping[str, Any]) -> set[str]:
         assert not finding.flag or all(
             part in finding.flag for part in (finding.check, finding.figure, finding.instead)
         )
-    return {finding.check for finding in found if finding.flag}
+    return {finding.check for finding in found if finding.flag and not finding.figure.startswith("not measured")}
 
 
 def unmeasured(figures: Mapping[str, Any]) -> set[str]:
@@ -178,6 +178,27 @@ def test_nothing_right_leaves_the_first_checks(net: Net, batch: tuple[Tensor, Te
     assert figures["right"] == 0 and figures["zero_ce"] == 0
     assert (figures["slope"], figures["loss"], figures["accuracy"]) == (None, None, None)
     assert unmeasured(figures) == OF_RIGHT | UNASKED and flags(figures) == set()
+
+
+def test_what_could_not_be_measured_is_a_flag_with_its_reason(net: Net, batch: tuple[Tensor, Tensor]) -> None:
+    def reasons(changes: Mapping[str, Any]) -> dict[str, str]:
+        found = findings(figures | changes)
+        assert not any(finding.flag.startswith("black box") for finding in found)  # whose stages were not given
+        return {finding.check: finding.flag for finding in found if "not measured" in finding.flag}
+
+    figures = look(net, batch)
+    assert reasons({}) == {}
+    (flag,) = reasons({"loss": [-3.76, None, -1.0, 2.0]}).values()
+    assert flag.startswith("loss by steps: not measured: loss is not finite; run Square or SPSA")
+    assert reasons({"slope_samples": 0, "slope": None, "slope_error": None}).keys() == {"slope"}
+    nothing = reasons({"right": 0, "slope": None, "slope_error": None, "loss": None, "accuracy": None})
+    assert nothing.keys() == {"slope", "loss by steps", "accuracy by radius"}
+    assert all(f"none of {figures['samples']} samples is predicted right" in flag for flag in nothing.values())
+    assert "there is no loss" in findings({name: value for name, value in figures.items() if name != "loss"})[7].flag
+    gone = look(lambda x: net(x.detach()), batch)  # the one reason is said once
+    assert flags(gone) == {"gradient path"} and not any("not measured" in one.flag for one in findings(gone))
+    (failed, *others) = findings({"failed": "RuntimeError: out of memory"})
+    assert failed.flag and not any(finding.flag for finding in others)
 
 
 def test_batches_do_not_matter_and_the_model_is_left_as_it_was(batch: tuple[Tensor, Tensor]) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from scipy.stats import binomtest
+from sealing import seal
 
 from robustkit.columns import CLASSIFICATION
 from robustkit.errors import RunError
@@ -85,7 +86,7 @@ def make_run(path: Path, rows: dict[str, list[dict[str, Any]]], space: str = "pi
         for shard, start in enumerate(range(0, len(entries), 2)):
             table = pa.Table.from_pylist(entries[start : start + 2], schema=CLASSIFICATION)
             run.write_shard(run.shard_path("vit <b>&", condition, shard), table)
-    return run
+    return seal(run)
 
 
 def test_an_infinite_loss_is_no_warning(tmp_path: Path) -> None:

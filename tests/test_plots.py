@@ -12,6 +12,7 @@ import matplotlib
 import numpy as np
 import pyarrow as pa
 import pytest
+from sealing import put, seal
 
 from robustkit.attack_plots import Curve, curves, standings
 from robustkit.calibration_plots import reliabilities, reliability
@@ -59,7 +60,8 @@ def write(run: Run, condition: str, columns: dict[str, list[Any]], checkpoint: s
     n = len(next(iter(columns.values())))
     base = {name: [None] * n for name in CLASSIFICATION.names} | {"sample_id": [f"s{i}" for i in range(n)]}
     table = pa.table(base | columns, schema=CLASSIFICATION)
-    run.write_shard(run.shard_path(checkpoint, condition, 0), table)
+    put(run, checkpoint, condition, table)
+    seal(run)
 
 
 def test_colours_can_be_told_from_both_papers_and_lines_without_colours() -> None:

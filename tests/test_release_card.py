@@ -10,9 +10,11 @@ import pyarrow as pa
 import pytest
 import yaml
 from markdown_it import MarkdownIt
+from sealing import seal
 
 from robustkit import cli
 from robustkit.badge import HEIGHT, PADDING, badge, headline
+from robustkit.binding import digest_of
 from robustkit.errors import NothingEvaluated, RunError
 from robustkit.markdown import code, plain, table
 from robustkit.records import Run
@@ -119,6 +121,7 @@ def write_run(path: Path, records_of: dict[str, dict[str, pa.Table]], **changes:
     for checkpoint, own in records_of.items():
         for condition, rows in own.items():
             run.write_shard(run.shard_path(checkpoint, condition, 0), rows)
+    seal(run)
     return path
 
 
@@ -233,7 +236,10 @@ def test_nothing_begins_in_a_text_that_only_some_readers_know() -> None:
 
 def test_half_a_character_is_written_all_the_same(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", {"vit": {"clean": records(8)}}, command="HALF")
-    (run / "run.json").write_text((run / "run.json").read_text("utf-8").replace("HALF", "\\udc80"), "utf-8")
+    text = (run / "run.json").read_text("utf-8")
+    digest = digest_of({k: v for k, v in json.loads(text).items() if k != "digest"} | {"command": "\udc80"})
+    text = text.replace("HALF", "\\udc80").replace(json.loads(text)["digest"], digest)
+    (run / "run.json").write_text(text, "utf-8")
     assert "```sh\n?\n```" in write_cards(run)[0].read_text("utf-8")
 
 

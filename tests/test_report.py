@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from PIL import Image
+from sealing import seal
 
 from robustkit import browser
 from robustkit import page as report_page
@@ -159,10 +160,10 @@ def make_run(
                     pictures[sample] = Picture(heat=heat())
                 elif condition in ("clean", FOG[1]):
                     pictures[sample] = Picture(webp(10 + place + 50 * CONDITIONS.index(condition)))
-            for shard, some in enumerate((rows[:2], rows[2:])):
+            for shard, some in enumerate(part for part in (rows[:2], rows[2:]) if part):
                 run.write_shard(run.shard_path(name, condition, shard), pa.Table.from_pylist(some, schema=schema))
-            write_pictures(run, name, condition, 0, pictures if shown else {})
-    return run
+            write_pictures(run, name, condition, 0, pictures if shown else {}, {})
+    return seal(run)
 
 
 def page_of(run: Run) -> Page:
@@ -296,6 +297,7 @@ def test_hostile_names_are_text(run: Run, tmp_path: Path) -> None:
     manifest["protocol"]["caveats"] = list(HOSTILE)
     manifest["checkpoints"][0] |= {"spec": HOSTILE[2], "arch": HOSTILE[3], "notes": list(HOSTILE)}
     hostile.write_manifest(manifest)
+    seal(hostile)
     report_page.write_report(hostile, write_summary(hostile))
     page, plain = page_of(hostile), page_of(run)
     names = {tag for tag, _ in page.tags}

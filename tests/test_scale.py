@@ -125,6 +125,7 @@ def test_sides_forget_what_no_later_pair_asks(
     make: Make, opened: dict[tuple[str, str], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make(60, checkpoints=3)
+    run.write_summary([])
     found = pairs([run])
     compare(found)
     assert not any(side._samples for pair in found for side in pair)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -200,6 +202,31 @@ def test_the_data_pipeline_of_ade20k_is_part_of_the_run(folder: Path, tmp_path: 
     assert value(plain, "nll")["value"] != value(made, "nll")["value"]
     with pytest.raises(RunError, match=r"windows of plain is .*'ade20k'.* there and .* here; use another --out"):
         segment(folder, made.path, "plain", **chosen)
+
+
+def test_records_of_scenes_say_of_what_they_are(run: Run, folder: Path, tmp_path: Path) -> None:
+    """Those of another condition, of another checkpoint and of another shard are refused, and computed anew."""
+    out = Run(tmp_path / "run")
+    whole = segment(folder, tmp_path / "whole", "plain", shard_size=2)
+    for source, place, reason in (
+        (run.shard_path("plain", PGD, 0), 0, "its run is|its condition is|other samples"),
+        (whole.shard_path("plain", "clean", 0), 1, "its shard is 0 and not 1"),
+        (whole.shard_path("plain", FOG, 1), 1, re.escape(f"its condition is {FOG} and not clean")),
+    ):
+        shutil.copytree(whole.path, out.path)
+        path = out.shard_path("plain", "clean", place)
+        for one in (path, out._timing_path(path)):
+            one.unlink()
+        shutil.copyfile(source, path)
+        with pytest.raises(RunError, match=reason):
+            out.results()
+        lines: list[str] = []
+        segment(folder, out.path, "plain", shard_size=2, say=lines.append)
+        assert any(line.startswith(f"{path}: ") and line.endswith("; computed anew") for line in lines)
+        assert path.read_bytes() == whole.shard_path("plain", "clean", place).read_bytes()
+        path.unlink()
+        assert "incomplete" in str(out.results()["flags"].tolist())
+        shutil.rmtree(out.path)
 
 
 def test_bfloat16_searches_and_float32_scores(run: Run, folder: Path, tmp_path: Path) -> None:

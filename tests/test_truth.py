@@ -437,11 +437,11 @@ def test_maps_may_join_a_run_that_has_none_and_an_old_run_json_still_loads(place
     assert set(manifest["corrupted"]["digests"].values()) == {"none"}
     parts: list[dict[str, Any]] = [{"digests": {}}, {}]
     for part in parts:  # as older versions left it where there were no boxes
-        (old.path / "run.json").write_text(json.dumps(manifest | {"corrupted": part}), "utf-8")
+        old.write_manifest(manifest | {"corrupted": part})
         with pytest.raises(RunError, match="the digest of boxes or masks is none there and "):
             audit(place, old.path, **MAPS, boxes=boxes)
         again = audit(place, old.path, **MAPS)
         assert set(again.manifest["corrupted"]["digests"].values()) == {"none"}
     manifest.pop("corrupted")
-    (old.path / "run.json").write_text(json.dumps(manifest), "utf-8")
+    old.write_manifest(manifest)
     assert "corrupted" in audit(place, old.path, **MAPS).manifest

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from sealing import put, seal
 
 from robustkit.columns import CLASSIFICATION
 from robustkit.intervals import wilson
@@ -158,10 +159,8 @@ def write(run: Run, condition: str, label: Any, prediction: Any, checkpoint: str
     n = len(label)
     base: dict[str, Any] = {name: [None] * n for name in CLASSIFICATION.names}
     base |= {"sample_id": [f"s{i:05d}" for i in range(n)], "label": label, "prediction": prediction}
-    run.write_shard(
-        run.shard_path(checkpoint, condition, 0),
-        pa.table(base | {"correct": label == prediction} | more, schema=CLASSIFICATION),
-    )
+    put(run, checkpoint, condition, pa.table(base | {"correct": label == prediction} | more, schema=CLASSIFICATION))
+    seal(run)
 
 
 LABELS = [0] * 6 + [1] * 5 + [2] * 5 + [3] * 4 + [4] * 5
@@ -199,10 +198,7 @@ def test_largest_drops_are_of_the_samples_that_both_have(tmp_path: Path) -> None
     # Class 0 falls from 5 to 2 of 6, for 3 and 4 alike; 1 gains; 2 falls from 5 to 1 of 5, but one of it was not read;
     # 4 loses one of 5.
     after = np.array([0, 0, 3, 3, 4, 4, 1, 1, 1, 1, 1, 2, 0, 0, 3, 4, 3, 3, 3, 3, 4, 4, 4, 4, 1])
-    order = np.arange(25)[::-1]  # the other run had them in another order
-    ids = [f"s{i:05d}" for i in order]
-    error = [("broken" if i == 11 else None) for i in order]
-    write(run, PGD, np.array(LABELS)[order], after[order], sample_id=ids, error=error)
+    write(run, PGD, LABELS, after, error=[("broken" if i == 11 else None) for i in range(25)])
     clean, attacked = weak_spots(run)
     assert [clean.rows[0][0], attacked.title] == ["1", f"a: classes with the largest drop under {PGD}"]
     assert attacked.headings == ("class", "n", "clean %", "right % [95 %]", "points", "mistaken most for")
