@@ -46,7 +46,7 @@ def test_the_interval_of_the_calibration_error_covers(confidence: str, right: st
 def test_it_covers_whatever_the_model(confidence: str, right: str) -> None:
     for n in SIZES:
         found = measured(confidence, right, n, 300, others=False)["here"]
-        assert found[0] >= 0.9 and found[1] == 1, n
+        assert found[0] >= 0.88 and found[1] == 1, n  # the least is 0.92, and of 300 its standard error 0.016
 
 
 def _drawn_errors(confidence: Floats, off: Floats, size: int) -> Floats:
