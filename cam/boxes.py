@@ -23,6 +23,7 @@ Boxes = Tensor | Sequence[Sequence[float]]
 
 COLUMNS = ("image", "synset", "xmin", "ymin", "xmax", "ymax")
 CORNERS = COLUMNS[2:]
+DEEPEST = 32  # elements in each other; an annotation has four
 
 
 class BoxFileError(ValueError):
@@ -208,7 +209,13 @@ def read_xml(path: Path) -> Annotation:
         texts.append((place, "".join(text).strip(), line))
 
     parser.StartDoctypeDeclHandler = refuse
-    parser.StartElementHandler = lambda tag, _: open_tags.append((tag, [], parser.CurrentLineNumber))
+
+    def start(tag: str, _: object) -> None:
+        if len(open_tags) == DEEPEST:
+            raise BoxFileError(f"{path}, line {parser.CurrentLineNumber}: elements nested more than {DEEPEST} deep")
+        open_tags.append((tag, [], parser.CurrentLineNumber))
+
+    parser.StartElementHandler = start
     parser.CharacterDataHandler = lambda data: open_tags[-1][1].append(data)
     parser.EndElementHandler = end
     try:

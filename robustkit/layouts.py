@@ -14,6 +14,7 @@ from pathlib import Path
 
 from .classes import CIFAR10, SYNSET_FILES, WNID, descriptions, few, synsets, timm_list
 from .errors import DataError, unknown
+from .files import json_of, reason
 from .label_table import read_table
 
 LAYOUTS = {
@@ -28,6 +29,7 @@ LAYOUTS = {
     "cifar10": "CIFAR-10's python batch files (cifar-10-batches-py)",
     "embedded": "ten shapes on photographs that the package makes itself: embedded:shapes, embedded:shapes-train",
 }
+_REAL = 16 << 20  # bytes of ReaL's lists; the published ones have 0.5 million
 VALIDATION_FILE = re.compile(r"ILSVRC2012_val_(\d{8})")
 
 
@@ -194,9 +196,9 @@ def _imagenet_real(q: Question) -> Labels:
         lists: object = json.loads("\n".join(timm_list("imagenet_real_labels.json")))
     else:
         try:
-            lists = json.loads(q.real_labels.read_text("utf-8"))
+            lists = json_of(q.real_labels, _REAL)
         except (OSError, ValueError) as error:
-            raise DataError(f"{q.real_labels}: not a readable JSON list of labels ({error})") from None
+            raise DataError(f"{q.real_labels}: not a readable JSON list of labels ({reason(error)})") from None
     if not isinstance(lists, list) or not all(
         isinstance(entry, list) and all(isinstance(index, int) and 0 <= index < 1000 for index in entry)
         for entry in lists

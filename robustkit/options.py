@@ -10,6 +10,7 @@ import click
 
 from .completing import COMPLETERS
 from .errors import ProtocolError, unknown
+from .files import TEXT, reason, text_of
 
 AT_LEAST_1 = click.IntRange(min=1)
 
@@ -40,13 +41,13 @@ def _use_config(context: click.Context, _: click.Parameter, path: str | None) ->
     from .toml import parse_toml
 
     try:
-        text = Path(path).read_text(encoding="utf-8", errors="replace")
+        text = text_of(Path(path), TEXT, errors="replace")
     except OSError as fault:
-        raise ProtocolError(f"--config {path}: {fault.strerror}; give a TOML file of options") from None
+        raise ProtocolError(f"--config {path}: {reason(fault)}; give a TOML file of options") from None
     table = parse_toml(text, path, ProtocolError)
     own = table.pop(str(context.info_name), {})
     entries = {k: v for k, v in table.items() if not isinstance(v, dict)} | (own if isinstance(own, dict) else {})
-    known = {parameter.name for parameter in context.command.params}
+    known = {parameter.name for parameter in context.command.params} - {"config", "trust_config", "debug"}
     commands = (
         context.parent.command.commands if context.parent and isinstance(context.parent.command, click.Group) else {}
     )
@@ -57,6 +58,39 @@ def _use_config(context: click.Context, _: click.Parameter, path: str | None) ->
             options = (str(name).replace("_", "-") for name in known)
             raise ProtocolError(f"--config {path}: " + unknown("option", key, options))
     context.default_map = {key.replace("-", "_"): value for key, value in entries.items()}
+    context.meta[_CONFIG] = path
+
+
+_CONFIG = "robustkit.config"
+_WRITTEN = ("out", "write", "json_file", "junit", "policy")
+
+
+def _check_trust(context: click.Context, parameter: click.Parameter, trusted: bool) -> None:
+    """Refuse what a --config of someone else could do beyond choosing options: run code, write elsewhere, send away.
+
+    Not eager, so that it comes after --config, wherever the two stand.
+    """
+    path = context.meta.get(_CONFIG)
+    if path is None or trusted:
+        return
+    here = Path.cwd().resolve()
+    for key, value in (context.default_map or {}).items():
+        values = [str(one) for one in value] if isinstance(value, list) else [str(value)]
+        if key in _WRITTEN and any(not (here / one).resolve().is_relative_to(here) for one in values):
+            what = "writes outside the folder where you are"
+        elif key == "arch" and any(":" in one for one in values):
+            what = "names code to run"
+        elif key == "logs":
+            what = "sends results away"
+        else:
+            continue
+        name = max(next(one.opts for one in context.command.params if one.name == key), key=len)
+        given = context.get_parameter_source(key)
+        if given not in (click.core.ParameterSource.COMMANDLINE, click.core.ParameterSource.ENVIRONMENT):
+            raise ProtocolError(
+                f"--config {path} {what} ({key} = {', '.join(values)[:80]!r}); give {name} yourself, or --trust-config "
+                "where you know who wrote the file"
+            )
 
 
 def group(options: list[Callable[[Any], Any]]) -> Callable[[F], F]:
@@ -73,12 +107,22 @@ def group(options: list[Callable[[Any], Any]]) -> Callable[[F], F]:
 common = group(
     [
         click.option("--config", is_eager=True, expose_value=False, callback=_use_config, help="TOML file of options."),
+        click.option(
+            "--trust-config",
+            is_flag=True,
+            expose_value=False,
+            callback=_check_trust,
+            help="Let --config run code (arch = 'FILE.py:FUNCTION'), write outside this folder and send results away.",
+        ),
         click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error."),
     ]
 )
 model_options = group(
     [
-        option("--arch", help="timm name, package.module:function or file.py:function; guessed for ViT and DeiT."),
+        option(
+            "--arch",
+            help="timm name, or package.module:function or file.py:function, whose code runs; guessed for ViT, DeiT.",
+        ),
         option("--attention", help="Attention formula (robustkit list attentions); from the metadata if left out."),
         option("--num-classes", type=int, help="Number of classes of the head."),
         option("--mean", help="Channel means in [0, 1], one or three, separated by spaces or commas."),
@@ -155,7 +199,10 @@ scene_options = group(
 )
 segmenter_options = group(
     [
-        option("--arch", help="timm name of a Segmenter's encoder, package.module:function or file.py:function."),
+        option(
+            "--arch",
+            help="timm name of a Segmenter's encoder, or package.module:function or file.py:function, whose code runs.",
+        ),
         option("--attention", help="Attention formula (robustkit list attentions); from the metadata if left out."),
         option("--num-classes", type=AT_LEAST_1, help="Number of classes of the output."),
         option("--mean", help="Channel means in [0, 1], one or three, separated by spaces or commas."),

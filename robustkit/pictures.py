@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .errors import RunError
-from .foreign import bytes_of, read_rows
+from .files import bytes_of
+from .foreign import read_rows
 from .records import Run, folder_name, parquet_bytes, write_whole
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import DamagedRecord, RunError
-from .foreign import bytes_of, check_manifest, read_rows, text_of
+from .files import bytes_of, text_of
+from .foreign import check_manifest, read_rows
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,6 +5,7 @@ Boxes and masks are in the pixels of the upright image, which is what the model 
 
 from __future__ import annotations
 
+import csv
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,9 +30,14 @@ from cam.boxes import (
 
 from .data import Dataset, Sample
 from .errors import BadImageError, DataError
+from .files import bytes_of, check_plain, lines_of, reason
 from .images import image_size, read_mask
 from .preprocessing import Preprocessing
-from .sources import list_folder
+from .sources import MAX_FILE_BYTES, FolderSource, list_folder
+
+_ANNOTATION = 1 << 20  # bytes of the XML of one image
+_TABLE, _BOXES, _COLUMNS = 1 << 26, 2_000_000, 1000  # bytes, lines, columns of a CSV of boxes
+_MASK_FILES = FolderSource("")  # they are known by their whole paths
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,7 @@ class Truth:
         frame, mode, share = preprocessing.input_size, preprocessing.crop_mode, preprocessing.crop_pct
         if sample.id in self.masks:
             path = self.masks[sample.id]
-            mask = torch.from_numpy(read_mask(path.read_bytes(), str(path)))
+            mask = torch.from_numpy(read_mask(_MASK_FILES.read(str(path)), str(path)))
             _check_size(sample, "mask", (mask.shape[1], mask.shape[0]), self._size(sample))
             return self._of_mask(mask, frame, mode, share)
         if sample.id in self.boxes:
@@ -104,8 +110,8 @@ def open_truth(dataset: Dataset, boxes: str | Path | None = None, masks: str | P
             return _with_masks(dataset, Path(masks))
     except BoxFileError as fault:
         raise DataError(str(fault)) from None
-    except OSError as fault:
-        raise DataError(f"{boxes or masks}: cannot be read ({fault.strerror or fault})") from None
+    except (OSError, csv.Error) as fault:
+        raise DataError(f"{boxes or masks}: cannot be read ({reason(fault)})") from None
     return Truth(dataset)
 
 
@@ -114,15 +120,35 @@ def _with_boxes(dataset: Dataset, place: Path) -> Truth:
         listed = sorted(path.relative_to(place).as_posix() for path in place.rglob("*.xml"))
         names = {bare_path(name): name for name in listed}
         files = {sample: place / names[key] for sample, key in match_names(dataset, place, names, "boxes").items()}
+        for path in files.values():
+            check_plain(path, _ANNOTATION)
         found = {sample: read_xml(path) for sample, path in files.items()}
         digest = _digest(f"{sample}\0{_hash(path)}\n".encode() for sample, path in files.items())
     else:
+        _check_table(place)
         keys = match_names(dataset, place, {key: key for key in read_csv(place, key=bare_path)}, "boxes")
         rows = read_csv(place, _sizes(dataset, keys), key=bare_path)
         found = {sample: rows[key] for sample, key in keys.items()}
         digest = _digest([hashlib.sha256(place.read_bytes()).digest()])
     notes = (f"boxes of {len(found)} of {len(dataset)} images from {place}",)
     return Truth(dataset, boxes=found, digest=digest, notes=notes)
+
+
+def _check_table(place: Path) -> None:
+    """Raises DataError or OSError for a CSV whose boxes would take more memory or time than any data set's."""
+    lines = 0
+    try:
+        for line in lines_of(place, _TABLE):
+            lines += 1
+            if lines > _BOXES or (lines == 1 and line.count(",") > _COLUMNS):
+                what = f"more than {_COLUMNS} columns" if lines == 1 else f"more than {_BOXES} lines"
+                raise DataError(
+                    f"{place}: {what}; expected image, synset, xmin, ymin, xmax, ymax and a row for each box"
+                )
+    except UnicodeDecodeError:
+        return  # which `read_csv` says, with the place
+    except ValueError as fault:
+        raise DataError(f"{place}: {fault}; expected a row for each box") from None
 
 
 def _with_masks(dataset: Dataset, place: Path) -> Truth:
@@ -148,7 +174,10 @@ def _with_masks(dataset: Dataset, place: Path) -> Truth:
 
 def _look(path: Path) -> tuple[str, bool]:
     """The digest of a mask's file, and whether it is empty; one that cannot be read is not, a run will name it."""
-    content = path.read_bytes()
+    try:
+        content = bytes_of(path, MAX_FILE_BYTES)
+    except OSError as fault:
+        raise DataError(f"{path}: cannot be read ({reason(fault)})") from None
     try:
         empty = not read_mask(content, str(path)).any()
     except BadImageError:
