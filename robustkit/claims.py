@@ -48,7 +48,7 @@ def check_arguments(
     for key, value in kwargs.items():
         if key not in _BUILT and not own:
             remedy = "expected only the shape of the network; build it yourself and give --arch FILE.py:FUNCTION"
-            raise ModelError(f"{where}: {name} holds {str(key)[:80]!r}; {remedy}")
+            raise ModelError(f"{where}: {name} holds {str(key)[:80]}; {remedy}")
         if not (_is_plain(value) or (isinstance(value, list) and len(value) <= _LIST and all(map(_is_plain, value)))):
             raise ModelError(
                 f"{where}: {name} has {key} = {repr(value)[:80]}; expected a text, or numbers up to {_NUMBER}"

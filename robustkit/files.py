@@ -10,7 +10,7 @@ from typing import Any
 
 LARGEST = {".json": 64 << 20}
 """Bytes of a file by its suffix; of all others a gigabyte."""
-LINE = 1 << 20  # characters
+LINE, LINES = 1 << 20, 1 << 24  # characters of a line; lines of a table
 TEXT = 1 << 20  # bytes of a file that a person writes: TOML, a list of classes
 TABLE = 1 << 27  # bytes of a table or list of samples: ImageNet's two million images
 
@@ -43,12 +43,15 @@ def text_of(path: Path, limit: int | None = None, *, errors: str = "strict") -> 
 
 def lines_of(path: Path, limit: int = TABLE) -> Iterator[str]:
     """The lines of a text, with their ends, one at a time. Raises as `text_of` does, and ValueError for a line of more
-    than a million characters."""
+    than a million characters, or more than 17 million lines."""
     check_plain(path, limit)
+    left = LINES
     with path.open(encoding="utf-8-sig", newline="") as file:
         while line := file.readline(LINE):
-            if len(line) == LINE:
-                raise ValueError(f"a line of more than {LINE} characters")
+            left -= 1
+            if len(line) == LINE or left < 0:
+                many = f"more than {LINES} lines" if left < 0 else f"a line of more than {LINE} characters"
+                raise ValueError(many)
             yield line
 
 
@@ -62,4 +65,4 @@ def json_of(path: Path, limit: int | None = None) -> Any:
 
 def reason(fault: Exception) -> str:
     """Why a file cannot be read, without its name."""
-    return (fault.strerror if isinstance(fault, OSError) else None) or str(fault)
+    return (fault.strerror if isinstance(fault, OSError) else None) or str(fault) or type(fault).__name__

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".gif")
 MAX_FILE_BYTES = 1 << 28  # one image file; more is a mistake or an attack
 _BATCH, _OPCODES = 1 << 27, 1 << 19  # bytes and instructions of a CIFAR-10 batch: 31 MB, some ten thousand
+_HEADER = 30  # bytes before a member, without its name
+_LONGEST = 4096  # characters of a member's name
 _INFLATED = 1 << 26  # bytes of a zip's member up to which it may be compressed by any factor
 Mask = npt.NDArray[np.uint8]
 Box = tuple[int, int, int, int]
@@ -108,7 +110,7 @@ class ZipSource(Source):
         except BadImageError:
             raise
         except Exception as error:  # zipfile and zlib raise many kinds for a damaged member
-            raise BadImageError(f"{sample_id}: cannot be read from the zip: {error}") from None
+            raise BadImageError(f"{sample_id}: cannot be read from the zip: {reason(error)}") from None
 
 
 @dataclass(frozen=True)
@@ -219,9 +221,12 @@ def _open_zip(path: str, process: int) -> tuple[zipfile.ZipFile, dict[str, zipfi
         raise DataError(
             f"{path}: not a zip file that can be read ({reason(error)}); expected a folder or a .zip"
         ) from None
+    _refuse_overlap(path, archive.infolist())
     members: dict[str, zipfile.ZipInfo] = {}
     for info in archive.infolist():
         name = info.filename.replace("\\", "/")
+        if len(name) > _LONGEST:
+            raise DataError(f"{path}: a member whose name has {len(name)} characters; expected {_LONGEST} at most")
         if name.startswith("/") or ".." in name.split("/") or re.match(r"[A-Za-z]:", name):
             raise DataError(f"{path}: member {info.filename!r} points outside the archive; the zip is refused")
         if info.is_dir() or stat.S_ISLNK(info.external_attr >> 16):
@@ -234,6 +239,15 @@ def _open_zip(path: str, process: int) -> tuple[zipfile.ZipFile, dict[str, zipfi
             )
         members[name] = info
     return archive, members
+
+
+def _refuse_overlap(path: str, members: list[zipfile.ZipInfo]) -> None:
+    """Raises DataError where members share bytes: a few kilobytes would be inflated as often as there are names."""
+    end = 0
+    for info in sorted(members, key=lambda info: info.header_offset):
+        if info.header_offset < end:
+            raise DataError(f"{path}: member {info.filename[:80]!r} overlaps another one; the zip is refused")
+        end = info.header_offset + _HEADER + info.compress_size
 
 
 @lru_cache(maxsize=2)
