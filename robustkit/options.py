@@ -112,7 +112,7 @@ common = group(
             is_flag=True,
             expose_value=False,
             callback=_check_trust,
-            help="Let --config run code (arch = 'FILE.py:FUNCTION'), write outside this folder and send results away.",
+            help="Let --config name code to run, write outside this folder, send results away.",
         ),
         click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error."),
     ]
@@ -121,7 +121,7 @@ model_options = group(
     [
         option(
             "--arch",
-            help="timm name, or package.module:function or file.py:function, whose code runs; guessed for ViT, DeiT.",
+            help="timm name or code to run: module:function, file.py:function; guessed for ViTs.",
         ),
         option("--attention", help="Attention formula (robustkit list attentions); from the metadata if left out."),
         option("--num-classes", type=int, help="Number of classes of the head."),
@@ -201,7 +201,7 @@ segmenter_options = group(
     [
         option(
             "--arch",
-            help="timm name of a Segmenter's encoder, or package.module:function or file.py:function, whose code runs.",
+            help="timm name of a Segmenter's encoder, or code to run: module:function, file.py:function.",
         ),
         option("--attention", help="Attention formula (robustkit list attentions); from the metadata if left out."),
         option("--num-classes", type=AT_LEAST_1, help="Number of classes of the output."),

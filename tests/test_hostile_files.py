@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -47,7 +48,10 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 MEMORY, SECONDS = 3 << 29, 10  # 1.5 GB, with torch and all libraries; of processor time
 TESTS = Path(__file__).parent
 LONG = frozenset(
-    ["csv, 120 MB of empty lines", "csv, four million rows", "boxes of 400 000 images", "ids, ten million", "json, five million lists", "zip, a million members"]
+    (
+        *("csv, 120 MB of empty lines", "csv, four million rows", "boxes of 400 000 images", "ids, ten million"),
+        *("json, five million lists", "zip, a million members"),
+    )
 )
 
 
@@ -285,9 +289,9 @@ NETWORKS: list[tuple[dict[str, Any], str]] = [
         {"arch_kwargs": {"depth": 1}, "input_size": [10**9, 10**9]},
         "image size is .*; expected one or two .* up to 2048",
     ),
-    ({"arch_kwargs": SMALL, "crop_pct": 1e-9}, r"crop_pct is 1e-09; expected a number in \[0.1, 1\]"),
-    ({"arch_kwargs": SMALL, "std": [10**400, 1, 1]}, "expected three finite numbers above 0"),
-    ({"arch_kwargs": SMALL, "mean": [0.5] * 100_000}, "expected three finite numbers in"),
+    ({"arch_kwargs": SMALL, "num_classes": 4, "crop_pct": 1e-9}, r"crop_pct is 1e-09; expected a number in \[0.1, 1\]"),
+    ({"arch_kwargs": SMALL, "num_classes": 4, "std": [10**400, 1, 1]}, "expected three finite numbers above 0"),
+    ({"arch_kwargs": SMALL, "num_classes": 4, "mean": [0.5] * 100_000}, "expected three finite numbers in"),
 ]
 
 
@@ -316,28 +320,35 @@ def test_nor_can_a_config_beside_it(tmp_path: Path, tensors: dict[str, torch.Ten
             load(f"local-dir:{tmp_path}")
 
 
-def empty(path: Path, shapes: dict[str, list[int]], **metadata: str) -> Path:
-    """A safetensors file of tensors without numbers, whose shapes may claim anything."""
-    entries: dict[str, Any] = {
-        name: {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]} for name, shape in shapes.items()
-    }
-    header = json.dumps({"__metadata__": metadata} | entries).encode()
-    path.write_bytes(struct.pack("<Q", len(header)) + header)
+def of_shapes(path: Path, tensors: dict[str, torch.Tensor], claimed: dict[str, list[int]]) -> Path:
+    """A safetensors file, some tensors of which have no numbers, so that their shapes may claim anything."""
+    entries: dict[str, Any] = {}
+    data = b""
+    for name, tensor in tensors.items():
+        shape = claimed.get(name, list(tensor.shape))
+        size = 0 if 0 in shape else 4 * tensor.numel()
+        entries[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + size]}
+        data += tensor.numpy().tobytes()[:size]
+    header = json.dumps(entries).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header + data)
     return path
 
 
-def test_nor_can_shapes_without_numbers(tmp_path: Path, tensors: dict[str, torch.Tensor]) -> None:
-    shapes = {name: [*tensor.shape[:-1], 0] for name, tensor in tensors.items()}
-    large = {"patch_embed.proj.weight": [768, 3, 16, 16], "blocks.0.mlp.fc1.weight": [10**9, 0]}
-    large |= {"blocks.0.mlp.fc2.weight": [768, 10**9], "pos_embed": [1, 10**10, 0], "head.weight": [10**9, 0]}
-    path = empty(tmp_path / "a.safetensors", {name: shape for name, shape in (shapes | large).items() if 0 in shape})
-    with test_hostile.at_most(600 << 20), pytest.raises((CheckpointError, ModelError)):
-        load(path)
-    deep = {name.replace("blocks.0.", "blocks.9999."): tensor for name, tensor in tensors.items()}
-    with pytest.raises(CheckpointError, match=r"a block 9999 in \d+ tensors|no ViT or DeiT"):
-        load(saved(path, tensors | {"blocks.9999.norm1.weight": deep["blocks.9999.norm1.weight"]}))
-    with pytest.raises(CheckpointError, match="names that no plain ViT or DeiT has"):
-        load(saved(path, tensors | {f"blocks.{'9' * 5000}.norm1.weight": torch.zeros(48)}))
+def test_nor_can_shapes_without_numbers_and_names_of_blocks(tmp_path: Path) -> None:
+    import timm
+
+    tensors = dict(timm.create_model(VIT, num_classes=4, depth=1, img_size=32).state_dict())
+    path = tmp_path / "a.safetensors"
+    for claimed in ({"head.weight": [10**9, 0]}, {"pos_embed": [1, 10**10 + 1, 0]}):
+        with test_hostile.at_most(600 << 20), pytest.raises(CheckpointError, match=TOO_MUCH):
+            load(of_shapes(path, tensors, claimed))
+    for number, message in (
+        ("9999", r"a block 9999 in \d+ tensors"),
+        ("9" * 5000, "names that no plain ViT or DeiT has"),
+    ):
+        with test_hostile.at_most(600 << 20), pytest.raises(CheckpointError, match=message):
+            load(saved(path, tensors | {f"blocks.{number}.norm1.weight": torch.zeros(192)}))
+    assert load(saved(path, tensors)).identity.num_classes == 4
 
 
 def test_segmenters_are_bounded_likewise(tmp_path: Path) -> None:
@@ -398,7 +409,7 @@ def said_of(words: list[str], place: Path, monkeypatch: pytest.MonkeyPatch, **en
 def test_a_config_runs_no_code_and_writes_nowhere_else_unless_it_is_trusted(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n{small_audit.FACTORY}")
+    (tmp_path / "evil.py").write_text(f"import os\nos.mkdir({str(tmp_path / 'ran')!r})\n{small_audit.FACTORY}")
     words = ["inspect", str(place / "net.pth"), "--config", "c.toml"]
     config = tmp_path / "c.toml"
     config.write_text("arch = 'evil.py:build'\n")
@@ -415,7 +426,7 @@ def test_a_config_runs_no_code_and_writes_nowhere_else_unless_it_is_trusted(
     config.write_text("arch = 'evil.py:build'\n")
     for trusted in (["--trust-config", *words[2:]], [*words[2:], "--trust-config"]):
         assert said_of([*words[:2], *trusted], tmp_path, monkeypatch) == "" and (tmp_path / "ran").exists()
-        (tmp_path / "ran").unlink()
+        (tmp_path / "ran").rmdir()
     own = f"{place / 'net.py'}:build"  # what the person says outweighs the file, which then names no code
     assert said_of([*words, "--arch", own], tmp_path, monkeypatch) == ""
     assert said_of(words, tmp_path, monkeypatch, ROBUSTKIT_ARCH=own) == ""
@@ -480,7 +491,7 @@ def test_letters_that_the_terminal_lacks() -> None:
     status, out, error = shell(f"{KIT} list datasets", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert (status, error) == (0, "") and out.isascii() and "\\u2026" in out  # an ellipsis
     status, _, error = shell(f"{KIT} list 'ü…'", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
-    assert status == 2 and error.startswith("error: unknown kind '\\xfc\\u2026'")
+    assert status == 2 and error.startswith("error: unknown kind '") and len(error.splitlines()) == 1
 
 
 def test_too_little_memory_to_begin_with_is_one_line() -> None:
@@ -490,7 +501,7 @@ def test_too_little_memory_to_begin_with_is_one_line() -> None:
     assert resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY  # here it was not lowered
 
 
-def test_pictures_read_as_before(tmp_path: Path) -> None:
+def test_every_format_is_read_as_pillow_reads_it() -> None:
     """Every format that is read, each mode that it has: Pillow's own pixels."""
     random = np.random.default_rng(0)
     noise = Image.fromarray(random.integers(0, 256, (40, 30, 3), np.uint8))
@@ -502,5 +513,5 @@ def test_pictures_read_as_before(tmp_path: Path) -> None:
     }.items():
         for mode in modes:
             data = hostile_images.saved(noise.convert(mode), kind)
-            with Image.open(__import__("io").BytesIO(data)) as plain:
+            with Image.open(io.BytesIO(data)) as plain:
                 assert read_image(data, "x").tobytes() == plain.convert("RGB").tobytes(), (kind, mode)
