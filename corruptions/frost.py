@@ -81,7 +81,7 @@ def _decoded(path: Path, shrink: float) -> Bytes:
         with Image.open(path, formats=("PNG", "JPEG")) as header:
             if header.width * header.height > LARGEST:
                 raise OSError(f"frost photograph {path} has {header.width} x {header.height} pixels; {remedy}")
-    except UnidentifiedImageError:
+    except (UnidentifiedImageError, Image.DecompressionBombError):
         raise OSError(f"frost photograph {path} is not a readable image; {remedy}") from None
     pixels = cv2.imread(str(path))
     if pixels is None:

@@ -75,7 +75,7 @@ class Allowance(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not types and any(argument.name == "device" for argument in func._schema.arguments):
+        if any(argument.name == "device" for argument in func._schema.arguments):
             self.numbers -= func(*args, **{**kwargs, "device": device("meta")}).numel()
             self.tensors -= 1
             if self.numbers < 0 or self.tensors < 0:

@@ -76,7 +76,8 @@ def _check_trust(context: click.Context, parameter: click.Parameter, trusted: bo
     here = Path.cwd().resolve()
     for key, value in (context.default_map or {}).items():
         values = [str(one) for one in value] if isinstance(value, list) else [str(value)]
-        if key in _WRITTEN and any(not (here / one).resolve().is_relative_to(here) for one in values):
+        written = key in _WRITTEN and (key != "policy" or context.params.get("init"))  # which is read, else
+        if written and any(not (here / one).resolve().is_relative_to(here) for one in values):
             what = "writes outside the folder where you are"
         elif key == "arch" and any(":" in one for one in values):
             what = "names code to run"

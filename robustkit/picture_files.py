@@ -27,6 +27,9 @@ _MAX_BYTES = 1 << 28  # of a file that is opened by its path
 _DEAR = 40_000_000
 """Pixels where the decoder, or what is computed of the pixels, takes more memory: WebP, AVIF, progressive JPEG, modes
 of more than 8 bits. Chosen by measuring, so that no picture takes more than 0.7 GB."""
+_TOO_MANY = "its parts are too many, or stand for each other; save it anew, as PNG"
+_SEGMENTS = 100_000  # of a JPEG before its pixels, or bytes between them
+_ENTRIES = 65_535  # of a directory, as many as the older kind of TIFF can have
 _READS = 500_000  # of parts of a file, each some steps of Python: a few seconds
 _NUMBERS = 1 << 19  # in a TIFF entry: the strips or tiles of the largest picture
 _SCANNED = 4_000_000_000  # pixels that the scans of a progressive JPEG may go over, together
@@ -101,7 +104,7 @@ class _Frugal(io.BytesIO):
         self.left -= 1
         self.bytes_left -= len(found)
         if self.left < 0 or self.bytes_left < 0:
-            raise Refused("its parts are too many, or stand for each other; save it anew, as PNG")
+            raise Refused(_TOO_MANY)
         return found
 
 
@@ -120,8 +123,11 @@ def _check_head(data: bytes) -> None:
 
 def _exif_segments(data: bytes) -> Iterator[bytes]:
     """The EXIF data of a JPEG, which may be split among segments. Only the order of segments is read."""
-    at = 2
+    at, left = 2, _SEGMENTS
     while data[at : at + 1] == b"\xff":
+        left -= 1
+        if left < 0:
+            raise Refused(_TOO_MANY)
         kind = data[at + 1 : at + 2]
         if kind == b"\xff":  # padding
             at += 1
@@ -136,13 +142,13 @@ def _exif_segments(data: bytes) -> Iterator[bytes]:
 
 def _check_directory(data: bytes) -> None:
     """Raises Refused where the entries of a TIFF header claim more than the file can hold: each may name the same
-    bytes, so that a megabyte becomes a hundred gigabytes."""
+    bytes, so that a megabyte becomes a hundred gigabytes where Pillow is too old to see that."""
     claimed, tile = 0, {_TILE_WIDTH: 1, _TILE_LENGTH: 1}
     entries = list(_directory(data))
-    for tag, kind, count, value in [
-        *entries,
-        *(e for t, *_, at in entries if t in _PARTS for e in _directory(data, at)),
-    ]:
+    parts = {tag: value for tag, *_, value in entries if tag in _PARTS}
+    for part in parts.values():
+        entries += _directory(data, part)
+    for tag, kind, count, value in entries:
         size = _SIZES.get(kind, 0)
         if count > _NUMBERS and kind not in (1, 2, 6, 7):
             raise Refused(f"{count} numbers in a TIFF entry; expected {_NUMBERS} at most; save it anew, as PNG")
@@ -166,6 +172,8 @@ def _directory(data: bytes, start: int | None = None) -> Iterator[tuple[int, int
         (at,) = struct.unpack_from(f"{order}Q" if big else f"{order}L", data, 8 if big else 4)
         at = at if start is None else start
         (count,) = struct.unpack_from(order + head, data, at)
+        if count > _ENTRIES:
+            raise Refused(f"a TIFF directory of {count} entries; save it anew, as PNG")
         at += struct.calcsize(order + head)
         for place in range(count):
             tag, kind, numbers, raw = entry.unpack_from(data, at + place * entry.size)

@@ -86,9 +86,9 @@ def many_strips(count: int) -> bytes:
     return tiff(entries, struct.pack("<L", 8) * count)
 
 
-def big_tiff() -> bytes:
+def big_tiff(count: int) -> bytes:
     entry = struct.pack("<HHQQ", 273, 16, 1 << 60, 16)
-    return b"II+\0\x08\0\0\0" + struct.pack("<QQ", 16, 1 << 62) + entry
+    return b"II+\0\x08\0\0\0" + struct.pack("<QQ", 16, count) + entry
 
 
 def exif_of_jpeg(exif: bytes) -> bytes:
@@ -236,11 +236,13 @@ IMAGES: dict[str, Case] = {
         lambda: tiff(picture_tags(16, 16, t322=60_000, t323=60_000, t324=8, t325=64, t259=8)),
         "tiles of 60000 x 60000 pixels",
     ),
+    "tiff, a directory 60 000 times in another": (lambda: tiff([(34665, 4, 1, 8)] * 60_000), f"{BROKEN}|{REFUSED}"),
     "tiff of 3 bits": (lambda: tiff(picture_tags(4, 4, t258=3), bytes(99)), f"{BROKEN}|{REFUSED}"),
     "tiff of complex numbers": (lambda: tiff(picture_tags(4, 4, t258=64, t339=6), bytes(999)), f"{BROKEN}|{REFUSED}"),
     "tiff of unknown compression": (lambda: tiff(picture_tags(4, 4, t259=31_337), bytes(99)), f"{BROKEN}|{REFUSED}"),
     "tiff whose directory is itself": (lambda: tiff(picture_tags(4, 4), bytes(99), after=8), FINE),
-    "big tiff, 2^60 numbers": (big_tiff, "numbers in a TIFF entry"),
+    "big tiff, 2^60 numbers": (lambda: big_tiff(1), "1152921504606846976 numbers in a TIFF entry"),
+    "big tiff, 2^62 entries": (lambda: big_tiff(1 << 62), "a TIFF directory of 4611686018427387904 entries"),
     "avif, exif of 600 MB": (avif(8, 8, exif=b"Exif\0\0" + amplified(2_000, 300_000)), "an AVIF of .* with EXIF data"),
     # cut short
     "nothing": (lambda: b"", "the file is empty"),

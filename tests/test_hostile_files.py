@@ -445,6 +445,8 @@ def test_a_config_runs_no_code_and_writes_nowhere_else_unless_it_is_trusted(
         ),
         ("out = '../x'", ["demo"], "writes outside the folder where you are (out = '../x'); give --out yourself"),
         ("out = 'link/x'", ["demo"], "writes outside the folder where you are (out = 'link/x')"),
+        ("policy = '../x.toml'", ["check", "run"], "is not a run folder"),
+        ("policy = '../x.toml'", ["check", "run", "--init"], "writes outside the folder where you are (policy = '../x"),
         (
             "junit = '/x.xml'",
             ["check", "run"],
