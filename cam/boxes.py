@@ -23,6 +23,7 @@ Boxes = Tensor | Sequence[Sequence[float]]
 
 COLUMNS = ("image", "synset", "xmin", "ymin", "xmax", "ymax")
 CORNERS = COLUMNS[2:]
+DEEPEST = 32  # elements in each other; an annotation has four
 
 
 class BoxFileError(ValueError):
@@ -208,7 +209,13 @@ def read_xml(path: Path) -> Annotation:
         texts.append((place, "".join(text).strip(), line))
 
     parser.StartDoctypeDeclHandler = refuse
-    parser.StartElementHandler = lambda tag, _: open_tags.append((tag, [], parser.CurrentLineNumber))
+
+    def start(tag: str, _: object) -> None:
+        if len(open_tags) == DEEPEST:
+            raise BoxFileError(f"{path}, line {parser.CurrentLineNumber}: elements nested more than {DEEPEST} deep")
+        open_tags.append((tag, [], parser.CurrentLineNumber))
+
+    parser.StartElementHandler = start
     parser.CharacterDataHandler = lambda data: open_tags[-1][1].append(data)
     parser.EndElementHandler = end
     try:
@@ -244,12 +251,13 @@ def _box(corners: Sequence[str | None], where: str, size: tuple[int, int] | None
         except ValueError:
             numbers.append(math.nan)
         if not math.isfinite(numbers[-1]):
-            raise BoxFileError(f"{where}: {name} is {text or 'missing'}; expected a number")
+            raise BoxFileError(f"{where}: {name} is {(text or 'missing')[:80]}; expected a number")
     x0, y0, x1, y1 = numbers
+    outside = min(x0, y0) < 0 or (size is not None and (x1 > size[0] or y1 > size[1]))
+    if x0 < x1 and y0 < y1 and not outside:
+        return x0, y0, x1, y1
     shown = ", ".join(f"{number:g}" for number in numbers)
     if not (x0 < x1 and y0 < y1):
         raise BoxFileError(f"{where}: box ({shown}) is empty; expected xmin < xmax and ymin < ymax")
-    if min(x0, y0) < 0 or (size is not None and (x1 > size[0] or y1 > size[1])):
-        image = "the image" if size is None else f"the image of {size[0]}x{size[1]}"
-        raise BoxFileError(f"{where}: box ({shown}) reaches outside {image}; correct it or drop it")
-    return x0, y0, x1, y1
+    image = "the image" if size is None else f"the image of {size[0]}x{size[1]}"
+    raise BoxFileError(f"{where}: box ({shown}) reaches outside {image}; correct it or drop it")

@@ -141,7 +141,7 @@ class JpegCompression(Deterministic):
         def compress(image: Image.Image) -> Image.Image:
             file = BytesIO()
             image.save(file, "JPEG", quality=quality)
-            return Image.open(file)
+            return Image.open(file, formats=("JPEG",))
 
         return _with_pillow(images, compress)
 

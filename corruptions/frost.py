@@ -14,6 +14,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 import torch
+from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from .corruption import Corruption, Draws
@@ -21,6 +22,7 @@ from .rng import Rng
 
 Bytes = npt.NDArray[np.uint8]
 PHOTOGRAPHS = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg", "frost6.jpg")
+LARGEST = 50_000_000  # pixels of a photograph
 CHOSEN = 5  # the reference never draws the sixth
 
 
@@ -74,9 +76,16 @@ class Frost(Corruption):
 @lru_cache(maxsize=2 * CHOSEN)
 def _decoded(path: Path, shrink: float) -> Bytes:
     """(H, W, 3) uint8, RGB. OpenCV decodes and scales, as in the reference: other libraries round otherwise."""
+    remedy = "copy the six photographs again"
+    try:
+        with Image.open(path, formats=("PNG", "JPEG")) as header:
+            if header.width * header.height > LARGEST:
+                raise OSError(f"frost photograph {path} has {header.width} x {header.height} pixels; {remedy}")
+    except (UnidentifiedImageError, Image.DecompressionBombError):
+        raise OSError(f"frost photograph {path} is not a readable image; {remedy}") from None
     pixels = cv2.imread(str(path))
     if pixels is None:
-        raise OSError(f"frost photograph {path} is not a readable image; copy the six photographs again")
+        raise OSError(f"frost photograph {path} is not a readable image; {remedy}")
     if shrink != 1:
         pixels = cv2.resize(pixels, (0, 0), fx=shrink, fy=shrink)
     return np.asarray(pixels[..., ::-1], dtype=np.uint8)

@@ -19,7 +19,7 @@ import torch
 from timm.layers import resample_abs_pos_embed  # type: ignore[attr-defined, unused-ignore]
 from torch import Tensor, nn
 
-from .errors import CheckpointError, ModelError
+from .errors import CheckpointError, ModelError, RobustkitError
 
 PROBED = (32, 64, 96, 128, 224, 256, 384)
 _METHODS = (  # that torch and this package call on every part of a network
@@ -74,6 +74,8 @@ def create(
             if "img_size" not in str(error):
                 raise
             network = timm.create_model(arch, pretrained=pretrained, **kwargs)  # a CNN takes any size
+    except RobustkitError:
+        raise
     except Exception as error:  # whatever a constructor or a download raises
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
         if pretrained:

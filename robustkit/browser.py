@@ -21,6 +21,7 @@ from .explaining import Explained, parse_explained
 from .gallery import overlay
 from .metrics import pixels
 from .naming import class_names
+from .picture_files import Refused, open_picture
 from .pictures import Picture, read_pictures
 from .records import Run
 
@@ -31,6 +32,7 @@ PICTURES = 12_000_000
 """Characters of the page that its pictures may take."""
 _HELD = 64_000_000  # bytes of pictures in memory; made smaller for the page, about a fifth is left of them
 _SMALL = 128  # longest side of a picture where as they are not all would fit
+_PICTURE = 1 << 22  # pixels of a kept picture
 _BLOCK = 16  # samples whose records are read at once
 _COLUMNS = ("sample_id", "label", "prediction", "correct", "confidence", "linf", "error")
 _SCORES = {"mask_iou": "IoU", "box_iou": "box IoU", "abpc": "ABPC"}
@@ -311,8 +313,16 @@ def _uri(image: bytes) -> str:
     return f"data:image/webp;base64,{base64.b64encode(image).decode()}"
 
 
+def _opened(image: bytes) -> Image.Image:
+    """A kept picture; a run folder of someone else may hold a larger one. Raises what `open_picture` raises."""
+    opened = open_picture(image)
+    if opened.width * opened.height > _PICTURE:
+        raise Refused(f"a kept picture of {opened.width} x {opened.height} pixels")
+    return opened
+
+
 def _shrunk(image: bytes, side: int) -> bytes:
-    with Image.open(io.BytesIO(image)) as opened:
+    with _opened(image) as opened:
         small = opened.convert("RGB")
     small.thumbnail((side, side), Image.Resampling.LANCZOS)
     return _webp(small)
@@ -326,7 +336,7 @@ def _webp(image: Image.Image) -> bytes:
 
 def _over(image: bytes, heat: bytes) -> str:
     """The map over its image, as a URI."""
-    with Image.open(io.BytesIO(image)) as opened, Image.open(io.BytesIO(heat)) as levels:
+    with _opened(image) as opened, _opened(heat) as levels:
         drawn = overlay(np.array(opened.convert("RGB")), np.array(levels.convert("L"), np.float32) / np.float32(255))
     small = Image.fromarray(drawn)
     small.thumbnail((160, 160), Image.Resampling.LANCZOS)

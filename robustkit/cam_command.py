@@ -133,7 +133,8 @@ def _rows(
                 identity = subject.classifier.identity
                 target = subject.labels([sample]) if one.target == "label" else None
                 row = records[identity.name, one.text][sample.id]
-                tile = explained_tile(subject, to_pixels(picture, identity.preprocessing), sample, one, target, row)
+                pixels = to_pixels(picture, identity.preprocessing, sample.id)
+                tile = explained_tile(subject, pixels, sample, one, target, row)
                 located = truth.locate(sample, identity.preprocessing)
                 tiles.append(replace(tile, truth=None if located is None else located.mask.numpy()))
                 kept[f"{identity.name}/{label(one)}/{sample.id}"] = tile.map

@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from .errors import CheckpointError
+from .files import check_plain, reason
 from .unpickle import foreign_globals, load_pickle
 from .unwrap import PREFIXES, strip_prefixes, unwrap
 
@@ -25,6 +26,7 @@ JSON_KEYS = (
     *("decoder_kwargs", "stride", "short_side"),
 )
 
+_HEADER = 16 << 20  # bytes of a safetensors header, of which ten thousand tensors take one
 _ROOM = 1 << 30  # bytes that weights may take beyond what their file holds
 
 
@@ -102,11 +104,12 @@ def _kind(path: Path) -> str:
         guess = f"; did you mean {' or '.join(near)}?" if near else "; check the path"
         raise CheckpointError(f"{path}: no such file{guess}")
     try:
+        check_plain(path)
         with path.open("rb") as file:
             head = file.read(64)
             size = file.seek(0, 2)
     except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror or error}); check its permissions") from error
+        raise CheckpointError(f"{path}: cannot be read ({reason(error)}); expected a file of weights") from error
     if not size:
         raise CheckpointError(f"{path}: empty (0 bytes); fetch it again")
     if head[8:9] == b"{" or path.suffix == ".safetensors":
@@ -125,6 +128,9 @@ def _kind(path: Path) -> str:
 
 def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
+        with path.open("rb") as start:
+            if (length := int.from_bytes(start.read(8), "little")) > _HEADER:
+                raise ValueError(f"header too large, {length} bytes; at most {_HEADER} are read")
         with safe_open(path, framework="pt", device="cpu") as file:
             header = dict(file.metadata() or {})
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
@@ -165,6 +171,12 @@ def _refuse_doubles(path: Path) -> None:
 def _sound(path: Path, tensors: dict[str, Tensor], notes: list[str]) -> dict[str, Tensor]:
     if not tensors:
         raise CheckpointError(f"{path}: no tensors in it; expected the weights of a model")
+    empty = [name for name, tensor in tensors.items() if tensor.is_meta]
+    if empty:
+        raise CheckpointError(
+            f"{path}: {len(empty)} tensors on the meta device ({_groups(empty)}), without numbers; save the model "
+            "after its weights are there"
+        )
     odd = [name for name, tensor in tensors.items() if tensor.is_quantized or tensor.layout != torch.strided]
     if odd:
         raise CheckpointError(f"{path}: quantised or sparse weights ({_groups(odd)}); expected plain float weights")

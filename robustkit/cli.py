@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from . import __version__
+from . import __version__, streams
 from .completing import checkpoints as known_checkpoints
 from .completing import kinds
 from .errors import ProtocolError, RobustkitError, unknown
@@ -413,19 +413,52 @@ def doctor() -> None:
 
 
 def _one_line(text: str) -> str:
-    """Without characters that steer a terminal or a CI's log, which a file's name may hold."""
-    return "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in text)
+    """Without characters that steer a terminal or a CI's log, which a file's name may hold; of a readable length."""
+    short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in short)
+
+
+_LONGEST = 4000
+_NO_MEMORY = ("cannot allocate memory", "failed to map segment", "static tls block", "not enough memory")
+
+
+def _of_machine(fault: Exception) -> str:
+    """One line for what is no fault of the words: too little memory, a file or library that cannot be read."""
+    said = next(iter(str(fault).splitlines()), "")[:300]
+    if isinstance(fault, MemoryError) or any(text in said.lower() for text in _NO_MEMORY):
+        return f"too little memory ({said or type(fault).__name__}); end other programs, or raise the limit (ulimit -v)"
+    remedy = "install robustkit-audit again" if isinstance(fault, ImportError) else "see --debug"
+    return f"{type(fault).__name__}: {said}; {remedy}"
 
 
 def main() -> None:
-    """The console script. Exit status: 0 fine, 1 the gate failed, 2 error, 3 nothing was evaluated, 130 interrupted."""
+    """The console script. Exit status: 0 fine, 1 the gate failed, 2 error, 3 nothing was evaluated, 130 interrupted,
+    141 nobody read the output to its end."""
+    streams.prepare()
     debug = "--debug" in sys.argv or os.environ.get("ROBUSTKIT_DEBUG", "") not in ("", "0")
     try:
+        sys.exit(streams.finish(_status(debug)))
+    except OSError as fault:  # of the last words of standard output, as on a full disk
+        streams.broken()
+        click.echo(f"error: {_one_line(_of_machine(fault))}", err=True)
+        sys.exit(2)
+
+
+def _status(debug: bool) -> int:
+    """Do what the words say, and say in one line what went wrong; the exit status."""
+    written = sys.stdout
+    try:
         status = cli.main(prog_name="robustkit", standalone_mode=False)
+    except SystemExit:
+        if sys.stdout is written:
+            raise
+        sys.stdout = written  # click puts a mute stream there when a pipe breaks
+        streams.broken()
+        status = 0
     except click.ClickException as fault:
         if type(fault).__name__ == "NoArgsIsHelpError":  # click >= 8.2; its message is the help page
             click.echo(fault.format_message())
-            sys.exit(2)
+            return 2
         where = getattr(fault, "ctx", None)
         command = where.command_path if where else "robustkit"
         said = " ".join(fault.format_message().split())
@@ -437,7 +470,12 @@ def main() -> None:
         if told(fault):
             click.echo(f"error: {speaker()}{_one_line(str(fault))}", err=True)
         status = fault.exit_code
+    except (MemoryError, ImportError, OSError) as fault:
+        if debug:
+            raise
+        click.echo(f"error: {_one_line(_of_machine(fault))}", err=True)
+        status = 2
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted; the same command goes on where this one stopped", err=True)
         status = 130
-    sys.exit(status if isinstance(status, int) else 0)
+    return status if isinstance(status, int) else 0

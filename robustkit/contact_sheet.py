@@ -15,6 +15,7 @@ from torch import Tensor
 
 from .corruption_sets import CATEGORIES
 from .errors import ProtocolError, RunError
+from .picture_files import open_picture
 from .records import write_whole
 
 PAPER, INK, FAINT, RULE = (255, 255, 255), (24, 27, 33), (110, 116, 126), (216, 219, 224)
@@ -109,9 +110,9 @@ def targets(images: Sequence[str], out: Path | None) -> list[Path]:
 
 def _is_sheet(path: Path) -> bool:
     try:
-        with Image.open(path) as image:
+        with open_picture(path) as image:
             return image.format == "PNG" and image.info.get("Software") == _MARK["Software"]
-    except OSError:
+    except Exception:  # Pillow raises many kinds for a broken file
         return False
 
 

@@ -19,10 +19,12 @@ from .corruption_plan import native_size
 from .corruption_sets import expand
 from .data import Dataset, open_dataset
 from .errors import BadImageError, DataError, NothingEvaluated, ProtocolError, RunError
+from .files import bytes_of, reason
 from .images import read_image, to_pixels
 from .pipeline import pick_device
 from .recipe import Recipe, settle
 from .records import write_whole
+from .sources import MAX_FILE_BYTES
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -129,16 +131,16 @@ def _sheets(images: Sequence[str], console: Console, side: Console, options: Map
 
 def _picture(path: Path) -> Image.Image:
     try:
-        data = path.read_bytes()
+        data = bytes_of(path, MAX_FILE_BYTES)
     except OSError as fault:
-        raise BadImageError(f"{path}: {fault.strerror or fault}; give image files") from None
+        raise BadImageError(f"{path}: {reason(fault)}; give image files") from None
     return read_image(data, str(path))
 
 
 def _sheet(
     name: str, picture: Image.Image, wanted: Wanted, recipe: Recipe, footnotes: Sequence[str]
 ) -> contact_sheet.Sheet:
-    clean = to_pixels(picture, recipe.preprocessing)
+    clean = to_pixels(picture, recipe.preprocessing, name)
     rows = {
         corruption: {severity: recipe.corrupt(clean[None], [name], corruption, severity)[0] for severity in severities}
         for corruption, severities in wanted.items()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from .corruption_sets import CORRUPTIONS
 from .errors import DataError, ProtocolError, unknown
+from .files import bytes_of
 
 if TYPE_CHECKING:
     import corruptions
@@ -108,7 +109,7 @@ def photographs_digest(frost_dir: str | None) -> str:
     total = hashlib.sha256()
     try:
         for path in find_photographs(frost_dir):
-            content = path.read_bytes()
+            content = bytes_of(path, 1 << 26)
             read_image(content, f"frost photograph {path}")
             total.update(hashlib.sha256(content).digest())
     except OSError as fault:

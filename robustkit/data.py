@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from .classes import CIFAR10, WNID, few
 from .errors import BadImageError, DataError, unknown
+from .files import lines_of, reason
 from .images import read_image
 from .layouts import LAYOUTS, Question, Sample, label
 from .sources import (
@@ -108,15 +109,26 @@ class Dataset:
             samples = _balanced(samples, limit, seed)
         return replace(self, samples=tuple(sorted(samples, key=lambda sample: sample.id)))
 
+    def _distinct(self, lines: Iterable[str]) -> dict[str, None]:
+        """The ids, up to one more than could each name a sample: by id, name or stem."""
+        wanted: dict[str, None] = {}
+        for line in lines:
+            if name := line.strip():
+                wanted[name] = None
+            if len(wanted) > 3 * len(self.samples) + 1000:
+                raise DataError(f"more than {len(wanted) - 1} ids, but {self.name} has {len(self.samples)} samples")
+        return wanted
+
     def _named(self, ids: Path | Sequence[str]) -> list[Sample]:
         if isinstance(ids, Path):
             try:
-                ids = ids.read_text("utf-8-sig").splitlines()
-            except (OSError, UnicodeDecodeError) as error:
+                wanted = self._distinct(lines_of(ids))
+            except (OSError, ValueError) as error:
                 raise DataError(
-                    f"{ids}: not a readable list of ids ({error}); give a text file with one id a line"
+                    f"{ids}: not a readable list of ids ({reason(error)}); give a text file with one id a line"
                 ) from None
-        wanted = dict.fromkeys(line.strip() for line in ids if line.strip())
+        else:
+            wanted = self._distinct(ids)
         if not wanted:
             raise DataError("the list of ids is empty; expected one sample id a line")
         exact = {sample.id: sample for sample in self.samples}

@@ -71,7 +71,7 @@ def gather_evidence(
     samples, images = [], []
     for sample in spread(dataset.samples, SAMPLES):
         try:
-            images.append(to_pixels(dataset.image(sample), preprocessing))
+            images.append(to_pixels(dataset.image(sample), preprocessing, sample.id))
             samples.append(sample)
         except BadImageError:
             continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import stat
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,8 +15,6 @@ from .errors import DamagedRecord, RobustkitError, RunError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-LARGEST = {".json": 64 << 20}
-"""Bytes of a file by its suffix; of all others a gigabyte."""
 ROWS, VALUES, DECODED = 1 << 20, 1 << 25, 1 << 28
 """Of one record: rows, numbers in a column of lists, bytes of text. A few hundred bytes of Parquet can claim more than
 any memory holds, since a text is stored once however many rows have it."""
@@ -41,22 +38,6 @@ def usable(*runs: Path) -> Iterator[None]:
             f"{', '.join(map(str, runs))}: cannot be used ({type(fault).__name__}: {reason}); it holds something that "
             "no audit writes, or this is a defect of RobustKit, which --debug shows; make the run anew"
         ) from fault
-
-
-def bytes_of(path: Path) -> bytes:
-    """A file's bytes. Raises OSError where it is none, or too large: a device or a pipe would never end."""
-    status = path.lstat()
-    if not stat.S_ISREG(status.st_mode):
-        raise OSError("not a plain file")
-    limit = LARGEST.get(path.suffix, 1 << 30)
-    if status.st_size > limit:
-        raise OSError(f"{status.st_size >> 20} MB, more than the {limit >> 20} MB that one can have")
-    return path.read_bytes()
-
-
-def text_of(path: Path) -> str:
-    """As `bytes_of`, of UTF-8."""
-    return bytes_of(path).decode("utf-8")
 
 
 # --- run.json --------------------------------------------------------------------------------------------------------

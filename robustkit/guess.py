@@ -19,7 +19,7 @@ from .errors import CheckpointError
 SIZES = {192: ("tiny", 3), 384: ("small", 6), 768: ("base", 12), 1024: ("large", 16), 1280: ("huge", 16)}
 _TOP = r"(cls|dist|reg)_token|pos_embed|patch_embed\.proj\.(weight|bias)|(norm|fc_norm|head|head_dist)\.(weight|bias)"
 _BLOCK = (
-    r"blocks\.(\d+)\.(norm[12]\.(weight|bias)|attn\.(qkv|proj|q_norm|k_norm)\.(weight|bias)|ls[12]\.gamma"
+    r"blocks\.(\d{1,4})\.(norm[12]\.(weight|bias)|attn\.(qkv|proj|q_norm|k_norm)\.(weight|bias)|ls[12]\.gamma"
     r"|attn\.(qk_scale|q_scale|k_scale)|mlp\.fc[12]\.(weight|bias))"
 )
 _FAMILY = re.compile(f"{_TOP}|{_BLOCK}")
@@ -61,6 +61,8 @@ def guess(tensors: Mapping[str, Tensor], *, file_name: str = "") -> Guess:
     if shown:
         heads, convention = shown, f"{shown} heads by the size of the query norm or scale"
     depth = 1 + max(int(match[1]) for name in shapes if (match := re.match(r"blocks\.(\d+)\.", name)))
+    if depth > len(shapes):
+        raise _refusal(f"a block {depth - 1} in {len(shapes)} tensors")
     hidden = shapes["blocks.0.mlp.fc1.weight"][0]
     if shapes["blocks.0.mlp.fc2.weight"] != (dim, hidden):
         raise _refusal("a gated MLP")

@@ -8,9 +8,8 @@ instead of clipped, float pixels in [0, 1] are scaled, and a picture that is cut
 
 from __future__ import annotations
 
-import io
+import math
 import struct
-import threading
 import warnings
 import zlib
 from functools import lru_cache
@@ -20,6 +19,7 @@ import numpy as np
 from PIL import Image, ImageFile, TiffImagePlugin, UnidentifiedImageError
 
 from .errors import BadImageError, DataError
+from .picture_files import FORMATS, Refused, check_exif, open_picture
 from .preprocessing import Preprocessing
 
 if TYPE_CHECKING:
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 T = TypeVar("T")
-MAX_PIXELS = 300_000_000  # decodes to 0.9 GB of RGB; Pillow alone would stop at 179 million
-_PILLOW_LIMIT = 80_000_000  # below it, Pillow never objects
+MAX_RESIZED = 64_000_000  # pixels of a picture whose short side was resized; a thin one grows without bound
 
 _TURNS: dict[object, Image.Transpose] = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -51,7 +50,6 @@ _SWAP_SIDES = (
 _TURNED_PNG = (b"eXIf", b"exif", b"adobe.xmp")  # where a PNG can say how it is turned
 _FOREGROUND = 128  # of a mask's grey levels
 
-_open_lock = threading.Lock()
 _quiet: list[object] = []  # the warning filter that this module keeps installed
 
 
@@ -59,7 +57,8 @@ def read_image(data: bytes, name: str) -> Image.Image:
     """Decode one image file to 8-bit RGB, upright.
 
     data: the whole file. name: what to call it in errors.
-    Raises BadImageError, with the name, for anything that is not one whole image of at most 300 million pixels.
+    Raises BadImageError, with the name, for anything that is not one whole image of a format that is read, of at most
+    80 million pixels (40 million of WebP, AVIF, progressive JPEG, floats and 16 bits of grey).
     Safe to call from many threads. Pillow's own warnings about odd files are silenced from the first call on.
     """
     return _decoded(data, name, _to_rgb)
@@ -69,7 +68,7 @@ def image_size(data: bytes) -> tuple[int, int] | None:
     """(height, width) of the upright image, as `read_image` decodes it; None if its header cannot be read."""
     _quiet_pillow()
     try:
-        with _open(data) as image:
+        with open_picture(data) as image:
             turned = _may_be_turned(image, data) and _turn(image) in _SWAP_SIDES
             return image.size if turned else image.size[::-1]
     except Exception:  # whatever is wrong, reading the whole image will say it
@@ -84,7 +83,7 @@ def read_mask(data: bytes, name: str) -> npt.NDArray[np.bool_]:
     that never exceeds 255 counts as 8-bit. Raises BadImageError as `read_image` does.
     """
     grey: npt.NDArray[Any] = np.asarray(read_image(data, name).convert("L"))
-    with _open(data) as image:
+    with open_picture(data) as image:
         palette = image.mode == "P"
         if palette or image.mode.startswith("I"):
             values: npt.NDArray[Any] = np.asarray(_upright(image))
@@ -110,11 +109,18 @@ def read_index_mask(data: bytes, name: str) -> npt.NDArray[np.int32]:
     return values
 
 
-def to_pixels(image: Image.Image, preprocessing: Preprocessing) -> Tensor:
+def to_pixels(image: Image.Image, preprocessing: Preprocessing, name: str = "the image") -> Tensor:
     """Resize and crop an RGB image as timm's evaluation transform does: (3, H, W) uint8.
 
     `unit(to_pixels(image, p))`, normalised with the same mean and std, equals timm's tensor bit for bit.
+    Raises BadImageError, with the name, for a picture so thin that its long side would become too long.
     """
+    height, width = _resized(image.height, image.width, preprocessing)
+    if height * width > MAX_RESIZED or min(height, width) < 1:
+        raise BadImageError(
+            f"{name}: {image.width} x {image.height} pixels are too thin: resized they would be {width} x {height}, at "
+            f"most {MAX_RESIZED // 1_000_000} million are made; crop it"
+        )
     return _transform(preprocessing)(image)
 
 
@@ -126,6 +132,15 @@ def unit(levels: Tensor) -> Tensor:
     """
     values = levels.float()
     return values / values.new_full((), 255.0)
+
+
+def _resized(height: int, width: int, p: Preprocessing) -> tuple[int, int]:
+    """The size that the resize gives an image, before its crop; to a pixel."""
+    target = [math.floor(side / p.crop_pct) for side in p.input_size]
+    if p.crop_mode == "squash":
+        return target[0], target[1]
+    scale = (min if p.crop_mode == "border" else max)(target[0] / height, target[1] / width)
+    return round(height * scale), round(width * scale)
 
 
 @lru_cache(maxsize=32)
@@ -174,8 +189,14 @@ def _decoded(data: bytes, name: str, use: Callable[[Image.Image, str], T]) -> T:
         return _decode(data, name, use)
     except BadImageError:
         raise
+    except Refused as fault:
+        raise BadImageError(f"{name}: {fault}") from None
     except UnidentifiedImageError:
-        raise BadImageError(f"{name}: not an image that Pillow knows (starts with {data[:8]!r})") from None
+        *kinds, last = FORMATS
+        raise BadImageError(
+            f"{name}: not an image of a format that is read (starts with {data[:8]!r}); expected {', '.join(kinds)} or "
+            f"{last}"
+        ) from None
     except MemoryError:
         raise BadImageError(f"{name}: too large for this machine's memory") from None
     except Exception as error:  # Pillow's decoders raise whatever a broken file makes them raise
@@ -183,15 +204,7 @@ def _decoded(data: bytes, name: str, use: Callable[[Image.Image, str], T]) -> T:
 
 
 def _decode(data: bytes, name: str, use: Callable[[Image.Image, str], T]) -> T:
-    with _open(data) as image:
-        width, height = image.size
-        if width * height > MAX_PIXELS:
-            raise BadImageError(
-                f"{name}: {width} x {height} pixels; at most {MAX_PIXELS // 1_000_000} million are read; shrink it"
-            )
-        if width * height > _PILLOW_LIMIT:
-            with _open_lock, _NoPillowLimit():  # some decoders ask again
-                image.load()
+    with open_picture(data) as image:
         image.load()
         return use(image, name)
 
@@ -203,6 +216,7 @@ def _upright(image: Image.Image) -> Image.Image:
 
 def _turn(image: Image.Image) -> Image.Transpose | None:
     try:
+        check_exif(image)
         return _TURNS.get(image.getexif().get(0x0112))  # the orientation tag
     except Exception:  # EXIF that cannot be parsed says nothing about the orientation
         return None
@@ -212,24 +226,8 @@ def _may_be_turned(image: Image.Image, data: bytes) -> bool:
     """Whether the orientation need be looked up. Pillow has already applied a TIFF's to its size, and decodes the
     whole of a PNG for it, in case that it stands at the end."""
     if image.format == "PNG":
-        return image.width * image.height <= MAX_PIXELS and any(mark in data for mark in _TURNED_PNG)
+        return any(mark in data for mark in _TURNED_PNG)
     return image.format != "TIFF"
-
-
-def _open(data: bytes) -> Image.Image:
-    with _open_lock, _NoPillowLimit():
-        return Image.open(io.BytesIO(data))
-
-
-class _NoPillowLimit:
-    """Pillow's own size limit lifted for a moment, because ours is checked instead. Hold `_open_lock`."""
-
-    def __enter__(self) -> None:
-        self.before = Image.MAX_IMAGE_PIXELS
-        Image.MAX_IMAGE_PIXELS = None
-
-    def __exit__(self, *_: object) -> None:
-        Image.MAX_IMAGE_PIXELS = self.before
 
 
 def _to_rgb(image: Image.Image, name: str) -> Image.Image:
@@ -244,7 +242,7 @@ def _to_rgb(image: Image.Image, name: str) -> Image.Image:
         if not (values.min() >= 0 and values.max() <= 1):  # also true for NaN
             raise BadImageError(f"{name}: float pixels outside [0, 1]; save it with 8 or 16 bits")
         return Image.fromarray((values * 255).round().astype(np.uint8)).convert("RGB")
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _to_indices(image: Image.Image, name: str) -> npt.NDArray[np.int32]:

@@ -124,7 +124,7 @@ def _batches(
         pixels, labels = [], []
         for sample in dataset.samples[start : start + batch_size]:
             try:
-                pixels.append(to_pixels(dataset.image(sample), preprocessing))
+                pixels.append(to_pixels(dataset.image(sample), preprocessing, sample.id))
                 labels.append(sample.label)
             except BadImageError as fault:
                 bad.append(str(fault))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from .classes import CIFAR10, WNID, descriptions, few, synsets
 from .errors import DataError
+from .files import lines_of, reason
 
 PATH_COLUMNS = ("filename", "file", "path", "filepath", "image", "image_path", "file_name", "name", "id", "imageid")
 _DIGITS = 6  # of an index
@@ -48,35 +50,40 @@ def read_table(
     return names, labels
 
 
-def _rows(path: Path) -> list[tuple[int, str, str]]:
+def _rows(path: Path) -> Iterator[tuple[int, str, str]]:
     """(line, file name, label) of a comma, semicolon or tab separated table, with or without a header."""
-    try:
-        text = path.read_text("utf-8-sig")
-        delimiter = max(",;\t", key=text.partition("\n")[0].count)
-        table = [(line, [cell.strip() for cell in row]) for line, row in _parse(text, delimiter) if any(row)]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: not a readable CSV of labels ({error}); check --labels") from None
-    if not table:
+    rows = _parse(path)
+    first = next(rows, None)
+    if first is None:
         raise DataError(f"{path}: empty; expected a column of file names and a column of labels")
-    header = [cell.lower() for cell in table[0][1]]
+    header = [cell.lower() for cell in first[1]]
     file_column = next((header.index(name) for name in PATH_COLUMNS if name in header), None)
     label_column = next((header.index(name) for name in LABEL_COLUMNS if name in header), None)
     if file_column is not None and label_column is not None:
-        table = table[1:]
+        first = None
     elif len(header) == 2 and file_column is None and label_column is None:
         file_column, label_column = 0, 1
     else:
         raise DataError(
-            f"{path}: columns {', '.join(header)}; expected one of filename, path, image and one of label, class, wnid"
+            f"{path}: columns {few(header)}; expected one of filename, path, image and one of label, class, wnid"
         )
-    for line, row in table:
+    for line, row in rows if first is None else chain([first], rows):
         if len(row) <= max(file_column, label_column):
             raise DataError(f"{path.name} line {line}: {len(row)} columns; expected a file name and a label")
-    return [(line, row[file_column], row[label_column]) for line, row in table]
+        yield line, row[file_column], row[label_column]
 
 
-def _parse(text: str, delimiter: str) -> list[tuple[int, list[str]]]:
-    return list(enumerate(csv.reader(text.splitlines(), delimiter=delimiter), start=1))
+def _parse(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """(number, cells) of the rows that hold anything, one at a time: a table may be larger than the memory."""
+    try:
+        lines = lines_of(path)
+        first = next(lines, "")
+        delimiter = max(",;\t", key=first.count)
+        for number, row in enumerate(csv.reader(chain([first], lines), delimiter=delimiter), start=1):
+            if any(row):
+                yield number, [cell.strip() for cell in row]
+    except (OSError, ValueError, csv.Error) as error:
+        raise DataError(f"{path}: not a readable CSV of labels ({reason(error)}); check --labels") from None
 
 
 def _finder(images: Sequence[str], prefix: str, where: str) -> Callable[[str, str], str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from .classes import CIFAR10, SYNSET_FILES, WNID, descriptions, few, synsets, timm_list
 from .errors import DataError, unknown
+from .files import json_of, reason
 from .label_table import read_table
 
 LAYOUTS = {
@@ -30,6 +31,7 @@ LAYOUTS = {
 }
 SUBSET = "these are the 200 classes of ImageNet-"
 """How a note begins that is a flag on every figure of the images: all logits compete."""
+_REAL = 16 << 20  # bytes of ReaL's lists; the published ones have 0.5 million
 VALIDATION_FILE = re.compile(r"ILSVRC2012_val_(\d{8})")
 
 
@@ -201,10 +203,10 @@ def _imagenet_real(q: Question) -> Labels:
         lists: object = json.loads("\n".join(timm_list("imagenet_real_labels.json")))
     else:
         try:
-            lists = json.loads(q.real_labels.read_text("utf-8"))
+            lists = json_of(q.real_labels, _REAL)
         except (OSError, ValueError) as error:
             raise DataError(
-                f"{q.real_labels}: not a readable JSON list of labels ({error}); check --real-labels"
+                f"{q.real_labels}: not a readable JSON list of labels ({reason(error)}); check --real-labels"
             ) from None
     if not isinstance(lists, list) or not all(
         isinstance(entry, list) and all(isinstance(index, int) and 0 <= index < 1000 for index in entry)

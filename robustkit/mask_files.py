@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from .classes import few
 from .data import Dataset
 from .errors import DataError
+from .files import TEXT, reason, text_of
 from .sources import FolderSource, ZipSource, list_folder
 from .truth import bare_path, match_names
 
@@ -80,10 +81,10 @@ def read_names(place: Path, path: Path | None, num_classes: int | None) -> tuple
         names = [str(label) for label in range(num_classes)]
     else:
         try:
-            lines = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
+            lines = [line.strip() for line in text_of(path, TEXT).splitlines()]
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(
-                f"{path}: not a readable list of classes ({error}); give a text file with one name a line"
+                f"{path}: not a readable list of classes ({reason(error)}); give a text file with one name a line"
             ) from None
         names = [printable(line) for line in lines if line and not line.startswith("#")]
     if not 0 < len(names) <= _MOST:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from .architecture import build, classes_of, code_digest, create, is_factory, resample_positions
 from .attention import attention_kind, set_attention
 from .checkpoint import Checkpoint, digest_of, load_into, read
+from .claims import LARGEST_SIDE, MOST_CLASSES, Allowance, check_arguments
 from .errors import CheckpointError, ModelError
 from .formulas import find_formula
 from .guess import guess, renamed
@@ -156,19 +158,23 @@ def _from_file(name: str, spec: str, checkpoint: Checkpoint, wanted: Wanted, all
     notes += more
     size = wanted.img_size
     if size is None and "img_size" not in kwargs and "input_size" in metadata:
-        size = pair(metadata["input_size"], checkpoint.path)
+        size = pair(metadata["input_size"], checkpoint.path, LARGEST_SIDE)
     if wanted.num_classes is not None or "num_classes" in metadata:
         claimed = metadata.get("num_classes") if wanted.num_classes is None else wanted.num_classes
-        if not isinstance(claimed, int):
-            raise CheckpointError(f"{checkpoint.path}: metadata num_classes is {claimed!r}; expected a whole number")
+        if not isinstance(claimed, int) or not 0 <= claimed <= MOST_CLASSES:
+            raise CheckpointError(
+                f"{checkpoint.path}: metadata num_classes is {repr(claimed)[:80]}; expected a whole number of at most "
+                f"{MOST_CLASSES}"
+            )
         kwargs = {**kwargs, "num_classes": claimed}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # what --allow-partial leaves at random is the same at every load
-        network = build(arch, kwargs=kwargs, img_size=size)
+        with nullcontext() if is_factory(arch) else Allowance(tensors, checkpoint.path):
+            network = build(arch, kwargs=kwargs, img_size=size)
         kind, source = give_attention(network, wanted.attention, metadata, tensors, spec)
     notes += attention_notes(kind, source, wanted.attention, metadata)
     if wanted.img_size is not None:
-        trained = pair(metadata["input_size"], checkpoint.path) if "input_size" in metadata else None
+        trained = pair(metadata["input_size"], checkpoint.path, LARGEST_SIDE) if "input_size" in metadata else None
         tensors, more = resample_positions(tensors, network, trained)
         notes += more
     partial = load_into(network, replace(checkpoint, tensors=tensors), allow_partial=allow_partial)
@@ -209,9 +215,11 @@ def _architecture(
         raise CheckpointError(f"{checkpoint.path}: metadata arch_kwargs is {kwargs!r}; expected a JSON object")
     if wanted.arch is not None:
         if claimed is None or claimed == wanted.arch:
+            check_arguments(kwargs if claimed else {}, checkpoint.path, own=is_factory(wanted.arch))
             return wanted.arch, kwargs if claimed else {}, ()
         return wanted.arch, {}, (f"architecture {wanted.arch} from --arch; the file says {claimed}",)
     if isinstance(claimed, str) and timm.is_model(claimed):
+        check_arguments(kwargs, checkpoint.path)
         return claimed, kwargs, (f"architecture {claimed} from the file's metadata",)
     notes = () if claimed is None else (f"the file names its architecture {claimed!r}, which timm does not have",)
     try:

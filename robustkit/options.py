@@ -10,6 +10,7 @@ import click
 
 from .completing import COMPLETERS
 from .errors import ProtocolError, unknown
+from .files import TEXT, reason, text_of
 from .option_types import AT_LEAST_0, AT_LEAST_1, BatchSize, Place, Text
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -31,15 +32,17 @@ def _use_config(context: click.Context, _: click.Parameter, path: str | None) ->
     from .toml import parse_toml
 
     try:
-        text = Path(path).read_text(encoding="utf-8", errors="replace")
+        text = text_of(Path(path), TEXT, errors="replace")
     except OSError as fault:
-        raise ProtocolError(f"--config {path}: {fault.strerror}; give a TOML file of options") from None
+        raise ProtocolError(f"--config {path}: {reason(fault)}; give a TOML file of options") from None
     table = parse_toml(text, path, ProtocolError)
     own = table.pop(str(context.info_name), {})
     if not isinstance(own, dict):
         raise ProtocolError(f"--config {path}: {context.info_name} is {own!r}; expected a table of its options")
     entries = {k: v for k, v in table.items() if not isinstance(v, dict)} | own
     known = {parameter.name: parameter for parameter in context.command.params}
+    for name in ("config", "trust_config", "debug"):
+        known.pop(name, None)
     commands = (
         context.parent.command.commands if context.parent and isinstance(context.parent.command, click.Group) else {}
     )
@@ -54,6 +57,40 @@ def _use_config(context: click.Context, _: click.Parameter, path: str | None) ->
         name: ",".join(map(str, value)) if isinstance(value, list) and not known[name].multiple else value
         for name, value in named.items()
     }
+    context.meta[_CONFIG] = path
+
+
+_CONFIG = "robustkit.config"
+_WRITTEN = ("out", "write", "json_file", "junit", "policy")
+
+
+def _check_trust(context: click.Context, parameter: click.Parameter, trusted: bool) -> None:
+    """Refuse what a --config of someone else could do beyond choosing options: run code, write elsewhere, send away.
+
+    Not eager, so that it comes after --config, wherever the two stand.
+    """
+    path = context.meta.get(_CONFIG)
+    if path is None or trusted:
+        return
+    here = Path.cwd().resolve()
+    for key, value in (context.default_map or {}).items():
+        values = [str(one) for one in value] if isinstance(value, list) else [str(value)]
+        written = key in _WRITTEN and (key != "policy" or context.params.get("init"))  # which is read, else
+        if written and any(not (here / one).resolve().is_relative_to(here) for one in values):
+            what = "writes outside the folder where you are"
+        elif key == "arch" and any(":" in one for one in values):
+            what = "names code to run"
+        elif key == "logs":
+            what = "sends results away"
+        else:
+            continue
+        name = max(next(one.opts for one in context.command.params if one.name == key), key=len)
+        given = context.get_parameter_source(key)
+        if given not in (click.core.ParameterSource.COMMANDLINE, click.core.ParameterSource.ENVIRONMENT):
+            raise ProtocolError(
+                f"--config {path} {what} ({key} = {', '.join(values)[:80]!r}); give {name} yourself, or --trust-config "
+                "where you know who wrote the file"
+            )
 
 
 def group(options: list[Callable[[Any], Any]]) -> Callable[[F], F]:
@@ -70,12 +107,22 @@ def group(options: list[Callable[[Any], Any]]) -> Callable[[F], F]:
 common = group(
     [
         click.option("--config", is_eager=True, expose_value=False, callback=_use_config, help="TOML file of options."),
+        click.option(
+            "--trust-config",
+            is_flag=True,
+            expose_value=False,
+            callback=_check_trust,
+            help="Let --config name code to run, write outside this folder, send results away.",
+        ),
         click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error."),
     ]
 )
 model_options = group(
     [
-        option("--arch", help="timm name, package.module:function or file.py:function; guessed for ViT and DeiT."),
+        option(
+            "--arch",
+            help="timm name or code to run: module:function, file.py:function; guessed for ViTs.",
+        ),
         option("--attention", help="Attention formula (robustkit list attentions); from the metadata if left out."),
         option("--num-classes", type=AT_LEAST_1, help="Number of classes of the head."),
         option("--mean", help="Channel means in [0, 1], one or three, separated by spaces or commas."),
@@ -152,7 +199,10 @@ scene_options = group(
 )
 segmenter_options = group(
     [
-        option("--arch", help="timm name of a Segmenter's encoder, package.module:function or file.py:function."),
+        option(
+            "--arch",
+            help="timm name of a Segmenter's encoder, or code to run: module:function, file.py:function.",
+        ),
         option("--attention", help="Attention formula (robustkit list attentions); from the metadata if left out."),
         option("--num-classes", type=AT_LEAST_1, help="Number of classes of the output."),
         option("--mean", help="Channel means in [0, 1], one or three, separated by spaces or commas."),

@@ -10,6 +10,7 @@ from .cam_command import Heat, explained_tile, write_maps
 from .data import Sample
 from .errors import DataError, ProtocolError
 from .explaining import Explained, parse_cams
+from .files import bytes_of, reason
 from .gallery import Gallery, Row, write_sheet
 from .images import read_image, to_pixels
 from .maps import check_explainable
@@ -17,7 +18,7 @@ from .models import distinct_names, load
 from .naming import class_name, class_names, target_of
 from .pipeline import pick_device
 from .protocol import load_card
-from .sources import SUFFIXES
+from .sources import MAX_FILE_BYTES, SUFFIXES
 from .subject import Settings, Subject
 
 
@@ -63,7 +64,7 @@ def explain_pictures(
         tiles = []
         for subject, classes in zip(subjects, wished, strict=True):
             identity = subject.classifier.identity
-            pixels = to_pixels(image, identity.preprocessing)
+            pixels = to_pixels(image, identity.preprocessing, picture)
             for target in classes:
                 for one in wanted:
                     tiles.append(explained_tile(subject, pixels, Sample(picture, -1), one, target, {}))
@@ -108,6 +109,6 @@ def _plain(methods: str) -> list[Explained]:
 
 def _bytes(picture: str) -> bytes:
     try:
-        return Path(picture).read_bytes()
+        return bytes_of(Path(picture), MAX_FILE_BYTES)
     except OSError as fault:
-        raise DataError(f"{picture}: cannot be read ({fault.strerror}); check its name") from None
+        raise DataError(f"{picture}: cannot be read ({reason(fault)}); check its name") from None

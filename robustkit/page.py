@@ -20,12 +20,14 @@ from .attention_report import attention_tables, layer_table
 from .browser import Browser
 from .comparison import report_tables
 from .corruption_report import corruption_tables, left_out_lines
+from .errors import RunError
 from .figures import figures
 from .links import refuse_link
 from .map_report import map_tables
 from .masking import Finding
 from .metrics import dossier
 from .neutral import no_controls, no_formula
+from .picture_files import open_picture
 from .records import Run
 from .report import HEADINGS, STAGE_HEADINGS, is_of_scenes, stage_tables, table_rows
 from .scene_report import scene_tables
@@ -171,8 +173,11 @@ def gallery_uri(run: Run) -> str | None:
     if not path.is_file():
         return None
     buffer = io.BytesIO()
-    with Image.open(path) as sheet:
-        small = sheet.convert("RGB")
+    try:
+        with open_picture(path) as sheet:
+            small = sheet.convert("RGB")
+    except Exception as fault:  # whatever stands there in place of a gallery
+        raise RunError(f"{path}: not a gallery that can be read ({fault}); make it anew with robustkit cam") from None
     small.thumbnail((1600, 16000), Image.Resampling.LANCZOS)
     small.save(buffer, "WEBP", quality=80)
     return "data:image/webp;base64," + base64.b64encode(buffer.getvalue()).decode()

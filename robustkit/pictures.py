@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .errors import RunError
-from .foreign import bytes_of, metadata_of, read_rows
+from .files import bytes_of
+from .foreign import metadata_of, read_rows
 from .links import refuse_link
 from .records import Run, folder_name, parquet_bytes
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import ProtocolError, unknown
+from .files import TEXT, reason, text_of
 from .grammar import parse_statement
 from .statements import Statement
 from .toml import parse_toml
@@ -43,10 +44,10 @@ def read_policy(path: Path) -> Policy:
         ProtocolError: there is no such file, or something in it is not understood; with line and column.
     """
     try:
-        text = path.read_bytes().decode("utf-8-sig", errors="replace")
+        text = text_of(path, TEXT, errors="replace")
     except OSError as fault:
         raise ProtocolError(
-            f"policy {path}: {fault.strerror}; write one from a run with robustkit check RUN --init --policy {path}"
+            f"policy {path}: {reason(fault)}; write one from a run with robustkit check RUN --init --policy {path}"
         ) from None
     return parse_policy(text, str(path))
 

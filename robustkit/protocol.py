@@ -18,7 +18,7 @@ from typing import Any, Literal, cast
 
 from .errors import ProtocolError, unknown
 from .preprocessing import Preprocessing
-from .toml import parse_toml
+from .toml import parse_toml, written_text
 
 _FOLDER = resources.files("robustkit") / "protocols"
 TASKS = ("classification", "segmentation")
@@ -127,7 +127,7 @@ def load_card(spec: str) -> Card:
         return _card((_FOLDER / f"{spec}.toml").read_text(encoding="utf-8"), spec)
     path = Path(spec)
     if path.suffix == ".toml" and path.is_file():
-        return _card(path.read_text(encoding="utf-8", errors="replace"), str(path))
+        return _card(written_text(path, str(path), ProtocolError), str(path))
     raise ProtocolError(unknown("protocol", spec, card_names(), remedy="or give the path of a TOML card"))
 
 

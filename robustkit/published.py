@@ -32,7 +32,7 @@ from .errors import RobustkitError, RunError, unknown
 from .explaining import METHODS, SCORES, Explained
 from .map_metrics import PLAIN, parts_of
 from .scene_metrics import METRICS as SCENE_METRICS
-from .toml import parse_toml
+from .toml import parse_toml, written_text
 
 _FOLDER = resources.files("robustkit") / "published"
 _FIELDS = ("summary", "source", "data", "protocol")
@@ -111,7 +111,7 @@ def read_published(spec: str) -> Published:
         return _parsed((_FOLDER / f"{spec}.toml").read_text("utf-8"), spec)
     path = Path(spec)
     if path.suffix == ".toml" and path.is_file():
-        return _parsed(path.read_text("utf-8", errors="replace"), spec)
+        return _parsed(written_text(path, spec, RunError), spec)
     raise RunError(unknown("reference", spec, names, remedy="or give the path of a TOML file"))
 
 

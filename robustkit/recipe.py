@@ -62,7 +62,7 @@ class Recipe:
 
         def read(sample: Sample) -> Tensor | BadImageError:
             try:
-                return to_pixels(dataset.image(sample), self.preprocessing)
+                return to_pixels(dataset.image(sample), self.preprocessing, sample.id)
             except BadImageError as fault:
                 return fault
 

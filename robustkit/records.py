@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 from .binding import Unit, digest_of, digest_of_run, misfit
 from .errors import DamagedRecord, RunError
-from .foreign import bytes_of, check_manifest, metadata_of, read_rows, text_of
+from .files import bytes_of, text_of
+from .foreign import check_manifest, metadata_of, read_rows
 from .links import refuse_link, refuse_links
 from .writing import parquet_bytes, write_whole
 

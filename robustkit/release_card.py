@@ -15,6 +15,7 @@ from .badge import MADE_BY, badge, headline
 from .corruption_report import corruption_tables, is_of_corruptions, left_out_lines
 from .corruption_sets import SETS
 from .errors import NothingEvaluated, RunError, unknown
+from .files import check_plain, reason
 from .map_report import is_of_maps, map_tables
 from .markdown import Made, code, fenced, plain, table
 from .metrics import pixels, summarise
@@ -99,12 +100,14 @@ def _chosen(run: Run, checkpoint: str | None) -> dict[str, Any]:
 
 def _refuse_foreign(path: Path) -> None:
     try:
-        if not path.exists() or MADE_BY.encode() in path.read_bytes()[:2000]:
+        if not path.exists():
             return
+        check_plain(path)
+        with path.open("rb") as file:
+            if MADE_BY.encode() in file.read(2000):
+                return
     except OSError as fault:
-        raise RunError(
-            f"{path}: cannot be read ({fault.strerror or fault}); choose another folder with --out"
-        ) from None
+        raise RunError(f"{path}: cannot be read ({reason(fault)}); choose another folder with --out") from None
     raise RunError(f"{path} is there already and is not of {MADE_BY}; choose another folder with --out")
 
 

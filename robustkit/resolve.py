@@ -11,11 +11,13 @@ from timm.data import resolve_data_config  # type: ignore[attr-defined, unused-i
 from torch import nn
 
 from .architecture import probed_size
+from .claims import LARGEST_SIDE
 from .errors import ModelError, unknown
 from .preprocessing import Preprocessing
 
 INTERPOLATIONS = ("bicubic", "bilinear", "nearest", "lanczos")
 CROP_MODES = ("center", "squash", "border")
+_LEAST_CROP = 0.1  # images are resized to their input size over this
 
 
 @dataclass(frozen=True)
@@ -53,10 +55,12 @@ def resolve_preprocessing(
         value = option if option is not None else said if said is not None else known.get(name, default)
         if name in ("mean", "std"):
             numbers = isinstance(value, Sequence) and all(isinstance(v, int | float) for v in value)
-            within = (lambda v: 0 <= v <= 1) if name == "mean" else (lambda v: 0 < v < math.inf)
+            within = (lambda v: 0 <= v <= 1) if name == "mean" else (lambda v: 1e-30 < v < 1e30)
             if not numbers or len(value) != 3 or not all(map(within, value)):
                 kind = "in [0, 1]" if name == "mean" else "above 0"
-                raise ModelError(f"{where}: {name} is {value!r}; expected three finite numbers {kind}; check --{name}")
+                raise ModelError(
+                    f"{where}: {name} is {repr(value)[:80]}; expected three finite numbers {kind}; check --{name}"
+                )
             return tuple(map(float, value))
         return value
 
@@ -70,8 +74,10 @@ def resolve_preprocessing(
         if value not in choices:
             raise ModelError(unknown(name, value, choices))
     crop_pct = choose("crop_pct", 0.875)
-    if not isinstance(crop_pct, int | float) or not 0 < crop_pct <= 1:
-        raise ModelError(f"{where}: crop_pct is {crop_pct!r}; expected a number in (0, 1]; check --crop-pct")
+    if not isinstance(crop_pct, int | float) or not _LEAST_CROP <= crop_pct <= 1:
+        raise ModelError(
+            f"{where}: crop_pct is {repr(crop_pct)[:80]}; expected a number in [{_LEAST_CROP}, 1]; check --crop-pct"
+        )
     size = _input_size(network, wanted, metadata, known, where, notes)
     mean, std = choose("mean", (0.0, 0.0, 0.0)), choose("std", (1.0, 1.0, 1.0))
     return Preprocessing(size, mean, std, interpolation, float(crop_pct), crop_mode), tuple(notes)
@@ -91,7 +97,7 @@ def _input_size(
     if built is not None:  # the size a ViT was built for outweighs the config of its name
         return pair(built, where)
     if "input_size" in metadata:
-        return pair(metadata["input_size"], where)
+        return pair(metadata["input_size"], where, LARGEST_SIDE)
     if "input_size" in known:
         return pair(known["input_size"][-2:], where)
     size = probed_size(network)
@@ -99,8 +105,13 @@ def _input_size(
     return size
 
 
-def pair(value: object, where: object) -> tuple[int, int]:
+def pair(value: object, where: object, most: float = math.inf) -> tuple[int, int]:
+    """(height, width) of one or two numbers; `most` for what a file says. Raises ModelError."""
     pair = (value, value) if isinstance(value, int) else value
-    if isinstance(pair, Sequence) and len(pair) == 2 and all(isinstance(v, int) and v > 0 for v in pair):
+    if isinstance(pair, Sequence) and len(pair) == 2 and all(isinstance(v, int) and 0 < v <= most for v in pair):
         return pair[0], pair[1]
-    raise ModelError(f"{where}: image size is {value!r}; expected one or two positive whole numbers; check --img-size")
+    bound = "" if most == math.inf else f" up to {most}"
+    raise ModelError(
+        f"{where}: image size is {repr(value)[:80]}; expected one or two positive whole numbers{bound}; check "
+        "--img-size"
+    )

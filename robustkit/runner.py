@@ -71,7 +71,7 @@ class Images:
         """What reads the samples for this condition."""
         part, tree = (condition.under or condition).corrupted, self.tree
         if part is None or not part.released:
-            return lambda sample: to_pixels(self.dataset.image(sample), self.preprocessing)
+            return lambda sample: to_pixels(self.dataset.image(sample), self.preprocessing, sample.id)
         assert tree is not None
 
         def read(sample: Sample) -> Tensor:

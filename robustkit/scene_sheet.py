@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from .contact_sheet import FAINT, INK, PAPER, RULE, fitted, font
+from .files import bytes_of
 from .links import refuse_link
 from .records import Run
 
@@ -142,4 +143,4 @@ def sheet_uri(run: Run) -> str | None:
     """The sheet of a run as a data URI; None where there is none."""
     path = run.path / FILE
     refuse_link(path, run.path)
-    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode() if path.is_file() else None
+    return "data:image/png;base64," + base64.b64encode(bytes_of(path)).decode() if path.is_file() else None

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from .architecture import build, code_digest, is_factory, resample_positions
 from .checkpoint import Checkpoint, load_into, read
+from .claims import LARGEST_SIDE, Allowance, check_arguments
 from .errors import CheckpointError, ModelError
 from .formulas import find_formula
 from .guess import guess
@@ -27,6 +28,7 @@ from .specs import find
 from .windows import Windows
 
 _PROBE = 128  # side of the image that shows how many classes a network of unknown size has
+_OVERLAPS = 8  # windows along a side that a pixel may lie in, where the file says so
 _OVERLAP = 32  # of two windows in the public code, where nothing else is said
 _EXPECTED = "logits (batch, classes, height, width), or a dict that holds them as 'out'"
 
@@ -163,17 +165,19 @@ def _segmenter(
     linear = "decoder.head.weight" in tensors
     depth = len({match[1] for key in tensors if (match := re.match(r"decoder\.blocks\.(\d+)\.", key))})
     said = metadata.get("decoder_kwargs", {})
+    check_arguments(said if isinstance(said, dict) else {}, checkpoint.path, own=True, name="decoder_kwargs")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # what --allow-partial leaves at random is the same at every load
-        network = build_segmenter(
-            arch,
-            classes,
-            window=size,
-            decoder="linear" if linear else "mask_transformer",
-            arch_kwargs=kwargs,
-            decoder_kwargs={} if linear else {**(said if isinstance(said, dict) else {}), "depth": depth},
-            norm_eps=None if ours else PUBLIC_EPS,
-        )
+        with Allowance(tensors, checkpoint.path):
+            network = build_segmenter(
+                arch,
+                classes,
+                window=size,
+                decoder="linear" if linear else "mask_transformer",
+                arch_kwargs=kwargs,
+                decoder_kwargs={} if linear else {**(said if isinstance(said, dict) else {}), "depth": depth},
+                norm_eps=None if ours else PUBLIC_EPS,
+            )
         kind, source = give_attention(network, wanted.attention, metadata, tensors, spec)
     notes += attention_notes(kind, source, wanted.attention, metadata)
     encoder, more = resample_positions(_part(tensors, "encoder."), network.encoder, trained, sure=True)
@@ -282,7 +286,13 @@ def _encoder(
     if isinstance(claimed, str) and timm.is_model(claimed) and size is not None and wanted.arch in (None, claimed):
         if not isinstance(kwargs, dict):
             raise CheckpointError(f"{checkpoint.path}: metadata arch_kwargs is {kwargs!r}; expected a JSON object")
-        return claimed, kwargs, pair(size, checkpoint.path), (f"encoder {claimed} from the file's metadata",)
+        check_arguments(kwargs, checkpoint.path)
+        return (
+            claimed,
+            kwargs,
+            pair(size, checkpoint.path, LARGEST_SIDE),
+            (f"encoder {claimed} from the file's metadata",),
+        )
     encoder = _part(tensors, "encoder.")
     try:
         found = guess({**encoder, "head.weight": torch.empty(1, 1)}, file_name=checkpoint.path.name)
@@ -323,7 +333,15 @@ def _windows(
         )
     if short is not None and not (isinstance(short, int) and short > 0):
         raise ModelError(f"--short-side is {short!r}; expected a positive whole number of pixels")
-    return Windows(size, _sides(said, "--stride"), short, resize=shown.resize), notes
+    if shown.short_side is None and short is not None and short > LARGEST_SIDE:
+        raise ModelError(f"the file's short side is {short}; expected {LARGEST_SIDE} at most; give --short-side")
+    steps = _sides(said, "--stride")
+    if shown.stride is None and any(_OVERLAPS * step < side for step, side in zip(steps, size, strict=True)):
+        raise ModelError(
+            f"the file's stride is {said!r} for windows of {size[0]}x{size[1]}; expected an eighth of these at least; "
+            "give --stride"
+        )
+    return Windows(size, steps, short, resize=shown.resize), notes
 
 
 def _probe(dense: Dense, size: tuple[int, int]) -> int:

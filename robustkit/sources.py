@@ -6,14 +6,18 @@ from many threads or processes, and holds nothing that grows with what was read.
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
+import pickletools
 import re
 import stat
+import struct
 import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +25,17 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import BadImageError, DataError
+from .files import bytes_of, check_plain, reason
 from .images import encode_png
 
 if TYPE_CHECKING:
     from .embedded.shapes import Shape
 
 SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".gif")
-MAX_FILE_BYTES = 1 << 30  # one image file; more is a mistake or an attack
+MAX_FILE_BYTES = 1 << 28  # one image file; more is a mistake or an attack
+_BATCH, _OPCODES = 1 << 27, 1 << 19  # bytes and instructions of a CIFAR-10 batch: 31 MB, some ten thousand
+_HEADER = 30  # bytes before a member, without its name
+_LONGEST = 4096  # characters of a member's name
 _INFLATED = 1 << 26  # bytes of a zip's member up to which it may be compressed by any factor
 Mask = npt.NDArray[np.uint8]
 Box = tuple[int, int, int, int]
@@ -102,7 +110,7 @@ class ZipSource(Source):
         except BadImageError:
             raise
         except Exception as error:  # zipfile and zlib raise many kinds for a damaged member
-            raise BadImageError(f"{sample_id}: cannot be read from the zip: {error}") from None
+            raise BadImageError(f"{sample_id}: cannot be read from the zip: {reason(error)}") from None
 
 
 @dataclass(frozen=True)
@@ -164,7 +172,7 @@ def list_folder(root: Path) -> Listing:
             name = prefix + entry.name
             if _ignored(entry.name):
                 continue
-            if entry.is_dir():
+            if _is_folder(entry):
                 folders.append(name)
                 todo.append((name + "/", entry.path, parents | {key}))
             elif entry.name.lower().endswith(SUFFIXES):
@@ -178,6 +186,14 @@ def list_folder(root: Path) -> Listing:
     if unreadable:
         notes.append(f"left out {len(unreadable)} folders that cannot be read: {', '.join(sorted(unreadable)[:3])}")
     return Listing(tuple(sorted(images)), tuple(sorted(folders)), tuple(notes))
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether it is one, links followed; a link to itself is none."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
 
 
 def list_zip(path: Path) -> Listing:
@@ -199,20 +215,39 @@ def _ignored(name: str) -> bool:
 def _open_zip(path: str, process: int) -> tuple[zipfile.ZipFile, dict[str, zipfile.ZipInfo]]:
     """The archive and its files by POSIX name; one handle a process, since a fork would share its position."""
     try:
+        check_plain(Path(path))
         archive = zipfile.ZipFile(path)
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-        raise DataError(f"{path}: not a zip file that can be read ({error}); expected a folder or a .zip") from None
-    members = {}
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, struct.error) as error:
+        raise DataError(
+            f"{path}: not a zip file that can be read ({reason(error)}); expected a folder or a .zip"
+        ) from None
+    _refuse_overlap(path, archive.infolist())
+    members: dict[str, zipfile.ZipInfo] = {}
     for info in archive.infolist():
         name = info.filename.replace("\\", "/")
+        if len(name) > _LONGEST:
+            raise DataError(f"{path}: a member whose name has {len(name)} characters; expected {_LONGEST} at most")
         if name.startswith("/") or ".." in name.split("/") or re.match(r"[A-Za-z]:", name):
             raise DataError(f"{path}: member {info.filename!r} points outside the archive; the zip is refused")
         if info.is_dir() or stat.S_ISLNK(info.external_attr >> 16):
             continue
         if info.flag_bits & 1:
             raise DataError(f"{path}: member {info.filename!r} is encrypted; decrypt the zip first")
+        if name in members:
+            raise DataError(
+                f"{path}: member {info.filename!r} stands twice, and which one counts is not known; zip it anew"
+            )
         members[name] = info
     return archive, members
+
+
+def _refuse_overlap(path: str, members: list[zipfile.ZipInfo]) -> None:
+    """Raises DataError where members share bytes: a few kilobytes would be inflated as often as there are names."""
+    end = 0
+    for info in sorted(members, key=lambda info: info.header_offset):
+        if info.header_offset < end:
+            raise DataError(f"{path}: member {info.filename[:80]!r} overlaps another one; the zip is refused")
+        end = info.header_offset + _HEADER + info.compress_size
 
 
 @lru_cache(maxsize=2)
@@ -241,10 +276,10 @@ def read_plain_pickle(path: Path) -> dict[str, Any]:
     stand-in, or refused by name.
     """
     try:
-        if path.stat().st_size > 1 << 28:
-            raise DataError(f"{path}: larger than a CIFAR-10 batch file can be")
-        with path.open("rb") as file:
-            content = _PlainUnpickler(file, encoding="bytes").load()
+        data = bytes_of(path, _BATCH)
+        if sum(1 for _ in islice(pickletools.genops(data), _OPCODES)) == _OPCODES:
+            raise DataError(f"{path}: a pickle of {_OPCODES} instructions or more, as no CIFAR-10 batch file is")
+        content = _PlainUnpickler(io.BytesIO(data), encoding="bytes").load()
     except DataError as error:
         raise DataError(f"{path}: {error}" if str(path) not in str(error) else str(error)) from None
     except Exception as error:  # a damaged pickle raises whatever it likes
@@ -267,14 +302,18 @@ class _Inert:
             self.raw = state[-1]
 
 
-def _latin1(text: str, _: str = "latin1") -> bytes:
-    return text.encode("latin1")
-
-
 class _PlainUnpickler(pickle._Unpickler):  # the Python one: a lying memo index cannot make it allocate gigabytes
+    encoded = 0
+
+    def latin1(self, text: str, _: str = "latin1") -> bytes:
+        self.encoded += len(text)
+        if self.encoded > _BATCH:
+            raise DataError("the pickle holds more than a CIFAR-10 batch")
+        return text.encode("latin1")
+
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("_codecs", "encode"):
-            return _latin1
+            return self.latin1
         if module.split(".")[0] == "numpy" and name in ("_reconstruct", "ndarray", "dtype"):
             return _Inert
         raise DataError(f"the pickle asks for {module}.{name}; only plain CIFAR-10 batches are read")

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from .errors import CheckpointError, ModelError, unknown
+from .files import json_of, reason
 
 KINDS = ("hf-hub", "local-dir", "timm", "zoo")
 EXPECTED = "expected a file, zoo:NAME, timm:NAME, hf-hub:ORG/NAME or local-dir:PATH"
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+_CONFIG = 16 << 20  # bytes of a config.json, which may name 22 000 classes
 
 
 @dataclass(frozen=True)
@@ -93,9 +95,9 @@ def _folder(folder: Path, name: str) -> Source:
     if weights is None:
         raise CheckpointError(f"{folder}: no weights beside config.json; expected {' or '.join(WEIGHT_FILES)}")
     try:
-        content = json.loads(config.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{config}: not JSON ({error}); expected timm's config.json") from error
+        content = json_of(config, _CONFIG)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{config}: not JSON ({reason(error)}); expected timm's config.json") from error
     if not isinstance(content, dict) or not isinstance(content.get("architecture"), str):
         raise CheckpointError(
             f"{config}: names no timm architecture; expected timm's config.json, or give the weights' path"

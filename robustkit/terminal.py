@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from typing import Any
 
+from . import streams
 from .errors import DataError, ProtocolError
 from .idle import refuse_for_pictures, refuse_idle_parts
 from .options import DATA_KEYS, model_arguments, segmenter_arguments
@@ -23,6 +24,10 @@ def console(stderr: bool = False) -> Any:
             for part in super().render(renderable, options):
                 text = "".join(character for character in part.text if character.isprintable() or character == "\n")
                 yield part if part.control else Segment(text, part.style)
+
+        def on_broken_pipe(self) -> None:
+            self.quiet = True
+            streams.broken()
 
     return Plain(stderr=stderr, width=None if sys.stdout.isatty() else 160)
 

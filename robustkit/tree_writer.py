@@ -23,6 +23,7 @@ from torch import Tensor
 from .corrupted_tree import stem_of
 from .data import Dataset, Sample
 from .errors import BadImageError, DataError, RunError
+from .files import check_plain, json_of, reason
 from .recipe import FORMATS, JPEG_QUALITY, Recipe, encode
 from .records import write_whole
 
@@ -187,7 +188,7 @@ def _existing(out: Path) -> dict[str, Any]:
     """What corruptions.json holds; empty where there is no folder yet, or nothing in it."""
     path = out / MANIFEST
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = json_of(path)
     except FileNotFoundError:
         if out.is_dir() and next((entry for entry in out.iterdir() if not entry.name.startswith(".")), None):
             raise RunError(f"{out} holds files but no {MANIFEST}; choose an empty folder") from None
@@ -195,7 +196,7 @@ def _existing(out: Path) -> dict[str, Any]:
     except NotADirectoryError:
         raise RunError(f"{out} is not a folder; choose another one") from None
     except (OSError, ValueError) as fault:
-        raise RunError(f"{path}: cannot be read ({fault}); restore it or choose another folder") from None
+        raise RunError(f"{path}: cannot be read ({reason(fault)}); restore it or choose another folder") from None
     if not isinstance(manifest, dict) or not isinstance(manifest.get("deciding"), dict):
         raise RunError(f"{path}: not a whole {MANIFEST}; restore it or choose another folder")
     return manifest
@@ -231,6 +232,7 @@ def _is_whole(path: Path, image_format: str) -> bool:
     """Whether the file is there to its last byte; a machine that lost power may have kept less of it."""
     end = _ENDS[image_format]
     try:
+        check_plain(path)
         with path.open("rb") as file:
             file.seek(-len(end), 2)
             return file.read() == end

@@ -5,11 +5,13 @@ Boxes and masks are in the pixels of the upright image, which is what the model 
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 
@@ -29,9 +31,14 @@ from cam.boxes import (
 
 from .data import Dataset, Sample
 from .errors import BadImageError, DataError
+from .files import bytes_of, check_plain, lines_of, reason
 from .images import image_size, read_mask
 from .preprocessing import Preprocessing
-from .sources import list_folder
+from .sources import MAX_FILE_BYTES, FolderSource, list_folder
+
+_ANNOTATION = 1 << 20  # bytes of the XML of one image
+_TABLE, _BOXES, _COLUMNS = 1 << 26, 600_000, 1000  # bytes, lines, columns of a CSV of boxes
+_MASK_FILES = FolderSource("")  # they are known by their whole paths
 
 
 @dataclass(frozen=True)
@@ -64,7 +71,7 @@ class Truth:
         frame, mode, share = preprocessing.input_size, preprocessing.crop_mode, preprocessing.crop_pct
         if sample.id in self.masks:
             path = self.masks[sample.id]
-            mask = torch.from_numpy(read_mask(path.read_bytes(), str(path)))
+            mask = torch.from_numpy(read_mask(_MASK_FILES.read(str(path)), str(path)))
             _check_size(sample, "mask", (mask.shape[1], mask.shape[0]), self._size(sample))
             return self._of_mask(mask, frame, mode, share)
         if sample.id in self.boxes:
@@ -104,9 +111,9 @@ def open_truth(dataset: Dataset, boxes: str | Path | None = None, masks: str | P
             return _with_masks(dataset, Path(masks))
     except BoxFileError as fault:
         raise DataError(str(fault)) from None
-    except OSError as fault:
+    except (OSError, csv.Error) as fault:
         option = "--masks" if boxes is None else "--boxes"
-        raise DataError(f"{boxes or masks}: cannot be read ({fault.strerror or fault}); check {option}") from None
+        raise DataError(f"{boxes or masks}: cannot be read ({reason(fault)}); check {option}") from None
     return Truth(dataset)
 
 
@@ -115,15 +122,48 @@ def _with_boxes(dataset: Dataset, place: Path) -> Truth:
         listed = sorted(path.relative_to(place).as_posix() for path in place.rglob("*.xml"))
         names = {bare_path(name): name for name in listed}
         files = {sample: place / names[key] for sample, key in match_names(dataset, place, names, "boxes").items()}
-        found = {sample: read_xml(path) for sample, path in files.items()}
+        found = {sample: _annotation(path) for sample, path in files.items()}
         digest = _digest(f"{sample}\0{_hash(path)}\n".encode() for sample, path in files.items())
     else:
-        keys = match_names(dataset, place, {key: key for key in read_csv(place, key=bare_path)}, "boxes")
-        rows = read_csv(place, _sizes(dataset, keys), key=bare_path)
-        found = {sample: rows[key] for sample, key in keys.items()}
+        _check_table(place)
+        rows = read_csv(place, key=bare_path)
+        keys = match_names(dataset, place, {key: key for key in rows}, "boxes")
+        sizes = _sizes(dataset, keys)
+        if any(_is_outside(rows[key], size) for key, size in sizes.items()):
+            read_csv(place, sizes, key=bare_path)  # raises, with the line
+        found = {sample: replace(rows[key], size=sizes.get(key)) for sample, key in keys.items()}
         digest = _digest([hashlib.sha256(place.read_bytes()).digest()])
     notes = (f"boxes of {len(found)} of {len(dataset)} images from {place}",)
     return Truth(dataset, boxes=found, digest=digest, notes=notes)
+
+
+def _is_outside(annotation: Annotation, size: tuple[int, int]) -> bool:
+    return any(x1 > size[0] or y1 > size[1] for _, _, x1, y1 in annotation.boxes)
+
+
+def _annotation(path: Path) -> Annotation:
+    try:
+        check_plain(path, _ANNOTATION)
+        return read_xml(path)
+    except OSError as fault:
+        raise DataError(f"{path}: cannot be read ({reason(fault)})") from None
+
+
+def _check_table(place: Path) -> None:
+    """Raises DataError or OSError for a CSV whose boxes would take more memory or time than any data set's."""
+    lines = 0
+    try:
+        for line in lines_of(place, _TABLE):
+            lines += 1
+            if lines > _BOXES or (lines == 1 and line.count(",") > _COLUMNS):
+                what = f"more than {_COLUMNS} columns" if lines == 1 else f"more than {_BOXES} lines"
+                raise DataError(
+                    f"{place}: {what}; expected image, synset, xmin, ymin, xmax, ymax and a row for each box"
+                )
+    except UnicodeDecodeError:
+        return  # which `read_csv` says, with the place
+    except ValueError as fault:
+        raise DataError(f"{place}: {fault}; expected a row for each box") from None
 
 
 def _with_masks(dataset: Dataset, place: Path) -> Truth:
@@ -149,7 +189,10 @@ def _with_masks(dataset: Dataset, place: Path) -> Truth:
 
 def _look(path: Path) -> tuple[str, bool]:
     """The digest of a mask's file, and whether it is empty; one that cannot be read is not, a run will name it."""
-    content = path.read_bytes()
+    try:
+        content = bytes_of(path, MAX_FILE_BYTES)
+    except OSError as fault:
+        raise DataError(f"{path}: cannot be read ({reason(fault)})") from None
     try:
         empty = not read_mask(content, str(path)).any()
     except BadImageError:
@@ -206,8 +249,16 @@ def _grouped(names: Iterable[str], key: Callable[[str], str]) -> dict[str, list[
 
 
 def bare_path(name: str) -> str:
+    """A path without its suffix, as `PurePosixPath` has it, which takes ten times as long."""
+    folder, slash, last = name.rpartition("/")
+    stem, _, suffix = last.rpartition(".")
+    if last and not last.startswith(".") and not (stem and not suffix) and _PLAIN.fullmatch(folder + slash):
+        return folder + slash + (stem or last)
     path = PurePosixPath(name)
     return str(path.parent / path.stem)
+
+
+_PLAIN = re.compile(r"((?!\.{1,2}/)[^/]+/)*")
 
 
 def _tail(path: str, parts: int) -> str:

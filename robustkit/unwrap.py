@@ -62,7 +62,9 @@ def _hints(content: Mapping[str, Any]) -> dict[str, Any]:
     for source in sources:
         for theirs, ours in HINTS.items():
             value = source.get(theirs)
-            if isinstance(value, str | int | float | list | tuple) and value not in ("", [], ()):
+            if _is_plain(value) or (
+                isinstance(value, list | tuple) and 0 < len(value) < 10 and all(map(_is_plain, value))
+            ):
                 metadata.setdefault(ours, list(value) if isinstance(value, tuple) else value)
     size = metadata.get("input_size")
     if isinstance(size, int):
@@ -70,6 +72,11 @@ def _hints(content: Mapping[str, Any]) -> dict[str, Any]:
     elif isinstance(size, list):
         metadata["input_size"] = size[-2:]  # timm's option has the channels first
     return metadata
+
+
+def _is_plain(value: object) -> bool:
+    """A text, or a number that a message can show."""
+    return (isinstance(value, str) and value != "") or (isinstance(value, int | float) and not abs(value) >= 1 << 63)
 
 
 def strip_prefixes(tensors: dict[str, Tensor], notes: list[str]) -> dict[str, Tensor]:

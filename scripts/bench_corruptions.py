@@ -49,7 +49,8 @@ def photographs(count: int, size: int) -> np.ndarray:
     folder = Path(skimage.__file__).parent / "data"
     made = []
     for index in range(count):
-        picture = Image.open(folder / ("astronaut.png", "coffee.png", "chelsea.png")[index % 3]).convert("RGB")
+        path = folder / ("astronaut.png", "coffee.png", "chelsea.png")[index % 3]
+        picture = Image.open(path, formats=("PNG",)).convert("RGB")
         scale = max(1.0, 1.2 * size / min(picture.size)) if size > 200 else 1.3 * size / min(picture.size)
         picture = picture.resize((round(picture.width * scale), round(picture.height * scale)))
         left, top = index % (picture.width - size), 2 * index % (picture.height - size)

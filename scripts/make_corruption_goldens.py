@@ -53,7 +53,7 @@ def crops() -> list[npt.NDArray[np.uint8]]:
     pictures = []
     for name, (factor, rows, columns) in CROPS.items():
         path = Path(spec.submodule_search_locations[0]) / "data" / f"{name}.png"
-        picture = Image.open(path).convert("RGB").reduce(factor)
+        picture = Image.open(path, formats=("PNG",)).convert("RGB").reduce(factor)
         pictures.append(np.ascontiguousarray(np.asarray(picture)[rows, columns]))
     return pictures
 

@@ -409,7 +409,7 @@ def test_every_mistake_is_one_line_and_leaves_nothing(photos: Path, tmp_path: Pa
         (write, "--write needs --data-dir, the clean images to corrupt"),
         (("--drift", small_tree), "--drift needs --data-dir, the clean images that the tree was made of"),
         ((tmp_path / "nowhere.png",), "nowhere.png: No such file or directory; give image files"),
-        ((text,), "text.jpg: not an image that Pillow knows (starts with b'text')"),
+        ((text,), "text.jpg: not an image of a format that is read (starts with b'text')"),
         ((photos,), "photos: Is a directory; give image files"),
         ((image, "--corruptions", "fgo"), "unknown corruption 'fgo'; did you mean 'fog'?"),
         ((image, "--corruptions", "fog(severity=6)"), "severity '6'; expected whole numbers from 1 to 5"),

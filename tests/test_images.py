@@ -18,7 +18,6 @@ from timm.data import create_transform
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from corruptions.corruption import Deterministic
-from robustkit import images
 from robustkit.errors import BadImageError, DataError
 from robustkit.images import encode_png, read_image, to_pixels, unit
 from robustkit.preprocessing import Preprocessing
@@ -208,10 +207,10 @@ JPEG = saved(noise(200, 200), "JPEG")
     ("data", "message"),
     [
         (b"", r"a/b\.jpg: the file is empty \(0 bytes\); expected an image"),
-        (b"hello, I am text", r"a/b\.jpg: not an image that Pillow knows \(starts with b'hello, I'\)"),
+        (b"hello, I am text", r"a/b\.jpg: not an image of a format that is read \(starts with b'hello, I'\)"),
         *((JPEG[: len(JPEG) * part // 100], r"a/b\.jpg: broken image: .*truncated") for part in (10, 50, 99)),
         (saved(noise(50, 50))[:-4000], r"a/b\.jpg: broken image: .*truncated"),
-        (claims(20_000, 20_000), r"a/b\.jpg: 20000 x 20000 pixels; at most 300 million are read"),
+        (claims(20_000, 20_000), r"a/b\.jpg: 20000 x 20000 pixels; at most 80 million are read"),
         (claims(300, 300), r"a/b\.jpg: broken image"),
         (saved(Image.fromarray(np.array([[1.5]], np.float32)), "TIFF"), r"a/b\.jpg: float pixels outside \[0, 1\]"),
         (saved(Image.fromarray(np.array([[np.nan]], np.float32)), "TIFF"), r"a/b\.jpg: float pixels outside"),
@@ -228,14 +227,6 @@ def test_no_half_grey_picture_even_if_a_library_allows_them(monkeypatch: pytest.
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
     with pytest.raises(BadImageError):
         read_image(JPEG[: len(JPEG) // 2], "x")
-
-
-def test_pillows_own_size_limit_does_not_stop_large_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
-    monkeypatch.setattr(images, "_PILLOW_LIMIT", 80)
-    for kind in ("PNG", "TIFF", "GIF", "WEBP"):
-        assert read_image(saved(noise(40, 40), kind), "x").size == (40, 40)
-    assert Image.MAX_IMAGE_PIXELS == 100
 
 
 def test_reading_in_many_threads_gives_the_same() -> None:

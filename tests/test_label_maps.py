@@ -122,7 +122,7 @@ NO_NUMBERS = {
     "2 bits": (grey_tiff(NUMBERS, 2), f"a TIFF of 2 bits; {REMEDY}"),
     "4 bits": (grey_tiff(NUMBERS, 4), f"a TIFF of 4 bits; {REMEDY}"),
     "inverted": (grey_tiff(NUMBERS, 8, 0), f"a TIFF of 8 bits that counts from white; {REMEDY}"),
-    "text": (b"no image", "not an image that Pillow knows (starts with b'no image')"),
+    "text": (b"no image", "not an image of a format that is read (starts with b'no image')"),
     "empty": (b"", "the file is empty (0 bytes); expected an image"),
     "cut off": (encoded(indexed(np.tile(NUMBERS, (90, 90))))[:-40], "broken image: "),
 }
@@ -386,7 +386,7 @@ def refuse(message: str, *args: Any, **options: Any) -> None:
             {"classes": "double.txt"},
         ),
         (
-            "{0}/none.txt: not a readable list of classes ([Errno 2] No such file or directory: '{0}/none.txt'); give "
+            "{0}/none.txt: not a readable list of classes (No such file or directory); give "
             "a text file with one name a line",
             "images",
             {"classes": "none.txt"},

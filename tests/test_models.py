@@ -274,7 +274,7 @@ def test_files_never_choose_code_or_other_files(tmp_path: Path) -> None:
     [
         ({"mean": [1, 2]}, r"mean is \[1, 2\]; expected three finite numbers in \[0, 1\]; check --mean"),
         ({"std": [1, 0, 1]}, r"std is \[1, 0, 1\]; expected three finite numbers above 0"),
-        ({"crop_pct": 7}, r"crop_pct is 7; expected a number in \(0, 1\]"),
+        ({"crop_pct": 7}, r"crop_pct is 7; expected a number in \[0.1, 1\]"),
         ({"interpolation": "bicubick"}, "unknown interpolation 'bicubick'; did you mean 'bicubic'"),
         ({"crop_mode": "centre"}, "unknown crop mode 'centre'; did you mean 'center'"),
         ({"num_classes": "[4]"}, r"num_classes is \[4\]; expected a whole number"),

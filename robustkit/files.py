@@ -1,0 +1,68 @@
+"""Plain files of a bounded size. A pipe or a device is refused before it is opened: it would never end."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+LARGEST = {".json": 64 << 20}
+"""Bytes of a file by its suffix; of all others a gigabyte."""
+LINE, LINES = 1 << 20, 1 << 24  # characters of a line; lines of a table
+TEXT = 1 << 20  # bytes of a file that a person writes: TOML, a list of classes
+TABLE = 1 << 27  # bytes of a table or list of samples: ImageNet's two million images
+
+
+def check_plain(path: Path, limit: int | None = None) -> None:
+    """Raises OSError for what is missing, is no plain file, or has more than `limit` bytes. Links are followed."""
+    status = path.stat()
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(21, "Is a directory", str(path))
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError("not a plain file")
+    if limit is not None and status.st_size > limit:
+        size, most = (
+            f"{number >> 20} MB" if number >= 1 << 20 else f"{number >> 10} kB" for number in (status.st_size, limit)
+        )
+        raise OSError(f"{size}, more than the {most} that one can have")
+
+
+def bytes_of(path: Path, limit: int | None = None) -> bytes:
+    """A file's bytes. limit: as its suffix has it in LARGEST if left out. Raises OSError as `check_plain` does."""
+    check_plain(path, LARGEST.get(path.suffix, 1 << 30) if limit is None else limit)
+    return path.read_bytes()
+
+
+def text_of(path: Path, limit: int | None = None, *, errors: str = "strict") -> str:
+    """As `bytes_of`, of UTF-8 with or without a byte order mark. Raises UnicodeDecodeError, too, unless `errors` says
+    otherwise."""
+    return bytes_of(path, limit).decode("utf-8-sig", errors)
+
+
+def lines_of(path: Path, limit: int = TABLE) -> Iterator[str]:
+    """The lines of a text, with their ends, one at a time. Raises as `text_of` does, and ValueError for a line of more
+    than a million characters, or more than 17 million lines."""
+    check_plain(path, limit)
+    left = LINES
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        while line := file.readline(LINE):
+            left -= 1
+            if len(line) == LINE or left < 0:
+                many = f"more than {LINES} lines" if left < 0 else f"a line of more than {LINE} characters"
+                raise ValueError(many)
+            yield line
+
+
+def json_of(path: Path, limit: int | None = None) -> Any:
+    """What a file of JSON holds. Raises OSError as `check_plain` does, and ValueError for what is no JSON."""
+    try:
+        return json.loads(text_of(path, limit))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def reason(fault: Exception) -> str:
+    """Why a file cannot be read, without its name."""
+    return (fault.strerror if isinstance(fault, OSError) else None) or str(fault) or type(fault).__name__

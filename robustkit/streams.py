@@ -1,0 +1,50 @@
+"""Standard output and error as they may be: closed, a pipe whose reader left, or of an encoding with few letters."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+SIGPIPE_STATUS = 141  # 128 + SIGPIPE, as the shell gives of a command whose reader left
+
+
+def prepare() -> None:
+    """Put the null device where a stream is closed, and let no letter stop a line: `\\u2026` where it has no other.
+
+    Without the first, the next file that is opened would take the stream's place.
+    """
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            _silence(number)
+            setattr(sys, name, os.fdopen(number, "w", encoding="utf-8", closefd=False))
+        elif getattr(getattr(sys, name), "errors", "") == "strict":
+            getattr(sys, name).reconfigure(errors="backslashreplace")
+
+
+def broken() -> None:
+    """Nobody reads standard output any more: the command goes on without it."""
+    global _broken
+    _broken = True
+    _silence(1)
+
+
+def finish(status: int) -> int:
+    """Write what is left in standard output; the exit status, SIGPIPE's where nobody read it and all else was fine.
+
+    Raises OSError where it cannot be written for another reason.
+    """
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        broken()
+    return SIGPIPE_STATUS if _broken and status == 0 else status
+
+
+_broken = False
+
+
+def _silence(number: int) -> None:
+    null = os.open(os.devnull, os.O_WRONLY)  # the number itself, where it is the lowest that is free
+    if null != number:
+        os.dup2(null, number)
+        os.close(null)
