@@ -38,11 +38,12 @@ _LOSS_STEPS, _BRIEF_STEPS, _KNOWN_STEPS = (0, 1, 5, 20), (0, 1, 5), 5
 _SWEEP_STEPS, _SWEEP_RADII = 10, 6
 _SHIFTABLE = 8  # pixels
 _EXPLAIN_SLOPE = ("zero_margin", "bad_margin", "random_predictions")
+_NEARLY = 0.95  # of the way from an image to the saved one
 _OF_ENDS = ("under attack", "path", "survives saving", "known images")
 _CLOSELY = 8  # right samples on which costly probes are made
 _EXTREMES = ("random_difference", "low", "high", "sum_error", "noise", "graph", "batch", "thread", "again", "attacked")
 _GRADIENTS = ("zero_margin", "zero_ce", "bad_margin", "bad_ce", "slope_samples")
-_COUNTS = ("right", "random_predictions", *_GRADIENTS, "saved_samples", "saved_same", "saved_wrong")
+_COUNTS = ("right", "random_predictions", *_GRADIENTS, "saved_samples", "saved_same", "saved_lost", "hidden")
 _MEDIANS = ("slope", "slope_error", "slope_far", "jump", "path", "rise", "rise_shifted")
 _MEANS = ("loss", "accuracy")
 
@@ -78,8 +79,9 @@ def examine(
         with a graph, in other batches, from another thread, at the end of all, and by `attack`. infinite: share of all
         answers with a logit that is not finite. jump: median change by a twentieth of a grey level. path: median jump
         on the way beyond the end of PGD and on to another image.
-    saved_same: of `saved_samples` ends of PGD, those as right or wrong once saved in 8 bits as they were; saved_wrong:
-        those right before and wrong once saved. rise, rise_shifted: median rise of the margin by five steps of PGD at
+    saved_same: of `saved_samples` ends of PGD, those as right or wrong once saved in 8 bits as they were; saved_lost:
+        those wrong before and right once saved; hidden: those right before, and right nearly where they are saved, but
+        wrong once saved. rise, rise_shifted: median rise of the margin by five steps of PGD at
         the images, and at the images shifted by some pixels.
     unasked, unmeasured: why a probe has no place here, or failed, by the name of its check.
     forwards, backwards: passes, mean over the samples.
@@ -239,9 +241,17 @@ class _Examiner:
         if why := why_not_saved(self.threat, images[0].numel()):
             self.unasked["survives saving"] = why
             return {}
-        before = logits.argmax(dim=1) == labels
-        after = self.asker.plain(saved(points, images, self.threat)).argmax(dim=1) == labels
-        return {"saved_samples": before | True, "saved_same": before == after, "saved_wrong": before & ~after}
+        kept = saved(points, images, self.threat)
+        # Rounding may lead further from the image than PGD went; a point this near to the saved one did not.
+        near = images + _NEARLY * (kept - images)
+        right, still, beside = (x.argmax(dim=1) == labels for x in (logits, *map(self.asker.plain, (kept, near))))
+        hidden = right & beside & ~still
+        return {
+            "saved_samples": still | True,
+            "saved_same": right == still,
+            "saved_lost": ~right & still,
+            "hidden": hidden,
+        }
 
     def _shifted(self, images: Tensor, rng: Rng) -> Columns:
         if images.ndim != 4 or min(images.shape[-2:]) < _SHIFTABLE:
