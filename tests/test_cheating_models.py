@@ -26,7 +26,6 @@ OWN = {  # the check that each kind is there for
     "grid infinite": "finite answers",
     "grid stored": "continuity",
     "grid leak": "survives saving",
-    "grid loose": "survives saving",
     "ripple inside": "slope afar",
     "offset": "slope",
     "seeded": "continuity",
