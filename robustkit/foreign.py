@@ -87,7 +87,7 @@ _TOP: dict[str, _Rule] = {
     **dict.fromkeys(("pictures", "evidence"), ("a list of texts", _IS_TEXTS)),
     "batch_size": _COUNT,
     "shard_size": _COUNT,
-    **dict.fromkeys(("command", "started", "device", "robustkit", "agcam"), _TEXT),
+    **dict.fromkeys(("command", "started", "device", "robustkit"), _TEXT),
 }
 _CHECKPOINT: dict[str, _Rule] = {
     "name": ("a text", lambda value: value == "" or _is_name(value)),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import json
 import platform
-import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,9 +27,6 @@ from .records import Run
 from .subject import Settings
 
 _MAP = "cam("  # how the text of a map that is scored begins
-_AGCAM = re.compile(r"(cam|stability)\(agcam[,)]")
-_GRADIENT = "cut at attention"
-"""That of agcam. Runs with such maps that do not say it have the full one, which is agcam-full's by now."""
 
 
 @dataclass(frozen=True)
@@ -95,10 +91,6 @@ def prepare(
         raise RunError(f"{run.path} holds records but no run.json that says of what; use another --out")
     if old:
         _check_same(old, deciding, checkpoints, corrupted.digests, run.path)
-        if any(_AGCAM.match(condition.text) for condition in conditions) and _gradient(old) != _GRADIENT:
-            raise RunError(
-                f"{run.path} holds maps of agcam with its full gradient, which is agcam-full by now; use another --out"
-            )
         if old["batch_size"] != settings.batch_size:
             lines.append(
                 f"batch size was {old['batch_size']} before and is {settings.batch_size} now: "
@@ -131,7 +123,6 @@ def prepare(
         },
         "corrupted": _corrupted(old.get("corrupted", {}), corrupted),
         "keep_misclassified": keep,
-        "agcam": _gradient(old),
         "shard_size": shard_size,
         "batch_size": settings.batch_size,
         "device": _device_name(settings.device),
@@ -188,12 +179,6 @@ def _differing(name: str, there: Any, here: Any) -> str:
 def _truths(conditions: Iterable[str], digests: Mapping[str, str]) -> str:
     """The digest of the truth that maps were scored with, `none` without one; empty where there are no maps."""
     return " and ".join(sorted({digests.get(text, "none") for text in conditions if text.startswith(_MAP)}))
-
-
-def _gradient(manifest: Mapping[str, Any]) -> str:
-    """The gradient of agcam in a run, and in one that has none of its maps that of maps to come."""
-    known = any(map(_AGCAM.match, manifest.get("conditions", [])))
-    return str(manifest.get("agcam", "full")) if known else _GRADIENT
 
 
 def _corrupted(old: Mapping[str, Any], new: CorruptedInputs) -> dict[str, Any]:

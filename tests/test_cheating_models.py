@@ -73,9 +73,9 @@ def test_there_are_enough_of_them_and_one_is_not_caught() -> None:
     assert all(maker.__doc__ for maker in CHEATS.values())
 
 
-@pytest.mark.parametrize("name", ["table smooth", "stack attacks", "grid infinite"])
+@pytest.mark.parametrize("name", ["table smooth", "stack attacks"])
 def test_such_a_model_stands_where_its_network_falls(name: str) -> None:
-    """Without this the cheats would prove nothing."""
+    """Without this the cheats would prove nothing. Infinite answers off the grid, however, count as wrong."""
     k = known()
 
     def standing(model: Net) -> int:
@@ -84,6 +84,7 @@ def test_such_a_model_stands_where_its_network_falls(name: str) -> None:
 
     honest, cheating = standing(k.net), standing(CHEATS[name](k))
     assert cheating >= honest + 3
+    assert standing(CHEATS["grid infinite"](k)) <= honest
 
 
 class Rounding(nn.Module):

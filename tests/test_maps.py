@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 import math
 import re
 from dataclasses import replace
@@ -923,18 +922,3 @@ def test_a_class_is_found_by_number_name_and_synonym() -> None:
     assert class_names(("n01440764",), 1) == ("tench, Tinca tinca",)
     assert class_names(None, 2) == ("0", "1")
     assert [is_picture(name) for name in ("a.JPG", "zoo:a.png", "model.pth")] == [True, False, False]
-
-
-def test_maps_with_the_full_gradient_under_the_name_agcam_are_not_gone_on_with(tmp_path: Path) -> None:
-    def audited(**options: Any) -> Run:
-        return robustkit.audit([MODEL], data_dir="embedded:shapes", limit=2, out=tmp_path, device="cpu", **options)
-
-    maps = {"cams": "agcam(faithfulness=none),agcam-full(faithfulness=none)", "attacks": "none"}
-    manifest = audited(**maps).manifest
-    assert manifest["agcam"] == "cut at attention"
-    audited(**maps)
-    del manifest["agcam"]  # as a run was written when agcam was what agcam-full is
-    (tmp_path / "run.json").write_text(json.dumps(manifest))
-    assert audited(attacks="fgsm", cams="agcam-full(faithfulness=none)").manifest["agcam"] == "full"
-    with pytest.raises(RunError, match=r"holds maps of agcam with its full gradient, which is agcam-full by now; use"):
-        audited(**maps)
