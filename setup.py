@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import find_packages, setup
 
 setup(
     name="robustkit-audit",  # PyPI's `robustkit` is another project; imports and command stay `robustkit`
@@ -13,15 +13,19 @@ setup(
     license="Apache-2.0",
     license_files=["LICENSE"],
     python_requires=">=3.10",
-    packages=["attacks", "cam", "corruptions", "robustkit", "robustkit.embedded"],
+    packages=find_packages(include=["attacks", "cam", "corruptions", "robustkit", "robustkit.*"]),
     package_data={
         "attacks": ["py.typed"],
         "cam": ["py.typed"],
         "corruptions": ["py.typed"],
-        "robustkit": ["py.typed", "protocols/*.toml", "published/*.toml", "templates/*", "templates/report/*"],
+        "robustkit": ["py.typed"],
         "robustkit.embedded": ["*.safetensors", "*.json"],
+        "robustkit.evaluations.maps": ["templates/*"],
+        "robustkit.protocol": ["cards/*.toml"],
+        "robustkit.report": ["templates/*", "templates/parts/*"],
+        "robustkit.results": ["references/*.toml"],
     },
-    entry_points={"console_scripts": ["robustkit = robustkit.cli:main"]},
+    entry_points={"console_scripts": ["robustkit = robustkit.cli.app:main"]},
     install_requires=[
         "torch>=2.6",
         "timm>=1.0.15",
@@ -33,6 +37,7 @@ setup(
         "pyarrow>=17.0",
         "pandas>=2.2",
         "click>=8.1",
+        "lazy-loader>=0.4",
         "rich>=13.7",
         "jinja2>=3.1",
         "matplotlib>=3.8",

@@ -1,6 +1,6 @@
 """Where random maps take their numbers from: an argument, so that they can be a function of the image.
 
-`robustkit.randomness.SampleRng` satisfies `Rng`; without one, `TorchRng` uses torch's global generator.
+`robustkit.common.randomness.SampleRng` satisfies `Rng`; without one, `TorchRng` uses torch's global generator.
 """
 
 from __future__ import annotations

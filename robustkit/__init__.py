@@ -4,37 +4,30 @@
 is instant.
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+import lazy_loader
 
 if TYPE_CHECKING:
     from . import attention as attention
-    from .models import Classifier as Classifier
-    from .models import load as load
-    from .pipeline import audit as audit
-    from .records import Run as Run
-    from .scene_pipeline import segment as segment
-    from .segmenters import Segmenter as Segmenter
-    from .segmenters import load_segmenter as load_segmenter
+    from .models.classifier import Classifier as Classifier
+    from .models.classifier import load as load
+    from .models.segmenter import Segmenter as Segmenter
+    from .models.segmenter import load_segmenter as load_segmenter
+    from .pipeline.audit import audit as audit
+    from .pipeline.segment import segment as segment
+    from .runs.folder import Run as Run
 
 __version__ = "0.1.0"
-_HOMES = {
-    "Classifier": "models",
-    "load": "models",
-    "audit": "pipeline",
-    "Run": "records",
-    "Segmenter": "segmenters",
-    "load_segmenter": "segmenters",
-    "segment": "scene_pipeline",
-}
+__getattr__, __dir__, _ = lazy_loader.attach(
+    __name__,
+    submodules=["attention"],
+    submod_attrs={
+        "models.classifier": ["Classifier", "load"],
+        "models.segmenter": ["Segmenter", "load_segmenter"],
+        "pipeline.audit": ["audit"],
+        "pipeline.segment": ["segment"],
+        "runs.folder": ["Run"],
+    },
+)
 __all__ = ["Classifier", "Run", "Segmenter", "__version__", "attention", "audit", "load", "load_segmenter", "segment"]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(f".{_HOMES[name]}", __name__), name)
-    if name == "attention":
-        return import_module(".attention", __name__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -21,8 +21,8 @@ import torch
 from pages import markdown
 from torch import Tensor, nn
 
-from robustkit.attention import FORMULAS, attention_layers, set_attention
-from robustkit.pipeline import pick_device
+from robustkit.attention.apply import FORMULAS, attention_layers, set_attention
+from robustkit.pipeline.audit import pick_device
 
 
 class Kept:

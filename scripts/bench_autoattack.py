@@ -28,13 +28,13 @@ from torch import Tensor, nn
 
 import robustkit
 from attacks import AutoAttack, StagedResult, ThreatModel
-from robustkit.data import open_dataset
-from robustkit.engines import peer
-from robustkit.images import to_pixels, unit
-from robustkit.models import Classifier
-from robustkit.protocol import number
-from robustkit.randomness import SampleRng
-from robustkit.subject import low_precision
+from robustkit.common.randomness import SampleRng
+from robustkit.data.dataset import open_dataset
+from robustkit.data.images import to_pixels, unit
+from robustkit.evaluations.attacks.engines import peer
+from robustkit.evaluations.subject import low_precision
+from robustkit.models.classifier import Classifier
+from robustkit.protocol.card import number
 
 STAGES = ("clean", "apgd-ce", "apgd-t", "fab-t", "square")
 

@@ -24,10 +24,10 @@ from torch import Tensor
 
 import cam
 from cam.explainer import held
-from robustkit.attention import capture
-from robustkit.images import to_pixels, unit
-from robustkit.models import Classifier, load
-from robustkit.pipeline import labelled_data, pick_device
+from robustkit.attention.apply import capture
+from robustkit.data.images import to_pixels, unit
+from robustkit.models.classifier import Classifier, load
+from robustkit.pipeline.audit import labelled_data, pick_device
 
 
 def resident() -> float:

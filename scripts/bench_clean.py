@@ -17,13 +17,13 @@ import time
 
 import torch
 
-from robustkit.condition import CLEAN
-from robustkit.models import Classifier, load
-from robustkit.pipeline import labelled_data, pick_device
-from robustkit.protocol import load_card
-from robustkit.records import Run
-from robustkit.runner import Images, Piece, run_units
-from robustkit.subject import Settings, Subject
+from robustkit.evaluations.attacks.condition import CLEAN
+from robustkit.evaluations.subject import Settings, Subject
+from robustkit.models.classifier import Classifier, load
+from robustkit.pipeline.audit import labelled_data, pick_device
+from robustkit.pipeline.runner import Images, Piece, run_units
+from robustkit.protocol.card import load_card
+from robustkit.runs.folder import Run
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 

@@ -33,11 +33,11 @@ from torch import Tensor
 
 import corruptions
 from corruptions.registry import CORRUPTIONS
-from robustkit.corruption_sets import TEST
-from robustkit.images import to_pixels, unit
-from robustkit.models import load as load_model
-from robustkit.pipeline import labelled_data, pick_device
-from robustkit.randomness import SampleRng
+from robustkit.common.randomness import SampleRng
+from robustkit.data.images import to_pixels, unit
+from robustkit.evaluations.corruptions.sets import TEST
+from robustkit.models.classifier import load as load_model
+from robustkit.pipeline.audit import labelled_data, pick_device
 
 SEVERITIES = range(1, 6)
 

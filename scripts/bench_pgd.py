@@ -21,9 +21,9 @@ from bench_autoattack import load
 from torch import Tensor
 
 from attacks import APGD, PGD, Attack, ThreatModel
-from robustkit.models import Classifier
-from robustkit.protocol import number
-from robustkit.randomness import SampleRng
+from robustkit.common.randomness import SampleRng
+from robustkit.models.classifier import Classifier
+from robustkit.protocol.card import number
 
 
 def contenders(threat: ThreatModel, options: argparse.Namespace) -> Iterator[tuple[str, Attack]]:

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from robustkit.pipeline import pick_device
-from robustkit.stabilisers import stabiliser
+from robustkit.attention.optim.stabilisers import stabiliser
+from robustkit.pipeline.audit import pick_device
 
 NAMES = ("none", "quack", "quack(norm=spectral)", "fixed-rates", "qk-clip", "sigma-reparam")
 

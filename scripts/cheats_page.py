@@ -20,11 +20,11 @@ from torch import Tensor
 import robustkit
 from attacks import PGD, AutoAttack, ThreatModel
 from attacks.frozen import Model
-from robustkit.data import open_dataset
-from robustkit.examining import examine
-from robustkit.images import to_pixels
-from robustkit.masking import findings
-from robustkit.randomness import SampleRng
+from robustkit.common.randomness import SampleRng
+from robustkit.data.dataset import open_dataset
+from robustkit.data.images import to_pixels
+from robustkit.evaluations.attacks.examining import examine
+from robustkit.evaluations.attacks.gradient_masking import findings
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 from pages import markdown
 
-from robustkit.cli import cli
+from robustkit.cli.app import cli
 
 PAGE = Path(__file__).parents[1] / "docs" / "commands.md"
 HEAD = """# Commands

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from robustkit.intervals import BINS, Floats, calibration_error, calibration_gaps, calibration_interval
+from robustkit.common.intervals import BINS, Floats, calibration_error, calibration_gaps, calibration_interval
 
 Generator = np.random.Generator
 SIZES = (60, 200, 500, 1000, 2000)

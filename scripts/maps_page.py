@@ -24,12 +24,12 @@ from pages import markdown
 from rich.console import Console
 
 import robustkit
-from robustkit.cam_command import make_gallery
+from robustkit.cli.cam.choice import Choice
+from robustkit.cli.cam.command import make_gallery
+from robustkit.cli.progress import ConsoleProgress
 from robustkit.errors import RobustkitError
-from robustkit.gallery_choice import Choice
-from robustkit.map_report import map_tables
-from robustkit.progress import ConsoleProgress
-from robustkit.records import Run
+from robustkit.evaluations.maps.tables import map_tables
+from robustkit.runs.folder import Run
 
 SHAPES = tuple(f"zoo:shapes-vit-{name}" for name in ("standard", "quest", "elliptical", "elliptical-quest"))
 METHODS = "agcam,agcam-full,rollout,grad-cam"

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from pages import markdown
 
-from robustkit.map_metrics import parts_of
-from robustkit.map_report import FREE_HEADINGS, ONE_SIDED, SCORE_HEADINGS
-from robustkit.records import Run
+from robustkit.evaluations.maps.metrics import parts_of
+from robustkit.evaluations.maps.tables import FREE_HEADINGS, ONE_SIDED, SCORE_HEADINGS
+from robustkit.runs.folder import Run
 
 LOOKS = (("#0072B2", "o"), ("#56B4E9", "D"), ("#E69F00", "s"), ("#666666", "^"))
 MARGIN = 0.05  # of an interval's width: about the error of its ends, which are percentiles of 1000 resamples

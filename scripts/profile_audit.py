@@ -24,10 +24,13 @@ from unittest import mock
 import torch
 
 import robustkit
-from robustkit import computing, pipeline, runner, subject
-from robustkit.data import Dataset
+from robustkit.data.dataset import Dataset
 from robustkit.errors import RobustkitError
-from robustkit.records import Run
+from robustkit.evaluations import subject
+from robustkit.pipeline import audit as pipeline
+from robustkit.pipeline import runner
+from robustkit.pipeline import schedule as computing
+from robustkit.runs.folder import Run
 
 PARTS = {
     "model": "forward and backward",

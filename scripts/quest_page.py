@@ -9,12 +9,12 @@ from typing import Any
 
 from pages import markdown
 
-from robustkit.compare import Difference, Side, holm, paired_difference
-from robustkit.corruption_sets import SETS
 from robustkit.errors import RobustkitError
-from robustkit.protocol import load_card
-from robustkit.published import name_of, read_published
-from robustkit.records import Run
+from robustkit.evaluations.corruptions.sets import SETS
+from robustkit.protocol.card import load_card
+from robustkit.results.paired import Difference, Side, holm, paired_difference
+from robustkit.results.published import name_of, read_published
+from robustkit.runs.folder import Run
 
 Row = dict[str, Any]
 

@@ -20,9 +20,9 @@ from quest_page import baseline, page, published_figures
 from rich.console import Console
 
 import robustkit
+from robustkit.cli.progress import ConsoleProgress
 from robustkit.errors import RobustkitError
-from robustkit.progress import ConsoleProgress
-from robustkit.records import Run
+from robustkit.runs.folder import Run
 
 FORMULAS = ("standard", "quest", "elliptical", "elliptical-quest")
 ZOO, SHAPES = (tuple(f"zoo:{family}-vit-{name}" for name in FORMULAS) for family in ("cifar10", "shapes"))

@@ -26,18 +26,20 @@ import pyarrow as pa
 import torch
 
 from cam.localisation import IOUS, THRESHOLDS
-from robustkit import comparison, page, report
-from robustkit.binding import digests_of_shards, packed, provenance_of
-from robustkit.columns import CLASSIFICATION
-from robustkit.condition import CLEAN, Condition, parse_conditions
-from robustkit.corrupting import Corrupted
-from robustkit.corruption_sets import SETS
-from robustkit.explaining import parse_cams
-from robustkit.maps import COLUMNS as MAP_COLUMNS
-from robustkit.maps import LEVELS
-from robustkit.pictures import Picture, picture, write_pictures
-from robustkit.protocol import Card, load_card
-from robustkit.records import Run
+from robustkit.evaluations.attacks.condition import CLEAN, Condition, parse_conditions
+from robustkit.evaluations.corruptions.condition import Corrupted
+from robustkit.evaluations.corruptions.sets import SETS
+from robustkit.evaluations.maps.condition import parse_cams
+from robustkit.evaluations.maps.evaluate import COLUMNS as MAP_COLUMNS
+from robustkit.evaluations.maps.evaluate import LEVELS
+from robustkit.protocol.card import Card, load_card
+from robustkit.report import page
+from robustkit.report import refresh as report
+from robustkit.results import comparison
+from robustkit.runs.binding import digests_of_shards, packed, provenance_of
+from robustkit.runs.folder import Run
+from robustkit.runs.pictures import Picture, picture, write_pictures
+from robustkit.tasks.classification.columns import CLASSIFICATION
 
 SHARD, CLASSES, KEPT, UNREADABLE = 128, 1000, 100, 3e-4
 EPS = tuple(f"{part}/255" for part in (0.25, 0.5, 1, 2, 4, 8, 12, 16))

@@ -14,12 +14,12 @@ from typing import Any
 
 from pages import markdown
 
-from robustkit.comparison import report_tables
+from robustkit.display.table import TextTable
 from robustkit.errors import RobustkitError
-from robustkit.records import Run
-from robustkit.scene_report import SceneTable, scene_tables
-from robustkit.scene_sheet import FILE
-from robustkit.text_table import TextTable
+from robustkit.results.comparison import report_tables
+from robustkit.runs.folder import Run
+from robustkit.tasks.segmentation.sheet import FILE
+from robustkit.tasks.segmentation.tables import SceneTable, scene_tables
 
 
 def checkpoint_lines(manifest: dict[str, Any]) -> Iterator[str]:

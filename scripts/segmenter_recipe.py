@@ -18,11 +18,11 @@ from torch.nn import functional
 from zoo_recipe import seed_of
 
 import robustkit
-from robustkit.architecture import resample_positions
-from robustkit.attention import attention_layers, set_attention
-from robustkit.images import unit
-from robustkit.label_maps import LabelledScenes
-from robustkit.segmenter_network import SegmenterNetwork, build_segmenter
+from robustkit.attention.apply import attention_layers, set_attention
+from robustkit.data.images import unit
+from robustkit.data.scenes import LabelledScenes
+from robustkit.models.architecture import resample_positions
+from robustkit.models.segmenter_network import SegmenterNetwork, build_segmenter
 
 MEAN = STD = (0.5, 0.5, 0.5)
 

@@ -24,7 +24,7 @@ from zoo_data import Images, cached
 from zoo_recipe import SHAPES, Preset
 from zoo_run import DivergedError, Run, Task
 
-from robustkit.stabilisers import stabiliser
+from robustkit.attention.optim.stabilisers import stabiliser
 
 FAMILY = replace(SHAPES, name="small-vit", width=64, heads=2)
 RATES = (2e-2, 3e-2, 1e-2)

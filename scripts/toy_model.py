@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional
 from toy_data import CLASSES, WIDTH
 
-from robustkit.formula import LAYER_NORM_EPS, Formula
+from robustkit.attention.formula import LAYER_NORM_EPS, Formula
 
 READINGS = ("literal", "pre-norm")
 STARTS = ("torch", "mixed", "timm")

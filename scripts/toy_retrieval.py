@@ -25,8 +25,8 @@ from toy_page import write
 from toy_results import gather, load, save
 from toy_run import FORMULAS, SAME_AS, Grid, Plan, Setting, claim, run
 
+from robustkit.attention.registry import find_formula
 from robustkit.errors import ProtocolError, RobustkitError, RunError
-from robustkit.formulas import find_formula
 
 FEW = ("standard", "qnorm", "quest", "qknorm-ds")
 GRIDS = {"full": Grid(), "quick": Grid(FEW, rates=(0.001, 0.0025, 0.005), decays=(0.01,), data=2, seeds=3)}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from toy_model import Shape, class_logits, initial
 
-from robustkit.formulas import find_formula
+from robustkit.attention.registry import find_formula
 
 
 class Batch:

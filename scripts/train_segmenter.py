@@ -30,14 +30,14 @@ from train_zoo import enter, serialise, write
 from zoo_recipe import decay_at, parameter_groups, rate_at, seed_of
 from zoo_run import DivergedError
 
-from robustkit.attention import set_attention
+from robustkit.attention.apply import set_attention
+from robustkit.attention.registry import find_formula
+from robustkit.data.scenes import LabelledScenes, open_scenes
 from robustkit.errors import RobustkitError, RunError
-from robustkit.formulas import find_formula
-from robustkit.label_maps import LabelledScenes, open_scenes
-from robustkit.pipeline import pick_device
-from robustkit.scene_metrics import class_counts
-from robustkit.segmenter_network import SegmenterNetwork, build_segmenter
-from robustkit.windows import Windows
+from robustkit.models.segmenter_network import SegmenterNetwork, build_segmenter
+from robustkit.models.windows import Windows
+from robustkit.pipeline.audit import pick_device
+from robustkit.tasks.segmentation.metrics import class_counts
 
 CHECK_EVERY = 20  # steps between two looks at the loss, which wait for the device
 

@@ -33,10 +33,10 @@ from zoo_data import cached
 from zoo_recipe import ARCH, PRESETS, final_decay
 from zoo_run import Run, Task, accuracy
 
+from robustkit.attention.optim.stabilisers import DEFAULTS, NONE, stabiliser
+from robustkit.attention.registry import find_formula
 from robustkit.errors import RobustkitError
-from robustkit.formulas import find_formula
-from robustkit.pipeline import pick_device
-from robustkit.stabilisers import DEFAULTS, NONE, stabiliser
+from robustkit.pipeline.audit import pick_device
 
 MOST_BYTES = 3_000_000
 

@@ -22,14 +22,14 @@ from safetensors import safe_open
 from zoo_curves import read_logs
 
 import robustkit
-from robustkit.attention import set_attention
+from robustkit.attention.apply import set_attention
+from robustkit.attention.fingerprint import Fingerprint, judge
+from robustkit.attention.formula import PLAIN
+from robustkit.common.intervals import wilson
+from robustkit.data.images import to_pixels, unit
 from robustkit.errors import RobustkitError
-from robustkit.fingerprint import Fingerprint, judge
-from robustkit.formula import PLAIN
-from robustkit.images import to_pixels, unit
-from robustkit.intervals import wilson
-from robustkit.pipeline import labelled_data
-from robustkit.specs import embedded, embedded_file
+from robustkit.models.specs import embedded, embedded_file
+from robustkit.pipeline.audit import labelled_data
 
 Facts = dict[str, Any]
 

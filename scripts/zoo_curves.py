@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from robustkit import attention_watch
-from robustkit.attention import FORMULAS
+from robustkit.attention.apply import FORMULAS
 from robustkit.errors import RobustkitError
+from robustkit.evaluations.attention import evaluate as attention_watch
 
 Row = dict[str, Any]
 

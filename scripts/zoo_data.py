@@ -24,10 +24,10 @@ from torch import Tensor
 from torch.nn import functional
 from zoo_recipe import Family, Preset, seed_of
 
-from robustkit.checkpoint import digest_of
-from robustkit.data import EMBEDDED, open_dataset
-from robustkit.embedded import shapes
+from robustkit.data import shapes
+from robustkit.data.dataset import EMBEDDED, open_dataset
 from robustkit.errors import DataError
+from robustkit.models.checkpoint import digest_of
 
 FORMAT = "1"
 

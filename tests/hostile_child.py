@@ -27,9 +27,9 @@ def peak() -> int:
 
 def use(image: bytes, folder: Path) -> str:
     """What is done with a picture: as an image of a data set, and as either kind of mask."""
+    from robustkit.common.preprocessing import Preprocessing
+    from robustkit.data.images import image_size, read_image, read_index_mask, read_mask, to_pixels
     from robustkit.errors import BadImageError
-    from robustkit.images import image_size, read_image, read_index_mask, read_mask, to_pixels
-    from robustkit.preprocessing import Preprocessing
 
     image_size(image)
     for read in (read_mask, read_index_mask):
@@ -65,7 +65,7 @@ def call(made: Callable[[], Any], _: Path) -> str:
 def main() -> None:
     module, table, folder, *names = sys.argv[1:]
     resource.setrlimit(resource.RLIMIT_AS, (ROOM, ROOM))
-    import robustkit.inspection  # noqa: F401 - torch, timm and all the rest, which every case has beside it
+    import robustkit.cli.inspection  # noqa: F401 - torch, timm and all the rest, which every case has beside it
 
     cases = getattr(importlib.import_module(module), table)
     for place, name in enumerate(names or cases):

@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from robustkit.data import Dataset, open_dataset
-from robustkit.images import encode_png
-from robustkit.label_maps import open_scenes
-from robustkit.models import load
-from robustkit.policy import read_policy
-from robustkit.protocol import load_card
-from robustkit.published import read_published
-from robustkit.truth import open_truth
+from robustkit.data.dataset import Dataset, open_dataset
+from robustkit.data.images import encode_png
+from robustkit.data.scenes import open_scenes
+from robustkit.evaluations.maps.truth import open_truth
+from robustkit.gate.policy import read_policy
+from robustkit.models.classifier import load
+from robustkit.protocol.card import load_card
+from robustkit.results.published import read_published
 
 Opened = Callable[[], Any]
 Case = tuple[Callable[[Path], Opened], str]

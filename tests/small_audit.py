@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 import robustkit
-from robustkit.records import Run
+from robustkit.runs.folder import Run
 
 FACTORY = """
 import torch

@@ -22,10 +22,10 @@ import small_audit
 from click.testing import CliRunner, Result
 from PIL import Image
 
-from robustkit.browser import Browser
-from robustkit.cli import cli
+from robustkit.cli.app import cli
 from robustkit.errors import GateFailed, RobustkitError
-from robustkit.records import Run, write_whole
+from robustkit.report.sample_browser import Browser
+from robustkit.runs.folder import Run, write_whole
 
 FGSM, AUTO = "fgsm(eps=8/255)", "autoattack(eps=8/255,version=standard,steps=2,targets=1,queries=5)"
 OPTIONS: dict[str, Any] = {"attacks": f"fgsm,{AUTO}"}
@@ -47,7 +47,7 @@ def audited(place: Path, out: Path, **options: Any) -> Run:
 def few_and_plain(one_thread: None) -> Any:
     """Of the page only what reads the kept pictures: the rest is drawn from what the summary has read."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("robustkit.page.write_report", lambda run, rows: list(Browser(run).samples()))
+        patch.setattr("robustkit.report.page.write_report", lambda run, rows: list(Browser(run).samples()))
         yield
 
 

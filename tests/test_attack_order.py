@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import binomtest
 from small_audit import FACTORY, audit
 
-from robustkit.attack_order import Right, chance, findings_of, order_flag
+from robustkit.evaluations.attacks.order import Right, chance, findings_of, order_flag
 
 TURNING = (
     FACTORY.replace("nn.Sequential(", "Turning(")

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 import robustkit
 from attacks import APGD, FAB, FGSM, PGD, SPSA, Attack, AutoAttack, DensePGD, Square, StagedResult, ThreatModel
 from attacks.labels import missed
-from robustkit.condition import CLEAN, parse_condition
-from robustkit.layouts import Sample
-from robustkit.models import Classifier
-from robustkit.protocol import load_card
-from robustkit.subject import Settings, Subject
+from robustkit.data.layouts import Sample
+from robustkit.evaluations.attacks.condition import CLEAN, parse_condition
+from robustkit.evaluations.subject import Settings, Subject
+from robustkit.models.classifier import Classifier
+from robustkit.protocol.card import load_card
 
 THREAT = ThreatModel("linf", 3.5 / 255)  # not a whole number of levels
 ATTACKS: list[Attack] = [
@@ -153,8 +153,8 @@ class _Shifted(OffGrid):
 
 @pytest.mark.parametrize("poison", [math.inf, math.nan])
 def test_records_count_what_is_no_number_as_wrong(poison: float) -> None:
-    from robustkit.data import open_dataset
-    from robustkit.images import to_pixels
+    from robustkit.data.dataset import open_dataset
+    from robustkit.data.images import to_pixels
 
     classifier, card = cheating(poison), load_card("standard")
     dataset = open_dataset("embedded:shapes").select(limit=6, ids=None, seed=0)

@@ -19,14 +19,14 @@ import robustkit
 from attacks import APGD, FAB, FGSM, LOSSES, PGD, SPSA, Attack, AutoAttack, Square, ThreatModel, dlr, dlr_targeted
 from attacks.labels import settled
 from attacks.losses import margin_targeted
-from robustkit.condition import CLEAN, parse_condition
-from robustkit.data import open_dataset
+from robustkit.data.dataset import open_dataset
+from robustkit.data.images import to_pixels
+from robustkit.data.layouts import Sample
 from robustkit.errors import DataError
-from robustkit.images import to_pixels
-from robustkit.layouts import Sample
-from robustkit.models import Classifier
-from robustkit.protocol import load_card
-from robustkit.subject import Settings, Subject
+from robustkit.evaluations.attacks.condition import CLEAN, parse_condition
+from robustkit.evaluations.subject import Settings, Subject
+from robustkit.models.classifier import Classifier
+from robustkit.protocol.card import load_card
 
 THREAT = ThreatModel("linf", 4 / 255)
 ATTACKS = [
@@ -200,7 +200,7 @@ def test_odd_sets_are_named(labels: Tensor, error: Any, message: str) -> None:
 @pytest.mark.parametrize("engine", ["pyautoattack", "torchattacks"])
 def test_peers_refuse_sets(engine: str) -> None:
     pytest.importorskip(engine, reason=f"{engine} is not installed")
-    from robustkit.engines import peer
+    from robustkit.evaluations.attacks.engines import peer
 
     with pytest.raises(ValueError, match=f"{engine} leads away from one label; for several .* use --engine robustkit"):
         peer(engine, "apgd", THREAT, {}).run(tiny_cnn(), random_images(2), torch.tensor([[0, 1], [2, 3]]))
@@ -259,10 +259,8 @@ def test_accuracy_under_attack_is_that_of_a_plain_loop_sample_by_sample() -> Non
     assert subject.evaluate(pixels[:10], samples[:10], CLEAN).columns["nll"] == pytest.approx(nll, abs=1e-4)
 
 
-def test_which_attacks_are_refused_where_several_labels_are_right(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from robustkit.pipeline import _check_labels
+def test_which_attacks_are_refused_where_several_labels_are_right(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from robustkit.pipeline.audit import _check_labels
 
     # the refusal comes before the engine runs, so the peer need not be installed
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())

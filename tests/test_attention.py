@@ -15,10 +15,10 @@ from oracles import slow_scores, slow_vit
 from timm.models.vision_transformer import Attention
 from torch import Tensor, nn
 
-from robustkit.attention import FORMULAS, attention_kind, capture, get_attention, scores, set_attention
+from robustkit.attention.apply import FORMULAS, attention_kind, capture, get_attention, scores, set_attention
+from robustkit.attention.fingerprint import judge, rank_formulas
+from robustkit.attention.registry import find_formula
 from robustkit.errors import ModelError, NothingEvaluated
-from robustkit.fingerprint import judge, rank_formulas
-from robustkit.formulas import find_formula
 
 SHARED = Path(__file__).parents[1].parent / "shared"
 NAMES = tuple(FORMULAS)

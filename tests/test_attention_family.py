@@ -24,10 +24,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torchvision.models import VisionTransformer
 
 from robustkit import audit, load
-from robustkit.attention import FORMULAS, MultiheadAttention, capture, get_attention, scores, set_attention
+from robustkit.attention.apply import FORMULAS, MultiheadAttention, capture, get_attention, scores, set_attention
+from robustkit.attention.qana import Network, rotate
+from robustkit.attention.registry import find_formula
 from robustkit.errors import CheckpointError, ModelError
-from robustkit.formulas import find_formula
-from robustkit.qana import Network, rotate
 
 SHARED = Path(__file__).parents[1].parent / "shared"
 NAMES = tuple(FORMULAS)

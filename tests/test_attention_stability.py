@@ -26,9 +26,14 @@ from timm.models.vision_transformer import Attention
 from torch import Tensor, nn
 
 import robustkit
-from robustkit import attention_watch, foreign
-from robustkit.attention import FORMULAS, set_attention
-from robustkit.attention_metrics import (
+from robustkit.attention.apply import FORMULAS, set_attention
+from robustkit.cli.app import cli
+from robustkit.embedded import __file__ as embedded_file
+from robustkit.errors import DamagedRecord, ModelError, ProtocolError, RunError
+from robustkit.evaluations.attention import evaluate as attention_watch
+from robustkit.evaluations.attention.evaluate import watch
+from robustkit.evaluations.attention.figures import LINES, Watched, attention_figures
+from robustkit.evaluations.attention.metrics import (
     COLLAPSE,
     EXPLOSION,
     LISTS,
@@ -42,17 +47,13 @@ from robustkit.attention_metrics import (
     packed,
     under_of,
 )
-from robustkit.attention_plots import LINES, Watched, attention_figures
-from robustkit.attention_report import attention_tables, layer_table
-from robustkit.attention_watch import watch
-from robustkit.cli import cli
-from robustkit.compare import Side, paired_difference
-from robustkit.embedded import __file__ as embedded_file
-from robustkit.errors import DamagedRecord, ModelError, ProtocolError, RunError
-from robustkit.records import Run
-from robustkit.report import refresh
-from robustkit.subject import Subject
-from robustkit.wanted import Wanted, check_condition
+from robustkit.evaluations.attention.tables import attention_tables, layer_table
+from robustkit.evaluations.subject import Subject
+from robustkit.gate.pattern import Wanted, check_condition
+from robustkit.report.refresh import refresh
+from robustkit.results.paired import Side, paired_difference
+from robustkit.runs import untrusted as foreign
+from robustkit.runs.folder import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NAME = "shapes-vit-quest"
@@ -75,7 +76,7 @@ OPTIONS: dict[str, Any] = {
 @pytest.fixture
 def pageless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages take longer than all else here."""
-    monkeypatch.setattr("robustkit.page.write_report", lambda *_: None)
+    monkeypatch.setattr("robustkit.report.page.write_report", lambda *_: None)
 
 
 def audit(out: Path, model: str | Path = f"zoo:{NAME}", **options: Any) -> Run:
@@ -259,7 +260,7 @@ def test_a_row_a_sample_and_its_layers_in_the_metadata(run: Run) -> None:
     dataset = robustkit.data.open_dataset("embedded:shapes")
     row = run.table(NAME, "attention(clean)").to_pylist()[5]
     sample = next(one for one in dataset.samples if one.id == row["sample_id"])
-    pixels = robustkit.images.to_pixels(dataset.image(sample), model.identity.preprocessing)[None] / 255
+    pixels = robustkit.data.images.to_pixels(dataset.image(sample), model.identity.preprocessing)[None] / 255
     _, seen = watch(model.network, model.normalize(pixels))
     for name in LISTS:
         assert row[name] == pytest.approx(seen.values[name][0].tolist(), rel=1e-4)
@@ -333,7 +334,7 @@ def test_released_corruptions_are_watched_as_they_are(run: Run, tmp_path: Path) 
                 target.parent.mkdir(parents=True, exist_ok=True)
                 level = 40 * int(folder[-1]) if folder[-1].isdigit() else 0
                 pixels = np.full((64, 64, 3), (place * 20 + level) % 256, np.uint8)
-                target.write_bytes(robustkit.images.encode_png(pixels))
+                target.write_bytes(robustkit.data.images.encode_png(pixels))
     more = {"corrupted_dir": tmp_path / "tree", "corruptions": "fog(severity=3)", "attacks": "none", "limit": None}
     found = audit(tmp_path / "run", data_dir=tmp_path / "clean", **more)
     text = next(text for text in found.manifest["conditions"] if text.startswith("attention(corruption"))

@@ -141,10 +141,10 @@ def test_low_precision_is_scored_in_float32(place: Path, tmp_path: Path) -> None
     name = exact.manifest["checkpoints"][0]["name"]
     a, b = (run.table(name, "clean").to_pandas() for run in (exact, rough))
     assert 0 < np.abs(a["nll"] - b["nll"]).max() < 0.1
-    from robustkit.condition import parse_condition
-    from robustkit.layouts import Sample
-    from robustkit.protocol import load_card
-    from robustkit.subject import Settings, Subject
+    from robustkit.data.layouts import Sample
+    from robustkit.evaluations.attacks.condition import parse_condition
+    from robustkit.evaluations.subject import Settings, Subject
+    from robustkit.protocol.card import load_card
 
     card = load_card("standard")
     classifier = robustkit.load(place / "net.pth", arch=f"{place / 'net.py'}:build")
@@ -257,7 +257,7 @@ def test_partly_loaded_weights_repeat_and_are_flagged(place: Path, tmp_path: Pat
 def test_weights_cast_beforehand_change_no_bit(name: str) -> None:
     import timm
 
-    from robustkit.subject import low_precision
+    from robustkit.evaluations.subject import low_precision
 
     torch.manual_seed(0)
     if name == "resnet18":
@@ -280,10 +280,10 @@ def test_weights_cast_beforehand_change_no_bit(name: str) -> None:
 
 
 def test_only_valid_classes_compete_and_any_valid_label_counts(place: Path) -> None:
-    from robustkit.condition import CLEAN, parse_condition
-    from robustkit.layouts import Sample
-    from robustkit.protocol import load_card
-    from robustkit.subject import Settings, Subject
+    from robustkit.data.layouts import Sample
+    from robustkit.evaluations.attacks.condition import CLEAN, parse_condition
+    from robustkit.evaluations.subject import Settings, Subject
+    from robustkit.protocol.card import load_card
 
     classifier = robustkit.load(place / "net.pth", arch=f"{place / 'net.py'}:build")
     card = load_card("standard")
@@ -396,7 +396,7 @@ def table(place: Path) -> list[tuple[list[str], int, str]]:
 def test_every_mistake_is_one_line_and_leaves_nothing(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from robustkit import cli
+    from robustkit.cli import app as cli
 
     for index, (extra, status, message) in enumerate(table(place)):
         out = tmp_path / f"run{index}"
@@ -422,7 +422,7 @@ def test_an_out_that_cannot_be_written_is_one_line(place: Path, tmp_path: Path) 
 
 def test_help_needs_no_torch() -> None:
     code = (
-        "import sys, click.testing, robustkit.cli as c\n"
+        "import sys, click.testing, robustkit.cli.app as c\n"
         "runner = click.testing.CliRunner()\n"
         "for name in [[], *([n] for n in c.cli.commands)]:\n"
         "    result = runner.invoke(c.cli, [*name, '--help'])\n"

@@ -13,13 +13,13 @@ from small_audit import FACTORY, audit, command, files
 
 import attacks
 import robustkit
-from robustkit.condition import parse_condition
 from robustkit.errors import ProtocolError
-from robustkit.metrics import dossier, stages
-from robustkit.protocol import load_card
-from robustkit.records import Run
-from robustkit.report import refresh
-from robustkit.subject import Subject
+from robustkit.evaluations.attacks.condition import parse_condition
+from robustkit.evaluations.subject import Subject
+from robustkit.protocol.card import load_card
+from robustkit.report.refresh import refresh
+from robustkit.results.summary import dossier, stages
+from robustkit.runs.folder import Run
 
 SMALL = "autoattack(steps=5,targets=2,queries=20)"
 TEXT = "autoattack(eps=4/255,version=standard,steps=5,targets=2,queries=20)"
@@ -204,7 +204,7 @@ def test_lack_of_evidence_is_a_flag_and_is_made_up_for(
         raise RuntimeError("out of memory\nwith details")
 
     with monkeypatch.context() as patch:
-        patch.setattr("robustkit.evidence.examine", fails)
+        patch.setattr("robustkit.evaluations.attacks.evidence.examine", fails)
         said: list[str] = []
         run = audit(place, tmp_path / "run", attacks=SMALL, eps="4/255", say=said.append)
     text = "evidence could not be gathered: RuntimeError: out of memory"
@@ -255,7 +255,7 @@ def test_a_random_model_is_flagged_and_what_the_average_says_stands(place: Path,
 
 @pytest.mark.parametrize("random", [True, False])
 def test_what_the_attack_broke_is_broken_and_one_pass_cannot_overrule_an_average(random: bool) -> None:
-    from robustkit.subject import _stage
+    from robustkit.evaluations.subject import _stage
 
     names = ("clean", "apgd-ce", "apgd-dlr") if random else ("clean", "apgd-ce", "apgd-t", "fab-t", "square")
     none, passes = torch.zeros(5, dtype=torch.int64), torch.arange(5 * len(names)).reshape(-1, 5)

@@ -14,11 +14,11 @@ from small_audit import command, files
 
 import corruptions
 import robustkit
-from robustkit.corruption_plan import plan_corruptions
-from robustkit.data import open_dataset
+from robustkit.common.randomness import SampleRng
+from robustkit.data.dataset import open_dataset
 from robustkit.errors import DataError, ProtocolError, RunError
-from robustkit.randomness import SampleRng
-from robustkit.records import Run
+from robustkit.evaluations.corruptions.plan import plan_corruptions
+from robustkit.runs.folder import Run
 
 MODEL = "zoo:shapes-vit-quest"
 pytestmark = pytest.mark.usefixtures("one_thread")

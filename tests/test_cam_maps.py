@@ -33,9 +33,9 @@ import cam
 import robustkit
 from cam.explainer import upright
 from cam.rollout import roll
-from robustkit.attention import FORMULAS, capture, set_attention
-from robustkit.multihead import MultiheadAttention
-from robustkit.segmenter_network import build_segmenter
+from robustkit.attention.apply import FORMULAS, capture, set_attention
+from robustkit.attention.multihead import MultiheadAttention
+from robustkit.models.segmenter_network import build_segmenter
 
 SHARED = Path(__file__).parents[1].parent / "shared"
 VIT = SHARED / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"

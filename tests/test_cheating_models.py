@@ -12,8 +12,8 @@ from oracles import Draws, random_images, tiny_cnn
 from torch import Tensor, nn
 
 from attacks import FGSM, PGD, Attack, AutoAttack, ThreatModel
-from robustkit.examining import examine
-from robustkit.masking import findings
+from robustkit.evaluations.attacks.examining import examine
+from robustkit.evaluations.attacks.gradient_masking import findings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 EPS = 8 / 255

@@ -16,8 +16,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from robustkit.checkpoint import load_into, read
 from robustkit.errors import CheckpointError
+from robustkit.models.checkpoint import load_into, read
 
 WEIGHTS = {"layer.weight": torch.arange(6.0).reshape(2, 3), "layer.bias": torch.tensor([1.0, -1.0])}
 OTHER = {name: tensor + 1 for name, tensor in WEIGHTS.items()}

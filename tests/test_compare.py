@@ -11,9 +11,9 @@ import pytest
 from scipy import stats
 
 import robustkit
-from robustkit.compare import Difference, Side, holm, paired_difference
 from robustkit.errors import RobustkitError, RunError
-from robustkit.records import Run
+from robustkit.results.paired import Difference, Side, holm, paired_difference
+from robustkit.runs.folder import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 PAIR = ("shapes-vit-standard", "shapes-vit-quest")

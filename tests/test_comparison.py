@@ -15,12 +15,12 @@ from click.testing import CliRunner
 from scipy import stats
 from sealing import seal
 
-from robustkit.cli import cli
-from robustkit.compare import Side, holm
-from robustkit.comparison import HEADINGS, Comparison, compare, pairs, report_tables, tables, unpaired
+from robustkit.cli.app import cli
 from robustkit.errors import RunError
-from robustkit.published import read_published
-from robustkit.records import Run
+from robustkit.results.comparison import HEADINGS, Comparison, compare, pairs, report_tables, tables, unpaired
+from robustkit.results.paired import Side, holm
+from robustkit.results.published import read_published
+from robustkit.runs.folder import Run
 
 PGD, ENDED = "pgd(eps=1/255,steps=20)", "autoattack(eps=1/255,version=standard)"
 FOG = [f"corruption(fog,severity={severity})" for severity in (1, 2, 3, 4, 5)]

@@ -19,9 +19,10 @@ from PIL import Image
 from torch import Tensor
 
 import corruptions
-from robustkit import cli, drift
-from robustkit.contact_sheet import Layout
-from robustkit.randomness import SampleRng
+from robustkit.cli import app as cli
+from robustkit.cli.corrupt import drift
+from robustkit.cli.corrupt.contact_sheet import Layout
+from robustkit.common.randomness import SampleRng
 
 SMALL = ("--img-size", "32", "--device", "cpu")
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -195,9 +196,9 @@ def test_a_killed_writer_goes_on_and_the_bytes_are_the_same(photos: Path, tmp_pa
     assert run("--write", tmp_path / "whole", *words).status == 0
     whole = tree_files(tmp_path / "whole")
     code = (  # stops for good after the hundredth file, in the middle of writing one
-        "import sys, time, robustkit.tree_writer as w\n"
+        "import sys, time, robustkit.cli.corrupt.tree_writer as w\n"
         "from pathlib import Path\n"
-        "from robustkit.cli import main\n"
+        "from robustkit.cli.app import main\n"
         "write, count = Path.write_bytes, [0]\n"
         "def slow(path, data):\n"
         "    count[0] += 1\n"
@@ -272,8 +273,8 @@ def test_drift_sees_severities_that_changed_places(photos: Path, tmp_path: Path,
 
 
 def test_a_written_tree_is_read_as_a_released_one(photos: Path, tmp_path: Path, run: Command) -> None:
-    from robustkit.corrupted_tree import CorruptedTree, is_tree
-    from robustkit.data import open_dataset
+    from robustkit.data.dataset import open_dataset
+    from robustkit.evaluations.corruptions.tree import CorruptedTree, is_tree
 
     words = ("--corruptions", "pixelate", *SMALL)
     assert run("--write", tmp_path / "png", "--data-dir", photos, "--format", "png", *words).status == 0

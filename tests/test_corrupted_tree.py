@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from robustkit.corrupted_tree import CorruptedTree, is_tree, needs_resize, pixels_of
+from robustkit.common.preprocessing import Preprocessing
 from robustkit.errors import BadImageError, DataError
-from robustkit.preprocessing import Preprocessing
+from robustkit.evaluations.corruptions.tree import CorruptedTree, is_tree, needs_resize, pixels_of
 
 FISH, SHARK = "n01440764", "n01484850"  # 0 and 2 of the 1000
 

@@ -7,8 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from robustkit.corrupting import Corrupted, parse_corrupted
-from robustkit.corruption_metrics import (
+from robustkit.errors import ProtocolError
+from robustkit.evaluations.corruptions.condition import Corrupted, parse_corrupted
+from robustkit.evaluations.corruptions.metrics import (
     ALEXNET,
     ALEXNET_CLEAN,
     Outcome,
@@ -17,9 +18,8 @@ from robustkit.corruption_metrics import (
     doubts,
     why_no_mce,
 )
-from robustkit.corruption_report import corruption_tables
-from robustkit.corruption_sets import CORRUPTIONS, SETS, TEST, expand
-from robustkit.errors import ProtocolError
+from robustkit.evaluations.corruptions.sets import CORRUPTIONS, SETS, TEST, expand
+from robustkit.evaluations.corruptions.tables import corruption_tables
 
 # The published constants once more, in the order of the tables of Hendrycks and Dietterich.
 PUBLISHED = (

@@ -13,7 +13,7 @@ from corruptions.corruption import Corruption, Draws
 from corruptions.elastic import ElasticTransform
 from corruptions.filters import smooth
 from corruptions.snow import Snow
-from robustkit.randomness import SampleRng
+from robustkit.common.randomness import SampleRng
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 KINDS: tuple[type[Corruption], ...] = (

@@ -16,7 +16,7 @@ from corruption_goldens import GOLDENS, OWN, SHARED, channels_first, real_frost
 from legacy_draws import legacy_draws, write_frost_photographs
 
 from corruptions.registry import CORRUPTIONS, corruption
-from robustkit.randomness import SampleRng
+from robustkit.common.randomness import SampleRng
 
 WITHIN_ONE_LEVEL: dict[str, set[str]] = {
     "corruptions": {"contrast", "gaussian_blur", "motion_blur", "glass_blur"},

@@ -20,16 +20,16 @@ import pytest
 from PIL import Image
 from test_metrics import make_run, row
 
-from robustkit.classes import timm_list
-from robustkit.compare import Side
-from robustkit.data import Dataset, Sample, open_dataset
+from robustkit.data.class_lists import timm_list
+from robustkit.data.dataset import Dataset, Sample, open_dataset
+from robustkit.data.images import encode_png
+from robustkit.data.layouts import LAYOUTS, RULES
 from robustkit.errors import BadImageError, DataError
-from robustkit.gate import judge
-from robustkit.images import encode_png
-from robustkit.layouts import LAYOUTS, RULES
-from robustkit.metrics import write_summary
-from robustkit.pairing import flags_of
-from robustkit.policy import parse_policy
+from robustkit.gate.policy import parse_policy
+from robustkit.gate.verdicts import judge
+from robustkit.results.paired import Side
+from robustkit.results.pairing import flags_of
+from robustkit.results.summary import write_summary
 
 SHARED = Path(__file__).parents[1].parent / "shared" / "data"
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="needs the real data beside the checkout")

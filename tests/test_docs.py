@@ -13,8 +13,9 @@ from pathlib import Path
 import click
 import pytest
 
-from robustkit import completing, listing
-from robustkit.cli import cli
+from robustkit.cli import completion as completing
+from robustkit.cli import listing
+from robustkit.cli.app import cli
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").glob("*.md")])
@@ -172,9 +173,9 @@ class TestCompletion:
         assert self.complete(command, option, incomplete) == expected
 
     def test_names_that_are_written_twice_are_the_same(self) -> None:
-        from robustkit.data import EMBEDDED
-        from robustkit.formulas import FORMULAS
-        from robustkit.label_maps import LAYOUTS
+        from robustkit.attention.registry import FORMULAS
+        from robustkit.data.dataset import EMBEDDED
+        from robustkit.data.scenes import LAYOUTS
 
         assert self.complete("audit", "--attention", "") == list(FORMULAS)
         assert sorted(self.complete("segment", "--layout", "")) == sorted(LAYOUTS)
@@ -196,7 +197,7 @@ class TestCompletion:
 
     def test_no_torch(self) -> None:
         script = (
-            "import sys, click; from robustkit import completing as c; import robustkit.cli\n"
+            "import sys, click; from robustkit import completing as c; import robustkit.cli.app\n"
             "x = click.Context(click.Command('audit'), info_name='audit')\n"
             "[one(x, None, 'q') for one in [c.kinds, c.checkpoints, *c.COMPLETERS.values()]]\n"
             "assert 'torch' not in sys.modules and not sys.modules.get('timm')"

@@ -18,10 +18,14 @@ from torch import Tensor
 import attacks
 import cam
 from corruptions import CORRUPTIONS
-from robustkit import attention, doctor, formulas, known_answers, randomness
-from robustkit.cli import cli
-from robustkit.doctor import Finding
-from robustkit.records import Run
+from robustkit.attention import apply as attention
+from robustkit.attention import registry as formulas
+from robustkit.cli.app import cli
+from robustkit.cli.doctor import checks as doctor
+from robustkit.cli.doctor import known_answers
+from robustkit.cli.doctor.checks import Finding
+from robustkit.common import randomness
+from robustkit.runs.folder import Run
 
 Patch = pytest.MonkeyPatch
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -102,7 +106,7 @@ def scaled_quest(monkeypatch: Patch) -> str:
 
 
 def metric_of_the_sum(monkeypatch: Patch) -> str:
-    monkeypatch.setattr("robustkit.attention_layer.elliptical_metric", lambda v, before: torch.ones_like(v[:, :, :1]))
+    monkeypatch.setattr("robustkit.attention.layer.elliptical_metric", lambda v, before: torch.ones_like(v[:, :, :1]))
     return "elliptical: logits "
 
 
@@ -138,7 +142,7 @@ def other_fog(monkeypatch: Patch) -> str:
 
 
 def another_file(monkeypatch: Patch) -> str:
-    monkeypatch.setattr("robustkit.specs.hashlib.sha256", __import__("hashlib").sha1)
+    monkeypatch.setattr("robustkit.models.specs.hashlib.sha256", __import__("hashlib").sha1)
     return "it is not the checkpoint that was shipped"
 
 
@@ -184,18 +188,18 @@ def parquet_loses_metadata(monkeypatch: Patch) -> str:
 
 
 def written_in_place(monkeypatch: Patch) -> str:
-    monkeypatch.setattr("robustkit.records.write_whole", lambda path, data: path.write_bytes(data))
+    monkeypatch.setattr("robustkit.runs.folder.write_whole", lambda path, data: path.write_bytes(data))
     return "a file that is replaced is not replaced as a whole"
 
 
 def something_left_behind(monkeypatch: Patch) -> str:
-    from robustkit.records import write_whole
+    from robustkit.runs.folder import write_whole
 
     def leaving(path: Path, data: bytes) -> None:
         write_whole(path, data)
         path.with_name(".half.tmp").write_bytes(b"")
 
-    monkeypatch.setattr("robustkit.records.write_whole", leaving)
+    monkeypatch.setattr("robustkit.runs.folder.write_whole", leaving)
     return "is not replaced as a whole: ['.half.tmp']"
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from skimage.morphology import convex_hull_image
 
-from robustkit.data import open_dataset
-from robustkit.embedded import shapes
+from robustkit.data import shapes
+from robustkit.data.dataset import open_dataset
 from robustkit.errors import DataError
 
 

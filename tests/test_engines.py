@@ -13,10 +13,10 @@ from oracles import Draws, random_images, tiny_cnn
 from torch import Tensor, nn
 
 from attacks import StagedResult, ThreatModel
-from robustkit import peers
-from robustkit.engines import ENGINES, peer, supported
 from robustkit.errors import ProtocolError
-from robustkit.peers import PeerAttack
+from robustkit.evaluations.attacks import peers
+from robustkit.evaluations.attacks.engines import ENGINES, peer, supported
+from robustkit.evaluations.attacks.peers import PeerAttack
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread")]  # the peers' own
 LINF, L2 = ThreatModel("linf", 0.05), ThreatModel("l2", 0.5)
@@ -312,7 +312,7 @@ def test_not_installed(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_importing_loads_no_peer() -> None:
     script = (
-        "import sys, robustkit.engines as e; e.supported('pyautoattack'); "
+        "import sys, robustkit.evaluations.attacks.engines as e; e.supported('pyautoattack'); "
         "print({'torch', 'pyautoattack', 'torchattacks'} & {*sys.modules})"
     )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "set()\n"

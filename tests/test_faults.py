@@ -16,11 +16,11 @@ import pytest
 import small_audit
 import torch
 
+from robustkit.common.lock import locked
 from robustkit.errors import ModelError, RunError
-from robustkit.lock import locked
-from robustkit.records import Run
-from robustkit.report import refresh
-from robustkit.subject import Subject
+from robustkit.evaluations.subject import Subject
+from robustkit.report.refresh import refresh
+from robustkit.runs.folder import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 HOLD = """
@@ -64,7 +64,7 @@ def test_what_cannot_be_read_now_is_not_taken_for_damaged(
         raise OSError(116, "Stale file handle")
 
     records = sorted(run.path.rglob("records/**/*.parquet"))
-    monkeypatch.setattr("robustkit.records.bytes_of", stale)  # of records; run.json is read as text
+    monkeypatch.setattr("robustkit.runs.folder.bytes_of", stale)  # of records; run.json is read as text
     with pytest.raises(RunError, match=r"cannot be read .*Stale file handle"):
         small_audit.audit(place, run.path, attacks="fgsm")
     assert sorted(run.path.rglob("records/**/*.parquet")) == records

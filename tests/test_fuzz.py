@@ -22,17 +22,17 @@ import test_report
 import torch
 from safetensors.torch import save
 
-from robustkit.checkpoint import read
-from robustkit.condition import parse_conditions
-from robustkit.corrupting import parse_corrupted
-from robustkit.corruption_sets import expand
+from robustkit.data.label_table import read_table
 from robustkit.errors import CheckpointError, DataError, ProtocolError, RobustkitError
-from robustkit.explaining import parse_cams, parse_explained
-from robustkit.label_table import read_table
-from robustkit.metrics import summarise
-from robustkit.policy import parse_policy
-from robustkit.protocol import load_card
-from robustkit.records import Run
+from robustkit.evaluations.attacks.condition import parse_conditions
+from robustkit.evaluations.corruptions.condition import parse_corrupted
+from robustkit.evaluations.corruptions.sets import expand
+from robustkit.evaluations.maps.condition import parse_cams, parse_explained
+from robustkit.gate.policy import parse_policy
+from robustkit.models.checkpoint import read
+from robustkit.protocol.card import load_card
+from robustkit.results.summary import summarise
+from robustkit.runs.folder import Run
 
 hypothesis = pytest.importorskip("hypothesis", reason="needs hypothesis, of the extra `test`")
 from hypothesis import HealthCheck, configuration, given, settings  # noqa: E402

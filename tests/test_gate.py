@@ -19,18 +19,18 @@ import pytest
 from sealing import seal
 
 import robustkit
-from robustkit import cli
-from robustkit.compare import unseen
+from robustkit.cli import app as cli
+from robustkit.common.intervals import wilson
 from robustkit.errors import NothingEvaluated, ProtocolError
-from robustkit.findings import Figure, figure_of
-from robustkit.gate import FAIL, PASS, UNDECIDED, Outcome, Verdict, decide, judge
-from robustkit.gate_output import as_json, figure_text, github_lines, junit, markdown, sentence
-from robustkit.intervals import wilson
-from robustkit.policy import parse_policy
-from robustkit.policy_draft import draft
-from robustkit.records import Run
-from robustkit.statements import Change, Value
-from robustkit.wanted import Wanted
+from robustkit.gate.draft import draft
+from robustkit.gate.measured import Figure, figure_of
+from robustkit.gate.output import as_json, figure_text, github_lines, junit, markdown, sentence
+from robustkit.gate.pattern import Wanted
+from robustkit.gate.policy import parse_policy
+from robustkit.gate.statements import Change, Value
+from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED, Outcome, Verdict, decide, judge
+from robustkit.results.paired import unseen
+from robustkit.runs.folder import Run
 
 ROOT = Path(__file__).parents[1]
 PGD = "pgd(eps=1/255,steps=20)"

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from test_metrics import make_run, row
 
-from robustkit.compare import Side
-from robustkit.findings import Figure, Subject, change_of, figure_of
-from robustkit.gate import FAIL, PASS, SLACK, UNDECIDED, Outcome, Verdict, decide, judge
-from robustkit.grammar import parse_statement
-from robustkit.policy import Policy, Rule, parse_policy
-from robustkit.records import Run
-from robustkit.statements import CAM_METRICS, LOWER_IS_BETTER, METRICS, PAIRED, Change, Value
+from robustkit.gate.grammar import parse_statement
+from robustkit.gate.measured import Figure, Subject, change_of, figure_of
+from robustkit.gate.policy import Policy, Rule, parse_policy
+from robustkit.gate.statements import CAM_METRICS, LOWER_IS_BETTER, METRICS, PAIRED, Change, Value
+from robustkit.gate.verdicts import FAIL, PASS, SLACK, UNDECIDED, Outcome, Verdict, decide, judge
+from robustkit.results.paired import Side
+from robustkit.runs.folder import Run
 
 hypothesis = pytest.importorskip("hypothesis", reason="needs hypothesis, of the extra `test`")
 from hypothesis import given, settings  # noqa: E402

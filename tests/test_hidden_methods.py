@@ -14,9 +14,9 @@ from torch import nn
 import robustkit
 from attacks import PGD
 from cam import AGCAM
-from robustkit.attention import get_attention, set_attention
+from robustkit.attention.apply import get_attention, set_attention
+from robustkit.attention.fingerprint import rank_formulas
 from robustkit.errors import ModelError
-from robustkit.fingerprint import rank_formulas
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 HARMLESS = ("modules", "parameters", "buffers")

@@ -35,15 +35,15 @@ from click.testing import CliRunner
 from PIL import Image
 from sealing import seal
 
-from robustkit.binding import PAGES, SAMPLES, packed, provenance_of
-from robustkit.checkpoint import read
-from robustkit.cli import cli
-from robustkit.data import open_dataset
+from robustkit.cli.app import cli
+from robustkit.data.dataset import open_dataset
+from robustkit.data.images import encode_png, read_image
 from robustkit.errors import BadImageError, CheckpointError, DataError, ProtocolError, RobustkitError, RunError
-from robustkit.images import encode_png, read_image
-from robustkit.protocol import load_card
-from robustkit.records import Run
-from robustkit.report import refresh
+from robustkit.models.checkpoint import read
+from robustkit.protocol.card import load_card
+from robustkit.report.refresh import refresh
+from robustkit.runs.binding import PAGES, SAMPLES, packed, provenance_of
+from robustkit.runs.folder import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 WEIGHTS = {"w": torch.arange(3.0)}
@@ -587,7 +587,7 @@ LINKS = (
 @pytest.fixture(scope="module")
 def linked(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("robustkit.page.write_report", lambda run, rows: None)
+        patch.setattr("robustkit.report.page.write_report", lambda run, rows: None)
         return small_audit.audit(place, tmp_path_factory.mktemp("linked") / "run", attacks="fgsm").path
 
 

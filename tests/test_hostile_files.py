@@ -29,20 +29,20 @@ from click.testing import CliRunner
 from PIL import Image
 from safetensors.torch import save_file
 
-from robustkit.checkpoint import read
-from robustkit.claims import Allowance
-from robustkit.cli import cli
-from robustkit.data import open_dataset
+from robustkit.cli.app import cli
+from robustkit.common.preprocessing import Preprocessing
+from robustkit.data.dataset import open_dataset
+from robustkit.data.images import encode_png, read_image, to_pixels
+from robustkit.data.scenes import open_scenes
 from robustkit.errors import BadImageError, CheckpointError, ModelError, RobustkitError
-from robustkit.images import encode_png, read_image, to_pixels
-from robustkit.label_maps import open_scenes
-from robustkit.models import load
-from robustkit.policy import read_policy
-from robustkit.preprocessing import Preprocessing
-from robustkit.protocol import load_card
-from robustkit.published import read_published
-from robustkit.segmenters import load_segmenter
-from robustkit.truth import open_truth
+from robustkit.evaluations.maps.truth import open_truth
+from robustkit.gate.policy import read_policy
+from robustkit.models.checkpoint import read
+from robustkit.models.claims import Allowance
+from robustkit.models.classifier import load
+from robustkit.models.segmenter import load_segmenter
+from robustkit.protocol.card import load_card
+from robustkit.results.published import read_published
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 MEMORY, SECONDS = 3 << 29, 10  # 1.5 GB, with torch and all libraries; of processor time
@@ -148,7 +148,7 @@ def test_a_thin_picture_is_no_harm_to_any_resize() -> None:
 def test_the_size_of_a_resize_is_timms() -> None:
     from timm.data.transforms_factory import transforms_imagenet_eval
 
-    from robustkit.images import _resized
+    from robustkit.data.images import _resized
 
     random = np.random.default_rng(0)
     for _ in range(200):
@@ -352,7 +352,7 @@ def test_nor_can_shapes_without_numbers_and_names_of_blocks(tmp_path: Path) -> N
 
 
 def test_segmenters_are_bounded_likewise(tmp_path: Path) -> None:
-    from robustkit.segmenter_network import build_segmenter
+    from robustkit.models.segmenter_network import build_segmenter
 
     torch.manual_seed(0)
     shape = {key: value for key, value in SMALL.items() if key != "img_size"}

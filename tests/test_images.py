@@ -18,10 +18,10 @@ from timm.data import create_transform
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from corruptions.corruption import Deterministic
+from robustkit.common.preprocessing import Preprocessing
+from robustkit.data.images import encode_png, read_image, to_pixels, unit
 from robustkit.errors import BadImageError, DataError
-from robustkit.images import encode_png, read_image, to_pixels, unit
-from robustkit.preprocessing import Preprocessing
-from robustkit.subject import Settings, Subject
+from robustkit.evaluations.subject import Settings, Subject
 
 SHARED = Path(__file__).parents[1].parent / "shared" / "data" / "imagenet-val" / "val"
 

@@ -12,8 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from test_metrics import make_run, row
 
-from robustkit.gate import FAIL, PASS, judge
-from robustkit.intervals import (
+from robustkit.common.intervals import (
     bootstrap,
     calibration_error,
     calibration_interval,
@@ -21,8 +20,9 @@ from robustkit.intervals import (
     intervals,
     resampled_figures,
 )
-from robustkit.metrics import summarise
-from robustkit.policy import parse_policy
+from robustkit.gate.policy import parse_policy
+from robustkit.gate.verdicts import FAIL, PASS, judge
+from robustkit.results.summary import summarise
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 from ece_coverage import CONFIDENCE, RIGHT, SIZES, measured

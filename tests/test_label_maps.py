@@ -16,12 +16,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from robustkit import ade20k
-from robustkit.data import Sample
-from robustkit.embedded import shapes
+from robustkit.data import ade20k, shapes
+from robustkit.data.dataset import Sample
+from robustkit.data.images import read_image, read_index_mask
+from robustkit.data.scenes import LabelledScenes, open_scenes
 from robustkit.errors import BadImageError, DataError
-from robustkit.images import read_image, read_index_mask
-from robustkit.label_maps import LabelledScenes, open_scenes
 
 Pixels = np.ndarray[Any, Any]
 NUMBERS = np.array([[0, 1, 2, 3], [3, 0, 0, 1]], np.uint8)

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from robustkit.errors import ProtocolError, RunError
-from robustkit.loggers import LOGGERS, Logger, entry_name, legal_names, log_run, parse_loggers
-from robustkit.records import Run
+from robustkit.report.release.loggers import LOGGERS, Logger, entry_name, legal_names, log_run, parse_loggers
+from robustkit.runs.folder import Run
 
 PGD = "pgd(eps=1/255,steps=20)"
 
@@ -148,7 +148,8 @@ def test_no_library_is_imported_before_it_is_used() -> None:
     import subprocess
 
     code = (
-        f"import sys, robustkit.loggers as l; l.LOGGERS['wandb']('', ''); bad = {set(LOGGERS)!r} & sys.modules.keys()"
+        "import sys, robustkit.report.release.loggers as l; l.LOGGERS['wandb']('', ''); "
+        f"bad = {set(LOGGERS)!r} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", f"{code}; assert not bad and 'torch' not in sys.modules, bad"], check=True)
 

@@ -26,26 +26,26 @@ from cam.faithfulness import abpc
 from cam.localisation import MaxBoxAcc, PxAP, score
 from cam.sanity import redrawn_head
 from cam.similarity import iou_at, rank_correlation
-from robustkit.cam_command import make_gallery
-from robustkit.cli import cli
-from robustkit.data import open_dataset
-from robustkit.embedded.shapes import CLASSES
+from robustkit.cli.app import cli
+from robustkit.cli.cam.choice import Choice
+from robustkit.cli.cam.command import make_gallery
+from robustkit.cli.cam.pictures import explain_pictures, is_picture
+from robustkit.common.preprocessing import Preprocessing
+from robustkit.data.class_names import class_names, target_of
+from robustkit.data.dataset import open_dataset
+from robustkit.data.images import to_pixels
+from robustkit.data.shapes import CLASSES
 from robustkit.errors import DataError, ModelError, ProtocolError, RunError
-from robustkit.explaining import CONTROLS, METHODS, Explained, parse_cams, parse_explained
-from robustkit.gallery import Gallery, Row, Tile, draw, outlined, overlay, pick, write_page
-from robustkit.gallery_choice import Choice
-from robustkit.images import to_pixels
-from robustkit.map_metrics import LOWER_IS_BETTER, Counted, Figures, map_rows, parts_of
-from robustkit.map_report import map_tables
-from robustkit.maps import LEVELS
-from robustkit.naming import class_names, target_of
-from robustkit.own_pictures import explain_pictures, is_picture
-from robustkit.pipeline import labelled_data
-from robustkit.preprocessing import Preprocessing
-from robustkit.records import Run
-from robustkit.specs import find
-from robustkit.subject import Subject
-from robustkit.truth import open_truth
+from robustkit.evaluations.maps.condition import CONTROLS, METHODS, Explained, parse_cams, parse_explained
+from robustkit.evaluations.maps.evaluate import LEVELS
+from robustkit.evaluations.maps.gallery import Gallery, Row, Tile, draw, outlined, overlay, pick, write_page
+from robustkit.evaluations.maps.metrics import LOWER_IS_BETTER, Counted, Figures, map_rows, parts_of
+from robustkit.evaluations.maps.tables import map_tables
+from robustkit.evaluations.maps.truth import open_truth
+from robustkit.evaluations.subject import Subject
+from robustkit.models.specs import find
+from robustkit.pipeline.audit import labelled_data
+from robustkit.runs.folder import Run
 
 MODEL = "zoo:shapes-vit-standard"
 NAME = "shapes-vit-standard"
@@ -377,9 +377,9 @@ def test_stability_is_of_the_same_attack_and_1_without_one(run: Run) -> None:
     model, dataset = robustkit.load(MODEL), open_dataset("embedded:shapes")
     sample = next(one for one in dataset.samples if one.id == moved[0]["sample_id"])
     pixels = to_pixels(dataset.image(sample), model.identity.preprocessing)[None] / 255
-    attack = robustkit.condition.parse_condition(FGSM, robustkit.protocol.load_card("standard")).attack(
-        robustkit.protocol.load_card("standard")
-    )
+    attack = robustkit.evaluations.attacks.condition.parse_condition(
+        FGSM, robustkit.protocol.card.load_card("standard")
+    ).attack(robustkit.protocol.card.load_card("standard"))
     shown = attack(model, pixels, torch.tensor([sample.label]))
     target = model(pixels).argmax(1)
     first, second = (cam.AGCAM(model)(images, target) for images in (pixels, shown))
@@ -611,7 +611,7 @@ def test_a_gallery_escapes_what_it_is_told_and_explains_its_colours(
     assert sum(np.array_equal(column[top : top + 224], drawn) for top in range(len(column) - 223)) == 2
     more = np.asarray(draw(replace(gallery, lines=("a line", "and another that is drawn, too"))))
     assert more.shape[0] == sheet.shape[0] + 24
-    monkeypatch.setattr("robustkit.gallery.SCALE", "")
+    monkeypatch.setattr("robustkit.evaluations.maps.gallery.SCALE", "")
     assert draw(gallery).height <= sheet.shape[0] - 24
 
 
@@ -871,7 +871,7 @@ ONLY = "only for a data set, and pictures of your own are given; leave out, or g
 def test_commands_that_make_no_sense_compute_nothing(
     words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("robustkit.pipeline.audit", lambda *_, **__: pytest.fail("an audit was made"))
+    monkeypatch.setattr("robustkit.pipeline.audit.audit", lambda *_, **__: pytest.fail("an audit was made"))
     done = CliRunner().invoke(cli, ["cam", *words, "--out", str(tmp_path / "run.png")])
     assert str(done.exception) == message
     assert not list(tmp_path.iterdir())

@@ -16,9 +16,9 @@ from torch import Tensor
 
 import robustkit
 from attacks import ThreatModel
-from robustkit.embedded import shapes
-from robustkit.examining import examine
-from robustkit.masking import findings
+from robustkit.data import shapes
+from robustkit.evaluations.attacks.examining import examine
+from robustkit.evaluations.attacks.gradient_masking import findings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 EPS = 8 / 255
@@ -247,7 +247,8 @@ def test_old_records_and_judging_without_torch() -> None:
     # A loss that falls back from its best is no rise, even if it ends above the start.
     swings = {"loss_steps": [0, 1, 5, 20], "loss": [-2.0, -1.0, 1.0, 0.0]}
     assert flags(swings) == {"loss by steps"} and flags(swings | {"loss": [-2.0, -1.0, 1.0, 0.9]}) == set()
-    code = "import sys; from robustkit.masking import findings; findings({}); print('torch' in sys.modules)"
+    module = "robustkit.evaluations.attacks.gradient_masking"
+    code = f"import sys; from {module} import findings; findings({{}}); print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 
 

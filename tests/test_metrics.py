@@ -12,12 +12,12 @@ import pytest
 from scipy.stats import binomtest
 from sealing import seal
 
-from robustkit.columns import CLASSIFICATION
+from robustkit.common.intervals import bootstrap, calibration_error, calibration_interval, wilson
 from robustkit.errors import RunError
-from robustkit.intervals import bootstrap, calibration_error, calibration_interval, wilson
-from robustkit.metrics import summarise, write_summary
-from robustkit.records import Run, folder_name, write_whole
-from robustkit.report import refresh
+from robustkit.report.refresh import refresh
+from robustkit.results.summary import summarise, write_summary
+from robustkit.runs.folder import Run, folder_name, write_whole
+from robustkit.tasks.classification.columns import CLASSIFICATION
 
 PGD = "pgd(eps=1/255,steps=20)"
 

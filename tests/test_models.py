@@ -14,11 +14,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torchvision.transforms import Normalize
 
-from robustkit import specs
-from robustkit.attention import get_attention, set_attention
+from robustkit.attention.apply import get_attention, set_attention
 from robustkit.errors import CheckpointError, ModelError
-from robustkit.guess import guess, renamed
-from robustkit.models import load
+from robustkit.models import specs
+from robustkit.models.classifier import load
+from robustkit.models.guess import guess, renamed
 
 SMALL = {"img_size": 32, "patch_size": 16, "depth": 1, "num_classes": 4}
 TINY = {**SMALL, "embed_dim": 32, "num_heads": 2, "depth": 2}

@@ -15,9 +15,9 @@ from PIL import Image
 import robustkit
 from attacks import FGSM, ThreatModel
 from corruptions import corrupt
-from robustkit.data import open_dataset
-from robustkit.pictures import SIDE, Picture, picture, read_pictures
-from robustkit.records import Run
+from robustkit.data.dataset import open_dataset
+from robustkit.runs.folder import Run
+from robustkit.runs.pictures import SIDE, Picture, picture, read_pictures
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NAME = "shapes-vit-standard"

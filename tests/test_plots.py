@@ -14,17 +14,17 @@ import pyarrow as pa
 import pytest
 from sealing import put, seal
 
-from robustkit.attack_plots import Curve, curves, standings
-from robustkit.calibration_plots import reliabilities, reliability
-from robustkit.columns import CLASSIFICATION
-from robustkit.corruption_plots import accuracy_bars, retention_bars
-from robustkit.figures import figures
-from robustkit.intervals import calibration_error, wilson
-from robustkit.map_plots import scores
-from robustkit.panels import dots, panels
-from robustkit.plots import INK, PALETTE, Figure, Point, draw, labels, listed, plain, style
-from robustkit.records import Run
-from robustkit.scene_plots import MOST, class_ious
+from robustkit.common.intervals import calibration_error, wilson
+from robustkit.display.panels import dots, panels
+from robustkit.display.svg import INK, PALETTE, Figure, Point, draw, labels, listed, plain, style
+from robustkit.evaluations.attacks.figures import Curve, curves, standings
+from robustkit.evaluations.corruptions.figures import accuracy_bars, retention_bars
+from robustkit.evaluations.maps.figures import scores
+from robustkit.report.figures import figures
+from robustkit.runs.folder import Run
+from robustkit.tasks.classification.calibration import reliabilities, reliability
+from robustkit.tasks.classification.columns import CLASSIFICATION
+from robustkit.tasks.segmentation.figures import MOST, class_ious
 
 PGD, LONG, FGSM = "pgd(eps=4/255,steps=20)", "pgd(eps=4/255,steps=100)", "fgsm(eps=1/255)"
 NASTY = "<script>alert('x')</script>&amp;\"$\\frac{a}{b}$_^ \u202e日本\x00\n" + "x" * 300

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from robustkit.condition import ATTACKS, DENSE_ATTACKS
-from robustkit.corruption_sets import SETS
 from robustkit.errors import ProtocolError
-from robustkit.grammar import parse_statement
-from robustkit.policy import parse_policy, read_policy
-from robustkit.statements import METRICS, Change, Identity, NoFlags, Value
-from robustkit.wanted import Wanted, check_condition
+from robustkit.evaluations.attacks.condition import ATTACKS, DENSE_ATTACKS
+from robustkit.evaluations.corruptions.sets import SETS
+from robustkit.gate.grammar import parse_statement
+from robustkit.gate.pattern import Wanted, check_condition
+from robustkit.gate.policy import parse_policy, read_policy
+from robustkit.gate.statements import METRICS, Change, Identity, NoFlags, Value
 
 ROOT = Path(__file__).parents[1]
 CLEAN, PGD = Wanted("clean", "clean"), Wanted("pgd(eps=1/255)", "pgd", "", (("eps", "1/255"),))

@@ -11,7 +11,7 @@ from oracles import Draws
 from torch import Tensor
 
 from attacks import ThreatModel
-from robustkit.probes import Asker, difference, path, saved, under_attack, why_not_saved
+from robustkit.evaluations.attacks.probes import Asker, difference, path, saved, under_attack, why_not_saved
 
 GREY = 1 / 255
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import attacks
-from robustkit.condition import parse_condition, parse_conditions
+from robustkit.common.preprocessing import Preprocessing
 from robustkit.errors import ProtocolError
-from robustkit.preprocessing import Preprocessing
-from robustkit.protocol import Card, card_names, format_number, load_card, number
+from robustkit.evaluations.attacks.condition import parse_condition, parse_conditions
+from robustkit.protocol.card import Card, card_names, format_number, load_card, number
 
 STANDARD = load_card("standard")
 PAPER = load_card("quest-paper")

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from robustkit.attention import set_attention
+from robustkit.attention.apply import set_attention
+from robustkit.attention.latent import LatentAttention, rotate
+from robustkit.attention.optim.projections import projections
+from robustkit.attention.optim.quack import QuacK, mla_factors
 from robustkit.errors import CheckpointError, ModelError, ProtocolError
-from robustkit.latent_attention import LatentAttention, rotate
-from robustkit.projections import projections
-from robustkit.quack import QuacK, mla_factors
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 WIDTH, HEADS, SIZE = 12, 3, 4

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from robustkit.randomness import SampleRng, _hash64
+from robustkit.common.randomness import SampleRng, _hash64
 
 MASK = (1 << 64) - 1
 

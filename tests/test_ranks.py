@@ -16,8 +16,8 @@ import small_audit
 from torch.distributed import HashStore
 
 from robustkit.errors import RunError
-from robustkit.ranks import LedError, Ranks, speaker, told
-from robustkit.records import Run
+from robustkit.pipeline.processes import LedError, Ranks, speaker, told
+from robustkit.runs.folder import Run
 
 CONDITIONS = ["--attacks", "fgsm,pgd(steps=3),autoattack(steps=3,targets=1,queries=20)", "--eps", "8/255"]
 

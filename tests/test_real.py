@@ -127,7 +127,7 @@ def test_autoattack_is_as_strong_as_the_original_on_robust_models(
 ) -> None:
     """Stage by stage at most one sample above pyautoattack's; saved adversarials are what the records say."""
     pytest.importorskip("pyautoattack", reason="pyautoattack is not installed")
-    from robustkit.metrics import stages
+    from robustkit.results.summary import stages
 
     model = {"arch": f"{Path(__file__).parent / arch}"}
     checkpoint = SHARED / "weights" / "cifar10" / file
@@ -157,9 +157,9 @@ def test_saved_adversarials_are_inside_the_ball_and_wrong_in_float32(tmp_path: P
     from safetensors.torch import load_file, save_file
 
     import attacks
-    from robustkit.data import open_dataset
-    from robustkit.images import to_pixels
-    from robustkit.randomness import SampleRng
+    from robustkit.common.randomness import SampleRng
+    from robustkit.data.dataset import open_dataset
+    from robustkit.data.images import to_pixels
 
     classifier = robustkit.load(str(SHARED / "weights/cifar10/resnet4b.pth"), arch=f"{RESNETS}:resnet4b")
     dataset = open_dataset(CIFAR, num_classes=10).select(limit=60, ids=None, seed=0)

@@ -12,13 +12,13 @@ import yaml
 from markdown_it import MarkdownIt
 from sealing import seal
 
-from robustkit import cli
-from robustkit.badge import HEIGHT, PADDING, badge, headline
-from robustkit.binding import digest_of
+from robustkit.cli import app as cli
+from robustkit.display.markdown import code, plain, table
 from robustkit.errors import NothingEvaluated, RunError
-from robustkit.markdown import code, plain, table
-from robustkit.records import Run
-from robustkit.release_card import facts, model_index, write_cards
+from robustkit.report.release.badge import HEIGHT, PADDING, badge, headline
+from robustkit.report.release.card import facts, model_index, write_cards
+from robustkit.runs.binding import digest_of
+from robustkit.runs.folder import Run
 
 HOSTILE = [
     *(

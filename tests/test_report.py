@@ -14,17 +14,17 @@ import pytest
 from PIL import Image
 from sealing import seal
 
-from robustkit import browser
-from robustkit import page as report_page
-from robustkit.browser import Browser, Cell
-from robustkit.columns import CLASSIFICATION
-from robustkit.metrics import write_summary
-from robustkit.page import numeric_columns
-from robustkit.pictures import Picture, write_pictures
-from robustkit.protocol import load_card
-from robustkit.records import Run
-from robustkit.report import refresh
-from robustkit.text_table import TextTable
+from robustkit.display.table import TextTable
+from robustkit.protocol.card import load_card
+from robustkit.report import page as report_page
+from robustkit.report import sample_browser as browser
+from robustkit.report.page import numeric_columns
+from robustkit.report.refresh import refresh
+from robustkit.report.sample_browser import Browser, Cell
+from robustkit.results.summary import write_summary
+from robustkit.runs.folder import Run
+from robustkit.runs.pictures import Picture, write_pictures
+from robustkit.tasks.classification.columns import CLASSIFICATION
 
 PGD = "pgd(eps=1/255,steps=20)"
 FOG = [f"corruption(fog,severity={severity})" for severity in (1, 2, 3)]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from test_report import HOSTILE, make_run
 
-from robustkit.report import refresh
+from robustkit.report.refresh import refresh
 
 PROBE = """
 window.found = {faults: [], refused: []};

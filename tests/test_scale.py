@@ -15,14 +15,14 @@ import pytest
 import torch
 
 from cam.localisation import IOUS, THRESHOLDS, pxap
-from robustkit.compare import Side
-from robustkit.comparison import compare, pairs, report_tables
-from robustkit.corruption_metrics import Outcome
-from robustkit.intervals import calibration_error, calibration_gaps, resampled_figures, resampled_sums
-from robustkit.map_metrics import Counted, Pooled
-from robustkit.metrics import summarise, survey
-from robustkit.records import Run
-from robustkit.report import refresh
+from robustkit.common.intervals import calibration_error, calibration_gaps, resampled_figures, resampled_sums
+from robustkit.evaluations.corruptions.metrics import Outcome
+from robustkit.evaluations.maps.metrics import Counted, Pooled
+from robustkit.report.refresh import refresh
+from robustkit.results.comparison import compare, pairs, report_tables
+from robustkit.results.paired import Side
+from robustkit.results.summary import summarise, survey
+from robustkit.runs.folder import Run
 
 Make = Callable[..., Run]
 
@@ -55,7 +55,7 @@ def make(scale: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     every = [one for one in scale.conditions(scale.load_card("standard")) if one.text.startswith(kept)]
     assert len(every) == 11
     monkeypatch.setattr(scale, "conditions", lambda card: every)
-    monkeypatch.setattr("robustkit.records.os.fsync", lambda handle: None)
+    monkeypatch.setattr("robustkit.runs.folder.os.fsync", lambda handle: None)
 
     def made(n: int, checkpoints: int = 1, shard: int = 100, name: str = "run") -> Run:
         monkeypatch.setattr(scale, "SHARD", shard)
@@ -138,7 +138,7 @@ def test_sides_forget_what_no_later_pair_asks(
         made.append(Side(*given))
         return made[-1]
 
-    monkeypatch.setattr("robustkit.comparison.Side", side)
+    monkeypatch.setattr("robustkit.results.comparison.Side", side)
     assert len(report_tables(run, rows)) == 2 and [bool(one._samples) for one in made] == [True, False, False]
     assert {len(read) for read in opened.values()} == {1}
 

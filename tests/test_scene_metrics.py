@@ -18,12 +18,12 @@ from rich.console import Console
 from scipy import stats
 from torch import Tensor
 
-from robustkit.columns import SCENES
-from robustkit.compare import Difference, Side, paired_difference, scene_difference
-from robustkit.corruption_sets import CORRUPTIONS, SETS
 from robustkit.errors import DataError, ModelError, RunError
-from robustkit.scene_metrics import Counts, biased, class_counts, scene_mean_rows, scene_rows, shares_of
-from robustkit.scene_report import LONGEST, SceneTable, scene_tables, terminal_scenes
+from robustkit.evaluations.corruptions.sets import CORRUPTIONS, SETS
+from robustkit.results.paired import Difference, Side, paired_difference, scene_difference
+from robustkit.tasks.classification.columns import SCENES
+from robustkit.tasks.segmentation.metrics import Counts, biased, class_counts, scene_mean_rows, scene_rows, shares_of
+from robustkit.tasks.segmentation.tables import LONGEST, SceneTable, scene_tables, terminal_scenes
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NONE = pytest.approx((math.nan, math.nan), nan_ok=True)

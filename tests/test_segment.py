@@ -18,14 +18,14 @@ from safetensors.torch import save_file
 
 import corruptions
 import robustkit
-from robustkit.attention import set_attention
-from robustkit.cli import cli
-from robustkit.columns import SCENES
+from robustkit.attention.apply import set_attention
+from robustkit.cli.app import cli
+from robustkit.common.randomness import SampleRng
 from robustkit.errors import CheckpointError, DataError, ModelError, NothingEvaluated, ProtocolError, RunError
-from robustkit.randomness import SampleRng
-from robustkit.records import Run
-from robustkit.scene_sheet import Examples, Tile, colour_of, draw, overlay
-from robustkit.segmenter_network import build_segmenter
+from robustkit.models.segmenter_network import build_segmenter
+from robustkit.runs.folder import Run
+from robustkit.tasks.classification.columns import SCENES
+from robustkit.tasks.segmentation.sheet import Examples, Tile, colour_of, draw, overlay
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NAMES = ("road", "car", "sky")

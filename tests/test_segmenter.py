@@ -16,11 +16,11 @@ from segmenter_oracles import SlowSegmenter, ade20k_pipeline, randomised
 from torch import Tensor, nn
 from torch.nn import functional
 
-from robustkit.attention import FORMULAS, capture, get_attention, set_attention
+from robustkit.attention.apply import FORMULAS, capture, get_attention, set_attention
 from robustkit.errors import CheckpointError, ModelError
-from robustkit.segmenter_network import PUBLIC_EPS, SegmenterNetwork, build_segmenter
-from robustkit.segmenters import Segmenter, load_segmenter
-from robustkit.windows import Windows
+from robustkit.models.segmenter import Segmenter, load_segmenter
+from robustkit.models.segmenter_network import PUBLIC_EPS, SegmenterNetwork, build_segmenter
+from robustkit.models.windows import Windows
 
 VIT = "vit_tiny_patch16_224"
 DISTILLED = "deit_tiny_distilled_patch16_224"

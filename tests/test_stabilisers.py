@@ -10,12 +10,12 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from robustkit.attention import capture, set_attention
+from robustkit.attention.apply import capture, set_attention
+from robustkit.attention.latent import LatentAttention
+from robustkit.attention.optim.projections import projections
+from robustkit.attention.optim.quack import QuacK
+from robustkit.attention.optim.stabilisers import FixedRates, QKClip, remove_sigma_reparam, sigma_reparam, stabiliser
 from robustkit.errors import ModelError, ProtocolError
-from robustkit.latent_attention import LatentAttention
-from robustkit.projections import projections
-from robustkit.quack import QuacK
-from robustkit.stabilisers import FixedRates, QKClip, remove_sigma_reparam, sigma_reparam, stabiliser
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 WIDTH, HEADS = 12, 3

@@ -26,8 +26,8 @@ import toy_retrieval
 import toy_run
 import toy_train
 
+from robustkit.attention.registry import find_formula
 from robustkit.errors import RunError
-from robustkit.formulas import find_formula
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TRAINED = toy_run.FORMULAS

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import robustkit
-from robustkit.attention import get_attention
+from robustkit.attention.apply import get_attention
+from robustkit.data.scenes import open_scenes
 from robustkit.errors import RunError
-from robustkit.label_maps import open_scenes
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -24,8 +24,8 @@ import torch
 from PIL import Image
 
 import robustkit
-from robustkit.attention import get_attention, scores
-from robustkit.data import open_dataset
+from robustkit.attention.apply import get_attention, scores
+from robustkit.data.dataset import open_dataset
 from robustkit.errors import DataError, RobustkitError
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"

@@ -14,12 +14,12 @@ import pytest
 from PIL import Image, PngImagePlugin
 from small_audit import audit
 
-from robustkit import picture_files
-from robustkit.data import Dataset, open_dataset
+from robustkit.common.preprocessing import Preprocessing
+from robustkit.data import picture_files
+from robustkit.data.dataset import Dataset, open_dataset
+from robustkit.data.images import image_size, read_image, read_mask
 from robustkit.errors import BadImageError, DataError, RunError
-from robustkit.images import image_size, read_image, read_mask
-from robustkit.preprocessing import Preprocessing
-from robustkit.truth import Truth, open_truth
+from robustkit.evaluations.maps.truth import Truth, open_truth
 
 FRAME = Preprocessing((20, 20), crop_pct=1.0, crop_mode="squash")
 HEADER = "image,synset,xmin,ymin,xmax,ymax\n"

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 from sealing import put, seal
 
-from robustkit.columns import CLASSIFICATION
-from robustkit.intervals import wilson
-from robustkit.records import Run
-from robustkit.verdict import Verdict, verdicts
-from robustkit.weak_spots import weak_spots
+from robustkit.common.intervals import wilson
+from robustkit.report.headline import Verdict, verdicts
+from robustkit.runs.folder import Run
+from robustkit.tasks.classification.columns import CLASSIFICATION
+from robustkit.tasks.classification.weak_classes import weak_spots
 
 PGD, FGSM = "pgd(eps=4/255,steps=20)", "fgsm(eps=1/255)"
 CLAIMS = {FGSM: {"eps": 1 / 255, "norm": "linf"}, PGD: {"eps": 4 / 255, "norm": "linf"}}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from robustkit.cli import main
+from robustkit.cli.app import main
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 VIT, SEG, SHAPES = "zoo:shapes-vit-standard", "zoo:shapes-segmenter-quest", "--data-dir embedded:shapes --limit 2"

@@ -15,10 +15,10 @@ from click.testing import CliRunner
 from safetensors import safe_open
 
 import robustkit
-from robustkit import specs
-from robustkit.cli import cli
-from robustkit.embedded import shapes
+from robustkit.cli.app import cli
+from robustkit.data import shapes
 from robustkit.errors import CheckpointError, ModelError
+from robustkit.models import specs
 
 FOLDER = Path(specs.__file__).parent / "embedded"
 SHIPPED: dict[str, dict[str, Any]] = json.loads((FOLDER / "checkpoints.json").read_text("utf-8"))

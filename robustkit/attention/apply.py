@@ -1,0 +1,216 @@
+"""Put any attention formula into a model, and look at its attention.
+
+    set_attention(model, "quest")           # same weights, another formula
+    with capture(model) as captured:        # scores before softmax and attention after it, in the graph
+        logits = model(images)
+        gradients = torch.autograd.grad(logits[:, 3].sum(), captured.attention)
+
+Of timm's ViTs (ViT, DeiT, DeiT-3) and CrossViT, and of whatever is made of `torch.nn.MultiheadAttention`, such as
+torchvision's ViTs. Layers are changed in place by giving them another class: module objects, parameters, tensor names
+and hooks stay as they are, `copy.deepcopy`, pickling and `torch.compile` go on working, and 'standard' is the library's
+own code again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from timm.models.crossvit import CrossAttention
+from timm.models.vision_transformer import Attention  # type: ignore[attr-defined, unused-ignore]
+from torch import nn
+
+from ..errors import ModelError
+from .layer import Captured, FormulaAttention, FormulaCrossAttention, Formulaic, Handover
+from .multihead import MultiheadAttention
+from .parameters import give_parameters, head_size
+from .qana import check_rotary
+from .registry import FORMULAS, Formula, elliptical_metric, find_formula, scores, unit
+
+__all__ = [
+    "FORMULAS",
+    "Captured",
+    "Formula",
+    "MultiheadAttention",
+    "attention_kind",
+    "attention_layers",
+    "capture",
+    "elliptical_metric",
+    "get_attention",
+    "scores",
+    "set_attention",
+    "unit",
+]
+
+Model = TypeVar("Model", bound=nn.Module)
+_WITH_FORMULA: dict[type, type] = {
+    Attention: FormulaAttention,
+    CrossAttention: FormulaCrossAttention,
+    nn.MultiheadAttention: MultiheadAttention,
+}
+_OWN = {made: own for own, made in _WITH_FORMULA.items()}
+_PLACE = re.compile(r"(.*?)(\d+)(\.\D*)")  # of a layer in a row of blocks: the last number of its path
+
+
+def _known(module: nn.Module) -> bool:
+    return type(module) in _WITH_FORMULA or type(module) in _OWN
+
+
+def _foreign(module: nn.Module) -> bool:
+    name = type(module).__name__
+    if name.startswith("AttentionPool"):  # a pooling head, not attention between tokens
+        return False
+    if any(_known(part) for part in nn.Module.modules(module)):  # it is one, or holds one
+        return False
+    return "Attention" in name or "Attn" in name or hasattr(module, "fused_attn")
+
+
+def attention_layers(model: nn.Module) -> list[tuple[str, Any]]:
+    """(name, layer) of every attention layer, in order.
+
+    Raises ModelError where the model has none, or some of another kind.
+    """
+    layers = [(name, m) for name, m in nn.Module.named_modules(model) if _known(m)]
+    foreign = sorted({type(m).__name__ for m in nn.Module.modules(model) if _foreign(m)})
+    if foreign or not layers:
+        why = f"its attention is of class {', '.join(foreign)}" if foreign else "it has no attention layer"
+        raise ModelError(
+            f"{type(model).__name__} takes no attention formula: {why}; expected timm's ViT, DeiT, "
+            "DeiT-3 or CrossViT, or torch.nn.MultiheadAttention"
+        )
+    return layers
+
+
+def _formula_name(layer: Any) -> str:
+    if isinstance(layer, Formulaic) and layer.formula is not None:
+        return layer.formula.name
+    if not hasattr(layer, "q_norm") or isinstance(layer.q_norm, nn.Identity):
+        return "standard"
+    if isinstance(layer.q_norm, nn.LayerNorm):
+        return "qknorm-ln"
+    raise ModelError(
+        f"queries and keys are normalised by {type(layer.q_norm).__name__}, which is none of the formulas: "
+        f"{', '.join(sorted(FORMULAS))}"
+    )
+
+
+def get_attention(model: nn.Module) -> str:
+    """The name of the model's attention formula. ModelError where it has none or more than one."""
+    names = sorted({_formula_name(layer) for _, layer in attention_layers(model)})
+    if len(names) > 1:
+        raise ModelError(f"blocks differ in attention: {', '.join(names)}; expected one formula for all of a model")
+    return names[0]
+
+
+def attention_kind(model: nn.Module) -> str:
+    """The formula's name; 'other' for attention that is none of the formulas, 'none' for a model without attention."""
+    try:
+        return get_attention(model)
+    except ModelError:
+        return "other" if any(_foreign(m) or _known(m) for m in nn.Module.modules(model)) else "none"
+
+
+def set_attention(model: Model, name: str) -> Model:
+    """Give every attention layer of `model` the formula `name`, in place; weights keep their names and values.
+
+    Scales of the qknorm forms (`attn.qk_scale`, or `attn.q_scale` and `attn.k_scale`), a learned `attn.temperature`,
+    the LayerNorms of qknorm-ln and the `attn.query_network` of qana are created at their initial values where they are
+    absent, frozen where the layer's weights are; load a state_dict after the call to fill them. They go when another
+    formula is set. LayerNorms that the model came with always stay, and are passed over by the formulas that do not
+    use them. Setting the same formula again changes nothing.
+
+    Values of the block before, which the elliptical formulas compare, come from the layer of the same path but for its
+    last number: `blocks.3.attn` and `blocks.2.attn`. The class token's attention in CrossViT has none before it, and
+    so counts as a first block.
+
+    Raises ModelError for an unknown name, or a model whose attention is of another kind.
+    """
+    formula = find_formula(name)
+    layers = attention_layers(model)
+    if any(getattr(layer, "sink", None) is not None for _, layer in layers):
+        raise ModelError("attention cannot be set while it is captured; leave the `with capture(...)` block first")
+    chains: dict[str, list[Any]] = defaultdict(list)
+    for path, layer in layers:
+        _check(formula, layer)
+        if formula.elliptical and ".attns." in path:
+            raise ModelError(f"{name} attention needs blocks in a row, and {path!r} is one of several side by side")
+        match = None if isinstance(layer, CrossAttention) else _PLACE.fullmatch(path)
+        if match is None and formula.elliptical and len(layers) > 1 and not isinstance(layer, CrossAttention):
+            raise ModelError(f"{name} attention needs blocks in a row, and layer {path!r} is not in one")
+        chains[f"{match[1]}*{match[3]}" if match else path].append(layer)
+    for chain in chains.values():
+        handover = Handover(len(chain)) if formula.elliptical else None
+        for position, layer in enumerate(chain):
+            _swap(layer, formula)
+            if handover is not None:
+                layer.handover, layer.position = handover, position
+    _nest(model, formula.name == "standard")
+    return model
+
+
+def _nest(model: nn.Module, allowed: bool) -> None:
+    """Whether torch's encoders may cut padded tokens off in inference: layers of theirs that are not torch's own are
+    then given nested tensors, which have no sizes to compute with."""
+    for part in nn.Module.modules(model):
+        if isinstance(part, nn.TransformerEncoder):
+            part.use_nested_tensor = part.__dict__.setdefault("_nests", part.use_nested_tensor) and allowed
+
+
+def _check(formula: Formula, layer: Any) -> None:
+    """Raises ModelError where the layer cannot have the formula, before any layer is changed."""
+    if formula.network is not None and formula.network.rope:
+        check_rotary(head_size(layer))
+    norm = getattr(layer, "q_norm", nn.Identity())
+    if formula.name == "qknorm-ln" and not isinstance(norm, nn.Identity | nn.LayerNorm):
+        _formula_name(layer)
+
+
+def _swap(layer: Any, formula: Formula) -> None:
+    """Make one layer compute the formula. Its own one changes nothing."""
+    if isinstance(layer, Formulaic) and layer.formula is not None and layer.formula.name == formula.name:
+        return
+    give_parameters(layer, formula)
+    for attribute in ("formula", "handover", "position"):
+        layer.__dict__.pop(attribute, None)
+    own = _OWN.get(type(layer), type(layer))
+    unnormed = isinstance(getattr(layer, "q_norm", nn.Identity()), nn.Identity)
+    native = unnormed if formula.name == "standard" else formula.name == "qknorm-ln" and own is Attention
+    layer.__class__ = own if native else _WITH_FORMULA[own]
+    if not native:
+        layer.formula = formula
+
+
+@contextmanager
+def capture(model: nn.Module, *, rows: slice | None = None) -> Iterator[Captured]:
+    """Keep scores and attention of every block while inside, in the same pass and for every formula.
+
+    rows: keep only these query rows of the scores (`slice(0, 1)` for CLS), which saves memory; attention is whole,
+        since it is what gradients are taken for. It requires a gradient even with frozen weights and plain images,
+        so `torch.autograd.grad(logit, captured.attention)` works.
+
+    Layers run unfused while inside, and are as before after it, also after an exception. One capture a model at a
+    time; an inner one takes over from an outer one. Attention of another kind gives a ModelError.
+    """
+    layers = attention_layers(model)
+    captured = Captured([name for name, _ in layers], rows)
+    before = [
+        (layer, type(layer), getattr(layer, "sink", None), getattr(layer, "sink_index", 0)) for _, layer in layers
+    ]
+    try:
+        _nest(model, False)
+        for index, (_, layer) in enumerate(layers):
+            layer.__class__ = _WITH_FORMULA.get(type(layer), type(layer))
+            layer.sink, layer.sink_index = captured, index
+        yield captured
+    finally:
+        for layer, kind, sink, index in before:
+            layer.__class__ = kind
+            if sink is None:
+                layer.__dict__.pop("sink", None)
+                layer.__dict__.pop("sink_index", None)
+            else:
+                layer.sink, layer.sink_index = sink, index
+        _nest(model, all(type(layer) in _WITH_FORMULA for _, layer in layers))

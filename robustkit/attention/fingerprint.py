@@ -1,0 +1,185 @@
+"""Which attention formula do given weights fit? The one under which the model predicts the labels best.
+
+A checkpoint loads under a wrong formula without an error and gives plausible, wrong numbers. Its clean NLL on labelled
+images tells the formulas apart; the comparison is paired, image by image, so a few hundred images are enough.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import NothingEvaluated
+from .apply import get_attention, set_attention
+from .registry import FORMULAS, find_formula
+
+FEWEST = 10  # images below which no verdict is given
+Batches = Iterable[tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class FormulaFit:
+    """One formula on the images. top1 is a fraction, nll the mean in nats.
+
+    difference: its NLL minus that of the best formula, image by image, with a 95 % interval of the mean.
+    """
+
+    name: str
+    top1: float
+    nll: float
+    difference: float
+    ci_low: float
+    ci_high: float
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """All formulas that the weights allow, best first.
+
+    verdict: 'fits' when the declared formula is the best and the next one is worse beyond chance,
+        'another-fits-better' when the best is another one beyond chance, 'cannot-tell' otherwise.
+    text: the verdict in words. left_out: formulas that need parameters the model does not have.
+    """
+
+    rows: tuple[FormulaFit, ...]
+    best: str
+    declared: str
+    verdict: str
+    text: str
+    n: int
+    left_out: tuple[str, ...]
+
+
+def rank_formulas(
+    model: nn.Module, batches: Batches | Callable[[], Batches], *, declared: str | None = None
+) -> Fingerprint:
+    """Rank the formulas by clean NLL. `model` is left as it is.
+
+    batches: of (images as the model takes them, labels), read once. declared: the formula the checkpoint is said to
+        have; left out, the one that the model has now.
+    Raises ModelError for a model without timm's attention, NothingEvaluated when there is no image.
+    """
+    own = get_attention(model)
+    declared = declared or own
+    names, left_out = _candidates(model, own)
+    shared: dict[int, object] = {id(t): t for t in (*nn.Module.parameters(model), *nn.Module.buffers(model))}
+    other = copy.deepcopy(model, shared).eval()  # its own modules, the same tensors; the model's scales stay its own
+    was_training, guessing = model.training, math.inf
+    found: dict[str, list[Tensor]] = {name: [] for name in names}
+    try:
+        model.eval()
+        with torch.inference_mode():
+            for images, labels in batches() if callable(batches) else batches:
+                for name in names:
+                    network = model if name == own else set_attention(other, name)
+                    logits = network(images)
+                    guessing = math.log(logits.shape[1])
+                    found[name].append(_fit(logits, labels))
+    finally:
+        model.train(was_training)
+    if not found[own]:
+        raise NothingEvaluated("no image to test the attention formulas on; give --data-dir with labelled images")
+    return judge({name: torch.cat(parts) for name, parts in found.items()}, declared, left_out, guessing)
+
+
+def _candidates(model: nn.Module, own: str) -> tuple[list[str], tuple[str, ...]]:
+    """Formulas without parameters of their own, the model's own one, and qknorm-ln where its LayerNorms are there."""
+    has_norms = any(name.endswith(".q_norm.weight") for name, _ in nn.Module.named_parameters(model))
+    names = []
+    for name, formula in ({own: find_formula(own)} | FORMULAS).items():
+        needs = bool(formula.initial(1, 1)) or formula.network is not None or (name == "qknorm-ln" and not has_norms)
+        if name == own or not (needs or formula.cap is not None):  # a cap above all logits changes nothing
+            names.append(name)
+    family = own.partition("(")[0]
+    left = (name for name, formula in FORMULAS.items() if name not in (*names, family) and formula.cap is None)
+    return names, tuple(left)
+
+
+def _fit(logits: Tensor, labels: Tensor) -> Tensor:
+    """(n, 2) in float64: NLL, and 1 where the prediction is right. For labels of pixels, (B, H, W), the means over
+    those of an image that are not negative; images without one are left out."""
+    nll = torch.nn.functional.cross_entropy(logits.float(), labels, reduction="none", ignore_index=-1).double()
+    right = (logits.argmax(dim=1) == labels).double()
+    if labels.ndim == 1:
+        return torch.stack((nll, right), dim=1).cpu()
+    pixels = (labels >= 0).flatten(1).sum(dim=1)
+    means = torch.stack([part.flatten(1).sum(dim=1) / pixels for part in (nll, right)], dim=1)
+    return means[pixels > 0].cpu()
+
+
+def judge(fits: dict[str, Tensor], declared: str, left_out: tuple[str, ...], guessing: float) -> Fingerprint:
+    """The ranking of (n, 2) tables of NLL and 1 where right, one a formula, the images in the same order.
+
+    guessing: the NLL of a model that knows nothing, log(number of classes); above it no formula is believed.
+    """
+    order = sorted(fits, key=lambda name: float(fits[name][:, 0].mean()))
+    best = order[0]
+    rows = tuple(
+        FormulaFit(
+            name,
+            float(fits[name][:, 1].mean()),
+            float(fits[name][:, 0].mean()),
+            *_interval(fits[name][:, 0] - fits[best][:, 0]),
+        )
+        for name in order
+    )
+    n = len(fits[best])
+    rival = next((row for row in rows if row.name == (declared if declared != best else order[1])), None)
+    parts = [f"{n} images"]
+    if rows[0].nll >= guessing:
+        verdict = "cannot-tell"
+        parts.append(
+            f"under no formula is the model better than guessing (NLL {rows[0].nll:.2f}, guessing {guessing:.2f}); "
+            "check the labels, --mean and --std"
+        )
+    elif declared not in fits:
+        verdict = "cannot-tell"
+        parts.append(f"{declared} needs parameters that the model does not have; {best} fits best of the others")
+    elif rival is None or n < FEWEST or not rival.ci_low > 0:
+        verdict = "cannot-tell"
+        parts.append(
+            f"cannot tell which attention the weights were trained with{_between(best, rival, n)}; take more images"
+        )
+    elif declared == best:
+        verdict = "fits"
+        parts.append(f"{declared} attention fits best, as declared; the next is {_told(rival)}")
+    else:
+        verdict = "another-fits-better"
+        parts.append(
+            f"WARNING: {best} attention fits these weights better than {_told(rival)}, which is declared; "
+            f"check --attention, results under the wrong formula are wrong without an error"
+        )
+    if left_out:
+        parts.append(f"left out, for want of their parameters: {', '.join(left_out)}")
+    if not any(name.startswith("softcap") for name in fits):
+        parts.append("softcap is not ranked: logits below its cap are those of standard")
+    return Fingerprint(rows, best, declared, verdict, ". ".join(parts), n, left_out)
+
+
+def _told(row: FormulaFit) -> str:
+    return f"{row.name} (NLL {row.difference:+.3f}, 95 % interval {row.ci_low:+.3f} to {row.ci_high:+.3f})"
+
+
+def _between(best: str, rival: FormulaFit | None, n: int) -> str:
+    return "" if rival is None or n < 2 else f": {best} is ahead of {_told(rival)}"
+
+
+def _interval(differences: Tensor) -> tuple[float, float, float]:
+    """Mean and its 95 % interval by Student's t; infinite for one image."""
+    n, mean = len(differences), float(differences.mean())
+    if n < 2:
+        return mean, -math.inf, math.inf
+    half = _t975(n - 1) * float(differences.std()) / math.sqrt(n)
+    return mean, mean - half, mean + half
+
+
+def _t975(freedom: int) -> float:
+    """The 97.5 % point of Student's t (Cornish-Fisher; within 1 % from 4 degrees of freedom on)."""
+    z = 1.959964
+    terms = (z, (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96, (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384)
+    return math.fsum(term / float(freedom) ** power for power, term in enumerate(terms))

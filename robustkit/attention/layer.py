@@ -1,0 +1,258 @@
+"""The attention layers that compute any formula, hand values from block to block, and can be watched."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import torch
+from timm.models.crossvit import CrossAttention
+from timm.models.vision_transformer import Attention  # type: ignore[attr-defined, unused-ignore]
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..errors import ModelError
+from .formula import PLAIN, Formula, elliptical_metric
+from .parameters import SCALES
+
+
+class Captured:
+    """What `capture` saw in the last forward, one entry a block, in order.
+
+    names: the layers. scores: before softmax, (B, H, N, N), or the chosen rows of them.
+    attention: after softmax and before dropout, (B, H, N, N), part of the graph; N x M where M tokens are attended to.
+    query_norms, key_norms: the l2 norms (B, H, N) of queries and keys as projected, before the formula touches them;
+    without gradient.
+    """
+
+    def __init__(self, names: list[str], rows: slice | None) -> None:
+        self.names = names
+        self.rows = rows
+        self._seen: dict[int, tuple[Tensor, Tensor]] = {}
+        self._norms: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def record(self, index: int, logits: Tensor, attention: Tensor) -> None:
+        kept = logits if self.rows is None else logits[:, :, self.rows].clone()  # a view would hold all rows
+        self._seen[index] = (kept, attention)
+
+    def record_norms(self, index: int, q: Tensor, k: Tensor) -> None:
+        self._norms[index] = (q.detach().norm(dim=-1), k.detach().norm(dim=-1))
+
+    @property
+    def query_norms(self) -> list[Tensor]:
+        return [self._norms[index][0] for index in sorted(self._norms)]
+
+    @property
+    def key_norms(self) -> list[Tensor]:
+        return [self._norms[index][1] for index in sorted(self._norms)]
+
+    @property
+    def scores(self) -> list[Tensor]:
+        return [self._seen[index][0] for index in sorted(self._seen)]
+
+    @property
+    def attention(self) -> list[Tensor]:
+        return [self._seen[index][1] for index in sorted(self._seen)]
+
+    def clear(self) -> None:
+        """Let go of the tensors, and with them of the graph."""
+        self._seen.clear()
+        self._norms.clear()
+
+
+class Handover:
+    """Carries the values of one block to the next one of the same chain, for each thread apart.
+
+    The first block of a chain starts afresh and the last one leaves nothing behind, so a forward that broke off
+    half-way does not reach the next one. Copies and pickles start empty.
+    """
+
+    def __init__(self, blocks: int) -> None:
+        self.blocks = blocks
+        self.waiting: dict[int, tuple[int, Tensor]] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Handover, (self.blocks,)
+
+    def metric(self, index: int, v: Tensor) -> Tensor | None:
+        """M for block `index`, None for the first one; keeps v for the block after it."""
+        thread = 0 if torch.compiler.is_compiling() else threading.get_ident()
+        before = self.waiting.pop(thread, None)
+        if index < self.blocks - 1:
+            self.waiting[thread] = (index, v.detach())
+        if index == 0:
+            return None
+        if before is None or before[0] != index - 1:
+            raise ModelError(
+                f"elliptical attention in block {index} needs the values of block {index - 1} from the same forward; "
+                "run the blocks in order, without gradient checkpointing"
+            )
+        return elliptical_metric(v, before[1])
+
+
+class Formulaic:
+    """What layers of every make share: a formula, a place in a chain of blocks, and being watched.
+
+    A layer becomes one by getting another class, so these are class attributes, and an instance holds only what
+    differs. formula: None is the layer's own code, unfused, under `capture`.
+    """
+
+    formula: Formula | None = None
+    handover: Handover | None = None
+    position: int = 0  # in its chain of blocks
+    sink: Captured | None = None
+    sink_index: int = 0
+    query_network: nn.Linear  # of qana
+    dropout: float = 0.0
+
+    def _own(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """What the layer's own code does to queries and keys."""
+        return q, k
+
+    def _drop(self, attention: Tensor) -> Tensor:
+        return functional.dropout(attention, self.dropout, self.training)  # type: ignore[attr-defined]
+
+    def _dropout(self) -> float:
+        """The share of attention that is dropped, for fused kernels."""
+        return self.dropout if self.training else 0.0  # type: ignore[attr-defined]
+
+    def _parameters_of(self, formula: Formula) -> dict[str, Tensor]:
+        own: dict[str, Tensor | None] = self._parameters  # type: ignore[attr-defined]
+        found = {}
+        for name in SCALES:
+            scale = own.get(name)
+            if scale is not None:
+                found[name] = scale
+        if formula.name == "qknorm-ln":
+            for which in ("q_norm", "k_norm"):
+                norm = getattr(self, which)
+                found[f"{which}.weight"], found[f"{which}.bias"] = norm.weight, norm.bias
+        return found
+
+    def _attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        source: Tensor,
+        mask: Tensor | None = None,
+        is_causal: bool = False,
+        fused: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """(B, H, N, d) of the values, and the attention (B, H, N, M) unless a fused kernel kept it to itself.
+
+        source: what the queries were projected from, (B, N, C). mask: as `scaled_dot_product_attention` takes it.
+        """
+        if self.sink is not None:
+            self.sink.record_norms(self.sink_index, q, k)
+        if self.formula is None:
+            q, k = self._own(q, k)
+        formula = self.formula or PLAIN["standard"]
+        metric = None
+        if formula.elliptical:
+            _check_sees_all(formula, k, mask, is_causal)
+            metric = None if self.handover is None else self.handover.metric(self.position, v)
+        parameters = self._parameters_of(formula)
+        q, k = formula.reduce(q, k, metric=metric, parameters=parameters)
+        extra = None
+        if formula.network is not None:
+            weights = self.query_network(source).unflatten(-1, (q.shape[1], -1)).transpose(1, 2)
+            extra = formula.network.logits(weights, k, parameters.get("alpha"))
+        if fused and self.sink is None and formula.cap is None:
+            if extra is not None:
+                mask, is_causal = _joined(extra, q, k, mask, is_causal), False
+            mixed = functional.scaled_dot_product_attention(
+                q,
+                k,
+                v,
+                attn_mask=mask,
+                dropout_p=self._dropout(),
+                is_causal=is_causal,
+                scale=None if formula.scaled else 1.0,
+            )
+            return mixed, None
+        logits = formula.bend((q * formula.constant(q.shape[-1])) @ k.transpose(-2, -1))
+        logits = logits if extra is None else logits + extra
+        bias = _bias(q, k, mask, is_causal)
+        logits = logits if bias is None else logits + bias
+        attention = logits.softmax(dim=-1)
+        if self.sink is not None:
+            if torch.is_grad_enabled() and not attention.requires_grad:
+                attention.requires_grad_()  # frozen weights and plain images: the graph begins here
+            self.sink.record(self.sink_index, logits, attention)
+        dropped = self._drop(attention)
+        return dropped @ v, dropped
+
+
+class FormulaAttention(Formulaic, Attention):  # type: ignore[misc, unused-ignore]
+    """timm's Attention with another formula, or under `capture`. Made by changing the class of a timm layer."""
+
+    def _own(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        return self.q_norm(q), self.k_norm(k)
+
+    def _drop(self, attention: Tensor) -> Tensor:
+        return self.attn_drop(attention)  # type: ignore[no-any-return]
+
+    def _dropout(self) -> float:
+        return self.attn_drop.p if self.training else 0.0
+
+    def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+        B, N, _ = x.shape
+        gate = getattr(self, "gate", None)
+        gate = None if gate is None else gate(x).sigmoid()
+        q, k, v = self.qkv(x).reshape(B, N, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4).unbind(0)
+        mixed, _ = self._attend(q, k, v, source=x, mask=attn_mask, is_causal=is_causal, fused=self.fused_attn)
+        mixed = mixed.transpose(1, 2).reshape(B, N, self.num_heads * self.head_dim)
+        norm = getattr(self, "norm", None)
+        mixed = mixed if norm is None else norm(mixed)
+        mixed = mixed if gate is None else mixed * gate
+        return self.proj_drop(self.proj(mixed))  # type: ignore[no-any-return]
+
+
+class FormulaCrossAttention(Formulaic, CrossAttention):  # type: ignore[misc, unused-ignore]
+    """timm's CrossAttention of CrossViT, in which the class token alone asks all tokens."""
+
+    def _drop(self, attention: Tensor) -> Tensor:
+        return self.attn_drop(attention)  # type: ignore[no-any-return]
+
+    def forward(self, x: Tensor) -> Tensor:
+        asking = x[:, 0:1]
+        q, k, v = (
+            part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+            for part in (self.wq(asking), self.wk(x), self.wv(x))
+        )
+        mixed, _ = self._attend(q, k, v, source=asking)
+        return self.proj_drop(self.proj(mixed.transpose(1, 2).flatten(2)))  # type: ignore[no-any-return]
+
+
+def _check_sees_all(formula: Formula, k: Tensor, mask: Tensor | None, is_causal: bool) -> None:
+    """Raises ModelError for a mask that hides some key from some query: M is made of the values of all tokens, so what
+    is hidden would reach the query through it. k, mask, is_causal: as `scaled_dot_product_attention` takes them.
+    """
+    given = "is_causal" if is_causal and k.shape[-2] > 1 else "attn_mask" if mask is not None and _hides(mask) else ""
+    if given:
+        raise ModelError(
+            f"{formula.name} attention with {given}: it compares the values of all tokens, hidden ones too, and would "
+            "leak them; expected no mask that hides keys; leave the mask out, or choose another formula, such as quest"
+        )
+
+
+def _hides(mask: Tensor) -> bool:
+    """Whether a key is hidden: by False, or by a bias whose exponential is below float32's normal numbers."""
+    hidden = ~mask if mask.dtype == torch.bool else mask.float().exp() < torch.finfo(torch.float32).tiny
+    return bool(hidden.any())
+
+
+def _bias(q: Tensor, k: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor | None:
+    """What is added to the logits: 0 where attention may go and -inf elsewhere, or the caller's own numbers."""
+    if is_causal:
+        return q.new_full((q.shape[-2], k.shape[-2]), float("-inf")).triu(1)
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    return q.new_zeros(mask.shape).masked_fill(~mask, float("-inf"))
+
+
+def _joined(extra: Tensor, q: Tensor, k: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor:
+    bias = _bias(q, k, mask, is_causal)
+    return extra if bias is None else extra + bias

@@ -1,0 +1,201 @@
+"""Where the queries and keys of each head are in the weights of a model.
+
+Known are the attention of timm's ViTs (one fused `qkv`) and of CrossViT, `nn.MultiheadAttention` (fused or three
+weights), each with any formula, and `LatentAttention`. For optimisers that treat these rows on their own: `quack`,
+`stabilisers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from timm.models.crossvit import CrossAttention
+from timm.models.vision_transformer import Attention  # type: ignore[attr-defined, unused-ignore]
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from ...errors import ModelError, ProtocolError, unknown
+from ..latent import LatentAttention
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The rows of one projection: `heads` blocks of `size` rows, from row `start` of `weight` (rows, inputs) on.
+
+    bias: whose entries belong to the rows, from entry `bias_start` on, or None.
+    """
+
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+    start: int
+    heads: int
+    size: int
+    bias_start: int
+
+    @property
+    def block(self) -> Tensor:
+        """A view (heads, size, inputs) of the weight, without gradient."""
+        rows = self.weight.detach()[self.start : self.start + self.heads * self.size]
+        return rows.view(self.heads, self.size, -1)
+
+    @property
+    def views(self) -> list[Tensor]:
+        """`block`, and the same of the bias, (heads, size), where there is one."""
+        if self.bias is None:
+            return [self.block]
+        entries = self.bias.detach()[self.bias_start : self.bias_start + self.heads * self.size]
+        return [self.block, entries.view(self.heads, self.size)]
+
+    def norms(self, kind: str) -> Tensor:
+        """The norm of each head's weight without its bias, (heads,), in float32 or the weight's own wider type."""
+        return NORMS[kind](at_least_float32(self.block))
+
+
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """Half precision widened: squares of small weights vanish in it."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def spread(factor: Tensor, over: Tensor) -> Tensor:
+    """(heads,) shaped so that it multiplies (heads, ...)."""
+    return factor.reshape(-1, *[1] * (over.ndim - 1))
+
+
+def _frobenius(weight: Tensor) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(weight, dim=(-2, -1))
+    return norm
+
+
+def _spectral(weight: Tensor) -> Tensor:
+    """The largest singular value, from the Gram matrix of the shorter side; weights that are no numbers have none."""
+    gram = weight @ weight.mT if weight.shape[-2] <= weight.shape[-1] else weight.mT @ weight
+    finite = gram.isfinite().all(-1).all(-1)
+    largest = torch.linalg.eigvalsh(torch.where(finite[:, None, None], gram, 0.0))[:, -1]
+    return torch.where(finite, largest.clamp(min=0).sqrt(), torch.nan)
+
+
+NORMS: Mapping[str, Callable[[Tensor], Tensor]] = {"frobenius": _frobenius, "spectral": _spectral}
+"""(heads, size, inputs) to (heads,)."""
+
+
+def check_norm(name: str) -> str:
+    """The name, or a ProtocolError with the names that are known."""
+    if name not in NORMS:
+        raise ProtocolError(unknown("norm of weights", name, NORMS))
+    return name
+
+
+@dataclass(frozen=True, eq=False)
+class Projections:
+    """One attention layer. kind: 'mha' with rows `query` and `key`, or 'mla' with `uq`, `uk`, `qr` (by head) and `dq`,
+    `dkv`, `kr` (one block each)."""
+
+    name: str
+    layer: nn.Module
+    kind: str
+    rows: Mapping[str, Rows]
+
+    @property
+    def heads(self) -> int:
+        return next(iter(self.rows.values())).heads
+
+    def norms(self, kind: str) -> dict[str, Tensor]:
+        return {name: rows.norms(kind) for name, rows in self.rows.items()}
+
+
+def projections(model: nn.Module) -> list[Projections]:
+    """Every attention layer of `model`, in order.
+
+    Raises ModelError where there is none, one of another class, or one whose weights are computed from others or
+    belong to two layers.
+    """
+    found, foreign = [], set()
+    for path, module in nn.Module.named_modules(model):
+        name = path.replace("_orig_mod.", "").removeprefix("module.")  # of torch.compile and DistributedDataParallel
+        reader = next((reader for kind, reader in READERS.items() if isinstance(module, kind)), None)
+        if reader is not None:
+            _check_plain(name, module)
+            found.append(reader(name, module))
+        elif _foreign(module):
+            foreign.add(type(module).__name__)
+    if foreign or not found:
+        why = f"attention of class {', '.join(sorted(foreign))}" if foreign else "no attention layer"
+        raise ModelError(
+            f"{type(model).__name__} has {why}; expected that of timm's ViTs or CrossViT, nn.MultiheadAttention or "
+            "LatentAttention; use the optimiser without the wrapper"
+        )
+    holders: dict[int, str] = {}
+    for layer in found:
+        for weight in {id(rows.weight): rows.weight for rows in layer.rows.values()}.values():
+            if (other := holders.setdefault(id(weight), layer.name)) != layer.name:
+                raise ModelError(
+                    f"{other} and {layer.name} share a query or key weight, which cannot have a rate for each; "
+                    "use the optimiser without the wrapper"
+                )
+    return found
+
+
+def _foreign(module: nn.Module) -> bool:
+    """Attention between tokens that is not known, and does not hold a layer that is."""
+    name = type(module).__name__
+    looks = ("Attention" in name or "Attn" in name) and not name.startswith("AttentionPool")
+    return looks and not any(isinstance(part, tuple(READERS)) for part in nn.Module.modules(module))
+
+
+def _check_plain(name: str, module: nn.Module) -> None:
+    for path, child in module.named_modules():
+        if parametrize.is_parametrized(child):
+            where = f"{name}.{path}".rstrip(".")
+            raise ModelError(
+                f"{where}: a parametrization computes its weight from others, so that its rows have no rate of their "
+                "own; use one stabiliser or the other"
+            )
+
+
+def _of_timm(name: str, layer: Any) -> Projections:
+    heads, size = layer.num_heads, layer.head_dim
+    starts = (0, heads * size)
+    query, key = (Rows(layer.qkv.weight, layer.qkv.bias, start, heads, size, start) for start in starts)
+    return Projections(name, layer, "mha", {"query": query, "key": key})
+
+
+def _of_torch(name: str, layer: Any) -> Projections:
+    heads, width = layer.num_heads, layer.embed_dim
+    found = {}
+    for part, which in enumerate(("query", "key")):
+        if layer.in_proj_weight is not None:
+            start = part * width
+            found[which] = Rows(layer.in_proj_weight, layer.in_proj_bias, start, heads, width // heads, start)
+        else:
+            weight = layer.q_proj_weight if which == "query" else layer.k_proj_weight
+            bias = layer.in_proj_bias  # one for all three, while the weights are apart
+            found[which] = Rows(weight, bias, 0, heads, width // heads, part * width)
+    return Projections(name, layer, "mha", found)
+
+
+def _of_crossvit(name: str, layer: Any) -> Projections:
+    heads = layer.num_heads
+    query, key = (
+        Rows(linear.weight, linear.bias, 0, heads, linear.out_features // heads, 0) for linear in (layer.wq, layer.wk)
+    )
+    return Projections(name, layer, "mha", {"query": query, "key": key})
+
+
+def _of_latent(name: str, layer: LatentAttention) -> Projections:
+    def by_head(linear: Any, heads: int) -> Rows:
+        return Rows(linear.weight, linear.bias, 0, heads, linear.out_features // heads, 0)
+
+    rows = {which: by_head(getattr(layer, which), layer.num_heads) for which in ("uq", "uk", "qr")}
+    rows |= {which: by_head(getattr(layer, which), 1) for which in ("dq", "dkv", "kr")}
+    return Projections(name, layer, "mla", rows)
+
+
+READERS: Mapping[type[nn.Module], Callable[[str, Any], Projections]] = {
+    Attention: _of_timm,
+    CrossAttention: _of_crossvit,
+    nn.MultiheadAttention: _of_torch,
+    LatentAttention: _of_latent,
+}

@@ -1,0 +1,258 @@
+"""What else keeps attention logits from running away: the baselines beside QuacK.
+
+Fixed smaller rates for queries and keys, and QK clip, are wrappers around an optimiser; σReparam is a parametrisation
+of weights. Logit soft-capping changes what a model computes, so it is an attention formula, `softcap(cap=50)`.
+`stabiliser` reads a name such as `quack(tau=0.5)`, for commands that train.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from timm.models.vision_transformer import Attention  # type: ignore[attr-defined, unused-ignore]
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils import parametrize
+from torch.optim import Optimizer
+
+from ...errors import ModelError, ProtocolError, unknown
+from ..formula_options import shown
+from ..latent import LatentAttention
+from .projections import Projections, at_least_float32, check_norm, projections, spread
+from .quack import QuacK
+from .row_rates import ScaledRows, WrappedOptimizer
+
+
+def positive(what: str, value: float) -> float:
+    """The value, or a ProtocolError where it is not a finite number above 0."""
+    if not (math.isfinite(value) and value > 0):
+        raise ProtocolError(f"{what} {value:g}: expected a number above 0")
+    return value
+
+
+class FixedRates(ScaledRows):
+    """Queries and keys at `factor` times the rates of all else: the ablation of the QuacK paper (Figures 1 and 2)."""
+
+    def __init__(self, optimizer: Optimizer, model: nn.Module, *, factor: float) -> None:
+        positive("factor", factor)
+        super().__init__(optimizer, [rows for layer in projections(model) for rows in layer.rows.values()])
+        self.factors = [rows.weight.new_full((rows.heads,), factor, dtype=torch.float32) for rows in self.rows]
+
+    def multipliers(self) -> Sequence[Tensor]:
+        return self.factors
+
+
+class QKClip(WrappedOptimizer):
+    """After a step, shrink the queries and keys of heads whose logits were above `threshold` (Kimi K2, MuonClip).
+
+    S is the largest logit of a head over all tokens of the batches since the last step (pairs that a mask hides
+    count too). Where S > threshold, the rows of queries and keys are multiplied by sqrt(threshold / S), biases with
+    them, so that S would have been the threshold. In latent attention these are `uq` and `uk`; `qr` takes
+    the whole factor, because `kr` is shared by the heads.
+
+    Logits are measured in forward passes that train, by one product of queries and keys without gradient. `remove()`
+    ends that. Raises ModelError for attention whose logits do not grow with its weights.
+    """
+
+    def __init__(self, optimizer: Optimizer, model: nn.Module, *, threshold: float = 100.0) -> None:
+        self.threshold = positive("threshold", threshold)
+        self.layers = projections(model)
+        super().__init__(optimizer, [rows for layer in self.layers for rows in layer.rows.values()])
+        self.largest: dict[str, Tensor] = {}
+        self.handles = [self._watch(layer) for layer in self.layers]
+
+    def _watch(self, layer: Projections) -> Any:
+        module: Any = layer.layer
+        if isinstance(module, LatentAttention):
+
+            def asked(m: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+                if m is module:
+                    bound = {**dict(zip(("x", "positions"), args, strict=False)), **kwargs}
+                    self._see(layer, lambda: m.queries_and_keys(bound["x"], bound.get("positions")))
+
+            return module.register_forward_pre_hook(asked, with_kwargs=True)
+        formula = getattr(module, "formula", None)
+        name = formula.name if formula is not None else "standard"
+        if not isinstance(module, Attention) or name != "standard" or _normalised(module):
+            raise ModelError(
+                f"{layer.name}: QK clip needs the standard attention of timm's ViTs or LatentAttention, whose logits "
+                f"shrink with the weights; found {type(module).__name__}, {name}; use another stabiliser"
+            )
+
+        def heads(output: Tensor) -> tuple[Tensor, Tensor]:
+            q, k, _ = output.reshape(*output.shape[:2], 3, module.num_heads, -1).transpose(1, 3).unbind(2)
+            return q, k
+
+        def projected(m: nn.Module, _: Any, output: Tensor) -> None:
+            if m is module.qkv:  # and not that of a copy, which has the hook, too
+                self._see(layer, lambda: heads(output))
+
+        return module.qkv.register_forward_hook(projected)
+
+    @torch.no_grad()
+    def _see(self, layer: Projections, heads: Callable[[], tuple[Tensor, Tensor]]) -> None:
+        module: Any = layer.layer
+        if not module.training:
+            return
+        q, k = heads()
+        with torch.autocast(q.device.type, enabled=False):  # logits may be more than half precision holds
+            largest = (at_least_float32(q) * module.scale @ at_least_float32(k).mT).amax((0, 2, 3))
+        before = self.largest.get(layer.name)
+        self.largest[layer.name] = largest if before is None else torch.maximum(before, largest)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One step of the optimiser, then the clip. The loss, where there is a closure."""
+        loss = self.optimizer.step(closure)
+        for layer in self.layers:
+            largest = self.largest.pop(layer.name, None)
+            if largest is None:
+                continue
+            ratio = torch.where(largest.isfinite() & (largest > self.threshold), self.threshold / largest, 1.0)
+            shares = {"qr": ratio} if layer.kind == "mla" else {}
+            shares |= dict.fromkeys(("uq", "uk") if layer.kind == "mla" else ("query", "key"), ratio.sqrt())
+            for name, share in shares.items():
+                for view in layer.rows[name].views:
+                    view.mul_(spread(share, view))
+        return loss
+
+    def remove(self) -> None:
+        """Stop watching the model."""
+        for handle in self.handles:
+            handle.remove()
+
+
+def _normalised(layer: Any) -> bool:
+    return not (isinstance(layer.q_norm, nn.Identity) and isinstance(layer.k_norm, nn.Identity))
+
+
+class SigmaReparam(nn.Module):
+    """W = γ / σ(W₀) · W₀ with a learned γ, where σ is the largest singular value (Zhai 2023, eq. 3).
+
+    σ comes from a singular vector that each pass in training moves on by one power iteration, and gradients run
+    through it but not through the vector. γ begins as σ(W₀), as in the published code of vision, so the weight does not
+    change at first.
+    """
+
+    vector: Tensor
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        _, values, vectors = torch.linalg.svd(at_least_float32(weight.detach()), full_matrices=False)
+        self.gamma = nn.Parameter(values[0].to(weight.dtype), requires_grad=weight.requires_grad)
+        self.register_buffer("vector", vectors[0].to(weight.dtype))
+
+    def forward(self, weight: Tensor) -> Tensor:
+        with torch.no_grad():
+            left = functional.normalize(weight.mv(self.vector), dim=0)
+            right = functional.normalize(weight.mT.mv(left), dim=0)
+            if self.training:
+                self.vector.copy_(right)
+        return weight * (self.gamma / left.dot(weight.mv(right)))
+
+
+def sigma_reparam(model: nn.Module) -> None:
+    """Give every linear layer of `model` a SigmaReparam, in place; make the optimiser after it.
+
+    Raises ModelError for a weight of zeros, which has no direction, for shared weights, for nn.MultiheadAttention, or
+    where there is no linear layer.
+    """
+    layers = [(name, module) for name, module in nn.Module.named_modules(model) if isinstance(module, nn.Linear)]
+    if not layers:
+        raise ModelError(f"{type(model).__name__} has no linear layer; σReparam is of their weights")
+    for name, module in nn.Module.named_modules(model):
+        if isinstance(module, nn.MultiheadAttention):
+            raise ModelError(
+                f"{name}: queries, keys and values of nn.MultiheadAttention are no linear layers, and σReparam would "
+                "leave out what it is for; use another stabiliser"
+            )
+    if len({id(layer.weight) for _, layer in layers}) < len(layers):
+        raise ModelError(f"{type(model).__name__}: linear layers share a weight; σReparam would part them")
+    for name, layer in layers:
+        if not layer.weight.any():
+            raise ModelError(f"{name}.weight is zero; σReparam divides by its norm, so initialise it first")
+    for _, layer in layers:
+        parametrize.register_parametrization(layer, "weight", SigmaReparam(layer.weight))
+
+
+def remove_sigma_reparam(model: nn.Module) -> None:
+    """Make the weights plain again, in place, at the values of the next pass; names and their order are as before."""
+    for module in nn.Module.modules(model):
+        if isinstance(module, nn.Linear) and parametrize.is_parametrized(module, "weight"):
+            parametrize.remove_parametrizations(module, "weight")
+            module._parameters["bias"] = module._parameters.pop("bias")  # back behind the weight, as it was
+
+
+@dataclass(frozen=True)
+class Stabiliser:
+    """One of DEFAULTS by name, with all of its parameters. Made by `stabiliser`."""
+
+    name: str
+    parameters: tuple[tuple[str, float | str], ...] = ()
+
+    @property
+    def text(self) -> str:
+        """`quack(tau=0.5,norm=frobenius)`: which one, for people and as part of a run's identity."""
+        inside = ",".join(f"{key}={shown(value)}" for key, value in self.parameters)
+        return f"{self.name}({inside})" if inside else self.name
+
+    def prepare(self, model: nn.Module) -> None:
+        """What comes before the optimiser is made."""
+        if self.name == "sigma-reparam":
+            sigma_reparam(model)
+
+    def wrap(self, optimizer: Optimizer, model: nn.Module) -> Optimizer:
+        """The optimiser that steps instead."""
+        wrapper = WRAPPERS.get(self.name)
+        return optimizer if wrapper is None else wrapper(optimizer, model, **dict(self.parameters))
+
+    def finish(self, model: nn.Module) -> None:
+        """Give the weights their usual names again."""
+        remove_sigma_reparam(model)
+
+
+NONE = Stabiliser("none")
+WRAPPERS: Mapping[str, Callable[..., Optimizer]] = {"quack": QuacK, "qk-clip": QKClip, "fixed-rates": FixedRates}
+DEFAULTS: Mapping[str, Mapping[str, float | str]] = {
+    "none": {},
+    "quack": {"tau": 1.0, "norm": "frobenius"},
+    "qk-clip": {"threshold": 100.0},
+    "sigma-reparam": {},
+    "fixed-rates": {"factor": 0.1},
+}
+
+
+def stabiliser(text: str) -> Stabiliser:
+    """The stabiliser that `text` names, such as `quack` or `quack(tau=0.5,norm=spectral)`.
+
+    Raises ProtocolError for an unknown name or parameter, or a value out of range.
+    """
+    form = re.fullmatch(r"\s*([\w-]+)\s*(?:\((.*)\))?\s*", text)
+    if form is None:
+        raise ProtocolError(f"stabiliser {text!r}: expected a name or name(key=value,...), such as quack(tau=0.5)")
+    name = form[1].lower()
+    if name not in DEFAULTS:
+        capped = "; capped logits are an attention: --attention 'softcap(cap=50)'" if "cap" in name else ""
+        raise ProtocolError(unknown("stabiliser", name, DEFAULTS) + capped)
+    found, given = dict(DEFAULTS[name]), set[str]()
+    for item in filter(None, map(str.strip, (form[2] or "").split(","))):
+        key, _, value = (part.strip() for part in item.partition("="))
+        if key not in found:
+            raise ProtocolError(unknown(f"parameter of {name}", key, found) if found else f"{name} takes no parameters")
+        if key in given:
+            raise ProtocolError(f"{name}: {key} is given twice; expected it once")
+        given.add(key)
+        found[key] = check_norm(value) if key == "norm" else _positive(f"{name}: {key}", value)
+    return Stabiliser(name, tuple(found.items()))
+
+
+def _positive(what: str, text: str) -> float:
+    try:
+        return positive(what, float(text))
+    except ValueError:
+        raise ProtocolError(f"{what} {text!r}: expected a number above 0") from None

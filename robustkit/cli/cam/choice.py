@@ -1,0 +1,202 @@
+"""Which samples a gallery draws, and of which maps: checked before an audit, chosen by its records after it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...common.randomness import SampleRng
+from ...data.class_names import class_names, target_of
+from ...data.dataset import Dataset, Sample
+from ...errors import DataError, ModelError, ProtocolError, RunError, unknown
+from ...evaluations.maps.condition import Explained, parse_named
+from ...evaluations.maps.gallery import pick
+from ...models.classifier import load
+from ...pipeline.audit import labelled_data
+from ...runs.folder import Run
+
+CHOICES = ("disagreement", "worst", "best", "random")
+_SCORED = CHOICES[:3]
+_PLAIN = Explained("agcam")
+COLUMNS = ("sample_id", "error", "correct", "mask_iou", "box_iou", "abpc")
+Records = Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]]
+"""By checkpoint and condition the row of each sample, with COLUMNS as far as the run has them."""
+
+
+def label(one: Explained) -> str:
+    """A map in a heading: its method, and what differs from the published protocol."""
+    odd = [f"{key}={getattr(one, key)}" for key in ("threshold", "target") if getattr(one, key) != getattr(_PLAIN, key)]
+    return f"{one.method}({','.join(odd)})" if odd else one.method
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which maps of which samples a gallery draws.
+
+    shown: the maps, controls last and only if they are named; samples are chosen by the scores of the first.
+    how: one of CHOICES, or `class:NAME`. count: how many samples. ids: exactly these samples instead.
+    """
+
+    shown: tuple[Explained, ...]
+    how: str
+    count: int = 12
+    ids: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        checkpoints: Sequence[str],
+        cams: str | Iterable[str],
+        faithfulness: str = "abpc",
+        *,
+        how: str | None = None,
+        count: int = 12,
+        ids: Sequence[str] = (),
+    ) -> Choice:
+        """From what a person asks. how: if left out, where checkpoints disagree, or the worst maps of a single one.
+
+        Raises:
+            ProtocolError: a choice or map that is not understood, disagreement with nobody, or controls only.
+        """
+        maps: dict[str, Explained] = {}
+        for one in sorted(parse_named(cams, faithfulness), key=lambda one: one.is_control):
+            maps.setdefault(label(one), one)
+        if all(one.is_control for one in maps.values()):
+            raise ProtocolError(
+                f"--cams {cams}: controls only, which do not look at the image; add a method such as agcam, or leave "
+                "the gallery out with --gallery 0"
+            )
+        if how is None:
+            how = "disagreement" if len(checkpoints) > 1 else "worst"
+        if how not in CHOICES and not how.startswith("class:"):
+            raise ProtocolError(unknown("choice", how, CHOICES, remedy="or class:NAME (--choose)"))
+        if how == "disagreement" and len(checkpoints) < 2 and not ids:
+            raise ProtocolError(
+                "--choose disagreement: a single checkpoint has none to disagree with; give another one, or --choose "
+                "worst"
+            )
+        return cls(tuple(maps.values()), how, count, tuple(ids))
+
+    def samples(self, dataset: Dataset) -> list[Sample]:
+        """Those that the choice names by id or class; for any other choice all, in their order.
+
+        Raises:
+            DataError: an id names none, or no sample is of the class. ProtocolError: there is no such class.
+        """
+        if self.ids:
+            return list(dict.fromkeys(_named(dataset, one) for one in self.ids))
+        if not self.how.startswith("class:"):
+            return list(dataset.samples)
+        if all(sample.label < 0 for sample in dataset.samples):
+            raise DataError(f"--choose {self.how}: {dataset.name} has no labels; choose {', '.join(CHOICES)}")
+        try:
+            target = target_of(self.how[6:], class_names(dataset.class_names, len(dataset.class_names)))
+        except ModelError as fault:
+            raise ProtocolError(f"--choose {self.how}: {fault}") from None
+        members = [sample for sample in dataset.samples if sample.label == target]
+        if not members:
+            raise DataError(
+                f"--choose {self.how}: none of the {len(dataset)} samples is of that class; loosen --limit or --ids"
+            )
+        return members
+
+    def check(
+        self,
+        checkpoint: str,
+        *,
+        data_dir: str,
+        data: Mapping[str, Any],
+        model: Mapping[str, Any],
+        limit: int | None = None,
+        only: Path | None = None,
+        seed: int = 0,
+        located: bool = False,
+    ) -> None:
+        """That the data set has what is chosen. only: file of ids. located: whether boxes or masks are given.
+
+        Raises:
+            RobustkitError: it has not; or model or data set cannot be read.
+        """
+        unscored = self.how in _SCORED and not self.ids and not located and self.shown[0].faithfulness == "none"
+        if not (self.ids or unscored or self.how.startswith("class:")):
+            return
+        dataset = labelled_data(data_dir, load(checkpoint, **model).identity, data, limit, only, seed, unlabelled=True)
+        if unscored and dataset.mask(dataset.samples[0]) is None:
+            raise ProtocolError(
+                f"--choose {self.how}: no map is scored, where no objects are known and --faithfulness is none; give "
+                "--boxes or --masks, or --choose random"
+            )
+        samples = self.samples(dataset)
+        for sample in samples if self.ids else ():
+            try:
+                dataset.image(sample)
+            except DataError as fault:
+                raise DataError(f"--show {sample.id}: {fault}; show another sample") from None
+
+
+def _named(dataset: Dataset, name: str) -> Sample:
+    try:
+        return dataset.select(ids=[name]).samples[0]
+    except DataError:
+        raise DataError(
+            f"--show {name}: no single one of the {len(dataset)} samples of {dataset.name} is named so; an id looks "
+            f"like {dataset.samples[0].id!r}"
+        ) from None
+
+
+def chosen(choice: Choice, run: Run, dataset: Dataset, records: Records, seed: int) -> tuple[list[Sample], str]:
+    """The samples, and in words how they were chosen. Those that could not be read are left out."""
+    among = choice.samples(dataset)
+    for sample in among if choice.ids else ():
+        for rows in records.values():
+            if (row := rows.get(sample.id)) is None or row["error"] is not None:
+                why = "it is not in the run" if row is None else row["error"]
+                raise RunError(f"{run.path}: no map of {sample.id} ({why}); show another sample")
+    if choice.ids:
+        return among, "chosen by id"
+    read = {sample.id: sample for sample in among if all(_is_read(rows, sample) for rows in records.values())}
+    draws = SampleRng.of(list(read), seed=seed, condition="gallery", device=torch.device("cpu")).uniform((), "order")
+    order = [list(read)[index] for index in draws.argsort().tolist()] if read else []
+    if choice.how in _SCORED:
+        column, said = _score(choice, run, records)
+        tables = [rows for (_, text), rows in records.items() if text == choice.shown[0].text]
+        scores = {name: [_number(rows[name].get(column)) for rows in tables] for name in order}
+        order, words = pick(scores, choice.how, choice.count, order), _words(choice.how, said, len(tables))
+    else:
+        words = "chosen at random" if choice.how == "random" else f"of class {choice.how[6:]}, chosen at random"
+    if not order:
+        raise RunError(f"{run.path}: no sample fits --choose {choice.how}; choose another way")
+    return [read[name] for name in order[: choice.count]], words
+
+
+def _is_read(rows: Mapping[str, Mapping[str, Any]], sample: Sample) -> bool:
+    return sample.id in rows and rows[sample.id]["error"] is None
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _score(choice: Choice, run: Run, records: Records) -> tuple[str, str]:
+    """The column by which samples are chosen, and its name: of IoU and ABPC the first that all checkpoints have."""
+    first = choice.shown[0]
+    tables = [rows.values() for (_, text), rows in records.items() if text == first.text]
+    for column, name in (("mask_iou", f"IoU at {first.threshold:g}"), ("abpc", "ABPC")):
+        if all(any(row.get(column) is not None for row in rows) for rows in tables):
+            return column, f"{name} of {label(first)}"
+    raise RunError(
+        f"{run.path}: no scores of {label(first)} to choose by; give --boxes, --masks or --faithfulness abpc, or "
+        "--choose random"
+    )
+
+
+def _words(how: str, score: str, checkpoints: int) -> str:
+    if how == "disagreement":
+        return f"where the checkpoints differ most in {score}"
+    mean = ", mean of the checkpoints" if checkpoints > 1 else ""
+    return f"{'lowest' if how == 'worst' else 'highest'} {score}{mean}"

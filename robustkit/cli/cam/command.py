@@ -1,0 +1,167 @@
+"""The gallery of `robustkit cam`: maps of a run's samples, made anew as they were scored, beside one another."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+import cam
+
+from ...common.preprocessing import Preprocessing
+from ...data.class_names import class_name
+from ...data.dataset import Dataset, Sample
+from ...data.images import to_pixels
+from ...errors import RunError
+from ...evaluations.attacks.condition import Condition
+from ...evaluations.maps.condition import Explained
+from ...evaluations.maps.gallery import Gallery, Row, Tile, write_page, write_sheet
+from ...evaluations.maps.truth import Truth, open_truth
+from ...evaluations.subject import Settings, Subject
+from ...models.classifier import Classifier, load
+from ...pipeline.audit import labelled_data, pick_device
+from ...protocol.card import load_card
+from ...runs.folder import Run, write_whole
+from .choice import COLUMNS, Choice, Records, chosen, label
+
+Heat = NDArray[np.float32]
+
+
+def make_gallery(
+    run: Run,
+    checkpoints: Sequence[str],
+    choice: Choice,
+    *,
+    data_dir: str,
+    data: Mapping[str, Any],
+    model: Mapping[str, Any],
+    boxes: Path | None = None,
+    masks: Path | None = None,
+    protocol: str = "standard",
+    device: str = "auto",
+    raw: bool = False,
+) -> tuple[Path, Path]:
+    """Draw samples of a run with maps of these checkpoints, as cams/gallery.png and .html in its folder.
+
+    data_dir, data, model, boxes, masks, protocol: as the run was made. raw: keep the maps as cams/maps.npz, too.
+
+    Raises:
+        RunError: the run holds no maps of a checkpoint, is of another protocol, or no sample is left.
+        DataError, ProtocolError: as `Choice.samples`.
+    """
+    manifest, card = run.manifest, load_card(protocol)
+    if card.tag != manifest["protocol"]["tag"]:
+        raise RunError(f"{run.path} was made with protocol {manifest['protocol']['tag']}, not {card.tag}; give that")
+    classifiers = _as_recorded(run, [load(spec, **model) for spec in checkpoints])
+    names = [classifier.identity.name for classifier in classifiers]
+    records: Records = {
+        (name, one.text): {row["sample_id"]: row for row in run.table(name, one.text, COLUMNS).to_pylist()}
+        for one in choice.shown
+        for name in names
+    }
+    asked, seed = manifest["arguments"], manifest["seed"]
+    identity = classifiers[0].identity
+    dataset = labelled_data(data_dir, identity, data, asked["limit"], asked["ids"], seed, unlabelled=True)
+    samples, words = chosen(choice, run, dataset, records, seed)
+    settings = Settings(seed, batch_size=1, device=pick_device(device))
+    subjects = [Subject(classifier, card, settings, dataset.valid_labels) for classifier in classifiers]
+    kept: dict[str, Heat] = {}
+    rows = tuple(_rows(subjects, dataset, open_truth(dataset, boxes, masks), samples, choice.shown, records, kept))
+    compared = ", ".join(names) if len(names) < 3 else f"{len(names)} checkpoints"
+    title = f"{', '.join(map(label, choice.shown))}: {compared}"
+    gallery = Gallery(title, rows, (f"{dataset.name}; {words}; protocol {card.tag}",))
+    folder = run.path / "cams"
+    write_sheet(gallery, folder / "gallery.png")
+    write_page(gallery, folder / "gallery.html")
+    if raw:
+        write_maps(kept, folder / "maps.npz")
+    return folder / "gallery.png", folder / "gallery.html"
+
+
+def write_maps(maps: Mapping[str, Heat], path: Path) -> None:
+    """Maps by name as one .npz file. RunError where it cannot be written."""
+    buffer, arrays = io.BytesIO(), dict[str, Any](maps)
+    np.savez_compressed(buffer, **arrays)
+    write_whole(path, buffer.getvalue())
+
+
+def _as_recorded(run: Run, classifiers: Sequence[Classifier]) -> list[Classifier]:
+    """The classifiers with the names and preprocessing under which the run has them, whatever their order.
+
+    Raises:
+        RunError: it has not one of them.
+    """
+    taken: set[str] = set()
+    entries = run.manifest["checkpoints"]
+    for classifier in classifiers:
+        own = classifier.identity
+        known = [
+            one for one in entries if all(one[key] == getattr(own, key) for key in ("sha256", "attention", "arch"))
+        ]
+        if not known:
+            there = ", ".join(one["name"] for one in entries)
+            raise RunError(f"{run.path}: no records of {own.spec}, only of {there}; run robustkit cam with it")
+        # The same file may be there twice, under two names.
+        entry = min(known, key=lambda one: (one["name"] in taken, one["name"] != own.name, one["spec"] != own.spec))
+        taken.add(entry["name"])
+        stored: dict[str, Any] = entry["preprocessing"]
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()}
+        classifier.identity = replace(own, name=entry["name"], preprocessing=Preprocessing(**values))
+    return list(classifiers)
+
+
+def _rows(
+    subjects: Sequence[Subject],
+    dataset: Dataset,
+    truth: Truth,
+    samples: Sequence[Sample],
+    shown: Sequence[Explained],
+    records: Records,
+    kept: dict[str, Heat],
+) -> Iterator[Row]:
+    for sample in samples:
+        picture = dataset.image(sample)
+        tiles = []
+        for one in shown:
+            for subject in subjects:
+                identity = subject.classifier.identity
+                target = subject.labels([sample]) if one.target == "label" else None
+                row = records[identity.name, one.text][sample.id]
+                pixels = to_pixels(picture, identity.preprocessing, sample.id)
+                tile = explained_tile(subject, pixels, sample, one, target, row)
+                located = truth.locate(sample, identity.preprocessing)
+                tiles.append(replace(tile, truth=None if located is None else located.mask.numpy()))
+                kept[f"{identity.name}/{label(one)}/{sample.id}"] = tile.map
+        named = class_name(dataset.class_names, sample.label) if sample.label >= 0 else "no label"
+        yield Row(sample.id, named, tiles[0].image, tuple(tiles), tiles[0].truth)
+
+
+def explained_tile(
+    subject: Subject,
+    pixels: Tensor,
+    sample: Sample,
+    one: Explained,
+    target: int | Tensor | None,
+    row: Mapping[str, Any],
+) -> Tile:
+    """The map of (3, H, W) uint8 pixels as an audit makes it, with what the sample's record says of it.
+
+    target: place of the class among the logits that compete; None for the predicted one.
+    """
+    rng = subject.rng([sample], Condition.of_map(one))
+    with subject.steady(rng), cam.method(one.method)(subject.exact) as explainer:
+        found = explainer.explain(subject.inputs(pixels[None]), target, rng=rng)
+    place, identity = int(found.target[0]), subject.classifier.identity
+    named = class_name(identity.class_names or (), subject.classes(found.target)[0], identity.num_classes)
+    wrong = " (wrong)" if target is None and row.get("correct") is False else ""
+    scored = ({"IoU": row.get("mask_iou"), "box IoU": row.get("box_iou")}, {"ABPC": row.get("abpc")})
+    figures = ["   ".join(f"{key} {value:.2f}" for key, value in some.items() if value is not None) for some in scored]
+    said = f"{named} {found.logits.softmax(dim=1)[0, place].item():.0%}{wrong}"
+    image = pixels.permute(1, 2, 0).numpy()
+    return Tile(f"{label(one)}, {identity.name}", image, found.maps[0].cpu().numpy(), (said, *filter(None, figures)))

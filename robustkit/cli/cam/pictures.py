@@ -1,0 +1,114 @@
+"""Maps of a person's own pictures, as one PNG to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...common.files import bytes_of, reason
+from ...data.class_names import class_name, class_names, target_of
+from ...data.dataset import Sample
+from ...data.images import read_image, to_pixels
+from ...data.sources import MAX_FILE_BYTES, SUFFIXES
+from ...errors import DataError, ProtocolError
+from ...evaluations.maps.condition import Explained, parse_cams
+from ...evaluations.maps.evaluate import check_explainable
+from ...evaluations.maps.gallery import Gallery, Row, write_sheet
+from ...evaluations.subject import Settings, Subject
+from ...models.classifier import distinct_names, load
+from ...pipeline.audit import pick_device
+from ...protocol.card import load_card
+from .command import Heat, explained_tile, write_maps
+
+
+def is_picture(argument: str) -> bool:
+    """Whether an argument names an image file rather than a checkpoint."""
+    return argument.lower().endswith(SUFFIXES) and ":" not in argument
+
+
+def explain_pictures(
+    pictures: Sequence[str],
+    checkpoints: Sequence[str],
+    targets: Sequence[str],
+    methods: str,
+    *,
+    model: Mapping[str, Any],
+    device: str = "auto",
+    out: Path | None = None,
+    raw: bool = False,
+) -> list[Path]:
+    """Maps of pictures for the named classes, or the predicted one, as a PNG; returns the files written.
+
+    out: its name, or the folder of `<stem>-cam.png`. raw: keep the maps beside it, too, as .npz.
+
+    Raises:
+        RobustkitError: what is asked cannot be done; before anything is computed.
+    """
+    if not checkpoints:
+        raise ProtocolError("robustkit cam IMAGE needs a checkpoint beside the image: robustkit cam cat.jpg model.pth")
+    wanted, path = _plain(methods), sheet_path(pictures, out)
+    decoded = [read_image(_bytes(picture), picture) for picture in pictures]
+    settings, card = Settings(device=pick_device(device)), load_card("standard")
+    opened = distinct_names([load(spec, **model) for spec in checkpoints])
+    subjects = [Subject(one, card, settings, None) for one in opened]
+    wished: list[Sequence[int | None]] = []
+    for subject in subjects:
+        identity = subject.classifier.identity
+        check_explainable(subject.classifier, identity.name, wanted)
+        names = class_names(identity.class_names, identity.num_classes)
+        wished.append(list(dict.fromkeys(target_of(text, names) for text in targets)) or [None])
+    rows = []
+    kept: dict[str, Heat] = {}
+    for picture, image in zip(pictures, decoded, strict=True):
+        tiles = []
+        for subject, classes in zip(subjects, wished, strict=True):
+            identity = subject.classifier.identity
+            pixels = to_pixels(image, identity.preprocessing, picture)
+            for target in classes:
+                for one in wanted:
+                    tiles.append(explained_tile(subject, pixels, Sample(picture, -1), one, target, {}))
+                    named = class_name(identity.class_names or (), target or 0, identity.num_classes)
+                    key = "predicted" if target is None else named
+                    kept[f"{identity.name}/{one.method}/{key}/{picture}"] = tiles[-1].map
+        rows.append(Row(picture, Path(picture).stem, tiles[0].image, tuple(tiles)))
+    write_sheet(Gallery(", ".join(subject.classifier.identity.name for subject in subjects), tuple(rows)), path)
+    if raw:
+        write_maps(kept, path.with_suffix(".npz"))
+    return [path, path.with_suffix(".npz")] if raw else [path]
+
+
+def sheet_path(pictures: Sequence[str], out: Path | None) -> Path:
+    """Where the PNG goes: `out`, or `<stem>-cam.png` of the first picture in that folder, here if none is named.
+
+    Raises:
+        ProtocolError: it would be no PNG, or replace a picture.
+    """
+    name = f"{Path(pictures[0]).stem}-cam.png"
+    path = Path(name) if out is None else out / name if out.is_dir() else out
+    if path.suffix.lower() != ".png":
+        raise ProtocolError(f"--out {out}: maps of pictures are a PNG; give a name that ends in .png, or a folder")
+    if path.resolve() in {Path(picture).resolve() for picture in pictures}:
+        raise ProtocolError(f"--out {path} is one of the pictures itself; give another name")
+    return path
+
+
+def _plain(methods: str) -> list[Explained]:
+    """The methods without controls; raises ProtocolError for what a picture without label and score has no use for."""
+    found = [one for one in parse_cams(methods) if not one.is_control]
+    for one in found:
+        if one != Explained(one.method):
+            raise ProtocolError(
+                f"--cams {methods}: a picture has neither label nor score; give methods alone, such as {one.method}, "
+                "and the class with --target"
+            )
+    if not found:
+        raise ProtocolError(f"--cams {methods}: controls only, which do not look at the image; give such as agcam")
+    return found
+
+
+def _bytes(picture: str) -> bytes:
+    try:
+        return bytes_of(Path(picture), MAX_FILE_BYTES)
+    except OSError as fault:
+        raise DataError(f"{picture}: cannot be read ({reason(fault)}); check its name") from None

@@ -1,0 +1,139 @@
+"""`robustkit compare`: runs into tables of paired differences for a terminal, and into JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..display.table import TextTable
+from ..errors import RunError
+from ..results.comparison import Comparison, Pair, Row, compare, pairs, tables, unpaired
+from ..results.paired import Side
+from ..results.published import read_published
+from ..runs.folder import Run
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+_WORDS = ("condition", "figure", "at 0.05")  # headings of columns that are words
+
+
+def compare_runs(
+    runs: Sequence[Path],
+    *,
+    checkpoints: Sequence[str] = (),
+    against: str | None = None,
+    reference: str | None = None,
+    json_file: Path | None = None,
+    console: Console,
+) -> None:
+    """Compare the checkpoints of runs (`comparison.pairs` says which), show it, and write it to a file if asked.
+
+    Raises:
+        RunError: a run cannot be read, there is nothing that can be paired, or the reference is not understood.
+    """
+    from rich.text import Text
+
+    opened = [Run.existing(path) for path in runs]
+    published = None if reference is None else read_published(reference)
+    comparison = compare(pairs(opened, checkpoints, against), published)
+    alone = unpaired(opened, checkpoints, against)
+    for part in terminal_tables(tables(comparison)):
+        console.print(part, soft_wrap=isinstance(part, Text))
+    for line in alone:
+        console.print(_text(f"⚑ {line}"), soft_wrap=True)
+    if json_file is not None:
+        _write(json_file, as_json(comparison) | {"unpaired": alone})
+        console.print(f"json: {json_file}", markup=False, highlight=False, soft_wrap=True)
+
+
+def as_json(comparison: Comparison) -> dict[str, Any]:
+    """All that the tables say, and where each side comes from; what is not finite is None."""
+    known = comparison.reference
+    told = ("name", "summary", "source", "data", "protocol")
+    found: dict[str, Any] = {
+        "pairs": [_pair(pair) for pair in comparison.pairs],
+        "reference": None if known is None else {name: getattr(known, name) for name in told},
+    }
+    return found
+
+
+def _pair(pair: Pair) -> dict[str, Any]:
+    sides = {"first": _side(pair.first), "second": _side(pair.second)}
+    lines = {name: list(getattr(pair, name)) for name in ("changed", "flags", "left_out")}
+    return sides | lines | {"rows": [_row(row) for row in pair.rows]}
+
+
+def _side(side: Side) -> dict[str, Any]:
+    described, deciding = side.described, side.manifest["deciding"]
+    return {
+        "run": str(side.run.path),
+        "checkpoint": side.checkpoint,
+        "sha256": described.get("sha256"),
+        "attention": described["attention"],
+        "protocol": side.manifest["protocol"]["tag"],
+        "seed": side.manifest["seed"],
+        "dtype": deciding.get("dtype"),
+        "data": side.manifest["data"]["name"],
+        "data_digest": side.manifest["data"]["digest"],
+    }
+
+
+def _row(row: Row) -> dict[str, Any]:
+    found = row.difference
+    figures = {
+        "first": found.first,
+        "second": found.second,
+        "difference": found.value,
+        "ci_low": found.ci_low,
+        "ci_high": found.ci_high,
+        "p": found.p_value,
+        "p_holm": row.p_value,
+        "published": row.published,
+    }
+    finite = {key: value if value is not None and math.isfinite(value) else None for key, value in figures.items()}
+    named = {"condition": row.condition, "metric": row.metric, "n": found.n}
+    return named | finite | {"significant": row.significant, "verdict": row.verdict}
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    try:
+        path.write_text(json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    except OSError as fault:
+        raise RunError(
+            f"cannot write {path}: {fault.strerror or fault}; choose a file in a folder that exists with --json"
+        ) from None
+
+
+def terminal_tables(found: Sequence[TextTable]) -> Iterator[Table | Text]:
+    """The tables, each after its title and before its flags; a note that they share stands last."""
+    from rich import box
+    from rich.table import Table
+
+    for table in found:
+        title = _text(table.title)
+        title.stylize("italic")
+        yield title
+        drawn = Table(box=box.SIMPLE_HEAD)
+        for heading in table.headings:
+            words = heading in _WORDS
+            fold = heading == "condition"
+            drawn.add_column(heading, justify="left" if words else "right", overflow="fold", no_wrap=not fold)
+        for place, row in enumerate(table.rows):
+            again = place > 0 and table.rows[place - 1][0] == row[0]
+            drawn.add_row(*map(_text, ("" if again else row[0], *row[1:])))
+        yield drawn
+        yield from (_text(f"⚑ {flag}") for flag in table.flags)
+    yield from map(_text, dict.fromkeys(table.note for table in found))
+
+
+def _text(text: str) -> Text:
+    """Without characters that steer a terminal, which a run folder or file of someone else may hold."""
+    from rich.text import Text
+
+    return Text("".join(character for character in text if character.isprintable()))

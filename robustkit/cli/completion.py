@@ -1,0 +1,150 @@
+"""What a shell completes: the names behind arguments and options, without loading torch; and the script that asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import click
+from click.shell_completion import CompletionItem, get_completion_class
+
+from ..errors import ProtocolError, unknown
+
+Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+FORMULAS = (
+    *("standard", "quest", "qnorm", "qknorm-hs", "qknorm-ds", "qknorm", "qknorm-ln"),
+    *("elliptical", "elliptical-quest", "qk-l2", "qk-layer-norm", "qana", "softcap"),
+)
+"""As in `formulas`, which loads torch."""
+SHELLS = ("bash", "zsh", "fish")
+COLONS = """
+# zoo: and embedded: are parts of words here
+COMP_WORDBREAKS=${COMP_WORDBREAKS//:/}
+"""
+
+
+def completion_script(cli: click.Command, shell: str) -> str:
+    """What a shell reads to complete the command line of `cli`.
+
+    Raises:
+        ProtocolError: a shell for which there is none.
+    """
+    kind = get_completion_class(shell)
+    if kind is None:
+        raise ProtocolError(unknown("shell", shell, SHELLS))
+    source = kind(cli, {}, "robustkit", "_ROBUSTKIT_COMPLETE").source()
+    return source + (COLONS if shell == "bash" else "")
+
+
+def _fitting(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+def _one_of(names: Callable[[click.Context], Sequence[str]], files: str = "") -> Completer:
+    """Completes one name; files: when the word is left to the shell as a path instead, `else` where no name fits,
+    `first` also while the word is empty (a shell shows names or paths, not both).
+    """
+
+    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        found = _fitting(names(context), incomplete)
+        if (files and not found) or (files == "first" and not incomplete):
+            return [CompletionItem(incomplete, type="file")]
+        return found
+
+    return complete
+
+
+def _list_of(names: Callable[[click.Context], Sequence[str]]) -> Completer:
+    """Completes the last name of a list with commas; inside brackets there is nothing to offer."""
+
+    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        if incomplete.count("(") > incomplete.count(")"):
+            return []
+        before, comma, _ = incomplete.rpartition(",")
+        taken = before.split(",")
+        return _fitting([f"{before}{comma}{name}" for name in names(context) if name not in taken], incomplete)
+
+    return complete
+
+
+def _segments(context: click.Context) -> bool:
+    return context.info_name == "segment"
+
+
+def _kinds(context: click.Context) -> Sequence[str]:
+    from .listing import LISTINGS
+
+    return LISTINGS
+
+
+def _zoo(context: click.Context) -> Sequence[str]:
+    from ..models.specs import embedded
+
+    names = embedded("segmentation" if _segments(context) else "classification")
+    return [f"zoo:{name}" for name in names]
+
+
+def _attacks(context: click.Context) -> Sequence[str]:
+    from ..protocol.card import load_card
+
+    return [*load_card("segmentation" if _segments(context) else "standard").attacks, "none"]
+
+
+def _corruptions(context: click.Context) -> Sequence[str]:
+    from ..evaluations.corruptions.sets import CORRUPTIONS, SETS
+
+    return [*SETS, *CORRUPTIONS]
+
+
+def _cams(context: click.Context) -> Sequence[str]:
+    from ..evaluations.maps.condition import CONTROLS, METHODS
+
+    return [name for name in METHODS if name not in CONTROLS]
+
+
+def _protocols(context: click.Context) -> Sequence[str]:
+    from ..protocol.card import card_names, load_card
+
+    task = "segmentation" if _segments(context) else "classification"
+    return [name for name in card_names() if load_card(name).task == task]
+
+
+def _data(context: click.Context) -> Sequence[str]:
+    return ("embedded:shapes", "embedded:shapes-train")
+
+
+def _layouts(context: click.Context) -> Sequence[str]:
+    if _segments(context):
+        return ("ade20k", "folders", "embedded")  # as in `label_maps`, which loads torch
+    from ..data.layouts import LAYOUTS
+
+    return [name for name in LAYOUTS if name != "embedded"]
+
+
+def _engines(context: click.Context) -> Sequence[str]:
+    from ..evaluations.attacks.engines import ENGINES
+
+    return ENGINES
+
+
+kinds = _one_of(_kinds)
+checkpoints = _one_of(_zoo, "first")
+COMPLETERS: dict[str, Completer] = {
+    "--attacks": _list_of(_attacks),
+    "--corruptions": _list_of(_corruptions),
+    "--cams": _list_of(_cams),
+    "--protocol": _one_of(_protocols, "else"),
+    "--attention": _one_of(lambda context: FORMULAS),
+    "--data-dir": _one_of(_data, "first"),
+    "--layout": _one_of(_layouts),
+    "--engine": _one_of(_engines),
+    "--preset": _one_of(lambda context: ("auto", "imagenet", "cifar")),
+    "--variant": _one_of(lambda context: ("hendrycks", "bethgelab")),
+    "--dtype": _one_of(lambda context: ("float32", "bfloat16")),
+    "--device": _one_of(lambda context: ("auto", "cpu", "cuda")),
+    "--interpolation": _one_of(lambda context: ("bicubic", "bilinear", "nearest", "lanczos")),
+    "--crop-mode": _one_of(lambda context: ("center", "squash", "border")),
+    "--choose": _one_of(lambda context: ("disagreement", "worst", "best", "random", "class:")),
+    "--reference": _one_of(lambda context: ("quest",), "else"),
+    "--log": _one_of(lambda context: ("tensorboard", "mlflow", "wandb")),
+}
+"""By the option's long name."""

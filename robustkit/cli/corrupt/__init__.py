@@ -1,0 +1,1 @@
+"""`robustkit corrupt`: contact sheets, corrupted trees, and the drift of a released tree."""

@@ -1,0 +1,267 @@
+"""What `robustkit corrupt` does: a contact sheet, a tree written, or a tree compared."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from ...common.files import bytes_of, reason
+from ...data.dataset import Dataset, open_dataset
+from ...data.images import read_image, to_pixels
+from ...data.sources import MAX_FILE_BYTES
+from ...errors import BadImageError, DataError, NothingEvaluated, ProtocolError, RunError
+from ...evaluations.corruptions.condition import photographs_digest
+from ...evaluations.corruptions.plan import native_size
+from ...evaluations.corruptions.sets import expand
+from ...evaluations.corruptions.tree import CorruptedTree
+from ...pipeline.audit import pick_device
+from ...runs.folder import write_whole
+from . import contact_sheet, drift, tree_writer
+from .recipe import Recipe, settle
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from .tree_writer import Wanted
+
+_ALL = ",".join(("in-c", "in-c-extra"))
+
+
+def corrupt(
+    images: Sequence[str],
+    write: Path | None,
+    drift_from: Path | None,
+    *,
+    data_dir: str | None,
+    console: Console,
+    side: Console,
+    **options: Any,
+) -> None:
+    """Do what was asked for: exactly one of images, write and drift_from.
+
+    console: for results. side: for progress and notes. options: as the command line names them.
+
+    Raises:
+        RobustkitError: the options contradict each other, or a file cannot be used.
+    """
+    asked = [bool(images), write is not None, drift_from is not None]
+    if sum(asked) != 1:
+        said = "none of them" if not any(asked) else "several of them"
+        raise ProtocolError(f"give IMAGE..., --write DIR or --drift TREE, and only one; here is {said}")
+    mode = "a contact sheet" if images else "--write" if write is not None else "--drift"
+    _refuse_unused(options | {"data_dir": data_dir}, mode)
+    options["image_format"] = options["image_format"] or "jpeg"
+    if images:
+        _sheets(images, console, side, options)
+        return
+    if not data_dir:
+        mode, what = ("--write", "to corrupt") if write is not None else ("--drift", "that the tree was made of")
+        raise DataError(f"{mode} needs --data-dir, the clean images {what}")
+    if write is not None:
+        _write(write, data_dir, console, side, options)
+    elif drift_from is not None:
+        _drift(drift_from, data_dir, console, side, options)
+
+
+_UNUSED = {
+    "a contact sheet": ("data_dir", "json_file", "image_format", "limit", "ids", "labels_csv", "real_labels", "layout"),
+    "--write": ("json_file", "out"),
+    "--drift": ("image_format", "out"),
+}
+_SPELLED = {"json_file": "--json", "image_format": "--format", "labels_csv": "--labels"}
+
+
+def _refuse_unused(options: Mapping[str, Any], mode: str) -> None:
+    """Raises ProtocolError for an option that would do nothing."""
+    given = [name for name in _UNUSED[mode] if options.get(name) is not None]
+    if given:
+        option = _SPELLED.get(given[0], "--" + given[0].replace("_", "-"))
+        raise ProtocolError(f"{option} means nothing for {mode}; leave it out")
+
+
+def _say(console: Console, *lines: str) -> None:
+    for line in filter(None, lines):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _count(wanted: Wanted) -> str:
+    return "1 corruption" if len(wanted) == 1 else f"{len(wanted)} corruptions"
+
+
+def _recipe(native: tuple[int, int] | None, options: Mapping[str, Any], **own: Any) -> tuple[Recipe, tuple[str, ...]]:
+    settings = {key: options[key] for key in ("preset", "variant", "seed", "img_size", "crop_pct", "interpolation")}
+    frost_dir = options["frost_dir"]
+    settings |= {"frost_dir": None if frost_dir is None else str(frost_dir), "device": pick_device(options["device"])}
+    return settle(native, **settings | own)
+
+
+def _without_frost(wanted: Wanted, frost_dir: str | None) -> tuple[Wanted, str]:
+    """What can be done where frost's photographs are missing, and the line that says so."""
+    if "frost" not in wanted:
+        return wanted, ""
+    try:
+        photographs_digest(frost_dir)
+    except DataError as fault:
+        rest = {name: severities for name, severities in wanted.items() if name != "frost"}
+        if not rest:
+            raise
+        return rest, f"left out frost: {fault}"
+    return wanted, ""
+
+
+def _sheets(images: Sequence[str], console: Console, side: Console, options: Mapping[str, Any]) -> None:
+    wanted = expand(options["corruptions"] or _ALL)
+    targets = contact_sheet.targets(images, options["out"])
+    pictures = [(Path(path).name, _picture(Path(path)), target) for path, target in zip(images, targets, strict=True)]
+    for name, picture, target in pictures:
+        recipe, lines = _recipe((picture.height, picture.width), options)
+        shown, left_out = _without_frost(wanted, recipe.frost_dir)
+        sheet = _sheet(name, picture, shown, recipe, [*lines, *filter(None, [left_out])])
+        contact_sheet.save(sheet, target)
+        _say(side, *lines, left_out)
+        _say(console, f"{target}: {name} under {_count(shown)}")
+
+
+def _picture(path: Path) -> Image.Image:
+    try:
+        data = bytes_of(path, MAX_FILE_BYTES)
+    except OSError as fault:
+        raise BadImageError(f"{path}: {reason(fault)}; give image files") from None
+    return read_image(data, str(path))
+
+
+def _sheet(
+    name: str, picture: Image.Image, wanted: Wanted, recipe: Recipe, footnotes: Sequence[str]
+) -> contact_sheet.Sheet:
+    clean = to_pixels(picture, recipe.preprocessing, name)
+    rows = {
+        corruption: {severity: recipe.corrupt(clean[None], [name], corruption, severity)[0] for severity in severities}
+        for corruption, severities in wanted.items()
+    }
+    size = recipe.preprocessing.input_size[0]
+    as_it_is = picture.size == (size, size) and recipe.preprocessing.crop_pct == 1
+    changed = "as they are" if as_it_is else f"resized and cropped to {size}x{size}"
+    subtitle = f"{picture.width}x{picture.height} pixels, {changed}; "
+    subtitle += f"preset {recipe.preset}, variant {recipe.variant}, seed {recipe.seed}"
+    return contact_sheet.Sheet(name, subtitle, clean, rows, footnotes)
+
+
+def _open(data_dir: str, options: Mapping[str, Any]) -> Dataset:
+    known = {key: options[key] for key in ("layout", "labels_csv", "real_labels")}
+    try:
+        return open_dataset(data_dir, **known)
+    except DataError:
+        if any(known.values()):
+            raise
+        return open_dataset(data_dir, layout="unlabelled")  # no label is needed here
+
+
+def _chosen(whole: Dataset, options: Mapping[str, Any]) -> Dataset:
+    """The samples that --limit and --ids name."""
+    chosen = whole.select(limit=options["limit"], ids=options["ids"], seed=options["seed"])
+    if not chosen.samples:
+        raise NothingEvaluated(f"{whole.root}: no sample is left; loosen --limit or --ids")
+    return chosen
+
+
+def _write(out: Path, data_dir: str, console: Console, side: Console, options: Mapping[str, Any]) -> None:
+    wanted = expand(options["corruptions"] or "in-c")
+    whole = _open(data_dir, options)
+    dataset = _chosen(whole, options)
+    recipe, lines = _recipe(native_size(dataset), options)
+    photographs = photographs_digest(recipe.frost_dir) if "frost" in wanted else None
+    image_format = options["image_format"]
+    tree_writer.prepare(out, dataset, whole, wanted, recipe, image_format, photographs)
+    total = sum(map(len, wanted.values())) * len(dataset)
+    _say(side, *dataset.notes, *lines)
+    speed = {key: options[key] for key in ("batch_size", "workers")}
+    with _bar(side, f"writing {out}", total) as tell:
+        written = tree_writer.write_tree(out, dataset, wanted, recipe, image_format=image_format, tell=tell, **speed)
+    there = f", {written.there} were there already" if written.there else ""
+    _say(console, f"{out}: {written.made} files written{there}; {_count(wanted)} of {len(dataset)} images")
+    if written.bad:
+        raise BadImageError(
+            f"{len(written.bad)} of {len(dataset)} images could not be read and were left out, "
+            f"the first: {written.bad[0]}; mend them, or leave them out with --ids"
+        )
+
+
+def _drift(root: Path, data_dir: str, console: Console, side: Console, options: Mapping[str, Any]) -> None:
+    tree = CorruptedTree.open(root)
+    asked = options["corruptions"]
+    wanted: Wanted = tree.present if asked is None else expand(asked)
+    whole = _open(data_dir, options)
+    cells = [(name, severity) for name, severities in wanted.items() for severity in severities]
+    there = [sample for sample in whole.samples if any(tree.path(sample.id, *cell) for cell in cells)]
+    if not there:
+        raise DataError(
+            f"{root} holds no image of {data_dir} under {', '.join(wanted)}; an id is {whole.samples[0].id!r}"
+        )
+    held = f"{root} holds {len(there)} of {len(whole)} images" if len(there) < len(whole) else ""
+    dataset = _chosen(replace(whole, samples=tuple(there)), options)
+    recipe, lines = _recipe(native_size(dataset), options, **_like(tree, dataset, options))
+    wanted, left_out = _without_frost(wanted, recipe.frost_dir)
+    total = sum(map(len, wanted.values())) * len(dataset)
+    speed = {key: options[key] for key in ("batch_size", "workers")}
+    with _bar(side, f"comparing {root}", total) as tell:
+        found = drift.measure(tree, dataset, wanted, recipe, tell=tell, **speed)
+    rows = found.rows()
+    if not any(row["images"] for row in rows):
+        raise DataError(f"{root}: no image could be compared; {(*found.lines, 'none was chosen')[0]}")
+    notes = [*tree.notes, *lines, *filter(None, (held, left_out)), *found.lines]
+    if (path := options["json_file"]) is not None:
+        settings = {
+            "tree": str(root),
+            "data": data_dir,
+            **{key: getattr(recipe, key) for key in ("seed", "preset", "variant")},
+            "preprocessing": asdict(recipe.preprocessing),
+            "rule": drift.RULE,
+        }
+        report = json.dumps({**settings, "notes": notes, "rows": rows}, indent=2, ensure_ascii=False) + "\n"
+        try:
+            write_whole(path, report.encode())
+        except RunError as fault:
+            raise RunError(str(fault).replace("a folder with --out", "another file with --json")) from None
+    _say(side, *notes)
+    console.print(drift.table(rows))
+    _say(console, "mean absolute difference in grey levels (0-255), mean over images and severities.", drift.RULE)
+
+
+def _like(tree: CorruptedTree, dataset: Dataset, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The input size of the tree's images, where the user names none."""
+    if options["img_size"] is not None:
+        return {}
+    for name, severity in tree.folders:
+        for sample in dataset.samples[:20]:
+            try:
+                width, height = read_image(tree.read(sample.id, name, severity), sample.id).size
+            except BadImageError:
+                continue
+            return {"img_size": width} if width == height else {}
+    return {}
+
+
+@contextmanager
+def _bar(console: Console, text: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal; yields what is told of files done."""
+    bars = Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("files"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    with bars:
+        task = bars.add_task(text, total=total)
+        yield lambda files: bars.advance(task, files)

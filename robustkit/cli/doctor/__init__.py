@@ -1,0 +1,1 @@
+"""`robustkit doctor`: hold this machine against known answers."""

@@ -1,0 +1,236 @@
+"""Is this machine fit to be trusted with numbers? Versions, device, files, and known answers.
+
+The checks that take more than a literal are in `known_answers`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LITTLE_DISK = 2 * 2**30
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check: its name, whether all is well, and what was found (with the remedy where it is not)."""
+
+    name: str
+    fine: bool
+    text: str
+
+
+def examine() -> list[Finding]:
+    """All checks; one that breaks is a finding, not a crash."""
+    findings = []
+    for name, check, remedy in CHECKS:
+        try:
+            findings.append(Finding(name, True, check()))
+        except Exception as fault:
+            known = type(fault).__name__ in ("Wrong", "CheckpointError", "RunError")
+            said = str(fault) if known else f"{type(fault).__name__}: {' '.join(str(fault).split())}"
+            findings.append(Finding(name, False, f"{said}; {remedy}" if remedy else said))
+    return findings
+
+
+class Wrong(Exception):  # noqa: N818 - an answer rather than a fault
+    """Something is not as it must be; says what was found."""
+
+
+def _distribution() -> str:
+    """PyPI's `robustkit` is another project; installed beside ours, the two overwrite each other's files."""
+    try:
+        other = metadata.distribution("robustkit")
+    except metadata.PackageNotFoundError:
+        return f"robustkit-audit {metadata.version('robustkit-audit')} at {Path(__file__).parents[2]}"
+    raise Wrong(f"PyPI's other project robustkit {other.version} is installed too")
+
+
+def _versions() -> str:
+    import cv2
+
+    names = ("torch", "torchvision", "timm", "safetensors", "numpy", "pillow", "pyarrow", "pandas")
+    found = [f"{name} {metadata.version(name)}" for name in names]
+    return ", ".join([*found, f"opencv {cv2.__version__}"])
+
+
+def _device() -> str:
+    """A missing GPU or a single thread is slow, not wrong: said, and no fault."""
+    import torch
+
+    threads = torch.get_num_threads()
+    if torch.cuda.is_available():
+        total = torch.cuda.get_device_properties(0).total_memory
+        return f"{torch.cuda.get_device_name(0)}, {total / 2**30:.0f} GiB; CPU, {threads} thread{'s' * (threads > 1)}"
+    found = f"CPU, {threads} thread{'s' * (threads > 1)}; no CUDA device"
+    if any(DEVICE_FILES.glob("nvidia[0-9]*")):
+        found += (
+            f"; warning: {DEVICE_FILES} has an NVIDIA device that torch {torch.__version__} does not see; install "
+            "torch's build for CUDA, or look at nvidia-smi"
+        )
+    if threads == 1:
+        found += "; warning: one thread is slow; set OMP_NUM_THREADS to the number of cores, or unset it"
+    return found
+
+
+def _disk() -> str:
+    """Little space is no fault either: a small run fits."""
+    here = Path.cwd()
+    free = shutil.disk_usage(here).free
+    said = f"{free / 2**30:.1f} GiB free in {here}"
+    if free >= LITTLE_DISK:
+        return said
+    return f"warning: {said}, less than {LITTLE_DISK / 2**30:.0f}; make room, or put runs elsewhere with --out"
+
+
+def _frost() -> str:
+    """Not a fault: only frost needs its photographs."""
+    from corruptions import find_photographs
+
+    try:
+        return f"its photographs are in {find_photographs()[0].parent}"
+    except FileNotFoundError as fault:
+        return str(fault)
+
+
+def _records() -> str:
+    """A unit's rows as Parquet, and back, in a temporary folder."""
+    import pyarrow as pa
+
+    from ...runs.folder import Run
+    from ...runs.untrusted import read_rows
+
+    rows = {"sample_id": ["a", "b"], "label": [1, 2], "nll": [0.25, float("inf")], "error": [None, "broken"]}
+    table = pa.table(rows).replace_schema_metadata({"protocol": "doctor"})
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run(folder)
+        path = run.shard_path("doctor", "clean", 0)
+        run.write_shard(path, table)
+        found = read_rows(path, path.read_bytes())
+    known = {key: value for key, value in (found.schema.metadata or {}).items() if key in table.schema.metadata}
+    if not found.replace_schema_metadata(known).equals(table, check_metadata=True):
+        raise Wrong(f"Parquet gives back {found.to_pydict()} and not {table.to_pydict()}")
+    return "a record comes back from Parquet as it was written"
+
+
+def _renaming() -> str:
+    """Records appear by rename: who holds the old file keeps it whole, and nothing half-written stays behind."""
+    from ...runs.folder import write_whole
+
+    try:
+        with tempfile.TemporaryDirectory(prefix=".robustkit-doctor-", dir=Path.cwd()) as folder:
+            path, contents = Path(folder) / "record", (b"old" * 5000, b"new" * 5000)
+            write_whole(path, contents[0])
+            with path.open("rb") as held:
+                write_whole(path, contents[1])
+                found = (held.read(), path.read_bytes())
+            left = [other.name for other in Path(folder).iterdir() if other != path]
+    except PermissionError as fault:
+        return f"warning: {Path.cwd()} cannot be written ({fault.strerror}); give runs a folder with --out"
+    if found != contents or left:
+        raise Wrong(f"{Path.cwd()}: a file that is replaced is not replaced as a whole{': ' * bool(left)}{left or ''}")
+    return f"files in {Path.cwd()} are replaced as a whole"
+
+
+def _draws() -> str:
+    """SplitMix64's published vector, and uniform numbers, normal ones and signs of a known stream, on every device."""
+    import torch
+
+    from ...common.randomness import SampleRng, _signed, _splitmix64
+
+    devices = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
+    for device in devices:
+        states = [_signed((1234567 + 0x9E3779B97F4A7C15 * i) % 2**64) for i in range(1, 4)]
+        words = [word % 2**64 for word in _splitmix64(torch.tensor(states, device=device)).tolist()]
+        rng = SampleRng.of(["sample"], seed=0, condition="clean", device=device)
+        found = [rng.uniform((3,), "doctor")[0].tolist(), rng.signs((8,), "doctor")[0].tolist()]
+        for what, got, expected in (("SplitMix64", words, SPLITMIX), ("the stream", found, [DRAWS, SIGNS])):
+            if got != expected:
+                raise Wrong(f"{what} on {device} gives {got} and not {expected}")
+        normal = rng.normal((3,), "doctor")[0].tolist()
+        _expect_close(f"the normal draw on {device}", normal, NORMAL)
+    return f"stateless random numbers are right on {', '.join(devices)}"
+
+
+def _linear(images: Tensor) -> Tensor:
+    """Two classes whose logits rise with the first and third value, and falls with the second."""
+    import torch
+
+    return images.flatten(1) @ torch.tensor([[1.0, -1.0, 0.5], [-1.0, 1.0, -0.5]]).T
+
+
+def _fgsm() -> str:
+    """A linear model's step by hand: x + eps sign(w_wrong - w_true), cut to [0, 1]."""
+    import torch
+
+    from attacks import FGSM, ThreatModel
+
+    image = torch.tensor([[[[0.5]], [[0.5]], [[0.01]]]])
+    found = FGSM(ThreatModel(eps=0.1))(_linear, image, torch.tensor([0])).flatten().tolist()
+    _expect_close("the step on a linear model", found, [0.4, 0.6, 0.0])
+    return "the step on a linear model is right"
+
+
+def _projection() -> str:
+    """Three steps of 0.08 end on the ball of 0.1; and the nearest points of an l-inf and an l2 ball by hand."""
+    import torch
+
+    from attacks import PGD, ThreatModel
+
+    image = torch.tensor([[[[0.5]], [[0.5]], [[0.01]]]])
+    attack = PGD(ThreatModel(eps=0.1), steps=3, step_size=0.08, random_start=False)
+    _expect_close("PGD's end", attack(_linear, image, torch.tensor([0])).flatten().tolist(), [0.4, 0.6, 0.0])
+    clean, far = torch.tensor([[0.5, 0.05, 0.95]]), torch.tensor([[0.75, -0.2, 1.3]])
+    _expect_close("the l-inf projection", ThreatModel(eps=0.1).project(far, clean)[0].tolist(), [0.6, 0.0, 1.0])
+    clean, far = torch.tensor([[0.5, 0.5]]), torch.tensor([[0.8, 0.9]])
+    _expect_close("the l2 projection", ThreatModel("l2", 0.25).project(far, clean)[0].tolist(), [0.65, 0.7])
+    return "PGD ends on its ball, and both projections are right"
+
+
+def _expect_close(what: str, found: list[float], expected: list[float]) -> None:
+    if not all(abs(a - b) < 1e-5 for a, b in zip(found, expected, strict=True)):
+        raise Wrong(f"{what} is {[round(value, 6) for value in found]} and not {expected}")
+
+
+def _known(name: str) -> Callable[[], str]:
+    """A check of `known_answers`, imported when it runs: without torch, each says so."""
+    return lambda: str(getattr(import_module(".known_answers", __package__), name)())
+
+
+DEVICE_FILES = Path("/dev")
+SPLITMIX = [6457827717110365317, 3203168211198807973, 9817491932198370423]
+"""SplitMix64 of seed 1234567, as published."""
+DRAWS = [0.5364676713943481, 0.8541311025619507, 0.9820759892463684]
+SIGNS = [-1.0, 1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0]
+NORMAL = [0.6791912317276001, -0.8855489492416382, -0.09704035520553589]
+"""What sample 'sample' draws first under seed 0, condition 'clean', purpose 'doctor'."""
+AGAIN = "install robustkit-audit again from its source"
+OTHER_TORCH = f"try another version of torch, and {AGAIN}"
+FOLDER = "put runs on a local disk, with --out"
+CHECKS: tuple[tuple[str, Callable[[], str], str], ...] = (
+    ("distribution", _distribution, f"pip uninstall robustkit robustkit-audit, then {AGAIN}"),
+    ("versions", _versions, AGAIN),
+    ("device", _device, OTHER_TORCH),
+    ("disk", _disk, FOLDER),
+    ("frost", _frost, AGAIN),
+    ("records", _records, "try another version of pyarrow: pip install -U pyarrow"),
+    ("renaming", _renaming, FOLDER),
+    ("draws", _draws, f"runs from here cannot be compared: {OTHER_TORCH}"),
+    ("fgsm", _fgsm, OTHER_TORCH),
+    ("projection", _projection, OTHER_TORCH),
+    ("formulas", _known("formulas"), f"no attention formula can be trusted here: {OTHER_TORCH}, or of timm"),
+    ("agcam", _known("agcam"), f"maps cannot be trusted here: {OTHER_TORCH}, or of timm"),
+    ("corruptions", _known("corrupted"), "try other versions of numpy, opencv-python-headless and pillow"),
+    ("checkpoints", _known("checkpoints"), f"{AGAIN}; where only predictions differ, try another version of torch"),
+    ("no radius", _known("no_radius"), OTHER_TORCH),
+    ("monotone", _known("monotone"), f"attacks cannot be trusted here: {OTHER_TORCH}"),
+)
+"""Name, check, and the remedy where it fails."""

@@ -1,0 +1,53 @@
+"""Options of the command line that would do nothing beside the others: refused, not passed over in silence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import click
+
+from ..errors import ProtocolError
+from .options import MODEL_KEYS
+
+PICTURE_KEYS = (*MODEL_KEYS, "arguments", "targets", "cams", "device", "out", "save_maps", "config", "debug")
+"""What `robustkit cam` takes for pictures of one's own."""
+_MAP_KEYS = ("stability", "boxes", "masks", "faithfulness", "keep_misclassified")
+_ATTACK_KEYS = ("eps", "norm", "engine")
+_CORRUPTION_KEYS = ("preset", "variant", "frost_dir")
+
+
+def _typed(wanted: Callable[[str], bool]) -> list[str]:
+    """Options of the command line, not of the environment or a file, whose name is wanted, as they are written."""
+    context = click.get_current_context(silent=True)  # none in a call from Python
+    typed = click.core.ParameterSource.COMMANDLINE
+    return [
+        max(parameter.opts, key=len)
+        for parameter in (context.command.params if context else ())
+        if wanted(name := str(parameter.name)) and context and context.get_parameter_source(name) is typed
+    ]
+
+
+def refuse_for_pictures() -> None:
+    """Raises ProtocolError for an option of the command line that does nothing for pictures of one's own."""
+    if given := _typed(lambda name: name not in PICTURE_KEYS):
+        raise ProtocolError(
+            f"{', '.join(given)}: only for a data set, and pictures of your own are given; leave out, or give "
+            "--data-dir in place of the pictures"
+        )
+
+
+def refuse_idle(names: Sequence[str], why: str) -> None:
+    """Raises ProtocolError, with `why`, where one of these is on the command line, since it would do nothing."""
+    if given := _typed(lambda name: name in names):
+        raise ProtocolError(f"{', '.join(given)}: {why}")
+
+
+def refuse_idle_parts(options: Mapping[str, Any]) -> None:
+    """Raises ProtocolError for what says how to attack, corrupt or explain, where that is not done."""
+    if options.get("attacks") == "none":
+        refuse_idle(_ATTACK_KEYS, "only for attacks, and --attacks is none; name some, or leave it out")
+    if options.get("corruptions") is None and options.get("corrupted_dir") is None:
+        refuse_idle(_CORRUPTION_KEYS, "only for corruptions, and there are none; give --corruptions, or leave it out")
+    if options.get("cams") is None:
+        refuse_idle(_MAP_KEYS, "only for maps, and there are none; give --cams, or leave it out")

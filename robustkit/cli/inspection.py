@@ -1,0 +1,185 @@
+"""What is in a checkpoint, and which attention formula fits its weights: `robustkit inspect`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..attention.apply import get_attention
+from ..attention.fingerprint import Fingerprint, rank_formulas
+from ..common.preprocessing import Preprocessing
+from ..data.dataset import Dataset
+from ..data.images import to_pixels, unit
+from ..data.scenes import LabelledScenes, open_scenes, whole
+from ..errors import BadImageError, ModelError, ProtocolError
+from ..evaluations.attention.evaluate import check_watchable, watch
+from ..evaluations.attention.metrics import Heads, HeadSums
+from ..evaluations.attention.tables import layer_table
+from ..models.classifier import Classifier, load
+from ..models.segmenter import Segmenter, is_segmenter, load_segmenter
+from ..pipeline.audit import labelled_data, pick_device
+from .compare import terminal_tables
+from .idle import refuse_idle
+from .options import DATA_KEYS
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def inspect_checkpoint(
+    checkpoint: str,
+    data_dir: str | None,
+    *,
+    model: dict[str, Any],
+    data: dict[str, Any],
+    scenes: dict[str, Any],
+    limit: int | None,
+    ids: Path | None,
+    seed: int,
+    batch_size: int,
+    device: str,
+    console: Console,
+    stability: bool = False,
+) -> None:
+    """Print what a checkpoint holds; with images, rank the attention formulas by clean NLL.
+
+    stability: with images, show besides what the heads of each layer do on them.
+    data: of labelled images, for classifiers. scenes: masks, classes and ignored labels, for segmenters.
+
+    Raises:
+        RobustkitError: the checkpoint or the data cannot be used; the line says why.
+    """
+    if stability and data_dir is None:
+        raise ProtocolError("--stability watches attention on images, and --data-dir is missing; give a folder of them")
+    where = pick_device(device)
+    own = load_segmenter(checkpoint, **_of_segmenters(model)) if is_segmenter(checkpoint) else load(checkpoint, **model)
+    for name, text in _facts(own):
+        console.print(f"{name:>14}  {text}", markup=False, highlight=False, soft_wrap=True)
+    if data_dir is None:
+        return
+    if isinstance(own, Segmenter):
+        refuse_idle(DATA_KEYS, "only for a classifier's images, and this is a segmenter; leave it out")
+    else:
+        refuse_idle(
+            ("masks", "classes", "ignore"), "only for a segmenter's images, and this is a classifier; leave it out"
+        )
+    if stability and isinstance(own, Segmenter):
+        raise ModelError(f"{own.identity.name}: --stability watches classifiers, and this is a segmenter; leave it out")
+    if stability:
+        check_watchable(own.network, own.identity.name, "--stability")
+    try:
+        get_attention(own.network)
+    except ModelError as error:
+        raise ModelError(f"--data-dir ranks attention formulas, and {error}; leave it out") from error
+    bad: list[str] = []
+    images: Iterable[tuple[Tensor, Tensor]]
+    if isinstance(own, Segmenter):
+        found = open_scenes(data_dir, num_classes=own.identity.num_classes, **scenes).select(limit, ids, seed)
+        notes, images = found.notes, _scenes(found, bad)
+    else:
+        dataset = labelled_data(data_dir, own.identity, data, limit=limit, ids=ids, seed=seed)
+        notes, images = dataset.notes, _batches(dataset, own.identity.preprocessing, batch_size, bad)
+        if dataset.valid_labels is not None:
+            notes += (f"all {own.identity.num_classes} classes compete here, unlike in an audit of this data",)
+    for note in notes:
+        console.print(note, markup=False, highlight=False, soft_wrap=True)
+    fingerprint = rank_formulas(
+        own.to(where), ((unit(pixels.to(where)), labels.to(where)) for pixels, labels in images)
+    )
+    if bad:
+        console.print(f"{len(bad)} images could not be read, the first: {bad[0]}", markup=False, soft_wrap=True)
+    console.print(fingerprint_table(fingerprint, fingerprint.n, isinstance(own, Segmenter)))
+    console.print(fingerprint.text, markup=False, highlight=False, soft_wrap=True)
+    if stability:
+        heads = _heads(own.to(where), _batches(dataset, own.identity.preprocessing, batch_size, []))
+        for part in terminal_tables([layer_table(heads, f"attention on {heads.n} images, layer by layer")]):
+            console.print(part, soft_wrap=True)
+
+
+def _heads(model: Classifier, batches: Iterable[tuple[Tensor, Tensor]]) -> Heads:
+    sums = HeadSums(Path(model.identity.name))
+    for pixels, _ in batches:
+        _, seen = watch(model.network, unit(pixels.to(model.mean.device)), model)
+        sums.add(seen.layers, {name: values.double().numpy() for name, values in seen.values.items()})
+    heads = sums.heads()
+    assert heads is not None  # without an image there is no ranking either
+    return heads
+
+
+def _of_segmenters(model: dict[str, Any]) -> dict[str, Any]:
+    """The options of a classifier that a segmenter has too."""
+    kept = ("arch", "attention", "num_classes", "mean", "std", "use_ema", "allow_partial")
+    return {key: value for key, value in model.items() if key in kept}
+
+
+def _batches(
+    dataset: Dataset, preprocessing: Preprocessing, batch_size: int, bad: list[str]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Pixels (B, 3, H, W) and labels (B,); what cannot be read goes to `bad`."""
+    for start in range(0, len(dataset.samples), batch_size):
+        pixels, labels = [], []
+        for sample in dataset.samples[start : start + batch_size]:
+            try:
+                pixels.append(to_pixels(dataset.image(sample), preprocessing, sample.id))
+                labels.append(sample.label)
+            except BadImageError as fault:
+                bad.append(str(fault))
+        if pixels:
+            yield torch.stack(pixels), torch.tensor(labels)
+
+
+def _scenes(found: LabelledScenes, bad: list[str]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Pixels (1, 3, H, W) and labels (1, H, W), an image at a time."""
+    for sample in found.dataset.samples:
+        try:
+            pixels = whole(found.dataset, sample)
+            labels = torch.from_numpy(found.labels(sample, (pixels.shape[1], pixels.shape[2]))).long()
+        except BadImageError as fault:
+            bad.append(str(fault))
+            continue
+        yield pixels[None], labels[None]
+
+
+def _facts(classifier: Classifier) -> Iterator[tuple[str, str]]:
+    identity = classifier.identity
+    own = identity.preprocessing
+    count = sum(parameter.numel() for parameter in classifier.parameters())
+    yield "checkpoint", identity.spec
+    yield "SHA-256", str(identity.sha256)
+    yield "weights", f"{identity.weights}, {count / 1e6:.2f} M parameters; read without running code"
+    yield "architecture", f"{identity.arch}, {identity.num_classes} classes"
+    yield "attention", f"{identity.attention} (from {identity.attention_source})"
+    if isinstance(classifier, Segmenter):
+        yield "windows", ", ".join(f"{key} {value}" for key, value in (classifier.windows or {}).items())
+    else:
+        size = f"{own.input_size[0]}x{own.input_size[1]}"
+        yield "pixels", f"{size}, {own.interpolation}, {own.crop_mode} crop {own.crop_pct}"
+    yield "normalisation", f"mean {' '.join(f'{m:g}' for m in own.mean)}, std {' '.join(f'{s:g}' for s in own.std)}"
+    for key, value in identity.metadata.items():
+        yield key, str(value)
+    for note in identity.notes:
+        yield "note", note
+
+
+def fingerprint_table(fingerprint: Fingerprint, n: int, pixels: bool = False) -> Any:
+    """The ranking as a rich table. pixels: the figures are means over those of an image."""
+    from rich.table import Table
+
+    table = Table(title=f"clean NLL of {n} samples under each formula, same weights", title_justify="left")
+    for heading in ("formula", "pixel acc. %" if pixels else "top-1 %", "NLL", "NLL minus best's [95 %]", ""):
+        table.add_column(heading, justify="left" if heading in ("formula", "") else "right")
+    for row in fingerprint.rows:
+        marks = [
+            word
+            for word, is_it in (("best", fingerprint.best), ("declared", fingerprint.declared))
+            if row.name == is_it
+        ]
+        interval = (
+            "" if row.name == fingerprint.best else f"{row.difference:+.3f} [{row.ci_low:+.3f}, {row.ci_high:+.3f}]"
+        )
+        table.add_row(row.name, f"{100 * row.top1:.1f}", f"{row.nll:.3f}", interval, ", ".join(marks))
+    return table

@@ -1,0 +1,132 @@
+"""What `robustkit list KIND` shows: (name, one line) pairs."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable
+
+LISTINGS = ("models", "attacks", "corruptions", "cams", "attentions", "protocols", "datasets")
+
+
+def listing(kind: str) -> list[tuple[str, str]]:
+    """The entries of one kind."""
+    known: dict[str, Callable[[], list[tuple[str, str]]]] = {
+        "models": _models,
+        "attacks": _attacks,
+        "corruptions": _corruptions,
+        "cams": _cams,
+        "attentions": _attentions,
+        "protocols": _protocols,
+        "datasets": _datasets,
+    }
+    return known[kind]()
+
+
+def _models() -> list[tuple[str, str]]:
+    from safetensors import safe_open
+
+    from ..errors import CheckpointError
+    from ..models.specs import embedded, embedded_file
+
+    rows = []
+    for name in (*embedded(), *embedded("segmentation")):
+        try:
+            path = embedded_file(name)
+        except CheckpointError as fault:
+            rows.append((f"zoo:{name}", str(fault).removeprefix(f"zoo:{name}: ")))
+            continue
+        with safe_open(path, framework="numpy") as file:
+            said: dict[str, str] = file.metadata()
+            parameters = sum(math.prod(file.get_slice(tensor).get_shape()) for tensor in file.offset_keys())
+        height, width = json.loads(said["input_size"])
+        segments = "miou" in said
+        score = f"segmenter, mIoU {float(said['miou']):.1%}" if segments else f"top-1 {float(said['accuracy']):.1%}"
+        figures = (
+            f"{said['attention']} attention",
+            f"{score} ({said['test_data']})",
+            f"{parameters / 1e6:.2f} M parameters at {height}x{width}",
+            f"{path.stat().st_size / 1e6:.1f} MB",
+            f"{said['epochs']} epochs",
+            f"seed {said['seed']}",
+            said["license"],
+        )
+        rows.append((f"zoo:{name}", ", ".join(figures)))
+    return rows
+
+
+def _attacks() -> list[tuple[str, str]]:
+    from ..evaluations.attacks.condition import attacks_of, parse_condition
+    from ..protocol.card import load_card
+
+    rows = []
+    for card, where in ((load_card("standard"), ""), (load_card("segmentation"), "robustkit segment: ")):
+        for name, kind in attacks_of(card).items():
+            condition = parse_condition(name, card)
+            parameters = ", ".join(
+                f"{key}={value}" for key, value in condition.parameters if key != "engine" or not where
+            )
+            rows.append((condition.text, f"{where}{(kind.__doc__ or '').splitlines()[0]} Parameters: {parameters}"))
+    return rows
+
+
+def _corruptions() -> list[tuple[str, str]]:
+    from corruptions import CORRUPTIONS
+
+    from ..evaluations.corruptions.sets import SETS
+
+    sets = [
+        (name, f"set of {len(members)}: {', '.join(members)}; severities {_range(members.values())}")
+        for name, members in SETS.items()
+    ]
+    return [*sets, *((name, f"{kind.category}: {_sentence(kind.__doc__ or '')}") for name, kind in CORRUPTIONS.items())]
+
+
+def _sentence(text: str) -> str:
+    """The first sentence, on one line."""
+    return re.split(r"(?<!et al)\. ", " ".join(text.split()))[0].rstrip(".")
+
+
+def _range(severities: Iterable[tuple[int, ...]]) -> str:
+    longest = sorted({f"{s[0]} to {s[-1]}" for s in severities})
+    return " (noise) and ".join(longest)
+
+
+def _cams() -> list[tuple[str, str]]:
+    from cam import METHODS
+
+    from ..evaluations.maps.condition import CONTROLS
+
+    return [
+        (name, ("control: " if name in CONTROLS else "") + _sentence(kind.__doc__ or ""))
+        for name, kind in METHODS.items()
+    ]
+
+
+def _attentions() -> list[tuple[str, str]]:
+    from ..attention.apply import FORMULAS
+    from ..attention.formula_options import FAMILIES, shown
+
+    found = []
+    for name, formula in FORMULAS.items():
+        options = FAMILIES[name][0] if name in FAMILIES else {}
+        said = "".join(f"; {key}={shown(option.usual)}: {option.expected}" for key, option in options.items())
+        found.append((name, f"{formula.logits} ({formula.source}){said}"))
+    return found
+
+
+def _protocols() -> list[tuple[str, str]]:
+    from ..protocol.card import card_names, load_card
+
+    return [(card.tag, card.summary) for card in map(load_card, card_names())]
+
+
+def _datasets() -> list[tuple[str, str]]:
+    from ..data.dataset import EMBEDDED, LAYOUTS
+    from ..data.scenes import LAYOUTS as SCENES
+
+    rows = [(name, f"the embedded set's {split} split, generated") for name, split in EMBEDDED.items()]
+    rows += ((f"--layout {name}", text) for name, text in LAYOUTS.items() if name != "embedded")
+    scenes = ((f"--layout {name}", f"robustkit segment: {text}") for name, text in SCENES.items() if name != "embedded")
+    return [*rows, *scenes]

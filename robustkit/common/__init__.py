@@ -1,0 +1,1 @@
+"""What every room may use, whatever the domain: whole files, TOML, locks, seeded draws, interval statistics."""

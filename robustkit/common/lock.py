@@ -1,0 +1,68 @@
+"""One command at a time in a run folder, by a lock that ends with the process that holds it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..errors import RunError
+
+FILE = ".lock"
+_OURS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)  # a link would have its target overwritten
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a folder, which is made where it is not there.
+
+    The file stays behind and means nothing: the lock is the kernel's, and gone when its process is. Where a file system
+    knows no locks, there is none.
+
+    Raises:
+        RunError: another process holds the folder, or it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / FILE, os.O_RDWR | os.O_CREAT | _OURS, 0o644)
+    except OSError as fault:
+        raise RunError(f"cannot write {folder}: {fault.strerror or fault}; choose a folder with --out") from None
+    with os.fdopen(handle, "r+", encoding="utf-8") as file:
+        if not _take(file.fileno()):
+            raise RunError(f"{folder} is in use by {_holder(file.read())}; wait for it, or use another --out")
+        file.truncate(0)
+        json.dump({"pid": os.getpid(), "host": platform.node()}, file)
+        file.flush()
+        yield
+
+
+def _take(handle: int) -> bool:
+    """Whether the file is this process's now."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        import msvcrt  # type: ignore[unreachable,unused-ignore]
+
+        try:
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
+        except OSError:
+            return False
+        return True
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True  # no locks on this file system
+    return True
+
+
+def _holder(text: str) -> str:
+    try:
+        known = json.loads(text)
+        return f"process {int(known['pid'])} on {known['host']}"
+    except (ValueError, KeyError, TypeError):
+        return "another process"

@@ -1,0 +1,282 @@
+"""A folder, a zip or the embedded set into samples: a stable id, the image, its label, and what else is known of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..common.files import lines_of, reason
+from ..errors import BadImageError, DataError, unknown
+from .class_lists import CIFAR10, WNID, few
+from .images import read_image
+from .layouts import LAYOUTS, Question, Sample, label
+from .sources import (
+    SUFFIXES,
+    Box,
+    CifarSource,
+    FolderSource,
+    Mask,
+    ShapesSource,
+    Source,
+    ZipSource,
+    cifar_names,
+    list_folder,
+    list_zip,
+    read_cifar,
+)
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+__all__ = ["EMBEDDED", "LAYOUTS", "Dataset", "Sample", "open_dataset"]
+
+EMBEDDED = {"embedded:shapes": "test", "embedded:shapes-train": "train"}
+# Best first: what an audit wants of a folder that holds several splits.
+_SPLITS = ("val", "validation", "valid", "test", "testing", "train", "training")
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Labelled images.
+
+    name: short, for tables. root: what was opened. layout: how labels were found (see layouts).
+    class_names: in label order. samples: sorted by id.
+    valid_labels: the logits that compete (ImageNet-A and -R); None for all of them.
+    notes: lines for the user: what was recognised and what was left out.
+    """
+
+    name: str
+    root: str
+    layout: str
+    class_names: tuple[str, ...]
+    samples: tuple[Sample, ...]
+    valid_labels: tuple[int, ...] | None = None
+    notes: tuple[str, ...] = ()
+    source: Source = field(default_factory=Source, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def read(self, sample: Sample) -> bytes:
+        """The sample's whole image file. Raises BadImageError."""
+        return self.source.read(sample.id)
+
+    def image(self, sample: Sample) -> Image.Image:
+        """The sample as 8-bit RGB, upright. Raises BadImageError."""
+        return read_image(self.read(sample), sample.id)
+
+    def mask(self, sample: Sample) -> Mask | None:
+        """(H, W) uint8 in the image's own pixels, 1 on the labelled object; None where the data set has no masks."""
+        return self.source.mask(sample.id)
+
+    def box(self, sample: Sample) -> Box | None:
+        """(x0, y0, x1, y1) in the image's own pixels, x1 and y1 exclusive; None where the data set has no boxes."""
+        return self.source.box(sample.id)
+
+    def digest(self) -> str:
+        """SHA-256 (hex) over id, labels and content of every sample, and over the logits that compete."""
+        total = hashlib.sha256(repr(self.valid_labels).encode())
+        with ThreadPoolExecutor() as pool:
+            for block in _blocks(self.samples, 1024):  # so that not 50 000 futures wait at once
+                for sample, content in zip(block, pool.map(self._content, block), strict=True):
+                    total.update(f"{sample.id}\0{sample.label}\0{sample.valid}\0{content}\n".encode())
+        return total.hexdigest()
+
+    def _content(self, sample: Sample) -> str:
+        try:
+            return hashlib.sha256(self.read(sample)).hexdigest()
+        except BadImageError:
+            return "unreadable"
+
+    def select(self, limit: int | None = None, ids: Path | Sequence[str] | None = None, seed: int = 0) -> Dataset:
+        """A part of the data set: the samples that `ids` names, then at most `limit` of them.
+
+        ids: a text file with one id a line, or the ids; a full id, or a file's name or stem where only one has it.
+        limit: classes take turns, and inside a class a hash of (seed, id) decides, so that the choice depends on
+        neither order nor neighbours, and a smaller limit takes a subset of a larger one.
+        """
+        samples: Sequence[Sample] = self.samples
+        if ids is not None:
+            samples = self._named(ids)
+        if limit is not None:
+            if limit < 1:
+                raise DataError(f"limit {limit}: expected 1 or more")
+            samples = _balanced(samples, limit, seed)
+        return replace(self, samples=tuple(sorted(samples, key=lambda sample: sample.id)))
+
+    def _distinct(self, lines: Iterable[str]) -> dict[str, None]:
+        """The ids, up to one more than could each name a sample: by id, name or stem."""
+        wanted: dict[str, None] = {}
+        for line in lines:
+            if name := line.strip():
+                wanted[name] = None
+            if len(wanted) > 3 * len(self.samples) + 1000:
+                raise DataError(f"more than {len(wanted) - 1} ids, but {self.name} has {len(self.samples)} samples")
+        return wanted
+
+    def _named(self, ids: Path | Sequence[str]) -> list[Sample]:
+        if isinstance(ids, Path):
+            try:
+                wanted = self._distinct(lines_of(ids))
+            except (OSError, ValueError) as error:
+                raise DataError(
+                    f"{ids}: not a readable list of ids ({reason(error)}); give a text file with one id a line"
+                ) from None
+        else:
+            wanted = self._distinct(ids)
+        if not wanted:
+            raise DataError("the list of ids is empty; expected one sample id a line")
+        exact = {sample.id: sample for sample in self.samples}
+        loose: dict[str, list[Sample]] = {}
+        for sample in self.samples:
+            name = sample.id.rpartition("/")[2]
+            for key in {name, name.rpartition(".")[0] or name}:
+                loose.setdefault(key, []).append(sample)
+        found: dict[str, Sample] = {}
+        strange = []
+        for name in wanted:
+            match = [exact[name]] if name in exact else loose.get(name, [])
+            if len(match) == 1:
+                found[match[0].id] = match[0]
+            else:
+                strange.append(f"{name} ({len(match)} samples)" if match else name)
+        if strange:
+            more = f" and {len(strange) - 5} more" if len(strange) > 5 else ""
+            raise DataError(
+                f"ids that name no single sample of {self.name}: {', '.join(strange[:5])}{more}; "
+                f"an id looks like {self.samples[0].id!r}"
+            )
+        return list(found.values())
+
+
+def open_dataset(
+    spec: str | Path,
+    *,
+    layout: str | None = None,
+    split: str | None = None,
+    labels_csv: str | Path | None = None,
+    real_labels: str | Path | None = None,
+    num_classes: int | None = None,
+    class_names: Sequence[str] | None = None,
+) -> Dataset:
+    """Open a folder, a .zip or 'embedded:shapes' and label its images.
+
+    layout: one of LAYOUTS; None recognises it by the names. split: a sub-folder such as 'val'.
+    labels_csv, real_labels: a table of labels; ReaL's JSON. num_classes, class_names: what the model says of its
+    outputs; with them a partial or foreign set of class folders is mapped or refused instead of guessed.
+    Raises DataError, one line, for anything that is not clearly a labelled set of images.
+    """
+    text = str(spec)
+    if text.startswith("embedded:"):
+        if layout not in (None, "embedded") or labels_csv or real_labels:
+            raise DataError(f"{text} has labels of its own; leave out --layout, --labels and --real-labels")
+        return _embedded(text, num_classes, class_names)
+    path = Path(text)
+    if not path.exists():
+        raise DataError(f"{path}: no such folder or zip file; check --data-dir")
+    batches = next((p for p in (path, path / "cifar-10-batches-py") if (p / "test_batch").is_file()), None)
+    if layout == "cifar10" or (layout is None and batches is not None):
+        return _cifar(path, batches, split or "test", num_classes)
+    listing = list_folder(path) if path.is_dir() else list_zip(path)
+    if not listing.images:
+        raise DataError(f"{path}: no images in it; expected a folder or zip of {', '.join(SUFFIXES)} files")
+    prefix, notes = _root(listing.images, split, str(path))
+    question = Question(
+        where=str(path),
+        images=tuple(image[len(prefix) :] for image in listing.images if image.startswith(prefix)),
+        folders=tuple(folder[len(prefix) :] for folder in listing.folders if folder.startswith(prefix)),
+        prefix=prefix,
+        num_classes=num_classes,
+        class_names=tuple(class_names) if class_names else None,
+        labels_csv=Path(labels_csv) if labels_csv else None,
+        real_labels=Path(real_labels) if real_labels else None,
+    )
+    labels = label(question, layout)
+    source = FolderSource(str(path / prefix)) if path.is_dir() else ZipSource(str(path), prefix)
+    return Dataset(
+        name=path.resolve().stem if path.is_file() else path.resolve().name,
+        root=str(path),
+        layout=labels.layout,
+        class_names=labels.class_names,
+        samples=tuple(sorted(labels.samples, key=lambda sample: sample.id)),
+        valid_labels=labels.valid_labels,
+        notes=(f"layout {labels.layout}: {len(labels.samples)} images", *notes, *labels.notes, *listing.notes),
+        source=source,
+    )
+
+
+def _root(images: tuple[str, ...], split: str | None, where: str) -> tuple[str, tuple[str, ...]]:
+    """The prefix under which class folders begin: single top folders are stepped into, and one split is chosen."""
+    prefix = ""
+    notes: tuple[str, ...] = ()
+    while True:
+        parts = [image[len(prefix) :].split("/") for image in images if image.startswith(prefix)]
+        tops = {part[0] for part in parts if len(part) > 1}
+        flat = any(len(part) == 1 for part in parts)
+        if split is not None and split in tops:
+            prefix, split = f"{prefix}{split}/", None
+        elif not flat and len(tops) > 1 and tops <= set(_SPLITS) and split is None:
+            chosen = next(name for name in _SPLITS if name in tops)
+            notes = (f"took {chosen!r} of the splits {', '.join(sorted(tops))}",)
+            prefix = f"{prefix}{chosen}/"
+        elif not flat and len(tops) == 1 and all(len(part) > 2 for part in parts) and not WNID.fullmatch(min(tops)):
+            prefix = f"{prefix}{min(tops)}/"
+        elif split is not None:
+            raise DataError(f"{where}: no split {split!r}; it holds {', '.join(sorted(tops)[:5]) or 'no folders'}")
+        else:
+            return prefix, notes
+
+
+def _balanced(samples: Sequence[Sample], limit: int, seed: int) -> list[Sample]:
+    by_class: dict[int, list[tuple[bytes, Sample]]] = {}
+    for sample in samples:
+        key = hashlib.sha256(f"{seed}\0{sample.id}".encode()).digest()
+        by_class.setdefault(sample.label, []).append((key, sample))
+    turns: list[tuple[int, bytes, Sample]] = []
+    for members in by_class.values():
+        members.sort(key=lambda member: member[0])
+        turns += [(turn, key, sample) for turn, (key, sample) in enumerate(members)]
+    turns.sort(key=lambda entry: entry[:2])
+    return [sample for _, _, sample in turns[:limit]]
+
+
+def _embedded(spec: str, num_classes: int | None, class_names: Sequence[str] | None) -> Dataset:
+    from . import shapes
+
+    if spec not in EMBEDDED:
+        raise DataError(unknown("data set", spec, EMBEDDED))
+    if num_classes not in (None, len(shapes.CLASSES)):
+        raise DataError(f"{spec} has {len(shapes.CLASSES)} classes, but the model has {num_classes}")
+    if class_names and not set(class_names) & set(shapes.CLASSES):
+        raise DataError(f"{spec} shows {few(shapes.CLASSES, 3)}, but the model's classes are {few(class_names, 3)}")
+    split = EMBEDDED[spec]
+    samples = tuple(Sample(f"{split}/{i:05d}", shapes.label(i)) for i in range(shapes.SIZES[split]))
+    note = f"{len(samples)} generated images of {len(shapes.CLASSES)} shapes, with masks and boxes"
+    return Dataset(spec, spec, "embedded", shapes.CLASSES, samples, None, (note,), ShapesSource())
+
+
+def _cifar(path: Path, folder: Path | None, split: str, num_classes: int | None) -> Dataset:
+    if folder is None:
+        raise DataError(f"{path}: no test_batch file; layout cifar10 expects the folder cifar-10-batches-py")
+    if num_classes not in (None, 10):
+        raise DataError(f"{path}: CIFAR-10 has 10 classes, but the model has {num_classes}")
+    files = {"test": ("test_batch",), "train": tuple(f"data_batch_{i}" for i in range(1, 6))}
+    if split not in files:
+        raise DataError(unknown("CIFAR-10 split", split, files))
+    batches = tuple(str(folder / name) for name in files[split])
+    labels = read_cifar(batches)[1]
+    samples = tuple(Sample(f"{split}/{i:05d}", place) for i, place in enumerate(labels))
+    names = cifar_names(folder / "batches.meta") or CIFAR10
+    note = f"layout cifar10: {len(samples)} {split} images of the python batch files"
+    return Dataset(f"cifar10-{split}", str(path), "cifar10", names, samples, None, (note,), CifarSource(batches))
+
+
+def _blocks(samples: Sequence[Sample], size: int) -> Iterator[list[Sample]]:
+    rest = iter(samples)
+    while block := list(islice(rest, size)):
+        yield block

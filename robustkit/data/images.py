@@ -1,0 +1,273 @@
+"""The bytes of an image file into 8-bit RGB, and that image into the pixels that a model takes.
+
+Colours are read as timm (and so every published ImageNet number) reads them: Pillow's plain conversion to RGB. That
+drops an alpha channel without compositing, repeats grey three times, and takes the first frame of an animation. Where
+that conversion would go wrong, this module differs on purpose: the EXIF orientation is applied, 16-bit grey is scaled
+instead of clipped, float pixels in [0, 1] are scaled, and a picture that is cut off is refused instead of half grey.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import warnings
+import zlib
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from PIL import Image, ImageFile, TiffImagePlugin, UnidentifiedImageError
+
+from ..common.preprocessing import Preprocessing
+from ..errors import BadImageError, DataError
+from .picture_files import FORMATS, Refused, check_exif, open_picture
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
+    from torch import Tensor
+
+T = TypeVar("T")
+MAX_RESIZED = 64_000_000  # pixels of a picture whose short side was resized; a thin one grows without bound
+
+_TURNS: dict[object, Image.Transpose] = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+_SWAP_SIDES = (
+    Image.Transpose.TRANSPOSE,
+    Image.Transpose.ROTATE_270,
+    Image.Transpose.TRANSVERSE,
+    Image.Transpose.ROTATE_90,
+)
+_TURNED_PNG = (b"eXIf", b"exif", b"adobe.xmp")  # where a PNG can say how it is turned
+_FOREGROUND = 128  # of a mask's grey levels
+
+_quiet: list[object] = []  # the warning filter that this module keeps installed
+
+
+def read_image(data: bytes, name: str) -> Image.Image:
+    """Decode one image file to 8-bit RGB, upright.
+
+    data: the whole file. name: what to call it in errors.
+    Raises BadImageError, with the name, for anything that is not one whole image of a format that is read, of at most
+    80 million pixels (40 million of WebP, AVIF, progressive JPEG, floats and 16 bits of grey).
+    Safe to call from many threads. Pillow's own warnings about odd files are silenced from the first call on.
+    """
+    return _decoded(data, name, _to_rgb)
+
+
+def image_size(data: bytes) -> tuple[int, int] | None:
+    """(height, width) of the upright image, as `read_image` decodes it; None if its header cannot be read."""
+    _quiet_pillow()
+    try:
+        with open_picture(data) as image:
+            turned = _may_be_turned(image, data) and _turn(image) in _SWAP_SIDES
+            return image.size if turned else image.size[::-1]
+    except Exception:  # whatever is wrong, reading the whole image will say it
+        return None
+
+
+def read_mask(data: bytes, name: str) -> npt.NDArray[np.bool_]:
+    """Decode one binary mask, upright: (H, W) bool, True on the object.
+
+    The object is white where black and white are all there is (1 bit, 8 bits, or as the colours of a palette), else
+    every palette index above 0, the 1 of a grey image of 0 and 1, and grey from 128 upwards of any other. 16-bit grey
+    that never exceeds 255 counts as 8-bit. Raises BadImageError as `read_image` does.
+    """
+    grey: npt.NDArray[Any] = np.asarray(read_image(data, name).convert("L"))
+    with open_picture(data) as image:
+        palette = image.mode == "P"
+        if palette or image.mode.startswith("I"):
+            values: npt.NDArray[Any] = np.asarray(_upright(image))
+            if palette and np.unique(grey).tolist() != [0, 255]:
+                return values > 0
+            if not palette and values.max() <= 255:
+                grey = values
+    return grey > 0 if grey.max() <= 1 else grey >= _FOREGROUND
+
+
+def read_index_mask(data: bytes, name: str) -> npt.NDArray[np.int32]:
+    """Decode one mask of label numbers, upright: (H, W) int32, the numbers as the file stores them.
+
+    They are the indices of a palette, whatever its colours, or grey of 1 to 16 bits; Pillow would stretch grey of 2 or
+    4 bits over 0 … 255. Raises BadImageError as `read_image` does, and for pixels that are no single number (colours,
+    an alpha channel, floats), and for files of which Pillow does not give the numbers (JPEG, PGM, some TIFF).
+    """
+    values = _decoded(data, name, _to_indices)
+    if data.startswith(b"\x89PNG"):
+        depth, colour = data[24:26]  # of the header, which comes first
+        if colour == 0 and depth in (2, 4):
+            values //= 255 // (2**depth - 1)
+    return values
+
+
+def to_pixels(image: Image.Image, preprocessing: Preprocessing, name: str = "the image") -> Tensor:
+    """Resize and crop an RGB image as timm's evaluation transform does: (3, H, W) uint8.
+
+    `unit(to_pixels(image, p))`, normalised with the same mean and std, equals timm's tensor bit for bit.
+    Raises BadImageError, with the name, for a picture so thin that its long side would become too long.
+    """
+    height, width = _resized(image.height, image.width, preprocessing)
+    if height * width > MAX_RESIZED or min(height, width) < 1:
+        raise BadImageError(
+            f"{name}: {image.width} x {image.height} pixels are too thin: resized they would be {width} x {height}, at "
+            f"most {MAX_RESIZED // 1_000_000} million are made; crop it"
+        )
+    return _transform(preprocessing)(image)
+
+
+def unit(levels: Tensor) -> Tensor:
+    """Grey levels of 0 … 255, or differences of them, in float32 on [0, 1]: the same bits on every device.
+
+    The divisor is a tensor on that device: of a number, or of a tensor on the CPU, CUDA takes the reciprocal and
+    multiplies, which gives half of the levels another last bit.
+    """
+    values = levels.float()
+    return values / values.new_full((), 255.0)
+
+
+def _resized(height: int, width: int, p: Preprocessing) -> tuple[int, int]:
+    """The size that the resize gives an image, before its crop; to a pixel."""
+    target = [math.floor(side / p.crop_pct) for side in p.input_size]
+    if p.crop_mode == "squash":
+        return target[0], target[1]
+    scale = (min if p.crop_mode == "border" else max)(target[0] / height, target[1] / width)
+    return round(height * scale), round(width * scale)
+
+
+@lru_cache(maxsize=32)
+def _transform(p: Preprocessing) -> Callable[[Image.Image], Tensor]:
+    from timm.data.transforms_factory import create_transform
+
+    if p.interpolation not in ("nearest", "bilinear", "bicubic", "lanczos"):
+        raise DataError(f"interpolation {p.interpolation!r}: expected nearest, bilinear, bicubic or lanczos")
+    transform: Callable[[Image.Image], Tensor] = create_transform(
+        input_size=(3, *p.input_size),
+        is_training=False,
+        interpolation=p.interpolation,
+        mean=p.mean,
+        std=p.std,
+        crop_pct=p.crop_pct,
+        crop_mode=p.crop_mode,
+        normalize=False,
+    )
+    return transform
+
+
+def encode_png(pixels: npt.NDArray[np.uint8]) -> bytes:
+    """(H, W, 3) uint8 to an uncompressed PNG whose bytes are the same with every version of every library."""
+    height, width, _ = pixels.shape
+    rows = np.zeros((height, 1 + width * 3), np.uint8)  # each row starts with filter type 0
+    rows[:, 1:] = pixels.reshape(height, -1)
+    raw = rows.tobytes()
+    blocks = [raw[i : i + 65535] for i in range(0, len(raw), 65535)]
+    stored = b"".join(
+        struct.pack("<BHH", i == len(blocks) - 1, len(block), len(block) ^ 0xFFFF) + block
+        for i, block in enumerate(blocks)
+    )
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    body = b"\x78\x01" + stored + struct.pack(">I", zlib.adler32(raw))
+    chunks = ((b"IHDR", header), (b"IDAT", body), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    )
+
+
+def _decoded(data: bytes, name: str, use: Callable[[Image.Image, str], T]) -> T:
+    if not data:
+        raise BadImageError(f"{name}: the file is empty (0 bytes); expected an image")
+    _quiet_pillow()
+    try:
+        return _decode(data, name, use)
+    except BadImageError:
+        raise
+    except Refused as fault:
+        raise BadImageError(f"{name}: {fault}") from None
+    except UnidentifiedImageError:
+        *kinds, last = FORMATS
+        raise BadImageError(
+            f"{name}: not an image of a format that is read (starts with {data[:8]!r}); expected {', '.join(kinds)} or "
+            f"{last}"
+        ) from None
+    except MemoryError:
+        raise BadImageError(f"{name}: too large for this machine's memory") from None
+    except Exception as error:  # Pillow's decoders raise whatever a broken file makes them raise
+        raise BadImageError(f"{name}: broken image: {_one_line(error)}") from None
+
+
+def _decode(data: bytes, name: str, use: Callable[[Image.Image, str], T]) -> T:
+    with open_picture(data) as image:
+        image.load()
+        return use(image, name)
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    turn = _turn(image)
+    return image if turn is None else image.transpose(turn)
+
+
+def _turn(image: Image.Image) -> Image.Transpose | None:
+    try:
+        check_exif(image)
+        return _TURNS.get(image.getexif().get(0x0112))  # the orientation tag
+    except Exception:  # EXIF that cannot be parsed says nothing about the orientation
+        return None
+
+
+def _may_be_turned(image: Image.Image, data: bytes) -> bool:
+    """Whether the orientation need be looked up. Pillow has already applied a TIFF's to its size, and decodes the
+    whole of a PNG for it, in case that it stands at the end."""
+    if image.format == "PNG":
+        return any(mark in data for mark in _TURNED_PNG)
+    return image.format != "TIFF"
+
+
+def _to_rgb(image: Image.Image, name: str) -> Image.Image:
+    image = _upright(image)
+    if image.mode.startswith("I"):  # I;16, I;16B, I;16L, I
+        values: npt.NDArray[Any] = np.asarray(image)
+        if values.min() < 0 or values.max() > 65535:
+            raise BadImageError(f"{name}: 32-bit integer pixels outside 0 … 65535; save it with 8 or 16 bits")
+        return Image.fromarray((values >> 8).astype(np.uint8)).convert("RGB")  # as Pillow does for 16-bit colour
+    if image.mode == "F":
+        values = np.asarray(image)
+        if not (values.min() >= 0 and values.max() <= 1):  # also true for NaN
+            raise BadImageError(f"{name}: float pixels outside [0, 1]; save it with 8 or 16 bits")
+        return Image.fromarray((values * 255).round().astype(np.uint8)).convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def _to_indices(image: Image.Image, name: str) -> npt.NDArray[np.int32]:
+    remedy = "save it as a palette or index PNG"
+    if image.format not in ("PNG", "GIF", "TIFF"):
+        raise BadImageError(f"{name}: a mask in {image.format}, expected PNG, GIF or TIFF; {remedy}")
+    if image.mode not in ("1", "L", "P") and not image.mode.startswith("I"):
+        raise BadImageError(f"{name}: a mask in mode {image.mode}, expected one label number a pixel; {remedy}")
+    if isinstance(image, TiffImagePlugin.TiffImageFile):
+        inverted, bits = image.tag_v2.get(262) == 0, image.tag_v2.get(258, (1,))[0]  # white is zero; bits a sample
+        if inverted or bits in (2, 4):
+            raise BadImageError(f"{name}: a TIFF of {bits} bits{' that counts from white' * inverted}; {remedy}")
+    return np.asarray(_upright(image)).astype(np.int32)
+
+
+def _quiet_pillow() -> None:
+    """No warnings from Pillow, and never a half-grey picture because some library switched that on.
+
+    `warnings.catch_warnings` is not safe among threads, so one narrow filter stays installed instead.
+    """
+    ImageFile.LOAD_TRUNCATED_IMAGES = False
+    if not _quiet or _quiet[0] not in warnings.filters:
+        warnings.filterwarnings("ignore", module=r"PIL\.")
+        _quiet[:] = warnings.filters[:1]
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -1,0 +1,95 @@
+"""Folders of masks: which mask is of which image, and the file that names the classes of their labels."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path, PurePosixPath
+
+from ..common.files import TEXT, reason, text_of
+from ..errors import DataError
+from ..evaluations.maps.truth import bare_path, match_names
+from .class_lists import few
+from .dataset import Dataset
+from .sources import FolderSource, ZipSource, list_folder
+
+_MOST = 32767  # classes that int16 numbers
+
+
+def find_masks(dataset: Dataset, folder: Path) -> tuple[dict[str, Path], tuple[str, ...]]:
+    """The mask of every sample that has one, by its id; and lines for the user.
+
+    A mask belongs to the image of its path but for the suffix, or of its stem where that is unique, as in `truth`.
+    Raises DataError for a folder without masks or without the name of any image, and for a name that may mean two.
+    """
+    listing = list_folder(folder)
+    if not listing.images:
+        raise DataError(f"{folder}: no masks in it; expected PNG files with the names of the images")
+    names: dict[str, str] = {}
+    for name in listing.images:
+        if names.setdefault(bare_path(name), name) != name:
+            raise DataError(f"{folder}: {name} and {names[bare_path(name)]} are masks of the same image; keep one")
+    stems = {PurePosixPath(sample.id).stem for sample in dataset.samples}
+    if stems.isdisjoint(PurePosixPath(name).stem for name in listing.images):
+        mask, image = listing.images[0], dataset.samples[0].id
+        raise DataError(
+            f"{folder}: no mask has the name of an image; a mask is called {mask}, an image {image}; expected the same "
+            f"names but for the suffix"
+        )
+    matched = match_names(dataset, folder, names, "masks")
+    for sample, key in matched.items():
+        if key != bare_path(sample) and "/" in key and "/" in sample:
+            raise DataError(
+                f"{folder}: {names[key]} has the name of {sample} but lies in another folder; expected the same "
+                f"folders on both sides, or none"
+            )
+    masks = {sample: folder / names[key] for sample, key in matched.items()}
+    note = f"masks of {len(masks)} of {len(dataset)} images from {folder}"
+    if len(masks) < len(dataset):
+        note += f"; {len(dataset) - len(masks)} without a mask cannot be evaluated"
+    return masks, (note, *(f"masks: {note}" for note in listing.notes))
+
+
+def part(folder: Path, dataset: Dataset) -> Path:
+    """The folder of masks, or what it holds by the name of the images' own folder: annotations/test for images/test."""
+    source = dataset.source
+    parts: tuple[str, ...] = ()
+    if isinstance(source, FolderSource):
+        parts = Path(source.root).resolve().parts[1:]
+    elif isinstance(source, ZipSource):
+        parts = PurePosixPath(source.prefix).parts
+    tails = ["/".join(parts[-depth:]) for depth in range(1, len(parts) + 1)]
+    ours = {sample.id.partition("/")[0] for sample in dataset.samples if "/" in sample.id}
+    return next((folder / tail for tail in tails if (folder / tail).is_dir() and tail not in ours), folder)
+
+
+def printable(name: str) -> str:
+    """The name without characters that steer a terminal or turn the direction of text."""
+    return "".join(character for character in name if character.isprintable())
+
+
+def read_names(place: Path, path: Path | None, num_classes: int | None) -> tuple[str, ...]:
+    """The classes in the order of their labels: of the file, or numbers where there is none.
+
+    path: a text file, one name a line; blank lines and lines that start with # are skipped. place: the images, for
+    errors. Raises DataError for no class, too many, a name that comes twice, and a file that cannot be read.
+    """
+    if path is None:
+        if num_classes is None:
+            raise DataError(
+                f"{place}: the number of classes is not known; give their names (--classes) or --num-classes"
+            )
+        names = [str(label) for label in range(num_classes)]
+    else:
+        try:
+            lines = [line.strip() for line in text_of(path, TEXT).splitlines()]
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(
+                f"{path}: not a readable list of classes ({reason(error)}); give a text file with one name a line"
+            ) from None
+        names = [printable(line) for line in lines if line and not line.startswith("#")]
+    if not 0 < len(names) <= _MOST:
+        raise DataError(f"{path or place}: {len(names)} classes; expected 1 … {_MOST}, one name a line in label order")
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise DataError(f"{path}: named more than once: {few(twice)}; expected a name of its own for each label")
+    return tuple(names)

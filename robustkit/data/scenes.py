@@ -1,0 +1,231 @@
+"""Images and the label of each of their pixels: ADE20K, folders of images and masks, or the package's own shapes.
+
+A label map is (H, W) int16 in the pixels of the upright image: the index of a pixel's class, -1 where a pixel does not
+count. As with the labels of whole images, what is not clearly right is refused instead of guessed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ..errors import BadImageError, DataError, unknown
+from . import ade20k, shapes
+from .class_lists import few
+from .dataset import Dataset, Sample, open_dataset
+from .images import read_index_mask
+from .mask_files import find_masks, part, read_names
+from .sources import FolderSource
+
+LAYOUTS = {
+    "ade20k": "ADE20K's folders: images/validation and annotations/validation; label 0 is ignored, label 1 is class 0",
+    "folders": "a folder of images, a folder of masks with their names (--masks), and the classes' names (--classes)",
+    "embedded": "shapes on photographs that the package makes itself: embedded:shapes, embedded:shapes-train",
+}
+IGNORE = (255,)
+_MASK_FILES = FolderSource("")  # they are known by their whole paths
+
+
+@dataclass(frozen=True)
+class LabelledScenes:
+    """Images with a label for each pixel.
+
+    dataset: the images; the label of every sample is -1. class_names: K names, in the order of the model's outputs.
+    layout: one of LAYOUTS. notes: lines for the user: what was recognised and what is ignored.
+    masks: a mask's file by sample id. ignored: the labels, as masks store them, that do not count.
+    first: the label of class 0 in the masks.
+    """
+
+    dataset: Dataset
+    class_names: tuple[str, ...]
+    layout: str
+    notes: tuple[str, ...]
+    masks: Mapping[str, Path] = field(default_factory=dict, repr=False)
+    ignored: tuple[int, ...] = ()
+    first: int = 0
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    @property
+    def unjudged(self) -> tuple[int, ...]:
+        """Classes whose labels are all ignored, such as void."""
+        return tuple(label - self.first for label in self.ignored if 0 <= label - self.first < len(self.class_names))
+
+    def labels(self, sample: Sample, size: tuple[int, int]) -> npt.NDArray[np.int16]:
+        """The label map of a sample: (H, W), classes 0 … K - 1, -1 where a pixel is ignored.
+
+        size: (height, width) of the upright image, which the mask must have.
+        Raises BadImageError, with the mask's path, for a mask that is missing (then with the sample's id), broken, in
+        colours, of another size, or with a label that is neither a class nor ignored.
+        """
+        if self.layout == "embedded":
+            where, labels = sample.id, _shape_labels(sample.id)
+        elif sample.id in self.masks:
+            where = str(self.masks[sample.id])
+            labels = read_index_mask(_MASK_FILES.read(where), where)
+        else:
+            raise BadImageError(
+                f"{sample.id}: no mask for this image, though others have one; add it or leave it out (--ids)"
+            )
+        if labels.shape != tuple(size):
+            there, here = (f"{width}x{height}" for height, width in (labels.shape, size))
+            raise BadImageError(f"{where}: the mask is of {there} pixels, the image of {here}; expected the same")
+        ignored = np.isin(labels, self.ignored)
+        classes = labels - self.first
+        strange = ~ignored & ((classes < 0) | (classes >= len(self.class_names)))
+        if strange.any():
+            raise BadImageError(f"{where}: {self._strange(labels[strange])}")
+        return np.where(ignored, -1, classes).astype(np.int16)
+
+    def _strange(self, labels: npt.NDArray[np.int32]) -> str:
+        values, counts = np.unique(labels, return_counts=True)
+        found = few([f"{value} on {count} pixels" for value, count in zip(values, counts, strict=True)])
+        last = self.first + len(self.class_names) - 1
+        remedy = "correct the mask" if self.layout == "ade20k" else "name its class (--classes) or ignore it (--ignore)"
+        return f"label {found}; expected {self.first} … {last}{_ignoring(self.ignored)}; {remedy}"
+
+    def digest(self) -> str:
+        """SHA-256 (hex) over the images, whose each mask is and its bytes, the classes, and what is ignored.
+
+        The embedded masks are not hashed: a change of theirs comes with one of the images.
+        """
+        total = hashlib.sha256(repr((self.class_names, self.first, self.ignored)).encode())
+        total.update(self.dataset.digest().encode())
+        with ThreadPoolExecutor() as pool:
+            for sample, content in zip(self.dataset.samples, pool.map(self._mask, self.dataset.samples), strict=True):
+                total.update(f"{sample.id}\0{content}\n".encode())
+        return total.hexdigest()
+
+    def _mask(self, sample: Sample) -> str:
+        if sample.id not in self.masks:
+            return "none"
+        try:
+            return hashlib.sha256(_MASK_FILES.read(str(self.masks[sample.id]))).hexdigest()
+        except BadImageError:
+            return "unreadable"
+
+    def select(
+        self, limit: int | None = None, ids: Path | Sequence[str] | None = None, seed: int = 0
+    ) -> LabelledScenes:
+        """A part of the scenes; see Dataset.select. A smaller limit takes a subset of a larger one."""
+        return replace(self, dataset=self.dataset.select(limit, ids, seed))
+
+
+def open_scenes(
+    data_dir: str | Path,
+    *,
+    masks: str | Path | None = None,
+    classes: str | Path | None = None,
+    ignore: Sequence[int] = IGNORE,
+    num_classes: int | None = None,
+    layout: str | None = None,
+) -> LabelledScenes:
+    """Open ADE20K's folders, a folder or zip of images with a folder of masks, or 'embedded:shapes'.
+
+    masks: a folder of label maps of the images' sizes (see `read_index_mask` for the files, `find_masks` for names).
+    classes: a text file with one name a line in the order of the labels; numbers where None.
+    ignore: labels in the masks that do not count, classes among them. num_classes: outputs of the model.
+    layout: one of LAYOUTS; recognised where None. Raises DataError, one line, for anything that is not clearly right.
+    """
+    if layout not in (None, *LAYOUTS):
+        raise DataError(unknown("layout", layout, LAYOUTS))
+    embedded, place = str(data_dir).startswith("embedded:"), Path(data_dir)
+    if not (embedded or place.exists()):
+        raise DataError(f"{place}: no such folder or zip file; check --data-dir")
+    tree = None if layout == "folders" or (layout is None and masks) else ade20k.find(place)
+    found = "embedded" if embedded else "ade20k" if tree else "folders"
+    if layout not in (None, found):
+        raise DataError(f"{data_dir}: not of layout {layout} ({LAYOUTS[layout]}); name another or leave out --layout")
+    if found != "folders" and (masks or classes or set(ignore) - set(IGNORE)):
+        raise DataError(f"{data_dir}: {found} has its own masks; leave out --masks, --classes and --ignore")
+    if tree is not None:
+        scenes = _ade20k(*tree)
+    else:
+        scenes = _embedded(str(data_dir)) if embedded else _folders(place, masks, classes, ignore, num_classes)
+    count = len(scenes.class_names)
+    if num_classes not in (None, count):
+        source = f"{classes or data_dir}: {count} classes ({few(scenes.class_names, 3)})"
+        raise DataError(f"{source}, but the model has {num_classes}; give those of its outputs, in their order")
+    return scenes
+
+
+def whole(dataset: Dataset, sample: Sample) -> Tensor:
+    """(3, H, W) uint8: the image at its own size. Raises BadImageError."""
+    return torch.from_numpy(np.array(dataset.image(sample))).permute(2, 0, 1).contiguous()
+
+
+def _embedded(spec: str) -> LabelledScenes:
+    dataset = open_dataset(spec)
+    samples = tuple(replace(sample, label=-1) for sample in dataset.samples)
+    notes = (f"layout embedded: {len(samples)} generated images of a background and {len(shapes.CLASSES)} shapes",)
+    dataset = replace(dataset, samples=samples, class_names=(), notes=notes)
+    return LabelledScenes(dataset, ("background", *shapes.CLASSES), "embedded", notes)
+
+
+def _shape_labels(sample_id: str) -> npt.NDArray[np.int32]:
+    split, _, index = sample_id.partition("/")
+    shape = shapes.render(split, int(index))
+    return shape.mask.astype(np.int32) * (1 + shape.label)
+
+
+def _ade20k(split: str, images: Path, masks: Path) -> LabelledScenes:
+    dataset = replace(open_dataset(images, layout="unlabelled"), name=f"ade20k-{split}")
+    note = f"layout ade20k: {split}, {len(ade20k.CLASSES)} classes; label 0 is ignored, label 1 is class 0"
+    return _scenes(dataset, "ade20k", masks, ade20k.CLASSES, (ade20k.FIRST - 1,), ade20k.FIRST, [note])
+
+
+def _folders(
+    place: Path, masks: str | Path | None, classes: str | Path | None, ignore: Sequence[int], num_classes: int | None
+) -> LabelledScenes:
+    if masks is None:
+        unpack = ", and unpack a zip that holds them" if place.is_file() else ""
+        raise DataError(
+            f"{place}: no masks, and not ADE20K's images/validation and annotations/validation; give a folder of "
+            f"masks (--masks){unpack}"
+        )
+    folder = Path(masks)
+    if not folder.is_dir():
+        problem = "not a folder; masks are not read from files such as a zip" if folder.exists() else "no such folder"
+        raise DataError(f"{folder}: {problem}; give a folder of masks with the names of the images (--masks)")
+    ours, theirs = place.resolve(), folder.resolve()
+    if place.is_dir() and (ours.is_relative_to(theirs) or theirs.is_relative_to(ours)):
+        raise DataError(
+            f"{place} and {folder}: one holds the other, so that masks mix with images; give a folder of each"
+        )
+    ignored = tuple(sorted({int(label) for label in ignore}))
+    if ignored and (ignored[0] < 0 or ignored[-1] > 65535):
+        raise DataError(f"ignored labels {', '.join(map(str, ignored))}: expected numbers in 0 … 65535")
+    names = read_names(place, None if classes is None else Path(classes), num_classes)
+    dataset = open_dataset(place, layout="unlabelled")
+    notes = [f"layout folders: {len(names)} classes{_ignoring(ignored)}"]
+    notes += [f"label {one} is ignored, although it is class {names[one]!r}" for one in ignored if one < len(names)]
+    return _scenes(dataset, "folders", part(folder, dataset), names, ignored, 0, notes)
+
+
+def _scenes(
+    dataset: Dataset,
+    layout: str,
+    folder: Path,
+    class_names: tuple[str, ...],
+    ignored: tuple[int, ...],
+    first: int,
+    notes: Sequence[str],
+) -> LabelledScenes:
+    masks, matched = find_masks(dataset, folder)
+    others = [note for note in dataset.notes if not note.startswith("layout ") and not note.endswith("without labels")]
+    told = (*notes, *matched, *others)
+    dataset = replace(dataset, layout=layout, notes=told)
+    return LabelledScenes(dataset, class_names, layout, told, masks, ignored, first)
+
+
+def _ignoring(labels: Sequence[int]) -> str:
+    return f", ignored {few([str(label) for label in labels])}" if labels else ""

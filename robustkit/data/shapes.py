@@ -1,0 +1,227 @@
+"""Ten coloured, textured shapes on crops of photographs: a labelled data set in one file, made on demand.
+
+The outline always tells the class. The colour usually does: 18 of 20 samples wear their class's own colour, the others
+any colour, so colour is a shortcut that is mostly right, and a model that leans on it can be found out. Position, size,
+rotation, stretch, texture and background are drawn independently of the class; mask and box are known exactly.
+
+Sample `index` of a split depends on nothing but (seed, split, index), and its bytes are meant never to change: every
+draw is a hash, and pixels come from integers and from single IEEE operations on floats (no library's random stream,
+no transcendental function whose last bit differs among machines). The photographs are those inside scikit-image.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import DataError
+
+CLASSES = ("arrow", "crescent", "cross", "disc", "heart", "hexagon", "ring", "square", "star", "triangle")
+SIZES = {"train": 10_000, "test": 1_000}
+SIDE = 64  # pixels
+PHOTOGRAPHS = ("astronaut", "brick", "chelsea", "coffee", "grass", "gravel", "motorcycle_left")
+
+OWN = {
+    "arrow": (225, 45, 45),
+    "crescent": (60, 205, 225),
+    "cross": (235, 235, 235),
+    "disc": (45, 90, 225),
+    "heart": (235, 110, 190),
+    "hexagon": (235, 140, 35),
+    "ring": (145, 60, 210),
+    "square": (40, 170, 70),
+    "star": (230, 225, 60),
+    "triangle": (25, 25, 25),
+}
+"""The usual colour of each class, red, green, blue; each channel is shifted by up to 20."""
+
+_FINE = 4  # sample points a pixel and axis, for smooth edges
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One sample. pixels: (64, 64, 3) uint8. mask: (64, 64) uint8, 1 where at least half a pixel is the shape.
+
+    box: (x0, y0, x1, y1) around the mask, x1 and y1 exclusive. label: index into CLASSES.
+    """
+
+    pixels: npt.NDArray[np.uint8]
+    mask: npt.NDArray[np.uint8]
+    box: tuple[int, int, int, int]
+    label: int
+
+
+def label(index: int) -> int:
+    """The class of sample `index`: classes take turns, so every run of ten samples holds each once."""
+    return index % len(CLASSES)
+
+
+def render(split: str, index: int, seed: int = 0) -> Shape:
+    """Make one sample. Raises DataError for an unknown split or a negative index."""
+    if split not in SIZES or index < 0:
+        raise DataError(f"embedded shapes have no sample {split}/{index}; splits are {', '.join(SIZES)}")
+    draw = _Draws(f"robustkit shapes 2/{seed}/{split}/{index}")
+    background = _background(draw)
+    window, inside, u, v = _outline(draw, CLASSES[label(index)])
+    coverage = _pixel_sums(inside)
+    first, second = _colours(draw, CLASSES[label(index)], background)
+    weight = _pixel_sums(np.where(inside, _texture(draw, u, v), 0.0)) / np.maximum(coverage, 1)
+    colour = first + (second - first) * weight[..., None]
+    alpha = coverage[..., None] / (_FINE * _FINE)
+    background[window] += (colour - background[window]) * alpha
+    pixels = np.floor(background + 0.5).astype(np.uint8)
+    mask = np.zeros((SIDE, SIDE), np.uint8)
+    mask[window] = coverage * 2 >= _FINE * _FINE
+    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+    box = (int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1)
+    return Shape(pixels, mask, box, label(index))
+
+
+class _Draws:
+    """Integers that are a pure function of (key, purpose)."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+    def __call__(self, purpose: str, low: int, high: int) -> int:
+        """One integer in low … high, both included."""
+        digest = hashlib.blake2b(f"{self.key}/{purpose}".encode(), digest_size=8).digest()
+        return low + int.from_bytes(digest, "big") % (high - low + 1)
+
+
+@lru_cache(maxsize=len(PHOTOGRAPHS))
+def photograph(name: str) -> npt.NDArray[np.uint8]:
+    """(H, W, 3) uint8 of a photograph that the scikit-image wheel holds, found without importing scikit-image."""
+    from .images import read_image
+
+    spec = importlib.util.find_spec("skimage")
+    places = (spec.submodule_search_locations or []) if spec else []
+    try:
+        data = Path(places[0], "data", f"{name}.png").read_bytes()
+    except (IndexError, OSError):
+        raise DataError(f"scikit-image's photograph {name}.png is not installed; install scikit-image>=0.22") from None
+    return np.asarray(read_image(data, name))
+
+
+def _background(draw: _Draws) -> Floats:
+    photo = photograph(PHOTOGRAPHS[draw("photo", 0, len(PHOTOGRAPHS) - 1)])
+    shrink = draw("shrink", 1, 4)
+    side = SIDE * shrink
+    top = draw("top", 0, photo.shape[0] - side)
+    left = draw("left", 0, photo.shape[1] - side)
+    crop = photo[top : top + side, left : left + side].astype(np.int64)
+    mean = crop.reshape(SIDE, shrink, SIDE, shrink, 3).sum(axis=(1, 3)) // (shrink * shrink)
+    flipped = mean[:, ::-1] if draw("flip", 0, 1) else mean
+    middle = flipped.sum(axis=(0, 1)) // (SIDE * SIDE)
+    softened: Floats = (middle + (flipped - middle) * 3 // 4).astype(np.float64)  # so that shapes stand out
+    return softened
+
+
+def _outline(draw: _Draws, name: str) -> tuple[tuple[slice, slice], Bools, Floats, Floats]:
+    """A window of the picture, which of its fine points are inside, and where those are in the shape's frame."""
+    radius = draw("radius", 48, 96) / 4  # 12 to 24 pixels
+    stretch = draw("stretch", 85, 118) / 100
+    reach = math.ceil(radius * 1.18) + 1  # so that the whole shape is in the picture
+    x0 = draw("x", 4 * reach, 4 * (SIDE - reach) - 4) / 4
+    y0 = draw("y", 4 * reach, 4 * (SIDE - reach) - 4) / 4
+    angle = math.radians(draw("angle", -30, 30))
+    cos, sin = round(math.cos(angle), 6), round(math.sin(angle), 6)
+    window = (slice(int(y0) - reach, int(y0) + reach + 1), slice(int(x0) - reach, int(x0) + reach + 1))
+    points = (np.arange((2 * reach + 1) * _FINE) + 0.5) / _FINE
+    x, y = points[None, :] + (int(x0) - reach - x0), points[:, None] + (int(y0) - reach - y0)
+    u = (x * cos + y * sin) / (radius * stretch)
+    v = (y * cos - x * sin) * stretch / radius
+    return window, _INSIDE[name](u, v), u * radius, v * radius
+
+
+def _colours(draw: _Draws, name: str, background: Floats) -> tuple[Floats, Floats]:
+    """Two related colours. The first is usually near the class's own, else the one of four farthest from the ground."""
+    if draw("usual", 1, 20) <= 18:
+        first = np.array([OWN[name][c] + draw(f"shift {c}", -20, 20) for c in range(3)], np.float64)
+    else:
+        mean = background.sum(axis=(0, 1)) // (SIDE * SIDE)
+        drawn = [np.array([draw(f"colour {i}{c}", 0, 255) for c in "rgb"], np.float64) for i in range(4)]
+        first = max(drawn, key=lambda colour: float(np.abs(colour - mean).sum()))
+    step = draw("contrast", 20, 60)
+    second = np.where(first < 128, first + step, first - step)
+    return first, second
+
+
+def _texture(draw: _Draws, u: Floats, v: Floats) -> Floats:
+    """How much of the second colour each fine point has: 0 … 1 in eighths, so that sums are exact."""
+    period = draw("period", 4, 9)
+    kind = draw("texture", 0, 5)
+    a, b = np.floor(u * 2 / period), np.floor(v * 2 / period)
+    if kind == 0:
+        return np.zeros_like(u)
+    if kind == 1:  # stripes
+        return a % 2
+    if kind == 2:  # checks
+        return (a + b) % 2
+    if kind == 3:  # dots
+        du, dv = u / period - np.floor(u / period) - 0.5, v / period - np.floor(v / period) - 0.5
+        return (du * du + dv * dv <= 0.1).astype(np.float64)
+    if kind == 4:  # a gradient across the shape
+        return np.clip(np.floor(u / 5 + 4), 0, 8) / 8
+    bits = hashlib.shake_256(f"{draw.key}/patches".encode()).digest(64 * 64)  # random patches
+    grid = np.frombuffer(bits, np.uint8).reshape(64, 64) % 9 / 8
+    patches: Floats = grid[a.astype(np.int64) % 64, b.astype(np.int64) % 64]
+    return patches
+
+
+def _pixel_sums(fine: npt.NDArray[np.generic]) -> Floats:
+    side = len(fine) // _FINE
+    sums: Floats = fine.astype(np.float64).reshape(side, _FINE, side, _FINE).sum(axis=(1, 3))
+    return sums
+
+
+def _polygon(*corners: tuple[float, float]) -> Callable[[Floats, Floats], Bools]:
+    """Even-odd rule, multiplied out so that nothing is divided."""
+
+    def inside(u: Floats, v: Floats) -> Bools:
+        result = np.zeros(u.shape, bool)
+        for (x1, y1), (x2, y2) in zip(corners, corners[1:] + corners[:1], strict=True):
+            side = (x2 - x1) * (v - y1) - (u - x1) * (y2 - y1)
+            result ^= ((y1 > v) != (y2 > v)) & ((side > 0) == (y2 > y1))
+        return result
+
+    return inside
+
+
+def _regular(*radii: float, corners: int) -> tuple[tuple[float, float], ...]:
+    """Corners at equal angles from the top, their radii taking turns."""
+    turn = [(radii[i % len(radii)], 2 * math.pi * i / corners) for i in range(corners)]
+    return tuple((round(r * math.sin(t), 6), round(-r * math.cos(t), 6)) for r, t in turn)
+
+
+def _heart(u: Floats, v: Floats) -> Bools:
+    """A square on its corner with a half disc on each upper side."""
+    side, low = 0.8, 0.88
+    x = abs(u)
+    square = x + abs(v - (low - side)) <= side
+    dx, dy = x - side / 2, v - (low - 1.5 * side)
+    return square | (dx * dx + dy * dy <= side * side / 2)
+
+
+_INSIDE: dict[str, Callable[[Floats, Floats], Bools]] = {
+    "arrow": _polygon((0, -1), (0.75, -0.1), (0.27, -0.1), (0.27, 0.95), (-0.27, 0.95), (-0.27, -0.1), (-0.75, -0.1)),
+    "crescent": lambda u, v: (u * u + v * v <= 1) & ((u - 0.5) * (u - 0.5) + v * v > 0.64),
+    "cross": lambda u, v: (np.maximum(abs(u), abs(v)) <= 0.95) & (np.minimum(abs(u), abs(v)) <= 0.3),
+    "disc": lambda u, v: u * u + v * v <= 1,
+    "heart": _heart,
+    "hexagon": _polygon(*_regular(1.0, corners=6)),
+    "ring": lambda u, v: (u * u + v * v <= 1) & (u * u + v * v > 0.3),
+    "square": _polygon((0.8, 0.8), (-0.8, 0.8), (-0.8, -0.8), (0.8, -0.8)),
+    "star": _polygon(*_regular(1.0, 0.42, corners=10)),
+    "triangle": _polygon(*_regular(1.0, corners=3)),
+}

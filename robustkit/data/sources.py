@@ -1,0 +1,331 @@
+"""Where the bytes of a data set come from: a folder, a zip, CIFAR's batch files, or the package's own generator.
+
+A source only lists and reads; labels are made of the listed names in `layouts`. Every source can be pickled and used
+from many threads or processes, and holds nothing that grows with what was read.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import pickletools
+import re
+import stat
+import struct
+import zipfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..common.files import bytes_of, check_plain, reason
+from ..errors import BadImageError, DataError
+from .images import encode_png
+
+if TYPE_CHECKING:
+    from .shapes import Shape
+
+SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".gif")
+MAX_FILE_BYTES = 1 << 28  # one image file; more is a mistake or an attack
+_BATCH, _OPCODES = 1 << 27, 1 << 19  # bytes and instructions of a CIFAR-10 batch: 31 MB, some ten thousand
+_HEADER = 30  # bytes before a member, without its name
+_LONGEST = 4096  # characters of a member's name
+_INFLATED = 1 << 26  # bytes of a zip's member up to which it may be compressed by any factor
+Mask = npt.NDArray[np.uint8]
+Box = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a place holds: relative POSIX paths of its images, sorted, and of its folders; and lines for the user."""
+
+    images: tuple[str, ...]
+    folders: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+class Source:
+    """Reads the file of a sample. Ground truth beyond the label is None unless a source knows it."""
+
+    def read(self, sample_id: str) -> bytes:
+        """The whole image file. Raises BadImageError, with the id, when it cannot be read."""
+        raise NotImplementedError
+
+    def mask(self, sample_id: str) -> Mask | None:
+        """(H, W) uint8, 1 on the labelled object, in the pixels of the image file."""
+        return None
+
+    def box(self, sample_id: str) -> Box | None:
+        """(x0, y0, x1, y1) of the labelled object in pixels of the image file; x1 and y1 are exclusive."""
+        return None
+
+
+@dataclass(frozen=True)
+class FolderSource(Source):
+    """Files under `root`."""
+
+    root: str
+
+    def read(self, sample_id: str) -> bytes:
+        """See Source."""
+        path = Path(self.root, sample_id)
+        try:
+            status = path.stat()
+            if not stat.S_ISREG(status.st_mode):  # a pipe or a device would never end
+                raise BadImageError(f"{sample_id}: not a plain file; not read")
+            if status.st_size > MAX_FILE_BYTES:
+                raise BadImageError(f"{sample_id}: larger than {MAX_FILE_BYTES >> 20} MB; not read")
+            return path.read_bytes()
+        except OSError as error:
+            raise BadImageError(f"{sample_id}: cannot be read: {error.strerror or error}") from None
+
+
+@dataclass(frozen=True)
+class ZipSource(Source):
+    """Members of the zip file `path` under `prefix` ('' or 'folder/'). Nothing is ever extracted to disk."""
+
+    path: str
+    prefix: str = ""
+
+    def read(self, sample_id: str) -> bytes:
+        """See Source."""
+        archive, members = _open_zip(self.path, os.getpid())
+        try:
+            member = members[self.prefix + sample_id]
+            if member.file_size > MAX_FILE_BYTES:
+                raise BadImageError(f"{sample_id}: claims {member.file_size} bytes in the zip; not read")
+            if member.file_size > max(_INFLATED, 100 * member.compress_size):
+                raise BadImageError(
+                    f"{sample_id}: {member.compress_size} bytes in the zip inflate to {member.file_size}, as no image "
+                    "does; not read"
+                )
+            with archive.open(member) as file:  # `archive.read` would inflate more than the member claims
+                return file.read(member.file_size + 1)
+        except BadImageError:
+            raise
+        except Exception as error:  # zipfile and zlib raise many kinds for a damaged member
+            raise BadImageError(f"{sample_id}: cannot be read from the zip: {reason(error)}") from None
+
+
+@dataclass(frozen=True)
+class CifarSource(Source):
+    """CIFAR-10's python batch files; a sample's id is '<split>/<position>', its file a PNG made on the fly."""
+
+    batches: tuple[str, ...]
+
+    def read(self, sample_id: str) -> bytes:
+        """See Source."""
+        pixels, _ = read_cifar(self.batches)
+        return encode_png(pixels[int(sample_id.rpartition("/")[2])])
+
+
+@dataclass(frozen=True)
+class ShapesSource(Source):
+    """The embedded set (robustkit.data.shapes); a sample's id is '<split>/<index>'."""
+
+    def read(self, sample_id: str) -> bytes:
+        """See Source."""
+        return encode_png(_shape(sample_id).pixels)
+
+    def mask(self, sample_id: str) -> Mask | None:
+        """See Source."""
+        return _shape(sample_id).mask
+
+    def box(self, sample_id: str) -> Box | None:
+        """See Source."""
+        return _shape(sample_id).box
+
+
+def _shape(sample_id: str) -> Shape:
+    from . import shapes
+
+    split, _, index = sample_id.partition("/")
+    return shapes.render(split, int(index))
+
+
+def list_folder(root: Path) -> Listing:
+    """All images under `root`, links followed, hidden files and macOS leftovers ignored. Loops of links are cut."""
+    images: list[str] = []
+    folders: list[str] = []
+    unreadable: list[str] = []
+    undecodable = 0
+    todo = [("", str(root), frozenset[tuple[int, int]]())]
+    while todo:
+        prefix, path, parents = todo.pop()
+        try:
+            status = Path(path).stat()
+            key = (status.st_dev, status.st_ino)
+            with os.scandir(path) as listing:
+                entries = list(listing)
+        except OSError as error:
+            unreadable.append(f"{prefix or '.'} ({error.strerror})")
+            continue
+        if key in parents:
+            continue
+        for entry in entries:
+            name = prefix + entry.name
+            if _ignored(entry.name):
+                continue
+            if _is_folder(entry):
+                folders.append(name)
+                todo.append((name + "/", entry.path, parents | {key}))
+            elif entry.name.lower().endswith(SUFFIXES):
+                if name.isprintable():
+                    images.append(name)
+                else:  # an id must survive a text file and a table
+                    undecodable += 1
+    notes = []
+    if undecodable:
+        notes.append(f"left out {undecodable} images whose names are not printable text; rename them")
+    if unreadable:
+        notes.append(f"left out {len(unreadable)} folders that cannot be read: {', '.join(sorted(unreadable)[:3])}")
+    return Listing(tuple(sorted(images)), tuple(sorted(folders)), tuple(notes))
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether it is one, links followed; a link to itself is none."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def list_zip(path: Path) -> Listing:
+    """All images in a zip. Raises DataError for no zip, an encrypted one, or a member that points outside."""
+    _, members = _open_zip(str(path), os.getpid())
+    names = [name for name in members if not any(_ignored(part) for part in name.split("/"))]
+    images = sorted(name for name in names if name.lower().endswith(SUFFIXES) and name.isprintable())
+    folders = {name.rpartition("/")[0] for name in names} - {""}
+    if not images and any(name.lower().endswith(".zip") for name in names):
+        raise DataError(f"{path}: holds zip files, not images; unpack the outer one first")
+    return Listing(tuple(images), tuple(sorted(folders)))
+
+
+def _ignored(name: str) -> bool:
+    return name.startswith(".") or name == "__MACOSX"
+
+
+@lru_cache(maxsize=4)
+def _open_zip(path: str, process: int) -> tuple[zipfile.ZipFile, dict[str, zipfile.ZipInfo]]:
+    """The archive and its files by POSIX name; one handle a process, since a fork would share its position."""
+    try:
+        check_plain(Path(path))
+        archive = zipfile.ZipFile(path)
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, struct.error) as error:
+        raise DataError(
+            f"{path}: not a zip file that can be read ({reason(error)}); expected a folder or a .zip"
+        ) from None
+    _refuse_overlap(path, archive.infolist())
+    members: dict[str, zipfile.ZipInfo] = {}
+    for info in archive.infolist():
+        name = info.filename.replace("\\", "/")
+        if len(name) > _LONGEST:
+            raise DataError(f"{path}: a member whose name has {len(name)} characters; expected {_LONGEST} at most")
+        if name.startswith("/") or ".." in name.split("/") or re.match(r"[A-Za-z]:", name):
+            raise DataError(f"{path}: member {info.filename!r} points outside the archive; the zip is refused")
+        if info.is_dir() or stat.S_ISLNK(info.external_attr >> 16):
+            continue
+        if info.flag_bits & 1:
+            raise DataError(f"{path}: member {info.filename!r} is encrypted; decrypt the zip first")
+        if name in members:
+            raise DataError(
+                f"{path}: member {info.filename!r} stands twice, and which one counts is not known; zip it anew"
+            )
+        members[name] = info
+    return archive, members
+
+
+def _refuse_overlap(path: str, members: list[zipfile.ZipInfo]) -> None:
+    """Raises DataError where members share bytes: a few kilobytes would be inflated as often as there are names."""
+    end = 0
+    for info in sorted(members, key=lambda info: info.header_offset):
+        if info.header_offset < end:
+            raise DataError(f"{path}: member {info.filename[:80]!r} overlaps another one; the zip is refused")
+        end = info.header_offset + _HEADER + info.compress_size
+
+
+@lru_cache(maxsize=2)
+def read_cifar(batches: tuple[str, ...]) -> tuple[npt.NDArray[np.uint8], tuple[int, ...]]:
+    """Pixels (N, 32, 32, 3) uint8 and labels of CIFAR-10 batch files, in file order, without running their pickles."""
+    pixels, labels = [], []
+    for path in batches:
+        content = read_plain_pickle(Path(path))
+        try:
+            data, batch_labels = content["data"], [int(label) for label in content["labels"]]
+            if data.raw is None or len(data.raw) != len(batch_labels) * 3072:
+                raise ValueError("data and labels differ in length")
+            if not all(0 <= label < 10 for label in batch_labels):
+                raise ValueError("a label is outside 0 … 9")
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(f"{path}: not a CIFAR-10 batch file ({error})") from None
+        pixels.append(np.frombuffer(data.raw, np.uint8).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+        labels += batch_labels
+    return np.concatenate(pixels), tuple(labels)
+
+
+def read_plain_pickle(path: Path) -> dict[str, Any]:
+    """A pickled dict of plain values and NumPy arrays, where an array becomes its raw bytes (`.raw`).
+
+    No code of the file runs: every class that it names is either one of three NumPy names, replaced by an inert
+    stand-in, or refused by name.
+    """
+    try:
+        data = bytes_of(path, _BATCH)
+        if sum(1 for _ in islice(pickletools.genops(data), _OPCODES)) == _OPCODES:
+            raise DataError(f"{path}: a pickle of {_OPCODES} instructions or more, as no CIFAR-10 batch file is")
+        content = _PlainUnpickler(io.BytesIO(data), encoding="bytes").load()
+    except DataError as error:
+        raise DataError(f"{path}: {error}" if str(path) not in str(error) else str(error)) from None
+    except Exception as error:  # a damaged pickle raises whatever it likes
+        raise DataError(f"{path}: not a readable pickle ({type(error).__name__})") from None
+    if not isinstance(content, dict):
+        raise DataError(f"{path}: expected a CIFAR-10 dictionary, found {type(content).__name__}")
+    return {_text(key): value for key, value in content.items()}
+
+
+class _Inert:
+    """Stands for a NumPy array or dtype in a pickle; keeps an array's raw bytes."""
+
+    raw: bytes | None = None
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        if isinstance(state[-1], bytes):
+            self.raw = state[-1]
+
+
+class _PlainUnpickler(pickle._Unpickler):  # the Python one: a lying memo index cannot make it allocate gigabytes
+    encoded = 0
+
+    def latin1(self, text: str, _: str = "latin1") -> bytes:
+        self.encoded += len(text)
+        if self.encoded > _BATCH:
+            raise DataError("the pickle holds more than a CIFAR-10 batch")
+        return text.encode("latin1")
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("_codecs", "encode"):
+            return self.latin1
+        if module.split(".")[0] == "numpy" and name in ("_reconstruct", "ndarray", "dtype"):
+            return _Inert
+        raise DataError(f"the pickle asks for {module}.{name}; only plain CIFAR-10 batches are read")
+
+
+def _text(value: object) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def cifar_names(meta: Path) -> tuple[str, ...] | None:
+    """Class names of a `batches.meta` file, or None without one."""
+    if not meta.is_file():
+        return None
+    names: Iterable[object] = read_plain_pickle(meta).get("label_names", ())
+    return tuple(_text(name) for name in names) or None

@@ -1,0 +1,1 @@
+"""How anything is shown: text tables, Markdown, SVG, picture sheets. Knows no run."""

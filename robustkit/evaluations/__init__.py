@@ -1,0 +1,1 @@
+"""One folder per family of evaluations (attacks, corruptions, maps, attention), and what the families share."""

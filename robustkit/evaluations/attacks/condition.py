@@ -1,0 +1,280 @@
+"""Conditions: what is done to the images before the model sees them, as a canonical text and back.
+
+`clean`, `fgsm(eps=1/255)`, `pgd(eps=1/255,steps=20)`, `autoattack(eps=1/255,version=standard)`. The text always names
+eps (and the norm unless linf) and the attack's budget, and otherwise only what differs from the protocol card, so it
+means the same thing wherever the card's tag stands beside it. `engine=` names another library that ran the attack.
+`corruption(fog,severity=3)` is read and written by `evaluations.corruptions.condition`, `cam(agcam)` by
+`evaluations.maps.condition`. `attention(clean)` watches the model's attention on the images of another condition.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, cast
+
+import attacks
+from attacks.pgd import STEP_SHARES
+
+from ...errors import ProtocolError, unknown
+from ...protocol.card import Card, format_number, number
+from ..corruptions.condition import Corrupted
+from ..maps.condition import Explained
+from .engines import ENGINES, peer
+from .peers import PeerAttack
+
+ATTACKS: dict[str, type[attacks.Attack]] = {
+    "fgsm": attacks.FGSM,
+    "pgd": attacks.PGD,
+    "spsa": attacks.SPSA,
+    "apgd": attacks.APGD,
+    "fab": attacks.FAB,
+    "square": attacks.Square,
+    "autoattack": attacks.AutoAttack,
+}
+DENSE_ATTACKS: dict[str, type[attacks.DensePGD]] = {
+    "fgsm": attacks.DenseFGSM,
+    "pgd": attacks.DensePGD,
+    "segpgd": attacks.DensePGD,
+}
+"""Of models that predict a class for each pixel, under a card of segmentation."""
+_BUDGET = {"square": "queries", "autoattack": "version"}  # what the text always names beside eps; else the steps
+_OF_CARD = {"labels", "bounds", "cut_images", "step_size_l2"}  # of an attack's table in a card, beside its parameters
+Value = bool | int | float | str | Fraction
+_FORM = re.compile(r"\s*([A-Za-z][\w-]*)\s*(?:\((.*)\))?\s*", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One way to treat the images. `parameters` are all of an attack's, card and options resolved; `text` names it.
+
+    corrupted: which corruption, where it is one. explained: which map. under: the condition beside which a map is
+    laid, or on whose images attention is watched.
+    """
+
+    name: str
+    text: str
+    parameters: tuple[tuple[str, Value], ...] = ()
+    corrupted: Corrupted | None = None
+    explained: Explained | None = None
+    under: Condition | None = None
+
+    @classmethod
+    def of(cls, corrupted: Corrupted) -> Condition:
+        """The condition of a corruption."""
+        return cls("corruption", corrupted.text, (), corrupted)
+
+    @classmethod
+    def of_map(cls, explained: Explained, under: Condition | None = None) -> Condition:
+        """The condition of a map's scores, or of its stability under another condition."""
+        if under is not None:
+            explained = explained.beside(under.text)
+        return cls("cam" if under is None else "stability", explained.text, (), None, explained, under)
+
+    @classmethod
+    def of_attention(cls, under: Condition) -> Condition:
+        """What the model's attention does on the images of another condition."""
+        return cls("attention", f"attention({under.text})", under=under)
+
+    @property
+    def released(self) -> bool:
+        """Whether the images come, corrupted already, from files of their own."""
+        part = self.corrupted or (self.under.corrupted if self.under else None)
+        return part is not None and part.released
+
+    @property
+    def group(self) -> str:
+        """What a progress bar counts together: the severities of a corruption."""
+        return self.text if self.corrupted is None else self.corrupted.mean.text
+
+    @property
+    def eps(self) -> float | None:
+        """The radius that an attack claims, in the units of its card's space; None where nothing is claimed."""
+        eps = dict(self.parameters).get("eps")
+        return None if eps is None else float(eps)
+
+    @property
+    def norm(self) -> str:
+        return str(dict(self.parameters).get("norm", "linf"))
+
+    @property
+    def engine(self) -> str:
+        """The library that makes the attack."""
+        return str(dict(self.parameters).get("engine", "robustkit"))
+
+    @property
+    def early_stop(self) -> bool:
+        """Whether samples leave at their first wrong prediction, so that their losses mean nothing."""
+        return bool(dict(self.parameters).get("early_stop", False))
+
+    @property
+    def claim(self) -> dict[str, Any]:
+        """What the records of an attack are held to, as run.json keeps it; empty for all else."""
+        if self.eps is None:
+            return {}
+        return {"norm": self.norm, "eps": self.eps, "early_stop": self.early_stop}
+
+    def labels(self, card: Card) -> str:
+        """Which labels the attack is given: `true` or `predicted`."""
+        return str(card.attacks.get(self.name, {}).get("labels", card.labels))
+
+    def attack(self, card: Card) -> attacks.Attack | attacks.DensePGD | PeerAttack | None:
+        """The attack with these parameters under the card's bounds; None for all else."""
+        if self.name in ("clean", "corruption", "cam", "stability", "attention"):
+            return None
+        fields = dict(self.parameters)
+        eps = float(fields.pop("eps"))
+        norm, engine = fields.pop("norm"), fields.pop("engine")
+        own = card.attacks.get(self.name, {})
+        bounds = tuple(own["bounds"]) if "bounds" in own else card.bounds
+        if isinstance(fields.get("step_size"), str):
+            fields["step_size"] = float(number(str(fields["step_size"]).removesuffix("*eps"))) * eps
+        try:
+            threat = attacks.ThreatModel(norm, eps, bounds, own.get("cut_images", False))  # type: ignore[arg-type]
+            if card.task == "segmentation":
+                return DENSE_ATTACKS[self.name](threat, **cast(dict[str, Any], fields))
+            if engine != "robustkit":
+                return peer(str(engine), self.name, threat, fields)
+            return ATTACKS[self.name](threat, **fields)
+        except (TypeError, ValueError) as fault:
+            raise ProtocolError(f"condition {self.text}: {fault}") from None
+
+
+CLEAN = Condition("clean", "clean")
+
+
+def attacks_of(card: Card) -> Mapping[str, type[attacks.Attack] | type[attacks.DensePGD]]:
+    """The attacks that a card can have, by name."""
+    return DENSE_ATTACKS if card.task == "segmentation" else ATTACKS
+
+
+def parse_condition(
+    text: str, card: Card, *, eps: Fraction | None = None, norm: str | None = None, engine: str | None = None
+) -> Condition:
+    """The condition that `text` names under a card; `eps`, `norm`, `engine` count where the text has none.
+
+    Raises:
+        ProtocolError: unknown attack or parameter, or a value of the wrong kind.
+    """
+    form = _FORM.fullmatch(text)
+    if not form:
+        raise ProtocolError(
+            f"condition {text!r}: expected a name or name(key=value,...), such as pgd(eps=1/255,steps=20)"
+        )
+    name, arguments = form[1].lower(), form[2]
+    if name == "clean":
+        if arguments:
+            raise ProtocolError(f"condition {text!r}: clean takes no parameters")
+        return CLEAN
+    if name not in attacks_of(card):
+        raise ProtocolError(unknown("attack", name, attacks_of(card)))
+    default = _defaults(name, card)
+    given = _arguments(name, arguments, default)
+    default = _defaults(name, card, str(given.get("norm", norm or default["norm"])))
+    options = {"eps": eps, "norm": norm, "engine": engine}
+    resolved = default | {key: value for key, value in options.items() if value is not None} | given
+    _check_threat(resolved, card)
+    always = {"eps", _BUDGET.get(name, "steps")}
+    shown = {k: v for k, v in resolved.items() if k in always or (v != default[k] and k != "norm")}
+    if resolved["norm"] != "linf":
+        shown["norm"] = resolved["norm"]
+    inside = ",".join(f"{key}={_show(shown[key])}" for key in default if key in shown)
+    condition = Condition(name, f"{name}({inside})", tuple(resolved.items()))
+    condition.attack(card)  # a value that the attack refuses is refused here, before any work
+    return condition
+
+
+def parse_conditions(
+    text: str,
+    card: Card,
+    *,
+    eps: tuple[Fraction, ...] = (),
+    norm: str | None = None,
+    engine: str | None = None,
+) -> tuple[Condition, ...]:
+    """The conditions of a comma-separated list, `clean` first, each once; several eps give one of each."""
+    names = [item for item in re.split(r",(?![^(]*\))", text) if item.strip()]
+    found = [CLEAN]
+    for item in names:
+        for radius in eps or (None,):
+            condition = parse_condition(item, card, eps=radius, norm=norm, engine=engine)
+            if condition not in found:
+                found.append(condition)
+    return tuple(found)
+
+
+def _defaults(name: str, card: Card, norm: str | None = None) -> dict[str, Value]:
+    """All parameters of an attack in the order of its class, with the card's values for a norm; None: for its own."""
+    own: dict[str, Value] = {"eps": card.eps, "norm": card.norm}
+    stated = card.attacks.get(name, {})
+    norm = norm or str(stated.get("norm", card.norm))
+    share = 0.15 if card.task == "segmentation" else STEP_SHARES.get(norm, 0.15)
+    for field in dataclasses.fields(attacks_of(card)[name]):
+        if field.init and field.name not in ("threat", "chunk"):
+            own[field.name] = f"{share}*eps" if field.name == "step_size" else cast(Value, field.default)
+    for key, value in stated.items():
+        if key not in _OF_CARD:
+            own[key] = _value(name, key, str(value), own)
+    if norm == "l2" and "step_size_l2" in stated:
+        own["step_size"] = _value(name, "step_size", str(stated["step_size_l2"]), own)
+    own["engine"] = "robustkit"
+    return own
+
+
+def _arguments(name: str, text: str | None, default: dict[str, Value]) -> dict[str, Value]:
+    given: dict[str, Value] = {}
+    for item in filter(None, map(str.strip, (text or "").split(","))):
+        key, equals, value = (part.strip() for part in item.partition("="))
+        if not equals:
+            raise ProtocolError(f"{name}: {item!r} is not key=value; parameters: {', '.join(default)}")
+        given[key] = _value(name, key, value, default)
+    return given
+
+
+def _value(name: str, key: str, text: str, like: dict[str, Value]) -> Value:
+    """`text` as a value of the kind that parameter `key` takes."""
+    if key not in like:
+        raise ProtocolError(unknown(f"parameter of {name}", key, like))
+    default = like[key]
+    what = f"{name}: {key}"
+    if key == "eps":
+        return number(text, what)
+    if key == "step_size":
+        factor, times, _ = text.partition("*eps")
+        return format_number(number(factor, what)) + times if times else float(number(text, what))
+    if isinstance(default, bool):
+        if text.lower() not in ("true", "false"):
+            raise ProtocolError(f"{what} {text!r}: expected true or false")
+        return text.lower() == "true"
+    if isinstance(default, int):
+        value = number(text, what)
+        if value.denominator != 1:
+            raise ProtocolError(f"{what} {text!r}: expected a whole number")
+        return int(value)
+    return float(number(text, what)) if isinstance(default, float) else text
+
+
+def _check_threat(resolved: dict[str, Any], card: Card) -> None:
+    eps, norm = resolved["eps"], resolved["norm"]
+    if norm not in ("linf", "l2"):
+        raise ProtocolError(unknown("norm", norm, ("linf", "l2")))
+    if resolved["engine"] not in ENGINES:
+        raise ProtocolError(unknown("engine", resolved["engine"], ENGINES))
+    if card.task == "segmentation" and resolved["engine"] != "robustkit":
+        raise ProtocolError(f"engine {resolved['engine']}: it attacks classifiers; leave out --engine for segmentation")
+    if eps < 0:
+        raise ProtocolError(f"eps {format_number(eps)}: expected a radius of 0 or more")
+    if norm == "linf" and card.space == "pixels" and eps > 1:
+        raise ProtocolError(
+            f"eps {format_number(eps)}: eps is in pixels of [0, 1], where 1 allows everything; "
+            f"did you mean {format_number(eps)}/255?"
+        )
+
+
+def _show(value: Value) -> str:
+    if isinstance(value, Fraction):
+        return format_number(value)
+    return str(value).lower() if isinstance(value, bool) else repr(value) if isinstance(value, float) else str(value)

@@ -1,0 +1,110 @@
+"""Evidence that an attack's result can be trusted: figures from the model on a few samples, as a file of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from attacks import Attack
+
+from ...common.preprocessing import Preprocessing
+from ...data.dataset import Dataset, Sample
+from ...data.images import to_pixels
+from ...errors import BadImageError
+from ...models.batch_size import out_of_memory
+from ...pipeline.runner import Progress
+from ...protocol.card import Card
+from ...runs.folder import Run
+from ..subject import Subject
+from .condition import Condition
+from .examining import examine
+
+SAMPLES = 32
+"""How many samples the figures are taken on, spread evenly over the data set."""
+_STRENGTH = ("fgsm", "spsa", "square", "fab", "pgd", "apgd", "autoattack")
+_BATCH = 16  # with a graph in float32, beside an attack that may be in bfloat16
+
+
+def needs_evidence(run: Run, checkpoint: str, condition: Condition, card: Card) -> bool:
+    """Whether figures are still to be taken for an attack whose result claims something."""
+    taken = run.evidence(checkpoint, condition.text) if wants_evidence(condition, card) else {}
+    return taken is None or "failed" in taken
+
+
+def wants_evidence(condition: Condition, card: Card) -> bool:
+    """Whether an attack's result claims something that evidence can speak of: those of our own engine.
+
+    It does not where eps is 0, nor where the card lets the attack leave its own ball.
+    """
+    attack = condition.attack(card)
+    if not isinstance(attack, Attack) or condition.engine != "robustkit":
+        return False
+    return attack.threat.eps > 0 and not attack.threat.cut_images
+
+
+def bearing_evidence(conditions: Sequence[Condition], card: Card) -> list[Condition]:
+    """The attacks on which evidence is taken: each AutoAttack, and of others the strongest of each norm and eps.
+
+    Figures are the model's, the same for all attacks of one radius; an AutoAttack of that radius has them already.
+    """
+    wanted = [condition for condition in conditions if wants_evidence(condition, card)]
+    best: dict[tuple[str, float | None], Condition] = {}
+    for condition in wanted:
+        key = condition.norm, condition.eps
+        if key not in best or _STRENGTH.index(condition.name) > _STRENGTH.index(best[key].name):
+            best[key] = condition
+    return [one for one in wanted if one.name == "autoattack" or one in best.values()]
+
+
+def gather_evidence(
+    run: Run,
+    subject: Subject,
+    dataset: Dataset,
+    preprocessing: Preprocessing,
+    condition: Condition,
+    progress: Progress,
+) -> None:
+    """Write the figures of `examining.examine` for one checkpoint under one attack, unless no image can be read."""
+    attack = condition.attack(subject.card)
+    assert isinstance(attack, Attack)
+    samples, images = [], []
+    for sample in spread(dataset.samples, SAMPLES):
+        try:
+            images.append(to_pixels(dataset.image(sample), preprocessing, sample.id))
+            samples.append(sample)
+        except BadImageError:
+            continue
+    if not samples:
+        return
+    name = subject.classifier.identity.name
+    size = min(subject.settings.batch_size, _BATCH)
+    progress.start(name, f"evidence on {condition.text}", len(samples))
+    rng = subject.rng(samples, condition)
+    figures = None
+    while figures is None:
+        try:
+            with subject.steady(rng):
+                figures = examine(
+                    subject.exact,  # low precision rounds as a defence would
+                    subject.inputs(torch.stack(images)),
+                    subject.labels(samples),
+                    attack.threat,
+                    rng=rng,
+                    batch_size=size,
+                    attack=attack,
+                    brief=condition.name != "autoattack",
+                )
+        except (RuntimeError, ValueError, TypeError, NotImplementedError, MemoryError) as fault:
+            if not out_of_memory(fault) or size == 1:
+                # The attack itself will say what is wrong; if it does not, the lack of figures is a flag.
+                figures = {"failed": f"{type(fault).__name__}: {(str(fault).splitlines() or [''])[0]}"}
+        size = max(1, size // 2)
+    run.write_evidence(name, condition.text, {"sample_ids": [sample.id for sample in samples], **figures})
+    progress.advance(len(samples))
+
+
+def spread(samples: Sequence[Sample], count: int) -> list[Sample]:
+    """At most `count` samples at even distances."""
+    count = min(count, len(samples))
+    return [samples[i * len(samples) // count] for i in range(count)]

@@ -1,0 +1,310 @@
+"""A model and a few images into figures about its gradients and its answers, which `masking` judges."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attacks import Attack, Rng, ThreatModel, cross_entropy, margin
+from attacks.attack import check_images, check_labels
+from attacks.frozen import Model, frozen, input_gradient
+
+from ...models.batch_size import out_of_memory
+from .probes import (
+    Asker,
+    Columns,
+    difference,
+    from_elsewhere,
+    in_other_batches,
+    jumps,
+    path,
+    rises,
+    saved,
+    under_attack,
+    why_not_saved,
+    with_a_graph,
+)
+
+_STEPS = (1e-3, 1e-2)  # of eps: within one level of a rounding layer for nearly all 8-bit pixels, even with 64 levels
+_FAR = 0.1  # of eps: over many periods of a ripple, and still almost straight for other models
+_READABLE = 256  # times the noise of the logits: rounding then costs the slope a few per cent at most
+_LOSS_STEPS, _BRIEF_STEPS, _KNOWN_STEPS = (0, 1, 5, 20), (0, 1, 5), 5
+_SWEEP_STEPS, _SWEEP_RADII = 10, 6
+_SHIFTABLE = 8  # pixels
+_EXPLAIN_SLOPE = ("zero_margin", "bad_margin", "random_predictions")
+_NEARLY = 0.95  # of the way from an image to the saved one
+_OF_ENDS = ("under attack", "path", "survives saving", "known images")
+_CLOSELY = 8  # right samples on which costly probes are made
+_EXTREMES = ("random_difference", "low", "high", "sum_error", "noise", "graph", "batch", "thread", "again", "attacked")
+_APART = ("random_difference", "noise", "graph", "batch", "thread", "again", "attacked", "jump", "path")
+_ROUNDING = 1e-5
+_GRADIENTS = ("zero_margin", "zero_ce", "bad_margin", "bad_ce", "slope_samples")
+_COUNTS = ("right", "random_predictions", *_GRADIENTS, "saved_samples", "saved_same", "saved_lost", "hidden")
+_MEDIANS = ("slope", "slope_error", "slope_far", "jump", "path", "rise", "rise_shifted")
+_MEANS = ("loss", "accuracy")
+
+
+def examine(
+    model: Model,
+    images: Tensor,
+    labels: Tensor,
+    threat: ThreatModel,
+    *,
+    rng: Rng,
+    batch_size: int,
+    attack: Attack | None = None,
+    brief: bool = False,
+) -> dict[str, Any]:
+    """Figures of JSON types about the model's gradients and answers at some images; about 32 of them say enough.
+
+    model: (B, ...) images to (B, K) logits, in float32: a coarser dtype rounds as a defence would, and looks like one.
+    images: (B, ...) inside the bounds of `threat`, B > 0. labels: (B,) int64. threat: the attack's norm and eps > 0.
+    rng: handed to the attacks, and drawn from for single points. batch_size: most images in a pass. attack: made short
+    and watched; None: not. brief: without the sweep of radii and long PGD, which cost most.
+
+    random_difference: largest difference of three passes relative to a row's length; random_predictions: samples
+        whose prediction changes. low, high, sum_error: range of the outputs, and distance of their sums from 1.
+    has_gradient: 1 where outputs lead back to the images; where not, the figures about gradients are None.
+    zero_margin, zero_ce, bad_margin, bad_ce: samples whose whole gradient is zero, or some of it not finite. Of the
+        margin, not DLR, which is rightly flat where a wrong prediction ranks the label third.
+    slope, slope_error: measured over predicted change of the margin along the gradient, and its distance from 1,
+        medians of `slope_samples`; slope_far: the same over a tenth of eps. loss: mean margin after `loss_steps` steps
+        of PGD. accuracy: share that short PGD leaves standing at `radii`. All of these of the `right` among the
+        `samples`; None where there are none.
+    noise, graph, batch, thread, again, attacked: largest difference of two answers relative to their size: asked twice,
+        with a graph, in other batches, from another thread, at the end of all, and by `attack`. infinite: share of all
+        answers with a logit that is not finite. jump: median change by a twentieth of a grey level. path: median jump
+        on the way beyond the end of PGD and on to another image.
+    saved_same: of `saved_samples` ends of PGD, those as right or wrong once saved in 8 bits as they were; saved_lost:
+        those wrong before and right once saved; hidden: those right before, and right nearly where they are saved, but
+        wrong once saved. rise, rise_shifted: median rise of the margin by five steps of PGD at
+        the images, and at the images shifted by some pixels.
+    unasked, unmeasured: why a probe has no place here, or failed, by the name of its check.
+    forwards, backwards: passes, mean over the samples.
+
+    Raises ValueError for no images, eps 0, batch_size 0, fewer than two classes, and as attacks do for odd arguments.
+    """
+    check_images(images, threat)
+    top_label = check_labels(labels, len(images))
+    if not (len(images) and threat.eps > 0 and batch_size > 0):
+        raise ValueError(f"{len(images)} images, eps {threat.eps:g}, batch_size {batch_size}: expected more than 0")
+    # TF32 rounds to 2048 levels: a small step would find the model flat, as behind a rounding layer.
+    with frozen(model), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        images, labels = images.detach().clone(), labels.to(images.device, torch.int64, copy=True)
+        asker = Asker(model, images.dtype, top_label, threat, batch_size)
+        examiner = _Examiner(asker, images, brief)
+        batches = torch.split(torch.arange(len(images), device=images.device), batch_size)
+        parts = [examiner.part(images[rows], labels[rows], rng.take(rows)) for rows in batches]
+        # A batch without right samples lacks columns that another may have.
+        names = dict.fromkeys(name for part in parts for name in part)
+        columns = {name: torch.cat([part[name] for part in parts if name in part]).detach() for name in names}
+        ends = columns.pop("ends", images)
+        if not any(columns[name].any() for name in _EXPLAIN_SLOPE if name in columns) and not len(
+            columns.get("slope", [0])
+        ):
+            examiner.unmeasured["slope"] = "the outputs are too coarse to follow at every sample"
+        columns |= examiner.probe(images, labels, ends, columns["right"], rng, attack, "zero_ce" in names)
+    figures = {name: _reduce(name, columns.get(name)) for name in (*_EXTREMES, *_COUNTS, *_MEDIANS, *_MEANS)}
+    figures |= {"norm": threat.norm, "eps": threat.eps, "samples": len(images), "has_gradient": int("zero_ce" in names)}
+    figures |= {"loss_steps": list(examiner.loss_steps), "radii": [0.0, *examiner.radii]}
+    figures |= {"infinite": asker.infinite / asker.forwards}
+    figures |= {"unasked": examiner.unasked, "unmeasured": examiner.unmeasured}
+    figures |= {"forwards": asker.forwards / len(images), "backwards": asker.backwards / len(images)}
+    return {name: _plain(_coarse(value) if name in _APART else value) for name, value in figures.items()}
+
+
+def _reduce(name: str, column: Tensor | None) -> Any:
+    if column is None or name in _COUNTS:
+        return None if column is None else int(column.sum())
+    if not len(column):
+        return None
+    if name in _MEANS:
+        return column.double().mean(dim=0).tolist()
+    return float(column.median() if name in _MEDIANS else column.min() if name == "low" else column.max())
+
+
+def _coarse(apart: float | None) -> float | None:
+    """A difference of two answers in two digits, and 0 where rounding in float32 gives as much: that is another one at
+    each call, wherever the numbers lie in memory."""
+    return None if apart is None else 0.0 if apart < _ROUNDING else float(f"{apart:.2g}")
+
+
+def _plain(value: Any) -> Any:
+    """Six significant digits; None for what JSON cannot hold."""
+    if isinstance(value, list):
+        return [_plain(entry) for entry in value]
+    finite = not isinstance(value, float) or math.isfinite(value)
+    return (float(f"{value:.6g}") if isinstance(value, float) else value) if finite else None
+
+
+class _Examiner:
+    """Makes the probes. Its methods give columns of figures; what could not be measured it notes."""
+
+    def __init__(self, asker: Asker, images: Tensor, brief: bool) -> None:
+        self.asker, self.threat, self.brief = asker, asker.threat, brief
+        self.unasked = {"accuracy by radius": "only for AutoAttack"} if brief else {}
+        self.unmeasured: dict[str, str] = {}
+        self.loss_steps = _BRIEF_STEPS if brief else _LOSS_STEPS
+        threat = self.threat
+        low, high = threat.bounds or (float(images.min()), float(images.max()))
+        # Half the range of pixels; in l2, a quarter of it for each value.
+        widest = (high - low) * (0.5 if threat.norm == "linf" else 0.25 * math.sqrt(images[0].numel()))
+        growth = max(1.0, widest / threat.eps) ** (1 / (_SWEEP_RADII - 1))
+        self.radii = [threat.eps * growth**power for power in range(_SWEEP_RADII if growth > 1 else 1)]
+
+    def part(self, images: Tensor, labels: Tensor, rng: Rng) -> Columns:
+        """One batch: a row for each sample, for each right one, or for each whose slope can be read."""
+        logits_of = self.asker.logits
+        passes = torch.stack([logits_of(images) for _ in range(3)]).detach()
+        logits, predictions = passes[0], passes.argmax(dim=2)
+        numbers = passes.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+        noise = (numbers[1:] - numbers[0]).norm(dim=2).amax(dim=0) / numbers[0].norm(dim=1).clamp_min(1e-30)
+        right = (predictions[0] == labels) & logits.isfinite().all(dim=1)
+        part = {"right": right, "random_difference": noise, "ends": images.clone()}
+        part["random_predictions"] = (predictions[1:] != predictions[0]).any(dim=0)
+        part |= {"low": logits.amin(dim=1), "high": logits.amax(dim=1), "sum_error": (logits.sum(dim=1) - 1).abs()}
+        points = images.clone().requires_grad_()
+        for name, loss in (("ce", cross_entropy), ("margin", margin)):
+            losses = loss(logits_of(points), labels)
+            self.asker.backwards += len(points)
+            try:
+                gradient = input_gradient(losses, points)
+            except ValueError:
+                return part
+            part[f"zero_{name}"] = (gradient == 0).flatten(1).all(dim=1)
+            part[f"bad_{name}"] = ~gradient.isfinite().flatten(1).all(dim=1)
+        rows = right.nonzero().flatten()
+        if len(rows):
+            images, labels, logits, rng = images[rows], labels[rows], logits[rows], rng.take(rows)
+            part["slope"], part["slope_far"] = self._slopes(images, labels, gradient[rows], logits, noise[rows])
+            part["slope_error"], part["slope_samples"] = (part["slope"] - 1).abs(), part["slope"] > -math.inf
+            ends = [self.asker.pgd(images, labels, rng, threat=self.threat, steps=n)[:2] for n in self.loss_steps[1:]]
+            margins = [margin(each, labels) for each in (logits, *(end for _, end in ends))]
+            part["loss"] = torch.stack(margins, dim=1)
+            part["rise"] = margins[self.loss_steps.index(_KNOWN_STEPS)] - margins[0]
+            part["ends"][rows] = ends[-1][0]
+            if not self.brief:
+                part["accuracy"] = self._sweep(images, labels, rng)
+        return part
+
+    def probe(
+        self,
+        images: Tensor,
+        labels: Tensor,
+        ends: Tensor,
+        right: Tensor,
+        rng: Rng,
+        attack: Attack | None,
+        has_gradient: bool,
+    ) -> Columns:
+        """What is asked of all samples at once: in many ways; of the `right` ones on the way, saved, shifted."""
+        asker = self.asker
+        # Where PGD stands still, another point than the image.
+        still = (ends == images).flatten(1).all(dim=1).reshape(-1, *[1] * (images.ndim - 1))
+        moved = torch.where(still, self.threat.random_start(images, rng, "evidence/moved"), ends)
+        points = torch.stack([images, moved], dim=1).flatten(0, 1)
+        first = asker.plain(points)
+        clean, after = first[::2], first[1::2]
+        found = {"noise": difference(asker.plain(points), first)}
+        probes: list[tuple[str, Callable[[], Columns]]] = [
+            ("graph", lambda: {"graph": with_a_graph(asker, points, first)}),
+            ("batches", lambda: {"batch": in_other_batches(asker, points, first)}),
+            ("caller", lambda: {"thread": from_elsewhere(asker, points, first)}),
+            ("continuity", lambda: {"jump": jumps(asker, images, clean, rng)}),
+        ]
+        rows = right.nonzero().flatten()
+        if not (len(rows) and has_gradient):
+            why = "outputs do not lead back to the input" if len(rows) else "no prediction is right"
+            self.unasked |= dict.fromkeys(_OF_ENDS, why)
+        else:
+            few = rows[:_CLOSELY]
+            if attack is None:
+                self.unasked["under attack"] = "no attack was given"
+            else:
+                answers = partial(under_attack, asker, attack, images[few], labels[few], rng.take(few))
+                probes.append(("under attack", lambda: {"attacked": answers()}))
+            probes += [
+                ("path", lambda: {"path": path(asker, images[few], moved[few], _others(images, labels)[few])}),
+                ("survives saving", lambda: self._saved(images[rows], moved[rows], labels[rows], after[rows])),
+                ("known images", lambda: self._shifted(images[rows], rng.take(rows))),
+            ]
+        probes.append(("called again", lambda: {"again": difference(asker.plain(points), first)}))
+        for check, probe in probes:
+            try:
+                found |= probe()
+            except (RuntimeError, ValueError, TypeError, NotImplementedError) as fault:
+                if out_of_memory(fault):
+                    raise  # in smaller batches it may go well
+                self.unmeasured[check] = f"{type(fault).__name__}: {(str(fault).splitlines() or [''])[0]}"
+        return found
+
+    def _saved(self, images: Tensor, points: Tensor, labels: Tensor, logits: Tensor) -> Columns:
+        """Whether the points, once saved, are as right or wrong as before."""
+        if why := why_not_saved(self.threat, images[0].numel()):
+            self.unasked["survives saving"] = why
+            return {}
+        kept = saved(points, images, self.threat)
+        # Rounding may lead further from the image than PGD went; a point this near to the saved one did not.
+        near = images + _NEARLY * (kept - images)
+        right, still, beside = (x.argmax(dim=1) == labels for x in (logits, *map(self.asker.plain, (kept, near))))
+        hidden = right & beside & ~still
+        return {
+            "saved_samples": still | True,
+            "saved_same": right == still,
+            "saved_lost": ~right & still,
+            "hidden": hidden,
+        }
+
+    def _shifted(self, images: Tensor, rng: Rng) -> Columns:
+        if images.ndim != 4 or min(images.shape[-2:]) < _SHIFTABLE:
+            self.unasked["known images"] = f"inputs {tuple(images.shape[1:])} cannot be shifted"
+            return {}
+        return {"rise_shifted": rises(self.asker, images, rng, _KNOWN_STEPS)}
+
+    def _slopes(
+        self, images: Tensor, labels: Tensor, gradient: Tensor, logits: Tensor, noise: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """(S,) measured over predicted change of the margin, of the samples where it can be read: near, and far.
+
+        From a step against the gradient to one along it, so that curvature cancels, and at the smallest step whose
+        predicted change is well above the noise: there a rounding layer with a made-up gradient is flat or erratic,
+        while over large steps such a gradient is right on average.
+        """
+        labels, rival = labels[:, None], logits.scatter(1, labels[:, None], -math.inf).argmax(dim=1, keepdim=True)
+        least = _READABLE * noise.amax().clamp_min(2.0**-23) * logits.abs().amax(dim=1)  # float32's rounding
+        low, high = self.threat.bounds or (-math.inf, math.inf)
+        direction = self.threat.steepest(gradient.clone())
+        found = []
+        for step in (*_STEPS, _FAR):
+            ends = [(images + sign * step * self.threat.eps * direction).clamp(low, high) for sign in (1, -1)]
+            up, down = ((x.gather(1, rival) - x.gather(1, labels)).flatten() for x in map(self.asker.logits, ends))
+            # What rounding made of the step, not what was asked for.
+            predicted = (gradient.double() * (ends[0].double() - ends[1].double())).flatten(1).sum(dim=1)
+            found.append(((up - down) / predicted).to(noise).masked_fill(~(predicted >= least), math.nan))
+        near = torch.where(found[0].isnan(), found[1], found[0])
+        near = torch.where(near.isnan(), found[2], near)
+        return near[near.isfinite()], found[2][found[2].isfinite()]
+
+    def _sweep(self, images: Tensor, labels: Tensor, rng: Rng) -> Tensor:
+        """(B, 1 + R) whether a sample stands at radius 0 and the others: what fell in a smaller ball fell in all."""
+        standing = (labels >= 0)[:, None].repeat(1, 1 + len(self.radii))
+        for column, eps in enumerate(self.radii, start=1):
+            rows = standing[:, column].nonzero().flatten()
+            if len(rows):
+                options = {"threat": replace(self.threat, eps=eps), "steps": _SWEEP_STEPS, "step_size": eps / 4}
+                _, logits, fell = self.asker.pgd(images[rows], labels[rows], rng.take(rows), early_stop=True, **options)
+                standing[rows[fell | (logits.argmax(dim=1) != labels[rows])], column:] = False
+        return standing
+
+
+def _others(images: Tensor, labels: Tensor) -> Tensor:
+    """For each image (B, ...) the next one of another class; itself where there is none."""
+    places = torch.arange(len(labels), device=labels.device)
+    away = (places[None] - places[:, None] - 1) % len(labels) + len(labels) * (labels[None] == labels[:, None])
+    return images[torch.where(away.amin(dim=1) < len(labels), away.argmin(dim=1), places)]

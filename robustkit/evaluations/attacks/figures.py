@@ -1,0 +1,214 @@
+"""Attacks as figures: accuracy against the radius, and what stands after each stage."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from ...display.panels import dots, legend, panels, spread
+from ...display.svg import Figure, Point, Style, draw, labels, listed, percent, plain
+from ...results.summary import pixels
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+METRICS = {"top1": "accuracy", "miou": "mIoU"}
+_CALL = re.compile(r"([\w-]+)\((.*)\)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A checkpoint under one attack at several radii.
+
+    attack: its name and what besides eps sets it, `pgd, steps=20`. norm: linf or l2. points: (eps, figure) by eps, the
+    clean one at 0 where it is known.
+    """
+
+    checkpoint: str
+    attack: str
+    norm: str
+    points: tuple[tuple[float, Point], ...]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Of a checkpoint under an attack in stages: which stages, and the share of samples that stand after each."""
+
+    checkpoint: str
+    condition: str
+    points: tuple[tuple[str, Point], ...]
+
+
+def curves(results: Sequence[Mapping[str, Any]], claims: Mapping[str, Mapping[str, Any]]) -> list[Curve]:
+    """A curve for each attack (whose parameters but eps are alike) and checkpoint that was attacked by it."""
+    clean: dict[str, Point] = {}
+    found: dict[tuple[str, str, str], dict[float, Point]] = {}
+    for row in results:
+        if row["metric"] not in METRICS or row["value"] is None:
+            continue
+        if row["condition"] == "clean":
+            clean[row["checkpoint"]] = Point.of(row)
+        elif (claim := claims.get(row["condition"])) is not None:
+            key = (_without_eps(row["condition"]), str(claim["norm"]), row["checkpoint"])
+            found.setdefault(key, {})[float(claim["eps"])] = Point.of(row)
+    order = {key[:2]: place for place, key in reversed(list(enumerate(found)))}
+    lines = []
+    for (attack, norm, checkpoint), points in sorted(found.items(), key=lambda item: order[item[0][:2]]):
+        if checkpoint in clean and 0.0 not in points:
+            points[0.0] = clean[checkpoint]
+        lines.append(Curve(checkpoint, attack, norm, tuple(sorted(points.items()))))
+    return lines
+
+
+def _without_eps(condition: str) -> str:
+    form = _CALL.fullmatch(condition)
+    if form is None:
+        return condition
+    kept = [item.strip() for item in form[2].split(",") if not item.strip().startswith(("eps=", "norm="))]
+    return ", ".join([form[1], *kept])
+
+
+def curve_figures(
+    lines: Sequence[Curve], looks: Mapping[str, Style], metric: str, section: str, in_pixels: bool
+) -> Iterator[Figure]:
+    """A figure for each norm, with a panel for each attack."""
+    for norm in dict.fromkeys(line.norm for line in lines):
+        own = [line for line in lines if line.norm == norm]
+        attacks = list(dict.fromkeys(line.attack for line in own))
+        names = labels(dict.fromkeys(line.checkpoint for line in own))
+        unit = 255 if norm == "linf" else 1
+        axis = "eps (linf) in 1/255" if unit == 255 else f"eps ({norm})"
+        axis += "" if in_pixels else ", normalised units"
+
+        def paint(
+            canvas: Canvas,
+            own: Sequence[Curve] = own,
+            attacks: Sequence[str] = attacks,
+            names: Mapping[str, str] = names,
+            unit: int = unit,
+            axis: str = axis,
+        ) -> None:
+            grid = panels(canvas, len(attacks), sharex=True, sharey=True)
+            for axes, attack in zip(grid, attacks, strict=True):
+                shown = [line for line in own if line.attack == attack]
+                for place, line in enumerate(shown):
+                    places = [unit * eps for eps, _ in line.points]
+                    shift = spread(place, len(shown), 5)
+                    dots(axes, places, [point for _, point in line.points], looks[line.checkpoint], shift=shift)
+                axes.set_title(_wrapped(attack))
+                axes.set_ylim(0, 104)
+            for axes in grid[-2:]:
+                axes.set_xlabel(axis)
+            _ticks(grid[0], sorted({unit * eps for line in own for eps, _ in line.points}))
+            for axes in grid[::2]:
+                axes.set_ylabel(f"{METRICS[metric]} in %")
+            legend(canvas, {names[name]: looks[name] for name in names})
+
+        what = METRICS[metric][0].upper() + METRICS[metric][1:] if metric == "top1" else METRICS[metric]
+        said = [_told(attack, [line for line in own if line.attack == attack], names) for attack in attacks]
+        title = f"{'Robust accuracy' if metric == 'top1' else 'mIoU'} against eps, {norm}"
+        rows = -(-len(attacks) // 2)
+        yield draw(
+            section,
+            title,
+            40 + 18 * -(-len(names) // 2) + 215 * rows,
+            paint,
+            alt=f"{what} against eps. " + " ".join(said),
+            caption=f"{what} with 95 % intervals, {_counted(own)}, from clean images (eps 0) on. Series are drawn a "
+            "little apart so that none hides another.",
+        )
+
+
+def _told(attack: str, lines: Sequence[Curve], names: Mapping[str, str]) -> str:
+    sentences = []
+    for line in lines:
+        first, *rest = line.points
+        start = f"{names[line.checkpoint]} has {percent(first[1].value)}"
+        start += " clean" if first[0] == 0 else f" at {pixels(first[0], line.norm)}"
+        then = [f"{percent(point.value)} at {pixels(eps, line.norm)}" for eps, point in rest]
+        sentences.append(", ".join([start, *then]))
+    return f"Under {plain(attack, 80)}: {listed(sentences)}."
+
+
+def _counted(lines: Sequence[Curve]) -> str:
+    sizes = sorted({point.n for line in lines for _, point in line.points})
+    return f"n = {sizes[0]}" if len(sizes) == 1 else f"n from {sizes[0]} to {sizes[-1]}"
+
+
+def _ticks(axes: Axes, places: Sequence[float]) -> None:
+    """The radii themselves, unless they stand too close."""
+    widest = max(places) or 1
+    apart = min((b - a for a, b in pairwise(places)), default=widest)
+    if apart >= 0.12 * widest:
+        axes.set_xticks(places, [f"{place:.4g}" for place in places])
+    axes.set_xlim(-0.09 * widest, 1.09 * widest)
+
+
+def _wrapped(text: str, width: int = 28) -> str:
+    """An attack's name, and its parameters in lines below."""
+    lines = [""]
+    for item in plain(text, 90).split(", "):
+        if lines[-1] and len(lines[-1]) + len(item) + 2 > width:
+            lines.append("")
+        lines[-1] += f"{', ' if lines[-1] else ''}{item}"
+    return "\n".join(lines)
+
+
+def standings(results: Sequence[Mapping[str, Any]]) -> list[Standing]:
+    """Of every checkpoint under every attack in stages."""
+    found: dict[tuple[str, str], list[tuple[str, Point]]] = {}
+    for row in results:
+        if row["metric"].startswith("top1_after_") and row["value"] is not None:
+            stage = row["metric"].removeprefix("top1_after_")
+            found.setdefault((row["checkpoint"], row["condition"]), []).append((stage, Point.of(row)))
+    return [Standing(*key, tuple(points)) for key, points in found.items()]
+
+
+def _short(condition: str) -> str:
+    """`autoattack, eps 4/255` of `autoattack(eps=4/255,version=standard)`."""
+    eps = re.search(r"\beps=([^,)]+)", condition)
+    return plain(condition.partition("(")[0] + (f", eps {eps[1]}" if eps else ""), 60)
+
+
+def stage_figures(found: Sequence[Standing], looks: Mapping[str, Style]) -> Iterator[Figure]:
+    """A figure for each attack in stages."""
+    for condition in dict.fromkeys(one.condition for one in found):
+        own = [one for one in found if one.condition == condition]
+        stages = list(dict.fromkeys(stage for one in own for stage, _ in one.points))
+        names = labels(one.checkpoint for one in own)
+
+        def paint(
+            canvas: Canvas,
+            own: Sequence[Standing] = own,
+            stages: Sequence[str] = stages,
+            names: Mapping[str, str] = names,
+        ) -> None:
+            (axes,) = panels(canvas, 1)
+            for place, one in enumerate(own):
+                places = [stages.index(stage) for stage, _ in one.points]
+                shift = spread(place, len(own), 7, 48)
+                dots(axes, places, [point for _, point in one.points], looks[one.checkpoint], shift=shift)
+            axes.set_xticks(range(len(stages)), stages)
+            axes.set_xlim(-0.4, len(stages) - 0.6)
+            axes.set_ylim(0, 104)
+            axes.set_ylabel("samples standing, %")
+            legend(canvas, {names[name]: looks[name] for name in names})
+
+        sentences = []
+        for one in own:
+            standing = (f"{round(point.value * point.n)} after {stage}" for stage, point in one.points)
+            sentences.append(f"of {one.points[0][1].n} samples of {names[one.checkpoint]} stand {', '.join(standing)}")
+        shown = plain(condition, 150).replace(",", ", ")  # so that a line can break
+        yield draw(
+            "stages",
+            f"Samples standing after each stage of {_short(condition)}",
+            260 + 18 * -(-len(names) // 2),
+            paint,
+            alt=f"{plain(condition, 90)}: {listed(sentences)}.",
+            caption=f"{shown}: each stage works on what the ones before it left standing; with 95 % intervals.",
+            name=condition,
+        )

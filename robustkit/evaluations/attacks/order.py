@@ -1,0 +1,134 @@
+"""Does a stronger attack leave standing what a weaker one broke? Then it was led astray, and not the model robust."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .gradient_masking import Finding
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+CHANCE = 0.001
+"""Probability below which more survivors of the stronger attack are no chance: McNemar's exact test, one-sided."""
+LEAST = 0.01
+"""Share of the samples that must be at stake besides between two attacks, whose random starts differ."""
+_CHECK, _ADVICE = "attacks in order: ", "a stronger attack cannot do less, gradients mislead it"
+_INSTEAD = "run autoattack, Square with more queries, or an adaptive attack (BPDA, transfer)"
+_STRENGTH = {"clean": 0, "fgsm": 1, "pgd": 2, "apgd": 2, "autoattack": 3}
+_STEPS = {"pgd": 20, "apgd": 100, "autoattack": 100}  # where the text does not say
+_TRAVEL = 2.0  # radii that an attack's steps must be able to go, to be held against one step of a whole radius
+
+_Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Right:
+    """Whether samples, by their ids, were predicted right under some condition."""
+
+    ids: pa.ChunkedArray
+    right: _Bools
+
+    @classmethod
+    def of(cls, table: pa.Table) -> Right:
+        """Of a condition's readable rows."""
+        return cls(table["sample_id"], table["correct"].fill_null(False).to_numpy().astype(bool))
+
+
+def _aligned(rights: Sequence[Right]) -> list[_Bools]:
+    """One array for each condition, of the samples that all of them have."""
+    if all(each.ids.equals(rights[0].ids) for each in rights[1:]):
+        return [each.right for each in rights]
+    known = [dict(zip(each.ids.to_pylist(), each.right.tolist(), strict=True)) for each in rights]
+    common = [name for name in known[0] if all(name in each for each in known[1:])]
+    return [np.array([each[name] for name in common], dtype=bool) for each in known]
+
+
+def is_compared(condition: str) -> bool:
+    """Whether a condition is an attack or clean, of those that have an order."""
+    return _name(condition) in _STRENGTH
+
+
+def order_flag(manifest: Mapping[str, Any], condition: str, rights: Mapping[str, Right]) -> str:
+    """What is odd about an attack beside clean and the weaker attacks at the same eps, "" if nothing.
+
+    rights: of the conditions of one checkpoint.
+    """
+    found = []
+    for weaker in rights:
+        if not _is_above(manifest, condition, weaker):
+            continue
+        ours, theirs, *clean = _aligned([rights[name] for name in (condition, weaker, "clean") if name in rights])
+        if clean and _labels(manifest, condition) != "true":  # away from a wrong prediction may be right
+            ours, theirs = ours[clean[0]], theirs[clean[0]]
+        more, fewer = int((ours & ~theirs).sum()), int((theirs & ~ours).sum())
+        least = 0.0 if weaker == "clean" else LEAST * len(ours)
+        if more - fewer > least and chance(more, fewer) < CHANCE:
+            what = "right that were wrong before it" if weaker == "clean" else f"standing that {weaker} broke"
+            found.append(f"it left {more} of {len(ours)} samples {what}, and {fewer} the other way round")
+    return f"{_CHECK}{', '.join(found)}: {_ADVICE}; {_INSTEAD}" if found else ""
+
+
+def findings_of(flags: Sequence[str]) -> list[Finding]:
+    """The findings about attacks in order among the flags of a result."""
+    ours = dict.fromkeys(flag for flag in flags if flag.startswith(_CHECK))
+    return [
+        Finding(_CHECK[:-2], flag.removeprefix(_CHECK).removesuffix(f": {_ADVICE}; {_INSTEAD}"), flag, _INSTEAD)
+        for flag in ours
+    ]
+
+
+def chance(more: int, fewer: int) -> float:
+    """Probability that a fair coin gives at least `more` heads in `more + fewer` throws."""
+    n = more + fewer
+    if n > 1000:  # the normal approximation, with the correction for continuity
+        return 0.5 * math.erfc((more - fewer - 1) / math.sqrt(2 * n))
+    return float(sum(math.comb(n, heads) for heads in range(more, n + 1)) / 2**n)
+
+
+def _is_above(manifest: Mapping[str, Any], condition: str, weaker: str) -> bool:
+    """Whether the attack must do at least what `weaker` does: at the same eps, and with steps enough for it."""
+    name, other = _name(condition), _name(weaker)
+    if not (name in _STRENGTH and other in _STRENGTH and _STRENGTH[name] > _STRENGTH[other]):
+        return False
+    claims = manifest.get("claims", {})
+    claim, beside = claims.get(condition, {}), claims.get(weaker, {})
+    if not claim.get("eps"):
+        return False
+    if other == "clean":
+        return _labels(manifest, condition) == "true"
+    same = all(claim.get(key) == beside.get(key) for key in ("norm", "eps"))
+    same &= _labels(manifest, condition) == _labels(manifest, weaker)
+    return same and _travel(condition, claim["eps"]) >= _TRAVEL and _steps(condition) >= _steps(weaker)
+
+
+def _name(condition: str) -> str:
+    return condition.partition("(")[0]
+
+
+def _steps(condition: str) -> int:
+    """Updates of an attack by its text, restarts together; 1 for a single step."""
+    found = {key: int(count) for key, count in re.findall(r"(steps|restarts)=(\d+)", condition)}
+    return found.get("steps", _STEPS.get(_name(condition), 1)) * found.get("restarts", 1)
+
+
+def _travel(condition: str, eps: float) -> float:
+    """How many radii the steps of PGD go in all; any number for attacks that choose their own."""
+    if _name(condition) != "pgd":
+        return math.inf if _steps(condition) >= 10 else 0.0
+    size = re.search(r"step_size=([\d.e+-]+)(\*eps)?", condition)
+    step = 0.15 if size is None else float(size[1]) / (1 if size[2] else eps)
+    return step * _steps(condition)
+
+
+def _labels(manifest: Mapping[str, Any], condition: str) -> str:
+    protocol = manifest["protocol"]
+    own = protocol.get("parameters", {}).get(_name(condition), {})
+    return str(own.get("labels", protocol.get("labels", "true")))

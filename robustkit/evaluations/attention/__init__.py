@@ -1,0 +1,1 @@
+"""Evaluate what attention heads do under each condition: logits, norms, entropy, and their flags."""

@@ -1,0 +1,111 @@
+"""The attention of a classifier on a batch, head by head: how large logits, queries and keys are, and how sharp it is.
+
+Of each layer only a few figures a head are kept: the maps of one layer are in memory, and go before the next one runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...attention.apply import attention_kind, attention_layers, capture
+from ...errors import ModelError
+from .metrics import LISTS, Layer
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a batch of B samples showed. layers: in the order in which they ran. values: by name of `LISTS`, (B, T) on
+    the CPU, for the T heads of all layers, one layer after the other.
+    """
+
+    layers: tuple[Layer, ...]
+    values: dict[str, Tensor]
+
+    def columns(self) -> dict[str, list[Any]]:
+        """As records have them: what is of each head, and a figure a sample of all heads together."""
+        own = self.values
+        keys = torch.tensor([layer.keys for layer in self.layers for _ in range(layer.heads)], dtype=torch.float32)
+        shares = own["attention_entropies"] / keys.log()
+        means = {
+            "query_norm": own["query_norms"],
+            "key_norm": own["key_norms"],
+            "attention_entropy": own["attention_entropies"],
+            "entropy_share": torch.where(keys > 1, shares, 1.0),  # over one key there is only one way to attend
+            "strongest_key": own["strongest_keys"],
+        }
+        return {
+            "largest_logit": own["largest_logits"].amax(dim=1).tolist(),
+            **{name: values.mean(dim=1).tolist() for name, values in means.items()},
+            **{name: own[name].tolist() for name in LISTS},
+        }
+
+
+def check_watchable(network: nn.Module, name: str, option: str) -> None:
+    """Raises ModelError where there is no attention to watch. option: what asked for it."""
+    try:
+        attention_layers(network)
+    except ModelError:
+        kind = attention_kind(network)
+        why = "it has no attention" if kind == "none" else "its attention is of a kind that is not understood"
+        raise ModelError(
+            f"{name}: there is nothing for {option} to watch, {why}; expected a model whose attention formula is known "
+            f"(timm's ViT, DeiT, CrossViT, torch.nn.MultiheadAttention); leave {option} out, or audit it apart"
+        ) from None
+
+
+@torch.inference_mode()
+def watch(network: nn.Module, images: Tensor, forward: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Seen]:
+    """What `network` makes of a batch, (B, K), and what its attention did meanwhile, in the network's own dtype.
+
+    forward: called with the images in place of the network, and calls it once.
+
+    Raises:
+        ModelError: its attention is of another kind, or no layer of it ran.
+    """
+    found: list[tuple[Layer, dict[str, Tensor]]] = []
+    with ExitStack() as held:
+        captured = held.enter_context(capture(network))
+
+        def after(name: str) -> Callable[..., None]:
+            def reduce(*_: Any) -> None:
+                parts = captured.scores, captured.attention, captured.query_norms, captured.key_norms
+                for scores, attention, queries, keys in zip(*parts, strict=True):
+                    found.append(_measured(name, scores, attention, queries, keys))
+                captured.clear()
+
+            return reduce
+
+        for name, layer in attention_layers(network):
+            held.callback(layer.register_forward_hook(after(name)).remove)
+        output = (forward or network)(images)
+    if not found:
+        raise ModelError(f"{type(network).__name__}: none of its attention layers ran; expected one at least")
+    layers = tuple(layer for layer, _ in found)
+    return output, Seen(layers, {name: _joined([part[name] for _, part in found], len(images)) for name in LISTS})
+
+
+def _measured(
+    name: str, scores: Tensor, attention: Tensor, queries: Tensor, keys: Tensor
+) -> tuple[Layer, dict[str, Tensor]]:
+    """Of scores and attention (B, H, N, M), and norms (B, H, N) and (B, H, M): (B, H) of each figure."""
+    attention = attention.float()
+    return Layer(name, attention.shape[1], attention.shape[3]), {
+        "largest_logits": scores.float().abs().amax(dim=(2, 3)),
+        "query_norms": queries.float().mean(dim=2),
+        "key_norms": keys.float().mean(dim=2),
+        "attention_entropies": torch.special.entr(attention).sum(dim=3).mean(dim=2),
+        "strongest_keys": attention.amax(dim=3).mean(dim=2),
+    }
+
+
+def _joined(parts: Sequence[Tensor], samples: int) -> Tensor:
+    sizes = {len(part) for part in parts}
+    if sizes != {samples}:
+        raise ModelError(f"attention of {max(sizes)} parts in a batch of {samples} samples; expected one map a sample")
+    return torch.cat(list(parts), dim=1).cpu()

@@ -1,0 +1,277 @@
+"""Records of watched attention into results: means with intervals, changes against clean, heads, and flags.
+
+`attention(pgd(eps=1/255,steps=20))` is what the heads of a model do on the images of that condition.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...common.intervals import Floats, bootstrap
+from ...errors import DamagedRecord
+from ..maps.metrics import FEWEST, Row
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ...runs.folder import Run
+
+METRICS = ("largest_logit", "query_norm", "key_norm", "attention_entropy", "entropy_share", "strongest_key")
+"""A figure a sample: the largest |logit| of all heads, and means over all heads of all layers. Entropy is in nats, and
+as a share of log N, which it is over N keys where attention is even. The strongest key is its share of attention."""
+LISTS = ("largest_logits", "query_norms", "key_norms", "attention_entropies", "strongest_keys")
+"""The same for each head of each layer, means over its tokens but for the logit."""
+EXPLOSION = 100.0
+"""A |logit| above which a head is flagged: what Kimi K2 clips at (Moonshot 2025, QK-Clip, tau = 100). From 64 on
+bfloat16 has steps of 0.5, so that rounding alone changes weights by up to e^0.25, 28 %; where training diverged,
+far more was seen (Dehghani et al. 2023). ViT-Tiny on ImageNet reaches 29, the shipped checkpoints at most 37."""
+COLLAPSE = 0.01
+"""Mean entropy as a share of log N below which a head is flagged (entropy collapse: Zhai et al. 2023). Sharp heads are
+natural: ViT-Tiny on ImageNet has one at 0.19 clean, and at 0.017 under gaussian noise of severity 5. At 0.01, over 197
+keys, e^0.053 = 1.05 of them are attended to."""
+_MOST_LAYERS, _MOST_HEADS, _LONGEST = 4096, 1 << 16, 200
+
+
+def under_of(condition: str) -> str | None:
+    """The condition whose images the attention is watched on; None for other conditions."""
+    return condition[10:-1] if condition.startswith("attention(") and condition.endswith(")") else None
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One attention layer. keys: among how many a query divides its attention."""
+
+    name: str
+    heads: int
+    keys: int
+
+
+def packed(layers: Sequence[Layer]) -> bytes:
+    """As the metadata of a record hold them."""
+    return json.dumps([[layer.name, layer.heads, layer.keys] for layer in layers]).encode()
+
+
+def _unpacked(metadata: Mapping[bytes, bytes] | None, where: Path) -> tuple[Layer, ...]:
+    try:
+        layers = tuple(Layer(*entry) for entry in json.loads((metadata or {})[b"attention"]))
+    except (KeyError, TypeError, ValueError, RecursionError):
+        layers = ()
+    fine = 0 < len(layers) <= _MOST_LAYERS and all(map(_is_layer, layers))
+    if not fine or sum(layer.heads for layer in layers) > _MOST_HEADS:
+        raise DamagedRecord(f"{where}: a record does not say which layers it is of; delete it and run again")
+    return layers
+
+
+def _is_layer(layer: Layer) -> bool:
+    counts = all(type(count) is int and 0 < count < 1 << 31 for count in (layer.heads, layer.keys))
+    return counts and isinstance(layer.name, str) and len(layer.name) <= _LONGEST and layer.name.isprintable()
+
+
+@dataclass(frozen=True)
+class Heads:
+    """What the T heads of all layers did on n samples.
+
+    values: by name of `LISTS` (T,), over the samples that are finite: the largest of logits, means of all else; nan
+    where there is none. broken: (T,) how many samples are not finite in some figure. lost: samples that are so in any.
+    """
+
+    layers: tuple[Layer, ...]
+    n: int
+    values: Mapping[str, Floats]
+    broken: Floats
+    lost: int
+
+    @cached_property
+    def shares(self) -> Floats:
+        """Mean entropies as shares of log N; nan over a single key, where they say nothing."""
+        keys = np.array([layer.keys for layer in self.layers for _ in range(layer.heads)], float)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            shares: Floats = self.values["attention_entropies"] / np.log(keys)
+        return shares
+
+    def figures(self, name: str) -> Floats:
+        """(T,) of `LISTS`, or `entropy_shares`."""
+        return self.shares if name == "entropy_shares" else self.values[name]
+
+    def by_layer(self, name: str) -> list[Floats]:
+        """The same as a part for each layer, (heads,)."""
+        return np.split(self.figures(name), np.cumsum([layer.heads for layer in self.layers])[:-1])
+
+    def name(self, place: int) -> str:
+        """`blocks.3.attn head 0`: counted from 0, as layers are."""
+        for layer in self.layers:
+            if place < layer.heads:
+                return f"{layer.name} head {place}"
+            place -= layer.heads
+        raise IndexError(place)
+
+    @property
+    def flags(self) -> list[str]:
+        """Doubts, each with the head that gives most cause for it."""
+        found = []
+        if self.lost:
+            first = int(np.flatnonzero(self.broken)[0])
+            found.append(f"attention is not finite in {self.lost} of {self.n} samples, first in {self.name(first)}")
+        logits = self.values["largest_logits"]
+        high = np.flatnonzero(logits > EXPLOSION)
+        if len(high):
+            worst = int(high[logits[high].argmax()])
+            found.append(
+                f"logit explosion: |logit| {logits[worst]:.0f} in {self.name(worst)}{_more(high)}, above "
+                f"{EXPLOSION:g}, where bfloat16 has steps of 0.5 and more"
+            )
+        low = np.flatnonzero(self.shares < COLLAPSE)
+        if len(low):
+            worst = int(low[self.shares[low].argmin()])
+            found.append(
+                f"entropy collapse: {100 * self.shares[worst]:.2g} % of log N in {self.name(worst)}{_more(low)}, below "
+                f"{100 * COLLAPSE:g} %: each query attends to one key"
+            )
+        return found
+
+
+def _more(places: Any) -> str:
+    others = len(places) - 1
+    return "" if not others else f" and {others} more {'head' if others == 1 else 'heads'}"
+
+
+class HeadSums:
+    """Sums over samples of what each head did, from one shard after the other. where: of the records, for messages."""
+
+    def __init__(self, where: Path) -> None:
+        self.where = where
+        self.layers: tuple[Layer, ...] = ()
+        self.n = self.lost = 0
+
+    def taken(self, shard: pa.Table) -> pa.Table:
+        """The shard without what is of each head."""
+        here = [name for name in LISTS if name in shard.column_names]
+        read = shard.filter(shard["error"].is_null()) if here else shard
+        if here and len(read):
+            layers = _unpacked(shard.schema.metadata, self.where)
+            if lacking := [name for name in LISTS if name not in here]:
+                raise DamagedRecord(f"{self.where}: a record without {lacking[0]}; delete it and run again")
+            width = sum(layer.heads for layer in layers)
+            self.add(layers, {name: self._matrix(read[name], width) for name in LISTS})
+        return shard.drop_columns(here)
+
+    def add(self, layers: tuple[Layer, ...], figures: Mapping[str, Floats]) -> None:
+        """Some more samples: by name of `LISTS`, (n, T)."""
+        if not self.layers:
+            width = sum(layer.heads for layer in layers)
+            self.layers, self._broken = layers, np.zeros(width)
+            self._known, self._sums = np.zeros((len(LISTS), width)), np.zeros((len(LISTS), width))
+            self._sums[0] = -math.inf
+        if layers != self.layers:
+            raise DamagedRecord(f"{self.where}: records of other layers than the rest; delete them and run again")
+        values = np.stack([figures[name] for name in LISTS])
+        finite = np.isfinite(values)
+        kept = np.where(finite, values, 0)
+        odd = np.logical_not(finite.all(axis=0))
+        self.n += values.shape[1]
+        self.lost += int(odd.any(axis=1).sum())
+        self._broken += odd.sum(axis=0)
+        self._known += finite.sum(axis=1)
+        self._sums[1:] += kept[1:].sum(axis=1)
+        self._sums[0] = np.maximum(self._sums[0], np.where(finite[0], values[0], -math.inf).max(axis=0))
+
+    def _matrix(self, column: pa.ChunkedArray, width: int) -> Floats:
+        import pyarrow.compute as pc
+
+        lists = column.combine_chunks()
+        fine = lists.null_count == 0 and pc.all(pc.equal(pc.list_value_length(lists), width)).as_py()
+        if not fine:
+            raise DamagedRecord(f"{self.where}: a record without a figure for each head; delete it and run again")
+        values: Floats = lists.flatten().to_numpy(zero_copy_only=False).astype(np.float64)
+        return values.reshape(len(lists), width)
+
+    def heads(self) -> Heads | None:
+        """None without a sample."""
+        if not self.n:
+            return None
+        with np.errstate(invalid="ignore"):
+            figures = self._sums / self._known
+        figures[0] = np.where(self._known[0] > 0, self._sums[0], math.nan)
+        return Heads(self.layers, self.n, dict(zip(LISTS, figures, strict=True)), self._broken, self.lost)
+
+
+def heads_of(run: Run, checkpoint: str, condition: str) -> Heads | None:
+    """From the records; None where no sample could be read.
+
+    Raises:
+        RunError: there are no records, or they are damaged.
+    """
+    sums = HeadSums(run.shard_path(checkpoint, condition, 0).parent)
+    for shard in run.shards(checkpoint, condition, (*LISTS, "error", "sample_id")):
+        sums.taken(shard)
+    return sums.heads()
+
+
+def is_wanted_of_attention(column: str) -> bool:
+    """Whether results of watched attention need a column."""
+    return column in (*METRICS, *LISTS, "sample_id", "error")
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """(n, M) figures of `METRICS` by sample, and the (n,) ids."""
+
+    ids: pa.Array
+    values: Floats
+
+    @classmethod
+    def of(cls, read: pa.Table) -> Sampled:
+        """From rows of samples that could be read; nan for what a record lacks."""
+        empty = np.full(len(read), math.nan)
+        there = set(read.column_names)
+        columns = [
+            read[name].to_numpy(zero_copy_only=False).astype(np.float64) if name in there else empty for name in METRICS
+        ]
+        return cls(read["sample_id"].combine_chunks(), np.stack(columns, axis=1))
+
+    def minus(self, other: Sampled) -> Floats:
+        """(m, M) differences of the m samples that both have."""
+        import pyarrow.compute as pc
+
+        places = pc.index_in(self.ids, value_set=other.ids)
+        mine = places.is_valid().to_numpy(zero_copy_only=False)
+        with np.errstate(invalid="ignore"):
+            difference: Floats = self.values[mine] - other.values[places.drop_null().to_numpy()]
+        return difference
+
+
+def attention_rows(
+    condition: str, sampled: Sampled, clean: Sampled | None, heads: Heads | None, flags: Sequence[str]
+) -> Iterator[Row]:
+    """Condition, metric, value, n, interval and flags; under `<metric>_change` how much more it is than on the clean
+    images, paired by sample."""
+    lines = [*flags, *(heads.flags if heads else ())]
+    parts = [("", sampled.values)]
+    if clean is not None:
+        parts.append(("_change", sampled.minus(clean)))
+    for suffix, values in parts:
+        for place, (value, low, high) in enumerate(_means(values)):
+            yield condition, METRICS[place] + suffix, value, len(values), low, high, lines
+
+
+def _means(values: Floats) -> list[tuple[float, float, float]]:
+    """The mean of each column of (n, M) with its interval; none of a few samples, or of what is not finite."""
+    n = len(values)
+    if not n:
+        return []
+    with np.errstate(invalid="ignore"):
+        means = values.mean(axis=0)
+    known = np.isfinite(means)
+    bounds = np.full((len(means), 2), math.nan)
+    if n >= FEWEST and known.any():
+        finite = values[:, known]
+        bounds[known] = bootstrap(lambda counts: counts @ finite / n, n, means[known])
+    return [(float(mean), float(low), float(high)) for mean, (low, high) in zip(means, bounds, strict=True)]

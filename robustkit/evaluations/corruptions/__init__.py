@@ -1,0 +1,1 @@
+"""Evaluate a model on corrupted images: conditions, sets, released trees, mean errors and mCE."""

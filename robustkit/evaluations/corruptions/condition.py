@@ -1,0 +1,117 @@
+"""A corruption as a condition: `corruption(fog,severity=3)` into parts and back, and into the corruption itself."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ...common.files import bytes_of
+from ...errors import DataError, ProtocolError, unknown
+from .sets import CORRUPTIONS
+
+if TYPE_CHECKING:
+    import corruptions
+
+PRESETS, VARIANTS, SOURCES = ("imagenet", "cifar"), ("hendrycks", "bethgelab"), ("memory", "released")
+_FORM = re.compile(r"corruption\(\s*(\w+)\s*((?:,[^,()]+)*)\)")
+
+
+@dataclass(frozen=True)
+class Corrupted:
+    """Which corruption the images undergo, by whose definition, and whether here or in files that were released.
+
+    severity: 1 to 5; 0 stands for the mean over all five, which only results have.
+    preset, variant: see `corruptions.Corruption`.
+    source: `memory`, after resize and crop, or `released`, files of a tree such as ImageNet-C's.
+    """
+
+    name: str
+    severity: int = 0
+    preset: str = "imagenet"
+    variant: str = "hendrycks"
+    source: str = "memory"
+
+    @property
+    def text(self) -> str:
+        """The canonical text; what is not the benchmark's default is named."""
+        severity = f",severity={self.severity}" if self.severity else ""
+        return f"corruption({self.name}{severity}{self._definition})"
+
+    @property
+    def _definition(self) -> str:
+        default = Corrupted(self.name)
+        odd = (key for key in ("preset", "variant", "source") if getattr(self, key) != getattr(default, key))
+        return "".join(f",{key}={getattr(self, key)}" for key in odd)
+
+    @property
+    def definition(self) -> str:
+        """What tells two tables of corruptions apart: `(preset=cifar)`; empty for the default."""
+        return f"({self._definition[1:]})" if self._definition else ""
+
+    @property
+    def mean(self) -> Corrupted:
+        """The same over all severities."""
+        return replace(self, severity=0)
+
+    @property
+    def released(self) -> bool:
+        return self.source == "released"
+
+    def make(self, frost_dir: str | None = None) -> corruptions.Corruption:
+        """The corruption that does it here."""
+        import corruptions
+
+        return corruptions.corruption(self.name, preset=self.preset, variant=self.variant, frost_dir=frost_dir)
+
+
+def parse_corrupted(text: str) -> Corrupted | None:
+    """The parts of a condition's text; None if it is no corruption.
+
+    Raises:
+        ProtocolError: it is one that is not understood.
+    """
+    if not text.startswith("corruption("):
+        return None
+    form = _FORM.fullmatch(text)
+    if not form:
+        raise ProtocolError(f"condition {text!r}: expected such as corruption(fog,severity=3)")
+    if form[1] not in CORRUPTIONS:
+        raise ProtocolError(unknown("corruption", form[1], CORRUPTIONS))
+    given: dict[str, str] = {}
+    for item in filter(None, form[2].split(",")):
+        key, _, value = (word.strip() for word in item.partition("="))
+        given[key] = value
+    severity = given.pop("severity", "0")
+    known = {"preset": PRESETS, "variant": VARIANTS, "source": SOURCES}
+    for key, value in given.items():
+        if key not in known:
+            raise ProtocolError(f"{text}: " + unknown("parameter of corruption", key, ("severity", *known)))
+        if value not in known[key]:
+            raise ProtocolError(f"{text}: " + unknown(key, value, known[key]))
+    if severity not in ("0", "1", "2", "3", "4", "5"):
+        raise ProtocolError(f"{text}: severity {severity!r}; expected a whole number from 1 to 5")
+    return Corrupted(form[1], int(severity), **given)
+
+
+def photographs_digest(frost_dir: str | None) -> str:
+    """SHA-256 of frost's photographs.
+
+    Raises:
+        DataError: they are not there, or are no images.
+    """
+    import hashlib
+
+    from corruptions import find_photographs
+
+    from ...data.images import read_image
+
+    total = hashlib.sha256()
+    try:
+        for path in find_photographs(frost_dir):
+            content = bytes_of(path, 1 << 26)
+            read_image(content, f"frost photograph {path}")
+            total.update(hashlib.sha256(content).digest())
+    except OSError as fault:
+        raise DataError(str(fault)) from None
+    return total.hexdigest()

@@ -1,0 +1,238 @@
+"""Errors under corruption into the benchmark's figures: means over severities and named sets, mCE, relative mCE.
+
+A figure of a set is given only where every one of its conditions was evaluated; what is lacking is said, and never
+averaged over silently.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...common.intervals import Floats, bootstrap, calibration_error
+from .condition import Corrupted, parse_corrupted
+from .sets import CORRUPTIONS, SETS, set_of, sets_at
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Row = tuple[str, str, float, int, float, float, list[str]]
+
+ALEXNET: dict[str, float] = {
+    "gaussian_noise": 0.886428,
+    "shot_noise": 0.894468,
+    "impulse_noise": 0.922640,
+    "defocus_blur": 0.819880,
+    "glass_blur": 0.826268,
+    "motion_blur": 0.785948,
+    "zoom_blur": 0.798360,
+    "snow": 0.866816,
+    "frost": 0.826572,
+    "fog": 0.819324,
+    "brightness": 0.564592,
+    "contrast": 0.853204,
+    "elastic_transform": 0.646056,
+    "pixelate": 0.717840,
+    "jpeg_compression": 0.606500,
+}
+"""AlexNet's error on ImageNet-C, mean over the severities (Hendrycks and Dietterich 2019)."""
+
+ALEXNET_CLEAN = 0.4348
+"""Its error on clean images, as robustness_metrics (Google 2020) has it."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a checkpoint did under one condition, a row for each sample that was read.
+
+    ids: (n,) strings. wrong: (n,) bools. nll, confidence: (n,), of the records' float32. flags: of the condition.
+    """
+
+    ids: pa.Array
+    wrong: NDArray[np.bool_]
+    nll: NDArray[np.floating]
+    confidence: NDArray[np.floating]
+    flags: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, read: pa.Table, flags: Sequence[str], like: Outcome | None = None) -> Outcome:
+        """From the records of samples that were read. like: another, with which it shares the ids where they are the
+        same.
+        """
+        ids = read["sample_id"].combine_chunks()
+        nll, confidence = (read[name].to_numpy(zero_copy_only=False) for name in ("nll", "confidence"))
+        wrong = ~read["correct"].to_numpy(zero_copy_only=False).astype(bool)
+        same = like is not None and like.ids.equals(ids)
+        return cls(like.ids if like is not None and same else ids, wrong, nll, confidence, tuple(flags))
+
+    def take(self, rows: NDArray[np.int64]) -> Outcome:
+        """The samples at these rows, in their order."""
+        ids = self.ids if len(rows) == len(self.ids) else self.ids.take(rows)
+        return Outcome(ids, self.wrong[rows], self.nll[rows], self.confidence[rows], self.flags)
+
+
+def corruption_rows(outcomes: Mapping[str, Outcome], expected: int, why_no_mce: str) -> Iterator[Row]:
+    """Condition, metric, value, n, interval and flags of every mean that the outcomes of one checkpoint allow.
+
+    A mean is over the samples that could be read under all of its conditions; without any, there is none.
+
+    outcomes: by the text of the condition, `clean` among them if it was evaluated. expected: samples of the data set.
+    why_no_mce: why AlexNet's errors are no yardstick for these images; empty where they are.
+    """
+    parts = {text: part for text in outcomes if (part := parse_corrupted(text)) is not None}
+    for example in {part.definition: part for part in parts.values()}.values():
+        own = {
+            (part.name, part.severity): outcomes[text]
+            for text, part in parts.items()
+            if part.definition == example.definition
+        }
+        yield from _of_corruptions(own, expected, example, why_no_mce)
+        for text in sets_at(own, example.definition):
+            yield from _of_set(text, own, outcomes.get("clean"), expected, why_no_mce)
+
+
+def _of_corruptions(
+    own: Mapping[tuple[str, int], Outcome], expected: int, example: Corrupted, why_no_mce: str
+) -> Iterator[Row]:
+    for name in CORRUPTIONS:
+        five = [own[name, severity] for severity in (1, 2, 3, 4, 5) if (name, severity) in own]
+        if len(five) < 5:
+            continue
+        weights = {"mean_error": [0.2] * 5}
+        if name in ALEXNET and not why_no_mce:
+            weights["ce"] = [0.2 / ALEXNET[name]] * 5
+        yield from _means(replace(example, name=name).mean.text, five, weights, expected)
+
+
+def _of_set(
+    text: str, own: Mapping[tuple[str, int], Outcome], clean: Outcome | None, expected: int, why_no_mce: str
+) -> Iterator[Row]:
+    name, some, _ = set_of(text) or (text, (), "")
+    members = {corruption: some or severities for corruption, severities in SETS[name].items()}
+    keys = [(corruption, severity) for corruption, severities in members.items() for severity in severities]
+    shares = [1 / len(members) / len(members[corruption]) for corruption, _ in keys]
+    weights, conditions = {"mean_error": shares}, [own[key] for key in keys]
+    why_no_mce = why_no_mce or ("AlexNet's errors are means over all five severities" if some else "")
+    if name != "in-c" or why_no_mce:
+        reason = f"no mCE: {why_no_mce}" if name == "in-c" else ""
+        yield from _means(text, conditions, weights, expected, reason)
+        return
+    weights["mce"] = [share / ALEXNET[key[0]] for share, key in zip(shares, keys, strict=True)]
+    yield from _means(text, conditions, weights, expected)
+    if clean is not None:
+        above = [share / (ALEXNET[key[0]] - ALEXNET_CLEAN) for share, key in zip(shares, keys, strict=True)]
+        relative = {"relative_mce": [*above, -sum(above)]}
+        yield from _means(text, [*conditions, clean], relative, expected, losses=False)
+
+
+def _means(
+    text: str,
+    conditions: Sequence[Outcome],
+    weights: Mapping[str, Sequence[float]],
+    expected: int,
+    reason: str = "",
+    losses: bool = True,
+) -> Iterator[Row]:
+    """A row for each weighting of the conditions' errors, and their mean NLL and calibration error."""
+    conditions = _of_common_samples(conditions)
+    n = len(conditions[0].wrong)
+    if n == 0:
+        return
+    flags = _merged(conditions)
+    if n < expected:
+        flags.append(f"{expected - n} of {expected} samples lack some of its conditions; left out")
+    for metric, weighting in weights.items():
+        # All conditions of a sample stay together when samples are drawn anew.
+        share: Floats = np.zeros(n)
+        for weight, condition in zip(weighting, conditions, strict=True):
+            share += weight * condition.wrong
+        value = float(share.mean())
+        ((low, high),) = bootstrap(_mean_of(share), n, [value])
+        yield text, metric, value, n, low, high, [*flags, *filter(None, [reason])]
+    if losses:
+        shares = next(iter(weights.values()))
+        nll = sum(w * float(c.nll.astype(np.float64).mean()) for w, c in zip(shares, conditions, strict=True))
+        ece = sum(w * _calibration(c) for w, c in zip(shares, conditions, strict=True))
+        yield text, "nll", nll, n, math.nan, math.nan, flags
+        yield text, "ece", ece, n, math.nan, math.nan, flags
+
+
+def _mean_of(values: Floats) -> Callable[[Floats], Floats]:
+    return lambda counts: counts @ values / len(values)
+
+
+def _calibration(outcome: Outcome) -> float:
+    finite = np.isfinite(outcome.confidence)
+    sure, right = outcome.confidence[finite].astype(np.float64), 1.0 - outcome.wrong[finite]
+    return calibration_error(sure, right)
+
+
+def _merged(conditions: Sequence[Outcome]) -> list[str]:
+    """The flags of conditions, each once; but for samples that are lacking, which are counted over all of them."""
+    every = dict.fromkeys(flag for condition in conditions for flag in condition.flags)
+    return [flag for flag in every if not flag.startswith("incomplete") and "could not be read" not in flag]
+
+
+def _of_common_samples(conditions: Sequence[Outcome]) -> list[Outcome]:
+    """The conditions with the samples that could be read under every one of them, in one order."""
+    first = conditions[0].ids
+    if all(condition.ids is first or condition.ids.equals(first) for condition in conditions):
+        return list(conditions)
+    import pyarrow as pa
+
+    coded = pa.chunked_array([condition.ids for condition in conditions]).combine_chunks().dictionary_encode()
+    codes = np.split(coded.indices.to_numpy(), np.cumsum([len(condition.ids) for condition in conditions])[:-1])
+    seen = np.bincount(np.concatenate(codes), minlength=len(coded.dictionary))
+    common = np.flatnonzero(seen == len(conditions))
+    found = []
+    for condition, code in zip(conditions, codes, strict=True):
+        place = np.zeros(len(coded.dictionary), dtype=np.int64)
+        place[code] = np.arange(len(code))
+        found.append(condition.take(place[common]))
+    return found
+
+
+def why_no_mce(manifest: Mapping[str, Any]) -> str:
+    """Why AlexNet's errors are no yardstick for a run's images; empty where they are."""
+    data = manifest["data"]
+    if data.get("layout") != "imagenet" or data.get("classes") != 1000:
+        return f"AlexNet's errors are known for the 1000 ImageNet classes only, not for {data.get('name')}"
+    return ""
+
+
+def doubts(condition: str, input_size: Sequence[int], released: Sequence[Mapping[str, Any]]) -> list[str]:
+    """In what the images of a mean, `in-c(variant=bethgelab)`, differ from the benchmark's.
+
+    released: what run.json says of the trees that its conditions were read from.
+    """
+    size = f"{input_size[1]}x{input_size[0]}"
+    found = []
+    if "source=released" in condition:
+        odd = {tuple(image) for known in released for image in known["image_sizes"] if list(image) != list(input_size)}
+        found += [f"released files of {width}x{height} were resized to {size}" for height, width in sorted(odd)]
+        roots = sorted({str(known["root"]) for known in released})
+        if len(roots) > 1:
+            found.append(f"released files of several trees: {', '.join(roots)}")
+    elif "preset=cifar" not in condition and tuple(input_size) != (224, 224):
+        found.append(f"corrupted at {size}; the benchmark's images are 224x224")
+    if "variant=bethgelab" in condition:
+        found.append("variant bethgelab: snow, frost and elastic_transform are not the benchmark's")
+    return found
+
+
+def conditions_of(mean: str) -> list[str]:
+    """The texts of the conditions that a mean is over: `corruption(fog)`, `in-c(source=released)` or
+    `in-c(severity=3)`.
+    """
+    if (found := set_of(mean)) is None:
+        part = parse_corrupted(mean)
+        assert part is not None
+        return [replace(part, severity=severity).text for severity in (1, 2, 3, 4, 5)]
+    name, some, definition = found
+    odd = dict(item.split("=") for item in definition[1:-1].split(",") if item)
+    return [Corrupted(member, severity, **odd).text for member, s in SETS[name].items() for severity in some or s]

@@ -1,0 +1,151 @@
+"""What a person asked to be corrupted, into conditions: whose constants, and here or from released files."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from corruptions.corruption import SMALLEST
+
+from ...data.dataset import Dataset, Sample
+from ...data.images import image_size
+from ...errors import BadImageError, DataError, ProtocolError, unknown
+from ...pipeline.manifest import CorruptedInputs
+from ..attacks.condition import Condition
+from .condition import PRESETS, VARIANTS, Corrupted, photographs_digest
+from .sets import expand
+from .tree import CorruptedTree
+
+CIFAR_SIZE = (32, 32)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Conditions of the corruptions, what they take beside the data set, and lines for the user."""
+
+    conditions: tuple[Condition, ...] = ()
+    inputs: CorruptedInputs = field(default_factory=CorruptedInputs)
+    lines: tuple[str, ...] = ()
+
+
+def plan_corruptions(
+    asked: str | Iterable[str] | None,
+    dataset: Dataset,
+    input_sizes: Sequence[tuple[int, int]],
+    *,
+    tree: CorruptedTree | None = None,
+    preset: str = "auto",
+    variant: str = "hendrycks",
+    frost_dir: str | None = None,
+) -> Plan:
+    """The corruptions of a list (None: of a tree all that it holds, else nothing).
+
+    input_sizes: of the models, (height, width). tree: released files to read in place of corrupting here.
+    preset: `auto` takes CIFAR-10-C's constants where the images are 32x32, and so do the models see them.
+
+    Raises:
+        ProtocolError: an unknown corruption, set, preset or variant.
+        DataError: frost's photographs are not there, or the tree holds nothing of what was asked.
+    """
+    if preset not in ("auto", *PRESETS):
+        raise ProtocolError(unknown("preset", preset, ("auto", *PRESETS)))
+    if variant not in VARIANTS:
+        raise ProtocolError(unknown("variant", variant, VARIANTS))
+    wanted = expand(asked) if asked is not None else tree.present if tree is not None else {}
+    if not wanted:
+        return Plan()
+    if tree is not None:
+        if (preset, variant) != ("auto", "hendrycks"):
+            raise ProtocolError(
+                f"preset {preset!r}, variant {variant!r}: released files are read as they are; leave out both options"
+            )
+        return _released(wanted, dataset, tree)
+    for height, width in input_sizes:
+        if min(height, width) < SMALLEST:
+            raise DataError(
+                f"the model takes {width}x{height} pixels; corruptions are defined from {SMALLEST}x{SMALLEST} on"
+            )
+    lines = []
+    if preset == "auto":
+        preset, line = choose_preset(native_size(dataset), input_sizes)
+        lines.append(line)
+    parts = [Corrupted(name, severity, preset, variant) for name, s in wanted.items() for severity in s]
+    try:
+        parts[0].make(frost_dir)
+    except ValueError as fault:  # a preset and a variant that do not go together
+        raise ProtocolError(str(fault)) from None
+    digests = {}
+    if "frost" in wanted:
+        photographs = photographs_digest(frost_dir)
+        digests = {part.text: photographs for part in parts if part.name == "frost"}
+    conditions = tuple(map(Condition.of, parts))
+    return Plan(conditions, CorruptedInputs(digests), tuple(line for line in lines if line))
+
+
+def choose_preset(native: tuple[int, int] | None, input_sizes: Sequence[tuple[int, int]]) -> tuple[str, str]:
+    """Whose constants fit images of this size, and a line for the user (empty: nothing to say)."""
+    if native != CIFAR_SIZE:
+        return "imagenet", ""
+    if all(size == CIFAR_SIZE for size in input_sizes):
+        return "cifar", "corruptions: CIFAR-10-C's constants (preset cifar), since the images are 32x32"
+    return "imagenet", (
+        "corruptions: the images are 32x32, but are corrupted at the model's input size with ImageNet-C's constants: "
+        "this is not CIFAR-10-C"
+    )
+
+
+def native_size(dataset: Dataset) -> tuple[int, int] | None:
+    """(height, width) of the first of its images that can be read, before any resize."""
+    for sample in dataset.samples[:20]:
+        try:
+            width, height = dataset.image(sample).size
+        except BadImageError:
+            continue
+        return height, width
+    return None
+
+
+def _released(wanted: dict[str, tuple[int, ...]], dataset: Dataset, tree: CorruptedTree) -> Plan:
+    parts, left_out = [], {}
+    for part in (Corrupted(name, severity, source="released") for name, s in wanted.items() for severity in s):
+        label = f"{part.name}(severity={part.severity})"
+        if part.severity not in tree.present.get(part.name, ()):
+            left_out[part.text] = f"{label}: not in {tree.root}"
+        elif missing := tree.missing(dataset.samples, part.name, part.severity):
+            count = f"{len(missing)} of {len(dataset.samples)} files are missing"
+            left_out[part.text] = f"{label}: {count}, the first: {missing[0]}"
+        else:
+            parts.append(part)
+    if not parts:
+        raise DataError(
+            f"{tree.root} can give nothing of what was asked: {'; '.join(list(left_out.values())[:3])}; "
+            f"it holds {', '.join(tree.present)}"
+        )
+    digests, released = {}, {}
+    for part in parts:
+        digests[part.text], sizes = _read(dataset.samples, tree, part)
+        released[part.text] = {"root": str(tree.root), "image_sizes": sizes}
+    where = f"corruptions: {len(parts)} conditions from the released files of {tree.root}"
+    lines = (where, *(f"left out {line}" for line in left_out.values()))
+    return Plan(tuple(map(Condition.of, parts)), CorruptedInputs(digests, released, left_out), lines)
+
+
+def _read(samples: Sequence[Sample], tree: CorruptedTree, part: Corrupted) -> tuple[str, list[list[int]]]:
+    """SHA-256 of the files of a condition, and the sizes (height, width) of their images."""
+
+    def look(sample: Sample) -> tuple[bytes, tuple[int, int] | None]:
+        try:
+            data = tree.read(sample.id, part.name, part.severity)
+            return hashlib.sha256(data).digest(), image_size(data)
+        except BadImageError:
+            return b"unreadable", None
+
+    total, sizes = hashlib.sha256(), set()
+    with ThreadPoolExecutor() as pool:
+        for start in range(0, len(samples), 1024):
+            for digest, size in pool.map(look, samples[start : start + 1024]):
+                total.update(digest)
+                sizes.add(size)
+    return total.hexdigest(), [list(size) for size in sorted(size for size in sizes if size)]

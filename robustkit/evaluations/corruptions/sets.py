@@ -1,0 +1,120 @@
+"""Named sets of corruptions with their severities, and a person's list of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+
+from ...errors import ProtocolError, unknown
+
+CATEGORIES: dict[str, tuple[str, ...]] = {
+    "noise": ("gaussian_noise", "shot_noise", "impulse_noise"),
+    "blur": ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),
+    "weather": ("snow", "frost", "fog", "brightness"),
+    "digital": ("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
+    "extra": ("speckle_noise", "gaussian_blur", "spatter", "saturate"),
+}
+"""The benchmark's own: 15 test corruptions in four categories, and the four held out for validation."""
+
+CORRUPTIONS = tuple(name for names in CATEGORIES.values() for name in names)
+TEST = CORRUPTIONS[:15]
+_ALL, _MILD = (1, 2, 3, 4, 5), (1, 2, 3)
+_NOISE = ("gaussian_noise", "impulse_noise", "shot_noise", "speckle_noise")
+_SEGFORMER = (
+    *("motion_blur", "defocus_blur", "glass_blur", "gaussian_blur", *_NOISE),
+    *("brightness", "contrast", "saturate", "jpeg_compression", "snow", "spatter", "fog", "frost"),
+)
+SETS: dict[str, dict[str, tuple[int, ...]]] = {
+    "in-c": dict.fromkeys(TEST, _ALL),
+    "in-c-extra": dict.fromkeys(CATEGORIES["extra"], _ALL),
+    "segformer-16": {name: _MILD if name in _NOISE else _ALL for name in _SEGFORMER},
+    "fan-19": dict.fromkeys(CORRUPTIONS, _MILD),
+    **{category: dict.fromkeys(names, _ALL) for category, names in CATEGORIES.items() if category != "extra"},
+}
+"""in-c: Hendrycks and Dietterich 2019. segformer-16: Xie et al. 2021. fan-19: Zhou et al. 2022."""
+
+
+def set_of(condition: str) -> tuple[str, tuple[int, ...], str] | None:
+    """Of `in-c(severity=1+3,preset=cifar)` the set, its severities (none for its own) and the rest, `(preset=cifar)`;
+    None of what is no set.
+    """
+    name, _, rest = condition.partition("(")
+    if name not in SETS:
+        return None
+    items = [item for item in rest.removesuffix(")").split(",") if item]
+    some = [int(word) for item in items if item.startswith("severity=") for word in item[9:].split("+")]
+    kept = ",".join(item for item in items if not item.startswith("severity="))
+    return name, tuple(some), f"({kept})" if kept else ""
+
+
+def sets_at(evaluated: Iterable[tuple[str, int]], definition: str) -> list[str]:
+    """The texts of the sets whose corruptions were all evaluated at all their severities; then of those that were so at
+    other ones, the same for all, `in-c(severity=3)`, unless one of the first holds them.
+
+    evaluated: corruptions and severities. definition: `(preset=cifar)`, empty for the default.
+    """
+    own: dict[str, set[int]] = {}
+    for name, severity in evaluated:
+        own.setdefault(name, set()).add(severity)
+
+    def within(members: Mapping[str, Collection[int]], others: Mapping[str, Collection[int]]) -> bool:
+        return all(set(members[name]) <= set(others.get(name, ())) for name in members)
+
+    whole = [name for name, members in SETS.items() if within(members, own)]
+    found = [name + definition for name in whole]
+    for name, members in SETS.items():
+        severities = {tuple(sorted(own.get(member, ()))) for member in members}
+        some = severities.pop()
+        here = dict.fromkeys(members, some)
+        if some and not severities and not any(within(here, SETS[other]) for other in whole) and name not in whole:
+            several = f"severity={'+'.join(map(str, some))}"
+            found.append(f"{name}({','.join(filter(None, (several, definition[1:-1])))})")
+    return found
+
+
+def span(severities: Iterable[int]) -> str:
+    """`3`, `1–3`, or `1,3`."""
+    known = sorted(severities)
+    whole = len(known) == known[-1] - known[0] + 1 and len(known) > 1
+    return f"{known[0]}–{known[-1]}" if whole else ",".join(map(str, known))
+
+
+_ITEM = re.compile(r"\s*(-?)\s*([A-Za-z][\w-]*)\s*(?:\(([^()]*)\))?\s*")
+
+
+def expand(text: str | Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """Corruptions and their severities, in the benchmark's order: `in-c`, `fog,snow(severity=3)`, `in-c,-frost`.
+
+    Raises:
+        ProtocolError: an item is no set and no corruption, a severity is none of 1 to 5, or nothing is left.
+    """
+    parts = re.split(r",(?![^(]*\))", text) if isinstance(text, str) else text
+    found: dict[str, set[int]] = {}
+    for part in filter(None, map(str.strip, parts)):
+        form = _ITEM.fullmatch(part)
+        if not form:
+            raise ProtocolError(f"corruption {part!r}: expected a name, a set, or fog(severity=1+3)")
+        without, name, arguments = bool(form[1]), form[2].lower(), form[3]
+        if name == "corruption" and arguments:  # the text of a condition
+            name, _, arguments = (word.strip() for word in arguments.partition(","))
+        if name not in SETS and name not in CORRUPTIONS:
+            raise ProtocolError(unknown("corruption", name, (*SETS, *CORRUPTIONS)))
+        for member, severities in SETS.get(name, {name: _ALL}).items():
+            mentioned = set(_severities(part, arguments) or severities)
+            known = found.get(member, set())
+            found[member] = known - mentioned if without else known | mentioned
+    if not any(found.values()):
+        raise ProtocolError(f"corruptions {text!r}: none is left; expected a name or a set, such as in-c")
+    return {name: tuple(sorted(found[name])) for name in CORRUPTIONS if found.get(name)}
+
+
+def _severities(item: str, arguments: str | None) -> tuple[int, ...]:
+    if not arguments:
+        return ()
+    key, equals, value = (word.strip() for word in arguments.partition("="))
+    if key != "severity" or not equals:
+        raise ProtocolError(f"{item}: {arguments!r} is not severity=...; expected such as fog(severity=1+3)")
+    numbers = [word.strip() for word in value.split("+")]
+    if not all(number in ("1", "2", "3", "4", "5") for number in numbers):
+        raise ProtocolError(f"{item}: severity {value!r}; expected whole numbers from 1 to 5, such as 3 or 1+2+3")
+    return tuple(map(int, numbers))

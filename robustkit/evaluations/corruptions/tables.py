@@ -1,0 +1,203 @@
+"""The corruptions of a run as tables: error by corruption and severity, and the means of named sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ...runs.folder import Run
+from .condition import parse_corrupted
+from .sets import CATEGORIES, CORRUPTIONS, SETS, set_of, span
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+ERROR_HEADINGS = ("corruption", "1", "2", "3", "4", "5", "mean", "CE %", "NLL", "ECE %")
+MEAN_HEADINGS = ("mean over", "n", "error % [95 %]", "mCE % [95 %]", "relative mCE %", "NLL", "ECE %")
+_OF_ALEXNET = {"CE %", "mCE % [95 %]", "relative mCE %"}
+_KIND = {name: kind for kind, names in CATEGORIES.items() for name in names}
+
+Figures = Mapping[tuple[str, str], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class CorruptionTable:
+    """One checkpoint under the corruptions of one definition (preset, variant, source).
+
+    errors: rows under `error_headings`, each with its category and its errors as fractions (None: not evaluated).
+    means: rows under `mean_headings`. flags: lines. Without AlexNet as a yardstick, its columns are left out.
+    """
+
+    checkpoint: str
+    definition: str
+    error_headings: tuple[str, ...]
+    mean_headings: tuple[str, ...]
+    errors: tuple[tuple[str, tuple[str, ...], tuple[float | None, ...]], ...]
+    means: tuple[tuple[str, ...], ...]
+    flags: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        return f"{self.checkpoint}: error in % by corruption and severity, {self.source}"
+
+    @property
+    def source(self) -> str:
+        """Where the corrupted images come from and whose constants made them, in words."""
+        where = "corrupted in memory after resize and crop"
+        if "source=released" in self.definition:
+            where = "released files"
+        words = {"preset=cifar": "CIFAR-10-C's constants", "variant=bethgelab": "the code of imagecorruptions"}
+        return ", ".join([where, *(said for key, said in words.items() if key in self.definition)])
+
+
+def is_of_corruptions(condition: str) -> bool:
+    """Whether a row of the summary belongs to the tables of this module."""
+    return condition.startswith("corruption(") or condition.partition("(")[0] in SETS
+
+
+def corruption_tables(results: Sequence[Mapping[str, Any]]) -> list[CorruptionTable]:
+    """The tables of all checkpoints, from the rows of the summary."""
+    figures: dict[str, dict[tuple[str, str], Mapping[str, Any]]] = {}
+    for row in results:
+        figures.setdefault(row["checkpoint"], {})[row["condition"], row["metric"]] = row
+    found = []
+    for checkpoint, own in figures.items():
+        parts = [part for condition, _ in own if (part := parse_corrupted(condition)) is not None]
+        for definition in dict.fromkeys(part.definition for part in parts):
+            examples = {part.name: part.mean for part in parts if part.definition == definition}
+            names = [name for name in CORRUPTIONS if name in examples]
+            by_name = [_errors(examples[name].text, own) for name in names]
+            error_headings, cells = _used(ERROR_HEADINGS, [row for row, _ in by_name])
+            mean_headings, means = _used(MEAN_HEADINGS, list(_means(definition, own)))
+            values = (errors for _, errors in by_name)
+            errors = tuple(zip((_KIND[name] for name in names), cells, values, strict=True))
+            flags = tuple(_flags(definition, own))
+            found.append(CorruptionTable(checkpoint, definition, error_headings, mean_headings, errors, means, flags))
+    return found
+
+
+def _used(headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    """The table without AlexNet's columns where all of them are dashes."""
+    kept = [
+        place
+        for place, heading in enumerate(headings)
+        if heading not in _OF_ALEXNET or any(row[place] != "–" for row in rows)
+    ]
+    return tuple(headings[place] for place in kept), tuple(tuple(row[place] for place in kept) for row in rows)
+
+
+def _errors(mean: str, own: Figures) -> tuple[tuple[str, ...], tuple[float | None, ...]]:
+    name = mean.removeprefix("corruption(").rstrip(")").partition(",")[0]
+    texts = [mean.replace(name, f"{name},severity={severity}", 1) for severity in (1, 2, 3, 4, 5)]
+    values = [1 - own[text, "top1"]["value"] if (text, "top1") in own else None for text in texts]
+    some = [severity for severity, value in enumerate(values, start=1) if value is not None]
+    whole, only = (mean, "mean_error") in own, f" ({span(some)})" if some else ""
+    means = {metric: _value(own, mean, metric) for metric in ("mean_error", "nll", "ece")}
+    if not whole:  # of the severities that were evaluated, which is said
+        known = {metric: [_value(own, texts[severity - 1], metric) for severity in some] for metric in ("nll", "ece")}
+        known["mean_error"] = [values[severity - 1] for severity in some]
+        means = {metric: _mean(figures) for metric, figures in known.items()}
+    values.append(means["mean_error"])
+    nll = "–" if means["nll"] is None else f"{means['nll']:.3f}"
+    ends = [_percent(means["mean_error"]), _percent(_value(own, mean, "ce")), nll, _percent(means["ece"])]
+    cells = [cell if whole or cell == "–" else cell + only for cell in ends]
+    return (name, *(_percent(value) for value in values[:5]), *cells), tuple(values)
+
+
+def _mean(figures: Sequence[float | None]) -> float | None:
+    known = [figure for figure in figures if figure is not None]
+    return sum(known) / len(known) if known and len(known) == len(figures) else None
+
+
+def _means(definition: str, own: Figures) -> Iterator[tuple[str, ...]]:
+    for text in [condition for condition, metric in own if metric == "mean_error"]:
+        name, some, of = set_of(text) or ("", (), None)
+        if of != definition:
+            continue
+        error, mce = own[text, "mean_error"], own.get((text, "mce"))
+        nll, relative = _value(own, text, "nll"), _value(own, text, "relative_mce")
+        yield (
+            name + (f", severity {span(some)} only" if some else ""),
+            str(error["n"]),
+            _with_interval(error),
+            _with_interval(mce) if mce else "–",
+            _percent(relative),
+            "–" if nll is None else f"{nll:.3f}",
+            _percent(_value(own, text, "ece")),
+        )
+
+
+def _flags(definition: str, own: Figures) -> Iterator[str]:
+    """Each flag once, with what bears it."""
+    seen: dict[str, list[str]] = {}
+    for (condition, _), row in own.items():
+        part = parse_corrupted(condition)
+        own_definition = part.definition if part else (set_of(condition) or ("", (), None))[2]
+        mine = own_definition == definition
+        for flag in row["flags"] if mine else ():
+            seen.setdefault(flag, []).append(condition)
+    for flag, conditions in seen.items():
+        names = list(dict.fromkeys(conditions))
+        yield f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {flag}"
+
+
+def _value(own: Figures, condition: str, metric: str) -> float | None:
+    row = own.get((condition, metric))
+    return None if row is None or row["value"] is None else float(row["value"])
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.1f}"
+
+
+def _with_interval(row: Mapping[str, Any]) -> str:
+    return f"{100 * row['value']:.1f} [{100 * row['ci_low']:.1f}, {100 * row['ci_high']:.1f}]"
+
+
+def left_out_lines(run: Run, checkpoint: str | None = None) -> list[str]:
+    """What is in no table: images whose names cannot be told, what was asked of a tree and is not in it, and
+    conditions without any record."""
+    unnamed = [line for line in run.manifest["data"].get("notes", []) if "whose names" in line]
+    return [
+        *unnamed,
+        *(
+            f"left out: {line}; means that need it are not given"
+            for line in run.manifest.get("corrupted", {}).get("left_out", {}).values()
+        ),
+        *_without_records(run, checkpoint),
+    ]
+
+
+def _without_records(run: Run, checkpoint: str | None) -> Iterator[str]:
+    manifest, done = run.manifest, set(run.units())
+    for known in manifest["checkpoints"]:
+        gone = [condition for condition in manifest["conditions"] if (known["name"], condition) not in done]
+        if gone and checkpoint in (None, known["name"]):
+            more = f" and {len(gone) - 3} more" if len(gone) > 3 else ""
+            yield f"{known['name']} has no records under {', '.join(gone[:3])}{more}; the same command goes on"
+
+
+def terminal_corruptions(tables: Sequence[CorruptionTable]) -> Iterator[Table | Text]:
+    """The tables for a terminal, each after its title."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    for found in tables:
+        yield Text(found.title, style="italic")
+        by_error = Table(box=box.SIMPLE_HEAD)
+        for heading in found.error_headings:
+            by_error.add_column(heading, justify="left" if heading == "corruption" else "right", no_wrap=True)
+        for index, (kind, cells, _) in enumerate(found.errors):
+            last = index + 1 == len(found.errors) or found.errors[index + 1][0] != kind
+            by_error.add_row(*map(Text, cells), end_section=last)
+        yield by_error
+        if found.means:
+            by_set = Table(box=box.SIMPLE_HEAD)
+            for heading in found.mean_headings:
+                by_set.add_column(heading, justify="left" if heading == "mean over" else "right", no_wrap=True)
+            for row in found.means:
+                by_set.add_row(*map(Text, row))
+            yield by_set

@@ -1,0 +1,218 @@
+"""A tree of images that were corrupted before, such as the released ImageNet-C: `<corruption>/<1-5>/<class>/<file>`.
+
+The released archives unpack one level deeper, `blur/defocus_blur/1/...`; both are read. A sample's id is its path below
+the folder of a severity, hence the id of the clean image it was made of.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from ...data.dataset import Dataset, open_dataset
+from ...data.images import to_pixels
+from ...data.layouts import Sample
+from ...data.sources import SUFFIXES, FolderSource, list_folder
+from ...errors import BadImageError, DataError
+from .sets import CATEGORIES, CORRUPTIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from PIL import Image
+    from torch import Tensor
+
+    from ...common.preprocessing import Preprocessing
+
+_SEVERITIES = (1, 2, 3, 4, 5)
+_Listing = dict[str, tuple[str, ...]]  # the names of the images of one folder, by their stem
+
+
+@dataclass(frozen=True)
+class CorruptedTree:
+    """Corrupted images on disk. Make one with `open`.
+
+    root: what was opened. folders: where a corruption's severity lies below it, those that are there, in the
+    benchmark's order. notes: lines for the user.
+    """
+
+    root: Path
+    folders: dict[tuple[str, int], str]
+    notes: tuple[str, ...] = ()
+    _listings: dict[str, _Listing] = field(default_factory=dict, repr=False, compare=False)
+    _shared: dict[frozenset[str], _Listing] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def open(cls, path: str | Path) -> CorruptedTree:
+        """The tree in this folder.
+
+        Raises:
+            DataError: no folder, or no known corruption with a severity in it.
+        """
+        root = Path(path)
+        if not root.is_dir():
+            raise DataError(f"{root}: no such folder; expected a tree <corruption>/<1-5>/<class>/<file>")
+        found = list(_corruptions(root))
+        folders = {
+            (name, severity): f"{folder}/{severity}"
+            for name, folder in found
+            for severity in _SEVERITIES
+            if _holds_something(root / folder / str(severity))
+        }
+        if not folders:
+            raise DataError(
+                f"{root}: no corruption in it; expected folders such as fog/3/<class>/<file> or weather/fog/3/..."
+            )
+        return cls(root, folders, _strangers(root, {folder for _, folder in found}))
+
+    @property
+    def present(self) -> dict[str, tuple[int, ...]]:
+        """The corruptions with the severities that are there, in the benchmark's order."""
+        severities: dict[str, tuple[int, ...]] = {}
+        for name, severity in self.folders:
+            severities[name] = (*severities.get(name, ()), severity)
+        return severities
+
+    def dataset(self, **options: Any) -> Dataset:
+        """The samples of the fullest folder, labelled by `open_dataset`'s rules; options are that function's.
+
+        The images of this data set are those of that folder; `read` gives the others. What another folder lacks,
+        `missing` tells.
+        """
+        images = {folder: set(map(stem_of, list_folder(self.root / folder).images)) for folder in self.folders.values()}
+        first = max(images, key=lambda folder: len(images[folder]))  # of equals, the first
+        opened = open_dataset(self.root / first, **options)
+        notes = (f"labels and ids are those of {first}", *opened.notes, *self.notes)
+        if more := set().union(*images.values()) - images[first]:
+            notes += (f"left out {len(more)} images that other folders have beside those of {first}: {min(more)} ...",)
+        return replace(opened, name=self.root.resolve().name, root=str(self.root), notes=notes)
+
+    def read(self, sample_id: str, name: str, severity: int) -> bytes:
+        """The sample's whole file under a corruption.
+
+        Raises:
+            BadImageError: there is none, or it cannot be read.
+        """
+        path = self.path(sample_id, name, severity)
+        if path is None:
+            raise BadImageError(f"{name}/{severity}/{sample_id}: no such file in {self.root}")
+        return FolderSource(str(self.root)).read(path)
+
+    def path(self, sample_id: str, name: str, severity: int) -> str | None:
+        """Where the sample's file lies below `root`; None if there is none.
+
+        Another suffix will do where it is the only image of that name: trees are written as PNG from clean JPEGs.
+        """
+        folder = self.folders.get((name, severity))
+        parts = sample_id.split("/")
+        if folder is None or not all(map(_is_plain, parts)):
+            return None
+        parent = "/".join((folder, *parts[:-1]))
+        names = self._listing(parent).get(_stem(parts[-1]), ())
+        if parts[-1] in names:
+            return f"{parent}/{parts[-1]}"
+        return f"{parent}/{names[0]}" if len(names) == 1 else None
+
+    def missing(self, samples: Iterable[Sample], name: str, severity: int) -> list[str]:
+        """The ids of those samples that have no file there."""
+        return [sample.id for sample in samples if self.path(sample.id, name, severity) is None]
+
+    def _listing(self, folder: str) -> _Listing:
+        """A folder's images, listed once. Equal folders share one listing: all severities have the same files."""
+        if folder not in self._listings:
+            try:
+                with os.scandir(self.root / folder) as entries:
+                    names = [entry.name for entry in entries if entry.name.lower().endswith(SUFFIXES)]
+            except OSError:
+                names = []
+            key = frozenset(names)
+            if key not in self._shared:
+                listing: _Listing = {}
+                for name in sorted(names):
+                    listing[_stem(name)] = (*listing.get(_stem(name), ()), name)
+                self._shared[key] = listing
+            self._listings[folder] = self._shared[key]
+        return self._listings[folder]
+
+
+def is_tree(path: str | Path) -> bool:
+    """Whether this is a folder that `CorruptedTree.open` would take; looks at a few names only."""
+    root = Path(path)
+    try:
+        return root.is_dir() and any(
+            _holds_something(root / folder / str(severity))
+            for _, folder in _corruptions(root)
+            for severity in _SEVERITIES
+        )
+    except OSError:
+        return False
+
+
+def needs_resize(image: Image.Image, preprocessing: Preprocessing) -> bool:
+    """Whether a released image has another size than the model's input, (height, width)."""
+    return image.size != preprocessing.input_size[::-1]
+
+
+def pixels_of(image: Image.Image, preprocessing: Preprocessing) -> Tensor:
+    """A released image as the model takes it: (3, H, W) uint8.
+
+    It was resized and cropped before it was corrupted, so it is taken as it is; a model of another input size gets it
+    resized straight to that, nothing cropped.
+    """
+    if needs_resize(image, preprocessing):
+        return to_pixels(image, replace(preprocessing, crop_pct=1.0, crop_mode="squash"))
+    import numpy as np
+    import torch
+
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
+
+
+def stem_of(sample_id: str) -> str:
+    """An id without the suffix of its image."""
+    folder, slash, name = sample_id.rpartition("/")
+    return folder + slash + _stem(name)
+
+
+def _corruptions(root: Path) -> Iterable[tuple[str, str]]:
+    """(name, folder) of the known corruptions in the benchmark's order, also those below the folder of a category."""
+    for name in CORRUPTIONS:
+        for folder in (name, *(f"{category}/{name}" for category in CATEGORIES)):
+            if (root / folder).is_dir():
+                yield name, folder
+                break
+
+
+def _strangers(root: Path, known: set[str]) -> tuple[str, ...]:
+    """A line that names the folders beside the known corruptions."""
+    categories = {folder.partition("/")[0] for folder in known if "/" in folder}
+    places = [(root, ""), *((root / category, f"{category}/") for category in sorted(categories))]
+    strange = [
+        prefix + entry.name
+        for place, prefix in places
+        for entry in sorted(place.iterdir())
+        if entry.is_dir() and prefix + entry.name not in known | categories and not entry.name.startswith(".")
+    ]
+    if not strange:
+        return ()
+    more = f" and {len(strange) - 5} more" if len(strange) > 5 else ""
+    return (f"left out folders that are no corruption of the benchmark: {', '.join(strange[:5])}{more}",)
+
+
+def _holds_something(folder: Path) -> bool:
+    try:
+        with os.scandir(folder) as entries:
+            return any(not entry.name.startswith(".") for entry in entries)
+    except OSError:
+        return False
+
+
+def _stem(name: str) -> str:
+    suffix = PurePosixPath(name).suffix
+    return name[: -len(suffix)] if suffix.lower() in SUFFIXES else name
+
+
+def _is_plain(part: str) -> bool:
+    """Whether a part of an id is a name, and not a way out of the folder."""
+    return part not in ("", ".", "..") and not set(part) & set("\\\0") and not (os.name == "nt" and ":" in part)

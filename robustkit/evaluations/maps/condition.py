@@ -1,0 +1,121 @@
+"""Maps as conditions: `cam(agcam)` and `stability(agcam,under=pgd(eps=1/255,steps=20))` into parts and back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from ...errors import ProtocolError, unknown
+from ...protocol.card import number
+
+CONTROLS = ("random", "centre", "full")
+METHODS = ("agcam", "agcam-full", "rollout", "grad-cam", "gradient", *CONTROLS)
+TARGETS = ("predicted", "label")
+FAITHFULNESS = ("none", "abpc", "all")
+MODES = ("mask", "box")
+"""What is compared with the truth: the pixels above the threshold, or the boxes around their contours."""
+SCORES = ("pixel_accuracy", "iou", "dice", "precision", "recall")
+_FORM = re.compile(r"(cam|stability)\(\s*([\w-]+)\s*((?:,.*)?)\)", re.DOTALL)
+_CANONICAL = re.compile(r"cam\(\s*([\w-]+)\s*(?:,([^()]*))?\)")
+_ITEM = re.compile(r"\s*([A-Za-z][\w-]*)\s*(?:\(([^()]*)\))?\s*")
+
+
+@dataclass(frozen=True)
+class Explained:
+    """Which map of which class, where it is thresholded, and what is asked of it.
+
+    target: the class explained, `predicted` or `label`.
+    faithfulness: `none`, `abpc`, or `all` (insertion, deletion and a redrawn head besides).
+    under: the text of the condition whose map is laid beside the clean one; empty where the clean one is scored.
+    """
+
+    method: str
+    threshold: float = 0.5
+    target: str = "predicted"
+    faithfulness: str = "abpc"
+    under: str = ""
+
+    @property
+    def text(self) -> str:
+        """The canonical text; what is not the published protocol's is named."""
+        default = Explained(self.method)
+        keys = ("threshold", "target", "faithfulness", "under")
+        odd = (key for key in keys if getattr(self, key) != getattr(default, key))
+        inside = "".join(f",{key}={getattr(self, key)}" for key in odd)
+        return f"{'stability' if self.under else 'cam'}({self.method}{inside})"
+
+    @property
+    def is_control(self) -> bool:
+        """Whether the map does not look at the image."""
+        return self.method in CONTROLS
+
+    def beside(self, condition: str) -> Explained:
+        """The stability of this map under a condition."""
+        return replace(self, faithfulness="abpc", under=condition)
+
+
+def parse_explained(text: str) -> Explained | None:
+    """The parts of a condition's text; None if it is of no map.
+
+    Raises:
+        ProtocolError: it is one that is not understood.
+    """
+    if not text.startswith(("cam(", "stability(")):
+        return None
+    form = _FORM.fullmatch(text)
+    if not form:
+        raise ProtocolError(f"condition {text!r}: expected such as cam(agcam,threshold=0.5)")
+    arguments, _, under = form[3].partition(",under=")
+    if (form[1] == "stability") != bool(under):
+        raise ProtocolError(f"condition {text!r}: expected such as stability(agcam,under=pgd(eps=1/255,steps=20))")
+    return replace(_explained(form[2], arguments, text), under=under)
+
+
+def parse_cams(text: str | Iterable[str], faithfulness: str = "abpc") -> tuple[Explained, ...]:
+    """The maps of a person's list, `agcam,rollout(threshold=0.3)`, and the controls that they are read beside.
+
+    Raises:
+        ProtocolError: an unknown method or parameter, or a value that is none.
+    """
+    named = parse_named(text, faithfulness)
+    return tuple(dict.fromkeys([*named, *(replace(one, method=name) for one in named for name in CONTROLS)]))
+
+
+def parse_named(text: str | Iterable[str], faithfulness: str = "abpc") -> tuple[Explained, ...]:
+    """The maps of a person's list alone. Raises ProtocolError as `parse_cams` does."""
+    parts = re.split(r",(?![^(]*\))", text) if isinstance(text, str) else list(text)
+    found: dict[Explained, None] = {}
+    for part in filter(None, map(str.strip, parts)):
+        form = _ITEM.fullmatch(part)
+        if form and form[1] == "cam":  # as records call it
+            form = _CANONICAL.fullmatch(part)
+        if not form:
+            raise ProtocolError(
+                f"map {part!r}: expected a method or method(key=value,...), such as agcam(threshold=0.3)"
+            )
+        explained = _explained(form[1].lower(), form[2] or "", part)
+        if "faithfulness" not in (form[2] or ""):
+            explained = replace(explained, faithfulness=faithfulness)
+        found[explained] = None
+    if not found:
+        raise ProtocolError(f"maps {text!r}: none is left; expected methods such as agcam,grad-cam")
+    return tuple(found)
+
+
+def _explained(method: str, arguments: str, where: str) -> Explained:
+    if method not in METHODS:
+        raise ProtocolError(unknown("map", method, METHODS))
+    given: dict[str, str] = {}
+    for item in filter(None, map(str.strip, arguments.split(","))):
+        key, _, value = (word.strip() for word in item.partition("="))
+        given[key] = value
+    for key, choices in (("target", TARGETS), ("faithfulness", FAITHFULNESS)):
+        if key in given and given[key] not in choices:
+            raise ProtocolError(f"{where}: " + unknown(key, given[key], choices))
+    if odd := given.keys() - {"threshold", "target", "faithfulness"}:
+        raise ProtocolError(f"{where}: " + unknown("parameter", min(odd), ("threshold", "target", "faithfulness")))
+    threshold = float(number(given.pop("threshold", "0.5"), f"{where}: threshold"))
+    if not 0 < threshold <= 1:
+        raise ProtocolError(f"{where}: threshold {threshold:g}; expected a number above 0, at most 1")
+    return Explained(method, threshold, **given)

@@ -1,0 +1,156 @@
+"""A batch and a map's condition into the columns of a record: scores of the map, or how it changed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+import cam
+from cam.faithfulness import abpc, insertion_deletion
+from cam.localisation import box_hits, energy_inside, pixel_counts, pointing_game, score
+from cam.sanity import head_correlation
+from cam.similarity import iou_at, rank_correlation
+
+from ...data.dataset import Sample
+from ...errors import ModelError
+from .condition import MODES, SCORES, Explained
+from .truth import Located
+
+if TYPE_CHECKING:
+    from ..subject import Subject
+
+LEVELS = 200  # of the values of a map, for PxAP from records
+COLUMNS: dict[str, pa.DataType] = {
+    "target": pa.int32(),
+    "degenerate": pa.bool_(),
+    **{f"{mode}_{name}": pa.float32() for mode in MODES for name in SCORES},
+    "pointing_game": pa.float32(),
+    "energy_inside": pa.float32(),
+    "vanished_boxes": pa.int32(),
+    "pixel_counts": pa.list_(pa.int32()),
+    "box_hits": pa.binary(),
+    "abpc": pa.float32(),
+    "insertion": pa.float32(),
+    "deletion": pa.float32(),
+    "head_correlation": pa.float32(),
+    "clean_correct": pa.bool_(),
+    "held": pa.bool_(),
+    "rank_correlation": pa.float32(),
+    "map_iou": pa.float32(),
+}
+"""Columns that a map adds to a record; null where the truth of a sample is not known, or what they need was not asked.
+
+target: the class explained. degenerate: whether the map was constant or not finite; it is all 0 then, and scored so.
+mask_… and box_…: scores at the condition's threshold, in both modes.
+pixel_counts: `cam.localisation.pixel_counts` at LEVELS levels, flat. box_hits: `box_hits`, packed to bits.
+head_correlation: with the maps of the same class when the head is drawn anew; null for controls.
+clean_correct: whether the clean image is predicted right; null without a label.
+held: whether the prediction under the condition is that of the clean image. map_iou: of the two thresholded maps.
+"""
+
+
+def check_explainable(model: torch.nn.Module, name: str, wanted: Sequence[Explained]) -> None:
+    """Raises ModelError where a method does not work for a model; says which do."""
+    for method in dict.fromkeys(one.method for one in wanted):
+        try:
+            cam.method(method)(model)
+        except (ValueError, TypeError) as fault:
+            raise ModelError(f"{name}: {fault}") from None
+
+
+def explain(
+    subject: Subject,
+    inputs: Tensor,
+    labels: Tensor | None,
+    wanted: Explained,
+    rng: Any,
+    located: Sequence[Located | None],
+) -> tuple[Tensor, dict[str, list[Any]], Tensor]:
+    """Logits (B, K) of inputs as the card has them, the columns of the map, and the maps (B, H, W)."""
+    found = _maps(subject, inputs, labels if wanted.target == "label" else None, wanted.method, rng)
+    columns: dict[str, list[Any]] = {
+        "target": subject.classes(found.target),
+        "degenerate": found.degenerate.tolist(),
+        **_localisation(found.maps.cpu(), located, wanted.threshold),
+    }
+    if wanted.faithfulness != "none":
+        fill = torch.zeros(3) if subject.card.space != "pixels" else subject.classifier.mean.flatten()
+        size = subject.settings.batch_size
+        curves = abpc(subject.exact, inputs, found.maps, found.target, fill=fill, batch_size=size)
+        columns["abpc"] = curves.abpc.tolist()
+        if wanted.faithfulness == "all":
+            areas = insertion_deletion(subject.exact, inputs, found.maps, found.target, fill=fill, batch_size=size)
+            columns |= {"insertion": areas.insertion.tolist(), "deletion": areas.deletion.tolist()}
+            if not wanted.is_control:
+                explainer = cam.method(wanted.method)(subject.exact)
+                columns["head_correlation"] = _finite(head_correlation(explainer, inputs, found.maps, found.target))
+    return found.logits, columns, found.maps
+
+
+def stability(
+    subject: Subject,
+    clean: Tensor,
+    shown: Tensor,
+    samples: Sequence[Sample],
+    labels: Tensor | None,
+    wanted: Explained,
+    rng: Any,
+) -> tuple[Tensor, dict[str, list[Any]], Tensor]:
+    """Logits (B, K) of the images shown, how their maps differ from those of the clean ones, of the same class, and
+    these maps (B, H, W).
+    """
+    before = _maps(subject, clean, labels if wanted.target == "label" else None, wanted.method, rng)
+    after = _maps(subject, shown, before.target, wanted.method, rng)
+    predicted = before.logits.argmax(dim=1)
+    columns = {
+        "target": subject.classes(before.target),
+        "degenerate": (before.degenerate | after.degenerate).tolist(),
+        "clean_correct": subject.correct(predicted, samples),
+        "held": (after.logits.argmax(dim=1) == predicted).tolist(),
+        "rank_correlation": _finite(rank_correlation(before.maps, after.maps)),
+        "map_iou": _finite(iou_at(before.maps, after.maps, wanted.threshold)),
+    }
+    return after.logits, columns, after.maps
+
+
+def _maps(subject: Subject, inputs: Tensor, target: Tensor | None, method: str, rng: Any) -> cam.Explanation:
+    with cam.method(method)(subject.exact) as explainer:
+        return explainer.explain(inputs, target, rng=rng)
+
+
+def _localisation(maps: Tensor, located: Sequence[Located | None], threshold: float) -> dict[str, list[Any]]:
+    known = [index for index, one in enumerate(located) if one is not None and bool(one.mask.any())]
+    columns: dict[str, list[Any]] = {}
+
+    def put(name: str, values: Sequence[Any]) -> None:
+        column = columns.setdefault(name, [None] * len(located))
+        for index, value in zip(known, values, strict=True):
+            column[index] = value
+
+    places = [one for one in located if one is not None]
+    if not places:
+        return {}
+    whole = [one for one in (located[index] for index in known) if one is not None]
+    maps = maps[known]
+    masks = torch.stack([one.mask for one in whole]) if whole else torch.zeros(0, *maps.shape[1:], dtype=torch.bool)
+    for mode in MODES:
+        scores = score(maps, masks, threshold, mode)
+        for name in SCORES:
+            put(f"{mode}_{name}", getattr(scores, name).tolist())
+    put("pointing_game", pointing_game(maps, masks).tolist())
+    put("energy_inside", energy_inside(maps, masks).tolist())
+    put("pixel_counts", pixel_counts(maps, masks, LEVELS).flatten(1).tolist())
+    hits = box_hits(maps, [one.boxes for one in whole]).flatten(1).numpy()
+    put("box_hits", [np.packbits(row).tobytes() for row in hits])
+    columns["vanished_boxes"] = [None if one is None else one.vanished for one in located]
+    return columns
+
+
+def _finite(values: Tensor) -> list[float | None]:
+    return [value if math.isfinite(value) else None for value in values.tolist()]

@@ -1,0 +1,129 @@
+"""Scores of maps as dots, beside the controls that do not look at the image."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ...display.panels import dots, legend, panels, spread
+from ...display.svg import Figure, Point, Style, draw, labels, listed
+from .condition import CONTROLS, METHODS
+from .metrics import LOWER_IS_BETTER, parts_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+SCORES = {
+    ("cam_iou", "mask"): "IoU of pixels",
+    ("cam_iou", "box"): "IoU of boxes",
+    ("pointing_game", ""): "pointing game",
+    ("energy_inside", ""): "energy inside",
+    ("pxap", ""): "PxAP",
+    ("abpc", ""): "ABPC",
+    ("insertion_auc", ""): "insertion",
+    ("deletion_auc", ""): "deletion ↓",
+}
+"""Metric and mode of the scores that are drawn, of those in results; the tables have them all."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """One score of the maps of one checkpoint. kind: what the methods have in common, as a condition's parameters.
+
+    score: of `SCORES`. points: by method, those of interest first, then the controls.
+    """
+
+    checkpoint: str
+    kind: str
+    score: str
+    points: Mapping[str, Point]
+
+
+def scores(results: Sequence[Mapping[str, Any]]) -> list[Score]:
+    """Of all checkpoints, in the order of `SCORES`."""
+    found: dict[tuple[str, str, str], dict[str, Point]] = {}
+    for row in results:
+        parts = parts_of(row["condition"])
+        if parts is None or parts[0].under or row["value"] is None or (row["metric"], parts[1]) not in SCORES:
+            continue
+        kind = replace(parts[0], method="").text.removeprefix("cam(").rstrip(")").lstrip(",")
+        key = row["checkpoint"], kind, SCORES[row["metric"], parts[1]]
+        found.setdefault(key, {})[parts[0].method] = Point.of(row)
+    order = list(SCORES.values())
+    every = sorted(found.items(), key=lambda item: order.index(item[0][2]))
+    return [Score(*key, {name: points[name] for name in METHODS if name in points}) for key, points in every]
+
+
+def map_figures(found: Sequence[Score], looks: Mapping[str, Style]) -> Iterator[Figure]:
+    """A figure for each kind of maps, with a panel for each score."""
+    for kind in dict.fromkeys(one.kind for one in found):
+        own = [one for one in found if one.kind == kind]
+        shown = list(dict.fromkeys(one.score for one in own))
+        methods = [name for name in METHODS if any(name in one.points for one in own)]
+        names = labels(one.checkpoint for one in own)
+
+        def paint(
+            canvas: Canvas,
+            own: Sequence[Score] = own,
+            shown: Sequence[str] = shown,
+            methods: Sequence[str] = methods,
+            names: Mapping[str, str] = names,
+        ) -> None:
+            grid = panels(canvas, len(shown), sharey=True)
+            for axes, score in zip(grid, shown, strict=True):
+                rivals = [one for one in own if one.score == score]
+                for place, one in enumerate(rivals):
+                    rows = [row for row, method in enumerate(methods) if method in one.points]
+                    points = [one.points[methods[row]] for row in rows]
+                    shift = -spread(place, len(rivals), 8, 34)
+                    dots(axes, rows, points, looks[one.checkpoint], shift=shift, across=True, scale=1)
+                axes.set_title(score)
+                axes.set_xlim(*_limits(rivals))
+                axes.locator_params(axis="x", nbins=4)
+                axes.grid(visible=False, axis="y")
+                ink = axes.spines["left"].get_edgecolor()
+                for row in range(len(methods) - 1):  # rows hold several series: lines part them
+                    axes.axhline(row + 0.5, color=ink, alpha=0.25, linewidth=0.8)
+            for axes in grid[::2]:
+                axes.set_yticks(range(len(methods)), [f"{m} (control)" if m in CONTROLS else m for m in methods])
+                axes.set_ylim(len(methods) - 0.5, -0.5)
+            legend(canvas, {names[name]: looks[name] for name in names}, lines=False)
+
+        said = [_told(score, [one for one in own if one.score == score], names) for score in shown]
+        yield draw(
+            "maps",
+            f"Scores of maps beside controls{f' ({kind})' if kind else ''}",
+            20 + 18 * -(-len(names) // 2) + (52 + 42 * len(methods)) * -(-len(shown) // 2),
+            paint,
+            alt=" ".join(said),
+            caption="With 95 % intervals. Controls do not look at the image: a map tells something where it is "
+            "better than all of them."
+            + (" Of ↓ lower is better, of the others higher." if any("↓" in score for score in shown) else ""),
+        )
+
+
+def _limits(rivals: Sequence[Score]) -> tuple[float, float]:
+    """What holds all figures and intervals, and a little more."""
+    every = [bound for one in rivals for p in one.points.values() for bound in (p.value, p.low, p.high)]
+    known = [bound for bound in every if math.isfinite(bound)]
+    pad = 0.06 * (max(known) - min(known)) or 0.05
+    return min(known) - pad, max(known) + pad
+
+
+def _told(score: str, rivals: Sequence[Score], names: Mapping[str, str]) -> str:
+    sentences = []
+    for one in rivals:
+        mine = [f"{name} {_figure(point)}" for name, point in one.points.items() if name not in CONTROLS]
+        controls = {name: point.value for name, point in one.points.items() if name in CONTROLS}
+        if controls:
+            pick = min if score == SCORES[LOWER_IS_BETTER[0], ""] else max
+            best = pick(controls, key=lambda name: controls[name])
+            mine.append(f"best control {best} {_figure(one.points[best])}")
+        sentences.append(f"{names[one.checkpoint]}: {', '.join(mine)}")
+    return f"{score.replace(' ↓', ', lower is better')}. {listed(sentences)}."
+
+
+def _figure(point: Point) -> str:
+    return f"{point.value:.3f}"

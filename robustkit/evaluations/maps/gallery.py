@@ -1,0 +1,215 @@
+"""Maps to look at: a row a sample, with its image, truth, and an overlay for each checkpoint and method."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
+
+from ...cli.corrupt.contact_sheet import FAINT, INK, PAPER, RULE, fitted, font
+from ...runs.folder import write_whole
+
+Pixels = NDArray[np.uint8]
+
+TILE = 224
+STRENGTH = 0.6  # of a map's colour over its image, where the map is 1
+OUTLINE = (255, 255, 255)
+SCALE = "Each map runs from its own lowest to its own highest value, so the colours of two tiles cannot be compared."
+_NEAREST, _LANCZOS = Image.Resampling.NEAREST, Image.Resampling.LANCZOS
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One overlay.
+
+    heading: method and checkpoint. image: (H, W, 3) uint8 as this checkpoint sees it. map: (H, W) in [0, 1].
+    lines: what stands under it. truth: (H, W) bool in the frame of `image`, where known.
+    """
+
+    heading: str
+    image: Pixels
+    map: NDArray[np.float32]
+    lines: tuple[str, ...] = ()
+    truth: NDArray[np.bool_] | None = None
+
+    def drawn(self) -> Pixels:
+        """The map over its image, the object outlined."""
+        return outlined(overlay(self.image, self.map), self.truth, width=1)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One sample. name: of its class. image, truth: as of a tile, as the first checkpoint sees the sample."""
+
+    sample_id: str
+    name: str
+    image: Pixels
+    tiles: tuple[Tile, ...]
+    truth: NDArray[np.bool_] | None = None
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Rows with the same headings of tiles. title and lines stand at the top."""
+
+    title: str
+    rows: tuple[Row, ...]
+    lines: tuple[str, ...] = field(default_factory=tuple)
+
+
+def overlay(image: Pixels, heat: NDArray[np.float32]) -> Pixels:
+    """The image as a tile, in grey under its map in cividis, which reads the same for colour-blind people.
+
+    The higher the map, the more of its colour shows, so a low map leaves the image to be seen.
+    """
+    image = _tile(image)
+    heat = np.asarray(cv2.resize(heat, image.shape[1::-1], interpolation=cv2.INTER_LINEAR), dtype=np.float32)
+    levels = (heat.clip(0, 1) * 255).round().astype(np.uint8)
+    colours = _cividis(levels).astype(np.float32)
+    grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)[..., None].astype(np.float32)
+    share = STRENGTH * (0.35 + 0.65 * heat.clip(0, 1)[..., None])
+    return ((1 - share) * grey + share * colours).round().astype(np.uint8)
+
+
+def _cividis(levels: Pixels) -> Pixels:
+    """(H, W) to (H, W, 3) RGB."""
+    return np.asarray(cv2.cvtColor(cv2.applyColorMap(levels, cv2.COLORMAP_CIVIDIS), cv2.COLOR_BGR2RGB), dtype=np.uint8)
+
+
+def outlined(image: Pixels, truth: NDArray[np.bool_] | None, width: int = 2) -> Pixels:
+    """The image as a tile, with the outline of its object in white on black, so that it shows on any ground."""
+    shown = _tile(image)
+    if truth is None:
+        return shown
+    mask = cv2.resize(truth.astype(np.uint8), shown.shape[1::-1], interpolation=cv2.INTER_NEAREST)
+    contours, _ = cv2.findContours(mask, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_NONE)
+    for colour, wide in ((0, 0, 0), width + 2), (OUTLINE, width):
+        cv2.drawContours(shown, contours, -1, colour, wide)
+    return shown
+
+
+def _tile(pixels: Pixels) -> Pixels:
+    """Enlarged pixel by pixel, or shrunk, to a width of TILE."""
+    size = (TILE, max(1, round(TILE * pixels.shape[0] / pixels.shape[1])))
+    small = pixels.shape[1] < TILE
+    return np.array(Image.fromarray(pixels).resize(size, _NEAREST if small else _LANCZOS))
+
+
+def draw(gallery: Gallery) -> Image.Image:
+    """The contact sheet as an RGB image."""
+    margin, gap, line = 36, 12, 24
+    columns = 1 + max(len(row.tiles) for row in gallery.rows)
+    width = 2 * margin + columns * TILE + (columns - 1) * gap
+    said = [part for text in (*gallery.lines, SCALE) for part in _wrapped(text, 17, width - 2 * margin)]
+    head = 70 + line * len(said) + 92
+    under = line * max(2, *(len(tile.lines) for row in gallery.rows for tile in row.tiles)) + 24
+    rows = [_columns(row) for row in gallery.rows]
+    tall = [max(pixels.shape[0] for _, pixels, _ in tiles) for tiles in rows]
+    canvas = Image.new("RGB", (width, head + sum(tall) + len(tall) * under + margin), PAPER)
+    pen = ImageDraw.Draw(canvas)
+    pen.text((margin, 28), fitted(gallery.title, 30, width - 2 * margin), INK, font(30))
+    for index, text in enumerate(said):
+        pen.text((margin, 70 + line * index), text, FAINT, font(17))
+    _scale(canvas, pen, margin, 78 + line * len(said))
+    top = head
+    for index, (tiles, height) in enumerate(zip(rows, tall, strict=True)):
+        if index:
+            pen.line((margin, top - 10, width - margin, top - 10), RULE, 1)
+        for column, (heading, pixels, lines) in enumerate(tiles):
+            x = margin + column * (TILE + gap)
+            if index == 0:
+                for place, part in enumerate(heading.split(", ", 1)):
+                    pen.text((x, head - 46 + 20 * place), fitted(part, 16, TILE), (INK, FAINT)[place], font(16))
+            canvas.paste(Image.fromarray(pixels), (x, top))
+            for place, text in enumerate(lines):
+                colour = INK if place == 0 else FAINT
+                pen.text((x, top + height + 4 + line * place), fitted(text, 16, TILE), colour, font(16))
+        top += height + under
+    return canvas
+
+
+def _columns(row: Row) -> list[tuple[str, Pixels, tuple[str, ...]]]:
+    """Heading, pixels and lines of the tiles of a row, the image first."""
+    image = ("", outlined(row.image, row.truth), (row.name, row.sample_id))
+    return [image, *((tile.heading, tile.drawn(), tile.lines) for tile in row.tiles)]
+
+
+def _scale(canvas: Image.Image, pen: ImageDraw.ImageDraw, x: int, y: int) -> None:
+    """The colours from low to high, as a bar between the two words."""
+    bar = Image.fromarray(_cividis(np.tile(np.linspace(0, 255, 160).round().astype(np.uint8), (12, 1))))
+    left = x + math.ceil(font(15).getlength("low")) + 8
+    pen.text((x, y + 6), "low", FAINT, font(15), anchor="lm")
+    canvas.paste(bar, (left, y))
+    pen.text((left + bar.width + 8, y + 6), "high", FAINT, font(15), anchor="lm")
+
+
+def _wrapped(text: str, size: int, width: int) -> list[str]:
+    """The text in lines, none wider than that but by a single word, whose middle is left out."""
+    lines: list[str] = []
+    for word in text.split():
+        longer = f"{lines[-1]} {word}" if lines else word
+        if lines and font(size).getlength(longer) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(fitted(word, size, width))
+    return lines
+
+
+def write_sheet(gallery: Gallery, path: Path) -> None:
+    """The contact sheet as a PNG. RunError where it cannot be written."""
+    write_whole(path, _png(draw(gallery)))
+
+
+def write_page(gallery: Gallery, path: Path) -> None:
+    """The gallery as one self-contained HTML page, all text escaped. RunError where it cannot be written."""
+    from jinja2 import Environment, StrictUndefined
+
+    source = (resources.files("robustkit.evaluations.maps") / "templates" / "gallery.html.j2").read_text(
+        encoding="utf-8"
+    )
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    rows = [
+        {
+            "row": row,
+            "image": _uri(outlined(row.image, row.truth)),
+            "tiles": [(tile, _uri(tile.drawn())) for tile in row.tiles],
+        }
+        for row in gallery.rows
+    ]
+    write_whole(path, environment.from_string(source).render(gallery=gallery, rows=rows, scale=SCALE).encode())
+
+
+def _uri(pixels: Pixels) -> str:
+    return "data:image/png;base64," + base64.b64encode(_png(Image.fromarray(pixels))).decode()
+
+
+def _png(image: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def pick(scores: Mapping[str, Sequence[float]], how: str, count: int, order: Sequence[str]) -> list[str]:
+    """`count` sample ids by what the checkpoints scored on each (nan: unknown, left out).
+
+    how: `best` or `worst` mean over the checkpoints, `disagreement` for the widest spread between them, or `random`.
+    order: the ids in a random order, which also decides between equals.
+    """
+    if how == "random":
+        return list(order[:count])
+    keys: dict[str, Callable[[Sequence[float]], float]] = {
+        "best": lambda values: -sum(values) / len(values),
+        "worst": lambda values: sum(values) / len(values),
+        "disagreement": lambda values: min(values) - max(values),
+    }
+    known = [sample for sample in order if all(map(math.isfinite, scores.get(sample, (math.nan,))))]
+    return sorted(known, key=lambda sample: keys[how](scores[sample]))[:count]

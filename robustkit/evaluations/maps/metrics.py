@@ -1,0 +1,328 @@
+"""Records of maps into results: scores with intervals, controls beside them, and how stable maps are.
+
+Scores at the threshold exist in two modes, `cam(agcam,mode=mask)` and `cam(agcam,mode=box)`; those without a threshold
+stand under `cam(agcam)`. Maps of wrong predictions are left out and counted, unless the run keeps them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow.compute as pc
+import torch
+from numpy.typing import NDArray
+
+from cam.localisation import IOUS, THRESHOLDS, pxap
+
+from ...common.intervals import Floats, intervals, resampled_figures, resampled_sums
+from .condition import CONTROLS, MODES, SCORES, Explained, parse_explained
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Row = tuple[str, str, float, int, float, float, list[str]]
+Rows = NDArray[np.int64]
+
+PLAIN = {
+    "pointing_game": "pointing_game",
+    "energy_inside": "energy_inside",
+    "abpc": "abpc",
+    "insertion": "insertion_auc",
+    "deletion": "deletion_auc",
+    "head_correlation": "head_correlation",
+}
+"""Columns whose mean is a metric, and its name."""
+_WANTED = {
+    *("sample_id", "error", "correct", "nll", "degenerate", "clean_correct", "held", "rank_correlation", "map_iou"),
+    *(f"{mode}_{score}" for mode in MODES for score in SCORES),
+    *(*PLAIN, "pixel_counts", "box_hits", "vanished_boxes"),
+}
+LOWER_IS_BETTER = ("deletion_auc",)
+MAXIMA = ("max_box_acc",)
+FEWEST = 10  # samples below which no interval is given
+UNMOVED = 0.9
+"""A rank correlation: maps that keep to it when the head is drawn anew do not tell of the class."""
+
+
+class Counted:
+    """Whole numbers by the hundred of n samples, of which only sums are asked, and only those are held.
+
+    places: (n,) rows among the numbers, -1 of a sample that has none. read: the numbers, (k, K), or packed to bits;
+    asked again where sums over other samples are wanted, such as those that have a control, too.
+    """
+
+    def __init__(self, metric: str, places: Rows, read: Callable[[], NDArray[Any]]) -> None:
+        self.metric, self.places, self._read = metric, places, read
+        self._last = self.known, self._summed(self.known)
+
+    @property
+    def known(self) -> Rows:
+        """The samples that have some."""
+        return np.flatnonzero(self.places >= 0)
+
+    def figure(self, rows: Rows) -> Floats:
+        """Of those samples, and where it has an interval of each time that they are drawn anew: (1 + R,)."""
+        if not np.array_equal(self._last[0], rows):
+            self._last = rows, self._summed(rows)
+        return _STATISTICS[self.metric](self._last[1], len(rows))
+
+    def _summed(self, rows: Rows) -> Floats:
+        values, places = self._read(), self.places[rows]
+
+        def floats(some: slice) -> Floats:
+            found = values[places[some]]
+            packed = found.dtype == np.uint8
+            return (np.unpackbits(found, axis=1, count=_BITS) if packed else found).astype(np.float64)
+
+        return resampled_sums(floats, len(rows), _has_interval(len(rows), self.metric))
+
+
+class Pooled:
+    """The columns of a map that are whole numbers by the hundred, taken from one shard after the other."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, list[NDArray[np.bool_]]] = {name: [] for name in _POOLED}
+        self._values: dict[str, list[NDArray[Any]]] = {name: [] for name in _POOLED}
+
+    def taken(self, shard: pa.Table) -> pa.Table:
+        """The shard without them."""
+        for name in _POOLED:
+            if name not in shard.column_names:
+                self._known[name].append(np.zeros(len(shard), dtype=bool))
+                continue
+            column = shard[name].combine_chunks()
+            self._known[name].append(column.is_valid().to_numpy(zero_copy_only=False))
+            found = column.drop_null()
+            if len(found):
+                self._values[name].append(_few_bytes(found) if name == "pixel_counts" else _bits(found))
+        return shard.drop_columns([name for name in _POOLED if name in shard.column_names])
+
+    def of(self, column: str, rows: Rows, again: Callable[[], Pooled]) -> Counted | None:
+        """Those of some samples; None where no sample of the condition has any. again: takes all from the shards."""
+        if not self._values[column]:
+            return None
+        known = np.concatenate(self._known[column])
+        places = np.where(known, np.cumsum(known) - 1, -1)[rows]
+
+        def read() -> NDArray[Any]:
+            held = self._values.pop(column, None)  # the first time
+            return np.concatenate(again()._values[column] if held is None else held)
+
+        return Counted(_POOLED[column], places, read)
+
+
+_POOLED = {"pixel_counts": "pxap", "box_hits": "max_box_acc"}
+_BITS = len(THRESHOLDS) * len(IOUS)
+
+
+def _few_bytes(lists: pa.ListArray) -> NDArray[Any]:
+    values: NDArray[Any] = lists.flatten().to_numpy(zero_copy_only=False).reshape(len(lists), -1)
+    return values.astype(np.uint16 if values.max(initial=0) < 2**16 else np.int64)
+
+
+def _bits(packed: pa.BinaryArray) -> NDArray[np.uint8]:
+    return np.frombuffer(b"".join(packed.to_pylist()), np.uint8).reshape(len(packed), -1)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What the records of one map hold for n samples: (n,) figures a metric, nan where a sample has none, or counts."""
+
+    explained: Explained
+    ids: Any
+    values: dict[tuple[str, str], Floats | Counted]
+    flags: tuple[str, ...] = ()
+
+
+def is_wanted_of_maps(column: str) -> bool:
+    """Whether results of a map need a column."""
+    return column in _WANTED
+
+
+def map_figures(
+    shards: Callable[[], Iterator[pa.Table]],
+    table: pa.Table,
+    pooled: Pooled,
+    explained: Explained,
+    keep: bool,
+    flags: Sequence[str],
+) -> Figures:
+    """From the records of a condition, in one table. pooled: what was taken from them; shards: to take it from again.
+    keep: count wrong predictions too.
+    """
+
+    def again() -> Pooled:
+        anew = Pooled()
+        for shard in shards():
+            anew.taken(shard)
+        return anew
+
+    mask = table["error"].is_null().to_numpy()
+    labelled = bool(table["correct"].is_valid().to_numpy()[mask].all())
+    read, right = int(mask.sum()), pc.fill_null(table["correct"], False).to_numpy()
+    if not keep and labelled:
+        mask = mask & right
+    rows = np.flatnonzero(mask)
+    chosen = table.take(rows)
+    lines = list(flags)
+    if len(chosen) < read:
+        lines.append(f"{read - len(chosen)} of {read} samples are predicted wrong and left out")
+    elif labelled and not right[rows].all():
+        lines.append("maps of wrong predictions count, too")
+    if broken := pc.sum(chosen["degenerate"]).as_py() or 0:
+        lines.append(f"{broken} of {len(chosen)} maps are constant or not finite; they count as all 0")
+    values: dict[tuple[str, str], Floats | Counted] = {}
+    base = replace(explained, under="").text
+    names = set(chosen.column_names)
+    for mode in MODES:
+        for score in SCORES:
+            if f"{mode}_{score}" in names:
+                values[of_mode(explained, mode), f"cam_{score}"] = _column(chosen, f"{mode}_{score}")
+    for column, metric in PLAIN.items():
+        if column in names:
+            values[base, metric] = _column(chosen, column)
+    for column, metric in _POOLED.items():
+        if (counted := pooled.of(column, rows, again)) is not None:
+            values[base, metric] = counted
+    lost = (pc.sum(chosen["vanished_boxes"]).as_py() or 0) if "vanished_boxes" in names else 0
+    if lost:
+        lines.append(f"{lost} boxes lie outside the crop and are left out")
+    return Figures(explained, chosen["sample_id"].combine_chunks(), values, tuple(lines))
+
+
+def of_mode(explained: Explained, mode: str) -> str:
+    """The condition of scores at the threshold: `cam(agcam,mode=box)`."""
+    return f"{explained.text[:-1]},mode={mode})"
+
+
+def map_rows(found: Sequence[Figures]) -> Iterator[Row]:
+    """Condition, metric, value, n, interval and flags of every score of one checkpoint's maps; and under
+    `<metric>_over_control` how far each is ahead of the best control (negative: behind), paired by sample."""
+    for figures in found:
+        for key in figures.values:
+            known = _known(figures.values[key])
+            if not len(known):
+                continue
+            drawn = _drawn(figures.values[key], key[1], known)
+            value, low, high = _estimate(drawn, len(known), key[1])
+            flags = list(figures.flags)
+            if len(known) < len(figures.ids):
+                why = "maps are constant" if key[1] == "head_correlation" else "samples have no object in the frame"
+                flags.append(f"{len(figures.ids) - len(known)} of {len(figures.ids)} {why}")
+            if key[1] == "head_correlation" and low >= UNMOVED:
+                flags.append("maps stay when the head is drawn anew: they do not tell of the class")
+            yield *key, value, len(known), low, high, flags
+            if not figures.explained.is_control:
+                yield from _over_control(figures, key, found)
+
+
+def _over_control(figures: Figures, key: tuple[str, str], found: Sequence[Figures]) -> Iterator[Row]:
+    """The lead over the best control; which one that is, is found anew in every resample."""
+    sign = -1 if key[1] in LOWER_IS_BETTER else 1
+    rivals: dict[str, Floats | Counted] = {}
+    for other in found:
+        own = (key[0].replace(f"({figures.explained.method}", f"({other.explained.method}", 1), key[1])
+        same = replace(other.explained, method=figures.explained.method) == figures.explained
+        if other.explained.method in CONTROLS and same and own in other.values and other.ids == figures.ids:
+            rivals[other.explained.method] = other.values[own]
+    if key[1] == "cam_pixel_accuracy" and "full" in rivals:
+        # Of a map that marks no pixel, which wins where objects are small.
+        rivals["nothing"] = 1 - np.asarray(rivals["full"])
+    known = _known(figures.values[key])
+    for values in rivals.values():
+        known = np.intersect1d(known, _known(values))
+    if not rivals or not len(known):
+        return
+    mine = _drawn(figures.values[key], key[1], known)
+    theirs = {name: _drawn(values, key[1], known) for name, values in rivals.items()}
+    best = max(theirs, key=lambda name: sign * float(theirs[name][0]))
+    ahead: Floats = sign * mine - np.max([sign * one for one in theirs.values()], axis=0)
+    value, low, high = _estimate(ahead, len(known), key[1])
+    yield key[0], f"{key[1]}_over_control", value, len(known), low, high, [f"best control: {best}"]
+
+
+def stability_rows(table: pa.Table, explained: Explained, keep: bool, flags: Sequence[str]) -> Iterator[Row]:
+    """Mean rank correlation and IoU with the clean map: for predictions that held, for those that fell, and for all.
+
+    keep: count samples that are predicted wrong without the condition, too.
+    """
+    whole = table.filter(table["error"].is_null())
+    read = whole if keep else whole.filter(pc.fill_null(whole["clean_correct"], True))
+    if len(read) < len(whole):
+        flags = [*flags, f"{len(whole) - len(read)} of {len(whole)} samples are predicted wrong and left out"]
+    held = pc.fill_null(read["held"], False).to_numpy()
+    groups = {"": np.ones(len(held), bool), "_held": held, "_fell": ~held}
+    broken = pc.sum(read["degenerate"]).as_py() or 0
+    lines = [
+        *flags,
+        *([f"{broken} of {len(read)} pairs have a map that is constant or not finite; left out"] if broken else []),
+    ]
+    for column in ("rank_correlation", "map_iou"):
+        values = _column(read, column)
+        for suffix, group in groups.items():
+            chosen = values[group & np.isfinite(values)]
+            if len(chosen):
+                drawn = _drawn(chosen, column, np.arange(len(chosen)))
+                value, low, high = _estimate(drawn, len(chosen), column)
+                yield explained.text, column + suffix, value, len(chosen), low, high, lines
+
+
+def _estimate(drawn: Floats, n: int, metric: str) -> tuple[float, float, float]:
+    """The figure and its interval; none for a few samples, and for a maximum, which resampling biases upwards."""
+    if not _has_interval(n, metric):
+        return float(drawn[0]), math.nan, math.nan
+    ((low, high),) = intervals(drawn[1:, None], drawn[:1])
+    return float(drawn[0]), low, high
+
+
+def _has_interval(n: int, metric: str) -> bool:
+    return n >= FEWEST and metric not in MAXIMA
+
+
+def _known(values: Floats | Counted) -> Rows:
+    """Rows of the samples that have a figure."""
+    return values.known if isinstance(values, Counted) else np.flatnonzero(np.isfinite(values))
+
+
+def _drawn(values: Floats | Counted, metric: str, rows: Rows) -> Floats:
+    """The figure of those samples, and where it has an interval of each time that they are drawn anew: (1 + R,)."""
+    if isinstance(values, Counted):
+        return values.figure(rows)
+    n = len(rows)
+    own = values[rows]
+
+    def mean(counts: Floats) -> Floats:
+        return counts @ own / n
+
+    parts = [mean(np.ones((1, n))), *([resampled_figures(mean, n)[:, 0]] if _has_interval(n, metric) else [])]
+    return np.concatenate(parts)
+
+
+def _pxap(sums: Floats, n: int) -> Floats:
+    """Of counts outside and inside the object by level, (R, 2 * levels), pooled over samples."""
+    return pxap(torch.from_numpy(sums).reshape(len(sums), 2, -1)).numpy()
+
+
+def _max_box_acc(sums: Floats, n: int) -> Floats:
+    """Of hits by threshold and IoU, (R, thresholds * IOUS): the best threshold for each IoU, averaged."""
+    figures: Floats = (sums.reshape(len(sums), -1, len(IOUS)) / n).max(axis=1).mean(axis=1)
+    return figures
+
+
+_STATISTICS: dict[str, Callable[[Floats, int], Floats]] = {"pxap": _pxap, "max_box_acc": _max_box_acc}
+
+
+def _column(table: pa.Table, name: str) -> Floats:
+    values: Floats = table[name].to_numpy(zero_copy_only=False).astype(np.float64)
+    return values
+
+
+def parts_of(condition: str) -> tuple[Explained, str] | None:
+    """A map's condition in results and its mode ('' without one); None for other conditions."""
+    text, _, mode = condition.partition(",mode=")
+    explained = parse_explained(text + ")" if mode else text)
+    return None if explained is None else (explained, mode.rstrip(")"))

@@ -1,0 +1,163 @@
+"""The maps of a run as tables: localisation and faithfulness beside the controls, and stability."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from .condition import CONTROLS, MODES, Explained
+from .metrics import parts_of
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+SCORE_HEADINGS = {
+    "cam_pixel_accuracy": "pixel acc.",
+    "cam_iou": "IoU",
+    "cam_dice": "DICE",
+    "cam_precision": "precision",
+    "cam_recall": "recall",
+}
+FREE_HEADINGS = {
+    "pointing_game": "pointing",
+    "energy_inside": "energy inside",
+    "pxap": "PxAP",
+    "max_box_acc": "MaxBoxAccV2",
+    "abpc": "ABPC",
+    "insertion_auc": "insertion",
+    "deletion_auc": "deletion ↓",
+    "head_correlation": "head redrawn",
+}
+ONE_SIDED = ("cam_precision", "cam_recall")
+"""Scores that a map can have by marking everything, or nearly nothing: no lead is shown for one without the other."""
+STABLE_HEADINGS = ("under", "n held", "rank corr.", "IoU", "n fell", "rank corr.", "IoU")
+
+Rows = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class MapTable:
+    """One table of a checkpoint. title: what is scored. headings: of the columns; rows of texts; lines of flags."""
+
+    checkpoint: str
+    title: str
+    headings: tuple[str, ...]
+    rows: Rows
+    flags: tuple[str, ...] = ()
+
+
+def is_of_maps(condition: str) -> bool:
+    """Whether a row of the summary belongs to the tables of this module."""
+    return condition.startswith(("cam(", "stability("))
+
+
+def map_tables(results: Sequence[Mapping[str, Any]]) -> list[MapTable]:
+    """The tables of all checkpoints, from the rows of the summary."""
+    own: dict[str, list[Mapping[str, Any]]] = {}
+    for row in results:
+        if is_of_maps(row["condition"]):
+            own.setdefault(row["checkpoint"], []).append(row)
+    return [table for checkpoint, rows in own.items() for table in _tables(checkpoint, rows)]
+
+
+def _tables(checkpoint: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[MapTable]:
+    found: dict[tuple[Explained, str], dict[str, Mapping[str, Any]]] = {}
+    for row in rows:
+        parts = parts_of(row["condition"])
+        assert parts is not None
+        found.setdefault(parts, {})[row["metric"]] = row
+    scored = {key: metrics for key, metrics in found.items() if not key[0].under}
+    for kind in dict.fromkeys(replace(one, method="") for one, _ in scored):
+        ours = {key: metrics for key, metrics in scored.items() if replace(key[0], method="") == kind}
+        said = _said(kind)
+        for mode in MODES:
+            part = {one: metrics for (one, its), metrics in ours.items() if its == mode}
+            title = f"maps, {mode} mode at threshold {kind.threshold:g}{said}"
+            yield from _scores(checkpoint, title, SCORE_HEADINGS, part)
+        part = {one: metrics for (one, its), metrics in ours.items() if not its}
+        yield from _scores(checkpoint, f"maps, without a threshold{said}", FREE_HEADINGS, part)
+    stable = {one: metrics for (one, _), metrics in found.items() if one.under}
+    for method in dict.fromkeys(one.method for one in stable):
+        own = {one: metrics for one, metrics in stable.items() if one.method == method}
+        flags = dict.fromkeys(
+            f"{one.text}: {f}" for one, metrics in own.items() for r in metrics.values() for f in r["flags"]
+        )
+        lines = tuple(_stable(one, metrics) for one, metrics in own.items())
+        yield MapTable(checkpoint, f"{method}: alike to the clean map", STABLE_HEADINGS, lines, tuple(flags))
+
+
+def _said(kind: Explained) -> str:
+    return " of the label's class" if kind.target == "label" else ""
+
+
+def _scores(
+    checkpoint: str,
+    title: str,
+    headings: Mapping[str, str],
+    part: Mapping[Explained, Mapping[str, Mapping[str, Any]]],
+) -> Iterator[MapTable]:
+    """A column a method, the controls last and without intervals; below a score the lead over the best control."""
+    used = [metric for metric in headings if any(metric in metrics for metrics in part.values())]
+    if not used:
+        return
+    order = sorted(part, key=lambda one: one.method in CONTROLS)
+    rows, flags = [], dict[str, list[str]]()
+    for metric in used:
+        found = {one: part[one].get(metric) for one in order}
+        ns = dict.fromkeys(str(row["n"]) for row in found.values() if row is not None)
+        cells = ["" if row is None else _interval(row, plain=one.is_control) for one, row in found.items()]
+        rows.append((headings[metric], " / ".join(ns), *cells))
+        leads = {one: part[one].get(f"{metric}_over_control") for one in order}
+        best = [row["flags"][0].partition(": ")[2] for row in leads.values() if row is not None]
+        if best and metric not in ONE_SIDED:
+            cells = ["" if row is None else _interval(row, "+") for row in leads.values()]
+            rows.append((f"  – {best[0]}", "", *cells))
+        for one, row in found.items():
+            for flag in () if row is None else row["flags"]:
+                flags.setdefault(flag, []).append(one.method)
+    names = (f"{one.method} [95 %]" if not one.is_control else one.method for one in order)
+    lines = tuple(f"{', '.join(dict.fromkeys(methods))}: {flag}" for flag, methods in flags.items())
+    yield MapTable(checkpoint, title, ("score", "n", *names), tuple(rows), lines)
+
+
+def _stable(one: Explained, metrics: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
+    cells = [one.under]
+    for group in ("held", "fell"):
+        row = metrics.get(f"rank_correlation_{group}")
+        cells.append("0" if row is None else str(row["n"]))
+        for metric in ("rank_correlation", "map_iou"):
+            found = metrics.get(f"{metric}_{group}")
+            cells.append("–" if found is None else _interval(found))
+    return tuple(cells)
+
+
+def _interval(row: Mapping[str, Any], sign: str = "", plain: bool = False) -> str:
+    """`0.436 [0.410, 0.461]`: the third digit is noise at some hundred images, a fourth would be a lie."""
+    if row["value"] is None:
+        return "nan"
+    if plain or row["ci_low"] is None:
+        return _thousandths(row["value"], sign)
+    low, high = (_thousandths(row[name], sign) for name in ("ci_low", "ci_high"))
+    return f"{_thousandths(row['value'], sign)} [{low}, {high}]"
+
+
+def _thousandths(value: float, sign: str) -> str:
+    return f"{round(value, 3) + 0.0:{sign}.3f}"  # no -0.000
+
+
+def terminal_maps(tables: Sequence[MapTable]) -> Iterator[Table | Text]:
+    """The tables for a terminal, each after its title."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    for found in tables:
+        yield Text(f"{found.checkpoint}: {found.title}", style="italic")
+        table = Table(box=box.SIMPLE_HEAD)
+        for index, heading in enumerate(found.headings):
+            table.add_column(heading, justify="right" if index else "left", overflow="fold")
+        for row in found.rows:
+            table.add_row(*map(Text, row))
+        yield table

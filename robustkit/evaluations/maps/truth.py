@@ -1,0 +1,303 @@
+"""Where the object of a sample is: boxes and masks of files or of the data set itself, in the frame of the model.
+
+Boxes and masks are in the pixels of the upright image, which is what the model sees: turned as its EXIF data say.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path, PurePosixPath
+
+import torch
+from torch import Tensor
+
+from cam.boxes import (
+    Annotation,
+    BoxFileError,
+    boxes_of,
+    mask_of,
+    read_csv,
+    read_xml,
+    resize_crop_boxes,
+    resize_crop_mask,
+)
+
+from ...common.files import bytes_of, check_plain, lines_of, reason
+from ...common.preprocessing import Preprocessing
+from ...data.dataset import Dataset, Sample
+from ...data.images import image_size, read_mask
+from ...data.sources import MAX_FILE_BYTES, FolderSource, list_folder
+from ...errors import BadImageError, DataError
+
+_ANNOTATION = 1 << 20  # bytes of the XML of one image
+_TABLE, _BOXES, _COLUMNS = 1 << 26, 600_000, 1000  # bytes, lines, columns of a CSV of boxes
+_MASK_FILES = FolderSource("")  # they are known by their whole paths
+
+
+@dataclass(frozen=True)
+class Located:
+    """mask: (H, W) bool, the union of the boxes where only these are known. boxes: (n, 4), around the mask's outer
+    contours where only that is known. vanished: boxes that were cropped away."""
+
+    mask: Tensor
+    boxes: Tensor
+    vanished: int = 0
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The ground truth of a data set. boxes: annotations by sample id. masks: files, likewise. digest: SHA-256 over all
+    that was read and whose it is; empty where the data set knows by itself."""
+
+    dataset: Dataset
+    boxes: Mapping[str, Annotation] = field(default_factory=dict)
+    masks: Mapping[str, Path] = field(default_factory=dict)
+    digest: str = ""
+    notes: tuple[str, ...] = ()
+
+    def locate(self, sample: Sample, preprocessing: Preprocessing) -> Located | None:
+        """The object in the frame that the model sees; None where nothing is known of it.
+
+        Raises:
+            BadImageError: the image's size or its mask cannot be read, or the mask or annotation is of another size.
+        """
+        frame, mode, share = preprocessing.input_size, preprocessing.crop_mode, preprocessing.crop_pct
+        if sample.id in self.masks:
+            path = self.masks[sample.id]
+            mask = torch.from_numpy(read_mask(_MASK_FILES.read(str(path)), str(path)))
+            _check_size(sample, "mask", (mask.shape[1], mask.shape[0]), self._size(sample))
+            return self._of_mask(mask, frame, mode, share)
+        if sample.id in self.boxes:
+            annotation, size = self.boxes[sample.id], self._size(sample)
+            _check_size(sample, "annotation", annotation.size, size)
+            boxes, vanished = resize_crop_boxes(annotation.boxes, size, frame, mode, share)
+            return Located(mask_of(boxes, *frame), boxes, vanished)
+        own = self.dataset.mask(sample)
+        return None if own is None else self._of_mask(torch.from_numpy(own).bool(), frame, mode, share)
+
+    def _size(self, sample: Sample) -> tuple[int, int]:
+        return _size(self.dataset.read(sample), sample.id)
+
+    @staticmethod
+    def _of_mask(mask: Tensor, frame: tuple[int, int], mode: str, share: float) -> Located:
+        moved = resize_crop_mask(mask, frame, mode, share)
+        return Located(moved, boxes_of(moved))
+
+
+def open_truth(dataset: Dataset, boxes: str | Path | None = None, masks: str | Path | None = None) -> Truth:
+    """The ground truth for the samples of a data set, in the pixels of their upright images.
+
+    boxes: a CSV of boxes, or a folder of ILSVRC XML files. masks: a folder of mask images (see `read_mask`), of the
+    images' sizes. What belongs to a sample has its path but for the suffix; or its stem alone, where no other sample
+    and no other box or mask has that stem.
+
+    Raises:
+        DataError: files that cannot be read, hold no box or mask of any sample, empty masks only, a box outside its
+            image, or a name that may mean two samples.
+    """
+    if boxes is not None and masks is not None:
+        raise DataError(f"boxes {boxes} and masks {masks}: expected one of the two")
+    try:
+        if boxes is not None:
+            return _with_boxes(dataset, Path(boxes))
+        if masks is not None:
+            return _with_masks(dataset, Path(masks))
+    except BoxFileError as fault:
+        raise DataError(str(fault)) from None
+    except (OSError, csv.Error) as fault:
+        option = "--masks" if boxes is None else "--boxes"
+        raise DataError(f"{boxes or masks}: cannot be read ({reason(fault)}); check {option}") from None
+    return Truth(dataset)
+
+
+def _with_boxes(dataset: Dataset, place: Path) -> Truth:
+    if place.is_dir():
+        listed = sorted(path.relative_to(place).as_posix() for path in place.rglob("*.xml"))
+        names = {bare_path(name): name for name in listed}
+        files = {sample: place / names[key] for sample, key in match_names(dataset, place, names, "boxes").items()}
+        found = {sample: _annotation(path) for sample, path in files.items()}
+        digest = _digest(f"{sample}\0{_hash(path)}\n".encode() for sample, path in files.items())
+    else:
+        _check_table(place)
+        rows = read_csv(place, key=bare_path)
+        keys = match_names(dataset, place, {key: key for key in rows}, "boxes")
+        sizes = _sizes(dataset, keys)
+        if any(_is_outside(rows[key], size) for key, size in sizes.items()):
+            read_csv(place, sizes, key=bare_path)  # raises, with the line
+        found = {sample: replace(rows[key], size=sizes.get(key)) for sample, key in keys.items()}
+        digest = _digest([hashlib.sha256(place.read_bytes()).digest()])
+    notes = (f"boxes of {len(found)} of {len(dataset)} images from {place}",)
+    return Truth(dataset, boxes=found, digest=digest, notes=notes)
+
+
+def _is_outside(annotation: Annotation, size: tuple[int, int]) -> bool:
+    return any(x1 > size[0] or y1 > size[1] for _, _, x1, y1 in annotation.boxes)
+
+
+def _annotation(path: Path) -> Annotation:
+    try:
+        check_plain(path, _ANNOTATION)
+        return read_xml(path)
+    except OSError as fault:
+        raise DataError(f"{path}: cannot be read ({reason(fault)})") from None
+
+
+def _check_table(place: Path) -> None:
+    """Raises DataError or OSError for a CSV whose boxes would take more memory or time than any data set's."""
+    lines = 0
+    try:
+        for line in lines_of(place, _TABLE):
+            lines += 1
+            if lines > _BOXES or (lines == 1 and line.count(",") > _COLUMNS):
+                what = f"more than {_COLUMNS} columns" if lines == 1 else f"more than {_BOXES} lines"
+                raise DataError(
+                    f"{place}: {what}; expected image, synset, xmin, ymin, xmax, ymax and a row for each box"
+                )
+    except UnicodeDecodeError:
+        return  # which `read_csv` says, with the place
+    except ValueError as fault:
+        raise DataError(f"{place}: {fault}; expected a row for each box") from None
+
+
+def _with_masks(dataset: Dataset, place: Path) -> Truth:
+    if not place.is_dir():
+        raise DataError(f"{place}: no such folder; expected mask images with the names of the images")
+    names: dict[str, str] = {}
+    for name in list_folder(place).images:
+        if names.setdefault(bare_path(name), name) != name:
+            raise DataError(f"{place}: {name} and {names[bare_path(name)]} are masks of the same image; keep one")
+    found = {sample: place / names[key] for sample, key in match_names(dataset, place, names, "masks").items()}
+    with ThreadPoolExecutor() as pool:
+        hashes, empty = zip(*pool.map(_look, found.values()), strict=True)
+    if all(empty):
+        raise DataError(
+            f"{place}: nothing is object in any of the {len(found)} masks; expected 0 and 255, 0 and 1, or a palette "
+            f"whose first colour is the background"
+        )
+    digest = _digest(f"{sample}\0{content}\n".encode() for sample, content in zip(found, hashes, strict=True))
+    without = f", {sum(empty)} of them without an object" if any(empty) else ""
+    notes = (f"masks of {len(found)} of {len(dataset)} images from {place}{without}",)
+    return Truth(dataset, masks=found, digest=digest, notes=notes)
+
+
+def _look(path: Path) -> tuple[str, bool]:
+    """The digest of a mask's file, and whether it is empty; one that cannot be read is not, a run will name it."""
+    try:
+        content = bytes_of(path, MAX_FILE_BYTES)
+    except OSError as fault:
+        raise DataError(f"{path}: cannot be read ({reason(fault)})") from None
+    try:
+        empty = not read_mask(content, str(path)).any()
+    except BadImageError:
+        empty = False
+    return hashlib.sha256(content).hexdigest(), empty
+
+
+# Which sample a name means
+
+
+def match_names(dataset: Dataset, place: Path, names: Mapping[str, str], what: str) -> dict[str, str]:
+    """The key in `names` of every sample that has one, by its id. names: what to show by path without suffix."""
+    samples = _grouped([sample.id for sample in dataset.samples], bare_path)
+    found = {key: key for key in names if key in samples}
+    folders = {_tail(path, 2).rpartition("/")[0] for path in samples}
+    if folders & set(dataset.class_names):
+        folders |= set(dataset.class_names)  # also of classes that --limit left out
+    alike = {parts: [_grouped(paths, partial(_tail, parts=parts)) for paths in (samples, names)] for parts in (1, 2)}
+    for key in names:
+        tail = _tail(key, 2)
+        if tail.rpartition("/")[0] not in folders:  # one that the data set knows cannot mean an image of another
+            tail = _tail(key, 1)
+        meant, rivals = (groups.get(tail, []) for groups in alike[1 + tail.count("/")])
+        if key in samples or all(path in found for path in meant):
+            continue
+        path = _only([name for one in meant for name in samples[one]], names[key], place)
+        if len(rivals) > 1:
+            first, second = (names[rival] for rival in rivals[:2])
+            raise DataError(
+                f"{place}: {first} and {second} may both be meant for {path}; keep one, or name it {bare_path(path)}"
+            )
+        found[bare_path(path)] = key
+    if not found:
+        raise DataError(
+            f"{place}: {what} of none of the {len(dataset)} images; expected names such as {next(iter(samples))}"
+        )
+    return {_only(samples[path], names[key], place): key for path, key in sorted(found.items())}
+
+
+def _only(meant: Sequence[str], shown: str, place: Path) -> str:
+    if len(meant) > 1:
+        first, second = meant[:2]
+        same = bare_path(first) == bare_path(second)
+        remedy = "rename one of them" if same else f"name it with the folder of its image, such as {bare_path(first)}"
+        raise DataError(f"{place}: {shown} may be meant for {first} and for {second}; {remedy}")
+    return meant[0]
+
+
+def _grouped(names: Iterable[str], key: Callable[[str], str]) -> dict[str, list[str]]:
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(key(name), []).append(name)
+    return groups
+
+
+def bare_path(name: str) -> str:
+    """A path without its suffix, as `PurePosixPath` has it, which takes ten times as long."""
+    folder, slash, last = name.rpartition("/")
+    stem, _, suffix = last.rpartition(".")
+    if last and not last.startswith(".") and not (stem and not suffix) and _PLAIN.fullmatch(folder + slash):
+        return folder + slash + (stem or last)
+    path = PurePosixPath(name)
+    return str(path.parent / path.stem)
+
+
+_PLAIN = re.compile(r"((?!\.{1,2}/)[^/]+/)*")
+
+
+def _tail(path: str, parts: int) -> str:
+    return "/".join(path.split("/")[-parts:])
+
+
+# Sizes and digests
+
+
+def _sizes(dataset: Dataset, keys: Mapping[str, str]) -> dict[str, tuple[int, int]]:
+    """(width, height) by key, of the images that can be read."""
+    found = {}
+    for sample in dataset.samples:
+        if sample.id in keys:
+            with suppress(BadImageError):
+                found[keys[sample.id]] = _size(dataset.read(sample), sample.id)
+    return found
+
+
+def _size(content: bytes, name: str) -> tuple[int, int]:
+    size = image_size(content)
+    if size is None:
+        raise BadImageError(f"{name}: cannot be read as an image")
+    height, width = size
+    return width, height
+
+
+def _check_size(sample: Sample, what: str, own: tuple[int, int] | None, image: tuple[int, int]) -> None:
+    if own is not None and own != image:
+        there, here = (f"{width}x{height}" for width, height in (own, image))
+        raise BadImageError(f"{sample.id}: the {what} is of {there} pixels, the image of {here}; expected the same")
+
+
+def _hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _digest(parts: Iterable[bytes]) -> str:
+    total = hashlib.sha256()
+    for part in parts:
+        total.update(part)
+    return total.hexdigest()

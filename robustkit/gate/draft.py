@@ -1,0 +1,146 @@
+"""A run into a policy that it passes, with margins: each rule beside the figure that it came from."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..errors import ProtocolError
+from ..evaluations.maps.condition import CONTROLS
+from ..runs.folder import Run
+from ..tasks.segmentation.metrics import shares_of
+from .measured import Subject
+from .output import plain
+from .pattern import check_condition
+from .statements import LOWER_IS_BETTER
+
+_DRAWN = ("top1", "mean_error", "mce", "miou", "cam_iou")
+_MOST = 12  # flags that a draft names
+
+HEAD = """\
+# What {run} meets, drafted from it by robustkit check --init. Read every rule before relying on it.
+#
+# A bound is the end of the figure's 95 % interval, rounded away from it to two decimals. To ask for more than the
+# point, add `with 95 % confidence`: then the whole interval must lie on the good side.
+# docs/ci.md has the grammar. undecided = "pass" lets pass what too few samples cannot tell.
+
+undecided = "fail"
+"""
+TAIL = """
+# Against a release, robustkit check RUN --policy FILE --baseline RELEASED:
+#
+# [[rule]]
+# require = "drop in {metric} under clean against baseline <= 0.01 with 95 % confidence"
+#
+# [[rule]]
+# require = "drop against baseline <= 0.02"
+"""
+
+
+def draft(run: Run) -> str:
+    """The text of a policy.
+
+    Raises:
+        NothingEvaluated: the run has no results. RunError: its records cannot be read.
+    """
+    subject = Subject(run)
+    lines = [HEAD.format(run=plain(run.path.resolve().name))]
+    data = subject.manifest["data"]
+    lines += _rule("the card with all parameters", f"protocol == {_quoted(subject.manifest['protocol']['tag'])}")
+    told = plain(f"{data['n']} samples of {data['name']}")
+    lines += _rule(told, f"data digest == {_quoted(data['digest'])}")
+    for name, cells in subject.cells.items():
+        if not cells:
+            continue
+        lines.append(f"\n# {plain(name)}\n")
+        own = subject.checkpoints[name]
+        lines += _rule("as the file says", f"attention == {_quoted(str(own['attention']))}", name)
+        lines += (f"\n# of these very weights: checkpoint sha256 == {_quoted(str(own['sha256']))}\n",)
+        lines += _flags(subject, name)
+        for row in cells.values():
+            lines += _of_row(subject, row, name)
+    lines.append(TAIL.format(metric="miou" if subject.of_scenes else "top1"))
+    return "".join(lines)
+
+
+def _of_row(subject: Subject, row: Mapping[str, Any], name: str) -> Iterator[str]:
+    condition, metric = row["condition"], row["metric"]
+    try:
+        named = check_condition(condition)
+    except ProtocolError:  # of a card or a version of its own
+        return
+    if metric not in _DRAWN or (named.name == "cam" and named.what in CONTROLS):
+        return
+    if _is_part_of_a_mean(subject, name, condition):
+        return  # that has a rule
+    if condition == "clean":
+        yield from _rule("of all samples", f"n under clean >= {row['n']}", name)
+    value, low, high = (row[key] for key in ("value", "ci_low", "ci_high"))
+    if not math.isfinite(value):
+        yield f"\n# {metric} under {plain(condition)} is {value}: no rule\n"
+        return
+    falls = metric in LOWER_IS_BETTER or metric == "mce"
+    if not (math.isfinite(low) and math.isfinite(high)):
+        low, high, told = value - 0.05, value + 0.05, f"{value:.4g}, n {row['n']}; no interval, 0.05 of margin"
+    else:
+        told = f"{value:.4g} [{low:.4g}, {high:.4g}], n {row['n']}"
+    bound = math.ceil(100 * high - 1e-9) / 100 if falls else math.floor(100 * low + 1e-9) / 100
+    if bound <= 0 and not falls:
+        yield f"\n# {metric} under {plain(condition)} is {plain(told)}: no bound above 0\n"
+        return
+    flags = f"; flags: {'; '.join(row['flags'])}" if row["flags"] else ""
+    yield from _rule(told + flags, f"{metric} under {condition} {'<=' if falls else '>='} {bound:.2f}", name)
+
+
+def _is_part_of_a_mean(subject: Subject, name: str, condition: str) -> bool:
+    own = set(shares_of(condition))
+    return any(own < set(shares_of(text)) for text, _ in subject.cells[name])
+
+
+def _flags(subject: Subject, name: str) -> Iterator[str]:
+    flags = [(text, flag) for (text, _), row in subject.cells[name].items() for flag in row["flags"]]
+    done = {condition for checkpoint, condition in subject.run.units() if checkpoint == name}
+    lacking = any(condition not in done for condition in subject.manifest["conditions"])
+    left_out = subject.manifest.get("corrupted", {}).get("left_out", {})
+    told = dict.fromkeys(_essence(flag) for _, flag in flags)
+    told |= dict.fromkeys(["incomplete: no records"] if lacking else [])
+    told |= dict.fromkeys(["left out: "] if left_out else [])
+    if not told:
+        yield from _rule("there are none", "no flags", name)
+    elif len(told) > _MOST:
+        yield f"\n# no rule about flags: there are {len(told)} kinds; see the report\n"
+    else:
+        yield from _rule(
+            "what is listed here was found, and is let pass: look at each in the report, and strike what must not be",
+            f"no flags except {', '.join(map(_quoted, told))}",
+            name,
+        )
+
+
+def _essence(flag: str) -> str:
+    """The longest part of a flag without numbers, which differ from run to run."""
+    return max(re.split(r"\d[\d.,/x%]*", flag), key=len).strip(" ;,:") or flag
+
+
+def _rule(comment: str, require: str, checkpoint: str = "") -> Iterator[str]:
+    yield f"\n[[rule]]  # {plain(comment)}\n"
+    yield f"require = {_toml(require)}\n"
+    if checkpoint:
+        yield f"checkpoint = {_toml(checkpoint)}\n"
+
+
+def _quoted(text: str) -> str:
+    """A text as rules quote it."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _toml(text: str) -> str:
+    """A TOML string, the kind without escapes where it can be. A name that no file can hold becomes a pattern."""
+    text = re.sub("[\ud800-\udfff]", "?", text)
+    if "'" not in text and text.isprintable() and '"' in text:
+        return f"'{text}'"
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

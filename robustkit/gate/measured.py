@@ -1,0 +1,137 @@
+"""A run, or two, into the figure that a rule asks for, or why there is none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from ..errors import NothingEvaluated, RunError
+from ..results.paired import OF_SAMPLES, Side, is_same_model, lacking, paired_difference, unseen, widened
+from ..results.summary import summarise
+from ..runs.folder import Run
+from ..tasks.segmentation.metrics import shares_of
+from .pattern import Wanted
+from .remedy import missing_command
+
+_SHARES = ("mean_error", "miou", "pixel_accuracy", "mean_accuracy", "pointing_game", "energy_inside", "cam_", "iou(")
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number with its 95 % interval (nan where there is none), of n samples."""
+
+    value: float
+    n: int
+    low: float = math.nan
+    high: float = math.nan
+    flags: tuple[str, ...] = ()
+
+
+class Subject:
+    """A run with its results, computed from the records."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.manifest = run, run.manifest
+        self.results = summarise(run)
+        if not self.results:
+            raise NothingEvaluated(f"{run.path}: there are no results to check; run the audit again to its end")
+
+    @cached_property
+    def checkpoints(self) -> dict[str, dict[str, Any]]:
+        return {known["name"]: known for known in self.manifest["checkpoints"]}
+
+    @cached_property
+    def cells(self) -> dict[str, dict[tuple[str, str], Row]]:
+        """By checkpoint: a row for each condition and metric."""
+        found: dict[str, dict[tuple[str, str], Row]] = {name: {} for name in self.checkpoints}
+        for row in self.results:
+            found[row["checkpoint"]][row["condition"], row["metric"]] = row
+        return found
+
+    def without_records(self, name: str) -> list[str]:
+        """Conditions that run.json names and of which a checkpoint has no records."""
+        done = {condition for checkpoint, condition in self.run.units() if checkpoint == name}
+        return [condition for condition in self.manifest["conditions"] if condition not in done]
+
+    @property
+    def of_scenes(self) -> bool:
+        return bool(self.manifest["protocol"].get("task") == "segmentation")
+
+
+class CannotTell(Exception):  # noqa: N818 - an outcome rather than a fault
+    """There is no figure."""
+
+
+class Ambiguous(Exception):  # noqa: N818
+    """Several conditions fit."""
+
+
+def not_evaluated(subject: Subject, name: str, wanted: Wanted) -> CannotTell:
+    """Says so, with the command that evaluates it."""
+    command = missing_command(subject.manifest, name, wanted, subject.run.path)
+    return CannotTell(f"{wanted.text} was not evaluated; this does: {command}")
+
+
+def find(subject: Subject, name: str, metric: str, wanted: Wanted) -> str:
+    """The condition of the run that a rule means.
+
+    Raises:
+        CannotTell: it was not evaluated, or has no such metric. Ambiguous: several fit.
+    """
+    cells = subject.cells[name]
+    fitting = [text for text in dict.fromkeys(text for text, _ in cells) if wanted.fits(text)]
+    having = [text for text in fitting if metric == "n" or (text, metric) in cells]
+    having = [text for text in having if wanted.is_exactly(text)] or having
+    if len(having) > 1:
+        raise Ambiguous(f"{wanted.text} is ambiguous: the run has {' and '.join(having)}; write one of them in full")
+    if not fitting:
+        raise not_evaluated(subject, name, wanted)
+    if not having:
+        there = ", ".join(known for text, known in cells if text == fitting[0])
+        raise CannotTell(f"there is no {metric} under {fitting[0]}; there are {there}")
+    return having[0]
+
+
+def figure_of(row: Row) -> Figure:
+    """A result, its interval left out where it has no width: too few samples for resampling to see any difference."""
+    figure = Figure(row["value"], row["n"], row["ci_low"], row["ci_high"], tuple(row["flags"]))
+    if figure.low != figure.high or row["metric"].startswith(OF_SAMPLES):
+        return figure
+    reach = unseen(figure.n) if row["metric"].startswith(_SHARES) and "over_control" not in row["metric"] else math.nan
+    return replace(figure, low=figure.value - reach, high=figure.value + reach)
+
+
+def change_of(first: Side, second: Side, condition: str, metric: str, falls: bool) -> Figure:
+    """How much the second is below the first, or above it where not `falls`; paired by sample.
+
+    Raises:
+        CannotTell: the two cannot be paired, or records of one are missing.
+    """
+    for side, which in ((first, "the baseline"), (second, "the run")):
+        if gone := lacking(side, condition, metric):
+            raise CannotTell(f"{which} is {gone}")
+    manifests = first.run.manifest, second.run.manifest
+    for text in shares_of(condition):
+        taken = [manifest.get("corrupted", {}).get("digests", {}).get(text) for manifest in manifests]
+        if taken[0] != taken[1]:
+            raise CannotTell(f"the runs cannot be paired: {text} takes other files here than in the baseline")
+    try:
+        difference = paired_difference(first, second, condition, metric)
+    except RunError as fault:
+        raise CannotTell(str(fault)) from None
+    low, high = difference.ci_low, difference.ci_high
+    if not is_same_model(first, second):
+        low, high = widened(difference, metric)
+    flags = tuple(
+        f"{key} is {there} in the baseline and {here} here"
+        for key in ("dtype", "compile")
+        if (there := manifests[0]["deciding"].get(key)) != (here := manifests[1]["deciding"].get(key))
+    )
+    if falls:
+        return Figure(0.0 - difference.value, difference.n, 0.0 - high, 0.0 - low, flags)
+    return Figure(difference.value, difference.n, low, high, flags)

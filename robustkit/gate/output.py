@@ -1,0 +1,182 @@
+"""Verdicts as a terminal, CI servers and programs read them: lines, JUnit XML, GitHub annotations, Markdown, JSON."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+from xml.etree import ElementTree as Tree
+
+from .measured import Figure
+from .statements import Change, Value
+from .verdicts import FAIL, PASS, UNDECIDED, Outcome, Verdict
+
+_ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # in XML 1.0
+_CONTROL = re.compile("[\u0000-\u001f\u007f-\u009f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]+")
+_MARKDOWN = re.compile(r"([\\`*_\[\]~|!#])")
+_WIDEST = 300
+
+
+def plain(text: str) -> str:
+    """A text for one line: without what controls a terminal or turns the direction of writing."""
+    return _CONTROL.sub(" ", text).strip()
+
+
+def figure_text(figure: Figure, bound: float | None = None) -> str:
+    """`0.8667 [0.7583, 0.9309], n 60`, with as many digits as tell the value from the bound."""
+    digits = next((d for d in range(4, 16) if _told(figure.value, bound, d)), 17)
+    value = f"{figure.value:.{digits}g}"
+    if math.isfinite(figure.low) and math.isfinite(figure.high):
+        value += f" [{figure.low:.4g}, {figure.high:.4g}]"
+    return f"{value}, n {figure.n}"
+
+
+def _told(value: float, bound: float | None, digits: int) -> bool:
+    return bound is None or value == bound or float(f"{value:.{digits}g}") != float(f"{bound:.{digits}g}")
+
+
+def sentence(verdict: Verdict) -> str:
+    """What is found, on one line: rule, figure, bound, why, flags."""
+    rule, statement = verdict.rule, verdict.rule.statement
+    parts = [rule.require if rule.name == rule.require else f"{rule.name} ({rule.require})"]
+    if verdict.figure is not None and isinstance(statement, Value | Change):
+        counted = isinstance(statement, Value) and statement.metric == "n"
+        shown = f"n is {verdict.figure.n}" if counted else figure_text(verdict.figure, statement.bound)
+        where = f" under {verdict.condition}" if isinstance(statement, Value) else ""
+        where = "" if where in rule.require else where
+        bound = "" if verdict.state == PASS else f", bound {statement.compare} {statement.bound:g}"
+        parts[0] += f": {shown}{where}{bound}"
+    elif verdict.reason:
+        parts[0] += f": {verdict.reason}"
+    if verdict.figure is not None:
+        parts += [verdict.reason, *(f"flag: {flag}" for flag in verdict.figure.flags)]
+    return plain("; ".join(filter(None, parts)))
+
+
+def counts(outcome: Outcome) -> str:
+    """`5 pass, 1 fails, 1 cannot tell, of 7`."""
+    found = Counter(verdict.state for verdict in outcome.verdicts)
+    words = [(PASS, "pass"), (FAIL, "fail"), (UNDECIDED, "cannot tell")]
+    return ", ".join(f"{found[state]} {word}" for state, word in words) + f", of {len(outcome.verdicts)} verdicts"
+
+
+def junit(outcome: Outcome, run: str) -> bytes:
+    """A JUnit XML file: a test case a verdict, classname the checkpoint, name the rule.
+
+    What stops the gate is a failure; a warning, or what cannot be told and is let pass, is skipped with the reason.
+    """
+    stopping = [verdict for verdict in outcome.verdicts if outcome.stops(verdict)]
+    skipped = [v for v in outcome.verdicts if v.state != PASS and not outcome.stops(v)]
+    totals = {"tests": str(len(outcome.verdicts)), "failures": str(len(stopping)), "errors": "0"}
+    totals |= {"skipped": str(len(skipped)), "time": "0"}
+    root = Tree.Element("testsuites", totals)
+    suite = Tree.SubElement(root, "testsuite", {"name": _legal(run), **totals})
+    seen: Counter[tuple[str, str]] = Counter()
+    for verdict in outcome.verdicts:
+        key = (verdict.checkpoint or run, verdict.rule.name)
+        seen[key] += 1
+        name = key[1] if seen[key] == 1 else f"{key[1]} ({seen[key]})"
+        attributes = {"classname": _legal(key[0]), "name": _legal(name), "time": "0"}
+        case, said = Tree.SubElement(suite, "testcase", attributes), sentence(verdict)
+        if verdict.state == PASS:
+            Tree.SubElement(case, "system-out").text = _legal(said)
+        elif outcome.stops(verdict):
+            kind = "fail" if verdict.state == FAIL else "cannot-tell"
+            told = {"message": _legal(said), "type": kind}
+            Tree.SubElement(case, "failure", told).text = _legal(f"{verdict.checkpoint}\n{said}".strip())
+        else:
+            Tree.SubElement(case, "skipped", {"message": _legal(f"{verdict.state}: {said}")})
+    Tree.indent(root)
+    return bytes(Tree.tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
+
+
+def _legal(text: str) -> str:
+    return _ILLEGAL.sub("\ufffd", text)
+
+
+def github_lines(outcome: Outcome) -> Iterator[str]:
+    """Workflow commands that GitHub shows beside the policy's lines."""
+    for verdict in outcome.verdicts:
+        if verdict.state == PASS:
+            continue
+        level = "error" if outcome.stops(verdict) else "warning"
+        title = f"{verdict.checkpoint or 'run'}: {verdict.rule.name} {_word(verdict)}"
+        properties = {"file": outcome.policy.path, "line": str(verdict.rule.line), "title": plain(title)[:_WIDEST]}
+        shown = ",".join(f"{key}={_property(value)}" for key, value in properties.items())
+        yield f"::{level} {shown}::{_data(sentence(verdict))}"
+
+
+def _word(verdict: Verdict) -> str:
+    return "fails" if verdict.state == FAIL else "cannot be told"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def markdown(outcome: Outcome, run: str) -> str:
+    """A table for $GITHUB_STEP_SUMMARY: what does not pass first."""
+    head = "passes" if outcome.passed else "fails"
+    lines = [f"### RobustKit: {_cell(run)} {head} {_cell(outcome.policy.path)}", "", f"{counts(outcome)}.", ""]
+    lines += ["| verdict | checkpoint | finding |", "|---|---|---|"]
+    marks = {PASS: "✅ pass", FAIL: "❌ fail", UNDECIDED: "❔ cannot tell"}
+    for verdict in sorted(outcome.verdicts, key=lambda one: (one.state == PASS, one.state == UNDECIDED)):
+        mark = marks[verdict.state] + (" (warning)" if verdict.rule.severity == "warning" else "")
+        cells = (mark, _cell(verdict.checkpoint or "(run)"), _cell(sentence(verdict)))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n\n"
+
+
+def _cell(text: str) -> str:
+    return html.escape(_MARKDOWN.sub(r"\\\1", plain(text)), quote=False)
+
+
+def as_json(outcome: Outcome, run: str, baseline: str | None) -> bytes:
+    """All verdicts with their figures; what is not finite is null."""
+    found = {
+        "run": run,
+        "policy": outcome.policy.path,
+        "baseline": baseline,
+        "undecided": outcome.policy.undecided,
+        "passed": outcome.passed,
+        "verdicts": [_as_dict(outcome, verdict) for verdict in outcome.verdicts],
+    }
+    text = json.dumps(found, indent=1, ensure_ascii=False)
+    return (text + "\n").encode("utf-8", errors="backslashreplace")  # a lone surrogate's escape is JSON's own
+
+
+def _as_dict(outcome: Outcome, verdict: Verdict) -> dict[str, Any]:
+    rule, statement, figure = verdict.rule, verdict.rule.statement, verdict.figure
+    bound = statement.bound if isinstance(statement, Value | Change) else None
+    metric = statement.metric or None if isinstance(statement, Value | Change) else None
+    return {
+        "name": rule.name,
+        "require": rule.require,
+        "line": rule.line,
+        "severity": rule.severity,
+        "checkpoint": verdict.checkpoint or None,
+        "verdict": verdict.state.lower(),
+        "stops": outcome.stops(verdict),
+        "condition": verdict.condition or None,
+        "metric": metric,
+        "value": figure and _finite(figure.value),
+        "n": figure and figure.n,
+        "ci_low": figure and _finite(figure.low),
+        "ci_high": figure and _finite(figure.high),
+        "bound": bound,
+        "needed": verdict.needed,
+        "reason": verdict.reason,
+        "flags": list(figure.flags) if figure else [],
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

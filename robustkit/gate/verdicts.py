@@ -1,0 +1,258 @@
+"""Rules and a run into verdicts: pass, fail, or cannot tell, and then why not and what would help."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+
+from ..common.intervals import Z
+from ..errors import ProtocolError
+from ..evaluations.attention.metrics import under_of
+from ..evaluations.maps.metrics import parts_of
+from ..results.paired import OF_SAMPLES, Side, lacking, unseen
+from ..runs.folder import Run
+from .measured import Ambiguous, CannotTell, Figure, Subject, change_of, figure_of, find, not_evaluated
+from .policy import Policy, Rule
+from .statements import Change, Identity, NoFlags, Value
+
+PASS, FAIL, UNDECIDED = "pass", "FAIL", "cannot tell"
+SLACK = 1e-12
+"""How far beside a bound a figure still counts as equal to it: sums of floats in another order."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a rule for one checkpoint; checkpoint is empty where the rule is about the whole run.
+
+    reason: one line that says more than the figure; empty where that says all. needed: samples that would decide it.
+    condition: that of the run, in full. whole: no record was missing.
+    """
+
+    rule: Rule
+    checkpoint: str
+    state: str
+    reason: str = ""
+    figure: Figure | None = None
+    condition: str = ""
+    needed: int | None = None
+    whole: bool = True
+
+    @property
+    def short_of_samples(self) -> bool:
+        """Whether it was measured, and only too little: the case that a policy's `undecided` is about."""
+        return self.state == UNDECIDED and self.figure is not None and self.whole
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """All verdicts of a policy."""
+
+    policy: Policy
+    verdicts: tuple[Verdict, ...] = field(default=())
+
+    def stops(self, verdict: Verdict) -> bool:
+        """Whether the verdict alone makes the gate fail."""
+        if verdict.state == PASS or verdict.rule.severity == "warning":
+            return False
+        return not (verdict.short_of_samples and self.policy.undecided == "pass")
+
+    @property
+    def passed(self) -> bool:
+        return not any(map(self.stops, self.verdicts))
+
+
+def judge(policy: Policy, run: Run, baseline: Run | None = None) -> Outcome:
+    """The verdicts of all rules, in their order, of each checkpoint that a rule is about.
+
+    Raises:
+        ProtocolError: a rule's condition fits several of the run's.
+        NothingEvaluated: a run has no results. RunError: its records cannot be read.
+    """
+    subject, before = Subject(run), None if baseline is None else Subject(baseline)
+    found: list[Verdict] = []
+    for rule in policy.rules:
+        if isinstance(rule.statement, Identity) and rule.statement.subject in ("protocol", "data digest"):
+            found.append(_of_identity(rule, "", rule.statement, subject))
+            continue
+        names = _matching(rule.checkpoint, subject)
+        if not names:
+            known = ", ".join(subject.checkpoints)
+            found.append(Verdict(rule, rule.checkpoint, UNDECIDED, f"no such checkpoint in the run; it has {known}"))
+        found += (_verdict(policy, rule, name, subject, before) for name in names)
+    return Outcome(policy, tuple(found))
+
+
+def _matching(pattern: str, subject: Subject) -> list[str]:
+    if pattern in subject.checkpoints:  # a name may hold what means something in a pattern
+        return [pattern]
+    return [name for name in subject.checkpoints if fnmatchcase(name, pattern)]
+
+
+def _verdict(policy: Policy, rule: Rule, name: str, subject: Subject, before: Subject | None) -> Verdict:
+    statement = rule.statement
+    try:
+        if isinstance(statement, Identity):
+            return _of_identity(rule, name, statement, subject)
+        if isinstance(statement, NoFlags):
+            return _of_flags(rule, name, statement, subject)
+        if isinstance(statement, Change):
+            return _of_change(rule, name, statement, subject, before)
+        condition = find(subject, name, statement.metric, statement.condition)
+        if statement.metric == "n":
+            of_all = max(row["n"] for (text, _), row in subject.cells[name].items() if text == condition)
+            figure = Figure(of_all, of_all)
+        else:
+            figure = figure_of(subject.cells[name][condition, statement.metric])
+        if statement.metric != "n" and (gone := lacking(Side(subject.run, name), condition, statement.metric)):
+            others = tuple(flag for flag in figure.flags if not flag.startswith("incomplete"))
+            return Verdict(rule, name, UNDECIDED, gone, replace(figure, flags=others), condition, whole=False)
+        state, reason, needed = decide(statement, figure, statement.metric)
+        return Verdict(rule, name, state, reason, figure, condition, needed)
+    except CannotTell as why:
+        return Verdict(rule, name, UNDECIDED, str(why))
+    except Ambiguous as why:
+        raise ProtocolError(f"{policy.path}: {rule.place}: {why}") from None
+
+
+def decide(statement: Value | Change, figure: Figure, metric: str) -> tuple[str, str, int | None]:
+    """State, reason, and the number of samples that would decide it.
+
+    A point is compared with the bound. With 95 % confidence the whole interval must be on one side, and the point, too:
+    what passes surely passes, and of a rule and its negation no two forms pass at once.
+    """
+    if not math.isfinite(figure.value):
+        return FAIL, f"{figure.value} is no figure to compare", None
+    if not statement.sure:
+        return (PASS if _meets(statement, figure.value) else FAIL), "", None
+    if not (math.isfinite(figure.low) and math.isfinite(figure.high)):
+        return UNDECIDED, "it has no interval; too few samples, or the metric has none", None
+    fine = [_meets(statement, end) for end in (figure.low, figure.value, figure.high)]
+    if all(fine):
+        return PASS, "", None
+    if not any(fine):
+        return FAIL, "", None
+    gap = abs(figure.value - statement.bound)
+    if gap <= SLACK:
+        return UNDECIDED, "the value equals the bound: no number of samples would tell", None
+    if isinstance(statement, Value) and metric.startswith(OF_SAMPLES):
+        enough = Z**2 * statement.bound * (1 - statement.bound) / gap**2
+    else:
+        facing = figure.low if figure.value > statement.bound else figure.high
+        width = abs(facing - figure.value)
+        enough = figure.n * min(width / gap, 1e6) ** 2
+        if isinstance(statement, Change) and metric.startswith(OF_SAMPLES):
+            unchanged = math.log(0.025) / math.log1p(-gap) if gap < 1 else 1.0  # n at which `unseen` is the gap
+            enough = unchanged if math.isclose(width, unseen(figure.n)) else max(enough, unchanged)
+    needed = max(figure.n + 1, math.ceil(enough - 1e-6))
+    return UNDECIDED, f"the interval holds the bound; about {needed} samples would tell if the value stays", needed
+
+
+def _meets(statement: Value | Change, value: float) -> bool:
+    gap = value - statement.bound if statement.compare.startswith(">") else statement.bound - value
+    return gap > SLACK if statement.compare in (">", "<") else gap >= -SLACK
+
+
+def _of_identity(rule: Rule, name: str, statement: Identity, subject: Subject) -> Verdict:
+    manifest, own = subject.manifest, subject.checkpoints.get(name, {})
+    found = {
+        "protocol": manifest["protocol"]["tag"],
+        "data digest": manifest["data"]["digest"],
+        "attention": own.get("attention"),
+        "arch": own.get("arch"),
+        "checkpoint sha256": own.get("sha256"),
+    }[statement.subject]
+    same = found == statement.expected or (
+        statement.subject.endswith(("digest", "sha256")) and str(found).lower() == statement.expected.lower()
+    )
+    return Verdict(rule, name, PASS if same else FAIL, f'{statement.subject} is "{found}"')
+
+
+def _of_flags(rule: Rule, name: str, statement: NoFlags, subject: Subject) -> Verdict:
+    cells, wanted = subject.cells[name], statement.condition
+    if not cells:
+        raise CannotTell("nothing was evaluated; the same audit goes on where it stopped")
+    if wanted is not None and not any(wanted.fits(text) for text, _ in cells):
+        raise not_evaluated(subject, name, wanted)
+    every = [(text, flag) for (text, _), row in cells.items() for flag in row["flags"]]
+    without = subject.without_records(name)
+    every += ((condition, "incomplete: no records; the same command goes on") for condition in without)
+    every += (("data", line) for line in subject.manifest["data"].get("notes", []) if "whose names" in line)
+    left_out = subject.manifest.get("corrupted", {}).get("left_out", {})
+    every += ((condition, f"left out: {line}") for condition, line in left_out.items())
+    flags = list(
+        dict.fromkeys(
+            f"{text}: {flag}"
+            for text, flag in every
+            if (wanted is None or wanted.fits(text)) and not any(part in flag for part in statement.excepted)
+        )
+    )
+    if not flags:
+        return Verdict(rule, name, PASS, "no flags" if not statement.excepted else "no other flags")
+    more = f"; and {len(flags) - 3} more" if len(flags) > 3 else ""
+    return Verdict(rule, name, FAIL, f"{len(flags)} flag{'s' * (len(flags) > 1)}: {'; '.join(flags[:3])}{more}")
+
+
+def _of_change(rule: Rule, name: str, statement: Change, subject: Subject, before: Subject | None) -> Verdict:
+    if before is None:
+        raise CannotTell("there is no baseline; give its run folder with --baseline")
+    other = name if name in before.checkpoints else next(iter(before.checkpoints), "")
+    if other != name and len(before.checkpoints) != 1:
+        raise CannotTell(f"the baseline has no checkpoint of this name; it has {', '.join(before.checkpoints)}")
+    for key in ("protocol", "data digest", "seed"):
+        here, there = subject.manifest["deciding"].get(key), before.manifest["deciding"].get(key)
+        if here != there:
+            raise CannotTell(
+                f"the runs cannot be paired: {key} is {here} here and {there} in the baseline; audit both alike"
+            )
+    metric = statement.metric or ("miou" if subject.of_scenes else "top1")
+    theirs = {text for text, known in before.cells[other] if known == metric}
+    if statement.condition is not None:
+        conditions = [find(subject, name, metric, statement.condition)]
+        if conditions[0] not in theirs:
+            raise CannotTell(f"the baseline has no {metric} under {conditions[0]}; audit it under that, too")
+    else:
+        conditions = [text for text, known in subject.cells[name] if known == metric and text in theirs]
+        if not conditions:
+            raise CannotTell("the baseline shares no condition with this run; audit both under the same conditions")
+    judged = []
+    for condition in conditions:
+        try:
+            figure = change_of(Side(before.run, other), Side(subject.run, name), condition, metric, statement.falls)
+        except CannotTell as why:
+            judged.append(Verdict(rule, name, UNDECIDED, str(why), condition=condition))
+            continue
+        state, reason, needed = decide(statement, figure, metric)
+        judged.append(Verdict(rule, name, state, reason, figure, condition, needed))
+    if statement.condition:
+        return judged[0]
+    unmatched = {
+        "conditions of the baseline that were not evaluated here": sorted(theirs.difference(conditions)),
+        "conditions of the baseline without records": [*filter(_has_accuracy, before.without_records(other))],
+        "conditions of the run without records": [*filter(_has_accuracy, subject.without_records(name))],
+    }
+    return _worst(judged, statement, {what: texts for what, texts in unmatched.items() if texts})
+
+
+def _has_accuracy(condition: str) -> bool:
+    return under_of(condition) is None and parts_of(condition) is None
+
+
+def _worst(judged: list[Verdict], statement: Change, unmatched: dict[str, list[str]]) -> Verdict:
+    """One verdict for all conditions: that of the worst of them. What could not be compared never passes."""
+    order, sign = (FAIL, UNDECIDED, PASS), -1 if statement.compare.startswith(">") else 1
+
+    def rank(verdict: Verdict) -> tuple[int, bool, float]:
+        measured = verdict.figure is not None and not math.isnan(verdict.figure.value)
+        value = sign * verdict.figure.value if measured and verdict.figure else 0.0
+        return order.index(verdict.state), measured, -value
+
+    worst = min(judged, key=rank)
+    alike = sum(verdict.state == worst.state for verdict in judged)
+    word = {FAIL: "fail", UNDECIDED: "cannot tell", PASS: "pass"}[worst.state]
+    parts = [worst.reason, f"{alike} of {len(judged)} shared conditions {word}, the worst: {worst.condition}"]
+    if unmatched:
+        gone = [f"{what}: {len(texts)}, the first: {texts[0]}" for what, texts in unmatched.items()]
+        state = FAIL if worst.state == FAIL else UNDECIDED
+        return replace(worst, state=state, reason="; ".join(filter(None, [*gone, *parts])), whole=False)
+    return replace(worst, reason="; ".join(filter(None, parts)))

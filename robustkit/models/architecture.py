@@ -1,0 +1,258 @@
+"""Build a network from the name of an architecture: one of timm's, or a function of the user's own."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import timm
+import torch
+from timm.layers import resample_abs_pos_embed  # type: ignore[attr-defined, unused-ignore]
+from torch import Tensor, nn
+
+from ..errors import CheckpointError, ModelError, RobustkitError
+
+PROBED = (32, 64, 96, 128, 224, 256, 384)
+_METHODS = (  # that torch and this package call on every part of a network
+    *("train", "eval", "children", "named_children", "named_modules", "named_parameters", "named_buffers"),
+    *("state_dict", "load_state_dict", "_apply", "forward", "register_forward_hook", "register_forward_pre_hook"),
+)
+_LOADS = ("pretrained", "checkpoint_path", "cache_dir")  # arguments that a file must not choose
+
+
+def is_factory(arch: str) -> bool:
+    """Whether `arch` names the user's own function, `package.module:function` or `file.py:function`."""
+    return ":" in arch
+
+
+def build(arch: str, *, kwargs: Mapping[str, Any], img_size: int | tuple[int, int] | None) -> nn.Module:
+    """The network with random weights. kwargs go to timm, or to those parameters of a factory that have the name.
+
+    Raises ModelError for an unknown name or a factory that cannot be found, raises, or returns something else.
+    """
+    if is_factory(arch):
+        return _call(arch, {**kwargs, **({} if img_size is None else {"img_size": img_size})})
+    return create(arch, kwargs=kwargs, img_size=img_size)
+
+
+def code_digest(arch: str) -> str | None:
+    """SHA-256 of the source file that holds a factory, None where it has none (built in, or in an archive)."""
+    place = arch.rpartition(":")[0]
+    path: str | None = place
+    if not place.endswith(".py"):
+        spec = importlib.util.find_spec(place)
+        path = spec.origin if spec else None
+    try:
+        return hashlib.sha256(Path(path or "").read_bytes()).hexdigest()
+    except OSError:
+        return None
+
+
+def create(
+    arch: str, *, kwargs: Mapping[str, Any], img_size: int | tuple[int, int] | None, pretrained: bool = False
+) -> nn.Module:
+    """A timm network; with `pretrained` its published weights, which may be fetched."""
+    if not timm.is_model(arch):
+        raise ModelError(unknown_architecture(arch))
+    refused = [name for name in kwargs if name.startswith(_LOADS)]
+    if refused:
+        raise ModelError(f"arch_kwargs holds {', '.join(refused)}; expected only the shape of the network")
+    sized = {**kwargs, "img_size": img_size} if img_size is not None else dict(kwargs)
+    try:
+        try:
+            network = timm.create_model(arch, pretrained=pretrained, **sized)
+        except TypeError as error:
+            if "img_size" not in str(error):
+                raise
+            network = timm.create_model(arch, pretrained=pretrained, **kwargs)  # a CNN takes any size
+    except RobustkitError:
+        raise
+    except Exception as error:  # whatever a constructor or a download raises
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
+        if pretrained:
+            remedy = f"check the network, or give a file with --arch {arch}"
+            raise ModelError(f"weights of {arch!r} could not be fetched ({reason}); {remedy}") from error
+        raise ModelError(
+            f"{arch!r} cannot be built with {dict(sized)} ({reason}); check --img-size and arch_kwargs"
+        ) from error
+    if not isinstance(network, nn.Module):
+        raise ModelError(f"{arch!r} is a {type(network).__name__}; expected a network")
+    return network
+
+
+def unknown_architecture(arch: str) -> str:
+    """One line for a name that timm does not have, with the nearest ones."""
+    base = arch.split(".")[0]
+    near = difflib.get_close_matches(base, timm.list_models(), n=3, cutoff=0.5)
+    guess = f"did you mean {', '.join(near)}? " if near else ""
+    return f"unknown architecture {arch!r}; {guess}expected a timm name or your own FILE.py:FUNCTION"
+
+
+@contextmanager
+def _importable(folder: Path) -> Iterator[None]:
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+
+
+def _module(place: str, arch: str) -> ModuleType:
+    if not place.endswith(".py"):
+        with _importable(Path.cwd()):
+            return importlib.import_module(place)
+    path = Path(place)
+    if not path.is_file():
+        raise ModelError(f"architecture {arch!r}: no file {place}; expected FILE.py:FUNCTION")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ModelError(f"architecture {arch!r}: {place} is not Python; expected FILE.py:FUNCTION")
+    module = importlib.util.module_from_spec(spec)
+    with _importable(path.resolve().parent):
+        spec.loader.exec_module(module)
+    return module
+
+
+def _call(arch: str, kwargs: Mapping[str, Any]) -> nn.Module:
+    place, _, name = arch.rpartition(":")
+    try:
+        module = _module(place, arch)
+    except ModelError:
+        raise
+    except Exception as error:  # the user's own code
+        raise ModelError(
+            f"architecture {arch!r}: {place} cannot be imported ({_short(error)}); check the file"
+        ) from error
+    factory = getattr(module, name, None)
+    if not callable(factory):
+        there = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        near = difflib.get_close_matches(name, there, n=3, cutoff=0.4) or there[:5]
+        raise ModelError(f"architecture {arch!r}: no function {name!r} in {place}; it has {', '.join(near) or 'none'}")
+    try:
+        accepted = inspect.signature(factory).parameters
+        network = factory(**{key: value for key, value in kwargs.items() if key in accepted})
+    except Exception as error:  # the user's own code
+        raise ModelError(
+            f"architecture {arch!r}: {name}() raised {_short(error)}; run it by itself to see more"
+        ) from error
+    if not isinstance(network, nn.Module):
+        raise ModelError(
+            f"architecture {arch!r}: {name}() returned a {type(network).__name__}; expected a torch nn.Module"
+        )
+    _check_methods(network, arch)
+    return network
+
+
+def _check_methods(network: nn.Module, arch: str) -> None:
+    """A list named `modules` or `parameters` does no harm; under the names of `_METHODS` torch itself trips over it."""
+    waiting, seen = [network], {id(network)}
+    while waiting:
+        part = waiting.pop()
+        hidden = [name for name in _METHODS if not callable(getattr(part, name, callable))]
+        if hidden:
+            raise ModelError(
+                f"architecture {arch!r}: {type(part).__name__} keeps a {type(getattr(part, hidden[0])).__name__} as "
+                f"its attribute {hidden[0]!r}, which hides the method of torch's nn.Module; give it another name"
+            )
+        inside = [child for child in part._modules.values() if child is not None and id(child) not in seen]
+        waiting += inside
+        seen |= set(map(id, inside))
+
+
+def _short(error: Exception) -> str:
+    text = (str(error).strip().splitlines() or [""])[0][:160]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def classes_of(network: nn.Module, size: tuple[int, int]) -> int:
+    """K of a network that maps (B, 3, H, W) to (B, K), by one forward of zeros. ModelError where it does not."""
+    try:
+        logits = _zeros(network, size)
+    except Exception as error:  # the user's own code
+        raise ModelError(
+            f"{type(network).__name__} fails on images of {size[0]} x {size[1]} ({_short(error)}); check --img-size"
+        ) from error
+    if not isinstance(logits, Tensor) or logits.ndim != 2:
+        what = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+        raise ModelError(f"{type(network).__name__} returned {what}; expected logits of shape (batch, classes)")
+    return int(logits.shape[1])
+
+
+def probed_size(network: nn.Module) -> tuple[int, int]:
+    """The image size that a network of unknown size takes: the only one of a few usual ones that does not fail.
+
+    Raises ModelError when none or more than one works; then the user has to say.
+    """
+    fits = []
+    for side in PROBED:
+        try:
+            _zeros(network, (side, side))
+        except Exception:  # the wrong size, whatever it raises
+            continue
+        fits.append(side)
+    if len(fits) == 1:
+        return fits[0], fits[0]
+    takes = "images of any size" if fits else f"none of the sizes {', '.join(map(str, PROBED))}"
+    raise ModelError(
+        f"{type(network).__name__} takes {takes}, and nothing says which it was trained for; "
+        "give --img-size N (32 for CIFAR, 224 for most ImageNet models)"
+    )
+
+
+def _zeros(network: nn.Module, size: tuple[int, int]) -> Any:
+    with torch.no_grad():
+        return network.eval()(torch.zeros(1, 3, *size))
+
+
+def resample_positions(
+    tensors: dict[str, Tensor], network: nn.Module, trained: tuple[int, int] | None = None, sure: bool = False
+) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """Tensors with `pos_embed` resampled (bicubic, as timm does) where the network has another grid of patches than the
+    one of training, and notes.
+
+    trained: (height, width) of the images of training, where it is known. Else the grid is taken for the network's own
+    where it has as many patches, and for square where not; the number does not tell 4 x 4 from 2 x 8. sure: `trained`
+    must be right; where it contradicts the tensor, nothing is resampled, so that loading fails.
+    """
+    own, found = getattr(network, "pos_embed", None), tensors.get("pos_embed")
+    embed: Any = getattr(network, "patch_embed", None)
+    grid = getattr(embed, "grid_size", None)
+    if not isinstance(own, Tensor) or found is None or found.ndim != 3 or grid is None:
+        return tensors, ()
+    prefix = 0 if getattr(network, "no_embed_class", False) else int(getattr(network, "num_prefix_tokens", 1))
+    count, new = found.shape[1] - prefix, (int(grid[0]), int(grid[1]))
+    old = _trained_grid(trained, embed, count)
+    if old is None and sure:
+        return tensors, ()
+    if old == new or (old is None and own.shape == found.shape):
+        guessed = trained is None and new[0] != new[1]
+        return tensors, (
+            (f"position embeddings taken for those of {new[0]} x {new[1]} patches; the file does not say",)
+            if guessed
+            else ()
+        )
+    side = round(max(count, 0) ** 0.5)
+    if old is None and side * side != count:
+        raise CheckpointError(f"pos_embed of shape {list(found.shape)} is no square grid; it cannot be resampled")
+    old = old or (side, side)
+    made = resample_abs_pos_embed(found, new_size=list(new), old_size=list(old), num_prefix_tokens=prefix)
+    note = f"position embeddings resampled from {old[0]} x {old[1]} to {new[0]} x {new[1]} patches"
+    return {**tensors, "pos_embed": made}, (note,)
+
+
+def _trained_grid(trained: tuple[int, int] | None, embed: Any, count: int) -> tuple[int, int] | None:
+    """The patches of an image of that size, where the file has as many."""
+    if trained is None:
+        return None
+    step = embed.patch_size
+    rows, columns = trained[0] // int(step[0]), trained[1] // int(step[1])
+    return (rows, columns) if rows * columns == count else None

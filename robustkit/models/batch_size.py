@@ -1,0 +1,72 @@
+"""How many images a device takes at once: the size that serves a model best, and what a lack of memory looks like."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch import Tensor
+
+from .classifier import Classifier
+
+LARGEST = {"cpu": 64, "cuda": 2048}
+_GAIN = 1.03  # a doubling that brings less is not worth its memory
+_ENOUGH = 0.3  # seconds that a measurement takes at least
+
+
+def out_of_memory(fault: BaseException | None) -> bool:
+    """Whether an error says that the device, or this machine, has no memory left."""
+    if isinstance(fault, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(fault, RuntimeError) and ("can't allocate memory" in str(fault) or "out of memory" in str(fault))
+
+
+def best_batch(classifier: Classifier, device: torch.device, dtype: torch.dtype = torch.float32) -> int:
+    """The batch with which a forward and a backward are fastest for an image, of those that fit; a power of two.
+
+    Noise takes the place of images. The largest that fits is not taken where a smaller one is as fast.
+    """
+    classifier = classifier.to(device)
+    side = classifier.identity.preprocessing.input_size
+    best, rate, size = 1, 0.0, 1
+    try:
+        while size <= LARGEST.get(device.type, LARGEST["cpu"]):
+            found = _rate(classifier, torch.rand(size, 3, *side, device=device), dtype)
+            if found < _GAIN * rate and size > 8:
+                break
+            if found > _GAIN * rate:
+                best, rate = size, found
+            size *= 2
+    except (RuntimeError, MemoryError) as fault:
+        if not out_of_memory(fault):
+            raise
+    finally:
+        free()
+    return best
+
+
+def free() -> None:
+    """Give cached memory back to the device."""
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _rate(classifier: Classifier, images: Tensor, dtype: torch.dtype) -> float:
+    """Images a second through a forward and a backward to the pixels."""
+
+    def both() -> None:
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=dtype is not torch.float32):
+            total = classifier(images.requires_grad_()).float().square().sum()
+        torch.autograd.grad(total, images)
+
+    def now() -> float:
+        if images.device.type == "cuda":
+            torch.cuda.synchronize(images.device)
+        return time.perf_counter()
+
+    both()
+    count, began = 0, now()
+    while (spent := now() - began) < _ENOUGH or count < 2:
+        both()
+        count += 1
+    return count * len(images) / spent

@@ -1,0 +1,293 @@
+"""A checkpoint file as tensors, metadata and digest, read without running anything that is in it."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from ..common.files import check_plain, reason
+from ..errors import CheckpointError
+from .pickles import foreign_globals, load_pickle
+from .state_dict import PREFIXES, strip_prefixes, unwrap
+
+JSON_KEYS = (
+    *("arch_kwargs", "num_classes", "class_names", "mean", "std", "input_size", "crop_pct"),
+    *("decoder_kwargs", "stride", "short_side"),
+)
+
+_HEADER = 16 << 20  # bytes of a safetensors header, of which ten thousand tensors take one
+_ROOM = 1 << 30  # bytes that weights may take beyond what their file holds
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The weights of one file.
+
+    tensors: by name, wrappers and prefixes taken off, floating point ones in at least float32.
+    metadata: what the file says of itself, by the names of our own checkpoints (arch, attention, num_classes, mean,
+        std, input_size, ...), from the safetensors header or from the arguments beside the weights of a torch file.
+        JSON types. It comes from the file, so it is a claim and nothing to run.
+    weights: which part was taken: 'bare', 'state_dict', 'model', 'model_ema', ...
+    notes: lines for the user: what was stripped, mapped, chosen.
+    """
+
+    path: Path
+    sha256: str
+    tensors: dict[str, Tensor] = field(repr=False)
+    metadata: dict[str, Any]
+    weights: str
+    notes: tuple[str, ...]
+
+
+def read(path: str | Path, *, use_ema: bool = False) -> Checkpoint:
+    """Read a .safetensors file or one written by torch.save; the content decides, not the suffix.
+
+    use_ema: take the averaged weights (`model_ema`, `state_dict_ema`, ...) and not the plain ones beside them.
+    Raises CheckpointError for everything that is not a sound set of weights.
+    """
+    path = Path(path)
+    kind = _kind(path)
+    notes: list[str] = []
+    if kind == "safetensors":
+        tensors, metadata = _read_safetensors(path)
+        weights = "bare"
+        if use_ema:
+            raise CheckpointError(f"{path}: a safetensors file holds one set of weights; leave --use-ema out")
+    else:
+        content = load_pickle(path)
+        if not isinstance(content, Mapping):
+            raise CheckpointError(f"{path}: holds a {type(content).__name__}; expected a state_dict (names to tensors)")
+        weights, found, metadata = unwrap(path, content, use_ema, notes)
+        tensors = {str(name): value for name, value in found.items() if isinstance(value, Tensor)}
+    tensors = strip_prefixes(tensors, notes)
+    return Checkpoint(path, sha256(path), _sound(path, tensors, notes), metadata, weights, tuple(notes))
+
+
+def sha256(path: Path) -> str:
+    """Hex digest of a file, read in pieces."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def digest_of(tensors: Mapping[str, Tensor]) -> str:
+    """Hex digest of weights that came without a file: names, types, shapes and bytes, in the order of the names."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _kind(path: Path) -> str:
+    if path.is_dir():
+        raise CheckpointError(
+            f"{path}: a folder; expected a file (for timm's layout of config.json and weights: local-dir:{path})"
+        )
+    if not path.exists():
+        parent = path.parent
+        near = difflib.get_close_matches(path.name, [p.name for p in parent.iterdir()], n=3) if parent.is_dir() else []
+        guess = f"; did you mean {' or '.join(near)}?" if near else "; check the path"
+        raise CheckpointError(f"{path}: no such file{guess}")
+    try:
+        check_plain(path)
+        with path.open("rb") as file:
+            head = file.read(64)
+            size = file.seek(0, 2)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({reason(error)}); expected a file of weights") from error
+    if not size:
+        raise CheckpointError(f"{path}: empty (0 bytes); fetch it again")
+    if head[8:9] == b"{" or path.suffix == ".safetensors":
+        return "safetensors"
+    if head[:2] == b"PK" or head[:1] == b"\x80" or foreign_globals(path):  # the last: pickles of protocol 0 and 1
+        return "pickle"
+    if head.startswith(b"version https://git-lfs"):
+        raise CheckpointError(f"{path}: a Git LFS pointer, not the weights; run `git lfs pull`")
+    if b"\0" not in head and head.lstrip()[:1] in (b"<", b"{", b"["):
+        raise CheckpointError(f"{path}: a web page or JSON text, not weights; fetch the file itself")
+    raise CheckpointError(
+        f"{path}: not a checkpoint (it begins with {head[:16]!r}); expected .safetensors, or a file by torch.save "
+        "(.pth, .pt, .bin, .ckpt, .tar)"
+    )
+
+
+def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    try:
+        with path.open("rb") as start:
+            if (length := int.from_bytes(start.read(8), "little")) > _HEADER:
+                raise ValueError(f"header too large, {length} bytes; at most {_HEADER} are read")
+        with safe_open(path, framework="pt", device="cpu") as file:
+            header = dict(file.metadata() or {})
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+        _refuse_doubles(path)
+    except (SafetensorError, OSError, ValueError, TypeError, RuntimeError, MemoryError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise CheckpointError(f"{path}: not a whole safetensors file ({reason}); fetch it again") from error
+    metadata: dict[str, Any] = {name: text for name, text in header.items() if name != "format"}
+    for name in JSON_KEYS:
+        if name in metadata:
+            try:
+                metadata[name] = json.loads(metadata[name], parse_constant=_refuse_constant)
+            except (ValueError, RecursionError) as error:
+                raise CheckpointError(
+                    f"{path}: metadata {name!r} is {metadata[name][:80]!r}; expected JSON; write the file again"
+                ) from error
+    return tensors, metadata
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _refuse_doubles(path: Path) -> None:
+    """Raises ValueError where a header names a tensor twice: readers would disagree about which counts."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise ValueError("a name stands twice in the header")
+        return found
+
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        json.loads(file.read(size), object_pairs_hook=once)
+
+
+def _sound(path: Path, tensors: dict[str, Tensor], notes: list[str]) -> dict[str, Tensor]:
+    if not tensors:
+        raise CheckpointError(f"{path}: no tensors in it; expected the weights of a model")
+    empty = [name for name, tensor in tensors.items() if tensor.is_meta]
+    if empty:
+        raise CheckpointError(
+            f"{path}: {len(empty)} tensors on the meta device ({_groups(empty)}), without numbers; save the model "
+            "after its weights are there"
+        )
+    odd = [name for name, tensor in tensors.items() if tensor.is_quantized or tensor.layout != torch.strided]
+    if odd:
+        raise CheckpointError(f"{path}: quantised or sparse weights ({_groups(odd)}); expected plain float weights")
+    _refuse_expanded(path, tensors)
+    short = {name for name, tensor in tensors.items() if tensor.is_floating_point() and tensor.itemsize < 4}
+    for dtype, count in sorted(Counter(str(tensors[name].dtype).removeprefix("torch.") for name in short).items()):
+        notes.append(f"{count} of {len(tensors)} tensors are stored as {dtype}; computed in float32")
+    try:
+        tensors = {name: tensor.float() if name in short else tensor for name, tensor in tensors.items()}
+    except (NotImplementedError, RuntimeError) as error:
+        raise CheckpointError(
+            f"{path}: weights that torch cannot turn into float32 ({', '.join(sorted(_dtypes(tensors, short)))}); "
+            "write the file again as float32"
+        ) from error
+    bad = [name for name, tensor in tensors.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
+    if bad:
+        raise CheckpointError(
+            f"{path}: NaN or infinite weights in {len(bad)} of {len(tensors)} tensors ({_groups(bad)}); "
+            "the training diverged or the file is damaged; take another checkpoint"
+        )
+    return tensors
+
+
+def _dtypes(tensors: Mapping[str, Tensor], names: set[str]) -> set[str]:
+    return {str(tensors[name].dtype).removeprefix("torch.") for name in names}
+
+
+def _refuse_expanded(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """A tensor may repeat the few numbers of its storage, and would fill the memory at the first operation."""
+    held = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors.values()}
+    claimed, stored = sum(t.numel() * max(t.itemsize, 4) for t in tensors.values()), sum(held.values())
+    if claimed > 4 * stored + _ROOM:
+        raise CheckpointError(
+            f"{path}: {stored >> 20} MB of numbers claim to be {claimed >> 20} MB of weights; refused, for it would "
+            "fill the memory; take another checkpoint"
+        )
+
+
+def load_into(model: nn.Module, checkpoint: Checkpoint, *, allow_partial: bool = False) -> tuple[str, ...]:
+    """Copy the weights into `model`; every name and shape must agree. Returns notes for the user.
+
+    allow_partial: load what fits and say what did not; the rest of the model keeps the values it has.
+    Raises CheckpointError with missing, unexpected and wrongly shaped names, grouped over block numbers and counted.
+    """
+    own = model.state_dict()
+    tensors = _aligned(checkpoint.tensors, own)
+    optional = ("num_batches_tracked",)  # a counter that old files do not have
+    missing = [name for name in own if name not in tensors and not name.endswith(optional)]
+    unexpected = [name for name in tensors if name not in own]
+    wrong = [name for name in tensors if name in own and tensors[name].shape != own[name].shape]
+    fits = {name: tensor for name, tensor in tensors.items() if name in own and name not in wrong}
+    shapes = {name: f"{list(tensors[name].shape)} for {list(own[name].shape)}" for name in wrong}
+    faults = [
+        f"{len(names)} {what}: {_groups(names, shapes)}"
+        for what, names in (("missing", missing), ("unexpected", unexpected), ("of wrong shape", wrong))
+        if names
+    ]
+    if faults and (not allow_partial or not fits):
+        remedy = "nothing in it fits; check --arch" if not fits else _remedy(missing, unexpected, wrong, tensors)
+        raise CheckpointError(
+            f"{checkpoint.path}: does not fit {type(model).__name__} ({len(fits)} of {len(own)} tensors fit; "
+            f"{'; '.join(faults)}); {remedy}"
+        )
+    model.load_state_dict(fits, strict=False)
+    return (f"loaded in part, {len(fits)} of {len(own)} tensors; {'; '.join(faults)}",) if faults else ()
+
+
+def _aligned(tensors: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors by the model's names, where these have one of the prefixes that `read` takes off."""
+    for prefix in PREFIXES:
+        if own and all(name.startswith(prefix) for name in own):
+            inner = _aligned(tensors, {name.removeprefix(prefix): tensor for name, tensor in own.items()})
+            return {prefix + name: tensor for name, tensor in inner.items()}
+    return tensors
+
+
+_HEAD = re.compile(r"(.*\.)?(head|head_dist|fc|classifier|linear)\.(weight|bias)")
+_SCALE = re.compile(r".*\.(qk_scale|q_scale|k_scale|temperature|alpha|([qk]_norm|query_network)\.(weight|bias))")
+
+
+def _remedy(
+    missing: Sequence[str], unexpected: Sequence[str], wrong: Sequence[str], tensors: Mapping[str, Tensor]
+) -> str:
+    """What to do, where all faults have one of a few known causes."""
+    heads = [name for name in wrong if _HEAD.fullmatch(name)]
+    positions = [name for name in wrong if name.endswith("pos_embed")]
+    names = (*missing, *unexpected)
+    if all(map(_SCALE.fullmatch, (*names, *wrong))):  # there is at least one fault
+        return "the weights were trained with another attention formula; check --attention"
+    if names or len(heads) + len(positions) < len(wrong):
+        return "give the right --arch, or --allow-partial to load what fits"
+    remedies = []
+    if heads:
+        remedies.append(
+            f"the file has {tensors[heads[0]].shape[0]} classes: --num-classes {tensors[heads[0]].shape[0]}"
+        )
+    if positions:
+        remedies.append(
+            "its position embeddings are of another image size: --img-size N builds for N and resamples them"
+        )
+    return "; ".join(remedies)
+
+
+def _starred(name: str) -> str:
+    return re.sub(r"(?<=\.)\d+(?=\.)", "*", name)
+
+
+def _groups(names: Sequence[str], shapes: Mapping[str, str] | None = None) -> str:
+    """'blocks.*.attn.qkv.weight (12), head.bias': the first five kinds of names, block numbers starred."""
+    counts = Counter(map(_starred, names))
+    shape = {_starred(name): text for name, text in reversed(list((shapes or {}).items()))}
+    texts = [f"{kind} ({n})" if n > 1 else kind for kind, n in counts.items()]
+    texts = [f"{text} {shape[kind]}" if kind in shape else text for text, kind in zip(texts, counts, strict=True)]
+    return ", ".join(texts[:5]) + (f" and {len(texts) - 5} more kinds" if len(texts) > 5 else "")

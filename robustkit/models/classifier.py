@@ -1,0 +1,286 @@
+"""From a model's spec to a classifier that takes pixels in [0, 1] and knows what it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from torch import Tensor, nn
+
+from ..attention.apply import attention_kind, set_attention
+from ..attention.registry import find_formula
+from ..common.preprocessing import Preprocessing
+from ..errors import CheckpointError, ModelError
+from .architecture import build, classes_of, code_digest, create, is_factory, resample_positions
+from .checkpoint import Checkpoint, digest_of, load_into, read
+from .claims import LARGEST_SIDE, MOST_CLASSES, Allowance, check_arguments
+from .guess import guess, renamed
+from .input_config import Wanted, pair, resolve_preprocessing
+from .specs import find
+
+
+@dataclass(frozen=True)
+class ModelIdentity:
+    """What a model is, for every record and report.
+
+    name: for display and file names. spec: what the user gave. path, sha256: the file, None where there was none
+        (for timm: and the like, the digest of the tensors). arch: timm name or factory.
+    attention: a formula's name, 'other' for attention that is none of them, 'none' for a model without.
+    attention_source: who said so: 'option', 'metadata', 'weights' (tensors that only this formula has), 'default', or
+        'n/a' where there is no formula.
+    weights: the part of the file that was taken ('bare', 'model_ema', ...), 'pretrained' or 'random'; with ', in part'
+        where not all tensors fitted. code_sha256: digest of the file that holds the user's own factory.
+    notes: lines for the user.
+    """
+
+    name: str
+    spec: str
+    path: Path | None
+    sha256: str | None
+    arch: str
+    attention: str
+    attention_source: str
+    num_classes: int
+    preprocessing: Preprocessing
+    weights: str
+    code_sha256: str | None = None
+    class_names: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same in JSON types."""
+        return asdict(self) | {"path": None if self.path is None else str(self.path), "notes": list(self.notes)}
+
+
+class Classifier(nn.Module):
+    """Pixels in [0, 1], (B, 3, H, W), to logits (B, K). Evaluation mode, no parameter takes a gradient.
+
+    network: the model behind the normalisation. identity: what it is.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, network: nn.Module, identity: ModelIdentity) -> None:
+        super().__init__()
+        self.network = network
+        self.identity = identity
+        for name in ("mean", "std"):
+            values = torch.tensor(getattr(identity.preprocessing, name), dtype=torch.float32)
+            self.register_buffer(name, values.view(1, -1, 1, 1), persistent=False)
+        self.eval().requires_grad_(False)
+
+    def normalize(self, pixels: Tensor) -> Tensor:
+        """(pixels - mean) / std, the same operations in the same order as torchvision's Normalize."""
+        return (pixels - self.mean) / self.std
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return self.network(self.normalize(pixels))  # type: ignore[no-any-return]
+
+
+def load(
+    spec: str | Path,
+    *,
+    arch: str | None = None,
+    attention: str | None = None,
+    num_classes: int | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    interpolation: str | None = None,
+    crop_pct: float | None = None,
+    crop_mode: str | None = None,
+    img_size: int | tuple[int, int] | None = None,
+    use_ema: bool = False,
+    allow_partial: bool = False,
+    pretrained: bool = True,
+) -> Classifier:
+    """A classifier from FILE, `zoo:NAME`, `timm:NAME`, `hf-hub:ORG/NAME` or `local-dir:PATH`.
+
+    arch: a timm name, or the user's own `package.module:function` or `file.py:function` that returns a network. Left
+        out, it comes from the file's metadata, or is guessed from the tensors of a ViT or DeiT.
+    attention: a formula of `robustkit.attention.FORMULAS`; left out, from metadata, else what the architecture has.
+    img_size: builds the network for that size and resamples position embeddings where they differ.
+    mean, std, interpolation, crop_pct, crop_mode: left out, from metadata, else from the architecture's config.
+    use_ema, allow_partial: see `robustkit.models.checkpoint`. pretrained: for `timm:`, False gives random weights.
+
+    What the user says outweighs the file, and the file outweighs guessing; every such choice is in `identity.notes`.
+    Raises ModelError or CheckpointError, one line with the remedy.
+    """
+    spec = str(spec)
+    if attention is not None:
+        find_formula(attention)
+    wanted = Wanted(arch, attention, num_classes, mean, std, interpolation, crop_pct, crop_mode, img_size)
+    if spec.startswith("timm:"):
+        return _from_timm(spec, wanted, pretrained)
+    source = find(spec)
+    checkpoint = read(source.path, use_ema=use_ema)
+    metadata = {**source.metadata, **checkpoint.metadata}
+    return _from_file(source.name, spec, replace(checkpoint, metadata=metadata), wanted, allow_partial)
+
+
+def _from_timm(spec: str, wanted: Wanted, pretrained: bool) -> Classifier:
+    name = spec.removeprefix("timm:")
+    if wanted.arch not in (None, name):
+        raise ModelError(f"--arch {wanted.arch} does not go with {spec}; leave one of the two out")
+    kwargs = {} if wanted.num_classes is None else {"num_classes": wanted.num_classes}
+    network = create(name, kwargs=kwargs, img_size=wanted.img_size, pretrained=pretrained)
+    notes = () if pretrained else (f"{name} has random weights",)
+    kind, source = give_attention(network, wanted.attention, {}, {}, spec)
+    identity = ModelIdentity(
+        name=display_name(name),
+        spec=spec,
+        path=None,
+        sha256=digest_of(network.state_dict()),
+        arch=name,
+        attention=kind,
+        attention_source=source,
+        num_classes=int(network.num_classes),  # type: ignore[arg-type]
+        preprocessing=resolve_preprocessing(network, wanted, {}, spec)[0],
+        weights="pretrained" if pretrained else "random",
+        notes=notes,
+    )
+    return Classifier(network, identity)
+
+
+def _from_file(name: str, spec: str, checkpoint: Checkpoint, wanted: Wanted, allow_partial: bool) -> Classifier:
+    metadata = checkpoint.metadata
+    if metadata.get("task") == "segmentation":
+        raise CheckpointError(f"{spec} is a segmenter; evaluate it with robustkit segment, or load_segmenter")
+    tensors, notes = renamed(checkpoint.tensors)
+    arch, kwargs, more = _architecture(checkpoint, tensors, wanted)
+    notes += more
+    size = wanted.img_size
+    if size is None and "img_size" not in kwargs and "input_size" in metadata:
+        size = pair(metadata["input_size"], checkpoint.path, LARGEST_SIDE)
+    if wanted.num_classes is not None or "num_classes" in metadata:
+        claimed = metadata.get("num_classes") if wanted.num_classes is None else wanted.num_classes
+        if not isinstance(claimed, int) or not 0 <= claimed <= MOST_CLASSES:
+            raise CheckpointError(
+                f"{checkpoint.path}: metadata num_classes is {repr(claimed)[:80]}; expected a whole number of at most "
+                f"{MOST_CLASSES}"
+            )
+        kwargs = {**kwargs, "num_classes": claimed}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # what --allow-partial leaves at random is the same at every load
+        with nullcontext() if is_factory(arch) else Allowance(tensors, checkpoint.path):
+            network = build(arch, kwargs=kwargs, img_size=size)
+        kind, source = give_attention(network, wanted.attention, metadata, tensors, spec)
+    notes += attention_notes(kind, source, wanted.attention, metadata)
+    if wanted.img_size is not None:
+        trained = pair(metadata["input_size"], checkpoint.path, LARGEST_SIDE) if "input_size" in metadata else None
+        tensors, more = resample_positions(tensors, network, trained)
+        notes += more
+    partial = load_into(network, replace(checkpoint, tensors=tensors), allow_partial=allow_partial)
+    notes += partial
+    preprocessing, more = resolve_preprocessing(network, wanted, metadata, str(checkpoint.path))
+    notes += more
+    timm_classes = None if is_factory(arch) else getattr(network, "num_classes", None)
+    classes = timm_classes or classes_of(network, preprocessing.input_size)
+    if wanted.num_classes not in (None, classes):
+        raise ModelError(f"{arch} gives {classes} classes, not {wanted.num_classes}; check --num-classes")
+    names = metadata.get("class_names")
+    identity = ModelIdentity(
+        name=display_name(name),
+        spec=spec,
+        path=checkpoint.path,
+        sha256=checkpoint.sha256,
+        arch=arch,
+        attention=kind,
+        attention_source=source,
+        num_classes=int(classes),
+        preprocessing=preprocessing,
+        weights=checkpoint.weights + (", in part" if partial else ""),
+        code_sha256=code_digest(arch) if is_factory(arch) else None,
+        class_names=tuple(map(str, names)) if isinstance(names, list) and len(names) == classes else None,
+        notes=checkpoint.notes + notes,
+        metadata=metadata,
+    )
+    return Classifier(network, identity)
+
+
+def _architecture(
+    checkpoint: Checkpoint, tensors: Mapping[str, Tensor], wanted: Wanted
+) -> tuple[str, dict[str, Any], tuple[str, ...]]:
+    """(arch, arguments, notes): the option, else a timm name from metadata, else a guess. A file never names code."""
+    claimed = checkpoint.metadata.get("arch")
+    kwargs = checkpoint.metadata.get("arch_kwargs", {})
+    if not isinstance(kwargs, dict):
+        raise CheckpointError(f"{checkpoint.path}: metadata arch_kwargs is {kwargs!r}; expected a JSON object")
+    if wanted.arch is not None:
+        if claimed is None or claimed == wanted.arch:
+            check_arguments(kwargs if claimed else {}, checkpoint.path, own=is_factory(wanted.arch))
+            return wanted.arch, kwargs if claimed else {}, ()
+        return wanted.arch, {}, (f"architecture {wanted.arch} from --arch; the file says {claimed}",)
+    if isinstance(claimed, str) and timm.is_model(claimed):
+        check_arguments(kwargs, checkpoint.path)
+        return claimed, kwargs, (f"architecture {claimed} from the file's metadata",)
+    notes = () if claimed is None else (f"the file names its architecture {claimed!r}, which timm does not have",)
+    try:
+        found = guess(tensors, file_name=checkpoint.path.name)
+    except CheckpointError as error:
+        said = f"; {notes[0]}" if notes else ""
+        raise CheckpointError(f"{checkpoint.path}: {error}{said}") from error
+    return found.arch, found.kwargs, notes + found.notes
+
+
+def give_attention(
+    network: nn.Module, option: str | None, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], spec: str
+) -> tuple[str, str]:
+    """Give the network its formula; returns (formula or 'other' or 'none', who said so)."""
+    shown = next((_FORM[name.rsplit(".", 1)[1], t.ndim] for name, t in tensors.items() if _SCALE.search(name)), None)
+    said = metadata.get("attention")
+    for name, source in ((option, "option"), (said, "metadata"), (shown, "weights")):
+        if name is None or (source == "metadata" and name in ("none", "other")):
+            continue
+        try:
+            set_attention(network, str(name))
+        except ModelError as error:
+            where = f" (from the {source} of {spec}); check --arch, or give --attention"
+            raise ModelError(f"{error}{'; leave --attention out' if source == 'option' else where}") from error
+        return find_formula(str(name)).name, source
+    kind = attention_kind(network)
+    if kind == "qknorm-ln":  # its LayerNorms are tensors that no other formula has
+        return kind, "weights"
+    return kind, "n/a" if kind in ("none", "other") else "default"
+
+
+_SCALE = re.compile(r"\.(qk_scale|q_scale)$")
+_FORM = {("qk_scale", 1): "qknorm-hs", ("q_scale", 1): "qknorm-ds", ("q_scale", 2): "qknorm"}
+
+
+def attention_notes(kind: str, source: str, option: str | None, metadata: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the user should know of how the formula was found."""
+    said = metadata.get("attention")
+    if source == "option" and said not in (None, option):
+        return (f"attention {option} from --attention; the file's metadata says {said}",)
+    if source == "default":
+        return (
+            f"attention {kind} taken, the file does not say; other formulas load the same tensors without an error: "
+            "give --attention, or test with `robustkit inspect --data-dir`",
+        )
+    return ()
+
+
+def display_name(name: str) -> str:
+    """A name as a folder can have it."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "model"
+
+
+def distinct_names(classifiers: Sequence[Classifier]) -> Sequence[Classifier]:
+    """Give a checkpoint that shares its name with an earlier one a number of its own, in place."""
+    taken: set[str] = set()
+    own = {classifier.identity.name for classifier in classifiers}
+    for classifier in classifiers:
+        identity = classifier.identity
+        names = (identity.name, *(f"{identity.name}-{count}" for count in range(2, 2 * len(classifiers) + 2)))
+        name = next(name for name in names if name not in taken and (name == identity.name or name not in own))
+        taken.add(name)
+        classifier.identity = replace(identity, name=name)
+    return classifiers

@@ -1,0 +1,360 @@
+"""From a model's spec to a segmenter that takes pixels in [0, 1] of any size and knows what it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..attention.registry import find_formula
+from ..common.preprocessing import Preprocessing
+from ..data.mask_files import printable
+from ..errors import CheckpointError, ModelError
+from .architecture import build, code_digest, is_factory, resample_positions
+from .checkpoint import Checkpoint, load_into, read
+from .claims import LARGEST_SIDE, Allowance, check_arguments
+from .classifier import Classifier, ModelIdentity, attention_notes, display_name, give_attention
+from .guess import guess
+from .input_config import Wanted, pair, resolve_preprocessing
+from .segmenter_network import PUBLIC_EPS, SegmenterNetwork, build_segmenter
+from .specs import find
+from .windows import Windows
+
+_PROBE = 128  # side of the image that shows how many classes a network of unknown size has
+_OVERLAPS = 8  # windows along a side that a pixel may lie in, where the file says so
+_OVERLAP = 32  # of two windows in the public code, where nothing else is said
+_EXPECTED = "logits (batch, classes, height, width), or a dict that holds them as 'out'"
+
+
+class Dense(nn.Module):
+    """A network whose logits are given the size of its normalised images: (B, 3, H, W) to (B, K, H, W).
+
+    windows: how the network sees images; None where it takes any size. Its output may be a dict with `out`, as
+    torchvision's, and may be smaller than the image: it is enlarged bilinearly.
+    """
+
+    def __init__(self, network: nn.Module, windows: Windows | None) -> None:
+        super().__init__()
+        self.network = network
+        self.windows = windows
+        if windows is not None and isinstance(network, SegmenterNetwork):
+            network.enlarge = False  # windows are enlarged and averaged in one
+
+    def forward(self, images: Tensor) -> Tensor:
+        if self.windows is not None:
+            return self.windows(self._output, images)
+        logits = self._output(images)
+        size = images.shape[-2:]
+        return logits if logits.shape[-2:] == size else functional.interpolate(logits, size, mode="bilinear")
+
+    def _output(self, images: Tensor) -> Tensor:
+        logits = self.network(images)
+        logits = logits["out"] if isinstance(logits, Mapping) else logits
+        if not isinstance(logits, Tensor) or logits.ndim != 4:
+            what = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
+            raise ModelError(f"{type(self.network).__name__} returned {what}; expected {_EXPECTED}")
+        return logits
+
+
+class Segmenter(Classifier):
+    """Pixels in [0, 1], (B, 3, H, W) of any size, to logits (B, K, H, W). Evaluation mode, frozen parameters."""
+
+    network: Dense
+
+    @property
+    def windows(self) -> dict[str, Any] | None:
+        """What of its windows decides the logits, in JSON types; None where the network sees an image whole."""
+        windows = self.network.windows
+        if windows is None:
+            return None
+        said = {"size": list(windows.size), "stride": list(windows.stride), "short_side": windows.short_side}
+        return said if windows.resize is None else {**said, "resize": windows.resize}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the user says of windows; None where the file or the architecture decides."""
+
+    window: int | tuple[int, int] | None = None
+    stride: int | tuple[int, int] | None = None
+    short_side: int | None = None
+    resize: str | None = None
+
+
+def is_segmenter(spec: str | Path) -> bool:
+    """Whether a file's tensors are those of a Segmenter. Raises CheckpointError for what is no set of weights."""
+    spec = str(spec)
+    return not spec.startswith("timm:") and _has_encoder(read(find(spec).path).tensors)
+
+
+def _has_encoder(tensors: Mapping[str, Tensor]) -> bool:
+    return any(name.startswith("encoder.patch_embed.") for name in tensors)
+
+
+def load_segmenter(
+    spec: str | Path,
+    *,
+    arch: str | None = None,
+    attention: str | None = None,
+    num_classes: int | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    window: int | tuple[int, int] | None = None,
+    stride: int | tuple[int, int] | None = None,
+    short_side: int | None = None,
+    resize: str | None = None,
+    use_ema: bool = False,
+    allow_partial: bool = False,
+) -> Segmenter:
+    """A segmenter from FILE, `zoo:NAME`, `hf-hub:ORG/NAME` or `local-dir:PATH`.
+
+    A Segmenter (Strudel et al. 2021) is recognised by its tensors, ours by its metadata too.
+
+    arch: for a Segmenter the timm name of its encoder; else the user's own `package.module:function` or
+        `file.py:function` that returns a network of normalised images (B, 3, H, W) to logits, such as
+        `torchvision.models.segmentation:fcn_resnet50`.
+    attention: a formula; left out, from metadata, else what the architecture has.
+    window: side, or (height, width), of the windows that the network sees; a Segmenter's is the size that it was
+        trained at, other networks see the whole image if it is left out. stride: from one window to the next.
+    short_side: images are resized to it before windows are cut; if left out, it is what the file says, or they keep
+        their size. Images smaller than a window are enlarged to it.
+    resize: `ade20k` to resize images before that as the public code's data pipeline does for ADE20K.
+    mean, std, num_classes, use_ema, allow_partial: as `robustkit.load` takes them.
+
+    Raises ModelError or CheckpointError, one line with the remedy.
+    """
+    spec = str(spec)
+    if attention is not None:
+        find_formula(attention)
+    if spec.startswith("timm:"):
+        raise ModelError(f"{spec}: timm has classifiers only; give the file of a segmenter")
+    source = find(spec)
+    checkpoint = read(source.path, use_ema=use_ema)
+    metadata = {**source.metadata, **checkpoint.metadata}
+    wanted = Wanted(arch, attention, num_classes, mean, std, None, None, None, None)
+    shown = Shown(window, stride, short_side, resize)
+    segmenter = _has_encoder(checkpoint.tensors)
+    if not segmenter and arch is None:
+        first = ", ".join(list(checkpoint.tensors)[:3])
+        raise CheckpointError(
+            f"{checkpoint.path}: no Segmenter (its tensors begin {first}); expected encoder.* and decoder.*, or give "
+            "--arch FILE.py:FUNCTION; a classifier is for robustkit audit"
+        )
+    make = _segmenter if segmenter and not is_factory(arch or "") else _factory
+    return make(replace(checkpoint, metadata=metadata), source.name, spec, wanted, shown, allow_partial)
+
+
+def _segmenter(
+    checkpoint: Checkpoint, name: str, spec: str, wanted: Wanted, shown: Shown, allow_partial: bool
+) -> Segmenter:
+    metadata, ours = checkpoint.metadata, checkpoint.metadata.get("task") == "segmentation"
+    tensors, notes = _without_heads(checkpoint.tensors)
+    classes = _classes(checkpoint, tensors)
+    if wanted.num_classes not in (None, classes):
+        raise ModelError(f"{spec} gives {classes} classes, not {wanted.num_classes}; check --num-classes")
+    arch, kwargs, trained, more = _encoder(checkpoint, tensors, wanted)
+    notes += more
+    size = trained if shown.window is None else _sides(shown.window, "--window")
+    linear = "decoder.head.weight" in tensors
+    depth = len({match[1] for key in tensors if (match := re.match(r"decoder\.blocks\.(\d+)\.", key))})
+    said = metadata.get("decoder_kwargs", {})
+    check_arguments(said if isinstance(said, dict) else {}, checkpoint.path, own=True, name="decoder_kwargs")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # what --allow-partial leaves at random is the same at every load
+        with Allowance(tensors, checkpoint.path):
+            network = build_segmenter(
+                arch,
+                classes,
+                window=size,
+                decoder="linear" if linear else "mask_transformer",
+                arch_kwargs=kwargs,
+                decoder_kwargs={} if linear else {**(said if isinstance(said, dict) else {}), "depth": depth},
+                norm_eps=None if ours else PUBLIC_EPS,
+            )
+        kind, source = give_attention(network, wanted.attention, metadata, tensors, spec)
+    notes += attention_notes(kind, source, wanted.attention, metadata)
+    encoder, more = resample_positions(_part(tensors, "encoder."), network.encoder, trained, sure=True)
+    tensors |= {f"encoder.{key}": tensor for key, tensor in encoder.items()}
+    notes += more
+    partial = load_into(network, replace(checkpoint, tensors=tensors), allow_partial=allow_partial)
+    preprocessing, _ = resolve_preprocessing(network.encoder, wanted, metadata, str(checkpoint.path))
+    windows, more = _windows(size, shown, metadata, ours, metadata.get("stride") if size == trained else None)
+    identity = _identity(checkpoint, name, spec, arch, (kind, source), classes, preprocessing, partial)
+    return Segmenter(Dense(network, windows), replace(identity, notes=checkpoint.notes + notes + partial + more))
+
+
+def _factory(
+    checkpoint: Checkpoint, name: str, spec: str, wanted: Wanted, shown: Shown, allow_partial: bool
+) -> Segmenter:
+    arch, metadata = str(wanted.arch), checkpoint.metadata
+    if not is_factory(arch):
+        raise ModelError(f"--arch {arch}: {spec} is no Segmenter; expected your own FILE.py:FUNCTION")
+    kwargs: dict[str, Any] = {"weights": None, "weights_backbone": None}  # of torchvision, which would fetch them
+    if wanted.num_classes is not None:
+        kwargs["num_classes"] = wanted.num_classes
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = build(arch, kwargs=kwargs, img_size=None)
+    own = network.state_dict()
+    tensors = {
+        key: value for key, value in checkpoint.tensors.items() if key in own or not key.startswith("aux_classifier.")
+    }
+    notes: tuple[str, ...] = ()
+    if len(tensors) < len(checkpoint.tensors):
+        notes += (f"{len(checkpoint.tensors) - len(tensors)} tensors of the auxiliary classifier left out",)
+    kind, source = give_attention(network, wanted.attention, metadata, tensors, spec)
+    notes += attention_notes(kind, source, wanted.attention, metadata)
+    partial = load_into(network, replace(checkpoint, tensors=tensors), allow_partial=allow_partial)
+    size = None if shown.window is None else _sides(shown.window, "--window")
+    windows, more = (None, ()) if size is None else _windows(size, shown, {}, True, None)
+    if size is None and (shown.stride or shown.short_side or shown.resize):
+        raise ModelError("--stride, --short-side and --resize are of windows; give --window, too")
+    dense = Dense(network, windows)
+    classes = _probe(dense, size or (_PROBE, _PROBE))
+    if wanted.num_classes not in (None, classes):
+        raise ModelError(f"{arch} gives {classes} classes, not {wanted.num_classes}; check --num-classes")
+    sized = replace(wanted, img_size=size or (_PROBE, _PROBE))
+    preprocessing, said = resolve_preprocessing(network, sized, metadata, str(checkpoint.path))
+    identity = _identity(checkpoint, name, spec, arch, (kind, source), classes, preprocessing, partial)
+    return Segmenter(dense, replace(identity, notes=checkpoint.notes + notes + partial + more + said))
+
+
+def _identity(
+    checkpoint: Checkpoint,
+    name: str,
+    spec: str,
+    arch: str,
+    attention: tuple[str, str],
+    classes: int,
+    preprocessing: Preprocessing,
+    partial: tuple[str, ...],
+) -> ModelIdentity:
+    said = checkpoint.metadata.get("class_names")
+    names = tuple(printable(str(name)) for name in said) if isinstance(said, list) else ()
+    return ModelIdentity(
+        name=display_name(name),
+        spec=spec,
+        path=checkpoint.path,
+        sha256=checkpoint.sha256,
+        arch=arch,
+        attention=attention[0],
+        attention_source=attention[1],
+        num_classes=classes,
+        preprocessing=replace(preprocessing, crop_mode="none", crop_pct=1.0, interpolation="bilinear"),
+        weights=checkpoint.weights + (", in part" if partial else ""),
+        code_sha256=code_digest(arch) if is_factory(arch) else None,
+        class_names=names if len(names) == classes else None,
+        metadata=checkpoint.metadata,
+    )
+
+
+def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
+
+
+def _without_heads(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """Without the classifier that the public encoders still carry and a Segmenter does not use."""
+    kept = {key: tensor for key, tensor in tensors.items() if not re.match(r"encoder\.head(_dist)?\.", key)}
+    left = len(tensors) - len(kept)
+    return kept, (f"{left} tensors of the encoder's classifier left out",) if left else ()
+
+
+def _classes(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> int:
+    for key, dimension in (("decoder.cls_emb", 1), ("decoder.head.weight", 0)):
+        if key in tensors and tensors[key].ndim > dimension:
+            return int(tensors[key].shape[dimension])
+    inside = ", ".join(key for key in tensors if key.startswith("decoder."))[:80] or "none"
+    raise CheckpointError(
+        f"{checkpoint.path}: its decoder is neither a mask transformer (decoder.cls_emb) nor linear "
+        f"(decoder.head.weight); decoder tensors: {inside}"
+    )
+
+
+def _encoder(
+    checkpoint: Checkpoint, tensors: Mapping[str, Tensor], wanted: Wanted
+) -> tuple[str, dict[str, Any], tuple[int, int], tuple[str, ...]]:
+    """(arch, its arguments, the image size that it was trained at, notes): metadata, else a guess."""
+    metadata = checkpoint.metadata
+    claimed, kwargs, size = metadata.get("arch"), metadata.get("arch_kwargs", {}), metadata.get("input_size")
+    if isinstance(claimed, str) and timm.is_model(claimed) and size is not None and wanted.arch in (None, claimed):
+        if not isinstance(kwargs, dict):
+            raise CheckpointError(f"{checkpoint.path}: metadata arch_kwargs is {kwargs!r}; expected a JSON object")
+        check_arguments(kwargs, checkpoint.path)
+        return (
+            claimed,
+            kwargs,
+            pair(size, checkpoint.path, LARGEST_SIDE),
+            (f"encoder {claimed} from the file's metadata",),
+        )
+    encoder = _part(tensors, "encoder.")
+    try:
+        found = guess({**encoder, "head.weight": torch.empty(1, 1)}, file_name=checkpoint.path.name)
+    except CheckpointError as error:
+        raise CheckpointError(f"{checkpoint.path}: encoder: {error}") from error
+    kwargs = {key: value for key, value in found.kwargs.items() if key not in ("num_classes", "img_size")}
+    arch = wanted.arch or found.arch
+    notes = tuple(note.replace(", 1 classes", "").replace("architecture", "encoder") for note in found.notes)
+    side = found.kwargs["img_size"]
+    return arch, kwargs, (side, side), notes
+
+
+def _sides(value: object, option: str) -> tuple[int, int]:
+    try:
+        return pair(value, option)
+    except ModelError:
+        raise ModelError(f"{option} is {value!r}; expected one or two positive whole numbers of pixels") from None
+
+
+def _windows(
+    size: tuple[int, int], shown: Shown, metadata: Mapping[str, Any], ours: bool, stride: object
+) -> tuple[Windows, tuple[str, ...]]:
+    """stride: what the file says, of windows of this size."""
+    notes: tuple[str, ...] = ()
+    said = shown.stride if shown.stride is not None else stride
+    if said is None:
+        rows, columns = (side - _OVERLAP if side > 2 * _OVERLAP else side for side in size)
+        said = (rows, columns)
+        if rows < size[0]:
+            notes += (f"windows of {size[0]}x{size[1]} overlap by {_OVERLAP} pixels; --stride says otherwise",)
+    short = shown.short_side
+    if short is None and shown.resize is None:
+        short = metadata.get("short_side")
+    if short is None and shown.resize is None and not ours:
+        notes += (
+            "images keep their size and are enlarged to a window where they are smaller, as in the public inference; "
+            "its data pipeline for ADE20K resizes them to a short side of 512 before that: --resize ade20k",
+        )
+    if short is not None and not (isinstance(short, int) and short > 0):
+        raise ModelError(f"--short-side is {short!r}; expected a positive whole number of pixels")
+    if shown.short_side is None and short is not None and short > LARGEST_SIDE:
+        raise ModelError(f"the file's short side is {short}; expected {LARGEST_SIDE} at most; give --short-side")
+    steps = _sides(said, "--stride")
+    if shown.stride is None and any(_OVERLAPS * step < side for step, side in zip(steps, size, strict=True)):
+        raise ModelError(
+            f"the file's stride is {said!r} for windows of {size[0]}x{size[1]}; expected an eighth of these at least; "
+            "give --stride"
+        )
+    return Windows(size, steps, short, resize=shown.resize), notes
+
+
+def _probe(dense: Dense, size: tuple[int, int]) -> int:
+    """K, by one forward of zeros. ModelError where the network does not give (B, K, H, W)."""
+    name = type(dense.network).__name__
+    try:
+        with torch.no_grad():
+            logits = dense.eval()(torch.zeros(1, 3, *size))
+    except ModelError:
+        raise
+    except Exception as error:  # the user's own code
+        said = (str(error).splitlines() or [""])[0][:160]
+        raise ModelError(
+            f"{name} fails on an image of {size[0]}x{size[1]} ({type(error).__name__}: {said}); expected {_EXPECTED}"
+        ) from error
+    return int(logits.shape[1])

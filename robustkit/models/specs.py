@@ -1,0 +1,134 @@
+"""Where a model's spec points: a file, with what lies beside it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from ..common.files import json_of, reason
+from ..errors import CheckpointError, ModelError, unknown
+
+KINDS = ("hf-hub", "local-dir", "timm", "zoo")
+EXPECTED = "expected a file, zoo:NAME, timm:NAME, hf-hub:ORG/NAME or local-dir:PATH"
+WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+_CONFIG = 16 << 20  # bytes of a config.json, which may name 22 000 classes
+
+
+@dataclass(frozen=True)
+class Source:
+    """path: the weights. name: for display. metadata: what a config.json beside the weights says."""
+
+    path: Path
+    name: str
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+def find(spec: str) -> Source:
+    """The file behind `zoo:NAME`, `hf-hub:ORG/NAME`, `local-dir:PATH` or a path. Errors name what is there."""
+    kind, _, rest = spec.partition(":")
+    if kind == "zoo":
+        return _embedded(rest)
+    if kind == "local-dir":
+        return _folder(Path(rest), Path(rest).resolve().name)
+    if kind == "hf-hub":
+        return _from_hub(rest)
+    path = Path(spec)
+    if not spec:
+        raise CheckpointError(f"the name of a checkpoint is empty; {EXPECTED}")
+    if len(kind) > 1 and kind.replace("-", "").isalnum() and kind != spec and not path.exists():
+        remedy = "fetch it to a file first" if rest.startswith("//") else EXPECTED
+        raise CheckpointError(f"{spec}: no such file, and {unknown('kind of checkpoint', kind, KINDS, remedy=remedy)}")
+    return Source(path, path.stem)
+
+
+def embedded(task: str = "classification") -> tuple[str, ...]:
+    """The names of the checkpoints for a task that ship with the package."""
+    return tuple(name for name, entry in _shipped().items() if entry.get("task", "classification") == task)
+
+
+def embedded_file(name: str) -> Path:
+    """The file of one of them. ModelError for an unknown name; CheckpointError where the file is missing or is not the
+    one that was shipped: its digest stands in checkpoints.json."""
+    shipped = _shipped()
+    if name not in shipped:
+        raise ModelError(unknown("zoo model", name, shipped))
+    return _intact(name, shipped[name])
+
+
+def _shipped() -> dict[str, dict[str, Any]]:
+    listing: dict[str, dict[str, Any]] = json.loads((_zoo() / "checkpoints.json").read_text(encoding="utf-8"))
+    return listing
+
+
+def _zoo() -> Path:
+    return Path(str(resources.files("robustkit"))) / "embedded"
+
+
+def _intact(name: str, entry: dict[str, Any]) -> Path:
+    path: Path = _zoo() / entry["file"]
+    if not path.is_file():
+        raise CheckpointError(f"zoo:{name}: {path} is missing; install robustkit-audit again")
+    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    if found != entry["sha256"]:
+        raise CheckpointError(
+            f"zoo:{name}: {path} has sha256 {found[:12]}…, expected {entry['sha256'][:12]}…: it is not the checkpoint "
+            "that was shipped; install robustkit-audit again"
+        )
+    return path
+
+
+def _embedded(name: str) -> Source:
+    return Source(embedded_file(name), name)
+
+
+def _folder(folder: Path, name: str) -> Source:
+    config = folder / "config.json"
+    if not config.is_file():
+        raise CheckpointError(
+            f"{folder}: no config.json in it; expected timm's layout of config.json and model.safetensors"
+        )
+    weights = next((folder / file for file in WEIGHT_FILES if (folder / file).is_file()), None)
+    if weights is None:
+        raise CheckpointError(f"{folder}: no weights beside config.json; expected {' or '.join(WEIGHT_FILES)}")
+    try:
+        content = json_of(config, _CONFIG)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{config}: not JSON ({reason(error)}); expected timm's config.json") from error
+    if not isinstance(content, dict) or not isinstance(content.get("architecture"), str):
+        raise CheckpointError(
+            f"{config}: names no timm architecture; expected timm's config.json, or give the weights' path"
+        )
+    return Source(weights, name, _metadata(content))
+
+
+def _metadata(config: dict[str, Any]) -> dict[str, Any]:
+    """timm's config.json by the names of our own metadata; old ones have everything at the top."""
+    inner = config.get("pretrained_cfg")
+    merged = {**config, **(inner if isinstance(inner, dict) else {})}
+    names = {"architecture": "arch", "model_args": "arch_kwargs", "label_names": "class_names"}
+    kept = ("num_classes", "mean", "std", "interpolation", "crop_pct", "crop_mode", "attention")
+    metadata = {names.get(key, key): value for key, value in merged.items() if key in (*names, *kept)}
+    if isinstance(config.get("num_classes"), int):
+        metadata["num_classes"] = config["num_classes"]
+    size = merged.get("input_size")
+    if isinstance(size, list):
+        metadata["input_size"] = size[-2:]
+    return {key: value for key, value in metadata.items() if value is not None}
+
+
+def _from_hub(name: str) -> Source:
+    from huggingface_hub import snapshot_download
+
+    repository, _, revision = name.partition("@")
+    try:
+        folder = snapshot_download(repository, revision=revision or None, allow_patterns=["config.json", *WEIGHT_FILES])
+    except Exception as error:  # the network, the name, the rights: each its own class
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
+        raise ModelError(
+            f"hf-hub:{name} could not be fetched ({reason}); check the name and the network, or give a file with --arch"
+        ) from error
+    return _folder(Path(folder), repository.rsplit("/", 1)[-1])

@@ -1,0 +1,165 @@
+"""Sliding windows: a network that takes images of one size sees those of any size, and its overlapping logits are
+averaged."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ..errors import ModelError, unknown
+
+RESIZES = {"ade20k": (512, 2048)}
+"""The test pipeline of a data set in the public code: a short side, and the most of the long side."""
+
+
+@dataclass(frozen=True)
+class Windows:
+    """How images are shown to a network.
+
+    size: (height, width) of a window. stride: rows and columns from one to the next, at most `size`; the last one ends
+        where the image does. short_side: images are resized (bilinearly) to it first; None for their own size. Either
+        way they are enlarged, never shrunk, to a window, as `inference` of the public code does (Strudel et al. 2021).
+    batch: most windows in one pass.
+    resize: one of RESIZES, to resize images as the public data pipeline does before that inference, but for its
+        rounding to 8 bits.
+    """
+
+    size: tuple[int, int]
+    stride: tuple[int, int]
+    short_side: int | None = None
+    batch: int = 16
+    resize: str | None = None
+
+    def __post_init__(self) -> None:
+        if not all(0 < step <= side for step, side in zip(self.stride, self.size, strict=True)):
+            raise ModelError(
+                f"stride {self.stride[0]}x{self.stride[1]} for windows of {self.size[0]}x{self.size[1]}: expected 1 or "
+                "more, at most the window, so that no pixel is left out"
+            )
+        for what, number in (("short side", self.short_side), ("windows a pass", self.batch)):
+            if number is not None and number < 1:
+                raise ModelError(f"{what} {number}: expected 1 or more")
+        if self.resize not in (None, *RESIZES):
+            raise ModelError(unknown("resize", str(self.resize), RESIZES))
+        if self.resize is not None and self.short_side is not None:
+            raise ModelError(
+                f"resize {self.resize} and a short side of {self.short_side}: both say how large images are shown; "
+                "give one of --resize and --short-side"
+            )
+
+    def sizes(self, height: int, width: int) -> list[tuple[int, int]]:
+        """The sizes that an image takes one after the other, from its own to that at which windows are cut."""
+        taken = [(height, width)]
+        if self.resize is not None:
+            short, most = RESIZES[self.resize]
+            scale = min(most / max(height, width), short / min(height, width))
+            taken.append((int(height * scale + 0.5), int(width * scale + 0.5)))
+        taken.append(self._covering(*taken[-1]))
+        return taken
+
+    def frame(self, height: int, width: int) -> tuple[int, int]:
+        """The size of an image at which windows are cut."""
+        return self.sizes(height, width)[-1]
+
+    def _covering(self, height: int, width: int) -> tuple[int, int]:
+        """The short side as asked, each side at least a window's. In floats, rounded down, as the public code does."""
+        sides, wanted = (height, width), list(self.size)
+        if self.short_side is not None:
+            shorter = int(width < height)
+            wanted[shorter] = max(wanted[shorter], self.short_side)
+        elif height >= wanted[0] and width >= wanted[1]:
+            return sides
+        first = 0 if wanted[0] * width >= wanted[1] * height else 1  # the side that has to grow most
+        other = 1 - first
+        found = wanted.copy()
+        found[other] = max(wanted[other], int(sides[other] / sides[first] * wanted[first]))
+        return found[0], found[1]
+
+    def edges(self, height: int, width: int) -> tuple[list[int], list[int]]:
+        """Top rows and left columns of the windows on an image shown at that size."""
+        rows, columns = (
+            [*(at for at in range(0, side, step) if at < side - window), side - window]
+            for side, step, window in zip((height, width), self.stride, self.size, strict=True)
+        )
+        return rows, columns
+
+    def corners(self, height: int, width: int) -> list[tuple[int, int]]:
+        """Top left corners of the windows on an image shown at that size, row by row."""
+        rows, columns = self.edges(height, width)
+        return [(top, left) for top in rows for left in columns]
+
+    def __call__(self, network: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+        """Logits (B, K, H, W) of normalised images (B, 3, H, W); differentiable.
+
+        network: windows to logits of their size, or of a coarser grid, which is enlarged bilinearly.
+        """
+        height, width = images.shape[-2:]
+        shown = images
+        for frame in self.sizes(height, width):
+            if shown.shape[-2:] != frame:
+                shown = functional.interpolate(shown, frame, mode="bilinear")
+        tops, lefts = self.edges(*frame)
+        high, wide = self.size
+        cut = torch.cat([shown[..., top : top + high, left : left + wide] for top in tops for left in lefts])
+        parts = [network(part) for part in torch.split(cut, self.batch)]
+        together = parts[0] if len(parts) == 1 else torch.cat(parts)
+        seen = together.reshape(len(tops), len(lefts), len(images), *together.shape[1:])
+        if seen.shape[-2:] == self.size:
+            logits = _averaged([_averaged(row.unbind(), lefts, dim=3) for row in seen], tops, dim=2)
+        else:
+            logits = _enlarged(seen, (tops, lefts), self.size, frame)
+        return logits if frame == (height, width) else functional.interpolate(logits, (height, width), mode="bilinear")
+
+
+def _averaged(parts: Sequence[Tensor], starts: Sequence[int], dim: int) -> Tensor:
+    """Parts of equal length that begin at `starts` along a dimension as one tensor, their mean where they overlap."""
+    if len(parts) == 1:
+        return parts[0]
+    length = parts[0].shape[dim]
+    breaks = sorted({*starts, *(start + length for start in starts)})
+    pieces = []
+    for low, high in itertools.pairwise(breaks):
+        there = [
+            part.narrow(dim, low - start, high - low)
+            for part, start in zip(parts, starts, strict=True)
+            if start <= low < start + length
+        ]
+        exact = torch.promote_types(parts[0].dtype, torch.float32)
+        pieces.append(there[0].to(exact) if len(there) == 1 else torch.stack(there).to(exact).mean(dim=0))
+    return torch.cat(pieces, dim)
+
+
+def _enlarged(
+    seen: Tensor, edges: tuple[Sequence[int], Sequence[int]], window: tuple[int, int], frame: tuple[int, int]
+) -> Tensor:
+    """The windows enlarged and averaged, (B, K, *frame), in two products of matrices: to enlarge a window bilinearly,
+    to put it in its place, and to divide by the number of windows there, is linear in its rows, and in its columns.
+
+    seen: (rows of windows, columns of windows, B, K, h, w).
+    """
+    with torch.autocast(seen.device.type, enabled=False):
+        seen = seen.to(torch.promote_types(seen.dtype, torch.float32))
+        down, across = (
+            _placed(side, starts, length, whole, seen)
+            for side, starts, length, whole in zip(seen.shape[-2:], edges, window, frame, strict=True)
+        )
+        wide = seen.permute(2, 3, 0, 4, 1, 5).flatten(4, 5).flatten(2, 3) @ across
+        return down.mT @ wide
+
+
+def _placed(side: int, starts: Sequence[int], length: int, whole: int, like: Tensor) -> Tensor:
+    """(windows * side, whole): what each of a window's `side` values adds to each place of the whole."""
+    weights = functional.interpolate(
+        torch.eye(side, dtype=like.dtype, device=like.device)[None], length, mode="linear"
+    )[0]
+    placed = weights.new_zeros(len(starts), side, whole)
+    count = weights.new_zeros(whole)
+    for part, start in zip(placed, starts, strict=True):
+        part[:, start : start + length] = weights
+        count[start : start + length] += 1
+    return (placed / count).flatten(0, 1)

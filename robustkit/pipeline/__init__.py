@@ -1,0 +1,1 @@
+"""Take an audit from request to finished run: plan, manifest, units of work, processes."""

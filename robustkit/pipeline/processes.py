@@ -1,0 +1,171 @@
+"""Several processes that share the work of one run, as torchrun starts them; or the only one.
+
+They meet in torchrun's c10d store and in nothing else: no process group, no collective, so that only the end waits for
+the slowest. Each draws the next piece of work when it is free. What a process that dies had drawn has no record, and is
+drawn again by the next start of the same command.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from ..errors import RobustkitError, RunError
+
+T = TypeVar("T")
+SILENCE = 1800.0
+"""Seconds without a sign of life after which a process counts as hung; ROBUSTKIT_RANK_TIMEOUT sets others."""
+_POLL = 0.1
+_PATIENCE = 12  # times the silence that the others wait while the first one hashes data and measures
+
+
+@dataclass
+class Ranks:
+    """One of `size` processes; the first, `rank` 0, leads: it writes run.json and, at the end, the summary.
+
+    store: a c10d store that all of them share; None for the only process.
+    """
+
+    rank: int = 0
+    size: int = 1
+    store: Any = None
+    silence: float = SILENCE
+    _beaten: float = field(default=0.0, init=False)
+    _beats: int = field(default=0, init=False)
+
+    @classmethod
+    def of_environment(cls) -> Ranks:
+        """As torchrun's variables say; the only process where there are none.
+
+        Raises:
+            RunError: the store that they name cannot be reached, or ROBUSTKIT_RANK_TIMEOUT is no number of seconds.
+        """
+        if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+            return cls()
+        from torch.distributed.distributed_c10d import PrefixStore
+        from torch.distributed.rendezvous import rendezvous
+
+        given = os.environ.get("ROBUSTKIT_RANK_TIMEOUT", str(SILENCE))
+        try:
+            silence = float(given)
+        except ValueError:
+            raise RunError(f"ROBUSTKIT_RANK_TIMEOUT {given!r}: expected seconds, such as 1800") from None
+        try:
+            store, rank, size = next(rendezvous("env://", timeout=timedelta(seconds=60)))
+        except (RuntimeError, ValueError) as fault:
+            line = (str(fault).splitlines() or [""])[0]
+            raise RunError(
+                f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, but the other processes cannot be reached ({line}); start "
+                "with torchrun, or unset WORLD_SIZE"
+            ) from None
+        return cls(rank, size, PrefixStore(_place(), store), silence)
+
+    @property
+    def leads(self) -> bool:
+        return self.rank == 0
+
+    def share(self, name: str, make: Callable[[], T]) -> T:
+        """What the leader makes, in every process; JSON types.
+
+        Raises:
+            RunError: in the others, the leader failed at it or was not heard of.
+        """
+        if self.store is None:
+            return make()
+        if self.leads:
+            try:
+                made = make()
+            except BaseException as fault:
+                self.store.set(f"failed {name}", f"{type(fault).__name__}: {fault}")
+                raise
+            self.store.set(f"made {name}", json.dumps(made))
+            return made
+        began = time.monotonic()
+        while not self.store.check([f"made {name}"]):
+            if self.store.check([f"failed {name}"]):
+                raise LedError(f"the first process failed: {self.store.get(f'failed {name}').decode()}")
+            if time.monotonic() - began > _PATIENCE * self.silence:
+                raise RunError(f"the first process made no {name} in {_PATIENCE * self.silence:g} s; see its output")
+            time.sleep(_POLL)
+        shared: T = json.loads(self.store.get(f"made {name}"))
+        return shared
+
+    def draw(self, name: str, items: Sequence[T]) -> Iterator[T]:
+        """The items that this process is to do, one as soon as it asks for the next; each goes to one process."""
+        if self.store is None:
+            yield from items
+            return
+        while (place := self.store.add(f"drawn {name}", 1) - 1) < len(items):
+            self.beat()
+            yield items[place]
+
+    def beat(self) -> None:
+        """A sign of life, at most one a second."""
+        if self.store is not None and time.monotonic() - self._beaten > 1:
+            self._beaten, self._beats = time.monotonic(), self._beats + 1
+            self.store.set(f"beat {self.rank}", str(self._beats))
+
+    def finish(self) -> None:
+        """Say that this process is done; the leader waits for the others.
+
+        Raises:
+            RunError: one of them was not heard of for `silence` seconds. What it had drawn is not done.
+        """
+        if self.store is None:
+            return
+        self.store.set(f"done {self.rank}", "")
+        if not self.leads:
+            return
+        heard = {rank: ("", time.monotonic()) for rank in range(1, self.size)}
+        while heard:
+            for rank, (last, since) in list(heard.items()):
+                if self.store.check([f"done {rank}"]):
+                    del heard[rank]
+                    continue
+                beats = self.store.get(f"beat {rank}").decode() if self.store.check([f"beat {rank}"]) else ""
+                if beats != last:
+                    heard[rank] = beats, time.monotonic()
+                elif time.monotonic() - since > self.silence:
+                    raise RunError(
+                        f"process {rank} of {self.size} has shown no sign of life for {self.silence:g} s and counts as "
+                        "hung; what it was doing has no record: stop all, and run the same command again"
+                    )
+            time.sleep(_POLL)
+
+
+def local_rank() -> int:
+    """Of the processes on this machine; 0 for the only one."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def follows() -> bool:
+    """Whether another process leads and says what there is to say."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and os.environ.get("RANK", "0") != "0"
+
+
+class LedError(RunError):
+    """The leader failed and has said why."""
+
+
+_runs = itertools.count()
+
+
+def _place() -> str:
+    """Where in the store this run of these processes is at home: the store outlives both a run and a restart."""
+    return f"robustkit {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')} {next(_runs)}"
+
+
+def told(fault: RobustkitError) -> bool:
+    """Whether the error is for this process to tell: not what the leader has told."""
+    return not isinstance(fault, LedError)
+
+
+def speaker() -> str:
+    """What stands before the lines of a process that does not lead."""
+    return f"[process {os.environ.get('RANK', '?')}] " if follows() else ""

@@ -1,0 +1,214 @@
+"""Protocol cards: all parameters behind a number, as a small versioned data file.
+
+A card says in which space an attack works (pixels, or the normalised tensor of some published code), whose labels it
+attacks, its threat model, and each attack's parameters. Its tag `name@version:digest` stands beside every number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from ..common.preprocessing import Preprocessing
+from ..common.toml import parse_toml, written_text
+from ..errors import ProtocolError, unknown
+
+_FOLDER = resources.files("robustkit.protocol") / "cards"
+TASKS = ("classification", "segmentation")
+_TOP = {"name", "version", "task", "summary", "source", "caveats", "threat", "scoring", "preprocessing", "attacks"}
+_DECIMAL = re.compile(r"[+-]?(\d{1,30}\.?\d{0,30}|\.\d{1,30})([eE][+-]?\d{1,2})?")
+_PREPROCESSING = {"input_size", "interpolation", "crop_pct", "crop_mode"}
+_THREAT = {"space", "labels", "norm", "eps", "bounds"}
+
+
+def number(text: object, what: str = "number") -> Fraction:
+    """A finite number as people write it: `1/255`, `0.5/255`, `0.004`, `2e-3`.
+
+    Raises:
+        ProtocolError: it is none of these.
+    """
+    try:
+        top, *bottom = str(text).split("/")
+        if (
+            isinstance(text, bool)
+            or len(bottom) > 1
+            or not all(_DECIMAL.fullmatch(part.strip()) for part in (top, *bottom))
+        ):
+            raise ValueError(text)
+        value = Fraction(top.strip()) / (Fraction(bottom[0].strip()) if bottom else 1)
+        if max(abs(value.numerator), value.denominator) >= 10**30:  # `format_number` must give what is read back
+            raise ValueError(text)
+        return value
+    except (ValueError, ZeroDivisionError):
+        raise ProtocolError(f"{what} {str(text)!r}: expected a number such as 1/255, 0.5/255 or 0.004") from None
+
+
+def format_number(value: Fraction) -> str:
+    """The shortest exact text that `number` reads back: `0.1`, `1/255`, `0.25/255`."""
+    for unit, suffix in ((1, ""), (255, "/255")):
+        scaled = value * unit
+        if (scaled * 10**6).denominator == 1:
+            return f"{float(scaled):.6f}".rstrip("0").rstrip(".") + suffix
+    return str(value)
+
+
+@dataclass(frozen=True)
+class Card:
+    """A protocol. `attacks` maps an attack's name to its parameters (eps and norm among them where they differ)."""
+
+    name: str
+    version: int
+    summary: str
+    digest: str
+    space: Literal["pixels", "normalised"]
+    labels: Literal["true", "predicted"]
+    norm: str
+    eps: Fraction
+    bounds: tuple[float, float] | None
+    attacks: Mapping[str, Mapping[str, Any]]
+    source: str = ""
+    caveats: tuple[str, ...] = ()
+    task: str = "classification"
+    score_autocast: bool = False
+    preprocessing: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def tag(self) -> str:
+        """What stands beside every number: `standard@1:1f0c2a9b`."""
+        return f"{self.name}@{self.version}:{self.digest[:8]}"
+
+    @property
+    def parameters(self) -> dict[str, dict[str, Any]]:
+        """All that the card decides, by part, in JSON types: the threat, scoring, preprocessing, and each attack."""
+        threat = {"space": self.space, "labels": self.labels, "norm": self.norm, "eps": format_number(self.eps)}
+        if self.bounds:
+            threat["bounds"] = f"[{self.bounds[0]:g}, {self.bounds[1]:g}]"
+        rest = {"scoring": {"autocast": self.score_autocast}, "preprocessing": dict(self.preprocessing)}
+        return {
+            "threat": threat,
+            **{name: own for name, own in rest.items() if any(own.values())},
+            **{name: dict(own) for name, own in self.attacks.items()},
+        }
+
+    def preprocess(self, own: Preprocessing) -> tuple[Preprocessing, str]:
+        """The preprocessing under this card, and a line that says what it changed (empty: nothing)."""
+        rule = dict(self.preprocessing)
+        if not rule:
+            return own, ""
+        size = tuple(rule.pop("input_size"))
+        if size != own.input_size:
+            text = f"{own.input_size[0]}x{own.input_size[1]}"
+            return own, f"card {self.name} has a resize rule for {size[0]}x{size[1]} only; the model's {text} is kept"
+        changed = replace(own, **rule)
+        if changed == own:
+            return own, ""
+        return changed, f"card {self.name}: {changed.crop_mode} crop {changed.crop_pct}, {changed.interpolation}"
+
+
+def card_names() -> list[str]:
+    """The cards that travel with the package."""
+    return sorted(entry.name[:-5] for entry in _FOLDER.iterdir() if entry.name.endswith(".toml"))
+
+
+def load_card(spec: str) -> Card:
+    """A card by its name or from a TOML file of one's own.
+
+    Raises:
+        ProtocolError: no such card, or a field is missing, unknown or of the wrong type.
+    """
+    if spec in card_names():
+        return _card((_FOLDER / f"{spec}.toml").read_text(encoding="utf-8"), spec)
+    path = Path(spec)
+    if path.suffix == ".toml" and path.is_file():
+        return _card(written_text(path, str(path), ProtocolError), str(path))
+    raise ProtocolError(unknown("protocol", spec, card_names(), remedy="or give the path of a TOML card"))
+
+
+def _card(text: str, where: str) -> Card:
+    data = parse_toml(text, where, ProtocolError)
+    missing = {"name", "version", "threat", "attacks"} - data.keys()
+    if missing:
+        raise ProtocolError(f"protocol card {where}: missing {', '.join(sorted(missing))}")
+    _known(data, _TOP, where)
+    threat = _table(data, "threat", where)
+    _known(threat, _THREAT, f"{where} [threat]")
+    space, labels = threat.get("space", "pixels"), threat.get("labels", "true")
+    if space not in ("pixels", "normalised") or labels not in ("true", "predicted"):
+        raise ProtocolError(
+            f"protocol card {where}: space {space!r}, labels {labels!r}; expected pixels or normalised, and true or "
+            f"predicted"
+        )
+    task = data.get("task", "classification")
+    if task not in TASKS:
+        raise ProtocolError(f"protocol card {where}: " + unknown("task", str(task), TASKS))
+    version, rule = data["version"], _table(data, "preprocessing", where)
+    if isinstance(version, bool) or not isinstance(version, int):
+        raise ProtocolError(f"protocol card {where}: version {version!r}; expected a whole number")
+    _known(rule, _PREPROCESSING, f"{where} [preprocessing]")
+    size = rule.get("input_size")
+    if rule and not (isinstance(size, list) and len(size) == 2 and all(isinstance(side, int) for side in size)):
+        raise ProtocolError(f"protocol card {where}: input_size {size!r}; expected [height, width]")
+    bounds = threat.get("bounds")
+    if bounds is not None and space != "pixels":
+        raise ProtocolError(f"protocol card {where}: bounds are of pixels; leave them out where space is normalised")
+    attacks = {name: _table(data["attacks"], name, where) for name in _table(data, "attacks", where)}
+    for found in (bounds, *(own.get("bounds") for own in attacks.values())):
+        if found is not None and not (isinstance(found, list) and len(found) == 2 and all(map(_is_number, found))):
+            raise ProtocolError(f"protocol card {where}: bounds {found!r}; expected two numbers such as [0.0, 1.0]")
+    if not _is_number(rule.get("crop_pct", 1)):
+        raise ProtocolError(f"protocol card {where}: crop_pct {rule['crop_pct']!r}; expected a number such as 0.875")
+    try:
+        canonical = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError) as fault:
+        raise ProtocolError(
+            f"protocol card {where}: holds a value that no card can have ({fault}); expected texts, finite numbers, "
+            "true or false, lists and tables"
+        ) from None
+    return Card(
+        name=str(data["name"]),
+        version=version,
+        summary=str(data.get("summary", "")),
+        source=str(data.get("source", "")),
+        caveats=tuple(map(str, _caveats(data, where))),
+        task=task,
+        digest=hashlib.sha256(canonical.encode()).hexdigest(),
+        space=cast(Literal["pixels", "normalised"], space),
+        labels=cast(Literal["true", "predicted"], labels),
+        norm=str(threat.get("norm", "linf")),
+        eps=number(threat.get("eps", "1/255"), "eps"),
+        bounds=(float(bounds[0]), float(bounds[1])) if bounds else None,
+        score_autocast=bool(_table(data, "scoring", where).get("autocast", False)),
+        preprocessing=rule,
+        attacks=attacks,
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _caveats(data: Mapping[str, Any], where: str) -> list[Any]:
+    value = data.get("caveats", [])
+    if not isinstance(value, list):
+        raise ProtocolError(f"protocol card {where}: caveats is {value!r}; expected a list of texts")
+    return value
+
+
+def _table(data: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
+    value = data.get(key, {})
+    if not isinstance(value, dict):
+        raise ProtocolError(f"protocol card {where}: [{key}] is {value!r}; expected a table")
+    return value
+
+
+def _known(table: Mapping[str, Any], known: set[str], where: str) -> None:
+    for key in table:
+        if key not in known:
+            raise ProtocolError(f"protocol card {where}: " + unknown("field", key, known))

@@ -1,0 +1,1 @@
+"""Turn results into pages and files for people: report.html, tables, doubts, samples."""

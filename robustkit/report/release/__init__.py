@@ -1,0 +1,1 @@
+"""What stands beside a released checkpoint: model card, badge, experiment loggers."""

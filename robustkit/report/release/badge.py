@@ -1,0 +1,103 @@
+"""A small SVG with a label and a value, to stand beside a released checkpoint; and which figure of a run it shows."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+from xml.sax.saxutils import escape, quoteattr
+
+from PIL import ImageFont
+
+from ...results.summary import pixels
+
+MADE_BY = "robustkit card"
+"""What each file of a card says of itself, so that only such files are ever written over."""
+LABEL, VALUE, INK = "#3b3f46", "#2b5c8a", "#ffffff"
+"""The grounds of both halves, whatever the value: a figure is shown, not judged."""
+SIZE, HEIGHT, PADDING = 11, 20, 7
+HEADLINES = ("top1", "miou")
+"""The metric that tells of a condition: of classifiers, and of segmenters."""
+_NAMES = {"autoattack": "AutoAttack", "square": "Square", "segpgd": "SegPGD"}
+_ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # in XML 1.0
+
+
+def headline(manifest: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> tuple[str, str, str]:
+    """Label, value and description of the attack that leaves the least; of clean images where there is no attack.
+
+    rows: of one checkpoint, as in summary.json.
+    """
+    claims = manifest.get("claims", {})
+    found = [row for row in rows if row["metric"] in HEADLINES and row["value"] is not None]
+    attacked = [row for row in found if row["condition"] in claims]
+    chosen = min(attacked, key=lambda row: row["value"]) if attacked else None
+    if chosen is None:
+        chosen = next((row for row in found if row["condition"] == "clean"), None)
+    if chosen is None:
+        return "robustkit", "–", "no figure of clean or attacked images was measured"
+    label = _attack(manifest, chosen["condition"]) if attacked else "clean"
+    what = "top-1" if chosen["metric"] == "top1" else "mIoU"
+    if not attacked or what == "mIoU":
+        label += f" {what}"
+    value = f"{100 * chosen['value']:.1f} %"
+    bounds = ""
+    if chosen["ci_low"] is not None and chosen["ci_high"] is not None:
+        bounds = f", 95 % interval {100 * chosen['ci_low']:.1f} to {100 * chosen['ci_high']:.1f} %"
+    flags = "".join(f"; {flag}" for flag in chosen["flags"])
+    where = f"under {chosen['condition']}" if attacked else "on clean images"
+    description = f"{what} {where}: {value}{bounds}, n = {chosen['n']}, protocol {chosen['protocol']}{flags}"
+    return label, value + " (flagged)" * bool(flags), description
+
+
+def _attack(manifest: Mapping[str, Any], condition: str) -> str:
+    """`PGD-20 1/255`, as people say it; with the norm unless linf, and the units unless pixels."""
+    claim, (name, _, inside) = manifest["claims"][condition], condition.partition("(")
+    given = dict(item.split("=", 1) for item in inside.rstrip(")").split(",") if "=" in item)
+    budget = next((given[key] for key in ("steps", "queries") if key in given and name != "autoattack"), None)
+    version = given.get("version", "standard")
+    # A text names what differs from the card's attack beside its radius and budget.
+    modified = given.keys() - {"eps", "norm", "version", *(["steps", "queries"] if budget else [])}
+    said = (
+        _NAMES.get(name, name.upper())
+        + (f"-{budget}" if budget else "")
+        + (f" {version}" if version != "standard" else "")
+    )
+    norm = "" if claim["norm"] == "linf" else f"{claim['norm']} "
+    units = "" if manifest["protocol"].get("space", "pixels") == "pixels" else " normalised"
+    return f"{'modified ' if modified else ''}{said} {norm}{pixels(claim['eps'], claim['norm'])}{units}"
+
+
+def badge(label: str, value: str, description: str) -> str:
+    """The SVG's text. description: what is shown when it is pointed at."""
+    label, value, description = (_ILLEGAL.sub("\ufffd", text) for text in (label, value, description))
+    left, right = (math.ceil(_length(text)) for text in (label, value))
+    middle, width = left + 2 * PADDING, left + right + 4 * PADDING
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{HEIGHT}" viewBox="0 0 {width} {HEIGHT}" '
+        f'role="img" aria-label={quoteattr(f"{label}: {value}")}>',
+        f"<!-- {MADE_BY} --><title>{escape(description)}</title>",
+        f'<clipPath id="r"><rect width="{width}" height="{HEIGHT}" rx="3"/></clipPath>',
+        f'<g clip-path="url(#r)"><rect width="{middle}" height="{HEIGHT}" fill="{LABEL}"/>',
+        f'<rect x="{middle}" width="{width - middle}" height="{HEIGHT}" fill="{VALUE}"/></g>',
+        f'<g fill="{INK}" font-family="DejaVu Sans,Verdana,sans-serif" font-size="{SIZE}">',
+        _text(PADDING, left, label),
+        _text(middle + PADDING, right, value),
+        "</g></svg>\n",
+    ]
+    return "".join(parts)
+
+
+def _text(x: int, length: int, text: str) -> str:
+    """Text that keeps the width that was measured, whatever face is at hand."""
+    return f'<text x="{x}" y="14" textLength="{length}" lengthAdjust="spacingAndGlyphs">{escape(text)}</text>'
+
+
+@lru_cache(maxsize=1)
+def _face() -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    return ImageFont.load_default(SIZE)
+
+
+def _length(text: str) -> float:
+    return float(_face().getlength(text)) * 1.1  # the faces named above are wider than Pillow's

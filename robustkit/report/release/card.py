@@ -1,0 +1,294 @@
+"""One checkpoint's results as what stands beside its release: section and metadata of a model card, JSON, badge."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata, resources
+from pathlib import Path
+from typing import Any
+
+from ...common.files import check_plain, reason
+from ...display.markdown import Made, code, fenced, plain, table
+from ...errors import NothingEvaluated, RunError, unknown
+from ...evaluations.attention.metrics import under_of
+from ...evaluations.corruptions.sets import SETS
+from ...evaluations.corruptions.tables import corruption_tables, is_of_corruptions, left_out_lines
+from ...evaluations.maps.tables import is_of_maps, map_tables
+from ...results.summary import pixels, summarise
+from ...runs.folder import Run, write_whole
+from ...tasks.segmentation.tables import LONGEST, scene_tables
+from .badge import MADE_BY, badge, headline
+
+HEADINGS = ("condition", "n", "top-1 % [95 %]", "top-5 % [95 %]", "NLL [95 %]", "ECE % [95 %]", "largest change")
+PUBLISHED = {
+    "top1": ("accuracy", "top-1 accuracy"),
+    "top5": ("top5_accuracy", "top-5 accuracy"),
+    "miou": ("mean_iou", "mIoU"),
+    "pixel_accuracy": ("pixel_accuracy", "pixel accuracy"),
+    "mean_accuracy": ("mean_accuracy", "mean class accuracy"),
+    "retention": ("retention", "share of clean mIoU"),
+    "mean_error": ("mean_error", "mean error"),
+    "mce": ("mce", "mCE"),
+    "relative_mce": ("relative_mce", "relative mCE"),
+}
+"""Metrics of the metadata: type and name. Scores of maps are none of them, for they mean little without controls."""
+
+_SCALES = (("top1", 100), ("top5", 100), ("nll", 1), ("ece", 100))
+Results = Sequence[Mapping[str, Any]]
+Part = tuple[str, tuple[str, ...], Sequence[Sequence[str]]]
+Section = tuple[str, str, list[Part]]
+
+
+def write_cards(run: Path, *, checkpoint: str | None = None, out: Path | None = None) -> list[Path]:
+    """Write card.md, metadata.yml, results.json and badge.svg of one checkpoint, from its records; returns their paths.
+
+    out: their folder; `card` in the run if left out.
+
+    Raises:
+        NothingEvaluated: the checkpoint has no result.
+        RunError: no such run or checkpoint, several to choose from, or a file that another program wrote is in the way.
+    """
+    source = Run.existing(run)
+    manifest, folder = source.manifest, run / "card" if out is None else out
+    if out is None and folder.is_symlink():  # in a run folder of someone else it may point anywhere
+        raise RunError(f"{folder} is a link to {folder.resolve()}; choose that folder, or another, with --out")
+    described = _chosen(source, checkpoint)
+    rows = [
+        row | {"value": _finite(row["value"]), "ci_low": _finite(row["ci_low"]), "ci_high": _finite(row["ci_high"])}
+        for row in summarise(_OfOne(run, described["name"]))
+    ]
+    if not rows:
+        raise NothingEvaluated(f"{run}: {described['name']} has no results; run the audit again to make them")
+    found = facts(manifest, described, rows)
+    files = {
+        "card.md": markdown(source, described, rows),
+        "metadata.yml": model_index(found, manifest["protocol"].get("task")),
+        "results.json": json.dumps(found, indent=1, ensure_ascii=False) + "\n",
+        "badge.svg": badge(*headline(manifest, rows)),
+    }
+    for name in files:
+        _refuse_foreign(folder / name)
+    for name, text in files.items():
+        write_whole(folder / name, text.encode("utf-8", "replace"))
+    return [folder / name for name in files]
+
+
+class _OfOne(Run):
+    """A run as if it were of one checkpoint."""
+
+    def __init__(self, path: Path, checkpoint: str) -> None:
+        super().__init__(path)
+        self.checkpoint = checkpoint
+
+    def units(self) -> Iterator[tuple[str, str]]:
+        return (unit for unit in super().units() if unit[0] == self.checkpoint)
+
+
+def _chosen(run: Run, checkpoint: str | None) -> dict[str, Any]:
+    known: dict[str, dict[str, Any]] = {described["name"]: described for described in run.manifest["checkpoints"]}
+    if checkpoint is None and len(known) == 1:
+        return next(iter(known.values()))
+    if checkpoint is None:
+        raise RunError(f"{run.path} has {len(known)} checkpoints; choose one with --checkpoint: {', '.join(known)}")
+    if checkpoint not in known:
+        raise RunError(unknown("checkpoint", checkpoint, known))
+    return known[checkpoint]
+
+
+def _refuse_foreign(path: Path) -> None:
+    try:
+        if not path.exists():
+            return
+        check_plain(path)
+        with path.open("rb") as file:
+            if MADE_BY.encode() in file.read(2000):
+                return
+    except OSError as fault:
+        raise RunError(f"{path}: cannot be read ({reason(fault)}); choose another folder with --out") from None
+    raise RunError(f"{path} is there already and is not of {MADE_BY}; choose another folder with --out")
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def facts(manifest: Mapping[str, Any], described: Mapping[str, Any], rows: Results) -> dict[str, Any]:
+    """What results.json holds: all results of a checkpoint, and all that they depend on; folders are left out."""
+    return {
+        "made_by": f"{MADE_BY} {metadata.version('robustkit-audit')}",
+        "robustkit": manifest.get("robustkit"),
+        "command": manifest.get("command"),
+        "started": manifest.get("started"),
+        "checkpoint": {key: value for key, value in described.items() if key not in ("path", "metadata")},
+        "protocol": manifest["protocol"],
+        "data": {key: value for key, value in manifest["data"].items() if key != "root"},
+        "corrupted": {"digests": manifest.get("corrupted", {}).get("digests", {})},
+        "unreadable_images": len(manifest["bad_images"]),
+        **{key: manifest.get(key) for key in ("seed", "deciding", "device", "batch_size", "versions")},
+        "results": list(rows),
+    }
+
+
+def model_index(found: Mapping[str, Any], task: str | None) -> str:
+    """The `model-index` of a model card's front matter, as the Hugging Face Hub specifies it, as YAML."""
+    import yaml
+
+    def quoted(dumper: Any, text: str) -> Any:
+        """In quotes where some reader of YAML 1.1 or 1.2 could take it for a number, a truth value or syntax."""
+        style = None if re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]+", text) else '"'
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+    dumper: Any = type("Dumper", (yaml.SafeDumper,), {})
+    dumper.add_representer(str, quoted)
+    name = "image-segmentation" if task == "segmentation" else "image-classification"
+    data = found["data"]
+    result = {
+        "task": {"type": name},
+        "dataset": {
+            "type": re.sub(r"[^a-z0-9._-]+", "-", str(data["name"]).lower()).strip("-.") or "custom",
+            "name": data["name"],
+            "args": {"n": data["n"], "digest": data["digest"]},
+        },
+        "metrics": list(_metrics(found)),
+    }
+    index = {"model-index": [{"name": found["checkpoint"]["name"], "results": [result]}]}
+    text: str = yaml.dump(index, Dumper=dumper, sort_keys=False, allow_unicode=True, width=2**31)
+    return f"# {MADE_BY}: goes between the --- lines at the top of a model card's README.md\n{text}"
+
+
+def _metrics(found: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    rows = [row for row in found["results"] if row["metric"] in PUBLISHED and row["value"] is not None]
+    shown = _shown([row["condition"] for row in rows])
+    for row in rows:
+        if row["condition"] not in shown:
+            continue
+        kind, name = PUBLISHED[row["metric"]]
+        args = {
+            **{key: row[key] for key in ("condition", "protocol", "n")},
+            **{key: round(row[key], 6) for key in ("ci_low", "ci_high") if row[key] is not None},
+            "data_digest": found["data"]["digest"][:12],
+            "checkpoint_sha256": found["checkpoint"]["sha256"],
+            "seed": found["seed"],
+            "robustkit": found["robustkit"],
+        }
+        if row["flags"]:
+            args["flags"] = list(row["flags"])  # a list of its own, or YAML would point from one to the other
+        under = "on clean images" if row["condition"] == "clean" else f"under {row['condition']}"
+        yield {
+            "type": kind,
+            "name": f"{name} {under} ({row['protocol']}, n = {row['n']})",
+            "value": round(row["value"], 6),
+            "args": args,
+            "verified": False,
+        }
+
+
+def _shown(conditions: Sequence[str]) -> set[str]:
+    """Of corruptions the means over sets; where there is none, those over severities; else each alone."""
+    corrupted = {text for text in conditions if is_of_corruptions(text)}
+    means = {text for text in corrupted if text.partition("(")[0] in SETS}
+    if not means:
+        means = {text for text in corrupted if "severity=" not in text}
+    return (set(conditions) - corrupted) | (means or corrupted)
+
+
+def markdown(run: Run, described: Mapping[str, Any], rows: Results) -> str:
+    """The section of a model card; all texts are escaped."""
+    from jinja2 import Environment, StrictUndefined
+
+    source = (resources.files("robustkit.report") / "templates" / "card.md.j2").read_text(encoding="utf-8")
+    environment = Environment(
+        autoescape=False,  # `finalize` escapes for Markdown whatever no filter has made
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        finalize=lambda value: value if isinstance(value, Made) else plain(value),
+    )
+    environment.filters |= {"code": code, "fenced": fenced, "table": table}
+    manifest = run.manifest
+    versions = {"RobustKit": manifest.get("robustkit"), **manifest.get("versions", {})}
+    text = environment.from_string(source).render(
+        {key: manifest.get(key) for key in ("seed", "command", "device", "batch_size", "started", "robustkit")},
+        flags=[
+            *(plain(caveat) for caveat in manifest["protocol"].get("caveats", [])),
+            *_flags(run, rows, described["name"]),
+        ],
+        checkpoint={"notes": [], "sha256": None, **described},
+        data=manifest["data"],
+        protocol=manifest["protocol"],
+        deciding=manifest["deciding"],
+        versions=", ".join(f"{name} {version}" for name, version in versions.items()),
+        sections=list(_sections(manifest, described["name"], rows)),
+    )
+    return re.sub(r"\n{3,}", "\n\n", text)
+
+
+def _flags(run: Run, rows: Results, checkpoint: str) -> Iterator[Made]:
+    """Each flag once, with what bears it."""
+    seen: dict[str, dict[str, None]] = {}
+    for row in rows:
+        for flag in () if row["metric"].endswith("_over_control") else row["flags"]:
+            seen.setdefault(flag, {})[row["condition"]] = None
+    for flag, conditions in seen.items():
+        others = f" and {len(conditions) - 1} more" if len(conditions) > 1 else ""
+        yield Made(f"{code(next(iter(conditions)))}{others}: {plain(flag)}")
+    yield from map(plain, left_out_lines(run, checkpoint))
+
+
+def _sections(manifest: Mapping[str, Any], checkpoint: str, rows: Results) -> Iterator[Section]:
+    """Title, a line, and tables: title, headings and rows."""
+    if manifest["protocol"].get("task") == "segmentation":
+        first, *others = scene_tables(rows, manifest)
+        parts: list[Part] = [("", first.headings[2:], [(code(row[2]), *row[3:]) for row in first.rows])]
+        for found in others:
+            if len(found.rows) <= LONGEST:  # of many classes, results.json tells
+                parts.append((_sentence(found.title.removeprefix(f"{checkpoint}: ")), found.headings, [*found.rows]))
+        yield "Segmentation", "In brackets 95 % intervals, n is the number of images.", parts
+        return
+    if plain_rows := list(_conditions(manifest, rows)):
+        note = "In brackets 95 % intervals, n is the number of images; ⚑ marks what is flagged above."
+        yield "Clean and under attack", note, [("", HEADINGS, plain_rows)]
+    for part in corruption_tables(rows):
+        by_error = ("By severity", part.error_headings, [cells for _, cells, _ in part.errors])
+        means: list[Part] = [("Means over sets", part.mean_headings, part.means)] if part.means else []
+        yield "Corruptions", f"Error in %, {part.source}.", [*means, by_error]
+    if maps := map_tables(rows):
+        note = "Controls do not look at the image; below a score stands its lead over the best of them."
+        yield "Maps", note, [(_sentence(found.title), found.headings, found.rows) for found in maps]
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _conditions(manifest: Mapping[str, Any], rows: Results) -> Iterator[tuple[str, ...]]:
+    own: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for row in rows:
+        own_table = is_of_corruptions(row["condition"]) or is_of_maps(row["condition"])
+        if not own_table and under_of(row["condition"]) is None:
+            own.setdefault(row["condition"], {})[row["metric"]] = row
+    for condition, metric in own.items():
+        norm = manifest.get("claims", {}).get(condition, {}).get("norm", "linf")
+        largest = metric.get(f"{norm}_max")
+        flagged = " ⚑" if any(row["flags"] for row in metric.values()) else ""
+        yield (
+            Made(code(condition) + flagged),
+            str(next(iter(metric.values()))["n"]),
+            *(_figure(metric.get(name), scale) for name, scale in _SCALES),
+            pixels(largest["value"], norm) if largest and largest["value"] is not None else "0",
+        )
+
+
+def _figure(row: Mapping[str, Any] | None, scale: int) -> str:
+    """`75.0 [74.2, 75.8]`; a dash where there is no finite figure."""
+    if row is None or row["value"] is None:
+        return "–"
+    form = ".1f" if scale == 100 else ".3f"
+    text = format(scale * row["value"], form)
+    if row["ci_low"] is None or row["ci_high"] is None:
+        return text
+    return f"{text} [{scale * row['ci_low']:{form}}, {scale * row['ci_high']:{form}}]"

@@ -1,0 +1,1 @@
+"""Turn records into results: the summary, paired comparison, published figures."""

@@ -1,0 +1,205 @@
+"""Which checkpoints of run folders are paired, whether they may be, and what has to be said beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import RunError, unknown
+from ..evaluations.attacks.gradient_masking import NO_EVIDENCE
+from ..runs.folder import Run
+from ..tasks.segmentation.metrics import common_ids
+from .paired import Side, lacking, nothing_common
+
+
+def pairs(
+    runs: Sequence[Run], checkpoints: Collection[str] = (), against: str | None = None
+) -> list[tuple[Side, Side]]:
+    """Which checkpoints are compared, each as (first, second); the difference is second minus first.
+
+    Of one run its checkpoints against the first of them; of several those of the later runs against those of the first
+    of the same name, or all against the first where a run shares no name. checkpoints: only these as second. against:
+    the one of the first run that all are held against.
+
+    Raises:
+        RunError: a name is unknown, or there is nothing to pair.
+    """
+    names = [[str(known["name"]) for known in run.manifest["checkpoints"]] for run in runs]
+    for name in checkpoints:
+        _known(name, runs, [one for own in names for one in own])
+    if against is not None:
+        _known(against, runs[:1], names[0])
+    sides: dict[tuple[str, str], Side] = {}  # of a run that is given twice, the records are read once
+
+    def side(run: Run, name: str) -> Side:
+        return sides.setdefault((str(run.path.resolve()), name), Side(run, name))
+
+    base = side(runs[0], against or names[0][0])
+    found = []
+    for place, (run, own) in enumerate(zip(runs, names, strict=True)):
+        if place == 0 and len(runs) > 1:
+            continue
+        chosen = [name for name in own if not checkpoints or name in checkpoints]
+        shared = [name for name in chosen if name in names[0]] if len(runs) > 1 and against is None else []
+        if shared:
+            found += [(side(runs[0], name), side(run, name)) for name in shared]
+        else:
+            found += [(base, side(run, name)) for name in chosen if len(runs) > 1 or name != base.checkpoint]
+    if not found and len(runs) == 1 and len(names[0]) == 1:
+        raise RunError(
+            f"{runs[0].path} holds one checkpoint, {names[0][0]}; expected two: give a second run, or audit another "
+            "checkpoint into this one"
+        )
+    if not found:
+        raise RunError(
+            f"{', '.join(sorted(checkpoints))}: nothing is left to hold against {base.checkpoint}; name another with "
+            "--checkpoint or --against"
+        )
+    return found
+
+
+def _known(name: str, runs: Sequence[Run], names: Sequence[str]) -> None:
+    if name not in names:
+        where = ", ".join(str(run.path) for run in runs)
+        raise RunError(f"{where}: {unknown('checkpoint', name, dict.fromkeys(names))}")
+
+
+def unpaired(runs: Sequence[Run], checkpoints: Collection[str] = (), against: str | None = None) -> list[str]:
+    """Lines on checkpoints of later runs that `pairs` leaves out, because others of their run share a name."""
+    first = [known["name"] for known in runs[0].manifest["checkpoints"]]
+    lines = []
+    for run in runs[1:] if against is None else ():
+        own = [known["name"] for known in run.manifest["checkpoints"]]
+        chosen = [name for name in own if not checkpoints or name in checkpoints]
+        alone = [name for name in chosen if name not in first]
+        if 0 < len(alone) < len(chosen):
+            names = ", ".join(alone)
+            lines.append(f"{names} of {run.path}: {runs[0].path} has none of that name; choose one with --against")
+    return lines
+
+
+def names_of(first: Side, second: Side) -> tuple[str, str]:
+    """Of both checkpoints, with their runs where these differ."""
+    if first.run.path == second.run.path:
+        return first.checkpoint, second.checkpoint
+    return f"{first.checkpoint} of {first.run.path}", f"{second.checkpoint} of {second.run.path}"
+
+
+def task_of(side: Side) -> str:
+    """Of its run: classification or segmentation."""
+    return str(side.manifest["protocol"].get("task") or "classification")
+
+
+def refuse(first: Side, second: Side, common: Sequence[str]) -> None:
+    """Raises RunError where differences would mean nothing."""
+    names, sides = names_of(first, second), (first, second)
+    classes = [(side.manifest["data"]["classes"], side.described["num_classes"]) for side in sides]
+    for what, (one, other) in (
+        ("is of", [task_of(side) for side in sides]),
+        ("is audited on images of", [f"{images} classes" for images, _ in classes]),
+        ("tells apart", [f"{told} classes" for _, told in classes]),
+    ):
+        if one != other:
+            raise RunError(
+                f"{names[0]} {what} {one}, {names[1]} {what} {other}; expected the same of both: name others with "
+                "--checkpoint or --against"
+            )
+    if not common:
+        raise RunError(
+            f"{names[0]} and {names[1]} have records of no common condition; expected one such as clean: audit both "
+            "under it"
+        )
+    if told := _other_truth(first, second, common[0]):
+        raise RunError(f"{told}; expected the same data: audit both on it")
+
+
+def _other_truth(first: Side, second: Side, condition: str) -> str:
+    """Which sample has other labels in the second run; '' where none has.
+
+    Raises:
+        RunError: they have no sample in common.
+    """
+    sides = (first, second)
+    if task_of(first) == "segmentation":
+        tables = [side.table(condition, ["sample_id", "labelled", "error"]) for side in sides]
+        read = [table.filter(table["error"].is_null()) for table in tables]
+        ids = common_ids([table["sample_id"].combine_chunks() for table in read]).to_pylist()
+        masks = [dict(zip(t["sample_id"].to_pylist(), t["labelled"].to_pylist(), strict=True)) for t in read]
+        if first.described["preprocessing"] != second.described["preprocessing"]:
+            masks = masks[:1] * 2  # counted in pixels of other sizes, they say nothing
+        wrong = next((f"the mask of {name} differs" for name in ids if masks[0][name] != masks[1][name]), "")
+    else:
+        found = [side.samples(condition, ["label", "correct", "nll"]) for side in sides]
+        ids = common_ids([one.ids for one in found])
+        before, after = (one.of("label", ids) for one in found)
+        places = np.flatnonzero(before != after)[:1]
+        wrong = "".join(f"the label of {ids[p].as_py()} is {before[p]:.0f} and {after[p]:.0f}" for p in places)
+    if not len(ids):
+        raise nothing_common(first, second, condition)
+    return f"{' and '.join(names_of(first, second))}: {wrong}" if wrong else ""
+
+
+def changed(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[str]:
+    """In what two checkpoints differ by intent: what is compared."""
+    before, after = ({**one, **one["preprocessing"]} for one in (first, second))
+    for key in ("attention", "arch", *second["preprocessing"], "windows"):
+        if before.get(key) != after.get(key):
+            yield f"{key.replace('_', ' ')} {_said(after.get(key))} instead of {_said(before.get(key))}"
+
+
+def _said(value: object) -> str:
+    return "×".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def doubts(first: Side, second: Side, common: Sequence[str]) -> Iterator[str]:
+    """In what two runs differ, beside their checkpoints, and what else makes a difference mean less."""
+    one, other = first.manifest, second.manifest
+    for name in ("protocol", "seed", "dtype", "compile"):
+        if one["deciding"].get(name) != other["deciding"].get(name):
+            yield f"{name} differs: {one['deciding'].get(name)} and {other['deciding'].get(name)}"
+    engines = [manifest["arguments"].get("engine") or "robustkit" for manifest in (one, other)]
+    if engines[0] != engines[1]:
+        yield f"engine differs: {engines[0]} and {engines[1]}"
+    digests = [str(manifest["data"]["digest"])[:8] for manifest in (one, other)]
+    if digests[0] != digests[1]:
+        sizes = f"{one['data']['n']} and {other['data']['n']}"
+        yield (
+            f"data digest differs: {digests[0]} and {digests[1]}; {_in_common(first, second, common[0])} samples in "
+            f"common, of {sizes}"
+        )
+    taken = [manifest.get("corrupted", {}).get("digests", {}) for manifest in (one, other)]
+    if odd := [text for text in common if taken[0].get(text) != taken[1].get(text)]:
+        more = f" and {len(odd) - 1} more" if len(odd) > 1 else ""
+        yield f"files that {odd[0]}{more} reads differ"
+    digest = first.described.get("sha256")
+    if digest and digest == second.described.get("sha256"):
+        yield f"both are the same file (sha256 {digest[:12]})"
+
+
+def _in_common(first: Side, second: Side, condition: str) -> int:
+    if task_of(first) == "segmentation":
+        return len(common_ids([side.scene_ids(condition) for side in (first, second)]))
+    return len(common_ids([side.samples(condition, ["label"]).ids for side in (first, second)]))
+
+
+def flags_of(first: Side, second: Side, shown: Collection[tuple[str, str]]) -> Iterator[str]:
+    """The flags of both sides' own results, each once, with what bears it."""
+    for side, name in zip((first, second), names_of(first, second), strict=True):
+        seen: dict[str, dict[str, None]] = {}
+        for row in side.results:
+            if (row["condition"], row["metric"]) in shown:
+                for flag in row["flags"]:
+                    if not flag.startswith("incomplete"):  # as it was when the summary was made
+                        seen.setdefault(flag, {})[row["condition"]] = None
+        wanting = side.manifest.get("evidence", [])
+        for condition in dict.fromkeys(condition for condition, _ in shown):
+            gone = [lacking(side, condition)]
+            if condition in wanting and side.run.evidence(side.checkpoint, condition) is None:
+                gone.append(NO_EVIDENCE.flag)
+            for flag in filter(None, gone):
+                seen.setdefault(flag, {})[condition] = None
+        for flag, conditions in seen.items():
+            more = f" and {len(conditions) - 1} more" if len(conditions) > 1 else ""
+            yield f"{name}, {next(iter(conditions))}{more}: {flag}"

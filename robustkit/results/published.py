@@ -1,0 +1,182 @@
+"""Figures that others published, to stand beside ours; never paired with them.
+
+A file of them is TOML:
+
+    summary = "ViT-Ti/16 trained with DeiT on ImageNet-1k"    # of which models
+    source = "QUEST, arXiv 2604.00199, Table 1"
+    data = "ImageNet-1k validation"
+    protocol = "quest-paper"                                  # the card, by its name or tag
+
+    [quest]                                                   # a formula of attention, or none
+    clean = { top1 = 0.7333, nll = 1.160 }                    # a condition and its figures, named as in summary.json
+    "pgd(eps=4/255,steps=20)" = { top1 = 0.1 }
+
+A condition is `clean`, an attack (`pgd` is the one that the card makes of it), a corruption or a set of them, or a map:
+`agcam` for its scores in box mode, `agcam-mask`, `agcam-faithfulness` and `agcam-stability`, as published with a
+threshold of 0.5 for the predicted class, or a text such as `cam(agcam,threshold=0.3,mode=box)`. `mce_16` is the mCE
+over the 16 corruptions of the QUEST paper, which no run has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from ..common.toml import parse_toml, written_text
+from ..errors import RobustkitError, RunError, unknown
+from ..evaluations.corruptions.condition import parse_corrupted
+from ..evaluations.corruptions.sets import SETS
+from ..evaluations.maps.condition import METHODS, SCORES, Explained
+from ..evaluations.maps.metrics import PLAIN, parts_of
+from ..tasks.segmentation.metrics import METRICS as SCENE_METRICS
+
+_FOLDER = resources.files("robustkit.results") / "references"
+_FIELDS = ("summary", "source", "data", "protocol")
+_KINDS = ("", "-mask", "-faithfulness", "-stability")
+_METRICS = {
+    *("top1", "top5", "nll", "ece", "mean_error", "mce", "mce_16", "relative_mce"),
+    *SCENE_METRICS,
+    *(f"cam_{name}" for name in SCORES),
+    *PLAIN.values(),
+    *("rank_correlation", "map_iou"),
+}
+
+Figures = Mapping[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class Published:
+    """Published figures: by attention, then condition as the file names it, then metric. protocol: name of a card."""
+
+    name: str
+    summary: str
+    source: str
+    data: str
+    protocol: str
+    figures: Mapping[str, Figures]
+
+    def resolved(self) -> Published:
+        """The same with the texts of conditions as runs have them, where the card tells them.
+
+        Raises:
+            RunError: the card is not known here and an attack is not named in full, or an attack is not understood.
+        """
+        tables = {
+            attention: {self._text(name): figures for name, figures in table.items()}
+            for attention, table in self.figures.items()
+        }
+        return replace(self, figures=tables)
+
+    def _text(self, name: str) -> str:
+        if _known_without_card(name):
+            return name
+        from ..evaluations.attacks.condition import parse_condition
+        from ..protocol.card import card_names, load_card
+
+        card = self.protocol.partition("@")[0]
+        if card in card_names():
+            try:
+                return parse_condition(name, load_card(card)).text
+            except RobustkitError as fault:
+                raise RunError(f"{self.name}: {fault}") from None
+        if "(" in name:
+            return name
+        raise RunError(
+            f"{self.name}: what {name} is under card {card!r} is not known; expected it in full, such as "
+            f"{name}(eps=1/255), or one of the cards {', '.join(card_names())}"
+        )
+
+    def is_of(self, tag: str) -> bool:
+        """Whether a card with this tag, `quest-paper@1:d34db12c`, is the one that the figures were found under."""
+        return self.protocol in (tag, tag.partition(":")[0], tag.partition("@")[0])
+
+    def figure(self, attention: str, condition: str, metric: str) -> float | None:
+        """The figure of an attention under a condition of a run; None where none is published. After `resolved`."""
+        table = self.figures.get(attention, {})
+        return table.get(condition, table.get(_map_of_paper(condition), {})).get(metric)
+
+
+def read_published(spec: str) -> Published:
+    """Figures that travel with the package, by their name, or those of a file of one's own.
+
+    Raises:
+        RunError: there is no such file, or it holds what is not understood.
+    """
+    names = sorted(entry.name[:-5] for entry in _FOLDER.iterdir() if entry.name.endswith(".toml"))
+    if spec in names:
+        return _parsed((_FOLDER / f"{spec}.toml").read_text("utf-8"), spec)
+    path = Path(spec)
+    if path.suffix == ".toml" and path.is_file():
+        return _parsed(written_text(path, spec, RunError), spec)
+    raise RunError(unknown("reference", spec, names, remedy="or give the path of a TOML file"))
+
+
+def _parsed(text: str, where: str) -> Published:
+    from ..attention.registry import FORMULAS
+
+    data = parse_toml(text, where, RunError)
+    for name in _FIELDS:
+        if not isinstance(data.get(name), str):
+            raise RunError(f"{where}: {name} is {data.get(name)!r}; expected a text")
+    tables = {name: value for name, value in data.items() if name not in _FIELDS}
+    attentions = [*FORMULAS, "none", "other"]
+    for attention, table in tables.items():
+        if attention not in attentions:
+            kind, known = ("attention", attentions) if isinstance(table, dict) else ("field", [*_FIELDS])
+            raise RunError(f"{where}: {unknown(kind, attention, known, remedy='correct it or leave it out')}")
+        for condition, figures in _table(table, f"{where} [{attention}]").items():
+            _check_figures(condition, figures, f"{where} [{attention}]")
+    return Published(where, data["summary"], data["source"], data["data"], data["protocol"], tables)
+
+
+def _check_figures(condition: str, figures: object, where: str) -> None:
+    from ..evaluations.attacks.condition import ATTACKS, DENSE_ATTACKS
+
+    attacks = {*ATTACKS, *DENSE_ATTACKS}
+    try:
+        understood = _known_without_card(condition) or condition.partition("(")[0] in attacks
+    except RobustkitError as fault:
+        raise RunError(f"{where}: {fault}") from None
+    if not understood:
+        known = ["clean", *attacks, *SETS, *(f"{method}{kind}" for method in METHODS for kind in _KINDS)]
+        raise RunError(f"{where}: {unknown('condition', condition, known, remedy='or a text such as cam(agcam)')}")
+    for metric, value in _table(figures, f"{where} {condition}").items():
+        if metric not in _METRICS:
+            raise RunError(f"{where} {condition}: {unknown('metric', metric, _METRICS, remedy='or leave it out')}")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise RunError(f"{where} {condition}: {metric} is {value!r}; expected a finite number")
+
+
+def _table(value: object, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise RunError(f"{where}: {value!r} is no table; expected such as {{ top1 = 0.73 }}")
+    return value
+
+
+def _known_without_card(name: str) -> bool:
+    """Whether a name stands for the same condition under any card."""
+    of_data = parse_corrupted(name) is not None or parts_of(name) is not None
+    method = next((name.removesuffix(kind) for kind in _KINDS[1:] if name.endswith(kind)), name)
+    return of_data or name == "clean" or name.partition("(")[0] in SETS or method in METHODS
+
+
+def name_of(condition: str) -> str:
+    """A condition as published tables name it: `pgd`, `in-c`, `agcam-mask`; '' of controls and single corruptions."""
+    parts = parts_of(condition)
+    if parts is None:
+        return condition.partition("(")[0].replace("corruption", "")
+    explained, mode = parts
+    kind = "stability" if explained.under else {"box": "", "mask": "mask", "": "faithfulness"}[mode]
+    return "" if explained.is_control else "-".join(filter(None, (explained.method, kind)))
+
+
+def _map_of_paper(condition: str) -> str:
+    """The published name of a map's scores where they are those of the paper; '' of all else."""
+    parts = parts_of(condition)
+    if parts is None or (parts[0].threshold, parts[0].target) != (Explained("agcam").threshold, "predicted"):
+        return ""
+    return name_of(condition)

@@ -1,0 +1,10 @@
+"""The run folder: run.json, records, kept pictures; folders of other people are read safely."""
+
+from typing import TYPE_CHECKING
+
+import lazy_loader
+
+if TYPE_CHECKING:
+    from .folder import Run as Run
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={"folder": ["Run"]})

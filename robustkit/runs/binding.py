@@ -1,0 +1,135 @@
+"""What decides a record, as run.json and the record itself say it; and where the two do not fit.
+
+A record names the run, the checkpoint, the condition and the shard that it is of, and holds digests of its sample ids
+and of its pages. So a file that was copied, renamed or rewritten is told from one that the run made, whatever stands
+beside it. It is no defence against someone who forges on purpose.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import RunError
+
+OF_CHECKPOINT = ("sha256", "arch", "code_sha256", "num_classes", "attention", "preprocessing", "weights", "windows")
+"""What of a checkpoint, as run.json describes it, decides its records."""
+_PROSE = ("summary", "source", "caveats")  # of a card
+_SHOWN = 3  # differences that a line names
+PROVENANCE, SAMPLES, PAGES = b"robustkit", b"samples", b"pages"
+"""Keys of a file's metadata: what it is of, as JSON; a digest of its sample ids; one of all bytes before the footer."""
+
+
+def digest_of(value: Any) -> str:
+    """SHA-256 (hex) of a value of JSON types, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def digest_of_ids(ids: Sequence[str]) -> str:
+    """16 hex digits for sample ids in their order."""
+    texts = [name.encode("utf-8", "surrogatepass") for name in ids]
+    lengths = ",".join(str(len(text)) for text in texts)  # so that no two lists are joined alike
+    return hashlib.sha256(lengths.encode() + b"\0" + b"".join(texts)).hexdigest()[:16]
+
+
+def digests_of_shards(ids: Sequence[str], size: int) -> list[str]:
+    """`digest_of_ids` of each shard of `size` samples, whose rows are in the order of their ids."""
+    return [digest_of_ids(sorted(ids[start : start + size])) for start in range(0, len(ids), size)]
+
+
+def digest_of_run(manifest: Mapping[str, Any]) -> str:
+    """Of all in run.json that decides records and never changes while a run grows."""
+    data = manifest["data"]
+    card = {key: value for key, value in manifest["protocol"].items() if key not in _PROSE}
+    kept = {key: data.get(key) for key in ("n", "classes", "digest", "unjudged", "shards")}
+    size = manifest.get("shard_size")
+    return digest_of({"deciding": manifest["deciding"], "protocol": card, "data": kept, "size": size})
+
+
+def provenance_of(manifest: Mapping[str, Any], checkpoint: Mapping[str, Any], condition: str) -> dict[str, Any]:
+    """What a file of one checkpoint under one condition says that it is of. checkpoint: as run.json describes it."""
+    described = {"name": checkpoint["name"], **{key: checkpoint.get(key) for key in OF_CHECKPOINT}}
+    takes = manifest.get("corrupted", {}).get("digests", {}).get(condition)
+    of = {"condition": condition, "takes": takes, "checkpoint": described, **manifest["deciding"]}
+    return of | {"run": digest_of_run(manifest)}
+
+
+def misfit(found: Any, expected: Mapping[str, Any]) -> str:
+    """In what a file is not of what was expected, in words; empty where it is."""
+    if not isinstance(found, Mapping):
+        return "it does not say of what it is"
+    theirs = _flat(found)
+    differing = [(key, theirs.get(key), value) for key, value in _flat(expected).items() if theirs.get(key) != value]
+    named = [entry for entry in differing if entry[0] != "run"]
+    if differing and not named:
+        return "it is of a run with other samples, other shards or another card"
+    lines = [f"its {key} is {_short(there)} and not {_short(here)}" for key, there, here in named[:_SHOWN]]
+    return ", ".join([*lines, *([f"and {len(named) - _SHOWN} more"] if len(named) > _SHOWN else [])])
+
+
+def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    parts = values.get("checkpoint")
+    inner = {f"checkpoint {key}": value for key, value in parts.items()} if isinstance(parts, Mapping) else {}
+    return {key: value for key, value in values.items() if key != "checkpoint"} | inner
+
+
+def _short(value: Any) -> str:
+    text = "nothing" if value is None else str(value)
+    hexadecimal = len(text) in (16, 64) and set(text) <= set("0123456789abcdef")
+    return f"{text[:8]}…" if hexadecimal else text[:100] + "…" * (len(text) > 100)
+
+
+def packed(provenance: Mapping[str, Any], shard: int) -> dict[bytes, bytes]:
+    """What a Parquet file says of itself, as its metadata."""
+    return {PROVENANCE: json.dumps({**provenance, "shard": shard}, sort_keys=True).encode()}
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What all files of one checkpoint under one condition have to say. shards: the digest of the ids of each."""
+
+    provenance: Mapping[str, Any]
+    shards: Sequence[str]
+
+    @classmethod
+    def of(cls, manifest: Mapping[str, Any], checkpoint: str, condition: str) -> Unit:
+        """Raises RunError where run.json does not say which samples each shard has."""
+        data, size = manifest["data"], manifest.get("shard_size")
+        shards, n = data.get("shards"), data.get("n")
+        if not shards or not size or n is None or len(shards) != -(-n // size):
+            raise RunError("run.json does not say which samples each shard has; make the run anew")
+        described = next(known for known in manifest["checkpoints"] if known["name"] == checkpoint)
+        return cls(provenance_of(manifest, described, condition), shards)
+
+    def fault(self, name: str, metadata: Mapping[bytes, bytes] | None, data: bytes, whole: bool = True) -> str:
+        """Why a Parquet file is none of this unit; empty where it is.
+
+        name: of the file, without its suffix. metadata: of the file. data: all of it. whole: it has a row for each
+        sample of its shard.
+        """
+        if not (name.isascii() and name.isdecimal() and f"{int(name):05d}" == name and int(name) < len(self.shards)):
+            return f"it is no shard of this run, which has {len(self.shards)} of each condition"
+        known = metadata or {}
+        if PROVENANCE not in known or PAGES not in known:
+            return "it does not say of what it is: an earlier version or another program wrote it"
+        if known[PAGES].decode("ascii", "replace") != digest_of_pages(data):
+            return "its rows were altered or damaged after it was written"
+        try:
+            found = json.loads(known[PROVENANCE])
+        except (ValueError, RecursionError):
+            found = None
+        expected = {**self.provenance, "shard": int(name)}
+        if reason := misfit(found, expected):
+            return reason
+        if whole and known.get(SAMPLES, b"").decode("ascii", "replace") != self.shards[int(name)]:
+            return f"its samples are not those of shard {int(name)}"
+        return ""
+
+
+def digest_of_pages(data: bytes) -> str:
+    """SHA-256 (hex) of a Parquet file up to its footer."""
+    end = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    return hashlib.sha256(memoryview(data)[: max(end, 0)]).hexdigest()

@@ -1,0 +1,289 @@
+"""Run folders of other people: files of bounded size, run.json and records of the shapes that an audit writes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import DamagedRecord, RobustkitError, RunError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROWS, VALUES, DECODED = 1 << 20, 1 << 25, 1 << 28
+"""Of one record: rows, numbers in a column of lists, bytes of text. A few hundred bytes of Parquet can claim more than
+any memory holds, since a text is stored once however many rows have it."""
+_TEXTS = ("sample_id", "broken_by", "error", "box_hits", "image", "difference", "heat")
+_WHOLE = ("label", "prediction", "broken_at", "steps", "forwards", "backwards", "pixels", "target", "vanished_boxes")
+_REAL = ("nll", "confidence", "linf", "l2")
+_LISTS = ("intersections", "predicted", "labelled", "pixel_counts")
+_REAL_LISTS = ("largest_logits", "query_norms", "key_norms", "attention_entropies", "strongest_keys")
+
+
+@contextmanager
+def usable(*runs: Path) -> Iterator[None]:
+    """Whatever else goes wrong with the contents of run folders is one line, too."""
+    try:
+        yield
+    except (RobustkitError, click.ClickException, click.Abort, click.exceptions.Exit):
+        raise
+    except Exception as fault:
+        reason = (str(fault).splitlines() or [""])[0][:200]
+        raise RunError(
+            f"{', '.join(map(str, runs))}: cannot be used ({type(fault).__name__}: {reason}); it holds something that "
+            "no audit writes, or this is a defect of RobustKit, which --debug shows; make the run anew"
+        ) from fault
+
+
+# --- run.json --------------------------------------------------------------------------------------------------------
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and value.encode("utf-8", "replace") == value.encode("utf-8", "surrogatepass")
+
+
+def _is_name(value: Any) -> bool:
+    return _is_text(value) and value != "" and len(value) <= 4096
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value) if isinstance(value, float) else abs(value) < 1 << 63
+
+
+def _or_none(inner: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or inner(value)
+
+
+def _list_of(inner: Callable[[Any], bool], least: int = 0) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and len(value) >= least and all(map(inner, value))
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+_IS_TEXTS, _IS_NUMBERS = _list_of(lambda value: isinstance(value, str)), _list_of(_is_number, least=1)
+_Rule = tuple[str, Callable[[Any], bool]]
+_TABLE: _Rule = ("a table", _is_table)
+_TEXT: _Rule = ("a text", lambda value: isinstance(value, str))
+_NAMES: _Rule = ("a list of texts", _or_none(_IS_TEXTS))
+_COUNT: _Rule = ("a whole number from 0 on", _or_none(_is_count))
+_TOP: dict[str, _Rule] = {
+    "checkpoints": ("a list of tables, one at least", _list_of(_is_table, least=1)),
+    "conditions": ("a list of texts", _list_of(_is_name)),
+    **dict.fromkeys(("claims", "protocol", "data", "deciding", "arguments", "versions", "corrupted"), _TABLE),
+    "bad_images": ("a list of tables", _list_of(_is_table)),
+    **dict.fromkeys(("pictures", "evidence"), ("a list of texts", _IS_TEXTS)),
+    "batch_size": _COUNT,
+    "shard_size": _COUNT,
+    **dict.fromkeys(("command", "started", "device", "robustkit"), _TEXT),
+}
+_CHECKPOINT: dict[str, _Rule] = {
+    "name": ("a text", lambda value: value == "" or _is_name(value)),
+    "num_classes": _COUNT,
+    "preprocessing": _TABLE,
+    "class_names": _NAMES,
+    "notes": _NAMES,
+    **dict.fromkeys(("attention", "attention_source"), _TEXT),
+    **dict.fromkeys(("sha256", "arch", "spec"), ("a text", _or_none(_TEXT[1]))),
+}
+_PARTS: dict[str, dict[str, _Rule]] = {
+    "protocol": {
+        **dict.fromkeys(("tag", "name", "space", "summary", "source", "digest", "task"), _TEXT),
+        "caveats": ("a list of texts", _IS_TEXTS),
+        "parameters": ("a table of tables", lambda value: _is_table(value) and all(map(_is_table, value.values()))),
+    },
+    "data": {
+        **dict.fromkeys(("n", "classes"), _COUNT),
+        "class_names": _NAMES,
+        "unjudged": ("a list of whole numbers", _list_of(_is_count)),
+        "shards": ("a list of texts", _IS_TEXTS),
+        **dict.fromkeys(("name", "root", "layout", "digest"), _TEXT),
+    },
+    "corrupted": dict.fromkeys(("digests", "released", "left_out"), _TABLE),
+}
+_CLAIM: dict[str, _Rule] = {
+    "norm": ("linf or l2", lambda value: value in ("linf", "l2")),
+    "eps": ("a number", _is_number),
+    "early_stop": ("true or false", lambda value: isinstance(value, bool)),
+}
+_PREPROCESSING: dict[str, _Rule] = {
+    "input_size": ("two whole numbers", lambda value: _IS_NUMBERS(value) and all(map(_is_count, value))),
+    **dict.fromkeys(("mean", "std"), ("a list of numbers", _IS_NUMBERS)),
+    "interpolation": _TEXT,
+    "crop_mode": _TEXT,
+    "crop_pct": ("a number", _is_number),
+}
+
+
+def check_manifest(data: Mapping[str, Any], path: Path) -> None:
+    """Raises RunError for the first part of a run.json that is not of the kind that an audit writes."""
+    _check(data, _TOP, path, "")
+    for place, checkpoint in enumerate(data["checkpoints"]):
+        where = f"checkpoints[{place}]."
+        _check(checkpoint, _CHECKPOINT, path, where, needed=("name",))
+        _check(checkpoint.get("preprocessing", {}), _PREPROCESSING, path, f"{where}preprocessing.")
+    names = [checkpoint["name"] for checkpoint in data["checkpoints"]]
+    if doubled := next((name for name in names if names.count(name) > 1), None):
+        raise _refusal(path, "checkpoints", doubled, "names that differ")
+    for name, rules in _PARTS.items():
+        _check(data.get(name, {}), rules, path, f"{name}.")
+    for condition, claim in data["claims"].items():
+        if not _is_table(claim):
+            raise _refusal(path, f"claims[{condition!r}]", claim, "a table of norm and eps")
+        _check(claim, _CLAIM, path, f"claims[{condition!r}].")
+    for place, bad in enumerate(data["bad_images"]):
+        _check(bad, dict.fromkeys(("sample_id", "error"), _TEXT), path, f"bad_images[{place}].", ("sample_id", "error"))
+
+
+def _check(
+    table: Mapping[str, Any], rules: Mapping[str, _Rule], path: Path, where: str, needed: Collection[str] = ()
+) -> None:
+    for name, (expected, holds) in rules.items():
+        if name not in table:
+            if name in needed:
+                raise RunError(f"{path}: {where}{name} is missing; expected {expected}; make the run anew")
+        elif not holds(table[name]):
+            raise _refusal(path, where + name, table[name], expected)
+
+
+def _refusal(path: Path, where: str, value: Any, expected: str) -> RunError:
+    text = repr(value)
+    return RunError(
+        f"{path}: {where} is {text[:80]}{'…' * (len(text) > 80)}; expected {expected}; it is not as an audit writes "
+        "it: restore it, or make the run anew"
+    )
+
+
+# --- records ---------------------------------------------------------------------------------------------------------
+
+
+def read_rows(
+    path: Path,
+    data: bytes,
+    columns: Collection[str] | Callable[[str], bool] | None = None,
+    what: str = "a record",
+    fault: Callable[[Mapping[bytes, bytes] | None, bytes], str] = lambda metadata, data: "",
+) -> pa.Table:
+    """The rows of a Parquet file; `columns` are those read, by name or by whether a name is wanted.
+
+    fault: why a file with these metadata and bytes is not the one that was expected; empty where it is.
+
+    Raises:
+        DamagedRecord: it is no Parquet file, not of the kinds that an audit writes, claims more than it may, or is
+            another than was expected.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    remedy = "delete it and run again" if what == "a record" else "delete the file, nothing rests on it"
+    anew = "the same command of the audit computes it anew" if what == "a record" else remedy
+    try:
+        source = pq.ParquetFile(pa.BufferReader(data))
+        schema, names = source.schema_arrow, source.schema_arrow.names
+        wrong = _malformed(source, what)
+        if not wrong and (reason := fault(source.metadata.metadata, data)):
+            raise DamagedRecord(f"{path}: {what} that is not of this run: {reason}; {anew}")
+        if not wrong:
+            chosen = list(filter(columns if callable(columns) else (columns or names).__contains__, names))
+            if texts := [name for name in chosen if name in _TEXTS and not pa.types.is_null(schema.field(name).type)]:
+                source = pq.ParquetFile(pa.BufferReader(data), metadata=source.metadata, read_dictionary=texts)
+            # Threads cost more than they save on so few rows.
+            found, wrong = _decoded(source.read(columns=chosen, use_threads=False))
+    except (OSError, ValueError, pa.ArrowException, MemoryError, RecursionError) as raised:
+        wrong = (str(raised).splitlines() or [type(raised).__name__])[0]
+    if wrong:
+        raise DamagedRecord(f"{path}: {what} cannot be read ({wrong}); {remedy}")
+    return found
+
+
+def metadata_of(data: bytes, what: str = "a record") -> tuple[Mapping[bytes, bytes] | None, str]:
+    """The metadata of a Parquet file, and why `read_rows` would not read it; empty where it would, as far as is seen
+    without reading the rows."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        source = pq.ParquetFile(pa.BufferReader(data))
+        wrong = _malformed(source, what)
+        return source.metadata.metadata, f"it cannot be read ({wrong})" if wrong else ""
+    except (OSError, ValueError, pa.ArrowException, MemoryError) as fault:
+        return None, f"it cannot be read ({(str(fault).splitlines() or [type(fault).__name__])[0]})"
+
+
+def _malformed(source: Any, what: str) -> str:
+    needed, names = ("sample_id", "error") if what == "a record" else ("sample_id",), source.schema_arrow.names
+    lacking = next((f"no column {name}" for name in needed if name not in names), "")
+    return _oversize(source) or _strange(source.schema_arrow) or lacking
+
+
+def _oversize(source: Any) -> str:
+    known = source.metadata
+    if known.num_rows > ROWS:
+        return f"{known.num_rows} rows, more than one can have"
+    lists = [name for name in source.schema_arrow.names if name in (*_LISTS, *_REAL_LISTS)]
+    for group in range(known.num_row_groups if lists else 0):
+        part = known.row_group(group)
+        if any(part.column(place).num_values > VALUES for place in range(part.num_columns)):
+            return f"more than {VALUES} numbers in a column"
+    return ""
+
+
+def _strange(schema: pa.Schema) -> str:
+    import pyarrow as pa
+
+    kinds = pa.types
+    if len(set(schema.names)) < len(schema.names):
+        return "a column that stands twice"
+    for field in schema:
+        name, kind = field.name, field.type
+        if kinds.is_dictionary(kind):
+            kind = kind.value_type
+        if name in _TEXTS:
+            fine = kind == (pa.string() if name in _TEXTS[:3] else pa.binary())
+        elif name in _LISTS:
+            fine = kinds.is_list(kind) and kinds.is_integer(kind.value_type)
+        elif name in _REAL_LISTS:
+            fine = kinds.is_list(kind) and kinds.is_floating(kind.value_type)
+        elif name in _WHOLE or name.startswith(("forwards ", "backwards ")):
+            fine = kinds.is_integer(kind)
+        elif name in _REAL:
+            fine = kinds.is_floating(kind) or kinds.is_integer(kind)
+        else:
+            fine = kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind)
+        if not (fine or kinds.is_null(kind)) or (name == "sample_id" and kinds.is_null(kind)):
+            return f"column {name!r} of {kind}"
+    return ""
+
+
+def _decoded(table: pa.Table) -> tuple[pa.Table, str]:
+    """With texts in place of references to them, where these are not too many."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for place, field in enumerate(table.schema):
+        if not pa.types.is_dictionary(field.type):
+            continue
+        column, size = table.column(place), 0
+        for chunk in column.chunks:
+            if len(chunk) * chunk.dictionary.nbytes > DECODED - size:
+                lengths = pc.binary_length(chunk.dictionary).take(chunk.indices)
+                size += pc.sum(pc.cast(lengths, pa.int64())).as_py() or 0
+        if size > DECODED:
+            return table, f"{size >> 20} MB of text in column {field.name!r}"
+        kind = field.type.value_type
+        table = table.set_column(place, pa.field(field.name, kind, field.nullable), column.cast(kind))
+    if "sample_id" in table.schema.names and table["sample_id"].null_count:
+        return table, "a row without sample_id"
+    return table, ""

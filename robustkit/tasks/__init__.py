@@ -1,0 +1,1 @@
+"""One folder per task (classification, segmentation): record columns, scoring, tables, figures."""

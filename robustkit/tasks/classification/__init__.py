@@ -1,0 +1,1 @@
+"""Classify images: one record row per image."""

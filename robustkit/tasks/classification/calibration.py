@@ -1,0 +1,133 @@
+"""Calibration as reliability diagrams: how often predictions of a confidence are right."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...common.intervals import calibration_error, calibration_gaps, wilson
+from ...display.panels import dots, roomy
+from ...display.svg import INK, Figure, Point, Style, draw, percent, plain
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+    from ...runs.folder import Run
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """A checkpoint under a condition, over the bins of the calibration error.
+
+    counts: samples by bin. confidence: their mean, nan without any. accuracy: with Wilson's interval. error: the
+    expected calibration error. left_out: samples whose confidence is not finite.
+    """
+
+    checkpoint: str
+    condition: str
+    counts: tuple[int, ...]
+    confidence: tuple[float, ...]
+    accuracy: tuple[Point, ...]
+    error: float
+    left_out: int
+
+
+def reliability(run: Run, checkpoint: str, condition: str) -> Reliability | None:
+    """From the records; None without a sample that has a label and a confidence."""
+    table = run.table(checkpoint, condition, ["correct", "confidence", "error"])
+    table = table.filter(table["error"].is_null())
+    if not len(table) or table["correct"].null_count:
+        return None
+    confidence, correct = (
+        table[name].to_numpy(zero_copy_only=False).astype(np.float64) for name in ("confidence", "correct")
+    )
+    finite = np.isfinite(confidence)
+    sure, right = confidence[finite], correct[finite]
+    if not len(sure):
+        return None
+    # A gap of 1 counts a sample where the calibration error bins it.
+    counts = calibration_gaps(sure, sure - 1).sum(axis=0).round().astype(int).tolist()
+    total = calibration_gaps(sure, np.zeros_like(sure)).sum(axis=0)
+    hits = (total - calibration_gaps(sure, right).sum(axis=0)).round().astype(int).tolist()
+    means = [float(share) / n if n else math.nan for share, n in zip(total, counts, strict=True)]
+    accuracy = [
+        Point(hit / n, *wilson(hit, n), n) if n else Point(math.nan, math.nan, math.nan, 0)
+        for hit, n in zip(hits, counts, strict=True)
+    ]
+    error, left_out = calibration_error(sure, right), int((~finite).sum())
+    return Reliability(checkpoint, condition, tuple(counts), tuple(means), tuple(accuracy), error, left_out)
+
+
+def reliabilities(run: Run) -> list[Reliability]:
+    """Clean, and under the first attack whose losses mean something, of every checkpoint that has them."""
+    claims = run.manifest.get("claims", {})
+    chosen: dict[str, list[str]] = {}
+    for checkpoint, condition in run.units():
+        own = chosen.setdefault(checkpoint, [])
+        attacked = any(known in claims for known in own)
+        if condition == "clean" or (condition in claims and not attacked and not claims[condition].get("early_stop")):
+            own.append(condition)
+    found = (reliability(run, checkpoint, condition) for checkpoint, own in chosen.items() for condition in own)
+    return [one for one in found if one is not None]
+
+
+def calibration_figures(found: Sequence[Reliability], looks: Mapping[str, Style]) -> Iterator[Figure]:
+    """A figure for each checkpoint."""
+    for checkpoint in dict.fromkeys(one.checkpoint for one in found):
+        own = [one for one in found if one.checkpoint == checkpoint]
+
+        def paint(canvas: Canvas, own: Sequence[Reliability] = own, look: Style = looks[checkpoint]) -> None:
+            roomy(canvas)
+            grid = canvas.subplots(2, len(own), squeeze=False, sharex=True, height_ratios=(3.2, 1))
+            for column, one in enumerate(own):
+                _diagram(grid[0, column], grid[1, column], one, look)
+            grid[0, 0].set_ylabel("right, %")
+            grid[1, 0].set_ylabel("samples")
+
+        yield draw(
+            "calibration",
+            f"Reliability of {plain(checkpoint, 60)}",
+            300,
+            paint,
+            alt=f"Reliability of {plain(checkpoint, 60)}. {' '.join(map(_told, own))}",
+            caption="Accuracy by confidence in 15 bins, with 95 % intervals; on the dashed line confidence is what it "
+            "says, below it is too high. Below: samples in each bin.",
+            name=checkpoint,
+        )
+
+
+def _diagram(upper: Axes, lower: Axes, one: Reliability, look: Style) -> None:
+    known = [place for place, n in enumerate(one.counts) if n]
+    bins = len(one.counts)
+    upper.plot([0, 100], [0, 100], color=INK, linestyle="--", linewidth=1.1)
+    dots(
+        upper,
+        [100 * one.confidence[place] for place in known],
+        [one.accuracy[place] for place in known],
+        Style(look.colour, look.marker, "none"),
+    )
+    upper.set_title(f"{plain(one.condition, 30)}\nECE {percent(one.error)}, n = {sum(one.counts)}")
+    upper.set_xlim(-2, 102)
+    upper.set_ylim(-2, 104)
+    lower.bar([100 * (place + 0.5) / bins for place in range(bins)], one.counts, width=90 / bins, color=look.colour)
+    most = max(one.counts)
+    lower.set_yticks([0, most])
+    lower.set_xlabel("confidence, %")
+    for axes in (upper, lower):
+        axes.tick_params(length=0)
+
+
+def _told(one: Reliability) -> str:
+    """The error, and the fullest bin as an example."""
+    fullest = max(range(len(one.counts)), key=lambda place: one.counts[place])
+    said = (
+        f"{plain(one.condition, 80)}: calibration error {percent(one.error)} of {sum(one.counts)} samples; "
+        f"the {one.counts[fullest]} of mean confidence {percent(one.confidence[fullest])} "
+        f"are right {percent(one.accuracy[fullest].value)} of the time"
+    )
+    return said + (f"; {one.left_out} without a finite confidence are left out." if one.left_out else ".")

@@ -1,0 +1,1 @@
+"""Segment images: record rows hold counts by class, of which every figure is a sum."""

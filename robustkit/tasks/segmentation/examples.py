@@ -1,0 +1,110 @@
+"""Scenes drawn from a run: its image and truth, and what each checkpoint makes of it clean, corrupted and attacked."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ...data.dataset import Sample
+from ...data.scenes import LabelledScenes
+from ...errors import BadImageError
+from ...evaluations.attacks.condition import CLEAN, Condition
+from ...evaluations.subject import Settings
+from ...models.segmenter import Segmenter
+from ...protocol.card import Card
+from ...runs.folder import Run
+from .metrics import class_counts
+from .sheet import FILE, Examples, Pixels, Tile, draw
+from .subject import SceneSubject
+
+
+def draw_examples(
+    run: Run,
+    models: Sequence[Segmenter],
+    scenes: LabelledScenes,
+    conditions: Sequence[Condition],
+    card: Card,
+    settings: Settings,
+    count: int = 4,
+) -> Path | None:
+    """Write the sheet of a run; None where no scene can be read.
+
+    The conditions shown are clean, the first attack, and of the corruptions that whose mIoU the run has lowest.
+    """
+    shown = _shown(run, conditions)
+    subjects = [SceneSubject(model, card, settings, scenes.unjudged) for model in models]
+    rows = []
+    for sample in _spread(_readable(run, scenes), count):
+        try:
+            rows.append(tuple(_tiles(subjects, scenes, sample, shown)))
+        except BadImageError:
+            continue
+    if not rows:
+        return None
+    names = [model.identity.name for model in models]
+    headings = (("image", ""), ("truth", ""), *((_words(c), name) for name in names for c in shown))
+    line = f"{scenes.dataset.name}; protocol {card.tag}"
+    sheet = Examples(", ".join(names), line, headings, tuple(rows), scenes.class_names)
+    buffer = io.BytesIO()
+    draw(sheet).save(buffer, "PNG")
+    run.write(run.path / FILE, buffer.getvalue())
+    return run.path / FILE
+
+
+def _shown(run: Run, conditions: Sequence[Condition]) -> list[Condition]:
+    scores: dict[str, list[float]] = {}
+    for row in run.summary():
+        if row["metric"] == "miou" and row["value"] is not None:
+            scores.setdefault(row["condition"], []).append(row["value"])
+    corruptions = [one for one in conditions if one.corrupted is not None and one.text in scores]
+    worst = sorted(corruptions, key=lambda one: sum(scores[one.text]))[:1]
+    attacks = [one for one in conditions if one.corrupted is None and one != CLEAN][:1]
+    return [CLEAN, *worst, *attacks]
+
+
+def _words(condition: Condition) -> str:
+    """A condition in a few words, to stand above a column."""
+    part = condition.corrupted
+    return condition.text if part is None else f"{part.name.replace('_', ' ')}, severity {part.severity}"
+
+
+def _readable(run: Run, scenes: LabelledScenes) -> list[Sample]:
+    """The samples of the run that could be read under every condition and have a pixel that counts."""
+    kept = {sample.id: sample for sample in scenes.dataset.samples}
+    for unit in run.units():
+        table = run.table(*unit, ["sample_id", "pixels"]).to_pydict()
+        for name, pixels in zip(table["sample_id"], table["pixels"], strict=True):
+            if not pixels:
+                kept.pop(name, None)
+    return list(kept.values())
+
+
+def _spread(samples: Sequence[Sample], count: int) -> list[Sample]:
+    return [samples[index * len(samples) // count] for index in range(min(count, len(samples)))]
+
+
+def _tiles(
+    subjects: Sequence[SceneSubject], scenes: LabelledScenes, sample: Sample, conditions: Sequence[Condition]
+) -> Iterator[Tile]:
+    image: Pixels = np.array(scenes.dataset.image(sample))
+    truth = scenes.labels(sample, (image.shape[0], image.shape[1]))
+    yield Tile(image, None, (sample.id,))
+    yield Tile(image, truth)
+    pixels, labels = torch.from_numpy(image).permute(2, 0, 1)[None], torch.from_numpy(truth).long()[None]
+    for subject in subjects:
+        own = labels.to(subject.settings.device)
+        for condition in conditions:
+            rng = subject.rng([sample], condition)
+            with subject.steady(rng):
+                inputs, _, _ = subject.shown(pixels, [sample], condition, rng, own)
+                found = subject.predicted(inputs)
+            right, predicted, labelled = (part[0] for part in class_counts(found, own, len(scenes.class_names)))
+            union = predicted + labelled - right
+            ious = (right[union > 0] / union[union > 0]).tolist()
+            said = f"mIoU {sum(ious) / len(ious):.2f}" if ious else "no pixel counts"
+            made = (inputs[0] * 255).round().byte().permute(1, 2, 0).cpu().numpy()
+            yield Tile(made, found[0].short().cpu().numpy(), (said,))

@@ -1,0 +1,146 @@
+"""Segmentations to look at as a PNG: a row a scene, with its image, truth, and what each checkpoint makes of it."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
+
+from ...cli.corrupt.contact_sheet import FAINT, INK, PAPER, RULE, fitted, font
+from ...common.files import bytes_of
+from ...runs.folder import Run
+from ...runs.links import refuse_link
+
+Pixels = NDArray[np.uint8]
+LabelMap = NDArray[np.int16]
+
+FILE = "scenes/examples.png"
+"""Where the sheet is in a run folder."""
+TILE = 240
+STRENGTH = 0.6  # of a class's colour over the image
+# Okabe and Ito's colours, which colour-blind people tell apart, then lighter and darker ones between them.
+_COLOURS = (
+    *((0, 114, 178), (230, 159, 0), (0, 158, 115), (204, 121, 167), (213, 94, 0), (86, 180, 233), (240, 228, 66)),
+    *((140, 70, 20), (90, 40, 110), (150, 205, 120), (250, 190, 180), (30, 60, 60), (170, 140, 90)),
+)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """image: (H, W, 3) uint8 as it was shown. labels: its label map, None for the image alone. lines: under it."""
+
+    image: Pixels
+    labels: LabelMap | None
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Examples:
+    """headings: of the columns, in two lines each. rows: tiles in their order. class_names: for the legend."""
+
+    title: str
+    line: str
+    headings: tuple[tuple[str, str], ...]
+    rows: tuple[tuple[Tile, ...], ...]
+    class_names: tuple[str, ...]
+
+
+def colour_of(place: int) -> tuple[int, int, int]:
+    """The colour of a class; those beyond the list get one that is spread over the colours by their number."""
+    if place < len(_COLOURS):
+        return _COLOURS[place]
+    hue = (place * 0.618034) % 1 * 180
+    level = (110, 175, 235)[place % 3]
+    pixel = np.array([[[hue, 150, level]]], dtype=np.uint8)
+    red, green, blue = np.asarray(cv2.cvtColor(pixel, cv2.COLOR_HSV2RGB))[0, 0].tolist()
+    return red, green, blue
+
+
+def overlay(tile: Tile, plain: Sequence[int] = ()) -> Pixels:
+    """The tile at its width; where there are labels in grey under their colours, ignored pixels left grey, as are those
+    of the `plain` classes.
+    """
+    height, width = tile.image.shape[:2]
+    size = (TILE, min(2 * TILE, max(1, round(TILE * height / width))))
+    way = cv2.INTER_NEAREST if width < TILE else cv2.INTER_AREA
+    image = np.asarray(cv2.resize(tile.image, size, interpolation=way), dtype=np.uint8)
+    if tile.labels is None:
+        return image
+    labels = np.asarray(cv2.resize(tile.labels, size, interpolation=cv2.INTER_NEAREST))
+    colours = np.array([colour_of(place) for place in range(int(labels.max(initial=0)) + 1)], dtype=np.float32)
+    grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)[..., None].astype(np.float32)
+    mixed = (1 - STRENGTH) * grey + STRENGTH * colours[labels.clip(min=0)]
+    grey = np.repeat(grey, 3, axis=2)
+    return np.where((labels < 0)[..., None] | np.isin(labels, plain)[..., None], grey, mixed).round().astype(np.uint8)
+
+
+def draw(sheet: Examples) -> Image.Image:
+    """The sheet as an RGB image."""
+    margin, gap, line = 36, 12, 24
+    columns = len(sheet.headings)
+    width = 2 * margin + columns * TILE + (columns - 1) * gap
+    legend = _legend(sheet, width - 2 * margin)
+    head = 100 + line * len(legend) + 62
+    plain = _plain(sheet)
+    rows = [[overlay(tile, plain) for tile in row] for row in sheet.rows]
+    tall = [max(pixels.shape[0] for pixels in row) for row in rows]
+    canvas = Image.new("RGB", (width, head + sum(tall) + len(tall) * (line + 28) + margin), PAPER)
+    pen = ImageDraw.Draw(canvas)
+    pen.text((margin, 26), fitted(sheet.title, 30, width - 2 * margin), INK, font(30))
+    line_said = f"{sheet.line}; grey: background or not counted"
+    pen.text((margin, 68), fitted(line_said, 17, width - 2 * margin), FAINT, font(17))
+    for place, entries in enumerate(legend):
+        x = margin
+        for colour, name, wide in entries:
+            y = 102 + line * place
+            pen.rectangle((x, y, x + 16, y + 16), colour)
+            pen.text((x + 24, y + 8), name, INK, font(16), anchor="lm")
+            x += wide
+    for column, (first, second) in enumerate(sheet.headings):
+        x = margin + column * (TILE + gap)
+        pen.text((x, head - 48), fitted(first, 16, TILE), INK, font(16))
+        pen.text((x, head - 26), fitted(second, 16, TILE), FAINT, font(16))
+    top = head
+    for index, (row, pixels, height) in enumerate(zip(sheet.rows, rows, tall, strict=True)):
+        if index:
+            pen.line((margin, top - 12, width - margin, top - 12), RULE, 1)
+        for column, (tile, shown) in enumerate(zip(row, pixels, strict=True)):
+            x = margin + column * (TILE + gap)
+            canvas.paste(Image.fromarray(shown), (x, top))
+            for place, text in enumerate(tile.lines):
+                pen.text((x, top + height + 4 + line * place), fitted(text, 16, TILE), INK, font(16))
+        top += height + line + 28
+    return canvas
+
+
+def _plain(sheet: Examples) -> tuple[int, ...]:
+    """Classes that are left grey, as ignored pixels are."""
+    return tuple(place for place, name in enumerate(sheet.class_names) if name.lower() == "background")
+
+
+def _legend(sheet: Examples, width: int) -> list[list[tuple[tuple[int, int, int], str, int]]]:
+    """Lines of (colour, name, width) of the classes that are on the sheet."""
+    there: set[int] = set()
+    for row in sheet.rows:
+        for tile in row:
+            there |= set() if tile.labels is None else set(np.unique(tile.labels).tolist())
+    lines: list[list[tuple[tuple[int, int, int], str, int]]] = [[]]
+    for place in sorted(there - {-1, *_plain(sheet)}):
+        name = fitted(sheet.class_names[place], 16, 240)
+        wide = 24 + round(font(16).getlength(name)) + 24
+        if lines[-1] and sum(entry[2] for entry in lines[-1]) + wide > width:
+            lines.append([])
+        lines[-1].append((colour_of(place), name, wide))
+    return lines
+
+
+def sheet_uri(run: Run) -> str | None:
+    """The sheet of a run as a data URI; None where there is none."""
+    path = run.path / FILE
+    refuse_link(path, run.path)
+    return "data:image/png;base64," + base64.b64encode(bytes_of(path)).decode() if path.is_file() else None
