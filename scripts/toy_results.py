@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from toy_run import MEASURED, TOKENS, Columns, Plan, claim, read
 
 from robustkit.errors import RunError
-from robustkit.runs.folder import write_whole
+from robustkit.runs.writing import write_whole
 
 OUTCOMES = ("correct", "biased", "degenerate", "none of these")
 CHANCE = 0.15

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-__all__ = ["SUMMARY_COLUMNS", "Run", "folder_name", "parquet_bytes", "write_whole"]
-
 _NEEDED = {"checkpoints", "conditions", "protocol", "data", "deciding", "bad_images", "claims"}
 _REMEDY = "the same command of the audit computes it anew"
 SUMMARY_COLUMNS = ("checkpoint", "condition", "metric", "value", "n", "ci_low", "ci_high", "protocol", "flags")

@@ -27,7 +27,8 @@ from ...evaluations.subject import Settings, Subject
 from ...models.classifier import Classifier, load
 from ...pipeline.audit import labelled_data, pick_device
 from ...protocol.card import load_card
-from ...runs.folder import Run, write_whole
+from ...runs.folder import Run
+from ...runs.writing import write_whole
 from .choice import COLUMNS, Choice, Records, chosen, label
 
 Heat = NDArray[np.float32]

@@ -22,7 +22,7 @@ from ...evaluations.corruptions.plan import native_size
 from ...evaluations.corruptions.sets import expand
 from ...evaluations.corruptions.tree import CorruptedTree
 from ...pipeline.audit import pick_device
-from ...runs.folder import write_whole
+from ...runs.writing import write_whole
 from . import contact_sheet, drift, tree_writer
 from .recipe import Recipe, settle
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from ...data.picture_files import open_picture
 from ...errors import ProtocolError, RunError
 from ...evaluations.corruptions.sets import CATEGORIES
-from ...runs.folder import write_whole
+from ...runs.writing import write_whole
 
 PAPER, INK, FAINT, RULE = (255, 255, 255), (24, 27, 33), (110, 116, 126), (216, 219, 224)
 SMALLEST_TILE = 128

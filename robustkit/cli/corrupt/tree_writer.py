@@ -24,7 +24,7 @@ from ...common.files import check_plain, json_of, reason
 from ...data.dataset import Dataset, Sample
 from ...errors import BadImageError, DataError, RunError
 from ...evaluations.corruptions.tree import stem_of
-from ...runs.folder import write_whole
+from ...runs.writing import write_whole
 from .recipe import FORMATS, JPEG_QUALITY, Recipe, encode
 
 MANIFEST = "corruptions.json"

@@ -123,7 +123,7 @@ def _records() -> str:
 
 def _renaming() -> str:
     """Records appear by rename: who holds the old file keeps it whole, and nothing half-written stays behind."""
-    from ...runs.folder import write_whole
+    from ...runs.writing import write_whole
 
     try:
         with tempfile.TemporaryDirectory(prefix=".robustkit-doctor-", dir=Path.cwd()) as folder:

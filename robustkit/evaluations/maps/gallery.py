@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from ...cli.corrupt.contact_sheet import FAINT, INK, PAPER, RULE, fitted, font
-from ...runs.folder import write_whole
+from ...runs.writing import write_whole
 
 Pixels = NDArray[np.uint8]
 

@@ -18,7 +18,8 @@ from ...evaluations.corruptions.sets import SETS
 from ...evaluations.corruptions.tables import corruption_tables, is_of_corruptions, left_out_lines
 from ...evaluations.maps.tables import is_of_maps, map_tables
 from ...results.summary import pixels, summarise
-from ...runs.folder import Run, write_whole
+from ...runs.folder import Run
+from ...runs.writing import write_whole
 from ...tasks.segmentation.tables import LONGEST, scene_tables
 from .badge import MADE_BY, badge, headline
 
