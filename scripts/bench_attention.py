@@ -22,7 +22,7 @@ from pages import markdown
 from torch import Tensor, nn
 
 from robustkit.attention.apply import FORMULAS, attention_layers, set_attention
-from robustkit.pipeline.audit import pick_device
+from robustkit.models.device import pick_device
 
 
 class Kept:

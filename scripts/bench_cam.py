@@ -27,7 +27,8 @@ from cam.explainer import held
 from robustkit.attention.apply import capture
 from robustkit.data.images import to_pixels, unit
 from robustkit.models.classifier import Classifier, load
-from robustkit.pipeline.audit import labelled_data, pick_device
+from robustkit.models.device import pick_device
+from robustkit.pipeline.data import labelled_data
 
 
 def resident() -> float:

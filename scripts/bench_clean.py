@@ -20,7 +20,8 @@ import torch
 from robustkit.evaluations.attacks.condition import CLEAN
 from robustkit.evaluations.subject import Settings, Subject
 from robustkit.models.classifier import Classifier, load
-from robustkit.pipeline.audit import labelled_data, pick_device
+from robustkit.models.device import pick_device
+from robustkit.pipeline.data import labelled_data
 from robustkit.pipeline.runner import Images, Piece, run_units
 from robustkit.protocol.card import load_card
 from robustkit.runs.folder import Run

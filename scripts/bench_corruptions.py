@@ -37,7 +37,8 @@ from robustkit.common.randomness import SampleRng
 from robustkit.data.images import to_pixels, unit
 from robustkit.evaluations.corruptions.sets import TEST
 from robustkit.models.classifier import load as load_model
-from robustkit.pipeline.audit import labelled_data, pick_device
+from robustkit.models.device import pick_device
+from robustkit.pipeline.data import labelled_data
 
 SEVERITIES = range(1, 6)
 

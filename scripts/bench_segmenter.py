@@ -18,10 +18,10 @@ from collections.abc import Callable
 
 import torch
 
+from robustkit.models.device import pick_device
 from robustkit.models.segmenter import Dense
 from robustkit.models.segmenter_network import build_segmenter
 from robustkit.models.windows import Windows
-from robustkit.pipeline.audit import pick_device
 
 
 def seconds(call: Callable[[], object], device: torch.device) -> float:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from robustkit.attention.optim.stabilisers import stabiliser
-from robustkit.pipeline.audit import pick_device
+from robustkit.models.device import pick_device
 
 NAMES = ("none", "quack", "quack(norm=spectral)", "fixed-rates", "qk-clip", "sigma-reparam")
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pages import markdown
 
-from robustkit.evaluations.maps.metrics import parts_of
+from robustkit.evaluations.maps.condition import parts_of
 from robustkit.evaluations.maps.tables import FREE_HEADINGS, ONE_SIDED, SCORE_HEADINGS
 from robustkit.runs.folder import Run
 

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from toy_run import MEASURED, TOKENS, Columns, Plan, claim, read
 
+from robustkit.common.files import write_whole
 from robustkit.errors import RunError
-from robustkit.runs.writing import write_whole
 
 OUTCOMES = ("correct", "biased", "degenerate", "none of these")
 CHANCE = 0.15

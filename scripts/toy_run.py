@@ -25,8 +25,8 @@ from toy_data import Realisation, Samples
 from toy_model import Shape, class_logits, key_norms
 from toy_train import Batch
 
+from robustkit.common.files import write_whole
 from robustkit.errors import RunError
-from robustkit.runs.writing import write_whole
 
 FORMULAS = ("standard", "qnorm", "quest", "qknorm-hs", "qknorm-ds", "qknorm-ln")
 SAME_AS = {"qknorm": "qknorm-ds", "elliptical": "standard", "elliptical-quest": "quest"}

@@ -34,9 +34,9 @@ from robustkit.attention.apply import set_attention
 from robustkit.attention.registry import find_formula
 from robustkit.data.scenes import LabelledScenes, open_scenes
 from robustkit.errors import RobustkitError, RunError
+from robustkit.models.device import pick_device
 from robustkit.models.segmenter_network import SegmenterNetwork, build_segmenter
 from robustkit.models.windows import Windows
-from robustkit.pipeline.audit import pick_device
 from robustkit.tasks.segmentation.metrics import class_counts
 
 CHECK_EVERY = 20  # steps between two looks at the loss, which wait for the device

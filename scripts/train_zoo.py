@@ -36,7 +36,7 @@ from zoo_run import Run, Task, accuracy
 from robustkit.attention.optim.stabilisers import DEFAULTS, NONE, stabiliser
 from robustkit.attention.registry import find_formula
 from robustkit.errors import RobustkitError
-from robustkit.pipeline.audit import pick_device
+from robustkit.models.device import pick_device
 
 MOST_BYTES = 3_000_000
 

@@ -29,7 +29,7 @@ from robustkit.common.intervals import wilson
 from robustkit.data.images import to_pixels, unit
 from robustkit.errors import RobustkitError
 from robustkit.models.specs import embedded, embedded_file
-from robustkit.pipeline.audit import labelled_data
+from robustkit.pipeline.data import labelled_data
 
 Facts = dict[str, Any]
 

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from robustkit.runs.binding import PROVENANCE, digest_of_ids, packed, provenance_of
-from robustkit.runs.folder import Run, folder_name, parquet_bytes
+from robustkit.runs.folder import Run, folder_name
+from robustkit.runs.writing import parquet_bytes
 
 
 def put(run: Run, checkpoint: str, condition: str, table: pa.Table, shard: int = 0) -> None:

@@ -31,21 +31,18 @@ from robustkit.cli.app import cli
 from robustkit.embedded import __file__ as embedded_file
 from robustkit.errors import DamagedRecord, ModelError, ProtocolError, RunError
 from robustkit.evaluations.attention import evaluate as attention_watch
+from robustkit.evaluations.attention.condition import under_of
 from robustkit.evaluations.attention.evaluate import watch
 from robustkit.evaluations.attention.figures import LINES, Watched, attention_figures
+from robustkit.evaluations.attention.layer import LISTS, METRICS, Layer, packed
 from robustkit.evaluations.attention.metrics import (
     COLLAPSE,
     EXPLOSION,
-    LISTS,
-    METRICS,
     Heads,
     HeadSums,
-    Layer,
     Sampled,
     attention_rows,
     heads_of,
-    packed,
-    under_of,
 )
 from robustkit.evaluations.attention.tables import attention_tables, layer_table
 from robustkit.evaluations.subject import Subject

@@ -15,10 +15,10 @@ import attacks
 import robustkit
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.attacks.condition import parse_condition
+from robustkit.evaluations.attacks.stages import dossier, stages
 from robustkit.evaluations.subject import Subject
 from robustkit.protocol.card import load_card
 from robustkit.report.refresh import refresh
-from robustkit.results.summary import dossier, stages
 from robustkit.runs.folder import Run
 
 SMALL = "autoattack(steps=5,targets=2,queries=20)"

@@ -193,7 +193,7 @@ def written_in_place(monkeypatch: Patch) -> str:
 
 
 def something_left_behind(monkeypatch: Patch) -> str:
-    from robustkit.runs.writing import write_whole
+    from robustkit.common.files import write_whole
 
     def leaving(path: Path, data: bytes) -> None:
         write_whole(path, data)

@@ -36,15 +36,15 @@ from robustkit.data.dataset import open_dataset
 from robustkit.data.images import to_pixels
 from robustkit.data.shapes import CLASSES
 from robustkit.errors import DataError, ModelError, ProtocolError, RunError
-from robustkit.evaluations.maps.condition import CONTROLS, METHODS, Explained, parse_cams, parse_explained
+from robustkit.evaluations.maps.condition import CONTROLS, METHODS, Explained, parse_cams, parse_explained, parts_of
 from robustkit.evaluations.maps.evaluate import LEVELS
 from robustkit.evaluations.maps.gallery import Gallery, Row, Tile, draw, outlined, overlay, pick, write_page
-from robustkit.evaluations.maps.metrics import LOWER_IS_BETTER, Counted, Figures, map_rows, parts_of
+from robustkit.evaluations.maps.metrics import LOWER_IS_BETTER, Counted, Figures, map_rows
 from robustkit.evaluations.maps.tables import map_tables
 from robustkit.evaluations.maps.truth import open_truth
 from robustkit.evaluations.subject import Subject
 from robustkit.models.specs import find
-from robustkit.pipeline.audit import labelled_data
+from robustkit.pipeline.data import labelled_data
 from robustkit.runs.folder import Run
 
 MODEL = "zoo:shapes-vit-standard"

@@ -12,12 +12,12 @@ import pytest
 from scipy.stats import binomtest
 from sealing import seal
 
+from robustkit.common.files import write_whole
 from robustkit.common.intervals import bootstrap, calibration_error, calibration_interval, wilson
 from robustkit.errors import RunError
 from robustkit.report.refresh import refresh
 from robustkit.results.summary import summarise, write_summary
 from robustkit.runs.folder import Run, folder_name
-from robustkit.runs.writing import write_whole
 from robustkit.tasks.classification.columns import CLASSIFICATION
 
 PGD = "pgd(eps=1/255,steps=20)"

@@ -20,9 +20,10 @@ from torch import Tensor
 
 from robustkit.errors import DataError, ModelError, RunError
 from robustkit.evaluations.corruptions.sets import CORRUPTIONS, SETS
+from robustkit.evaluations.corruptions.shares import shares_of
 from robustkit.results.paired import Difference, Side, paired_difference, scene_difference
-from robustkit.tasks.classification.columns import SCENES
-from robustkit.tasks.segmentation.metrics import Counts, biased, class_counts, scene_mean_rows, scene_rows, shares_of
+from robustkit.tasks.segmentation.columns import SCENES
+from robustkit.tasks.segmentation.metrics import Counts, biased, class_counts, scene_mean_rows, scene_rows
 from robustkit.tasks.segmentation.tables import LONGEST, SceneTable, scene_tables, terminal_scenes
 
 pytestmark = pytest.mark.usefixtures("one_thread")

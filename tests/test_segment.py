@@ -24,7 +24,7 @@ from robustkit.common.randomness import SampleRng
 from robustkit.errors import CheckpointError, DataError, ModelError, NothingEvaluated, ProtocolError, RunError
 from robustkit.models.segmenter_network import build_segmenter
 from robustkit.runs.folder import Run
-from robustkit.tasks.classification.columns import SCENES
+from robustkit.tasks.segmentation.columns import SCENES
 from robustkit.tasks.segmentation.sheet import Examples, Tile, colour_of, draw, overlay
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -279,7 +279,7 @@ def report(run: Path, logs: tuple[str, ...]) -> None:
     from ..report.refresh import refresh
     from ..report.release.loggers import log_run, parse_loggers
     from ..runs.folder import Run
-    from ..runs.untrusted import usable
+    from .terminal import usable
 
     existing, wanted = Run.existing(run), parse_loggers(logs)
     with usable(run):
@@ -306,8 +306,8 @@ def compare(runs: tuple[Path, ...], **options: Any) -> None:
     robustkit compare runs/release-1 runs/release-2 --json differences.json
     robustkit compare runs/zoo --against cifar10-vit-standard --reference quest
     """
-    from ..runs.untrusted import usable
     from .compare import compare_runs
+    from .terminal import usable
 
     with usable(*runs):
         compare_runs(runs, **options, console=console())
@@ -329,8 +329,8 @@ def check(run: Path, **options: Any) -> None:
     robustkit check runs/vit --policy policy.toml --junit robustness.xml
     robustkit check runs/vit --policy policy.toml --baseline runs/released
     """
-    from ..runs.untrusted import usable
     from .check import check_run
+    from .terminal import usable
 
     with usable(run, *filter(None, [options["baseline"]])):
         check_run(run, **options, console=console())
@@ -348,7 +348,7 @@ def card(run: Path, **options: Any) -> None:
     robustkit card runs/vit --out release
     """
     from ..report.release.card import write_cards
-    from ..runs.untrusted import usable
+    from .terminal import usable
 
     with usable(run):
         paths = write_cards(run, **options)

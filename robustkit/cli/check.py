@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ..common.files import write_whole
 from ..errors import GateFailed, ProtocolError, RunError
 from ..gate.output import as_json, counts, github_lines, junit, markdown, plain, sentence
 from ..gate.policy import read_policy
 from ..gate.verdicts import FAIL, PASS, Outcome, judge
 from ..runs.folder import Run
-from ..runs.writing import write_whole
 
 DEFAULT = Path("policy.toml")
 _STYLES = {PASS: "green", FAIL: "bold red"}

@@ -15,14 +15,15 @@ from ..common.preprocessing import Preprocessing
 from ..data.dataset import Dataset
 from ..data.images import to_pixels, unit
 from ..data.scenes import LabelledScenes, open_scenes, whole
+from ..display.console import terminal_tables
 from ..errors import BadImageError, ModelError, ProtocolError
 from ..evaluations.attention.evaluate import check_watchable, watch
 from ..evaluations.attention.metrics import Heads, HeadSums
 from ..evaluations.attention.tables import layer_table
 from ..models.classifier import Classifier, load
+from ..models.device import pick_device
 from ..models.segmenter import Segmenter, is_segmenter, load_segmenter
-from ..pipeline.audit import labelled_data, pick_device
-from .compare import terminal_tables
+from ..pipeline.data import labelled_data
 from .idle import refuse_idle
 from .options import DATA_KEYS
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from ..errors import DataError, ProtocolError
+import click
+
+from ..errors import DataError, ProtocolError, RobustkitError, RunError
 from . import streams
 from .idle import refuse_for_pictures, refuse_idle_parts
 from .options import DATA_KEYS, model_arguments, segmenter_arguments
@@ -148,13 +153,16 @@ def show(run: Any, results: Any) -> None:
     """Print the tables and flags of a run."""
     from rich.table import Table
 
+    from ..display.console import terminal_tables
+    from ..evaluations.attacks.tables import terminal_stages
     from ..evaluations.attention.tables import attention_tables
     from ..evaluations.corruptions.tables import corruption_tables, terminal_corruptions
     from ..evaluations.maps.tables import map_tables, terminal_maps
-    from ..report.refresh import flag_lines, is_of_scenes, terminal_stages, terminal_table
+    from ..report.refresh import flag_lines
     from ..results.comparison import report_tables
+    from ..runs.folder import is_of_scenes
+    from ..tasks.classification.tables import terminal_table
     from ..tasks.segmentation.tables import scene_tables, terminal_scenes
-    from .compare import terminal_tables
 
     screen = console()
     if is_of_scenes(run):
@@ -171,3 +179,18 @@ def show(run: Any, results: Any) -> None:
     for line in flag_lines(run, results):
         screen.print(line, markup=False, highlight=False, soft_wrap=True)
     screen.print(f"report: {run.path / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def usable(*runs: Path) -> Iterator[None]:
+    """Whatever else goes wrong with the contents of run folders is one line, too."""
+    try:
+        yield
+    except (RobustkitError, click.ClickException, click.Abort, click.exceptions.Exit):
+        raise
+    except Exception as fault:
+        reason = (str(fault).splitlines() or [""])[0][:200]
+        raise RunError(
+            f"{', '.join(map(str, runs))}: cannot be used ({type(fault).__name__}: {reason}); it holds something that "
+            "no audit writes, or this is a defect of RobustKit, which --debug shows; make the run anew"
+        ) from fault

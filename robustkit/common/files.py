@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from ..errors import RunError
 
 LARGEST = {".json": 64 << 20}
 """Bytes of a file by its suffix; of all others a gigabyte."""
@@ -66,3 +70,40 @@ def json_of(path: Path, limit: int | None = None) -> Any:
 def reason(fault: Exception) -> str:
     """Why a file cannot be read, without its name."""
     return (fault.strerror if isinstance(fault, OSError) else None) or str(fault) or type(fault).__name__
+
+
+def write_whole(path: Path, data: bytes, durable: bool = True) -> None:
+    """Write a file so that, whatever happens, `path` holds all of it or what it held before.
+
+    durable: whether that includes a power cut; else it costs far less.
+
+    Raises:
+        RunError: the folder cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
+            Path(temporary).chmod(0o644)
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        if durable:
+            _sync_folder(path.parent)
+    except OSError as fault:
+        raise RunError(f"cannot write {path}: {fault.strerror or fault}; choose a folder with --out") from None
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

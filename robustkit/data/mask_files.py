@@ -7,9 +7,9 @@ from pathlib import Path, PurePosixPath
 
 from ..common.files import TEXT, reason, text_of
 from ..errors import DataError
-from ..evaluations.maps.truth import bare_path, match_names
 from .class_lists import few
 from .dataset import Dataset
+from .matching import bare_path, match_names
 from .sources import FolderSource, ZipSource, list_folder
 
 _MOST = 32767  # classes that int16 numbers

@@ -26,7 +26,7 @@ from ..tasks.classification.columns import CLASSIFICATION
 from .attacks.condition import Condition
 from .attacks.peers import PeerAttack
 from .attention.evaluate import watch
-from .attention.metrics import Layer
+from .attention.layer import Layer
 from .maps.condition import Explained
 from .maps.evaluate import explain, stability
 from .maps.truth import Located

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..errors import ProtocolError
+from ..evaluations.corruptions.shares import shares_of
 from ..evaluations.maps.condition import CONTROLS
 from ..runs.folder import Run
-from ..tasks.segmentation.metrics import shares_of
 from .measured import Subject
 from .output import plain
 from .pattern import check_condition

@@ -9,10 +9,10 @@ from functools import cached_property
 from typing import Any
 
 from ..errors import NothingEvaluated, RunError
+from ..evaluations.corruptions.shares import shares_of
 from ..results.paired import OF_SAMPLES, Side, is_same_model, lacking, paired_difference, unseen, widened
 from ..results.summary import summarise
 from ..runs.folder import Run
-from ..tasks.segmentation.metrics import shares_of
 from .pattern import Wanted
 from .remedy import missing_command
 

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from ..errors import ProtocolError, unknown
-from ..evaluations.attention.metrics import under_of
+from ..evaluations.attention.condition import under_of
 from ..evaluations.corruptions.sets import SETS
 from ..evaluations.maps.condition import MODES, parse_explained
 from ..protocol.card import card_names, load_card, number

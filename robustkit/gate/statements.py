@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..evaluations.attention.metrics import METRICS as OF_ATTENTION
-from ..evaluations.maps.condition import SCORES
-from ..evaluations.maps.metrics import PLAIN
+from ..evaluations.attention.layer import METRICS as OF_ATTENTION
+from ..evaluations.maps.condition import PLAIN, SCORES
 from .pattern import Wanted
 
 CAM_METRICS = (*(f"cam_{score}" for score in SCORES), *PLAIN.values(), "pxap", "max_box_acc")

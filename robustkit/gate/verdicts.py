@@ -8,8 +8,8 @@ from fnmatch import fnmatchcase
 
 from ..common.intervals import Z
 from ..errors import ProtocolError
-from ..evaluations.attention.metrics import under_of
-from ..evaluations.maps.metrics import parts_of
+from ..evaluations.attention.condition import under_of
+from ..evaluations.maps.condition import parts_of
 from ..results.paired import OF_SAMPLES, Side, lacking, unseen
 from ..runs.folder import Run
 from .measured import Ambiguous, CannotTell, Figure, Subject, change_of, figure_of, find, not_evaluated

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
 from ..common.preprocessing import Preprocessing
-from ..data.dataset import Dataset, open_dataset
-from ..errors import DataError, ModelError, NothingEvaluated, ProtocolError, unknown
+from ..data.dataset import Dataset
+from ..errors import DataError, ProtocolError
 from ..evaluations.attacks.condition import CLEAN, Condition, parse_conditions
 from ..evaluations.attacks.evidence import bearing_evidence
 from ..evaluations.attention.evaluate import check_watchable
@@ -24,20 +21,21 @@ from ..evaluations.maps.evaluate import check_explainable
 from ..evaluations.maps.truth import open_truth
 from ..evaluations.subject import Settings, Subject
 from ..models.batch_size import best_batch
-from ..models.classifier import Classifier, ModelIdentity, distinct_names, load
+from ..models.classifier import Classifier, distinct_names, load
+from ..models.device import DTYPES, pick_device, unknown_dtype
 from ..protocol.card import Card, load_card, number
 from ..report.refresh import refresh
 from ..runs.binding import provenance_of
 from ..runs.folder import Run
+from ..runs.progress import Progress
+from .data import labelled_data
 from .manifest import describe, prepare
-from .processes import local_rank
-from .runner import Images, Progress
+from .runner import Images
 from .schedule import Task, carry_out
 
 DEFAULT_ATTACKS = "fgsm,pgd"
 BATCH_SIZES = {"cpu": 16, "cuda": 128}
 """Where none is given. A ViT on a CPU is fastest while a batch fits its cache."""
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}  # float16 gradients vanish: a weak attack, unseen
 
 
 class Silent:
@@ -275,32 +273,6 @@ def audit(
     return run
 
 
-def pick_device(name: str) -> torch.device:
-    """`auto` is CUDA where there is one; of processes that torchrun started, each takes its own device.
-
-    Raises:
-        ModelError: the device is not there.
-    """
-    if name == "auto":
-        if not torch.cuda.is_available():
-            return torch.device("cpu")
-        return torch.device("cuda", local_rank() % torch.cuda.device_count())
-    if not re.fullmatch(r"(cpu|cuda|mps|xpu)(:\d+)?", name):
-        raise ModelError(unknown("device", name, ("auto", "cpu", "cuda", "cuda:N")))
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as fault:
-        said = re.split(r"\. |\n", str(fault), maxsplit=1)[0][:160].rstrip(".")
-        raise ModelError(f"device {name!r} cannot be used ({said}); use --device auto") from None
-    return device
-
-
-def unknown_dtype(name: str) -> str:
-    """One line for a dtype that is not computed in."""
-    return unknown("dtype", name, DTYPES)
-
-
 def _attacks(asked: str | Iterable[str] | None, data_dir: str | Path, without_clean: bool) -> str:
     """The list of attacks as one text; none where there are no clean images to attack."""
     text = listed(asked, "" if without_clean else DEFAULT_ATTACKS)
@@ -318,36 +290,6 @@ def listed(attacks: str | Iterable[str] | None, usual: str) -> str:
     if "none" in (names := [name.strip() for name in text.split(",")]) and len(names) > 1:
         raise ProtocolError(f"--attacks {text}: none is for no attack at all; leave it, or the others, out")
     return "" if names == ["none"] else text
-
-
-def labelled_data(
-    data_dir: str | Path | CorruptedTree,
-    identity: ModelIdentity,
-    options: Mapping[str, Any],
-    limit: int | None,
-    ids: str | Path | None,
-    seed: int,
-    unlabelled: bool = False,
-) -> Dataset:
-    """The samples to evaluate a model on, with labels in its order of classes; unlabelled: or without any.
-
-    Raises:
-        DataError: the data set is unusable, has no labels, or its labels do not fit the model.
-        NothingEvaluated: no sample is left.
-    """
-    if not str(data_dir):
-        raise DataError("--data-dir is empty; give a folder, a zip, or embedded:shapes")
-    known = {"num_classes": identity.num_classes, "class_names": identity.class_names}
-    if isinstance(data_dir, CorruptedTree):
-        dataset = data_dir.dataset(**{**known, **options})
-    else:
-        dataset = open_dataset(data_dir, **{**known, **options})
-    dataset = dataset.select(limit=limit, ids=None if ids is None else Path(ids), seed=seed)
-    if not dataset.samples:
-        raise NothingEvaluated(f"{dataset.root}: no sample is left to evaluate; loosen --limit or --ids")
-    if not unlabelled and any(sample.label < 0 for sample in dataset.samples):
-        raise DataError(f"{dataset.root}: its images have no labels; give class folders or --labels FILE.csv")
-    return dataset
 
 
 def _job(classifier: Classifier, dataset: Dataset, card: Card, lines: list[str]) -> _Job:

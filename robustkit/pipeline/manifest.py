@@ -8,7 +8,7 @@ import platform
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from ..common.preprocessing import Preprocessing
 from ..data.dataset import Dataset
 from ..errors import RunError
 from ..evaluations.attacks.condition import Condition
+from ..evaluations.corruptions.plan import CorruptedInputs
 from ..evaluations.subject import Settings
 from ..models.classifier import ModelIdentity
 from ..protocol.card import Card
@@ -27,20 +28,6 @@ from ..runs.binding import OF_CHECKPOINT, digest_of_run, digests_of_shards
 from ..runs.folder import Run
 
 _MAP = "cam("  # how the text of a map that is scored begins
-
-
-@dataclass(frozen=True)
-class CorruptedInputs:
-    """What corruptions take beside the data set.
-
-    Each by the text of a condition. digests: SHA-256 of what it reads, released files, frost's photographs, or the
-    boxes or masks that score a map (`none` without such files). released: `root` of its tree, and the `image_sizes` in
-    it, (height, width). left_out: why it was asked for and cannot be had.
-    """
-
-    digests: dict[str, str] = field(default_factory=dict)
-    released: dict[str, dict[str, Any]] = field(default_factory=dict)
-    left_out: dict[str, str] = field(default_factory=dict)
 
 
 def describe(identity: ModelIdentity, preprocessing: Preprocessing) -> dict[str, Any]:

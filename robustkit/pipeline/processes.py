@@ -139,11 +139,6 @@ class Ranks:
             time.sleep(_POLL)
 
 
-def local_rank() -> int:
-    """Of the processes on this machine; 0 for the only one."""
-    return int(os.environ.get("LOCAL_RANK", "0"))
-
-
 def follows() -> bool:
     """Whether another process leads and says what there is to say."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 and os.environ.get("RANK", "0") != "0"

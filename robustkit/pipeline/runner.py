@@ -22,8 +22,9 @@ from ..data.dataset import Dataset, Sample
 from ..data.images import read_image, to_pixels
 from ..errors import BadImageError, ModelError
 from ..evaluations.attacks.condition import Condition
-from ..evaluations.attention.metrics import Layer
-from ..evaluations.attention.metrics import packed as packed_layers
+from ..evaluations.attention.columns import ATTENTION
+from ..evaluations.attention.layer import Layer
+from ..evaluations.attention.layer import packed as packed_layers
 from ..evaluations.corruptions.tree import CorruptedTree, pixels_of
 from ..evaluations.maps.evaluate import COLUMNS as MAP_COLUMNS
 from ..evaluations.maps.truth import Truth
@@ -32,16 +33,7 @@ from ..models.batch_size import out_of_memory
 from ..runs.binding import packed
 from ..runs.folder import Run
 from ..runs.pictures import Picture, Wanted, write_pictures
-from ..tasks.classification.columns import ATTENTION
-
-
-class Progress(Protocol):
-    """Who is told how far the run is."""
-
-    def start(self, checkpoint: str, condition: str, samples: int) -> None: ...
-    def advance(self, samples: int) -> None: ...
-    def stage(self, name: str, standing: int, share: float) -> None: ...
-
+from ..runs.progress import Progress
 
 T = TypeVar("T")
 _ADDED = MAP_COLUMNS | ATTENTION

@@ -20,8 +20,9 @@ from ..protocol.card import Card
 from ..runs.folder import Run
 from ..runs.links import refuse_links
 from ..runs.pictures import Wanted, strange_pictures
+from ..runs.progress import Progress
 from .processes import Ranks
-from .runner import Piece, Progress, Supply, pieces, run_units
+from .runner import Piece, Supply, pieces, run_units
 
 _SEEN = 60.0  # seconds
 _FINER = 4

@@ -3,54 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from torch import Tensor
-
-from ..data.dataset import Dataset, Sample
-from ..data.scenes import IGNORE, LabelledScenes, open_scenes, whole
-from ..errors import DataError, NothingEvaluated, ProtocolError
-from ..evaluations.attacks.condition import Condition, parse_conditions
+from ..data.scenes import IGNORE
+from ..errors import NothingEvaluated, ProtocolError
+from ..evaluations.attacks.condition import parse_conditions
 from ..evaluations.corruptions.plan import plan_corruptions
 from ..evaluations.subject import Settings
-from ..models.classifier import ModelIdentity, distinct_names
+from ..models.classifier import distinct_names
+from ..models.device import DTYPES, pick_device, unknown_dtype
 from ..models.segmenter import Segmenter, load_segmenter
 from ..protocol.card import load_card, number
 from ..report.refresh import refresh
 from ..runs.folder import Run
+from ..runs.progress import Progress
 from ..tasks.segmentation.examples import draw_examples
+from ..tasks.segmentation.images import SceneImages, _scenes
 from ..tasks.segmentation.sheet import FILE
-from ..tasks.segmentation.subject import LabelMap, SceneSubject
-from .audit import DTYPES, Silent, listed, pack, pick_device, unknown_dtype
+from ..tasks.segmentation.subject import SceneSubject
+from .audit import Silent, listed, pack
 from .manifest import describe, prepare
-from .runner import Progress, Reader
 from .schedule import Task, carry_out
 
 DEFAULT_ATTACKS = "pgd"
 BATCH_SIZES = {"cpu": 4, "cuda": 16}
 SHARD = 32  # images in a unit of work, which are held decoded at their full size
-
-
-@dataclass(frozen=True)
-class SceneImages:
-    """Where the pixels and the label map of a sample come from. Corruptions act on the whole image."""
-
-    scenes: LabelledScenes
-
-    @property
-    def dataset(self) -> Dataset:
-        return self.scenes.dataset
-
-    def reader(self, condition: Condition) -> Reader:
-        """What reads the samples, whatever the condition."""
-        return lambda sample: whole(self.dataset, sample)
-
-    def locate(self, sample: Sample, pixels: Tensor) -> LabelMap:
-        """The label map of a sample. Raises BadImageError."""
-        return self.scenes.labels(sample, (pixels.shape[-2], pixels.shape[-1]))
 
 
 def segment(
@@ -193,41 +173,3 @@ def segment(
 
 def _describe(model: Segmenter) -> dict[str, Any]:
     return describe(model.identity, model.identity.preprocessing) | {"windows": model.windows}
-
-
-def _scenes(
-    identities: Sequence[ModelIdentity],
-    data_dir: str | Path,
-    masks: str | Path | None,
-    classes: str | Path | None,
-    ignore: Sequence[int],
-    layout: str | None,
-) -> LabelledScenes:
-    """The scenes, with the names that a checkpoint gives its outputs where no file does.
-
-    Raises:
-        DataError: classes that are not those of a checkpoint, or in another order.
-    """
-    first = identities[0]
-    for identity in identities:
-        if identity.num_classes != first.num_classes:
-            raise DataError(
-                f"{first.name} has {first.num_classes} classes and {identity.name} {identity.num_classes}; evaluate "
-                "them in runs of their own"
-            )
-    named = next((one for one in identities if one.class_names), None)
-    scenes = open_scenes(
-        data_dir, masks=masks, classes=classes, ignore=ignore, num_classes=first.num_classes, layout=layout
-    )
-    if named is not None and scenes.layout == "folders" and classes is None:
-        scenes = replace(scenes, class_names=named.class_names or ())
-    for identity in identities:
-        names = identity.class_names or scenes.class_names
-        pairs = zip(names, scenes.class_names, strict=True)
-        place = next((k for k, pair in enumerate(pairs) if pair[0].lower() != pair[1].lower()), None)
-        if place is not None:
-            raise DataError(
-                f"class {place} is {scenes.class_names[place]!r} in {data_dir} and {names[place]!r} in "
-                f"{identity.name}; give the classes in the order of the model's outputs"
-            )
-    return scenes

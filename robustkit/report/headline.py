@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..display.numbers import pixels
 from ..evaluations.corruptions.condition import parse_corrupted
 from ..evaluations.corruptions.sets import SETS
-from ..evaluations.maps.metrics import parts_of
-from ..results.summary import pixels
+from ..evaluations.maps.condition import parts_of
 
 if TYPE_CHECKING:
     from ..runs.folder import Run

@@ -20,20 +20,21 @@ from ..display.table import TextTable
 from ..errors import RunError
 from ..evaluations.attacks.gradient_masking import Finding
 from ..evaluations.attacks.order import findings_of
+from ..evaluations.attacks.stages import dossier
+from ..evaluations.attacks.tables import STAGE_HEADINGS, stage_tables
 from ..evaluations.attention.figures import attention_figures, watched
 from ..evaluations.attention.tables import attention_tables, layer_table
 from ..evaluations.corruptions.tables import corruption_tables, left_out_lines
 from ..evaluations.maps.tables import map_tables
 from ..results.comparison import report_tables
-from ..results.summary import dossier
-from ..runs.folder import Run
+from ..runs.folder import Run, is_of_scenes
 from ..runs.links import refuse_link
+from ..tasks.classification.tables import HEADINGS, table_rows
 from ..tasks.classification.weak_classes import weak_spots
 from ..tasks.segmentation.sheet import sheet_uri
 from ..tasks.segmentation.tables import scene_tables
 from .figures import figures
 from .headline import verdicts
-from .refresh import HEADINGS, STAGE_HEADINGS, is_of_scenes, stage_tables, table_rows
 from .sample_browser import Browser
 
 SECTIONS = (

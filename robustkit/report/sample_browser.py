@@ -16,12 +16,12 @@ from PIL import Image
 
 from ..data.class_names import class_names
 from ..data.picture_files import Refused, open_picture
+from ..display.numbers import pixels
 from ..errors import RunError
-from ..evaluations.attention.metrics import under_of
+from ..evaluations.attention.condition import under_of
 from ..evaluations.corruptions.condition import Corrupted, parse_corrupted
 from ..evaluations.maps.condition import Explained, parse_explained
 from ..evaluations.maps.gallery import overlay
-from ..results.summary import pixels
 from ..runs.folder import Run
 from ..runs.pictures import Picture, read_pictures
 

@@ -19,14 +19,14 @@ import numpy as np
 
 from ..display.table import TextTable
 from ..errors import DamagedRecord, RunError
-from ..evaluations.attention.metrics import under_of
+from ..evaluations.attention.condition import under_of
 from ..evaluations.corruptions.condition import parse_corrupted
 from ..evaluations.corruptions.metrics import conditions_of
 from ..evaluations.corruptions.sets import CORRUPTIONS, sets_at
-from ..evaluations.maps.condition import Explained, parse_explained
-from ..evaluations.maps.metrics import PLAIN, of_mode
+from ..evaluations.corruptions.shares import shares_of
+from ..evaluations.maps.condition import PLAIN, Explained, parse_explained
+from ..evaluations.maps.metrics import of_mode
 from ..runs.folder import Run
-from ..tasks.segmentation.metrics import shares_of
 from .paired import STABILITY, Difference, Side, holm, is_same_model, map_columns, paired_difference, widened
 from .pairing import changed, doubts, flags_of, names_of, pairs, refuse, task_of, unpaired
 from .published import Published

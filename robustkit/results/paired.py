@@ -12,13 +12,14 @@ import numpy as np
 
 from ..common.intervals import Floats, Z, bootstrap
 from ..errors import RunError, unknown
-from ..evaluations.attention.metrics import METRICS as OF_ATTENTION
-from ..evaluations.attention.metrics import under_of
-from ..evaluations.maps.condition import SCORES
-from ..evaluations.maps.metrics import FEWEST, PLAIN, parts_of
+from ..evaluations.attention.condition import under_of
+from ..evaluations.attention.layer import METRICS as OF_ATTENTION
+from ..evaluations.corruptions.shares import shares_of
+from ..evaluations.maps.condition import PLAIN, SCORES, parts_of
+from ..evaluations.rows import FEWEST
 from ..tasks.segmentation.metrics import COLUMNS as SCENE_COLUMNS
 from ..tasks.segmentation.metrics import METRICS as SCENE_METRICS
-from ..tasks.segmentation.metrics import Counts, common_ids, shares_of
+from ..tasks.segmentation.metrics import Counts, common_ids
 
 if TYPE_CHECKING:
     import pyarrow as pa

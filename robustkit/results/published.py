@@ -30,8 +30,7 @@ from ..common.toml import parse_toml, written_text
 from ..errors import RobustkitError, RunError, unknown
 from ..evaluations.corruptions.condition import parse_corrupted
 from ..evaluations.corruptions.sets import SETS
-from ..evaluations.maps.condition import METHODS, SCORES, Explained
-from ..evaluations.maps.metrics import PLAIN, parts_of
+from ..evaluations.maps.condition import METHODS, PLAIN, SCORES, Explained, parts_of
 from ..tasks.segmentation.metrics import METRICS as SCENE_METRICS
 
 _FOLDER = resources.files("robustkit.results") / "references"

@@ -22,12 +22,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..common.files import bytes_of, text_of
+from ..common.files import bytes_of, text_of, write_whole
 from ..errors import DamagedRecord, RunError
 from .binding import Unit, digest_of, digest_of_run, misfit
 from .links import refuse_link, refuse_links
 from .untrusted import check_manifest, metadata_of, read_rows
-from .writing import parquet_bytes, write_whole
+from .writing import parquet_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -341,3 +341,8 @@ class Run:
         from ..results.summary import summarise
 
         return pd.DataFrame(summarise(self), columns=list(SUMMARY_COLUMNS))
+
+
+def is_of_scenes(run: Run) -> bool:
+    """Whether a run is of segmenters."""
+    return bool(run.manifest["protocol"].get("task") == "segmentation")

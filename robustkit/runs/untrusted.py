@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from ..errors import DamagedRecord, RobustkitError, RunError
+from ..errors import DamagedRecord, RunError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,21 +20,6 @@ _WHOLE = ("label", "prediction", "broken_at", "steps", "forwards", "backwards", 
 _REAL = ("nll", "confidence", "linf", "l2")
 _LISTS = ("intersections", "predicted", "labelled", "pixel_counts")
 _REAL_LISTS = ("largest_logits", "query_norms", "key_norms", "attention_entropies", "strongest_keys")
-
-
-@contextmanager
-def usable(*runs: Path) -> Iterator[None]:
-    """Whatever else goes wrong with the contents of run folders is one line, too."""
-    try:
-        yield
-    except (RobustkitError, click.ClickException, click.Abort, click.exceptions.Exit):
-        raise
-    except Exception as fault:
-        reason = (str(fault).splitlines() or [""])[0][:200]
-        raise RunError(
-            f"{', '.join(map(str, runs))}: cannot be used ({type(fault).__name__}: {reason}); it holds something that "
-            "no audit writes, or this is a defect of RobustKit, which --debug shows; make the run anew"
-        ) from fault
 
 
 # --- run.json --------------------------------------------------------------------------------------------------------

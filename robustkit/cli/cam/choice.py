@@ -17,7 +17,7 @@ from ...errors import DataError, ModelError, ProtocolError, RunError, unknown
 from ...evaluations.maps.condition import Explained, parse_named
 from ...evaluations.maps.gallery import pick
 from ...models.classifier import load
-from ...pipeline.audit import labelled_data
+from ...pipeline.data import labelled_data
 from ...runs.folder import Run
 
 CHOICES = ("disagreement", "worst", "best", "random")

@@ -14,6 +14,7 @@ from torch import Tensor
 
 import cam
 
+from ...common.files import write_whole
 from ...common.preprocessing import Preprocessing
 from ...data.class_names import class_name
 from ...data.dataset import Dataset, Sample
@@ -25,10 +26,10 @@ from ...evaluations.maps.gallery import Gallery, Row, Tile, write_page, write_sh
 from ...evaluations.maps.truth import Truth, open_truth
 from ...evaluations.subject import Settings, Subject
 from ...models.classifier import Classifier, load
-from ...pipeline.audit import labelled_data, pick_device
+from ...models.device import pick_device
+from ...pipeline.data import labelled_data
 from ...protocol.card import load_card
 from ...runs.folder import Run
-from ...runs.writing import write_whole
 from .choice import COLUMNS, Choice, Records, chosen, label
 
 Heat = NDArray[np.float32]

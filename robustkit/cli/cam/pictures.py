@@ -17,7 +17,7 @@ from ...evaluations.maps.evaluate import check_explainable
 from ...evaluations.maps.gallery import Gallery, Row, write_sheet
 from ...evaluations.subject import Settings, Subject
 from ...models.classifier import distinct_names, load
-from ...pipeline.audit import pick_device
+from ...models.device import pick_device
 from ...protocol.card import load_card
 from .command import Heat, explained_tile, write_maps
 

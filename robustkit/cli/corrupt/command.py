@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from ...common.files import bytes_of, reason
+from ...common.files import bytes_of, reason, write_whole
 from ...data.dataset import Dataset, open_dataset
 from ...data.images import read_image, to_pixels
 from ...data.sources import MAX_FILE_BYTES
 from ...errors import BadImageError, DataError, NothingEvaluated, ProtocolError, RunError
-from ...evaluations.corruptions.condition import photographs_digest
-from ...evaluations.corruptions.plan import native_size
+from ...evaluations.corruptions.plan import native_size, photographs_digest
 from ...evaluations.corruptions.sets import expand
 from ...evaluations.corruptions.tree import CorruptedTree
-from ...pipeline.audit import pick_device
-from ...runs.writing import write_whole
+from ...models.device import pick_device
 from . import contact_sheet, drift, tree_writer
 from .recipe import Recipe, settle
 

@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 
+from ...common.files import write_whole
 from ...data.picture_files import open_picture
+from ...display.sheet import FAINT, INK, PAPER, RULE, fitted, font
 from ...errors import ProtocolError, RunError
 from ...evaluations.corruptions.sets import CATEGORIES
-from ...runs.writing import write_whole
 
-PAPER, INK, FAINT, RULE = (255, 255, 255), (24, 27, 33), (110, 116, 126), (216, 219, 224)
 SMALLEST_TILE = 128
 SUFFIX = "-corruptions.png"
 _MARK = {"Software": "robustkit corrupt"}  # text in the PNG, so that only our own file is ever written over
@@ -165,18 +165,3 @@ def _shown(pixels: Tensor) -> Image.Image:
 
 def _words(name: str) -> str:
     return name.replace("_", " ").replace("jpeg", "JPEG")
-
-
-def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    return ImageFont.load_default(size)
-
-
-def fitted(text: str, size: int, width: int) -> str:
-    """The text, with its middle left out where it would be wider."""
-    face = font(size)
-    keep = len(text)
-    short = text
-    while face.getlength(short) > width and keep > 8:
-        keep -= 1
-        short = f"{text[: keep // 2]}...{text[len(text) - (keep - keep // 2) :]}"
-    return short

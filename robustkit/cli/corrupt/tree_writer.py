@@ -20,11 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...common.files import check_plain, json_of, reason
+from ...common.files import check_plain, json_of, reason, write_whole
 from ...data.dataset import Dataset, Sample
 from ...errors import BadImageError, DataError, RunError
 from ...evaluations.corruptions.tree import stem_of
-from ...runs.writing import write_whole
 from .recipe import FORMATS, JPEG_QUALITY, Recipe, encode
 
 MANIFEST = "corruptions.json"

@@ -13,6 +13,8 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .known_answers import Wrong
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -39,10 +41,6 @@ def examine() -> list[Finding]:
             said = str(fault) if known else f"{type(fault).__name__}: {' '.join(str(fault).split())}"
             findings.append(Finding(name, False, f"{said}; {remedy}" if remedy else said))
     return findings
-
-
-class Wrong(Exception):  # noqa: N818 - an answer rather than a fault
-    """Something is not as it must be; says what was found."""
 
 
 def _distribution() -> str:
@@ -123,7 +121,7 @@ def _records() -> str:
 
 def _renaming() -> str:
     """Records appear by rename: who holds the old file keeps it whole, and nothing half-written stays behind."""
-    from ...runs.writing import write_whole
+    from ...common.files import write_whole
 
     try:
         with tempfile.TemporaryDirectory(prefix=".robustkit-doctor-", dir=Path.cwd()) as folder:

@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from .checks import Wrong
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Wrong(Exception):  # noqa: N818 - an answer rather than a fault
+    """Something is not as it must be; says what was found."""
+
 
 Floats = npt.NDArray[np.float64]
 Nudge = tuple[int, int, int, float]

@@ -13,9 +13,9 @@ from ...data.dataset import Dataset, Sample
 from ...data.images import to_pixels
 from ...errors import BadImageError
 from ...models.batch_size import out_of_memory
-from ...pipeline.runner import Progress
 from ...protocol.card import Card
 from ...runs.folder import Run
+from ...runs.progress import Progress
 from ..subject import Subject
 from .condition import Condition
 from .examining import examine

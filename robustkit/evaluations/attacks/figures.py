@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from ...display.numbers import pixels
 from ...display.panels import dots, legend, panels, spread
 from ...display.svg import Figure, Point, Style, draw, labels, listed, percent, plain
-from ...results.summary import pixels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

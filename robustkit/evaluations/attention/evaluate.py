@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ...attention.apply import attention_kind, attention_layers, capture
 from ...errors import ModelError
-from .metrics import LISTS, Layer
+from .layer import LISTS, Layer
 
 
 @dataclass(frozen=True)

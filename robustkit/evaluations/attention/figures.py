@@ -14,7 +14,8 @@ from ...common.intervals import Floats
 from ...display.panels import legend, roomy
 from ...display.svg import INK, Figure, Style, draw, labels, plain, style
 from ..corruptions.condition import parse_corrupted
-from .metrics import COLLAPSE, EXPLOSION, Heads, heads_of, under_of
+from .condition import under_of
+from .metrics import COLLAPSE, EXPLOSION, Heads, heads_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,18 +16,14 @@ import numpy as np
 
 from ...common.intervals import Floats, bootstrap
 from ...errors import DamagedRecord
-from ..maps.metrics import FEWEST, Row
+from ..rows import FEWEST, Row
+from .layer import LISTS, METRICS, Layer, _unpacked
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from ...runs.folder import Run
 
-METRICS = ("largest_logit", "query_norm", "key_norm", "attention_entropy", "entropy_share", "strongest_key")
-"""A figure a sample: the largest |logit| of all heads, and means over all heads of all layers. Entropy is in nats, and
-as a share of log N, which it is over N keys where attention is even. The strongest key is its share of attention."""
-LISTS = ("largest_logits", "query_norms", "key_norms", "attention_entropies", "strongest_keys")
-"""The same for each head of each layer, means over its tokens but for the logit."""
 EXPLOSION = 100.0
 """A |logit| above which a head is flagged: what Kimi K2 clips at (Moonshot 2025, QK-Clip, tau = 100). From 64 on
 bfloat16 has steps of 0.5, so that rounding alone changes weights by up to e^0.25, 28 %; where training diverged,
@@ -37,42 +32,6 @@ COLLAPSE = 0.01
 """Mean entropy as a share of log N below which a head is flagged (entropy collapse: Zhai et al. 2023). Sharp heads are
 natural: ViT-Tiny on ImageNet has one at 0.19 clean, and at 0.017 under gaussian noise of severity 5. At 0.01, over 197
 keys, e^0.053 = 1.05 of them are attended to."""
-_MOST_LAYERS, _MOST_HEADS, _LONGEST = 4096, 1 << 16, 200
-
-
-def under_of(condition: str) -> str | None:
-    """The condition whose images the attention is watched on; None for other conditions."""
-    return condition[10:-1] if condition.startswith("attention(") and condition.endswith(")") else None
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One attention layer. keys: among how many a query divides its attention."""
-
-    name: str
-    heads: int
-    keys: int
-
-
-def packed(layers: Sequence[Layer]) -> bytes:
-    """As the metadata of a record hold them."""
-    return json.dumps([[layer.name, layer.heads, layer.keys] for layer in layers]).encode()
-
-
-def _unpacked(metadata: Mapping[bytes, bytes] | None, where: Path) -> tuple[Layer, ...]:
-    try:
-        layers = tuple(Layer(*entry) for entry in json.loads((metadata or {})[b"attention"]))
-    except (KeyError, TypeError, ValueError, RecursionError):
-        layers = ()
-    fine = 0 < len(layers) <= _MOST_LAYERS and all(map(_is_layer, layers))
-    if not fine or sum(layer.heads for layer in layers) > _MOST_HEADS:
-        raise DamagedRecord(f"{where}: a record does not say which layers it is of; delete it and run again")
-    return layers
-
-
-def _is_layer(layer: Layer) -> bool:
-    counts = all(type(count) is int and 0 < count < 1 << 31 for count in (layer.heads, layer.keys))
-    return counts and isinstance(layer.name, str) and len(layer.name) <= _LONGEST and layer.name.isprintable()
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ import numpy as np
 
 from ...common.intervals import Floats
 from ...display.table import TextTable
-from .metrics import Heads, under_of
+from .condition import under_of
+from .metrics import Heads
 
 HEADINGS = {
     "largest_logit": ("largest |logit|", 1, 1),

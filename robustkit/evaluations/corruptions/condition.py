@@ -6,8 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ...common.files import bytes_of
-from ...errors import DataError, ProtocolError, unknown
+from ...errors import ProtocolError, unknown
 from .sets import CORRUPTIONS
 
 if TYPE_CHECKING:
@@ -92,26 +91,3 @@ def parse_corrupted(text: str) -> Corrupted | None:
     if severity not in ("0", "1", "2", "3", "4", "5"):
         raise ProtocolError(f"{text}: severity {severity!r}; expected a whole number from 1 to 5")
     return Corrupted(form[1], int(severity), **given)
-
-
-def photographs_digest(frost_dir: str | None) -> str:
-    """SHA-256 of frost's photographs.
-
-    Raises:
-        DataError: they are not there, or are no images.
-    """
-    import hashlib
-
-    from corruptions import find_photographs
-
-    from ...data.images import read_image
-
-    total = hashlib.sha256()
-    try:
-        for path in find_photographs(frost_dir):
-            content = bytes_of(path, 1 << 26)
-            read_image(content, f"frost photograph {path}")
-            total.update(hashlib.sha256(content).digest())
-    except OSError as fault:
-        raise DataError(str(fault)) from None
-    return total.hexdigest()

@@ -6,17 +6,33 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 from corruptions.corruption import SMALLEST
 
+from ...common.files import bytes_of
 from ...data.dataset import Dataset, Sample
 from ...data.images import image_size
 from ...errors import BadImageError, DataError, ProtocolError, unknown
-from ...pipeline.manifest import CorruptedInputs
 from ..attacks.condition import Condition
-from .condition import PRESETS, VARIANTS, Corrupted, photographs_digest
+from .condition import PRESETS, VARIANTS, Corrupted
 from .sets import expand
 from .tree import CorruptedTree
+
+
+@dataclass(frozen=True)
+class CorruptedInputs:
+    """What corruptions take beside the data set.
+
+    Each by the text of a condition. digests: SHA-256 of what it reads, released files, frost's photographs, or the
+    boxes or masks that score a map (`none` without such files). released: `root` of its tree, and the `image_sizes` in
+    it, (height, width). left_out: why it was asked for and cannot be had.
+    """
+
+    digests: dict[str, str] = field(default_factory=dict)
+    released: dict[str, dict[str, Any]] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+
 
 CIFAR_SIZE = (32, 32)
 
@@ -149,3 +165,26 @@ def _read(samples: Sequence[Sample], tree: CorruptedTree, part: Corrupted) -> tu
                 total.update(digest)
                 sizes.add(size)
     return total.hexdigest(), [list(size) for size in sorted(size for size in sizes if size)]
+
+
+def photographs_digest(frost_dir: str | None) -> str:
+    """SHA-256 of frost's photographs.
+
+    Raises:
+        DataError: they are not there, or are no images.
+    """
+    import hashlib
+
+    from corruptions import find_photographs
+
+    from ...data.images import read_image
+
+    total = hashlib.sha256()
+    try:
+        for path in find_photographs(frost_dir):
+            content = bytes_of(path, 1 << 26)
+            read_image(content, f"frost photograph {path}")
+            total.update(hashlib.sha256(content).digest())
+    except OSError as fault:
+        raise DataError(str(fault)) from None
+    return total.hexdigest()

@@ -9,6 +9,16 @@ from dataclasses import dataclass, replace
 from ...errors import ProtocolError, unknown
 from ...protocol.card import number
 
+PLAIN = {
+    "pointing_game": "pointing_game",
+    "energy_inside": "energy_inside",
+    "abpc": "abpc",
+    "insertion": "insertion_auc",
+    "deletion": "deletion_auc",
+    "head_correlation": "head_correlation",
+}
+"""Columns whose mean is a metric, and its name."""
+
 CONTROLS = ("random", "centre", "full")
 METHODS = ("agcam", "agcam-full", "rollout", "grad-cam", "gradient", *CONTROLS)
 TARGETS = ("predicted", "label")
@@ -119,3 +129,10 @@ def _explained(method: str, arguments: str, where: str) -> Explained:
     if not 0 < threshold <= 1:
         raise ProtocolError(f"{where}: threshold {threshold:g}; expected a number above 0, at most 1")
     return Explained(method, threshold, **given)
+
+
+def parts_of(condition: str) -> tuple[Explained, str] | None:
+    """A map's condition in results and its mode ('' without one); None for other conditions."""
+    text, _, mode = condition.partition(",mode=")
+    explained = parse_explained(text + ")" if mode else text)
+    return None if explained is None else (explained, mode.rstrip(")"))

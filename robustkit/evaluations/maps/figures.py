@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...display.panels import dots, legend, panels, spread
 from ...display.svg import Figure, Point, Style, draw, labels, listed
-from .condition import CONTROLS, METHODS
-from .metrics import LOWER_IS_BETTER, parts_of
+from .condition import CONTROLS, METHODS, parts_of
+from .metrics import LOWER_IS_BETTER
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from ...cli.corrupt.contact_sheet import FAINT, INK, PAPER, RULE, fitted, font
-from ...runs.writing import write_whole
+from ...common.files import write_whole
+from ...display.sheet import FAINT, INK, PAPER, RULE, fitted, font
 
 Pixels = NDArray[np.uint8]
 

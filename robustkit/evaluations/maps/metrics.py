@@ -19,23 +19,13 @@ from numpy.typing import NDArray
 from cam.localisation import IOUS, THRESHOLDS, pxap
 
 from ...common.intervals import Floats, intervals, resampled_figures, resampled_sums
-from .condition import CONTROLS, MODES, SCORES, Explained, parse_explained
+from ..rows import FEWEST, Row, Rows
+from .condition import CONTROLS, MODES, PLAIN, SCORES, Explained
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Row = tuple[str, str, float, int, float, float, list[str]]
-Rows = NDArray[np.int64]
 
-PLAIN = {
-    "pointing_game": "pointing_game",
-    "energy_inside": "energy_inside",
-    "abpc": "abpc",
-    "insertion": "insertion_auc",
-    "deletion": "deletion_auc",
-    "head_correlation": "head_correlation",
-}
-"""Columns whose mean is a metric, and its name."""
 _WANTED = {
     *("sample_id", "error", "correct", "nll", "degenerate", "clean_correct", "held", "rank_correlation", "map_iou"),
     *(f"{mode}_{score}" for mode in MODES for score in SCORES),
@@ -43,7 +33,6 @@ _WANTED = {
 }
 LOWER_IS_BETTER = ("deletion_auc",)
 MAXIMA = ("max_box_acc",)
-FEWEST = 10  # samples below which no interval is given
 UNMOVED = 0.9
 """A rank correlation: maps that keep to it when the head is drawn anew do not tell of the class."""
 
@@ -319,10 +308,3 @@ _STATISTICS: dict[str, Callable[[Floats, int], Floats]] = {"pxap": _pxap, "max_b
 def _column(table: pa.Table, name: str) -> Floats:
     values: Floats = table[name].to_numpy(zero_copy_only=False).astype(np.float64)
     return values
-
-
-def parts_of(condition: str) -> tuple[Explained, str] | None:
-    """A map's condition in results and its mode ('' without one); None for other conditions."""
-    text, _, mode = condition.partition(",mode=")
-    explained = parse_explained(text + ")" if mode else text)
-    return None if explained is None else (explained, mode.rstrip(")"))

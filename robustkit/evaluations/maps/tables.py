@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from .condition import CONTROLS, MODES, Explained
-from .metrics import parts_of
+from .condition import CONTROLS, MODES, Explained, parts_of
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -11,7 +11,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from PIL import ImageFont
 
-from ...results.summary import pixels
+from ...display.numbers import pixels
 
 MADE_BY = "robustkit card"
 """What each file of a card says of itself, so that only such files are ever written over."""

@@ -10,16 +10,16 @@ from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
-from ...common.files import check_plain, reason
+from ...common.files import check_plain, reason, write_whole
 from ...display.markdown import Made, code, fenced, plain, table
+from ...display.numbers import pixels
 from ...errors import NothingEvaluated, RunError, unknown
-from ...evaluations.attention.metrics import under_of
+from ...evaluations.attention.condition import under_of
 from ...evaluations.corruptions.sets import SETS
 from ...evaluations.corruptions.tables import corruption_tables, is_of_corruptions, left_out_lines
 from ...evaluations.maps.tables import is_of_maps, map_tables
-from ...results.summary import pixels, summarise
+from ...results.summary import summarise
 from ...runs.folder import Run
-from ...runs.writing import write_whole
 from ...tasks.segmentation.tables import LONGEST, scene_tables
 from .badge import MADE_BY, badge, headline
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from ...evaluations.attention.metrics import LISTS, METRICS
-
 CLASSIFICATION = pa.schema(
     [
         ("sample_id", pa.string()),
@@ -37,37 +35,4 @@ broken_at: updates (Square: queries) that the attack, or the run of the stage, h
 steps, forwards, backwards: what the attack spent on the sample. An attack in stages adds two columns for each,
     `forwards apgd-t` and so on. A map adds `robustkit.evaluations.maps.evaluate.COLUMNS`.
 error: why an image could not be read; all but id and label are null then.
-"""
-
-_HEADS = pa.list_(pa.float32())
-ATTENTION: dict[str, pa.DataType] = {
-    **dict.fromkeys(METRICS, pa.float32()),
-    **dict.fromkeys(LISTS, _HEADS),
-}
-"""Columns that watched attention adds to a record: figures of all heads together, and of each head of each layer, one
-layer after the other, as the record's metadata name them. What is not finite stays as it is."""
-
-_COUNTS = pa.list_(pa.int64())
-SCENES = pa.schema(
-    [
-        ("sample_id", pa.string()),
-        ("pixels", pa.int64()),
-        ("intersections", _COUNTS),
-        ("predicted", _COUNTS),
-        ("labelled", _COUNTS),
-        ("nll", pa.float32()),
-        ("linf", pa.float32()),
-        ("l2", pa.float32()),
-        ("steps", pa.int32()),
-        ("forwards", pa.int32()),
-        ("backwards", pa.int32()),
-        ("error", pa.string()),
-    ]
-)
-"""Of a segmenter, a row an image.
-
-pixels: how many count, that is, are labelled with a class; nll: their mean, null where there is none.
-intersections, predicted, labelled: for each class, how many of these are predicted right, are predicted as it, and are
-    labelled as it.
-error: why the image or its mask could not be read or used; all but the id is null then.
 """

@@ -7,7 +7,6 @@ of images drawn anew is that of weighted sums, and the bootstrap a matrix produc
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,12 +18,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...common.intervals import Floats, enclosing, resampled_figures
+from ...common.intervals import (
+    Floats,
+    enclosing,
+    resampled_figures,
+)
 from ...errors import DataError, ModelError
-from ...evaluations.corruptions.condition import Corrupted, parse_corrupted
-from ...evaluations.corruptions.metrics import conditions_of
-from ...evaluations.corruptions.sets import CORRUPTIONS, SETS, set_of, sets_at
-from ...evaluations.maps.metrics import FEWEST, Row
+from ...evaluations.corruptions.condition import parse_corrupted
+from ...evaluations.corruptions.shares import _means_of, shares_of
+from ...evaluations.rows import FEWEST, Parts, Row, _flags, _joined, _readable, _row
+from ...runs.folder import Run
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,7 +44,6 @@ LEFT_OUT = "left out of the mean"  # in flags of single conditions that a mean's
 BIASED = "classes in few images bias its interval by over a quarter of a standard error; evaluate more images"
 _NONE = (math.nan, math.nan)
 _NAMED = 5  # classes that a flag names
-_SOME_SEVERITIES = re.compile(r"severity=([1-5](?:\+[1-5])+)")
 
 
 def class_counts(predictions: Tensor, truth: Tensor, classes: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -229,31 +234,6 @@ def scene_mean_rows(found: Mapping[str, Counts], expected: int, names: Sequence[
                 yield from _mean(mean, shares, {text: found[text] for text in texts}, expected, names)
 
 
-def _means_of(example: Corrupted, evaluated: Iterable[tuple[str, int]]) -> Iterator[str]:
-    """The texts of the means over corruptions of one definition that may be there."""
-    for name in CORRUPTIONS:
-        own = replace(example, name=name)
-        for severities in dict.fromkeys(members[name] for members in SETS.values() if name in members):
-            several = "severity=" + "+".join(map(str, severities))
-            one = replace(own, severity=1).text
-            yield own.mean.text if len(severities) == 5 else one.replace("severity=1", several, 1)
-    yield from sets_at(evaluated, example.definition)
-
-
-def shares_of(condition: str) -> dict[str, float]:
-    """The conditions that a result is over and the share of each: `in-c`, `in-c(severity=3)`, `corruption(fog)`,
-    `corruption(fog,severity=1+2+3)` are means over severities and then over corruptions; all else stands for itself."""
-    texts = [condition]
-    if set_of(condition):
-        texts = conditions_of(condition)
-    elif several := _SOME_SEVERITIES.search(condition):
-        texts = [condition.replace(several[1], severity, 1) for severity in several[1].split("+")]
-    elif condition.startswith("corruption(") and "severity=" not in condition:
-        texts = conditions_of(condition)
-    of_one = Counter(text.partition(",")[0] for text in texts)
-    return {text: 1 / len(of_one) / of_one[text.partition(",")[0]] for text in texts}
-
-
 def _mean(
     mean: str, shares: Mapping[str, float], found: Mapping[str, Counts], expected: int, names: Sequence[str]
 ) -> Iterator[Row]:
@@ -334,3 +314,21 @@ def _mean_known(figures: Floats) -> Floats:
 def _per_class(read: pa.Table, name: str) -> Any:
     values = read[name].combine_chunks().flatten().to_numpy(zero_copy_only=False).astype(np.int32)
     return values.reshape(len(read), len(values) // max(len(read), 1))
+
+
+def _of_scenes(
+    run: Run, manifest: dict[str, Any], checkpoint: str, conditions: Sequence[str], unread: dict[str, str]
+) -> Parts:
+    every, expected = manifest["data"]["class_names"], manifest["data"]["n"]
+    judged = [place for place in range(len(every)) if place not in manifest["data"]["unjudged"]]
+    names = [every[place] for place in judged]
+    rows: list[dict[str, Any]] = []
+    found: dict[str, Counts] = {}
+    for condition in conditions:
+        table, _ = _joined(run.shards(checkpoint, condition, COLUMNS), unread)
+        flags = _flags(table, _readable(table), manifest, checkpoint, condition)
+        counts = Counts.of(table, flags).of_classes(judged)
+        rows += [_row(checkpoint, manifest, row) for row in scene_rows(condition, counts, names)]
+        if condition == "clean" or parse_corrupted(condition):
+            found[condition] = counts
+    return rows, [_row(checkpoint, manifest, row) for row in scene_mean_rows(found, expected, names)], []

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from ...cli.corrupt.contact_sheet import FAINT, INK, PAPER, RULE, fitted, font
 from ...common.files import bytes_of
+from ...display.sheet import FAINT, INK, PAPER, RULE, fitted, font
 from ...runs.folder import Run
 from ...runs.links import refuse_link
 

@@ -20,7 +20,7 @@ from ...evaluations.attacks.condition import Condition
 from ...evaluations.subject import Evaluation, Settings, Subject
 from ...models.segmenter import Segmenter
 from ...protocol.card import Card
-from ..classification.columns import SCENES
+from .columns import SCENES
 from .metrics import class_counts
 
 LabelMap = NDArray[np.int16]

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from ...display.numbers import pixels
 from ...evaluations.corruptions.condition import parse_corrupted
 from ...evaluations.corruptions.sets import CATEGORIES, CORRUPTIONS, set_of, span
+from ...evaluations.corruptions.shares import shares_of
 from ...evaluations.corruptions.tables import is_of_corruptions
-from ...results.summary import pixels
-from .metrics import LEFT_OUT, shares_of
+from .metrics import LEFT_OUT
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -1,0 +1,68 @@
+"""What each stage of an attack left standing and what it cost; the dossier of evidence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...runs.folder import Run
+from ..rows import _column, _readable
+from .gradient_masking import NO_EVIDENCE, Finding, findings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of an attack: samples that stand after it, and the passes that it made in all."""
+
+    name: str
+    standing: int
+    forwards: int
+    backwards: int
+    seconds: float | None = None
+
+
+def _is_of_stages(column: str) -> bool:
+    return column in ("error", "broken_by") or column.startswith(("forwards ", "backwards "))
+
+
+def stages(run: Run, checkpoint: str, condition: str) -> list[Stage]:
+    """The stages of an attack, with the seconds of each where they are known; none for an attack in one piece."""
+    found = _stages(_readable(run.table(checkpoint, condition, _is_of_stages)))
+    seconds = run.stage_seconds(checkpoint, condition) if found else {}
+    return [replace(stage, seconds=seconds.get(stage.name)) for stage in found]
+
+
+def _stages(read: pa.Table) -> list[Stage]:
+    names = [name.removeprefix("forwards ") for name in read.column_names if name.startswith("forwards ")]
+    often = Counter(read["broken_by"].to_pylist() if names else ())
+    standing, found = len(read), []
+    for name in names:
+        standing -= often[name]
+        passes = (int(np.nansum(_column(read, f"{what} {name}"))) for what in ("forwards", "backwards"))
+        found.append(Stage(name, standing, *passes))
+    return found
+
+
+def dossier(run: Run, checkpoint: str, condition: str) -> list[Finding]:
+    """What speaks for and against the result of an attack; empty where no evidence was asked for."""
+    manifest = run.manifest
+    if condition not in manifest.get("evidence", []):
+        return []
+    read = _readable(run.table(checkpoint, condition, _is_of_stages))
+    return _dossier(run, manifest, checkpoint, condition, read)
+
+
+def _dossier(run: Run, manifest: dict[str, Any], checkpoint: str, condition: str, read: pa.Table) -> list[Finding]:
+    if condition not in manifest.get("evidence", []):
+        return []
+    figures = run.evidence(checkpoint, condition)
+    if figures is None:
+        return [NO_EVIDENCE]
+    standing = {stage.name: stage.standing for stage in _stages(read)}
+    return findings(figures, standing, n=len(read), averaged="version=rand" in condition)

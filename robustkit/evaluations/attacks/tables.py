@@ -1,0 +1,56 @@
+"""The table of an attack's stages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...runs.folder import Run
+from ...tasks.classification.tables import _is_of_results
+from .stages import stages
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+STAGE_HEADINGS = ("stage", "standing", "forwards", "backwards", "seconds")
+
+
+def stage_tables(run: Run) -> list[tuple[str, str, list[tuple[str, ...]]]]:
+    """For each attack in stages its checkpoint, condition and rows of texts under `STAGE_HEADINGS`."""
+    found = []
+    for checkpoint, condition in run.units():
+        if not _is_of_results(condition):
+            continue  # nothing of these needs to be read
+        rows: list[tuple[str, ...]] = [
+            (
+                stage.name,
+                str(stage.standing),
+                f"{stage.forwards:,}",
+                f"{stage.backwards:,}",
+                "–" if stage.seconds is None else f"{stage.seconds:.1f}",
+            )
+            for stage in stages(run, checkpoint, condition)
+        ]
+        if rows:
+            found.append((checkpoint, condition, rows))
+    return found
+
+
+def terminal_stages(run: Run) -> Table | None:
+    """The stages of all attacks that have some as one rich table; None if there are none."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    found = stage_tables(run)
+    if not found:
+        return None
+    table = Table(title="stages: each works on what the ones before left standing", title_justify="left")
+    table.box = box.SIMPLE_HEAD
+    for heading in ("checkpoint", "condition", *STAGE_HEADINGS):
+        words = heading in ("checkpoint", "condition", "stage")
+        table.add_column(heading, justify="left" if words else "right", overflow="fold", no_wrap=not words)
+    for checkpoint, condition, rows in found:
+        for index, row in enumerate(rows):
+            names = (checkpoint, condition) if index == 0 else ("", "")
+            table.add_row(*map(Text, (*names, *row)), end_section=index + 1 == len(rows))
+    return table

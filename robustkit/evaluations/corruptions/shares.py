@@ -1,0 +1,39 @@
+"""What is left of a clean figure under corruption."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from .condition import Corrupted
+from .metrics import conditions_of
+from .sets import CORRUPTIONS, SETS, set_of, sets_at
+
+_SOME_SEVERITIES = re.compile(r"severity=([1-5](?:\+[1-5])+)")
+
+
+def _means_of(example: Corrupted, evaluated: Iterable[tuple[str, int]]) -> Iterator[str]:
+    """The texts of the means over corruptions of one definition that may be there."""
+    for name in CORRUPTIONS:
+        own = replace(example, name=name)
+        for severities in dict.fromkeys(members[name] for members in SETS.values() if name in members):
+            several = "severity=" + "+".join(map(str, severities))
+            one = replace(own, severity=1).text
+            yield own.mean.text if len(severities) == 5 else one.replace("severity=1", several, 1)
+    yield from sets_at(evaluated, example.definition)
+
+
+def shares_of(condition: str) -> dict[str, float]:
+    """The conditions that a result is over and the share of each: `in-c`, `in-c(severity=3)`, `corruption(fog)`,
+    `corruption(fog,severity=1+2+3)` are means over severities and then over corruptions; all else stands for itself."""
+    texts = [condition]
+    if set_of(condition):
+        texts = conditions_of(condition)
+    elif several := _SOME_SEVERITIES.search(condition):
+        texts = [condition.replace(several[1], severity, 1) for severity in several[1].split("+")]
+    elif condition.startswith("corruption(") and "severity=" not in condition:
+        texts = conditions_of(condition)
+    of_one = Counter(text.partition(",")[0] for text in texts)
+    return {text: 1 / len(of_one) / of_one[text.partition(",")[0]] for text in texts}

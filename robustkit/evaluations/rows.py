@@ -1,0 +1,96 @@
+"""Rows of results, and columns of records read for them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..common.intervals import (
+    Floats,
+)
+from ..data.layouts import SUBSET
+from ..display.numbers import pixels
+from ..runs.folder import SUMMARY_COLUMNS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+EXCEEDS = 1e-6
+"""How far a perturbation may lie outside its eps before the result is flagged: float32 rounding, in pixel units."""
+
+Parts = tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]
+"""Rows of single conditions, of means over corruptions, and of maps."""
+
+Row = tuple[str, str, float, int, float, float, list[str]]
+
+Rows = NDArray[np.int64]
+
+FEWEST = 10  # samples below which no interval is given
+
+
+def _joined(shards: Iterable[pa.Table], unread: dict[str, str]) -> tuple[pa.Table, list[str]]:
+    """The table of a condition, and what its attack did otherwise than asked, each once."""
+    import pyarrow as pa
+
+    tables, notes = [], dict[str, None]()
+    for shard in shards:
+        packed = (shard.schema.metadata or {}).get(b"notes", b"[]")
+        notes |= dict.fromkeys(map(str, json.loads(packed)))
+        if shard["error"].null_count < len(shard):
+            lost = shard.filter(shard["error"].is_valid())
+            unread |= zip(lost["sample_id"].to_pylist(), lost["error"].to_pylist(), strict=True)
+        tables.append(shard.replace_schema_metadata())
+    return pa.concat_tables(tables, promote_options="default"), list(notes)
+
+
+def _readable(table: pa.Table) -> pa.Table:
+    """The rows of samples that could be read."""
+    return table if table["error"].null_count == len(table) else table.filter(table["error"].is_null())
+
+
+def _row(checkpoint: str, manifest: dict[str, Any], found: Row) -> dict[str, Any]:
+    condition, metric, value, n, low, high, flags = found
+    figures = (checkpoint, condition, metric, value, n, low, high, manifest["protocol"]["tag"], flags)
+    return dict(zip(SUMMARY_COLUMNS, figures, strict=True))
+
+
+def _flags(table: pa.Table, read: pa.Table, manifest: dict[str, Any], checkpoint: str, condition: str) -> list[str]:
+    flags = []
+    expected = manifest["data"]["n"]
+    if len(table) != expected:
+        flags.append(f"incomplete: {len(table)} of {expected} samples; the same command goes on")
+    described = next(known for known in manifest["checkpoints"] if known["name"] == checkpoint)
+    if str(described.get("weights", "")).endswith("in part"):
+        flags.append("weights were loaded in part; the rest is random")
+    flags += (note for note in manifest["data"].get("notes", []) if note.startswith(SUBSET))
+    claim = manifest.get("claims", {}).get(condition)
+    if claim and len(read):
+        largest = float(_column(read, claim["norm"]).max())
+        measured = f"largest {claim['norm']} perturbation {pixels(largest, claim['norm'])} in pixels"
+        if manifest["protocol"]["space"] != "pixels":
+            flags.append(f"eps {claim['eps']:.4g} is in normalised units: {measured}")
+        # In normalised units a step of eps is eps * std in pixels, at most that of the widest channel.
+        allowed = claim["eps"] * (
+            1 if manifest["protocol"]["space"] == "pixels" else max(described["preprocessing"]["std"])
+        )
+        if largest > allowed + EXCEEDS:
+            flags.append(f"exceeds eps: {measured}, claimed {pixels(allowed, claim['norm'])}")
+    if len(read) and "correct" in read.column_names and read["correct"].null_count == 0:  # else there is no loss
+        broken = int((~np.isfinite(_column(read, "nll"))).sum())
+        if broken:
+            flags.append(f"{broken} of {len(read)} samples have logits that are not finite; counted as wrong")
+    unread = len(table) - len(read)
+    if unread:
+        flags.append(f"{unread} of {len(table)} images could not be read; left out")
+    return flags
+
+
+def _column(table: pa.Table, name: str) -> Floats:
+    values: Floats = table[name].to_numpy(zero_copy_only=False).astype(np.float64)
+    return values

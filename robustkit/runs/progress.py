@@ -1,0 +1,13 @@
+"""What listens to the progress of a run."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Progress(Protocol):
+    """Who is told how far the run is."""
+
+    def start(self, checkpoint: str, condition: str, samples: int) -> None: ...
+    def advance(self, samples: int) -> None: ...
+    def stage(self, name: str, standing: int, share: float) -> None: ...

@@ -1,0 +1,88 @@
+"""The table of results of classifiers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...display.numbers import pixels
+from ...evaluations.attention.condition import under_of
+from ...evaluations.corruptions.tables import is_of_corruptions
+from ...evaluations.maps.tables import is_of_maps
+from ...runs.folder import Run, is_of_scenes
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+HEADINGS = ("checkpoint", "attention", "condition", "n", "top-1 % [95 %]", "top-5 %", "NLL", "ECE %", "largest |δ|")
+
+
+def table_rows(run: Run, results: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """One row of texts for each checkpoint and condition, under `HEADINGS`; flags come last, joined. Corruptions have
+    tables of their own.
+
+    A dash stands where samples left an attack at their first wrong prediction, so that the figure would mean nothing.
+    """
+    words = {"none": "no", "other": "other"}  # what stands for a formula where there is none
+    attention = {c["name"]: words.get(c["attention"], c["attention"]) for c in run.manifest["checkpoints"]}
+    cells: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    for row in () if is_of_scenes(run) else results:
+        if not _is_of_results(row["condition"]):
+            continue
+        cells.setdefault((row["checkpoint"], row["condition"]), {})[row["metric"]] = row
+    claims = run.manifest.get("claims", {})
+    rows: list[tuple[str, ...]] = []
+    for (checkpoint, condition), metric in cells.items():
+        top1 = metric["top1"]
+        norm = claims.get(condition, {}).get("norm", "linf")
+        largest = metric.get(f"{norm}_max")
+        rows.append(
+            (
+                checkpoint,
+                attention[checkpoint],
+                condition,
+                str(top1["n"]),
+                f"{100 * top1['value']:.1f} [{100 * top1['ci_low']:.1f}, {100 * top1['ci_high']:.1f}]",
+                f"{100 * metric['top5']['value']:.1f}" if "top5" in metric else "–",
+                _figure(metric.get("nll"), 1, ".3f"),
+                _figure(metric.get("ece"), 100, ".1f"),
+                pixels(largest["value"], norm) if largest else "0",
+                "; ".join(top1["flags"]),
+            )
+        )
+    return rows
+
+
+def _is_of_results(condition: str) -> bool:
+    """Whether a condition stands in the first table: what has one of its own does not."""
+    return not is_of_corruptions(condition) and not is_of_maps(condition) and under_of(condition) is None
+
+
+def _figure(row: dict[str, Any] | None, scale: float, form: str) -> str:
+    """A value as text; a dash where there is none, nan where it is not finite (None in summary.json)."""
+    if row is None:
+        return "–"
+    return "nan" if row["value"] is None else format(scale * row["value"], form)
+
+
+def terminal_table(run: Run, results: Sequence[dict[str, Any]]) -> Table:
+    """The results as a rich table, a section for each checkpoint; the caller prints the flags under it."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    manifest = run.manifest
+    title = f"protocol {manifest['protocol']['tag']}: {manifest['protocol']['summary']}"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for heading in (HEADINGS[0], *HEADINGS[2:], ""):
+        words = heading in ("checkpoint", "condition")
+        table.add_column(heading, justify="left" if words else "right", overflow="fold", no_wrap=not words)
+    rows = table_rows(run, results)
+    for index, row in enumerate(rows):
+        first = index == 0 or rows[index - 1][0] != row[0]
+        last = index + 1 == len(rows) or rows[index + 1][0] != row[0]
+        second = index > 0 and not first and (index == 1 or rows[index - 2][0] != row[0])
+        name = row[0] if first else f"  {row[1]} attention" if second else ""
+        cells = [f"{name}\n  {row[1]} attention" if first and last else name, *row[2:9], "⚑" if row[9] else ""]
+        table.add_row(*map(Text, cells), end_section=last)
+    return table

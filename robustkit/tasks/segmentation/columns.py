@@ -1,0 +1,31 @@
+"""The columns of records of segmentation."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+_COUNTS = pa.list_(pa.int64())
+
+SCENES = pa.schema(
+    [
+        ("sample_id", pa.string()),
+        ("pixels", pa.int64()),
+        ("intersections", _COUNTS),
+        ("predicted", _COUNTS),
+        ("labelled", _COUNTS),
+        ("nll", pa.float32()),
+        ("linf", pa.float32()),
+        ("l2", pa.float32()),
+        ("steps", pa.int32()),
+        ("forwards", pa.int32()),
+        ("backwards", pa.int32()),
+        ("error", pa.string()),
+    ]
+)
+"""Of a segmenter, a row an image.
+
+pixels: how many count, that is, are labelled with a class; nll: their mean, null where there is none.
+intersections, predicted, labelled: for each class, how many of these are predicted right, are predicted as it, and are
+    labelled as it.
+error: why the image or its mask could not be read or used; all but the id is null then.
+"""

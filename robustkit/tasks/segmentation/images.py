@@ -1,0 +1,74 @@
+"""Scenes as the runner takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from torch import Tensor
+
+from ...data.dataset import Dataset, Sample
+from ...data.scenes import LabelledScenes, open_scenes, whole
+from ...errors import DataError
+from ...evaluations.attacks.condition import Condition
+from ...models.classifier import ModelIdentity
+from ...pipeline.runner import Reader
+from .subject import LabelMap
+
+
+@dataclass(frozen=True)
+class SceneImages:
+    """Where the pixels and the label map of a sample come from. Corruptions act on the whole image."""
+
+    scenes: LabelledScenes
+
+    @property
+    def dataset(self) -> Dataset:
+        return self.scenes.dataset
+
+    def reader(self, condition: Condition) -> Reader:
+        """What reads the samples, whatever the condition."""
+        return lambda sample: whole(self.dataset, sample)
+
+    def locate(self, sample: Sample, pixels: Tensor) -> LabelMap:
+        """The label map of a sample. Raises BadImageError."""
+        return self.scenes.labels(sample, (pixels.shape[-2], pixels.shape[-1]))
+
+
+def _scenes(
+    identities: Sequence[ModelIdentity],
+    data_dir: str | Path,
+    masks: str | Path | None,
+    classes: str | Path | None,
+    ignore: Sequence[int],
+    layout: str | None,
+) -> LabelledScenes:
+    """The scenes, with the names that a checkpoint gives its outputs where no file does.
+
+    Raises:
+        DataError: classes that are not those of a checkpoint, or in another order.
+    """
+    first = identities[0]
+    for identity in identities:
+        if identity.num_classes != first.num_classes:
+            raise DataError(
+                f"{first.name} has {first.num_classes} classes and {identity.name} {identity.num_classes}; evaluate "
+                "them in runs of their own"
+            )
+    named = next((one for one in identities if one.class_names), None)
+    scenes = open_scenes(
+        data_dir, masks=masks, classes=classes, ignore=ignore, num_classes=first.num_classes, layout=layout
+    )
+    if named is not None and scenes.layout == "folders" and classes is None:
+        scenes = replace(scenes, class_names=named.class_names or ())
+    for identity in identities:
+        names = identity.class_names or scenes.class_names
+        pairs = zip(names, scenes.class_names, strict=True)
+        place = next((k for k, pair in enumerate(pairs) if pair[0].lower() != pair[1].lower()), None)
+        if place is not None:
+            raise DataError(
+                f"class {place} is {scenes.class_names[place]!r} in {data_dir} and {names[place]!r} in "
+                f"{identity.name}; give the classes in the order of the model's outputs"
+            )
+    return scenes
