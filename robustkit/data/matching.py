@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
 
 from ..errors import DataError
-from ..evaluations.maps.truth import _PLAIN
 from .dataset import Dataset
+
+_PLAIN = re.compile(r"((?!\.{1,2}/)[^/]+/)*")
 
 
 def match_names(dataset: Dataset, place: Path, names: Mapping[str, str], what: str) -> dict[str, str]:

@@ -18,9 +18,9 @@ import numpy as np
 from ..common.files import bytes_of
 from ..errors import RunError
 from .folder import Run, folder_name
-from .writing import parquet_bytes
 from .links import refuse_link
 from .untrusted import metadata_of, read_rows
+from .writing import parquet_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import re
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -198,12 +197,6 @@ def _look(path: Path) -> tuple[str, bool]:
     except BadImageError:
         empty = False
     return hashlib.sha256(content).hexdigest(), empty
-
-
-# Which sample a name means
-
-
-_PLAIN = re.compile(r"((?!\.{1,2}/)[^/]+/)*")
 
 
 # Sizes and digests
