@@ -20,6 +20,7 @@ from .fab import FAB
 from .fgsm import FGSM
 from .losses import LOSSES, cross_entropy, dlr, dlr_targeted, margin
 from .pgd import PGD
+from .registry import ATTACKS, DENSE_ATTACKS
 from .rng import Rng, TorchRng
 from .spsa import SPSA
 from .square import Square
@@ -27,6 +28,8 @@ from .threat import ThreatModel
 
 __all__ = [
     "APGD",
+    "ATTACKS",
+    "DENSE_ATTACKS",
     "FAB",
     "FGSM",
     "LOSSES",

@@ -17,13 +17,13 @@ import time
 
 import torch
 
-from robustkit.evaluations.attacks.condition import CLEAN
 from robustkit.evaluations.subject import Settings, Subject
 from robustkit.models.classifier import Classifier, load
 from robustkit.models.device import pick_device
 from robustkit.pipeline.data import labelled_data
 from robustkit.pipeline.runner import Images, Piece, run_units
 from robustkit.protocol.card import load_card
+from robustkit.protocol.condition import CLEAN
 from robustkit.runs.folder import Run
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}

@@ -26,13 +26,14 @@ import pyarrow as pa
 import torch
 
 from cam.localisation import IOUS, THRESHOLDS
-from robustkit.evaluations.attacks.condition import CLEAN, Condition, parse_conditions
-from robustkit.evaluations.corruptions.condition import Corrupted
+from robustkit.evaluations.attacks.condition import parse_conditions
+from robustkit.evaluations.corruptions.condition import Corrupted, corrupted_of, corruption_condition
 from robustkit.evaluations.corruptions.sets import SETS
-from robustkit.evaluations.maps.condition import parse_cams
+from robustkit.evaluations.maps.condition import explained_of, map_condition, parse_cams
 from robustkit.evaluations.maps.evaluate import COLUMNS as MAP_COLUMNS
 from robustkit.evaluations.maps.evaluate import LEVELS
 from robustkit.protocol.card import Card, load_card
+from robustkit.protocol.condition import CLEAN, Condition
 from robustkit.report import page
 from robustkit.report import refresh as report
 from robustkit.results import comparison
@@ -57,8 +58,8 @@ Random = np.random.Generator
 def conditions(card: Card) -> list[Condition]:
     """100 of them: clean, 19 attacks, in-c at all severities, two maps and their three controls."""
     attacks = [one for one in parse_conditions(ASKED, card) if one != CLEAN]
-    corruptions = [Condition.of(Corrupted(name, s)) for name, members in SETS["in-c"].items() for s in members]
-    return [CLEAN, *attacks, *corruptions, *map(Condition.of_map, parse_cams("agcam,grad-cam"))]
+    corruptions = [corruption_condition(Corrupted(name, s)) for name, members in SETS["in-c"].items() for s in members]
+    return [CLEAN, *attacks, *corruptions, *map(map_condition, parse_cams("agcam,grad-cam"))]
 
 
 def manifest(n: int, checkpoints: int, card: Card, every: Sequence[Condition]) -> dict[str, Any]:
@@ -113,11 +114,11 @@ def rows(one: Condition, start: int, stop: int, rng: Random) -> tuple[Columns, n
     n = stop - start
     read = np.random.default_rng([1, start]).random(n) >= UNREADABLE
     label = np.arange(start, stop) * 7919 % CLASSES
-    strength = 0.2 if one in (CLEAN,) or one.explained else 0.75 if one.corrupted is None else 0.35
+    strength = 0.2 if one in (CLEAN,) or explained_of(one) else 0.75 if corrupted_of(one) is None else 0.35
     wrong = np.random.default_rng([2, start]).random(n) < 0.2
     wrong |= (rng.random(n) < strength) if strength > 0.2 else False
     confidence = rng.beta(5, 2, n).astype(np.float32)
-    size = 0.0 if one == CLEAN or one.explained else one.eps or 0.2
+    size = 0.0 if one == CLEAN or explained_of(one) else one.eps or 0.2
     found: Columns = {
         "prediction": np.where(wrong, (label + rng.integers(1, CLASSES, n)) % CLASSES, label),
         "correct": ~wrong,
@@ -135,7 +136,7 @@ def rows(one: Condition, start: int, stop: int, rng: Random) -> tuple[Columns, n
         if one.name == "autoattack":
             spent = [f"{what} {name}" for what in ("forwards", "backwards") for name in STAGES]
             found |= {name: rng.integers(0, 100, n) for name in spent}
-    if one.explained is not None:
+    if explained_of(one) is not None:
         found |= of_map(n, label, rng)
     return {"label": label} | found, read
 
@@ -183,7 +184,7 @@ def pictures(one: Condition, rng: Random) -> list[Picture]:
     for _ in range(8):
         coarse = torch.from_numpy(rng.random((1, 3, 28, 28)).astype(np.float32))
         image = torch.nn.functional.interpolate(coarse, size=(224, 224), mode="bicubic").clamp(0, 1)[0]
-        heat = image.mean(0) if one.explained else None
+        heat = image.mean(0) if explained_of(one) else None
         delta = None if one.eps is None else 0.1 * (image.roll(1, 1) - image)
         made.append(picture(image=None if heat is not None else image, delta=delta, heat=heat))
     return made
@@ -218,7 +219,7 @@ def write(run: Run, n: int, checkpoints: int) -> dict[str, float]:
         name = f"vit-{number}"
         for place, one in enumerate(every):
             shown = pictures(one, np.random.default_rng(place)) if kept else []
-            middle = one.corrupted is None or one.corrupted.severity == 3
+            middle = corrupted_of(one) is None or corrupted_of(one).severity == 3
             if one.name == "autoattack":
                 run.write_evidence(name, one.text, EVIDENCE)
             of = provenance_of(known, known["checkpoints"][number], one.text)

@@ -14,10 +14,11 @@ import robustkit
 from attacks import APGD, FAB, FGSM, PGD, SPSA, Attack, AutoAttack, DensePGD, Square, StagedResult, ThreatModel
 from attacks.labels import missed
 from robustkit.data.layouts import Sample
-from robustkit.evaluations.attacks.condition import CLEAN, parse_condition
+from robustkit.evaluations.attacks.condition import parse_condition
 from robustkit.evaluations.subject import Settings, Subject
 from robustkit.models.classifier import Classifier
 from robustkit.protocol.card import load_card
+from robustkit.protocol.condition import CLEAN
 
 THREAT = ThreatModel("linf", 3.5 / 255)  # not a whole number of levels
 ATTACKS: list[Attack] = [

@@ -23,10 +23,11 @@ from robustkit.data.dataset import open_dataset
 from robustkit.data.images import to_pixels
 from robustkit.data.layouts import Sample
 from robustkit.errors import DataError
-from robustkit.evaluations.attacks.condition import CLEAN, parse_condition
+from robustkit.evaluations.attacks.condition import parse_condition
 from robustkit.evaluations.subject import Settings, Subject
 from robustkit.models.classifier import Classifier
 from robustkit.protocol.card import load_card
+from robustkit.protocol.condition import CLEAN
 
 THREAT = ThreatModel("linf", 4 / 255)
 ATTACKS = [

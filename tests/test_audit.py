@@ -19,6 +19,7 @@ from small_audit import FACTORY, audit, command, files
 
 import robustkit
 from robustkit.errors import RunError
+from robustkit.evaluations.attacks.build import build_attack
 
 
 def test_records_hold_what_a_plain_loop_computes(place: Path, tmp_path: Path) -> None:
@@ -153,7 +154,7 @@ def test_low_precision_is_scored_in_float32(place: Path, tmp_path: Path) -> None
     pixels = torch.from_numpy(np.random.Generator(np.random.PCG64(2)).integers(0, 256, (9, 3, 8, 8), dtype=np.uint8))
     labels = torch.arange(9) % 3
     rows = subject.evaluate(pixels, [Sample(str(i), int(label)) for i, label in enumerate(labels)], condition).columns
-    attack = condition.attack(card)
+    attack = build_attack(condition, card)
     assert attack is not None
     found = attack(subject.fast, pixels.float() / 255, labels)
     expected = torch.nn.functional.cross_entropy(classifier(found), labels, reduction="none")
@@ -281,9 +282,10 @@ def test_weights_cast_beforehand_change_no_bit(name: str) -> None:
 
 def test_only_valid_classes_compete_and_any_valid_label_counts(place: Path) -> None:
     from robustkit.data.layouts import Sample
-    from robustkit.evaluations.attacks.condition import CLEAN, parse_condition
+    from robustkit.evaluations.attacks.condition import parse_condition
     from robustkit.evaluations.subject import Settings, Subject
     from robustkit.protocol.card import load_card
+    from robustkit.protocol.condition import CLEAN
 
     classifier = robustkit.load(place / "net.pth", arch=f"{place / 'net.py'}:build")
     card = load_card("standard")

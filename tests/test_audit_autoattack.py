@@ -14,6 +14,7 @@ from small_audit import FACTORY, audit, command, files
 import attacks
 import robustkit
 from robustkit.errors import ProtocolError
+from robustkit.evaluations.attacks.build import attacked_labels, build_attack
 from robustkit.evaluations.attacks.condition import parse_condition
 from robustkit.evaluations.attacks.stages import dossier, stages
 from robustkit.evaluations.subject import Subject
@@ -137,8 +138,11 @@ def test_eps_0_and_a_few_images_are_sensible(place: Path, tmp_path: Path) -> Non
 def test_the_paper_card_gives_labels_and_cuts_the_normalised_tensor() -> None:
     card = load_card("quest-paper")
     condition = parse_condition("autoattack", card)
-    attack = condition.attack(card)
-    assert condition.labels(card) == "true" and parse_condition("pgd", card).labels(card) == "predicted"
+    attack = build_attack(condition, card)
+    assert (
+        attacked_labels(condition, card) == "true"
+        and attacked_labels(parse_condition("pgd", card), card) == "predicted"
+    )
     assert isinstance(attack, attacks.AutoAttack) and not attack.early_stop and not condition.early_stop
     assert attack.threat == attacks.ThreatModel("linf", 1 / 255, (0.0, 1.0), cut_images=True)
     assert condition.text == "autoattack(eps=1/255,version=standard)"

@@ -36,6 +36,7 @@ from robustkit.data.dataset import open_dataset
 from robustkit.data.images import to_pixels
 from robustkit.data.shapes import CLASSES
 from robustkit.errors import DataError, ModelError, ProtocolError, RunError
+from robustkit.evaluations.attacks.build import build_attack
 from robustkit.evaluations.maps.condition import CONTROLS, METHODS, Explained, parse_cams, parse_explained, parts_of
 from robustkit.evaluations.maps.evaluate import LEVELS
 from robustkit.evaluations.maps.gallery import Gallery, Row, Tile, draw, outlined, overlay, pick, write_page
@@ -377,9 +378,10 @@ def test_stability_is_of_the_same_attack_and_1_without_one(run: Run) -> None:
     model, dataset = robustkit.load(MODEL), open_dataset("embedded:shapes")
     sample = next(one for one in dataset.samples if one.id == moved[0]["sample_id"])
     pixels = to_pixels(dataset.image(sample), model.identity.preprocessing)[None] / 255
-    attack = robustkit.evaluations.attacks.condition.parse_condition(
-        FGSM, robustkit.protocol.card.load_card("standard")
-    ).attack(robustkit.protocol.card.load_card("standard"))
+    attack = build_attack(
+        robustkit.evaluations.attacks.condition.parse_condition(FGSM, robustkit.protocol.card.load_card("standard")),
+        robustkit.protocol.card.load_card("standard"),
+    )
     shown = attack(model, pixels, torch.tensor([sample.label]))
     target = model(pixels).argmax(1)
     first, second = (cam.AGCAM(model)(images, target) for images in (pixels, shown))

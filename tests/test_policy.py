@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from attacks.registry import ATTACKS, DENSE_ATTACKS
 from robustkit.errors import ProtocolError
-from robustkit.evaluations.attacks.condition import ATTACKS, DENSE_ATTACKS
 from robustkit.evaluations.corruptions.sets import SETS
 from robustkit.gate.grammar import parse_statement
 from robustkit.gate.pattern import Wanted, check_condition

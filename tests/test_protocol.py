@@ -9,6 +9,7 @@ import pytest
 import attacks
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.errors import ProtocolError
+from robustkit.evaluations.attacks.build import build_attack
 from robustkit.evaluations.attacks.condition import parse_condition, parse_conditions
 from robustkit.protocol.card import Card, card_names, format_number, load_card, number
 
@@ -77,10 +78,10 @@ def test_lists_keep_order_drop_doubles_and_start_clean() -> None:
 
 def test_an_attack_gets_exactly_the_cards_parameters() -> None:
     threat = attacks.ThreatModel("linf", 1 / 255, (0.0, 1.0))
-    assert parse_condition("pgd", STANDARD).attack(STANDARD) == attacks.PGD(
+    assert build_attack(parse_condition("pgd", STANDARD), STANDARD) == attacks.PGD(
         threat, steps=20, step_size=0.15 * (1 / 255)
     )
-    spsa = parse_condition("spsa", STANDARD).attack(STANDARD)
+    spsa = build_attack(parse_condition("spsa", STANDARD), STANDARD)
     assert spsa == attacks.SPSA(threat, steps=40, lr=0.01, delta=0.01, directions=128, loss="margin")
 
 
@@ -88,12 +89,12 @@ def test_steps_of_pgd_are_longer_in_l2_where_the_card_says_so(tmp_path: Path) ->
     condition = parse_condition("pgd(norm=l2,eps=0.5)", STANDARD)
     assert condition.text == "pgd(eps=0.5,norm=l2,steps=20)"
     l2 = attacks.ThreatModel("l2", 0.5, (0.0, 1.0))
-    assert condition.attack(STANDARD) == attacks.PGD(l2, steps=20, step_size=0.175)
+    assert build_attack(condition, STANDARD) == attacks.PGD(l2, steps=20, step_size=0.175)
     assert parse_condition("pgd(eps=0.5)", STANDARD, norm="l2") == condition
     assert "step_size=0.15*eps" in parse_condition("pgd(norm=l2,eps=0.5,step_size=0.15*eps)", STANDARD).text
     # A published protocol keeps the length that it states; a card that states none has that of the class.
     text = "pgd(norm=l2,eps=0.5)"
-    assert parse_condition(text, PAPER).attack(PAPER) == attacks.PGD(replace(l2, bounds=None), step_size=0.075)
+    assert build_attack(parse_condition(text, PAPER), PAPER) == attacks.PGD(replace(l2, bounds=None), step_size=0.075)
     (tmp_path / "own.toml").write_text(
         'name = "own"\nversion = 1\n[threat]\nnorm = "l2"\nbounds = [0.0, 1.0]\n[attacks.pgd]\nsteps = 20\n'
     )
@@ -104,10 +105,10 @@ def test_steps_of_pgd_are_longer_in_l2_where_the_card_says_so(tmp_path: Path) ->
 
 def test_the_paper_card_holds_the_published_settings() -> None:
     assert (PAPER.space, PAPER.labels, PAPER.bounds) == ("normalised", "predicted", None)
-    spsa = parse_condition("spsa", PAPER).attack(PAPER)
+    spsa = build_attack(parse_condition("spsa", PAPER), PAPER)
     assert isinstance(spsa, attacks.SPSA)
     assert (spsa.threat.eps, spsa.gradient_at, spsa.threat.bounds) == (0.1, "doubled-input", None)
-    assert parse_condition("pgd", PAPER).attack(PAPER) == attacks.PGD(
+    assert build_attack(parse_condition("pgd", PAPER), PAPER) == attacks.PGD(
         attacks.ThreatModel("linf", 1 / 255, None), steps=20, step_size=0.15 * (1 / 255)
     )
     changed, _ = PAPER.preprocess(Preprocessing(crop_pct=0.9, interpolation="bilinear"))
@@ -179,7 +180,9 @@ def test_every_shipped_card_is_whole() -> None:
 
 def test_the_card_of_segmentation_attacks_pixels() -> None:
     card = load_card("segmentation")
-    uniform, weighted = (condition.attack(card) for condition in parse_conditions("pgd,segpgd(steps=7)", card)[1:])
+    uniform, weighted = (
+        build_attack(condition, card) for condition in parse_conditions("pgd,segpgd(steps=7)", card)[1:]
+    )
     assert isinstance(uniform, attacks.DensePGD) and isinstance(weighted, attacks.DensePGD)
     assert (uniform.steps, uniform.weighting, uniform.step_size) == (20, "uniform", pytest.approx(0.15 / 255))
     assert (weighted.steps, weighted.weighting, weighted.threat.eps) == (7, "segpgd", pytest.approx(1 / 255))

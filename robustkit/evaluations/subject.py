@@ -18,12 +18,15 @@ from attacks.labels import answered, members
 from ..common.randomness import SampleRng
 from ..data.dataset import Sample
 from ..data.images import unit
+from ..evaluations.attacks.build import attacked_labels, build_attack
+from ..evaluations.corruptions.condition import corrupted_of
+from ..evaluations.maps.condition import explained_of
 from ..models.batch_size import free
 from ..models.classifier import Classifier
 from ..protocol.card import Card
+from ..protocol.condition import Condition
 from ..runs.pictures import Picture, picture
 from ..tasks.classification.columns import CLASSIFICATION
-from .attacks.condition import Condition
 from .attacks.peers import PeerAttack
 from .attention.evaluate import watch
 from .attention.layer import Layer
@@ -143,7 +146,7 @@ class Subject:
     @staticmethod
     def judges(condition: Condition) -> bool:
         """Whether the condition's rows need to know where the object of a sample is."""
-        return condition.explained is not None and condition.under is None
+        return explained_of(condition) is not None and condition.under is None
 
     def evaluate(
         self,
@@ -162,7 +165,7 @@ class Subject:
         """
         rng = self.rng(samples, condition)
         with self.steady(rng):
-            if condition.explained is not None:
+            if explained_of(condition) is not None:
                 return self._explain(pixels, samples, condition, rng, located, keep)
             if condition.name == "attention":
                 return self._watch(pixels, samples, condition)
@@ -185,7 +188,7 @@ class Subject:
         tell: Tell | None,
         keep: Container[str],
     ) -> Evaluation:
-        attack = condition.attack(self.card)
+        attack = build_attack(condition, self.card)
         if attack is None:
             shown = self.corrupt(pixels, condition, rng)
             seen = self.inputs(shown)
@@ -232,7 +235,7 @@ class Subject:
         return attack.run(
             self.fast,
             inputs,
-            self.accepted(samples) if condition.labels(self.card) == "true" else None,
+            self.accepted(samples) if attacked_labels(condition, self.card) == "true" else None,
             rng=rng,
             judge=None if self.exact is self.fast else self.exact,
             batch_size=self.settings.batch_size,
@@ -249,7 +252,7 @@ class Subject:
         keep: Container[str],
     ) -> Evaluation:
         """Rows of a map: those of its image, and its own columns."""
-        wanted, under = condition.explained, condition.under
+        wanted, under = explained_of(condition), condition.under
         assert wanted is not None
         labelled = all(sample.label >= 0 for sample in samples)
         labels = self.labels(samples) if labelled else None
@@ -299,7 +302,7 @@ class Subject:
         if self._kept[0] != under.text:
             self._kept = under.text, {}
         if key not in self._kept[1]:
-            draws, attack = self.rng(samples, under), under.attack(self.card)
+            draws, attack = self.rng(samples, under), build_attack(under, self.card)
             with self.steady(draws):  # as the condition alone is evaluated, so that these are its images
                 self._kept[1][key] = (
                     self.inputs(self.corrupt(pixels, under, draws))
@@ -324,7 +327,7 @@ class Subject:
 
     def corrupt(self, pixels: Tensor, condition: Condition, rng: SampleRng) -> Tensor:
         """(B, 3, H, W) uint8 pixels as the condition shows them, on the device."""
-        pixels, corrupted = pixels.to(self.settings.device), condition.corrupted
+        pixels, corrupted = pixels.to(self.settings.device), corrupted_of(condition)
         if corrupted is None or corrupted.released:
             return pixels
         made = corrupted.make(self.settings.frost_dir)
@@ -354,7 +357,8 @@ class Subject:
     def rng(self, samples: Sequence[Sample], condition: Condition) -> SampleRng:
         ids = [sample.id for sample in samples]
         # A map's draws are the method's own, whatever else is asked of it.
-        text = condition.text if condition.explained is None else Explained(condition.explained.method).text
+        explained = explained_of(condition)
+        text = condition.text if explained is None else Explained(explained.method).text
         return SampleRng.of(ids, seed=self.settings.seed, condition=text, device=self.settings.device)
 
     def classes(self, positions: Tensor) -> list[int]:

@@ -77,7 +77,8 @@ def check_condition(text: str) -> Wanted:
     Raises:
         ProtocolError: no such condition, parameter or value.
     """
-    from ..evaluations.attacks.condition import ATTACKS, DENSE_ATTACKS
+    from attacks.registry import ATTACKS, DENSE_ATTACKS
+
     from ..evaluations.corruptions.condition import parse_corrupted
 
     wanted = Wanted.of(text)
@@ -115,7 +116,9 @@ def check_condition(text: str) -> Wanted:
 
 def _check_attack(wanted: Wanted) -> None:
     """Raises ProtocolError where the attack makes sense under no card that travels with the package."""
-    from ..evaluations.attacks.condition import ATTACKS, parse_condition
+    from attacks.registry import ATTACKS
+
+    from ..evaluations.attacks.condition import parse_condition
 
     faults = []
     for card in dict.fromkeys(("standard" if wanted.name in ATTACKS else "segmentation", *card_names())):

@@ -11,12 +11,14 @@ from typing import Any, Literal
 from ..common.preprocessing import Preprocessing
 from ..data.dataset import Dataset
 from ..errors import DataError, ProtocolError
-from ..evaluations.attacks.condition import CLEAN, Condition, parse_conditions
+from ..evaluations.attacks.build import attacked_labels
+from ..evaluations.attacks.condition import parse_conditions
 from ..evaluations.attacks.evidence import bearing_evidence
+from ..evaluations.attention.condition import attention_condition
 from ..evaluations.attention.evaluate import check_watchable
 from ..evaluations.corruptions.plan import plan_corruptions
 from ..evaluations.corruptions.tree import CorruptedTree, is_tree
-from ..evaluations.maps.condition import parse_cams
+from ..evaluations.maps.condition import map_condition, parse_cams
 from ..evaluations.maps.evaluate import check_explainable
 from ..evaluations.maps.truth import open_truth
 from ..evaluations.subject import Settings, Subject
@@ -24,6 +26,7 @@ from ..models.batch_size import best_batch
 from ..models.classifier import Classifier, distinct_names, load
 from ..models.device import DTYPES, pick_device, unknown_dtype
 from ..protocol.card import Card, load_card, number
+from ..protocol.condition import CLEAN, Condition
 from ..report.refresh import refresh
 from ..runs.binding import provenance_of
 from ..runs.folder import Run
@@ -191,7 +194,7 @@ def audit(
             check_watchable(job.classifier.network, job.classifier.identity.name, "--watch-attention")
     truth = open_truth(dataset, boxes, masks)
     lines += truth.notes
-    scored = tuple(map(Condition.of_map, maps))
+    scored = tuple(map(map_condition, maps))
     if any(sample.label < 0 for sample in dataset.samples):
         conditions = ()  # without labels there is nothing right or wrong, but maps of what is predicted
     looking = [one for one in maps if not one.is_control]
@@ -201,11 +204,11 @@ def audit(
             "--corrupted-dir, or --stability"
         )
     shown = [under for under in conditions if under != CLEAN] if stability else []
-    beside = [Condition.of_map(one, under) for under in shown for one in looking]
+    beside = [map_condition(one, under) for under in shown for one in looking]
     inputs = replace(plan.inputs, digests=plan.inputs.digests | {c.text: truth.digest or "none" for c in scored})
     reused = {condition.text for condition in conditions if condition != CLEAN} if watch_attention else set()
     if watch_attention:  # each after the condition whose images it takes
-        pairs = ((under, Condition.of_attention(under)) for under in conditions or (CLEAN,))
+        pairs = ((under, attention_condition(under)) for under in conditions or (CLEAN,))
         conditions = tuple(one for pair in pairs for one in pair if one in conditions or one.name == "attention")
     conditions = (*conditions, *scored, *beside)
     run = Run(out if out is not None else Path("runs") / jobs[0].classifier.identity.name)
@@ -320,7 +323,7 @@ def _check_labels(dataset: Dataset, conditions: Sequence[Condition], card: Card)
     if not any(len(set(sample.valid or ())) > 1 for sample in dataset.samples):
         return
     for condition in conditions:
-        predicted = condition.labels(card) == "predicted"
+        predicted = attacked_labels(condition, card) == "predicted"
         if condition.early_stop and predicted:
             raise DataError(
                 f"{condition.text} stops at the first prediction that is not the model's own, but several labels count "

@@ -19,11 +19,11 @@ import torch
 from ..common.preprocessing import Preprocessing
 from ..data.dataset import Dataset
 from ..errors import RunError
-from ..evaluations.attacks.condition import Condition
 from ..evaluations.corruptions.plan import CorruptedInputs
 from ..evaluations.subject import Settings
 from ..models.classifier import ModelIdentity
 from ..protocol.card import Card
+from ..protocol.condition import Condition
 from ..runs.binding import OF_CHECKPOINT, digest_of_run, digests_of_shards
 from ..runs.folder import Run
 

@@ -21,15 +21,17 @@ from ..common.preprocessing import Preprocessing
 from ..data.dataset import Dataset, Sample
 from ..data.images import read_image, to_pixels
 from ..errors import BadImageError, ModelError
-from ..evaluations.attacks.condition import Condition
+from ..evaluations.attacks.build import build_attack
 from ..evaluations.attention.columns import ATTENTION
 from ..evaluations.attention.layer import Layer
 from ..evaluations.attention.layer import packed as packed_layers
+from ..evaluations.corruptions.condition import corrupted_of
 from ..evaluations.corruptions.tree import CorruptedTree, pixels_of
 from ..evaluations.maps.evaluate import COLUMNS as MAP_COLUMNS
 from ..evaluations.maps.truth import Truth
 from ..evaluations.subject import Subject
 from ..models.batch_size import out_of_memory
+from ..protocol.condition import Condition
 from ..runs.binding import packed
 from ..runs.folder import Run
 from ..runs.pictures import Picture, Wanted, write_pictures
@@ -61,7 +63,7 @@ class Images:
 
     def reader(self, condition: Condition) -> Reader:
         """What reads the samples for this condition."""
-        part, tree = (condition.under or condition).corrupted, self.tree
+        part, tree = corrupted_of(condition.under or condition), self.tree
         if part is None or not part.released:
             return lambda sample: to_pixels(self.dataset.image(sample), self.preprocessing, sample.id)
         assert tree is not None
@@ -166,7 +168,7 @@ def run_units(
     for piece, decoding in decoder.shards(cuts):
         subject.forget()
         for condition in piece.conditions:
-            progress.start(name, condition.group, len(decoding))
+            progress.start(name, condition.group or condition.text, len(decoding))
             began, before = time.monotonic(), subject.settings.batch_size
             found = _unit(subject, images, decoding, condition, progress, wanted.under(condition))
             metadata = packed(provenance(condition.text), piece.shard)
@@ -219,7 +221,7 @@ def _unit(
 ) -> _Found:
     """One shard under one condition, in batches that are halved where memory is short."""
     found, start = _Found(), 0
-    attack = (condition.under or condition).attack(subject.card)
+    attack = build_attack(condition.under or condition, subject.card)
     # An attack that queues its samples makes batches by itself, from the whole shard.
     whole = getattr(attack, "queues", False)
     while start < len(decoding):

@@ -12,11 +12,11 @@ from typing import Any
 from ..common.lock import locked
 from ..common.preprocessing import Preprocessing
 from ..errors import RunError
-from ..evaluations.attacks.condition import Condition
 from ..evaluations.attacks.evidence import bearing_evidence, gather_evidence, needs_evidence
 from ..evaluations.attacks.gradient_masking import findings
 from ..evaluations.subject import Subject
 from ..protocol.card import Card
+from ..protocol.condition import Condition
 from ..runs.folder import Run
 from ..runs.links import refuse_links
 from ..runs.pictures import Wanted, strange_pictures

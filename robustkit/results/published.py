@@ -133,7 +133,7 @@ def _parsed(text: str, where: str) -> Published:
 
 
 def _check_figures(condition: str, figures: object, where: str) -> None:
-    from ..evaluations.attacks.condition import ATTACKS, DENSE_ATTACKS
+    from attacks.registry import ATTACKS, DENSE_ATTACKS
 
     attacks = {*ATTACKS, *DENSE_ATTACKS}
     try:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from ..evaluations.attacks.condition import Condition
+    from ..protocol.condition import Condition
 
 SIDE = 224
 """The longest side of a kept image; larger ones are made smaller."""
@@ -61,13 +61,13 @@ class Wanted:
         """All conditions; of a corruption, and of maps under it, only the middle one of its severities."""
         severities: dict[str, list[int]] = {}
         for one in conditions:
-            if one.corrupted is not None:
-                severities.setdefault(one.group, []).append(one.corrupted.severity)
+            if one.group:
+                severities.setdefault(one.group, []).append(one.level)
         middle = {group: sorted(found)[len(found) // 2] for group, found in severities.items()}
 
         def keeps(one: Condition) -> bool:
             seen = one.under or one
-            return seen.corrupted is None or seen.corrupted.severity == middle[seen.group]
+            return not seen.group or seen.level == middle[seen.group]
 
         return cls(frozenset(samples), frozenset(one.text for one in conditions if keeps(one)))
 

@@ -20,8 +20,7 @@ from ...data.class_names import class_name
 from ...data.dataset import Dataset, Sample
 from ...data.images import to_pixels
 from ...errors import RunError
-from ...evaluations.attacks.condition import Condition
-from ...evaluations.maps.condition import Explained
+from ...evaluations.maps.condition import Explained, map_condition
 from ...evaluations.maps.gallery import Gallery, Row, Tile, write_page, write_sheet
 from ...evaluations.maps.truth import Truth, open_truth
 from ...evaluations.subject import Settings, Subject
@@ -156,7 +155,7 @@ def explained_tile(
 
     target: place of the class among the logits that compete; None for the predicted one.
     """
-    rng = subject.rng([sample], Condition.of_map(one))
+    rng = subject.rng([sample], map_condition(one))
     with subject.steady(rng), cam.method(one.method)(subject.exact) as explainer:
         found = explainer.explain(subject.inputs(pixels[None]), target, rng=rng)
     place, identity = int(found.target[0]), subject.classifier.identity

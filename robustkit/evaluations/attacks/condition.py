@@ -12,138 +12,22 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, cast
 
 import attacks
 from attacks.pgd import STEP_SHARES
+from attacks.registry import ATTACKS, DENSE_ATTACKS
 
 from ...errors import ProtocolError, unknown
 from ...protocol.card import Card, format_number, number
-from ..corruptions.condition import Corrupted
-from ..maps.condition import Explained
-from .engines import ENGINES, peer
-from .peers import PeerAttack
+from ...protocol.condition import CLEAN, Condition, Value
+from .build import build_attack
+from .engines import ENGINES
 
-ATTACKS: dict[str, type[attacks.Attack]] = {
-    "fgsm": attacks.FGSM,
-    "pgd": attacks.PGD,
-    "spsa": attacks.SPSA,
-    "apgd": attacks.APGD,
-    "fab": attacks.FAB,
-    "square": attacks.Square,
-    "autoattack": attacks.AutoAttack,
-}
-DENSE_ATTACKS: dict[str, type[attacks.DensePGD]] = {
-    "fgsm": attacks.DenseFGSM,
-    "pgd": attacks.DensePGD,
-    "segpgd": attacks.DensePGD,
-}
-"""Of models that predict a class for each pixel, under a card of segmentation."""
 _BUDGET = {"square": "queries", "autoattack": "version"}  # what the text always names beside eps; else the steps
 _OF_CARD = {"labels", "bounds", "cut_images", "step_size_l2"}  # of an attack's table in a card, beside its parameters
-Value = bool | int | float | str | Fraction
 _FORM = re.compile(r"\s*([A-Za-z][\w-]*)\s*(?:\((.*)\))?\s*", re.DOTALL)
-
-
-@dataclass(frozen=True)
-class Condition:
-    """One way to treat the images. `parameters` are all of an attack's, card and options resolved; `text` names it.
-
-    corrupted: which corruption, where it is one. explained: which map. under: the condition beside which a map is
-    laid, or on whose images attention is watched.
-    """
-
-    name: str
-    text: str
-    parameters: tuple[tuple[str, Value], ...] = ()
-    corrupted: Corrupted | None = None
-    explained: Explained | None = None
-    under: Condition | None = None
-
-    @classmethod
-    def of(cls, corrupted: Corrupted) -> Condition:
-        """The condition of a corruption."""
-        return cls("corruption", corrupted.text, (), corrupted)
-
-    @classmethod
-    def of_map(cls, explained: Explained, under: Condition | None = None) -> Condition:
-        """The condition of a map's scores, or of its stability under another condition."""
-        if under is not None:
-            explained = explained.beside(under.text)
-        return cls("cam" if under is None else "stability", explained.text, (), None, explained, under)
-
-    @classmethod
-    def of_attention(cls, under: Condition) -> Condition:
-        """What the model's attention does on the images of another condition."""
-        return cls("attention", f"attention({under.text})", under=under)
-
-    @property
-    def released(self) -> bool:
-        """Whether the images come, corrupted already, from files of their own."""
-        part = self.corrupted or (self.under.corrupted if self.under else None)
-        return part is not None and part.released
-
-    @property
-    def group(self) -> str:
-        """What a progress bar counts together: the severities of a corruption."""
-        return self.text if self.corrupted is None else self.corrupted.mean.text
-
-    @property
-    def eps(self) -> float | None:
-        """The radius that an attack claims, in the units of its card's space; None where nothing is claimed."""
-        eps = dict(self.parameters).get("eps")
-        return None if eps is None else float(eps)
-
-    @property
-    def norm(self) -> str:
-        return str(dict(self.parameters).get("norm", "linf"))
-
-    @property
-    def engine(self) -> str:
-        """The library that makes the attack."""
-        return str(dict(self.parameters).get("engine", "robustkit"))
-
-    @property
-    def early_stop(self) -> bool:
-        """Whether samples leave at their first wrong prediction, so that their losses mean nothing."""
-        return bool(dict(self.parameters).get("early_stop", False))
-
-    @property
-    def claim(self) -> dict[str, Any]:
-        """What the records of an attack are held to, as run.json keeps it; empty for all else."""
-        if self.eps is None:
-            return {}
-        return {"norm": self.norm, "eps": self.eps, "early_stop": self.early_stop}
-
-    def labels(self, card: Card) -> str:
-        """Which labels the attack is given: `true` or `predicted`."""
-        return str(card.attacks.get(self.name, {}).get("labels", card.labels))
-
-    def attack(self, card: Card) -> attacks.Attack | attacks.DensePGD | PeerAttack | None:
-        """The attack with these parameters under the card's bounds; None for all else."""
-        if self.name in ("clean", "corruption", "cam", "stability", "attention"):
-            return None
-        fields = dict(self.parameters)
-        eps = float(fields.pop("eps"))
-        norm, engine = fields.pop("norm"), fields.pop("engine")
-        own = card.attacks.get(self.name, {})
-        bounds = tuple(own["bounds"]) if "bounds" in own else card.bounds
-        if isinstance(fields.get("step_size"), str):
-            fields["step_size"] = float(number(str(fields["step_size"]).removesuffix("*eps"))) * eps
-        try:
-            threat = attacks.ThreatModel(norm, eps, bounds, own.get("cut_images", False))  # type: ignore[arg-type]
-            if card.task == "segmentation":
-                return DENSE_ATTACKS[self.name](threat, **cast(dict[str, Any], fields))
-            if engine != "robustkit":
-                return peer(str(engine), self.name, threat, fields)
-            return ATTACKS[self.name](threat, **fields)
-        except (TypeError, ValueError) as fault:
-            raise ProtocolError(f"condition {self.text}: {fault}") from None
-
-
-CLEAN = Condition("clean", "clean")
 
 
 def attacks_of(card: Card) -> Mapping[str, type[attacks.Attack] | type[attacks.DensePGD]]:
@@ -183,7 +67,7 @@ def parse_condition(
         shown["norm"] = resolved["norm"]
     inside = ",".join(f"{key}={_show(shown[key])}" for key in default if key in shown)
     condition = Condition(name, f"{name}({inside})", tuple(resolved.items()))
-    condition.attack(card)  # a value that the attack refuses is refused here, before any work
+    build_attack(condition, card)  # a value that the attack refuses is refused here, before any work
     return condition
 
 

@@ -15,6 +15,8 @@ import importlib.util
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from attacks.registry import ATTACKS
+
 from ...errors import ProtocolError, unknown
 from .peers import PeerAttack, Stage
 
@@ -68,7 +70,7 @@ _ONLY: dict[str, dict[str, tuple[Any, ...]]] = {
 def supported(engine: str) -> tuple[str, ...]:
     """Names of RobustKit's attacks that `engine` can make; raises ProtocolError for an unknown engine."""
     if engine == "robustkit":
-        return tuple(importlib.import_module(".condition", __package__).ATTACKS)
+        return tuple(ATTACKS)
     if engine not in _SUPPORTED:
         raise ProtocolError(unknown("engine", engine, ENGINES))
     return _SUPPORTED[engine]

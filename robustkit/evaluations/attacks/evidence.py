@@ -12,12 +12,13 @@ from ...common.preprocessing import Preprocessing
 from ...data.dataset import Dataset, Sample
 from ...data.images import to_pixels
 from ...errors import BadImageError
+from ...evaluations.attacks.build import build_attack
 from ...models.batch_size import out_of_memory
 from ...protocol.card import Card
+from ...protocol.condition import Condition
 from ...runs.folder import Run
 from ...runs.progress import Progress
 from ..subject import Subject
-from .condition import Condition
 from .examining import examine
 
 SAMPLES = 32
@@ -37,7 +38,7 @@ def wants_evidence(condition: Condition, card: Card) -> bool:
 
     It does not where eps is 0, nor where the card lets the attack leave its own ball.
     """
-    attack = condition.attack(card)
+    attack = build_attack(condition, card)
     if not isinstance(attack, Attack) or condition.engine != "robustkit":
         return False
     return attack.threat.eps > 0 and not attack.threat.cut_images
@@ -66,7 +67,7 @@ def gather_evidence(
     progress: Progress,
 ) -> None:
     """Write the figures of `examining.examine` for one checkpoint under one attack, unless no image can be read."""
-    attack = condition.attack(subject.card)
+    attack = build_attack(condition, subject.card)
     assert isinstance(attack, Attack)
     samples, images = [], []
     for sample in spread(dataset.samples, SAMPLES):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from ...protocol.condition import Condition
 
-if TYPE_CHECKING:
-    pass
+
+def attention_condition(under: Condition) -> Condition:
+    """The condition of what the model's attention does on the images of another condition."""
+    return Condition("attention", f"attention({under.text})", under=under, released=under.released)
 
 
 def under_of(condition: str) -> str | None:

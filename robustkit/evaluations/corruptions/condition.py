@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...errors import ProtocolError, unknown
+from ...protocol.condition import Condition
 from .sets import CORRUPTIONS
 
 if TYPE_CHECKING:
@@ -91,3 +92,20 @@ def parse_corrupted(text: str) -> Corrupted | None:
     if severity not in ("0", "1", "2", "3", "4", "5"):
         raise ProtocolError(f"{text}: severity {severity!r}; expected a whole number from 1 to 5")
     return Corrupted(form[1], int(severity), **given)
+
+
+def corruption_condition(corrupted: Corrupted) -> Condition:
+    """The condition of a corruption."""
+    return Condition(
+        "corruption",
+        corrupted.text,
+        payload=corrupted,
+        group=corrupted.mean.text,
+        level=corrupted.severity,
+        released=corrupted.released,
+    )
+
+
+def corrupted_of(condition: Condition) -> Corrupted | None:
+    """Which corruption a condition is; None for other conditions."""
+    return condition.payload if isinstance(condition.payload, Corrupted) else None

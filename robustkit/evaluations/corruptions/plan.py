@@ -14,7 +14,8 @@ from ...common.files import bytes_of
 from ...data.dataset import Dataset, Sample
 from ...data.images import image_size
 from ...errors import BadImageError, DataError, ProtocolError, unknown
-from ..attacks.condition import Condition
+from ...evaluations.corruptions.condition import corruption_condition
+from ...protocol.condition import Condition
 from .condition import PRESETS, VARIANTS, Corrupted
 from .sets import expand
 from .tree import CorruptedTree
@@ -96,7 +97,7 @@ def plan_corruptions(
     if "frost" in wanted:
         photographs = photographs_digest(frost_dir)
         digests = {part.text: photographs for part in parts if part.name == "frost"}
-    conditions = tuple(map(Condition.of, parts))
+    conditions = tuple(map(corruption_condition, parts))
     return Plan(conditions, CorruptedInputs(digests), tuple(line for line in lines if line))
 
 
@@ -145,7 +146,7 @@ def _released(wanted: dict[str, tuple[int, ...]], dataset: Dataset, tree: Corrup
         released[part.text] = {"root": str(tree.root), "image_sizes": sizes}
     where = f"corruptions: {len(parts)} conditions from the released files of {tree.root}"
     lines = (where, *(f"left out {line}" for line in left_out.values()))
-    return Plan(tuple(map(Condition.of, parts)), CorruptedInputs(digests, released, left_out), lines)
+    return Plan(tuple(map(corruption_condition, parts)), CorruptedInputs(digests, released, left_out), lines)
 
 
 def _read(samples: Sequence[Sample], tree: CorruptedTree, part: Corrupted) -> tuple[str, list[list[int]]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from ...errors import ProtocolError, unknown
 from ...protocol.card import number
+from ...protocol.condition import Condition
 
 PLAIN = {
     "pointing_game": "pointing_game",
@@ -136,3 +137,16 @@ def parts_of(condition: str) -> tuple[Explained, str] | None:
     text, _, mode = condition.partition(",mode=")
     explained = parse_explained(text + ")" if mode else text)
     return None if explained is None else (explained, mode.rstrip(")"))
+
+
+def map_condition(explained: Explained, under: Condition | None = None) -> Condition:
+    """The condition of a map's scores, or of its stability under another condition."""
+    if under is None:
+        return Condition("cam", explained.text, payload=explained)
+    explained = explained.beside(under.text)
+    return Condition("stability", explained.text, payload=explained, under=under, released=under.released)
+
+
+def explained_of(condition: Condition) -> Explained | None:
+    """Which map a condition is of; None for other conditions."""
+    return condition.payload if isinstance(condition.payload, Explained) else None

@@ -12,10 +12,11 @@ import torch
 from ...data.dataset import Sample
 from ...data.scenes import LabelledScenes
 from ...errors import BadImageError
-from ...evaluations.attacks.condition import CLEAN, Condition
+from ...evaluations.corruptions.condition import corrupted_of
 from ...evaluations.subject import Settings
 from ...models.segmenter import Segmenter
 from ...protocol.card import Card
+from ...protocol.condition import CLEAN, Condition
 from ...runs.folder import Run
 from .metrics import class_counts
 from .sheet import FILE, Examples, Pixels, Tile, draw
@@ -60,15 +61,15 @@ def _shown(run: Run, conditions: Sequence[Condition]) -> list[Condition]:
     for row in run.summary():
         if row["metric"] == "miou" and row["value"] is not None:
             scores.setdefault(row["condition"], []).append(row["value"])
-    corruptions = [one for one in conditions if one.corrupted is not None and one.text in scores]
+    corruptions = [one for one in conditions if corrupted_of(one) is not None and one.text in scores]
     worst = sorted(corruptions, key=lambda one: sum(scores[one.text]))[:1]
-    attacks = [one for one in conditions if one.corrupted is None and one != CLEAN][:1]
+    attacks = [one for one in conditions if corrupted_of(one) is None and one != CLEAN][:1]
     return [CLEAN, *worst, *attacks]
 
 
 def _words(condition: Condition) -> str:
     """A condition in a few words, to stand above a column."""
-    part = condition.corrupted
+    part = corrupted_of(condition)
     return condition.text if part is None else f"{part.name.replace('_', ' ')}, severity {part.severity}"
 
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from ...data.dataset import Dataset, Sample
 from ...data.scenes import LabelledScenes, open_scenes, whole
 from ...errors import DataError
-from ...evaluations.attacks.condition import Condition
 from ...models.classifier import ModelIdentity
 from ...pipeline.runner import Reader
+from ...protocol.condition import Condition
 from .subject import LabelMap
 
 

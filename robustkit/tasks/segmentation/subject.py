@@ -16,10 +16,11 @@ from attacks.attack import Tell
 
 from ...common.randomness import SampleRng
 from ...data.dataset import Sample
-from ...evaluations.attacks.condition import Condition
+from ...evaluations.attacks.build import build_attack
 from ...evaluations.subject import Evaluation, Settings, Subject
 from ...models.segmenter import Segmenter
 from ...protocol.card import Card
+from ...protocol.condition import Condition
 from .columns import SCENES
 from .metrics import class_counts
 
@@ -75,7 +76,7 @@ class SceneSubject(Subject):
     ) -> tuple[Tensor, Tensor, dict[str, list[int]]]:
         """What the network is shown under a condition, how far it is from the image, in pixels, and what it cost."""
         clean = self.inputs(pixels)
-        attack = condition.attack(self.card)
+        attack = build_attack(condition, self.card)
         if attack is None:
             shown = self.inputs(self.corrupt(pixels, condition, rng))
             return shown, shown - clean, {}

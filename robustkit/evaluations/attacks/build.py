@@ -1,0 +1,41 @@
+"""Build the attack that a condition names."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import attacks
+from attacks.registry import ATTACKS, DENSE_ATTACKS
+
+from ...errors import ProtocolError
+from ...protocol.card import Card, number
+from ...protocol.condition import Condition
+from .engines import peer
+from .peers import PeerAttack
+
+
+def attacked_labels(condition: Condition, card: Card) -> str:
+    """Which labels the attack is given: `true` or `predicted`."""
+    return str(card.attacks.get(condition.name, {}).get("labels", card.labels))
+
+
+def build_attack(condition: Condition, card: Card) -> attacks.Attack | attacks.DensePGD | PeerAttack | None:
+    """The attack with these parameters under the card's bounds; None for all else."""
+    if condition.name in ("clean", "corruption", "cam", "stability", "attention"):
+        return None
+    fields = dict(condition.parameters)
+    eps = float(fields.pop("eps"))
+    norm, engine = fields.pop("norm"), fields.pop("engine")
+    own = card.attacks.get(condition.name, {})
+    bounds = tuple(own["bounds"]) if "bounds" in own else card.bounds
+    if isinstance(fields.get("step_size"), str):
+        fields["step_size"] = float(number(str(fields["step_size"]).removesuffix("*eps"))) * eps
+    try:
+        threat = attacks.ThreatModel(norm, eps, bounds, own.get("cut_images", False))  # type: ignore[arg-type]
+        if card.task == "segmentation":
+            return DENSE_ATTACKS[condition.name](threat, **cast(dict[str, Any], fields))
+        if engine != "robustkit":
+            return peer(str(engine), condition.name, threat, fields)
+        return ATTACKS[condition.name](threat, **fields)
+    except (TypeError, ValueError) as fault:
+        raise ProtocolError(f"condition {condition.text}: {fault}") from None
