@@ -14,13 +14,13 @@ import torch
 from click.testing import CliRunner
 from safetensors import safe_open
 
-import robustkit
+import robustkit.embedded
 from robustkit.cli.app import cli
 from robustkit.data import shapes
 from robustkit.errors import CheckpointError, ModelError
 from robustkit.models import specs
 
-FOLDER = Path(specs.__file__).parent / "embedded"
+FOLDER = Path(robustkit.embedded.__file__).parent
 SHIPPED: dict[str, dict[str, Any]] = json.loads((FOLDER / "checkpoints.json").read_text("utf-8"))
 LISTED = {name: entry for name, entry in SHIPPED.items() if "task" not in entry}
 SEGMENTERS = {name: entry for name, entry in SHIPPED.items() if entry.get("task") == "segmentation"}
