@@ -25,7 +25,7 @@ setup(
         "robustkit.report": ["templates/*", "templates/parts/*"],
         "robustkit.results": ["references/*.toml"],
     },
-    entry_points={"console_scripts": ["robustkit = robustkit.cli.app:main"]},
+    entry_points={"console_scripts": ["robustkit = robustkit.cli:main"]},
     install_requires=[
         "torch>=2.6",
         "timm>=1.0.15",
