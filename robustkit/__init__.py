@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .models.segmenter import load_segmenter as load_segmenter
     from .pipeline.audit import audit as audit
     from .pipeline.segment import segment as segment
-    from .runs.folder import Run as Run
+    from .results.run import Run as Run
 
 __version__ = "0.1.0"
 __getattr__, __dir__, _ = lazy_loader.attach(
@@ -27,7 +27,7 @@ __getattr__, __dir__, _ = lazy_loader.attach(
         "models.segmenter": ["Segmenter", "load_segmenter"],
         "pipeline.audit": ["audit"],
         "pipeline.segment": ["segment"],
-        "runs.folder": ["Run"],
+        "results.run": ["Run"],
     },
 )
 __all__ = ["Classifier", "Run", "Segmenter", "__version__", "attention", "audit", "load", "load_segmenter", "segment"]

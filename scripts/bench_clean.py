@@ -24,7 +24,7 @@ from robustkit.pipeline.data import labelled_data
 from robustkit.pipeline.runner import Images, Piece, run_units
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import CLEAN
-from robustkit.runs.folder import Run
+from robustkit.results.run import Run
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 

@@ -29,7 +29,7 @@ from robustkit.cli.cam.command import make_gallery
 from robustkit.cli.progress import ConsoleProgress
 from robustkit.errors import RobustkitError
 from robustkit.evaluations.maps.tables import map_tables
-from robustkit.runs.folder import Run
+from robustkit.results.run import Run
 
 SHAPES = tuple(f"zoo:shapes-vit-{name}" for name in ("standard", "quest", "elliptical", "elliptical-quest"))
 METHODS = "agcam,agcam-full,rollout,grad-cam"

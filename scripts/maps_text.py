@@ -10,7 +10,7 @@ from pages import markdown
 
 from robustkit.evaluations.maps.condition import parts_of
 from robustkit.evaluations.maps.tables import FREE_HEADINGS, ONE_SIDED, SCORE_HEADINGS
-from robustkit.runs.folder import Run
+from robustkit.results.run import Run
 
 LOOKS = (("#0072B2", "o"), ("#56B4E9", "D"), ("#E69F00", "s"), ("#666666", "^"))
 MARGIN = 0.05  # of an interval's width: about the error of its ends, which are percentiles of 1000 resamples

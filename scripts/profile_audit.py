@@ -30,7 +30,7 @@ from robustkit.evaluations import subject
 from robustkit.pipeline import audit as pipeline
 from robustkit.pipeline import runner
 from robustkit.pipeline import schedule as computing
-from robustkit.runs.folder import Run
+from robustkit.results.run import Run
 
 PARTS = {
     "model": "forward and backward",

@@ -14,7 +14,7 @@ from robustkit.evaluations.corruptions.sets import SETS
 from robustkit.protocol.card import load_card
 from robustkit.results.paired import Difference, Side, holm, paired_difference
 from robustkit.results.published import name_of, read_published
-from robustkit.runs.folder import Run
+from robustkit.results.run import Run
 
 Row = dict[str, Any]
 

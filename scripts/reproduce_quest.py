@@ -22,7 +22,7 @@ from rich.console import Console
 import robustkit
 from robustkit.cli.progress import ConsoleProgress
 from robustkit.errors import RobustkitError
-from robustkit.runs.folder import Run
+from robustkit.results.run import Run
 
 FORMULAS = ("standard", "quest", "elliptical", "elliptical-quest")
 ZOO, SHAPES = (tuple(f"zoo:{family}-vit-{name}" for name in FORMULAS) for family in ("cifar10", "shapes"))

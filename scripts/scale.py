@@ -37,8 +37,8 @@ from robustkit.protocol.condition import CLEAN, Condition
 from robustkit.report import page
 from robustkit.report import refresh as report
 from robustkit.results import comparison
+from robustkit.results.run import Run
 from robustkit.runs.binding import digests_of_shards, packed, provenance_of
-from robustkit.runs.folder import Run
 from robustkit.runs.pictures import Picture, picture, write_pictures
 from robustkit.tasks.classification.columns import CLASSIFICATION
 

@@ -17,7 +17,7 @@ from pages import markdown
 from robustkit.display.table import TextTable
 from robustkit.errors import RobustkitError
 from robustkit.results.comparison import report_tables
-from robustkit.runs.folder import Run
+from robustkit.results.run import Run
 from robustkit.tasks.segmentation.sheet import FILE
 from robustkit.tasks.segmentation.tables import SceneTable, scene_tables
 

@@ -7,8 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from robustkit.results.run import Run
 from robustkit.runs.binding import PROVENANCE, digest_of_ids, packed, provenance_of
-from robustkit.runs.folder import Run, folder_name
+from robustkit.runs.folder import folder_name
 from robustkit.runs.writing import parquet_bytes
 
 

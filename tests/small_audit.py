@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 import robustkit
-from robustkit.runs.folder import Run
+from robustkit.results.run import Run
 
 FACTORY = """
 import torch

@@ -26,7 +26,7 @@ from robustkit.cli.app import cli
 from robustkit.common.files import write_whole
 from robustkit.errors import GateFailed, RobustkitError
 from robustkit.report.sample_browser import Browser
-from robustkit.runs.folder import Run
+from robustkit.results.run import Run
 
 FGSM, AUTO = "fgsm(eps=8/255)", "autoattack(eps=8/255,version=standard,steps=2,targets=1,queries=5)"
 OPTIONS: dict[str, Any] = {"attacks": f"fgsm,{AUTO}"}

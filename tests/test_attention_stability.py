@@ -49,8 +49,8 @@ from robustkit.evaluations.subject import Subject
 from robustkit.gate.pattern import Wanted, check_condition
 from robustkit.report.refresh import refresh
 from robustkit.results.paired import Side, paired_difference
+from robustkit.results.run import Run
 from robustkit.runs import untrusted as foreign
-from robustkit.runs.folder import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NAME = "shapes-vit-quest"

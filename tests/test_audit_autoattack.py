@@ -20,7 +20,7 @@ from robustkit.evaluations.attacks.stages import dossier, stages
 from robustkit.evaluations.subject import Subject
 from robustkit.protocol.card import load_card
 from robustkit.report.refresh import refresh
-from robustkit.runs.folder import Run
+from robustkit.results.run import Run
 
 SMALL = "autoattack(steps=5,targets=2,queries=20)"
 TEXT = "autoattack(eps=4/255,version=standard,steps=5,targets=2,queries=20)"

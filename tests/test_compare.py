@@ -13,7 +13,7 @@ from scipy import stats
 import robustkit
 from robustkit.errors import RobustkitError, RunError
 from robustkit.results.paired import Difference, Side, holm, paired_difference
-from robustkit.runs.folder import Run
+from robustkit.results.run import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 PAIR = ("shapes-vit-standard", "shapes-vit-quest")

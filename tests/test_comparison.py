@@ -20,7 +20,7 @@ from robustkit.errors import RunError
 from robustkit.results.comparison import HEADINGS, Comparison, compare, pairs, report_tables, tables, unpaired
 from robustkit.results.paired import Side, holm
 from robustkit.results.published import read_published
-from robustkit.runs.folder import Run
+from robustkit.results.run import Run
 
 PGD, ENDED = "pgd(eps=1/255,steps=20)", "autoattack(eps=1/255,version=standard)"
 FOG = [f"corruption(fog,severity={severity})" for severity in (1, 2, 3, 4, 5)]

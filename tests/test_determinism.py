@@ -15,7 +15,7 @@ import pytest
 import small_audit
 from test_ranks import everything, torchrun
 
-from robustkit.runs.folder import Run
+from robustkit.results.run import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 OPTIONS: dict[str, Any] = {

@@ -25,7 +25,7 @@ from robustkit.cli.doctor import checks as doctor
 from robustkit.cli.doctor import known_answers
 from robustkit.cli.doctor.checks import Finding
 from robustkit.common import randomness
-from robustkit.runs.folder import Run
+from robustkit.results.run import Run
 
 Patch = pytest.MonkeyPatch
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -20,7 +20,7 @@ from robustkit.common.lock import locked
 from robustkit.errors import ModelError, RunError
 from robustkit.evaluations.subject import Subject
 from robustkit.report.refresh import refresh
-from robustkit.runs.folder import Run
+from robustkit.results.run import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 HOLD = """

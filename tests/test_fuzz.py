@@ -31,8 +31,8 @@ from robustkit.evaluations.maps.condition import parse_cams, parse_explained
 from robustkit.gate.policy import parse_policy
 from robustkit.models.checkpoint import read
 from robustkit.protocol.card import load_card
+from robustkit.results.run import Run
 from robustkit.results.summary import summarise
-from robustkit.runs.folder import Run
 
 hypothesis = pytest.importorskip("hypothesis", reason="needs hypothesis, of the extra `test`")
 from hypothesis import HealthCheck, configuration, given, settings  # noqa: E402

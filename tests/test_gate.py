@@ -30,7 +30,7 @@ from robustkit.gate.policy import parse_policy
 from robustkit.gate.statements import Change, Value
 from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED, Outcome, Verdict, decide, judge
 from robustkit.results.paired import unseen
-from robustkit.runs.folder import Run
+from robustkit.results.run import Run
 
 ROOT = Path(__file__).parents[1]
 PGD = "pgd(eps=1/255,steps=20)"

@@ -17,7 +17,7 @@ from robustkit.gate.policy import Policy, Rule, parse_policy
 from robustkit.gate.statements import CAM_METRICS, LOWER_IS_BETTER, METRICS, PAIRED, Change, Value
 from robustkit.gate.verdicts import FAIL, PASS, SLACK, UNDECIDED, Outcome, Verdict, decide, judge
 from robustkit.results.paired import Side
-from robustkit.runs.folder import Run
+from robustkit.results.run import Run
 
 hypothesis = pytest.importorskip("hypothesis", reason="needs hypothesis, of the extra `test`")
 from hypothesis import given, settings  # noqa: E402

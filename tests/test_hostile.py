@@ -42,8 +42,8 @@ from robustkit.errors import BadImageError, CheckpointError, DataError, Protocol
 from robustkit.models.checkpoint import read
 from robustkit.protocol.card import load_card
 from robustkit.report.refresh import refresh
+from robustkit.results.run import Run
 from robustkit.runs.binding import PAGES, SAMPLES, packed, provenance_of
-from robustkit.runs.folder import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 WEIGHTS = {"w": torch.arange(3.0)}

@@ -15,7 +15,7 @@ import pytest
 
 from robustkit.errors import ProtocolError, RunError
 from robustkit.report.release.loggers import LOGGERS, Logger, entry_name, legal_names, log_run, parse_loggers
-from robustkit.runs.folder import Run
+from robustkit.results.run import Run
 
 PGD = "pgd(eps=1/255,steps=20)"
 

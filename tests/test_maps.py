@@ -46,7 +46,7 @@ from robustkit.evaluations.maps.truth import open_truth
 from robustkit.evaluations.subject import Subject
 from robustkit.models.specs import find
 from robustkit.pipeline.data import labelled_data
-from robustkit.runs.folder import Run
+from robustkit.results.run import Run
 
 MODEL = "zoo:shapes-vit-standard"
 NAME = "shapes-vit-standard"

@@ -16,8 +16,9 @@ from robustkit.common.files import write_whole
 from robustkit.common.intervals import bootstrap, calibration_error, calibration_interval, wilson
 from robustkit.errors import RunError
 from robustkit.report.refresh import refresh
+from robustkit.results.run import Run
 from robustkit.results.summary import summarise, write_summary
-from robustkit.runs.folder import Run, folder_name
+from robustkit.runs.folder import folder_name
 from robustkit.tasks.classification.columns import CLASSIFICATION
 
 PGD = "pgd(eps=1/255,steps=20)"

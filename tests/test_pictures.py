@@ -16,7 +16,7 @@ import robustkit
 from attacks import FGSM, ThreatModel
 from corruptions import corrupt
 from robustkit.data.dataset import open_dataset
-from robustkit.runs.folder import Run
+from robustkit.results.run import Run
 from robustkit.runs.pictures import SIDE, Picture, picture, read_pictures
 
 pytestmark = pytest.mark.usefixtures("one_thread")

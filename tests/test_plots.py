@@ -21,7 +21,7 @@ from robustkit.evaluations.attacks.figures import Curve, curves, standings
 from robustkit.evaluations.corruptions.figures import accuracy_bars, retention_bars
 from robustkit.evaluations.maps.figures import scores
 from robustkit.report.figures import figures
-from robustkit.runs.folder import Run
+from robustkit.results.run import Run
 from robustkit.tasks.classification.calibration import reliabilities, reliability
 from robustkit.tasks.classification.columns import CLASSIFICATION
 from robustkit.tasks.segmentation.figures import MOST, class_ious

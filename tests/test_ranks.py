@@ -17,7 +17,7 @@ from torch.distributed import HashStore
 
 from robustkit.errors import RunError
 from robustkit.pipeline.processes import LedError, Ranks, speaker, told
-from robustkit.runs.folder import Run
+from robustkit.results.run import Run
 
 CONDITIONS = ["--attacks", "fgsm,pgd(steps=3),autoattack(steps=3,targets=1,queries=20)", "--eps", "8/255"]
 

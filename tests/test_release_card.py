@@ -17,8 +17,8 @@ from robustkit.display.markdown import code, plain, table
 from robustkit.errors import NothingEvaluated, RunError
 from robustkit.report.release.badge import HEIGHT, PADDING, badge, headline
 from robustkit.report.release.card import facts, model_index, write_cards
+from robustkit.results.run import Run
 from robustkit.runs.binding import digest_of
-from robustkit.runs.folder import Run
 
 HOSTILE = [
     *(

@@ -21,8 +21,8 @@ from robustkit.report import sample_browser as browser
 from robustkit.report.page import numeric_columns
 from robustkit.report.refresh import refresh
 from robustkit.report.sample_browser import Browser, Cell
+from robustkit.results.run import Run
 from robustkit.results.summary import write_summary
-from robustkit.runs.folder import Run
 from robustkit.runs.pictures import Picture, write_pictures
 from robustkit.tasks.classification.columns import CLASSIFICATION
 

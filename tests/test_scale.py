@@ -21,8 +21,8 @@ from robustkit.evaluations.maps.metrics import Counted, Pooled
 from robustkit.report.refresh import refresh
 from robustkit.results.comparison import compare, pairs, report_tables
 from robustkit.results.paired import Side
+from robustkit.results.run import Run
 from robustkit.results.summary import summarise, survey
-from robustkit.runs.folder import Run
 
 Make = Callable[..., Run]
 

@@ -23,7 +23,7 @@ from robustkit.cli.app import cli
 from robustkit.common.randomness import SampleRng
 from robustkit.errors import CheckpointError, DataError, ModelError, NothingEvaluated, ProtocolError, RunError
 from robustkit.models.segmenter_network import build_segmenter
-from robustkit.runs.folder import Run
+from robustkit.results.run import Run
 from robustkit.tasks.segmentation.columns import SCENES
 from robustkit.tasks.segmentation.sheet import Examples, Tile, colour_of, draw, overlay
 

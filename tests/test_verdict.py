@@ -12,7 +12,7 @@ from sealing import put, seal
 
 from robustkit.common.intervals import wilson
 from robustkit.report.headline import Verdict, verdicts
-from robustkit.runs.folder import Run
+from robustkit.results.run import Run
 from robustkit.tasks.classification.columns import CLASSIFICATION
 from robustkit.tasks.classification.weak_classes import weak_spots
 

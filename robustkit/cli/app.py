@@ -278,10 +278,10 @@ def report(run: Path, logs: tuple[str, ...]) -> None:
     """
     from ..report.refresh import refresh
     from ..report.release.loggers import log_run, parse_loggers
-    from ..runs.folder import Run
+    from ..runs.folder import RunFolder
     from .terminal import usable
 
-    existing, wanted = Run.existing(run), parse_loggers(logs)
+    existing, wanted = RunFolder.existing(run), parse_loggers(logs)
     with usable(run):
         results = refresh(existing)
         show(existing, results)

@@ -11,7 +11,7 @@ from ..errors import GateFailed, ProtocolError, RunError
 from ..gate.output import as_json, counts, github_lines, junit, markdown, plain, sentence
 from ..gate.policy import read_policy
 from ..gate.verdicts import FAIL, PASS, Outcome, judge
-from ..runs.folder import Run
+from ..runs.folder import RunFolder
 
 DEFAULT = Path("policy.toml")
 _STYLES = {PASS: "green", FAIL: "bold red"}
@@ -37,7 +37,7 @@ def check_run(
         ProtocolError: the policy is malformed. RunError: a run is unusable, or a file cannot be written.
         NothingEvaluated: a run has no results.
     """
-    existing, place = Run.existing(run), policy or DEFAULT
+    existing, place = RunFolder.existing(run), policy or DEFAULT
     if init:
         others = (("--junit", junit), ("--json", json_file), ("--baseline", baseline))
         _draft(existing, place, [name for name, given in others if given], console)
@@ -47,7 +47,7 @@ def check_run(
             f"no --policy, and no {DEFAULT} here; write one from this run with robustkit check {run} --init"
         )
     rules = read_policy(place)
-    outcome = judge(rules, existing, None if baseline is None else Run.existing(baseline))
+    outcome = judge(rules, existing, None if baseline is None else RunFolder.existing(baseline))
     show(outcome, console)
     _write(outcome, existing, baseline, junit, json_file)
     _tell_github(outcome, existing, console)
@@ -69,7 +69,7 @@ def show(outcome: Outcome, console: Any) -> None:
         console.print(line, soft_wrap=True, highlight=False)
 
 
-def _draft(run: Run, place: Path, unused: list[str], console: Any) -> None:
+def _draft(run: RunFolder, place: Path, unused: list[str], console: Any) -> None:
     from ..gate.draft import draft
 
     if unused:
@@ -82,7 +82,7 @@ def _draft(run: Run, place: Path, unused: list[str], console: Any) -> None:
     console.print(f"{place}: {rules} rules", markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
-def _write(outcome: Outcome, run: Run, baseline: Path | None, xml: Path | None, json_file: Path | None) -> None:
+def _write(outcome: Outcome, run: RunFolder, baseline: Path | None, xml: Path | None, json_file: Path | None) -> None:
     if xml is not None:
         _put(xml, junit(outcome, run.path.resolve().name), "--junit")
     if json_file is not None:
@@ -98,7 +98,7 @@ def _put(path: Path, content: bytes, option: str) -> None:
         raise RunError(str(fault).replace("choose a folder with --out", f"choose another file with {option}")) from None
 
 
-def _tell_github(outcome: Outcome, run: Run, console: Any) -> None:
+def _tell_github(outcome: Outcome, run: RunFolder, console: Any) -> None:
     if os.environ.get("GITHUB_ACTIONS") == "true":
         for line in github_lines(outcome):
             console.file.write(line + "\n")  # as it is: no wrapping, no colours

@@ -13,7 +13,7 @@ from ..errors import RunError
 from ..results.comparison import Comparison, Pair, Row, compare, pairs, tables, unpaired
 from ..results.paired import Side
 from ..results.published import read_published
-from ..runs.folder import Run
+from ..runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,7 +35,7 @@ def compare_runs(
     """
     from rich.text import Text
 
-    opened = [Run.existing(path) for path in runs]
+    opened = [RunFolder.existing(path) for path in runs]
     published = None if reference is None else read_published(reference)
     comparison = compare(pairs(opened, checkpoints, against), published)
     alone = unpaired(opened, checkpoints, against)

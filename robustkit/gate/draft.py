@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import ProtocolError
 from ..evaluations.corruptions.shares import shares_of
 from ..evaluations.maps.condition import CONTROLS
-from ..runs.folder import Run
+from ..runs.folder import RunFolder
 from .measured import Subject
 from .output import plain
 from .pattern import check_condition
@@ -40,7 +40,7 @@ TAIL = """
 """
 
 
-def draft(run: Run) -> str:
+def draft(run: RunFolder) -> str:
     """The text of a policy.
 
     Raises:

@@ -12,7 +12,7 @@ from ..errors import NothingEvaluated, RunError
 from ..evaluations.corruptions.shares import shares_of
 from ..results.paired import OF_SAMPLES, Side, is_same_model, lacking, paired_difference, unseen, widened
 from ..results.summary import summarise
-from ..runs.folder import Run
+from ..runs.folder import RunFolder
 from .pattern import Wanted
 from .remedy import missing_command
 
@@ -35,7 +35,7 @@ class Figure:
 class Subject:
     """A run with its results, computed from the records."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunFolder) -> None:
         self.run, self.manifest = run, run.manifest
         self.results = summarise(run)
         if not self.results:

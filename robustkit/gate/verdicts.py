@@ -11,7 +11,7 @@ from ..errors import ProtocolError
 from ..evaluations.attention.condition import under_of
 from ..evaluations.maps.condition import parts_of
 from ..results.paired import OF_SAMPLES, Side, lacking, unseen
-from ..runs.folder import Run
+from ..runs.folder import RunFolder
 from .measured import Ambiguous, CannotTell, Figure, Subject, change_of, figure_of, find, not_evaluated
 from .policy import Policy, Rule
 from .statements import Change, Identity, NoFlags, Value
@@ -62,7 +62,7 @@ class Outcome:
         return not any(map(self.stops, self.verdicts))
 
 
-def judge(policy: Policy, run: Run, baseline: Run | None = None) -> Outcome:
+def judge(policy: Policy, run: RunFolder, baseline: RunFolder | None = None) -> Outcome:
     """The verdicts of all rules, in their order, of each checkpoint that a rule is about.
 
     Raises:

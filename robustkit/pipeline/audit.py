@@ -28,8 +28,8 @@ from ..models.device import DTYPES, pick_device, unknown_dtype
 from ..protocol.card import Card, load_card, number
 from ..protocol.condition import CLEAN, Condition
 from ..report.refresh import refresh
+from ..results.run import Run
 from ..runs.binding import provenance_of
-from ..runs.folder import Run
 from ..runs.progress import Progress
 from .data import labelled_data
 from .manifest import describe, prepare

@@ -25,7 +25,7 @@ from ..models.classifier import ModelIdentity
 from ..protocol.card import Card
 from ..protocol.condition import Condition
 from ..runs.binding import OF_CHECKPOINT, digest_of_run, digests_of_shards
-from ..runs.folder import Run
+from ..runs.folder import RunFolder
 
 _MAP = "cam("  # how the text of a map that is scored begins
 
@@ -39,7 +39,7 @@ def describe(identity: ModelIdentity, preprocessing: Preprocessing) -> dict[str,
 
 
 def prepare(
-    run: Run,
+    run: RunFolder,
     checkpoints: Sequence[Mapping[str, Any]],
     dataset: Dataset,
     card: Card,

@@ -33,7 +33,7 @@ from ..evaluations.subject import Subject
 from ..models.batch_size import out_of_memory
 from ..protocol.condition import Condition
 from ..runs.binding import packed
-from ..runs.folder import Run
+from ..runs.folder import RunFolder
 from ..runs.pictures import Picture, Wanted, write_pictures
 from ..runs.progress import Progress
 
@@ -130,7 +130,7 @@ class Piece:
     conditions: tuple[Condition, ...]
 
 
-def pieces(run: Run, name: str, conditions: Sequence[Condition], shards: int) -> list[Piece]:
+def pieces(run: RunFolder, name: str, conditions: Sequence[Condition], shards: int) -> list[Piece]:
     """What lacks records, by shard: all that starts from the clean image together, and each released corruption."""
     found = []
     for shard in range(shards):
@@ -141,7 +141,7 @@ def pieces(run: Run, name: str, conditions: Sequence[Condition], shards: int) ->
 
 
 def run_units(
-    run: Run,
+    run: RunFolder,
     subject: Subject,
     images: Supply,
     work: Iterable[Piece],

@@ -17,7 +17,7 @@ from ..evaluations.attacks.gradient_masking import findings
 from ..evaluations.subject import Subject
 from ..protocol.card import Card
 from ..protocol.condition import Condition
-from ..runs.folder import Run
+from ..runs.folder import RunFolder
 from ..runs.links import refuse_links
 from ..runs.pictures import Wanted, strange_pictures
 from ..runs.progress import Progress
@@ -45,7 +45,7 @@ class Task:
 
 
 def carry_out(
-    run: Run,
+    run: RunFolder,
     prepare: Callable[[], list[str]],
     tasks: Callable[[], Sequence[Task]],
     conditions: Sequence[Condition],
@@ -84,7 +84,7 @@ def carry_out(
 
 
 def compute(
-    run: Run,
+    run: RunFolder,
     tasks: Sequence[Task],
     conditions: Sequence[Condition],
     card: Card,
@@ -129,7 +129,7 @@ def compute(
 
 
 def _lacking(
-    run: Run, task: Task, conditions: Sequence[Condition], card: Card, shard_size: int, processes: int
+    run: RunFolder, task: Task, conditions: Sequence[Condition], card: Card, shard_size: int, processes: int
 ) -> tuple[list[tuple[int, list[str]]], list[str], int, list[str]]:
     """Shards with the texts of conditions to compute together; attacks that lack evidence; units that are there; lines
     on files that are not what was written for this run, and are made anew.
@@ -155,7 +155,7 @@ def _dropped(files: Sequence[tuple[Path, str]]) -> Sequence[tuple[Path, str]]:
     return files
 
 
-def _await_same(run: Run, manifest: dict[str, Any]) -> None:
+def _await_same(run: RunFolder, manifest: dict[str, Any]) -> None:
     """Wait until this process sees the run.json that the first one wrote; a network's file system may take its time."""
     began = time.monotonic()
     while run.manifest != manifest:
@@ -166,7 +166,7 @@ def _await_same(run: Run, manifest: dict[str, Any]) -> None:
         time.sleep(0.1)
 
 
-def _check_complete(run: Run, tasks: Sequence[Task], conditions: Sequence[Condition]) -> None:
+def _check_complete(run: RunFolder, tasks: Sequence[Task], conditions: Sequence[Condition]) -> None:
     """Raises RunError where records are missing although every process has said that it is done."""
     size = int(run.manifest["shard_size"])
     lacking = sum(

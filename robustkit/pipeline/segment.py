@@ -18,7 +18,7 @@ from ..models.device import DTYPES, pick_device, unknown_dtype
 from ..models.segmenter import Segmenter, load_segmenter
 from ..protocol.card import load_card, number
 from ..report.refresh import refresh
-from ..runs.folder import Run
+from ..results.run import Run
 from ..runs.progress import Progress
 from ..tasks.segmentation.examples import draw_examples
 from ..tasks.segmentation.images import SceneImages, _scenes

@@ -13,10 +13,10 @@ from ..tasks.classification.calibration import calibration_figures, reliabilitie
 from ..tasks.segmentation.figures import class_figures, class_ious
 
 if TYPE_CHECKING:
-    from ..runs.folder import Run
+    from ..runs.folder import RunFolder
 
 
-def figures(run: Run, results: Sequence[dict[str, Any]]) -> list[Figure]:
+def figures(run: RunFolder, results: Sequence[dict[str, Any]]) -> list[Figure]:
     """What can be drawn of a run, in the order of a page. results: rows of its summary.
 
     A checkpoint looks alike in all figures.
@@ -29,7 +29,7 @@ def _with_none(row: Mapping[str, Any]) -> dict[str, Any]:
     return {key: None if isinstance(value, float) and value != value else value for key, value in row.items()}
 
 
-def _figures(run: Run, results: Sequence[dict[str, Any]]) -> Iterator[Figure]:
+def _figures(run: RunFolder, results: Sequence[dict[str, Any]]) -> Iterator[Figure]:
     manifest = run.manifest
     looks = {known["name"]: style(place) for place, known in enumerate(manifest["checkpoints"])}
     claims, in_pixels = manifest.get("claims", {}), manifest["protocol"].get("space", "pixels") == "pixels"

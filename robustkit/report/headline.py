@@ -13,7 +13,7 @@ from ..evaluations.corruptions.sets import SETS
 from ..evaluations.maps.condition import parts_of
 
 if TYPE_CHECKING:
-    from ..runs.folder import Run
+    from ..runs.folder import RunFolder
 
 WIDE = 0.2
 """Width of a 95 % interval from which on a sentence says that samples are too few."""
@@ -45,7 +45,7 @@ class Verdict:
     flags: tuple[str, ...]
 
 
-def verdicts(run: Run, results: Sequence[dict[str, Any]]) -> list[Verdict]:
+def verdicts(run: RunFolder, results: Sequence[dict[str, Any]]) -> list[Verdict]:
     """Of the run's checkpoints, in its order. results: rows of its summary."""
     manifest = run.manifest
     scenes = manifest["protocol"].get("task") == "segmentation"

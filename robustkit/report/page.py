@@ -27,7 +27,7 @@ from ..evaluations.attention.tables import attention_tables, layer_table
 from ..evaluations.corruptions.tables import corruption_tables, left_out_lines
 from ..evaluations.maps.tables import map_tables
 from ..results.comparison import report_tables
-from ..runs.folder import Run, is_of_scenes
+from ..runs.folder import RunFolder, is_of_scenes
 from ..runs.links import refuse_link
 from ..tasks.classification.tables import HEADINGS, table_rows
 from ..tasks.classification.weak_classes import weak_spots
@@ -59,7 +59,7 @@ LARGEST = 14_500_000
 """Bytes of the page, but for its script, which the samples that are shown keep to."""
 
 
-def write_report(run: Run, results: Sequence[dict[str, Any]]) -> None:
+def write_report(run: RunFolder, results: Sequence[dict[str, Any]]) -> None:
     """Write report.html: one self-contained page that fetches nothing, all text escaped."""
     manifest, segments = run.manifest, is_of_scenes(run)
     groups: dict[str, list[tuple[str, ...]]] = {}
@@ -100,7 +100,7 @@ def write_report(run: Run, results: Sequence[dict[str, Any]]) -> None:
     run.write(run.path / "report.html", text.encode("utf-8", "replace"))
 
 
-def _dossiers(run: Run, results: Sequence[dict[str, Any]]) -> list[tuple[str, str, list[Finding]]]:
+def _dossiers(run: RunFolder, results: Sequence[dict[str, Any]]) -> list[tuple[str, str, list[Finding]]]:
     """What raises doubt about attacks, or does not: checkpoint, condition, findings."""
     flags = {(row["checkpoint"], row["condition"]): row["flags"] for row in results}
     found = ((*unit, [*dossier(run, *unit), *findings_of(flags.get(unit, []))]) for unit in run.units())
@@ -165,7 +165,7 @@ def numeric_columns(table: TextTable) -> set[int]:
     }
 
 
-def gallery_uri(run: Run) -> str | None:
+def gallery_uri(run: RunFolder) -> str | None:
     """The contact sheet of maps, made small enough for a page, as a data URI; None where there is none."""
     from PIL import Image
 

@@ -10,12 +10,12 @@ from ..evaluations.attention.tables import attention_tables
 from ..evaluations.corruptions.tables import corruption_tables, left_out_lines
 from ..evaluations.maps.tables import map_tables
 from ..results.summary import survey, write_summary
-from ..runs.folder import Run, is_of_scenes
+from ..runs.folder import RunFolder, is_of_scenes
 from ..tasks.classification.tables import table_rows
 from ..tasks.segmentation.tables import scene_tables
 
 
-def refresh(run: Run) -> list[dict[str, Any]]:
+def refresh(run: RunFolder) -> list[dict[str, Any]]:
     """Make summary.json, summary.csv and report.html anew from the records; returns the summary's rows.
 
     Raises:
@@ -38,7 +38,7 @@ def refresh(run: Run) -> list[dict[str, Any]]:
     return rows
 
 
-def flag_lines(run: Run, results: Sequence[dict[str, Any]]) -> list[str]:
+def flag_lines(run: RunFolder, results: Sequence[dict[str, Any]]) -> list[str]:
     """`⚑ checkpoint, condition: flag` for each flag, and what was left out."""
     lines = [f"⚑ {row[0]}, {row[2]}: {row[9]}" for row in table_rows(run, results) if row[9]]
     if not is_of_scenes(run):

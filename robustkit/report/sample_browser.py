@@ -22,7 +22,7 @@ from ..evaluations.attention.condition import under_of
 from ..evaluations.corruptions.condition import Corrupted, parse_corrupted
 from ..evaluations.maps.condition import Explained, parse_explained
 from ..evaluations.maps.gallery import overlay
-from ..runs.folder import Run
+from ..runs.folder import RunFolder
 from ..runs.pictures import Picture, read_pictures
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Browser:
     the pictures.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunFolder) -> None:
         self.run, manifest = run, run.manifest
         self.checkpoints = [known["name"] for known in manifest["checkpoints"]]
         units = {unit for unit in run.units() if under_of(unit[1]) is None}
@@ -240,7 +240,7 @@ def _severity(text: str) -> int:
 
 
 def _held(
-    run: Run, checkpoints: Sequence[str], texts: Sequence[str], ids: Sequence[str]
+    run: RunFolder, checkpoints: Sequence[str], texts: Sequence[str], ids: Sequence[str]
 ) -> tuple[list[str], dict[tuple[str, str], dict[str, Picture]]]:
     """The first samples, as many as are held at once, and their pictures by checkpoint and condition."""
     sizes = dict.fromkeys(ids, 0)
@@ -263,7 +263,7 @@ def _held(
     return list(sizes), found
 
 
-def _shards(run: Run, checkpoint: str, text: str) -> dict[str, int]:
+def _shards(run: RunFolder, checkpoint: str, text: str) -> dict[str, int]:
     """In which shard each sample is: the same of all checkpoints and conditions."""
     folder = run.shard_path(checkpoint, text, 0).parent
     return {
@@ -273,7 +273,9 @@ def _shards(run: Run, checkpoint: str, text: str) -> dict[str, int]:
     }
 
 
-def _rows(run: Run, checkpoint: str, text: str, ids: Sequence[str], shards: Iterable[int]) -> dict[str, dict[str, Any]]:
+def _rows(
+    run: RunFolder, checkpoint: str, text: str, ids: Sequence[str], shards: Iterable[int]
+) -> dict[str, dict[str, Any]]:
     """Rows by sample id, of these samples, which are in these shards."""
     import pyarrow as pa
     import pyarrow.compute as pc

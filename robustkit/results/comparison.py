@@ -26,7 +26,7 @@ from ..evaluations.corruptions.sets import CORRUPTIONS, sets_at
 from ..evaluations.corruptions.shares import shares_of
 from ..evaluations.maps.condition import PLAIN, Explained, parse_explained
 from ..evaluations.maps.metrics import of_mode
-from ..runs.folder import Run
+from ..runs.folder import RunFolder
 from .paired import STABILITY, Difference, Side, holm, is_same_model, map_columns, paired_difference, widened
 from .pairing import changed, doubts, flags_of, names_of, pairs, refuse, task_of, unpaired
 from .published import Published
@@ -151,7 +151,7 @@ def compare(pairs: Sequence[tuple[Side, Side]], reference: Published | None = No
     return _corrected(found, reference)
 
 
-def report_tables(run: Run, results: Sequence[Mapping[str, Any]]) -> list[TextTable]:
+def report_tables(run: RunFolder, results: Sequence[Mapping[str, Any]]) -> list[TextTable]:
     """The checkpoints of one run against its first, for its report; those that cannot be paired yet are not there."""
     names = [known["name"] for known in run.manifest["checkpoints"]]
     if len(names) < 2 or not results:

@@ -24,7 +24,7 @@ from ..tasks.segmentation.metrics import Counts, common_ids
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..runs.folder import Run
+    from ..runs.folder import RunFolder
 
 COLUMNS = {"top1": "correct", "top5": "top5", "nll": "nll"}
 OF_SAMPLES = ("top1", "top5")  # right or wrong for each sample, as top1_after_…: Wilson's interval
@@ -83,7 +83,7 @@ class Scenes:
 class Side:
     """A checkpoint of a run. What was read of its records is kept, so that each is read once."""
 
-    run: Run
+    run: RunFolder
     checkpoint: str
     _samples: dict[str, Samples] = field(default_factory=dict, init=False, repr=False, compare=False)
     _scenes: dict[str, Scenes] = field(default_factory=dict, init=False, repr=False, compare=False)

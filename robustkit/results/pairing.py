@@ -9,13 +9,13 @@ import numpy as np
 
 from ..errors import RunError, unknown
 from ..evaluations.attacks.gradient_masking import NO_EVIDENCE
-from ..runs.folder import Run
+from ..runs.folder import RunFolder
 from ..tasks.segmentation.metrics import common_ids
 from .paired import Side, lacking, nothing_common
 
 
 def pairs(
-    runs: Sequence[Run], checkpoints: Collection[str] = (), against: str | None = None
+    runs: Sequence[RunFolder], checkpoints: Collection[str] = (), against: str | None = None
 ) -> list[tuple[Side, Side]]:
     """Which checkpoints are compared, each as (first, second); the difference is second minus first.
 
@@ -33,7 +33,7 @@ def pairs(
         _known(against, runs[:1], names[0])
     sides: dict[tuple[str, str], Side] = {}  # of a run that is given twice, the records are read once
 
-    def side(run: Run, name: str) -> Side:
+    def side(run: RunFolder, name: str) -> Side:
         return sides.setdefault((str(run.path.resolve()), name), Side(run, name))
 
     base = side(runs[0], against or names[0][0])
@@ -60,13 +60,13 @@ def pairs(
     return found
 
 
-def _known(name: str, runs: Sequence[Run], names: Sequence[str]) -> None:
+def _known(name: str, runs: Sequence[RunFolder], names: Sequence[str]) -> None:
     if name not in names:
         where = ", ".join(str(run.path) for run in runs)
         raise RunError(f"{where}: {unknown('checkpoint', name, dict.fromkeys(names))}")
 
 
-def unpaired(runs: Sequence[Run], checkpoints: Collection[str] = (), against: str | None = None) -> list[str]:
+def unpaired(runs: Sequence[RunFolder], checkpoints: Collection[str] = (), against: str | None = None) -> list[str]:
     """Lines on checkpoints of later runs that `pairs` leaves out, because others of their run share a name."""
     first = [known["name"] for known in runs[0].manifest["checkpoints"]]
     lines = []

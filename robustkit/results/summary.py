@@ -10,7 +10,7 @@ from typing import Any
 
 from ..display.neutral import no_controls, no_formula
 from ..evaluations.rows import Parts
-from ..runs.folder import SUMMARY_COLUMNS, Run
+from ..runs.folder import SUMMARY_COLUMNS, RunFolder
 from ..tasks.classification.metrics import _of_images
 from ..tasks.segmentation.metrics import _of_scenes
 
@@ -32,12 +32,12 @@ class Survey:
         return [{"sample_id": name, "error": self.unread[name]} for name in sorted(self.unread)]
 
 
-def summarise(run: Run) -> list[dict[str, Any]]:
+def summarise(run: RunFolder) -> list[dict[str, Any]]:
     """The rows of summary.json, in the order of the run's checkpoints and conditions."""
     return survey(run).rows
 
 
-def survey(run: Run) -> Survey:
+def survey(run: RunFolder) -> Survey:
     """Reads each record once, and holds of one checkpoint at a time what several conditions are needed for."""
     manifest = run.manifest
     scenes = manifest["protocol"].get("task") == "segmentation"
@@ -51,7 +51,7 @@ def survey(run: Run) -> Survey:
     return Survey([row for rows in found for row in rows], unread)
 
 
-def write_summary(run: Run, rows: Sequence[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
+def write_summary(run: RunFolder, rows: Sequence[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
     """Write summary.json and summary.csv from the records; returns the rows as `Run.summary` reads them.
 
     rows: of `survey`, where the records have been read already.

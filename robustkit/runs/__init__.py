@@ -5,6 +5,6 @@ from typing import TYPE_CHECKING
 import lazy_loader
 
 if TYPE_CHECKING:
-    from .folder import Run as Run
+    from .folder import RunFolder as RunFolder
 
-__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={"folder": ["Run"]})
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={"folder": ["RunFolder"]})

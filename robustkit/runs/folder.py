@@ -30,7 +30,6 @@ from .untrusted import check_manifest, metadata_of, read_rows
 from .writing import parquet_bytes
 
 if TYPE_CHECKING:
-    import pandas as pd
     import pyarrow as pa
 
 _NEEDED = {"checkpoints", "conditions", "protocol", "data", "deciding", "bad_images", "claims"}
@@ -47,14 +46,14 @@ def folder_name(text: str) -> str:
     return f"{safe}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-class Run:
-    """A run folder. Nothing here needs a model: `results()` and the report come from the records alone."""
+class RunFolder:
+    """A run folder: its files, each read with a check that it is what was written for this run. No model is needed."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 
     @classmethod
-    def existing(cls, path: str | Path) -> Run:
+    def existing(cls, path: str | Path) -> RunFolder:
         """The run in this folder.
 
         Raises:
@@ -334,15 +333,7 @@ class Run:
         found: list[dict[str, Any]] = rows
         return found
 
-    def results(self) -> pd.DataFrame:
-        """The rows of summary.json as a DataFrame with the columns of `SUMMARY_COLUMNS`, computed from the records."""
-        import pandas as pd
 
-        from ..results.summary import summarise
-
-        return pd.DataFrame(summarise(self), columns=list(SUMMARY_COLUMNS))
-
-
-def is_of_scenes(run: Run) -> bool:
+def is_of_scenes(run: RunFolder) -> bool:
     """Whether a run is of segmenters."""
     return bool(run.manifest["protocol"].get("task") == "segmentation")

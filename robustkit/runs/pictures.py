@@ -17,7 +17,7 @@ import numpy as np
 
 from ..common.files import bytes_of
 from ..errors import RunError
-from .folder import Run, folder_name
+from .folder import RunFolder, folder_name
 from .links import refuse_link
 from .untrusted import metadata_of, read_rows
 from .writing import parquet_bytes
@@ -122,7 +122,7 @@ def _small_map(levels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> bytes
 
 
 def write_pictures(
-    run: Run,
+    run: RunFolder,
     checkpoint: str,
     condition: str,
     shard: int,
@@ -141,7 +141,7 @@ def write_pictures(
     run.write(path, parquet_bytes(pa.table(columns, schema=schema)))
 
 
-def read_pictures(run: Run, checkpoint: str, condition: str) -> dict[str, Picture]:
+def read_pictures(run: RunFolder, checkpoint: str, condition: str) -> dict[str, Picture]:
     """The pictures of a checkpoint under a condition by sample id; empty where none were kept.
 
     Raises:
@@ -155,7 +155,7 @@ def read_pictures(run: Run, checkpoint: str, condition: str) -> dict[str, Pictur
     return found
 
 
-def strange_pictures(run: Run, checkpoint: str, conditions: Sequence[str]) -> list[tuple[Path, str]]:
+def strange_pictures(run: RunFolder, checkpoint: str, conditions: Sequence[str]) -> list[tuple[Path, str]]:
     """The files that `read_pictures` would refuse, and why."""
     found = []
     for condition in conditions:
@@ -167,7 +167,7 @@ def strange_pictures(run: Run, checkpoint: str, conditions: Sequence[str]) -> li
     return found
 
 
-def _files(run: Run, checkpoint: str, condition: str) -> Iterator[tuple[Path, bytes]]:
+def _files(run: RunFolder, checkpoint: str, condition: str) -> Iterator[tuple[Path, bytes]]:
     folder = _folder(run, checkpoint, condition)
     refuse_link(folder, run.path)
     for path in sorted(folder.glob("*.parquet")):
@@ -177,5 +177,5 @@ def _files(run: Run, checkpoint: str, condition: str) -> Iterator[tuple[Path, by
             raise RunError(f"{path}: pictures cannot be read ({fault}); delete the file, nothing rests on it") from None
 
 
-def _folder(run: Run, checkpoint: str, condition: str) -> Path:
+def _folder(run: RunFolder, checkpoint: str, condition: str) -> Path:
     return run.path / "pictures" / folder_name(checkpoint) / folder_name(condition)

@@ -18,7 +18,7 @@ from ...evaluations.maps.condition import Explained, parse_named
 from ...evaluations.maps.gallery import pick
 from ...models.classifier import load
 from ...pipeline.data import labelled_data
-from ...runs.folder import Run
+from ...runs.folder import RunFolder
 
 CHOICES = ("disagreement", "worst", "best", "random")
 _SCORED = CHOICES[:3]
@@ -149,7 +149,7 @@ def _named(dataset: Dataset, name: str) -> Sample:
         ) from None
 
 
-def chosen(choice: Choice, run: Run, dataset: Dataset, records: Records, seed: int) -> tuple[list[Sample], str]:
+def chosen(choice: Choice, run: RunFolder, dataset: Dataset, records: Records, seed: int) -> tuple[list[Sample], str]:
     """The samples, and in words how they were chosen. Those that could not be read are left out."""
     among = choice.samples(dataset)
     for sample in among if choice.ids else ():
@@ -182,7 +182,7 @@ def _number(value: float | None) -> float:
     return math.nan if value is None else value
 
 
-def _score(choice: Choice, run: Run, records: Records) -> tuple[str, str]:
+def _score(choice: Choice, run: RunFolder, records: Records) -> tuple[str, str]:
     """The column by which samples are chosen, and its name: of IoU and ABPC the first that all checkpoints have."""
     first = choice.shown[0]
     tables = [rows.values() for (_, text), rows in records.items() if text == first.text]

@@ -28,14 +28,14 @@ from ...models.classifier import Classifier, load
 from ...models.device import pick_device
 from ...pipeline.data import labelled_data
 from ...protocol.card import load_card
-from ...runs.folder import Run
+from ...runs.folder import RunFolder
 from .choice import COLUMNS, Choice, Records, chosen, label
 
 Heat = NDArray[np.float32]
 
 
 def make_gallery(
-    run: Run,
+    run: RunFolder,
     checkpoints: Sequence[str],
     choice: Choice,
     *,
@@ -92,7 +92,7 @@ def write_maps(maps: Mapping[str, Heat], path: Path) -> None:
     write_whole(path, buffer.getvalue())
 
 
-def _as_recorded(run: Run, classifiers: Sequence[Classifier]) -> list[Classifier]:
+def _as_recorded(run: RunFolder, classifiers: Sequence[Classifier]) -> list[Classifier]:
     """The classifiers with the names and preprocessing under which the run has them, whatever their order.
 
     Raises:

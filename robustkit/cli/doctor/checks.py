@@ -103,13 +103,13 @@ def _records() -> str:
     """A unit's rows as Parquet, and back, in a temporary folder."""
     import pyarrow as pa
 
-    from ...runs.folder import Run
+    from ...runs.folder import RunFolder
     from ...runs.untrusted import read_rows
 
     rows = {"sample_id": ["a", "b"], "label": [1, 2], "nll": [0.25, float("inf")], "error": [None, "broken"]}
     table = pa.table(rows).replace_schema_metadata({"protocol": "doctor"})
     with tempfile.TemporaryDirectory() as folder:
-        run = Run(folder)
+        run = RunFolder(folder)
         path = run.shard_path("doctor", "clean", 0)
         run.write_shard(path, table)
         found = read_rows(path, path.read_bytes())

@@ -16,7 +16,7 @@ from ...evaluations.attacks.build import build_attack
 from ...models.batch_size import out_of_memory
 from ...protocol.card import Card
 from ...protocol.condition import Condition
-from ...runs.folder import Run
+from ...runs.folder import RunFolder
 from ...runs.progress import Progress
 from ..subject import Subject
 from .examining import examine
@@ -27,7 +27,7 @@ _STRENGTH = ("fgsm", "spsa", "square", "fab", "pgd", "apgd", "autoattack")
 _BATCH = 16  # with a graph in float32, beside an attack that may be in bfloat16
 
 
-def needs_evidence(run: Run, checkpoint: str, condition: Condition, card: Card) -> bool:
+def needs_evidence(run: RunFolder, checkpoint: str, condition: Condition, card: Card) -> bool:
     """Whether figures are still to be taken for an attack whose result claims something."""
     taken = run.evidence(checkpoint, condition.text) if wants_evidence(condition, card) else {}
     return taken is None or "failed" in taken
@@ -59,7 +59,7 @@ def bearing_evidence(conditions: Sequence[Condition], card: Card) -> list[Condit
 
 
 def gather_evidence(
-    run: Run,
+    run: RunFolder,
     subject: Subject,
     dataset: Dataset,
     preprocessing: Preprocessing,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...runs.folder import Run
+from ...runs.folder import RunFolder
 from ..rows import _column, _readable
 from .gradient_masking import NO_EVIDENCE, Finding, findings
 
@@ -31,7 +31,7 @@ def _is_of_stages(column: str) -> bool:
     return column in ("error", "broken_by") or column.startswith(("forwards ", "backwards "))
 
 
-def stages(run: Run, checkpoint: str, condition: str) -> list[Stage]:
+def stages(run: RunFolder, checkpoint: str, condition: str) -> list[Stage]:
     """The stages of an attack, with the seconds of each where they are known; none for an attack in one piece."""
     found = _stages(_readable(run.table(checkpoint, condition, _is_of_stages)))
     seconds = run.stage_seconds(checkpoint, condition) if found else {}
@@ -49,7 +49,7 @@ def _stages(read: pa.Table) -> list[Stage]:
     return found
 
 
-def dossier(run: Run, checkpoint: str, condition: str) -> list[Finding]:
+def dossier(run: RunFolder, checkpoint: str, condition: str) -> list[Finding]:
     """What speaks for and against the result of an attack; empty where no evidence was asked for."""
     manifest = run.manifest
     if condition not in manifest.get("evidence", []):
@@ -58,7 +58,9 @@ def dossier(run: Run, checkpoint: str, condition: str) -> list[Finding]:
     return _dossier(run, manifest, checkpoint, condition, read)
 
 
-def _dossier(run: Run, manifest: dict[str, Any], checkpoint: str, condition: str, read: pa.Table) -> list[Finding]:
+def _dossier(
+    run: RunFolder, manifest: dict[str, Any], checkpoint: str, condition: str, read: pa.Table
+) -> list[Finding]:
     if condition not in manifest.get("evidence", []):
         return []
     figures = run.evidence(checkpoint, condition)

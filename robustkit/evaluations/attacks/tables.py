@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...runs.folder import Run
+from ...runs.folder import RunFolder
 from ...tasks.classification.tables import _is_of_results
 from .stages import stages
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 STAGE_HEADINGS = ("stage", "standing", "forwards", "backwards", "seconds")
 
 
-def stage_tables(run: Run) -> list[tuple[str, str, list[tuple[str, ...]]]]:
+def stage_tables(run: RunFolder) -> list[tuple[str, str, list[tuple[str, ...]]]]:
     """For each attack in stages its checkpoint, condition and rows of texts under `STAGE_HEADINGS`."""
     found = []
     for checkpoint, condition in run.units():
@@ -35,7 +35,7 @@ def stage_tables(run: Run) -> list[tuple[str, str, list[tuple[str, ...]]]]:
     return found
 
 
-def terminal_stages(run: Run) -> Table | None:
+def terminal_stages(run: RunFolder) -> Table | None:
     """The stages of all attacks that have some as one rich table; None if there are none."""
     from rich import box
     from rich.table import Table

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-    from ...runs.folder import Run
+    from ...runs.folder import RunFolder
 
 PANELS = (
     ("largest_logits", "largest |logit|", 1),
@@ -46,7 +46,7 @@ class Watched:
     heads: Mapping[str, Heads]
 
 
-def watched(run: Run) -> list[Watched]:
+def watched(run: RunFolder) -> list[Watched]:
     """Of all checkpoints whose attention was watched, from the records."""
     found: dict[str, dict[str, Heads]] = {}
     for checkpoint, condition in run.units():

@@ -22,7 +22,7 @@ from .layer import LISTS, METRICS, Layer, _unpacked
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ...runs.folder import Run
+    from ...runs.folder import RunFolder
 
 EXPLOSION = 100.0
 """A |logit| above which a head is flagged: what Kimi K2 clips at (Moonshot 2025, QK-Clip, tau = 100). From 64 on
@@ -162,7 +162,7 @@ class HeadSums:
         return Heads(self.layers, self.n, dict(zip(LISTS, figures, strict=True)), self._broken, self.lost)
 
 
-def heads_of(run: Run, checkpoint: str, condition: str) -> Heads | None:
+def heads_of(run: RunFolder, checkpoint: str, condition: str) -> Heads | None:
     """From the records; None where no sample could be read.
 
     Raises:

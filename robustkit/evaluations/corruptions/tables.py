@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...runs.folder import Run
+from ...runs.folder import RunFolder
 from .condition import parse_corrupted
 from .sets import CATEGORIES, CORRUPTIONS, SETS, set_of, span
 
@@ -156,7 +156,7 @@ def _with_interval(row: Mapping[str, Any]) -> str:
     return f"{100 * row['value']:.1f} [{100 * row['ci_low']:.1f}, {100 * row['ci_high']:.1f}]"
 
 
-def left_out_lines(run: Run, checkpoint: str | None = None) -> list[str]:
+def left_out_lines(run: RunFolder, checkpoint: str | None = None) -> list[str]:
     """What is in no table: images whose names cannot be told, what was asked of a tree and is not in it, and
     conditions without any record."""
     unnamed = [line for line in run.manifest["data"].get("notes", []) if "whose names" in line]
@@ -170,7 +170,7 @@ def left_out_lines(run: Run, checkpoint: str | None = None) -> list[str]:
     ]
 
 
-def _without_records(run: Run, checkpoint: str | None) -> Iterator[str]:
+def _without_records(run: RunFolder, checkpoint: str | None) -> Iterator[str]:
     manifest, done = run.manifest, set(run.units())
     for known in manifest["checkpoints"]:
         gone = [condition for condition in manifest["conditions"] if (known["name"], condition) not in done]

@@ -19,7 +19,7 @@ from ...evaluations.corruptions.sets import SETS
 from ...evaluations.corruptions.tables import corruption_tables, is_of_corruptions, left_out_lines
 from ...evaluations.maps.tables import is_of_maps, map_tables
 from ...results.summary import summarise
-from ...runs.folder import Run
+from ...runs.folder import RunFolder
 from ...tasks.segmentation.tables import LONGEST, scene_tables
 from .badge import MADE_BY, badge, headline
 
@@ -52,7 +52,7 @@ def write_cards(run: Path, *, checkpoint: str | None = None, out: Path | None = 
         NothingEvaluated: the checkpoint has no result.
         RunError: no such run or checkpoint, several to choose from, or a file that another program wrote is in the way.
     """
-    source = Run.existing(run)
+    source = RunFolder.existing(run)
     manifest, folder = source.manifest, run / "card" if out is None else out
     if out is None and folder.is_symlink():  # in a run folder of someone else it may point anywhere
         raise RunError(f"{folder} is a link to {folder.resolve()}; choose that folder, or another, with --out")
@@ -77,7 +77,7 @@ def write_cards(run: Path, *, checkpoint: str | None = None, out: Path | None = 
     return [folder / name for name in files]
 
 
-class _OfOne(Run):
+class _OfOne(RunFolder):
     """A run as if it were of one checkpoint."""
 
     def __init__(self, path: Path, checkpoint: str) -> None:
@@ -88,7 +88,7 @@ class _OfOne(Run):
         return (unit for unit in super().units() if unit[0] == self.checkpoint)
 
 
-def _chosen(run: Run, checkpoint: str | None) -> dict[str, Any]:
+def _chosen(run: RunFolder, checkpoint: str | None) -> dict[str, Any]:
     known: dict[str, dict[str, Any]] = {described["name"]: described for described in run.manifest["checkpoints"]}
     if checkpoint is None and len(known) == 1:
         return next(iter(known.values()))
@@ -196,7 +196,7 @@ def _shown(conditions: Sequence[str]) -> set[str]:
     return (set(conditions) - corrupted) | (means or corrupted)
 
 
-def markdown(run: Run, described: Mapping[str, Any], rows: Results) -> str:
+def markdown(run: RunFolder, described: Mapping[str, Any], rows: Results) -> str:
     """The section of a model card; all texts are escaped."""
     from jinja2 import Environment, StrictUndefined
 
@@ -228,7 +228,7 @@ def markdown(run: Run, described: Mapping[str, Any], rows: Results) -> str:
     return re.sub(r"\n{3,}", "\n\n", text)
 
 
-def _flags(run: Run, rows: Results, checkpoint: str) -> Iterator[Made]:
+def _flags(run: RunFolder, rows: Results, checkpoint: str) -> Iterator[Made]:
     """Each flag once, with what bears it."""
     seen: dict[str, dict[str, None]] = {}
     for row in rows:

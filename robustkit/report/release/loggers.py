@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ...errors import ProtocolError, RunError, unknown
-from ...runs.folder import Run
+from ...runs.folder import RunFolder
 
 
 class Logger(Protocol):
@@ -62,7 +62,7 @@ def parse_loggers(specs: Sequence[str]) -> tuple[Logger, ...]:
     return tuple(found.values())
 
 
-def log_run(run: Run, results: Sequence[Mapping[str, Any]], wanted: Sequence[Logger]) -> None:
+def log_run(run: RunFolder, results: Sequence[Mapping[str, Any]], wanted: Sequence[Logger]) -> None:
     """Log the rows of a run's summary, what they depend on, and report.html.
 
     Raises:
@@ -83,7 +83,7 @@ def log_run(run: Run, results: Sequence[Mapping[str, Any]], wanted: Sequence[Log
             raise RunError(f"--log {logger.spec}: {said}; mend that, or leave it out, the run is whole") from fault
 
 
-def entry_name(run: Run) -> str:
+def entry_name(run: RunFolder) -> str:
     """The same whenever this run is logged, also after it was extended: its folder's name and a digest."""
     manifest = run.manifest
     whole = json.dumps([manifest["deciding"], manifest.get("started")], sort_keys=True)
@@ -101,7 +101,7 @@ def scalars(results: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, str], 
     return found
 
 
-def parameters(run: Run) -> dict[str, str]:
+def parameters(run: RunFolder) -> dict[str, str]:
     """What decides the figures of a run, none of which changes when it is extended."""
     manifest = run.manifest
     found = {key.replace(" ", "_"): str(value) for key, value in manifest["deciding"].items()}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-    from ...runs.folder import Run
+    from ...runs.folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Reliability:
     left_out: int
 
 
-def reliability(run: Run, checkpoint: str, condition: str) -> Reliability | None:
+def reliability(run: RunFolder, checkpoint: str, condition: str) -> Reliability | None:
     """From the records; None without a sample that has a label and a confidence."""
     table = run.table(checkpoint, condition, ["correct", "confidence", "error"])
     table = table.filter(table["error"].is_null())
@@ -63,7 +63,7 @@ def reliability(run: Run, checkpoint: str, condition: str) -> Reliability | None
     return Reliability(checkpoint, condition, tuple(counts), tuple(means), tuple(accuracy), error, left_out)
 
 
-def reliabilities(run: Run) -> list[Reliability]:
+def reliabilities(run: RunFolder) -> list[Reliability]:
     """Clean, and under the first attack whose losses mean something, of every checkpoint that has them."""
     claims = run.manifest.get("claims", {})
     chosen: dict[str, list[str]] = {}

@@ -19,7 +19,7 @@ from ...evaluations.corruptions.metrics import Outcome
 from ...evaluations.maps.condition import parse_explained
 from ...evaluations.maps.metrics import Figures, Pooled, is_wanted_of_maps, map_figures, map_rows, stability_rows
 from ...evaluations.rows import Parts, _column, _flags, _joined, _readable, _row
-from ...runs.folder import Run
+from ...runs.folder import RunFolder
 from .means import _corruption_means
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _READ = {"sample_id", "correct", "top5", "nll", "confidence", "linf", "l2"}
 
 
 def _of_images(
-    run: Run, manifest: dict[str, Any], checkpoint: str, conditions: Sequence[str], unread: dict[str, str]
+    run: RunFolder, manifest: dict[str, Any], checkpoint: str, conditions: Sequence[str], unread: dict[str, str]
 ) -> Parts:
     rows: list[dict[str, Any]] = []
     outcomes: dict[str, Outcome] = {}

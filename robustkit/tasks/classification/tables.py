@@ -9,7 +9,7 @@ from ...display.numbers import pixels
 from ...evaluations.attention.condition import under_of
 from ...evaluations.corruptions.tables import is_of_corruptions
 from ...evaluations.maps.tables import is_of_maps
-from ...runs.folder import Run, is_of_scenes
+from ...runs.folder import RunFolder, is_of_scenes
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 HEADINGS = ("checkpoint", "attention", "condition", "n", "top-1 % [95 %]", "top-5 %", "NLL", "ECE %", "largest |δ|")
 
 
-def table_rows(run: Run, results: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
+def table_rows(run: RunFolder, results: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
     """One row of texts for each checkpoint and condition, under `HEADINGS`; flags come last, joined. Corruptions have
     tables of their own.
 
@@ -65,7 +65,7 @@ def _figure(row: dict[str, Any] | None, scale: float, form: str) -> str:
     return "nan" if row["value"] is None else format(scale * row["value"], form)
 
 
-def terminal_table(run: Run, results: Sequence[dict[str, Any]]) -> Table:
+def terminal_table(run: RunFolder, results: Sequence[dict[str, Any]]) -> Table:
     """The results as a rich table, a section for each checkpoint; the caller prints the flags under it."""
     from rich import box
     from rich.table import Table

@@ -15,7 +15,7 @@ from ...display.table import TextTable
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ...runs.folder import Run
+    from ...runs.folder import RunFolder
 
 MOST = 8
 """Classes in a table."""
@@ -80,7 +80,7 @@ def _known(table: pa.Table) -> Any:
     return pc.greater_equal(pc.fill_null(table["label"], -1), 0)
 
 
-def weak_spots(run: Run) -> list[TextTable]:
+def weak_spots(run: RunFolder) -> list[TextTable]:
     """A table of each checkpoint clean, and one of each of its attacks; none where nothing is wrong."""
     manifest = run.manifest
     if manifest["protocol"].get("task") == "segmentation":

@@ -17,14 +17,14 @@ from ...evaluations.subject import Settings
 from ...models.segmenter import Segmenter
 from ...protocol.card import Card
 from ...protocol.condition import CLEAN, Condition
-from ...runs.folder import Run
+from ...runs.folder import RunFolder
 from .metrics import class_counts
 from .sheet import FILE, Examples, Pixels, Tile, draw
 from .subject import SceneSubject
 
 
 def draw_examples(
-    run: Run,
+    run: RunFolder,
     models: Sequence[Segmenter],
     scenes: LabelledScenes,
     conditions: Sequence[Condition],
@@ -56,7 +56,7 @@ def draw_examples(
     return run.path / FILE
 
 
-def _shown(run: Run, conditions: Sequence[Condition]) -> list[Condition]:
+def _shown(run: RunFolder, conditions: Sequence[Condition]) -> list[Condition]:
     scores: dict[str, list[float]] = {}
     for row in run.summary():
         if row["metric"] == "miou" and row["value"] is not None:
@@ -73,7 +73,7 @@ def _words(condition: Condition) -> str:
     return condition.text if part is None else f"{part.name.replace('_', ' ')}, severity {part.severity}"
 
 
-def _readable(run: Run, scenes: LabelledScenes) -> list[Sample]:
+def _readable(run: RunFolder, scenes: LabelledScenes) -> list[Sample]:
     """The samples of the run that could be read under every condition and have a pixel that counts."""
     kept = {sample.id: sample for sample in scenes.dataset.samples}
     for unit in run.units():

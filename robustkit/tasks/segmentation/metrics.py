@@ -27,7 +27,7 @@ from ...errors import DataError, ModelError
 from ...evaluations.corruptions.condition import parse_corrupted
 from ...evaluations.corruptions.shares import _means_of, shares_of
 from ...evaluations.rows import FEWEST, Parts, Row, _flags, _joined, _readable, _row
-from ...runs.folder import Run
+from ...runs.folder import RunFolder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -317,7 +317,7 @@ def _per_class(read: pa.Table, name: str) -> Any:
 
 
 def _of_scenes(
-    run: Run, manifest: dict[str, Any], checkpoint: str, conditions: Sequence[str], unread: dict[str, str]
+    run: RunFolder, manifest: dict[str, Any], checkpoint: str, conditions: Sequence[str], unread: dict[str, str]
 ) -> Parts:
     every, expected = manifest["data"]["class_names"], manifest["data"]["n"]
     judged = [place for place in range(len(every)) if place not in manifest["data"]["unjudged"]]

@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw
 
 from ...common.files import bytes_of
 from ...display.sheet import FAINT, INK, PAPER, RULE, fitted, font
-from ...runs.folder import Run
+from ...runs.folder import RunFolder
 from ...runs.links import refuse_link
 
 Pixels = NDArray[np.uint8]
@@ -139,7 +139,7 @@ def _legend(sheet: Examples, width: int) -> list[list[tuple[tuple[int, int, int]
     return lines
 
 
-def sheet_uri(run: Run) -> str | None:
+def sheet_uri(run: RunFolder) -> str | None:
     """The sheet of a run as a data URI; None where there is none."""
     path = run.path / FILE
     refuse_link(path, run.path)
