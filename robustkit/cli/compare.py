@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..display.console import _text, terminal_tables
+from ..display.console import cell, terminal_tables
 from ..errors import RunError
 from ..results.comparison import Comparison, Pair, Row, compare, pairs, tables, unpaired
 from ..results.paired import Side
@@ -42,7 +42,7 @@ def compare_runs(
     for part in terminal_tables(tables(comparison)):
         console.print(part, soft_wrap=isinstance(part, Text))
     for line in alone:
-        console.print(_text(f"⚑ {line}"), soft_wrap=True)
+        console.print(cell(f"⚑ {line}"), soft_wrap=True)
     if json_file is not None:
         _write(json_file, as_json(comparison) | {"unpaired": alone})
         console.print(f"json: {json_file}", markup=False, highlight=False, soft_wrap=True)

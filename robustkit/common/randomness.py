@@ -21,7 +21,7 @@ _MIX_1 = 0xBF58476D1CE4E5B9
 _MIX_2 = 0x94D049BB133111EB
 
 
-def _signed(word: int) -> int:
+def signed(word: int) -> int:
     """A 64-bit word as torch's int64 holds it."""
     return word - (1 << 64) if word >= 1 << 63 else word
 
@@ -36,9 +36,9 @@ def _shift(word: Tensor, bits: int) -> Tensor:
     return (word >> bits).bitwise_and_((1 << (64 - bits)) - 1)
 
 
-def _splitmix64(state: Tensor) -> Tensor:
-    word = _shift(state, 30).bitwise_xor_(state).mul_(_signed(_MIX_1))
-    word = word.bitwise_xor_(_shift(word, 27)).mul_(_signed(_MIX_2))
+def splitmix64(state: Tensor) -> Tensor:
+    word = _shift(state, 30).bitwise_xor_(state).mul_(signed(_MIX_1))
+    word = word.bitwise_xor_(_shift(word, 27)).mul_(signed(_MIX_2))
     return word.bitwise_xor_(_shift(word, 31))
 
 
@@ -54,14 +54,14 @@ class SampleRng:
     @classmethod
     def of(cls, sample_ids: Sequence[str], *, seed: int, condition: str, device: torch.device | str) -> SampleRng:
         """The source for these samples under this condition."""
-        keys = [_signed(_hash64(seed, condition, sample_id)) for sample_id in sample_ids]
+        keys = [signed(_hash64(seed, condition, sample_id)) for sample_id in sample_ids]
         return cls(torch.tensor(keys, dtype=torch.int64, device=device))
 
     def _words(self, count: int, purpose: str, first: int = 0) -> Tensor:
         """Words first, ..., first + count - 1 of each sample's stream: (B, count) int64."""
         counter = torch.arange(first + 1, first + 1 + count, dtype=torch.int64, device=self.keys.device)
-        state = self.keys ^ _signed(_hash64("purpose", purpose))
-        return _splitmix64(_splitmix64(state)[:, None] + counter * _signed(_GOLDEN))
+        state = self.keys ^ signed(_hash64("purpose", purpose))
+        return splitmix64(splitmix64(state)[:, None] + counter * signed(_GOLDEN))
 
     def uniform(self, shape: Sequence[int], purpose: str) -> Tensor:
         """(B, *shape) float32 in [0, 1), multiples of 2^-24: two of each word."""

@@ -20,7 +20,7 @@ def terminal_tables(found: Sequence[TextTable]) -> Iterator[Table | Text]:
     from rich.table import Table
 
     for table in found:
-        title = _text(table.title)
+        title = cell(table.title)
         title.stylize("italic")
         yield title
         drawn = Table(box=box.SIMPLE_HEAD)
@@ -30,13 +30,13 @@ def terminal_tables(found: Sequence[TextTable]) -> Iterator[Table | Text]:
             drawn.add_column(heading, justify="left" if words else "right", overflow="fold", no_wrap=not fold)
         for place, row in enumerate(table.rows):
             again = place > 0 and table.rows[place - 1][0] == row[0]
-            drawn.add_row(*map(_text, ("" if again else row[0], *row[1:])))
+            drawn.add_row(*map(cell, ("" if again else row[0], *row[1:])))
         yield drawn
-        yield from (_text(f"⚑ {flag}") for flag in table.flags)
-    yield from map(_text, dict.fromkeys(table.note for table in found))
+        yield from (cell(f"⚑ {flag}") for flag in table.flags)
+    yield from map(cell, dict.fromkeys(table.note for table in found))
 
 
-def _text(text: str) -> Text:
+def cell(text: str) -> Text:
     """Without characters that steer a terminal, which a run folder or file of someone else may hold."""
     from rich.text import Text
 

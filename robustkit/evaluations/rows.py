@@ -34,7 +34,7 @@ Rows = NDArray[np.int64]
 FEWEST = 10  # samples below which no interval is given
 
 
-def _joined(shards: Iterable[pa.Table], unread: dict[str, str]) -> tuple[pa.Table, list[str]]:
+def joined(shards: Iterable[pa.Table], unread: dict[str, str]) -> tuple[pa.Table, list[str]]:
     """The table of a condition, and what its attack did otherwise than asked, each once."""
     import pyarrow as pa
 
@@ -49,18 +49,20 @@ def _joined(shards: Iterable[pa.Table], unread: dict[str, str]) -> tuple[pa.Tabl
     return pa.concat_tables(tables, promote_options="default"), list(notes)
 
 
-def _readable(table: pa.Table) -> pa.Table:
+def readable(table: pa.Table) -> pa.Table:
     """The rows of samples that could be read."""
     return table if table["error"].null_count == len(table) else table.filter(table["error"].is_null())
 
 
-def _row(checkpoint: str, manifest: dict[str, Any], found: Row) -> dict[str, Any]:
+def result_row(checkpoint: str, manifest: dict[str, Any], found: Row) -> dict[str, Any]:
     condition, metric, value, n, low, high, flags = found
     figures = (checkpoint, condition, metric, value, n, low, high, manifest["protocol"]["tag"], flags)
     return dict(zip(SUMMARY_COLUMNS, figures, strict=True))
 
 
-def _flags(table: pa.Table, read: pa.Table, manifest: dict[str, Any], checkpoint: str, condition: str) -> list[str]:
+def record_flags(
+    table: pa.Table, read: pa.Table, manifest: dict[str, Any], checkpoint: str, condition: str
+) -> list[str]:
     flags = []
     expected = manifest["data"]["n"]
     if len(table) != expected:
@@ -71,7 +73,7 @@ def _flags(table: pa.Table, read: pa.Table, manifest: dict[str, Any], checkpoint
     flags += (note for note in manifest["data"].get("notes", []) if note.startswith(SUBSET))
     claim = manifest.get("claims", {}).get(condition)
     if claim and len(read):
-        largest = float(_column(read, claim["norm"]).max())
+        largest = float(column_of(read, claim["norm"]).max())
         measured = f"largest {claim['norm']} perturbation {pixels(largest, claim['norm'])} in pixels"
         if manifest["protocol"]["space"] != "pixels":
             flags.append(f"eps {claim['eps']:.4g} is in normalised units: {measured}")
@@ -82,7 +84,7 @@ def _flags(table: pa.Table, read: pa.Table, manifest: dict[str, Any], checkpoint
         if largest > allowed + EXCEEDS:
             flags.append(f"exceeds eps: {measured}, claimed {pixels(allowed, claim['norm'])}")
     if len(read) and "correct" in read.column_names and read["correct"].null_count == 0:  # else there is no loss
-        broken = int((~np.isfinite(_column(read, "nll"))).sum())
+        broken = int((~np.isfinite(column_of(read, "nll"))).sum())
         if broken:
             flags.append(f"{broken} of {len(read)} samples have logits that are not finite; counted as wrong")
     unread = len(table) - len(read)
@@ -91,6 +93,6 @@ def _flags(table: pa.Table, read: pa.Table, manifest: dict[str, Any], checkpoint
     return flags
 
 
-def _column(table: pa.Table, name: str) -> Floats:
+def column_of(table: pa.Table, name: str) -> Floats:
     values: Floats = table[name].to_numpy(zero_copy_only=False).astype(np.float64)
     return values

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import torch
@@ -30,6 +30,7 @@ from ..evaluations.corruptions.tree import CorruptedTree, pixels_of
 from ..evaluations.maps.evaluate import COLUMNS as MAP_COLUMNS
 from ..evaluations.maps.truth import Truth
 from ..evaluations.subject import Subject
+from ..evaluations.supply import Reader, Supply
 from ..models.batch_size import out_of_memory
 from ..protocol.condition import Condition
 from ..runs.binding import packed
@@ -39,8 +40,6 @@ from ..runs.progress import Progress
 
 T = TypeVar("T")
 _ADDED = MAP_COLUMNS | ATTENTION
-Reader = Callable[[Sample], Tensor]
-"""A sample into its pixels, (3, H, W) uint8; raises BadImageError."""
 Decoding = list[tuple[Sample, "Future[Tensor | str]"]]
 """Samples with their pixels to come, or the reason why there are none."""
 
@@ -111,15 +110,6 @@ class Decoder:
                 yield ahead
         finally:
             self.pool.shutdown(cancel_futures=True)
-
-
-class Supply(Protocol):
-    """Where pixels and truths of samples come from."""
-
-    @property
-    def dataset(self) -> Dataset: ...
-    def reader(self, condition: Condition) -> Reader: ...
-    def locate(self, sample: Sample, pixels: Tensor) -> Any: ...
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from ..report.refresh import refresh
 from ..results.run import Run
 from ..runs.progress import Progress
 from ..tasks.segmentation.examples import draw_examples
-from ..tasks.segmentation.images import SceneImages, _scenes
+from ..tasks.segmentation.images import SceneImages, scenes_for
 from ..tasks.segmentation.sheet import FILE
 from ..tasks.segmentation.subject import SceneSubject
 from .audit import Silent, listed, pack
@@ -102,7 +102,7 @@ def segment(
     settings = Settings(seed, batch, workers, where, DTYPES[dtype], compile, frost)
     models = [load_segmenter(spec, **(model or {})) for spec in checkpoints]
     distinct_names(models)
-    scenes = _scenes([one.identity for one in models], data_dir, masks, classes, ignore, layout)
+    scenes = scenes_for([one.identity for one in models], data_dir, masks, classes, ignore, layout)
     scenes = scenes.select(limit, None if ids is None else Path(ids), seed)
     if not len(scenes):
         raise NothingEvaluated(f"{data_dir}: no sample is left to evaluate; loosen --limit or --ids")

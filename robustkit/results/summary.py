@@ -11,8 +11,8 @@ from typing import Any
 from ..display.neutral import no_controls, no_formula
 from ..evaluations.rows import Parts
 from ..runs.folder import SUMMARY_COLUMNS, RunFolder
-from ..tasks.classification.metrics import _of_images
-from ..tasks.segmentation.metrics import _of_scenes
+from ..tasks.classification.metrics import classification_rows
+from ..tasks.segmentation.metrics import segmentation_rows
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def survey(run: RunFolder) -> Survey:
     unread: dict[str, str] = {}
     for checkpoint, units in groupby(run.units(), key=lambda unit: unit[0]):
         conditions = [condition for _, condition in units]
-        parts = (_of_scenes if scenes else _of_images)(run, manifest, checkpoint, conditions, unread)
+        parts = (segmentation_rows if scenes else classification_rows)(run, manifest, checkpoint, conditions, unread)
         for rows, more in zip(found, parts, strict=True):
             rows += more
     return Survey([row for rows in found for row in rows], unread)

@@ -142,12 +142,12 @@ def _draws() -> str:
     """SplitMix64's published vector, and uniform numbers, normal ones and signs of a known stream, on every device."""
     import torch
 
-    from ...common.randomness import SampleRng, _signed, _splitmix64
+    from ...common.randomness import SampleRng, signed, splitmix64
 
     devices = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
     for device in devices:
-        states = [_signed((1234567 + 0x9E3779B97F4A7C15 * i) % 2**64) for i in range(1, 4)]
-        words = [word % 2**64 for word in _splitmix64(torch.tensor(states, device=device)).tolist()]
+        states = [signed((1234567 + 0x9E3779B97F4A7C15 * i) % 2**64) for i in range(1, 4)]
+        words = [word % 2**64 for word in splitmix64(torch.tensor(states, device=device)).tolist()]
         rng = SampleRng.of(["sample"], seed=0, condition="clean", device=device)
         found = [rng.uniform((3,), "doctor")[0].tolist(), rng.signs((8,), "doctor")[0].tolist()]
         for what, got, expected in (("SplitMix64", words, SPLITMIX), ("the stream", found, [DRAWS, SIGNS])):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...runs.folder import RunFolder
-from ..rows import _column, _readable
+from ..rows import column_of, readable
 from .gradient_masking import NO_EVIDENCE, Finding, findings
 
 if TYPE_CHECKING:
@@ -27,24 +27,24 @@ class Stage:
     seconds: float | None = None
 
 
-def _is_of_stages(column: str) -> bool:
+def is_stage_column(column: str) -> bool:
     return column in ("error", "broken_by") or column.startswith(("forwards ", "backwards "))
 
 
 def stages(run: RunFolder, checkpoint: str, condition: str) -> list[Stage]:
     """The stages of an attack, with the seconds of each where they are known; none for an attack in one piece."""
-    found = _stages(_readable(run.table(checkpoint, condition, _is_of_stages)))
+    found = stages_of(readable(run.table(checkpoint, condition, is_stage_column)))
     seconds = run.stage_seconds(checkpoint, condition) if found else {}
     return [replace(stage, seconds=seconds.get(stage.name)) for stage in found]
 
 
-def _stages(read: pa.Table) -> list[Stage]:
+def stages_of(read: pa.Table) -> list[Stage]:
     names = [name.removeprefix("forwards ") for name in read.column_names if name.startswith("forwards ")]
     often = Counter(read["broken_by"].to_pylist() if names else ())
     standing, found = len(read), []
     for name in names:
         standing -= often[name]
-        passes = (int(np.nansum(_column(read, f"{what} {name}"))) for what in ("forwards", "backwards"))
+        passes = (int(np.nansum(column_of(read, f"{what} {name}"))) for what in ("forwards", "backwards"))
         found.append(Stage(name, standing, *passes))
     return found
 
@@ -54,11 +54,11 @@ def dossier(run: RunFolder, checkpoint: str, condition: str) -> list[Finding]:
     manifest = run.manifest
     if condition not in manifest.get("evidence", []):
         return []
-    read = _readable(run.table(checkpoint, condition, _is_of_stages))
-    return _dossier(run, manifest, checkpoint, condition, read)
+    read = readable(run.table(checkpoint, condition, is_stage_column))
+    return dossier_of(run, manifest, checkpoint, condition, read)
 
 
-def _dossier(
+def dossier_of(
     run: RunFolder, manifest: dict[str, Any], checkpoint: str, condition: str, read: pa.Table
 ) -> list[Finding]:
     if condition not in manifest.get("evidence", []):
@@ -66,5 +66,5 @@ def _dossier(
     figures = run.evidence(checkpoint, condition)
     if figures is None:
         return [NO_EVIDENCE]
-    standing = {stage.name: stage.standing for stage in _stages(read)}
+    standing = {stage.name: stage.standing for stage in stages_of(read)}
     return findings(figures, standing, n=len(read), averaged="version=rand" in condition)

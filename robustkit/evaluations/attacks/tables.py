@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...runs.folder import RunFolder
-from ...tasks.classification.tables import _is_of_results
 from .stages import stages
 
 if TYPE_CHECKING:
@@ -16,10 +15,10 @@ STAGE_HEADINGS = ("stage", "standing", "forwards", "backwards", "seconds")
 
 def stage_tables(run: RunFolder) -> list[tuple[str, str, list[tuple[str, ...]]]]:
     """For each attack in stages its checkpoint, condition and rows of texts under `STAGE_HEADINGS`."""
-    found = []
+    found, claims = [], run.manifest.get("claims", {})
     for checkpoint, condition in run.units():
-        if not _is_of_results(condition):
-            continue  # nothing of these needs to be read
+        if condition not in claims:
+            continue  # no attack: nothing of these needs to be read
         rows: list[tuple[str, ...]] = [
             (
                 stage.name,

@@ -37,7 +37,7 @@ def packed(layers: Sequence[Layer]) -> bytes:
     return json.dumps([[layer.name, layer.heads, layer.keys] for layer in layers]).encode()
 
 
-def _unpacked(metadata: Mapping[bytes, bytes] | None, where: Path) -> tuple[Layer, ...]:
+def unpacked(metadata: Mapping[bytes, bytes] | None, where: Path) -> tuple[Layer, ...]:
     try:
         layers = tuple(Layer(*entry) for entry in json.loads((metadata or {})[b"attention"]))
     except (KeyError, TypeError, ValueError, RecursionError):

@@ -14,7 +14,7 @@ from .sets import CORRUPTIONS, SETS, set_of, sets_at
 _SOME_SEVERITIES = re.compile(r"severity=([1-5](?:\+[1-5])+)")
 
 
-def _means_of(example: Corrupted, evaluated: Iterable[tuple[str, int]]) -> Iterator[str]:
+def means_of_shares(example: Corrupted, evaluated: Iterable[tuple[str, int]]) -> Iterator[str]:
     """The texts of the means over corruptions of one definition that may be there."""
     for name in CORRUPTIONS:
         own = replace(example, name=name)

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...evaluations.corruptions.metrics import Outcome, conditions_of, corruption_rows, doubts, why_no_mce
-from ...evaluations.rows import _row
+from ...evaluations.rows import result_row
 
 
-def _corruption_means(
+def corruption_means(
     manifest: dict[str, Any], checkpoint: str, outcomes: dict[str, Outcome]
 ) -> Iterator[dict[str, Any]]:
     described = next(known for known in manifest["checkpoints"] if known["name"] == checkpoint)
@@ -18,4 +18,4 @@ def _corruption_means(
     for condition, metric, value, n, low, high, flags in rows:
         released = [trees[text] for text in conditions_of(condition) if text in trees]
         flags = [*flags, *doubts(condition, size, released)]
-        yield _row(checkpoint, manifest, (condition, metric, value, n, low, high, flags))
+        yield result_row(checkpoint, manifest, (condition, metric, value, n, low, high, flags))

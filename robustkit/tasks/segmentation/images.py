@@ -11,8 +11,8 @@ from torch import Tensor
 from ...data.dataset import Dataset, Sample
 from ...data.scenes import LabelledScenes, open_scenes, whole
 from ...errors import DataError
+from ...evaluations.supply import Reader
 from ...models.classifier import ModelIdentity
-from ...pipeline.runner import Reader
 from ...protocol.condition import Condition
 from .subject import LabelMap
 
@@ -36,7 +36,7 @@ class SceneImages:
         return self.scenes.labels(sample, (pixels.shape[-2], pixels.shape[-1]))
 
 
-def _scenes(
+def scenes_for(
     identities: Sequence[ModelIdentity],
     data_dir: str | Path,
     masks: str | Path | None,

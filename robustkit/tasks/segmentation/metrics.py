@@ -25,8 +25,8 @@ from ...common.intervals import (
 )
 from ...errors import DataError, ModelError
 from ...evaluations.corruptions.condition import parse_corrupted
-from ...evaluations.corruptions.shares import _means_of, shares_of
-from ...evaluations.rows import FEWEST, Parts, Row, _flags, _joined, _readable, _row
+from ...evaluations.corruptions.shares import means_of_shares, shares_of
+from ...evaluations.rows import FEWEST, Parts, Row, joined, readable, record_flags, result_row
 from ...runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ def scene_mean_rows(found: Mapping[str, Counts], expected: int, names: Sequence[
     parts = [part for text in found if (part := parse_corrupted(text)) is not None]
     for example in {part.definition: part for part in parts}.values():
         own = [(part.name, part.severity) for part in parts if part.definition == example.definition]
-        for mean in _means_of(example, own):
+        for mean in means_of_shares(example, own):
             shares = shares_of(mean)
             if all(text in found for text in shares):
                 texts = [*shares, *(["clean"] if "clean" in found else [])]
@@ -316,7 +316,7 @@ def _per_class(read: pa.Table, name: str) -> Any:
     return values.reshape(len(read), len(values) // max(len(read), 1))
 
 
-def _of_scenes(
+def segmentation_rows(
     run: RunFolder, manifest: dict[str, Any], checkpoint: str, conditions: Sequence[str], unread: dict[str, str]
 ) -> Parts:
     every, expected = manifest["data"]["class_names"], manifest["data"]["n"]
@@ -325,10 +325,10 @@ def _of_scenes(
     rows: list[dict[str, Any]] = []
     found: dict[str, Counts] = {}
     for condition in conditions:
-        table, _ = _joined(run.shards(checkpoint, condition, COLUMNS), unread)
-        flags = _flags(table, _readable(table), manifest, checkpoint, condition)
+        table, _ = joined(run.shards(checkpoint, condition, COLUMNS), unread)
+        flags = record_flags(table, readable(table), manifest, checkpoint, condition)
         counts = Counts.of(table, flags).of_classes(judged)
-        rows += [_row(checkpoint, manifest, row) for row in scene_rows(condition, counts, names)]
+        rows += [result_row(checkpoint, manifest, row) for row in scene_rows(condition, counts, names)]
         if condition == "clean" or parse_corrupted(condition):
             found[condition] = counts
-    return rows, [_row(checkpoint, manifest, row) for row in scene_mean_rows(found, expected, names)], []
+    return rows, [result_row(checkpoint, manifest, row) for row in scene_mean_rows(found, expected, names)], []
