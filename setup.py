@@ -47,7 +47,7 @@ setup(
     extras_require={
         "test": [
             *("pytest>=8.0", "pytest-timeout>=2.3.1", "pytest-xdist>=3.8", "scipy>=1.11", "setuptools>=77"),
-            "hypothesis>=6.100",
+            *("hypothesis>=6.100", "import-linter>=2.3"),
             *("pyautoattack>=0.2", "torchmetrics>=1.4"),  # outside implementations to check against
         ],
         "reference": ["pyautoattack>=0.2", "torchattacks>=3.5", "foolbox>=3.3"],

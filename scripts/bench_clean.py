@@ -17,7 +17,7 @@ import time
 
 import torch
 
-from robustkit.evaluations.subject import Settings, Subject
+from robustkit.evaluations.subject import Settings
 from robustkit.models.classifier import Classifier, load
 from robustkit.models.device import pick_device
 from robustkit.pipeline.data import labelled_data
@@ -25,6 +25,7 @@ from robustkit.pipeline.runner import Images, Piece, run_units
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import CLEAN
 from robustkit.results.run import Run
+from robustkit.tasks.classification.subject import ClassifierSubject
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -73,7 +74,7 @@ def main() -> None:
         )
         with tempfile.TemporaryDirectory() as folder:
             start = time.perf_counter()
-            subject = Subject(classifier, card, settings, data.valid_labels)
+            subject = ClassifierSubject(classifier, card, settings, data.valid_labels)
             shards = -(-len(data.samples) // 128)
             work = [Piece(shard, (CLEAN,)) for shard in range(shards)]
             run_units(Run(folder), subject, Images(data, identity.preprocessing), work, 128, {}, Silent())

@@ -15,10 +15,12 @@ from attacks import APGD, FAB, FGSM, PGD, SPSA, Attack, AutoAttack, DensePGD, Sq
 from attacks.labels import missed
 from robustkit.data.layouts import Sample
 from robustkit.evaluations.attacks.condition import parse_condition
-from robustkit.evaluations.subject import Settings, Subject
+from robustkit.evaluations.evaluator import evaluate
+from robustkit.evaluations.subject import Batch, Settings
 from robustkit.models.classifier import Classifier
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import CLEAN
+from robustkit.tasks.classification.subject import ClassifierSubject
 
 THREAT = ThreatModel("linf", 3.5 / 255)  # not a whole number of levels
 ATTACKS: list[Attack] = [
@@ -160,20 +162,20 @@ def test_records_count_what_is_no_number_as_wrong(poison: float) -> None:
     classifier, card = cheating(poison), load_card("standard")
     dataset = open_dataset("embedded:shapes").select(limit=6, ids=None, seed=0)
     pixels = torch.stack([to_pixels(dataset.image(s), classifier.identity.preprocessing) for s in dataset.samples])
-    subject = Subject(classifier, card, Settings(), None)
+    subject = ClassifierSubject(classifier, card, Settings(), None)
     samples = list(dataset.samples)
-    assert sum(subject.evaluate(pixels, samples, CLEAN).columns["correct"]) >= 4
+    assert sum(evaluate(subject, Batch(pixels, samples), CLEAN).columns["correct"]) >= 4
     for text in (
         "autoattack(eps=1.5/255,steps=2,targets=2,queries=5)",
         "autoattack(eps=1.5/255,version=rand,steps=2)",
         "pgd(eps=1.5/255,steps=2)",
         "fgsm(eps=1.5/255)",
     ):
-        rows = subject.evaluate(pixels, samples, parse_condition(text, card)).columns
+        rows = evaluate(subject, Batch(pixels, samples), parse_condition(text, card)).columns
         assert rows["correct"] == [False] * 6 and None not in rows["broken_by"]
         lost = [said == -1 for said in rows["prediction"]]
         assert lost == [math.isnan(value) for value in rows["nll"]] and sum(lost) >= 4
     logits = torch.tensor([[0.0, 2.0, 1.0], [poison, 1.0, 0.0], [0.0, 1.0, -math.inf]])
     for label, right in ((1, [True, False, False]), (-1, [None] * 3)):
-        rows = subject._rows(logits, [Sample(str(place), label) for place in range(3)])
+        rows = subject.score(logits, Batch(pixels[:3], [Sample(str(place), label) for place in range(3)]))
         assert rows["prediction"] == [1, -1, -1] and rows["correct"] == rows["top5"] == right

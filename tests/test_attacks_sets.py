@@ -24,10 +24,12 @@ from robustkit.data.images import to_pixels
 from robustkit.data.layouts import Sample
 from robustkit.errors import DataError
 from robustkit.evaluations.attacks.condition import parse_condition
-from robustkit.evaluations.subject import Settings, Subject
+from robustkit.evaluations.evaluator import evaluate
+from robustkit.evaluations.subject import Batch, Settings
 from robustkit.models.classifier import Classifier
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import CLEAN
+from robustkit.tasks.classification.subject import ClassifierSubject
 
 THREAT = ThreatModel("linf", 4 / 255)
 ATTACKS = [
@@ -245,19 +247,21 @@ def test_accuracy_under_attack_is_that_of_a_plain_loop_sample_by_sample() -> Non
     samples = with_sets(classifier, images, ids, [sample.label for sample in dataset.samples], seed=1)
     sets = [list(sample.valid or ()) for sample in samples]
     expected = pgd_on_sets(classifier, images, sets, 4 / 255)
-    subject = Subject(classifier, card, Settings(batch_size=16), None)
+    subject = ClassifierSubject(classifier, card, Settings(batch_size=16), None)
     condition = parse_condition("pgd(eps=4/255,random_start=false)", card)
-    assert subject.evaluate(pixels, samples, condition).columns["correct"] == expected and 3 < sum(expected) < 21
+    assert (
+        evaluate(subject, Batch(pixels, samples), condition).columns["correct"] == expected and 3 < sum(expected) < 21
+    )
     # Away from the first label alone, more would seem to stand.
-    naive = subject.evaluate(pixels, [replace(s, valid=None) for s in samples], condition).columns["prediction"]
+    naive = evaluate(subject, Batch(pixels, [replace(s, valid=None) for s in samples]), condition).columns["prediction"]
     assert sum(said in valid for said, valid in zip(naive, sets, strict=True)) > sum(expected)
     condition = parse_condition("autoattack(eps=4/255,steps=20,queries=5,targets=2)", card)
-    auto = subject.evaluate(pixels[:10], samples[:10], condition).columns
+    auto = evaluate(subject, Batch(pixels[:10], samples[:10]), condition).columns
     assert set(auto["broken_by"]) >= {None, "apgd-ce"} and 0 < sum(auto["correct"]) <= sum(expected[:10])
     with torch.no_grad():
         chance = classifier(images[:10]).softmax(dim=1).tolist()
     nll = [-math.log(sum(row[place] for place in valid)) for row, valid in zip(chance, sets, strict=False)]
-    assert subject.evaluate(pixels[:10], samples[:10], CLEAN).columns["nll"] == pytest.approx(nll, abs=1e-4)
+    assert evaluate(subject, Batch(pixels[:10], samples[:10]), CLEAN).columns["nll"] == pytest.approx(nll, abs=1e-4)
 
 
 def test_which_attacks_are_refused_where_several_labels_are_right(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import json
 import math
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +46,17 @@ from robustkit.evaluations.attention.metrics import (
     heads_of,
 )
 from robustkit.evaluations.attention.tables import attention_tables, layer_table
-from robustkit.evaluations.subject import Subject
+from robustkit.evaluations.clean import Clean
+from robustkit.evaluations.corruptions.family import Corruptions
+from robustkit.evaluations.family import Family
+from robustkit.evaluations.subject import Batch, Shown, Subject
 from robustkit.gate.pattern import Wanted, check_condition
+from robustkit.protocol.condition import Condition
 from robustkit.report.refresh import refresh
 from robustkit.results.paired import Side, paired_difference
 from robustkit.results.run import Run
 from robustkit.runs import untrusted as foreign
+from robustkit.tasks.classification.subject import ClassifierSubject
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NAME = "shapes-vit-quest"
@@ -284,18 +290,23 @@ def test_results_are_means_and_changes_paired_by_sample(run: Run) -> None:
 @pytest.mark.usefixtures("pageless")
 def test_resumed_in_parts_it_makes_the_same_bytes(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
-    run_attack, corrupt = Subject._attack, Subject.corrupt
 
-    def attacked(self: Subject, *arguments: Any) -> Any:
-        made.append(arguments[3].text)
-        return run_attack(self, *arguments)
+    def shown(show: Callable[..., Shown]) -> Callable[..., Shown]:
+        def counted(self: Family, subject: Subject, batch: Batch, condition: Condition, rng: Any) -> Shown:
+            made.append(condition.text)
+            return show(self, subject, batch, condition, rng)
 
-    def corrupted(self: Subject, pixels: Tensor, condition: Any, rng: Any) -> Tensor:
+        return counted
+
+    for family in (Corruptions, Clean):
+        monkeypatch.setattr(family, "show", shown(family.show))
+    run_attack = ClassifierSubject.attack
+
+    def attacked(self: ClassifierSubject, condition: Condition, *arguments: Any) -> Any:
         made.append(condition.text)
-        return corrupt(self, pixels, condition, rng)
+        return run_attack(self, condition, *arguments)
 
-    monkeypatch.setattr(Subject, "_attack", attacked)
-    monkeypatch.setattr(Subject, "corrupt", corrupted)
+    monkeypatch.setattr(ClassifierSubject, "attack", attacked)
     again = audit(tmp_path / "again", browse=3)
     assert (made.count(PGD), made.count(FOG)) == (3, 3)  # three batches; the images serve both conditions
     assert small_audit.files(again.path) == small_audit.files(run.path)

@@ -144,16 +144,20 @@ def test_low_precision_is_scored_in_float32(place: Path, tmp_path: Path) -> None
     assert 0 < np.abs(a["nll"] - b["nll"]).max() < 0.1
     from robustkit.data.layouts import Sample
     from robustkit.evaluations.attacks.condition import parse_condition
-    from robustkit.evaluations.subject import Settings, Subject
+    from robustkit.evaluations.evaluator import evaluate
+    from robustkit.evaluations.subject import Batch, Settings
     from robustkit.protocol.card import load_card
+    from robustkit.tasks.classification.subject import ClassifierSubject
 
     card = load_card("standard")
     classifier = robustkit.load(place / "net.pth", arch=f"{place / 'net.py'}:build")
-    subject = Subject(classifier, card, Settings(dtype=torch.bfloat16), None)
+    subject = ClassifierSubject(classifier, card, Settings(dtype=torch.bfloat16), None)
     condition = parse_condition("fgsm(eps=8/255)", card)
     pixels = torch.from_numpy(np.random.Generator(np.random.PCG64(2)).integers(0, 256, (9, 3, 8, 8), dtype=np.uint8))
     labels = torch.arange(9) % 3
-    rows = subject.evaluate(pixels, [Sample(str(i), int(label)) for i, label in enumerate(labels)], condition).columns
+    rows = evaluate(
+        subject, Batch(pixels, [Sample(str(i), int(label)) for i, label in enumerate(labels)]), condition
+    ).columns
     attack = build_attack(condition, card)
     assert attack is not None
     found = attack(subject.fast, pixels.float() / 255, labels)
@@ -283,18 +287,20 @@ def test_weights_cast_beforehand_change_no_bit(name: str) -> None:
 def test_only_valid_classes_compete_and_any_valid_label_counts(place: Path) -> None:
     from robustkit.data.layouts import Sample
     from robustkit.evaluations.attacks.condition import parse_condition
-    from robustkit.evaluations.subject import Settings, Subject
+    from robustkit.evaluations.evaluator import evaluate
+    from robustkit.evaluations.subject import Batch, Settings
     from robustkit.protocol.card import load_card
     from robustkit.protocol.condition import CLEAN
+    from robustkit.tasks.classification.subject import ClassifierSubject
 
     classifier = robustkit.load(place / "net.pth", arch=f"{place / 'net.py'}:build")
     card = load_card("standard")
     pixels = torch.from_numpy(np.random.Generator(np.random.PCG64(1)).integers(0, 256, (12, 3, 8, 8), dtype=np.uint8))
     logits = classifier(pixels.float() / 255)
-    subset = Subject(classifier, card, Settings(), (0, 2))
+    subset = ClassifierSubject(classifier, card, Settings(), (0, 2))
     samples = [Sample(str(i), (0, 2)[i % 2]) for i in range(12)]
     for condition in (CLEAN, parse_condition("pgd(steps=2)", card)):
-        rows = subset.evaluate(pixels, samples, condition).columns
+        rows = evaluate(subset, Batch(pixels, samples), condition).columns
         assert set(rows["prediction"]) <= {0, 2}
         if condition is CLEAN:
             two = logits[:, [0, 2]]
@@ -302,7 +308,7 @@ def test_only_valid_classes_compete_and_any_valid_label_counts(place: Path) -> N
             own = two.log_softmax(1)[torch.arange(12), torch.arange(12) % 2]
             assert rows["nll"] == pytest.approx((-own).tolist(), abs=1e-5)
     several = [Sample(str(i), 0, (0, 1)) for i in range(12)]
-    rows = Subject(classifier, card, Settings(), None).evaluate(pixels, several, CLEAN).columns
+    rows = evaluate(ClassifierSubject(classifier, card, Settings(), None), Batch(pixels, several), CLEAN).columns
     assert rows["correct"] == [best in (0, 1) for best in logits.argmax(1).tolist()]
     assert 0 < sum(rows["correct"]) < 12 or len(set(logits.argmax(1).tolist())) == 1
 

@@ -17,8 +17,10 @@ from robustkit.errors import ProtocolError
 from robustkit.evaluations.attacks.build import attacked_labels, build_attack
 from robustkit.evaluations.attacks.condition import parse_condition
 from robustkit.evaluations.attacks.stages import dossier, stages
-from robustkit.evaluations.subject import Subject
+from robustkit.evaluations.evaluator import evaluate
+from robustkit.evaluations.subject import Batch, Evaluation, Subject
 from robustkit.protocol.card import load_card
+from robustkit.protocol.condition import Condition
 from robustkit.report.refresh import refresh
 from robustkit.results.run import Run
 
@@ -88,13 +90,12 @@ def test_batch_size_changes_no_flag(
 ) -> None:
     name = finished.manifest["checkpoints"][0]["name"]
     sizes: list[tuple[str, int]] = []
-    evaluate = Subject.evaluate
 
-    def watched(self: Subject, pixels: Any, samples: Any, condition: Any, *more: Any) -> Any:
-        sizes.append((condition.name, len(samples)))
-        return evaluate(self, pixels, samples, condition, *more)
+    def watched(subject: Subject, batch: Batch, condition: Condition) -> Evaluation:
+        sizes.append((condition.name, len(batch)))
+        return evaluate(subject, batch, condition)
 
-    monkeypatch.setattr(Subject, "evaluate", watched)
+    monkeypatch.setattr("robustkit.pipeline.runner.evaluate", watched)
     other = audit(place, tmp_path / "other", attacks=SMALL, eps="4/255", batch_size=3)
     # AutoAttack fills its batches from the whole shard.
     assert max(size for what, size in sizes if what == "clean") == 3
@@ -259,7 +260,7 @@ def test_a_random_model_is_flagged_and_what_the_average_says_stands(place: Path,
 
 @pytest.mark.parametrize("random", [True, False])
 def test_what_the_attack_broke_is_broken_and_one_pass_cannot_overrule_an_average(random: bool) -> None:
-    from robustkit.evaluations.subject import _stage
+    from robustkit.evaluations.attacks.evaluate import _stage
 
     names = ("clean", "apgd-ce", "apgd-dlr") if random else ("clean", "apgd-ce", "apgd-t", "fab-t", "square")
     none, passes = torch.zeros(5, dtype=torch.int64), torch.arange(5 * len(names)).reshape(-1, 5)

@@ -197,7 +197,7 @@ class TestCompletion:
 
     def test_no_torch(self) -> None:
         script = (
-            "import sys, click; from robustkit import completing as c; import robustkit.cli.app\n"
+            "import sys, click; from robustkit.cli import completion as c; import robustkit.cli.app\n"
             "x = click.Context(click.Command('audit'), info_name='audit')\n"
             "[one(x, None, 'q') for one in [c.kinds, c.checkpoints, *c.COMPLETERS.values()]]\n"
             "assert 'torch' not in sys.modules and not sys.modules.get('timm')"

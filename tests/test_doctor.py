@@ -25,7 +25,7 @@ from robustkit.cli.doctor import checks as doctor
 from robustkit.cli.doctor import known_answers
 from robustkit.cli.doctor.checks import Finding
 from robustkit.common import randomness
-from robustkit.results.run import Run
+from robustkit.runs.folder import RunFolder
 
 Patch = pytest.MonkeyPatch
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -174,21 +174,21 @@ def pgd_stronger_when_narrow(monkeypatch: Patch) -> str:
 
 
 def parquet_loses_a_row(monkeypatch: Patch) -> str:
-    own = Run.write_shard
-    monkeypatch.setattr(Run, "write_shard", lambda self, path, table: own(self, path, table.slice(0, 1)))
+    own = RunFolder.write_shard
+    monkeypatch.setattr(RunFolder, "write_shard", lambda self, path, table: own(self, path, table.slice(0, 1)))
     return "Parquet gives back"
 
 
 def parquet_loses_metadata(monkeypatch: Patch) -> str:
-    own = Run.write_shard
+    own = RunFolder.write_shard
     monkeypatch.setattr(
-        Run, "write_shard", lambda self, path, table: own(self, path, table.replace_schema_metadata(None))
+        RunFolder, "write_shard", lambda self, path, table: own(self, path, table.replace_schema_metadata(None))
     )
     return "Parquet gives back"
 
 
 def written_in_place(monkeypatch: Patch) -> str:
-    monkeypatch.setattr("robustkit.runs.folder.write_whole", lambda path, data: path.write_bytes(data))
+    monkeypatch.setattr("robustkit.common.files.write_whole", lambda path, data: path.write_bytes(data))
     return "a file that is replaced is not replaced as a whole"
 
 
@@ -199,7 +199,7 @@ def something_left_behind(monkeypatch: Patch) -> str:
         write_whole(path, data)
         path.with_name(".half.tmp").write_bytes(b"")
 
-    monkeypatch.setattr("robustkit.runs.folder.write_whole", leaving)
+    monkeypatch.setattr("robustkit.common.files.write_whole", leaving)
     return "is not replaced as a whole: ['.half.tmp']"
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from attacks import StagedResult, ThreatModel
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.attacks import peers
-from robustkit.evaluations.attacks.engines import ENGINES, peer, supported
+from robustkit.evaluations.attacks.engines import ENGINES, peer
 from robustkit.evaluations.attacks.peers import PeerAttack
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread")]  # the peers' own
@@ -255,7 +255,7 @@ OURS = "or use --engine robustkit"
 REFUSED = [
     ("torchattack", "pgd", LINF, {}, "unknown engine 'torchattack'; did you mean 'torchattacks'? known: "
      "pyautoattack, robustkit, torchattacks"),
-    ("robustkit", "pgd", LINF, {}, "engine robustkit is no peer; expected one of: pyautoattack, torchattacks"),
+    ("robustkit", "pgd", LINF, {}, "engine robustkit is not a peer; expected one of: pyautoattack, torchattacks"),
     ("pyautoattack", "pgd", LINF, {}, "engine pyautoattack has no pgd that means the same; expected one of: "
      f"autoattack, apgd, fab, square; {OURS}"),
     ("torchattacks", "spsa", LINF, {}, "engine torchattacks has no spsa that means the same; expected one of: "
@@ -316,4 +316,3 @@ def test_importing_loads_no_peer() -> None:
         "print({'torch', 'pyautoattack', 'torchattacks'} & {*sys.modules})"
     )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "set()\n"
-    assert set(supported("robustkit")) >= {"fgsm", "pgd", "spsa"}

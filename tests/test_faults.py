@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -18,7 +17,9 @@ import torch
 
 from robustkit.common.lock import locked
 from robustkit.errors import ModelError, RunError
-from robustkit.evaluations.subject import Subject
+from robustkit.evaluations.evaluator import evaluate
+from robustkit.evaluations.subject import Batch, Evaluation, Subject
+from robustkit.protocol.condition import Condition
 from robustkit.report.refresh import refresh
 from robustkit.results.run import Run
 
@@ -161,13 +162,13 @@ class Small:
     """Lets a device have room for so many images."""
 
     def __init__(self, room: int) -> None:
-        self.room, self.evaluate, self.sizes = room, Subject.evaluate, list[int]()
+        self.room, self.sizes = room, list[int]()
 
-    def __call__(self, subject: Subject, pixels: torch.Tensor, *more: Any, **options: Any) -> Any:
-        self.sizes.append(len(pixels))
-        if len(pixels) > self.room:
+    def __call__(self, subject: Subject, batch: Batch, condition: Condition) -> Evaluation:
+        self.sizes.append(len(batch))
+        if len(batch) > self.room:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
-        return self.evaluate(subject, pixels, *more, **options)
+        return evaluate(subject, batch, condition)
 
 
 def test_a_lack_of_memory_halves_the_batch_and_changes_no_result(
@@ -175,7 +176,7 @@ def test_a_lack_of_memory_halves_the_batch_and_changes_no_result(
 ) -> None:
     whole = small_audit.audit(place, tmp_path / "whole", attacks="fgsm", batch_size=2)
     small, lines = Small(3), list[str]()
-    monkeypatch.setattr(Subject, "evaluate", lambda self, *more, **options: small(self, *more, **options))
+    monkeypatch.setattr("robustkit.pipeline.runner.evaluate", small)
     halved = small_audit.audit(place, tmp_path / "halved", attacks="fgsm", batch_size=8, say=lines.append)
     assert small.sizes[:3] == [8, 4, 2] and max(small.sizes[2:]) == 2
     assert [line for line in lines if "memory" in line] == ["net: out of memory with batches of 8; going on with 2"]

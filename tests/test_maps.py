@@ -43,10 +43,11 @@ from robustkit.evaluations.maps.gallery import Gallery, Row, Tile, draw, outline
 from robustkit.evaluations.maps.metrics import LOWER_IS_BETTER, Counted, Figures, map_rows
 from robustkit.evaluations.maps.tables import map_tables
 from robustkit.evaluations.maps.truth import open_truth
-from robustkit.evaluations.subject import Subject
+from robustkit.evaluations.subject import Batch
 from robustkit.models.specs import find
 from robustkit.pipeline.data import labelled_data
 from robustkit.results.run import Run
+from robustkit.tasks.classification.subject import ClassifierSubject
 
 MODEL = "zoo:shapes-vit-standard"
 NAME = "shapes-vit-standard"
@@ -391,13 +392,13 @@ def test_stability_is_of_the_same_attack_and_1_without_one(run: Run) -> None:
 
 def test_an_attack_is_made_once_for_the_maps_of_all_methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[tuple[str, ...]] = []
-    run_attack = Subject._attack
+    run_attack = ClassifierSubject.attack
 
-    def counted(self: Subject, *arguments: Any, **options: Any) -> Any:
-        made.append(tuple(sample.id for sample in arguments[2]))
-        return run_attack(self, *arguments, **options)
+    def counted(self: ClassifierSubject, condition: Any, inputs: torch.Tensor, batch: Batch, rng: Any) -> Any:
+        made.append(tuple(sample.id for sample in batch.samples))
+        return run_attack(self, condition, inputs, batch, rng)
 
-    monkeypatch.setattr(Subject, "_attack", counted)
+    monkeypatch.setattr(ClassifierSubject, "attack", counted)
     options: dict[str, Any] = {
         "data_dir": "embedded:shapes",
         "attacks": "fgsm,pgd(steps=2)",
@@ -717,7 +718,7 @@ def test_the_class_explained_is_among_those_that_compete(tmp_path: Path, monkeyp
     def some_compete(*arguments: Any, **options: Any) -> Any:
         return replace(labelled_data(*arguments, **options), valid_labels=tuple(others))
 
-    for module in ("pipeline", "cam_command"):
+    for module in ("pipeline.audit", "cli.cam.command"):
         monkeypatch.setattr(f"robustkit.{module}.labelled_data", some_compete)
     words = ("--data-dir", "embedded:shapes", "--ids", str(tmp_path / "ids.txt"), "--cams", "agcam,agcam(target=label)")
     words += ("--keep-misclassified",)

@@ -99,7 +99,7 @@ def test_steps_of_pgd_are_longer_in_l2_where_the_card_says_so(tmp_path: Path) ->
         'name = "own"\nversion = 1\n[threat]\nnorm = "l2"\nbounds = [0.0, 1.0]\n[attacks.pgd]\nsteps = 20\n'
     )
     own = load_card(str(tmp_path / "own.toml"))
-    attack = parse_condition("pgd(eps=0.5)", own).attack(own)
+    attack = build_attack(parse_condition("pgd(eps=0.5)", own), own)
     assert attack == attacks.PGD(l2, step_size=0.175)
 
 

@@ -21,7 +21,7 @@ from ..evaluations.corruptions.tree import CorruptedTree, is_tree
 from ..evaluations.maps.condition import map_condition, parse_cams
 from ..evaluations.maps.evaluate import check_explainable
 from ..evaluations.maps.truth import open_truth
-from ..evaluations.subject import Settings, Subject
+from ..evaluations.subject import Settings
 from ..models.batch_size import best_batch
 from ..models.classifier import Classifier, distinct_names, load
 from ..models.device import DTYPES, pick_device, unknown_dtype
@@ -31,6 +31,7 @@ from ..report.refresh import refresh
 from ..results.run import Run
 from ..runs.binding import provenance_of
 from ..runs.progress import Progress
+from ..tasks.classification.subject import ClassifierSubject
 from .data import labelled_data
 from .manifest import describe, prepare
 from .runner import Images
@@ -264,7 +265,7 @@ def audit(
         return [
             Task(
                 job.classifier.identity.name,
-                partial(Subject, job.classifier, card, fixed, job.dataset.valid_labels, reused),
+                partial(ClassifierSubject, job.classifier, card, fixed, job.dataset.valid_labels, reused),
                 Images(job.dataset, job.preprocessing, tree, truth),
                 partial(pack, manifest, known, fixed),
                 job.preprocessing,

@@ -19,17 +19,13 @@ from torch import Tensor
 
 from ..common.preprocessing import Preprocessing
 from ..data.dataset import Dataset, Sample
-from ..data.images import read_image, to_pixels
+from ..data.images import to_pixels
 from ..errors import BadImageError, ModelError
-from ..evaluations.attacks.build import build_attack
-from ..evaluations.attention.columns import ATTENTION
-from ..evaluations.attention.layer import Layer
-from ..evaluations.attention.layer import packed as packed_layers
-from ..evaluations.corruptions.condition import corrupted_of
-from ..evaluations.corruptions.tree import CorruptedTree, pixels_of
-from ..evaluations.maps.evaluate import COLUMNS as MAP_COLUMNS
+from ..evaluations.corruptions.tree import CorruptedTree
+from ..evaluations.evaluator import evaluate
+from ..evaluations.family import family_of
 from ..evaluations.maps.truth import Truth
-from ..evaluations.subject import Subject
+from ..evaluations.subject import Batch, Subject
 from ..evaluations.supply import Reader, Supply
 from ..models.batch_size import out_of_memory
 from ..protocol.condition import Condition
@@ -39,7 +35,6 @@ from ..runs.pictures import Picture, Wanted, write_pictures
 from ..runs.progress import Progress
 
 T = TypeVar("T")
-_ADDED = MAP_COLUMNS | ATTENTION
 Decoding = list[tuple[Sample, "Future[Tensor | str]"]]
 """Samples with their pixels to come, or the reason why there are none."""
 
@@ -62,16 +57,10 @@ class Images:
 
     def reader(self, condition: Condition) -> Reader:
         """What reads the samples for this condition."""
-        part, tree = corrupted_of(condition.under or condition), self.tree
-        if part is None or not part.released:
-            return lambda sample: to_pixels(self.dataset.image(sample), self.preprocessing, sample.id)
-        assert tree is not None
-
-        def read(sample: Sample) -> Tensor:
-            data = tree.read(sample.id, part.name, part.severity)
-            return pixels_of(read_image(data, f"{part.name}/{part.severity}/{sample.id}"), self.preprocessing)
-
-        return read
+        if condition.released:
+            assert self.tree is not None
+            return self.tree.reader(condition.under or condition, self.preprocessing)
+        return lambda sample: to_pixels(self.dataset.image(sample), self.preprocessing, sample.id)
 
 
 class Decoder:
@@ -164,40 +153,39 @@ def run_units(
             metadata = packed(provenance(condition.text), piece.shard)
             write_pictures(run, name, condition.text, piece.shard, found.pictures, metadata)
             metadata[b"notes"] = json.dumps(list(found.notes)).encode()
-            if found.layers:
-                metadata[b"attention"] = packed_layers(found.layers)
+            metadata |= found.metadata
             if (size := subject.settings.batch_size) != asked:
                 metadata[b"batch_size"] = str(size).encode()
                 if size != before:
                     say(f"{name}: out of memory with batches of {before}; going on with {size}")
             timing = {"seconds": time.monotonic() - began, "stages": found.seconds}
             path = run.shard_path(name, condition.text, piece.shard)
-            run.write_shard(path, found.table(subject.schema, metadata), timing)
+            run.write_shard(path, found.table(subject.schema, metadata, family_of(condition.name).columns), timing)
 
 
 @dataclass
 class _Found:
-    """What was found of a shard under one condition, or of a part of it. notes: in order, as keys. layers: of its
-    attention, where that was watched."""
+    """What was found of a shard under one condition, or of a part of it. notes: in order, as keys. metadata: for the
+    record, beside what every record has."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     pictures: dict[str, Picture] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)
-    layers: tuple[Layer, ...] = ()
+    metadata: dict[bytes, bytes] = field(default_factory=dict)
 
     def add(self, more: _Found) -> None:
         self.rows += more.rows
         self.pictures |= more.pictures
         self.seconds |= more.seconds
         self.notes |= more.notes
-        self.layers = more.layers or self.layers
+        self.metadata |= more.metadata
 
-    def table(self, schema: pa.Schema, metadata: dict[bytes, bytes]) -> pa.Table:
+    def table(self, schema: pa.Schema, metadata: dict[bytes, bytes], added: Mapping[str, pa.DataType]) -> pa.Table:
         """The rows in the order of their samples, with the columns that the condition adds."""
         rows = sorted(self.rows, key=lambda row: str(row["sample_id"]))
         more = dict.fromkeys(key for row in rows for key in row if key not in schema.names)
-        fields = [*schema, *((key, _ADDED.get(key, pa.int32())) for key in more)]
+        fields = [*schema, *((key, added.get(key, pa.int32())) for key in more)]
         return pa.Table.from_pylist(rows, schema=pa.schema(fields, metadata=metadata))
 
 
@@ -211,9 +199,8 @@ def _unit(
 ) -> _Found:
     """One shard under one condition, in batches that are halved where memory is short."""
     found, start = _Found(), 0
-    attack = build_attack(condition.under or condition, subject.card)
-    # An attack that queues its samples makes batches by itself, from the whole shard.
-    whole = getattr(attack, "queues", False)
+    shown = condition.under or condition
+    whole = family_of(shown.name).takes_shards(shown, subject.card)
     while start < len(decoding):
         part = decoding[start : start + (len(decoding) if whole else subject.settings.batch_size)]
         more = None
@@ -240,7 +227,7 @@ def _batch(
     keep: Container[str],
 ) -> _Found:
     """Some samples under one condition, unreadable ones included. Raises ModelError where the network fails."""
-    found, judged = _Found(), subject.judges(condition)
+    found, judged = _Found(), subject.needs_truth(condition)
     readable: dict[tuple[int, ...], list[tuple[Sample, Tensor, Any]]] = {}  # by size: a batch has one
     for sample, future in part:
         decoded = future.result()
@@ -256,7 +243,7 @@ def _batch(
     for alike in readable.values():
         samples, pixels, truths = zip(*alike, strict=True)
         try:
-            done = subject.evaluate(torch.stack(pixels), samples, condition, progress.stage, truths, keep)
+            done = evaluate(subject, Batch(torch.stack(pixels), samples, truths, keep, progress.stage), condition)
         except (RuntimeError, ValueError, TypeError, NotImplementedError, MemoryError) as fault:
             name, first = subject.classifier.identity.name, (str(fault).splitlines() or [""])[0]
             raise ModelError(
@@ -265,5 +252,5 @@ def _batch(
             ) from fault
         values = zip(*done.columns.values(), strict=True)
         rows = [dict(zip(done.columns, row, strict=True)) for row in values]
-        found.add(_Found(rows, done.pictures, done.seconds, dict.fromkeys(done.notes), done.layers))
+        found.add(_Found(rows, done.pictures, done.seconds, dict.fromkeys(done.notes), done.metadata))
     return found

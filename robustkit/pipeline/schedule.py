@@ -15,6 +15,7 @@ from ..errors import RunError
 from ..evaluations.attacks.evidence import bearing_evidence, gather_evidence, needs_evidence
 from ..evaluations.attacks.gradient_masking import findings
 from ..evaluations.subject import Subject
+from ..evaluations.supply import Supply
 from ..protocol.card import Card
 from ..protocol.condition import Condition
 from ..runs.folder import RunFolder
@@ -22,7 +23,7 @@ from ..runs.links import refuse_links
 from ..runs.pictures import Wanted, strange_pictures
 from ..runs.progress import Progress
 from .processes import Ranks
-from .runner import Piece, Supply, pieces, run_units
+from .runner import Piece, pieces, run_units
 
 _SEEN = 60.0  # seconds
 _FINER = 4

@@ -23,7 +23,7 @@ from ..runs.progress import Progress
 from ..tasks.segmentation.examples import draw_examples
 from ..tasks.segmentation.images import SceneImages, scenes_for
 from ..tasks.segmentation.sheet import FILE
-from ..tasks.segmentation.subject import SceneSubject
+from ..tasks.segmentation.subject import SegmenterSubject
 from .audit import Silent, listed, pack
 from .manifest import describe, prepare
 from .schedule import Task, carry_out
@@ -151,7 +151,7 @@ def segment(
         return [
             Task(
                 one.identity.name,
-                partial(SceneSubject, one, card, settings, scenes.unjudged),
+                partial(SegmenterSubject, one, card, settings, scenes.unjudged),
                 SceneImages(scenes),
                 partial(pack, manifest, known, settings),
             )

@@ -21,7 +21,8 @@ class Condition:
     payload: what the condition's family made of the text, for the family alone. under: the condition beside which a map
     is laid, or on whose images attention is watched. group: the text of what is counted and shown together, such as
     all severities of a corruption; empty where the condition stands alone. level: its place in the group, such as its
-    severity. released: whether the images come, corrupted already, from files of their own.
+    severity. released: whether the images come, corrupted already, from files of their own. draws: the text that its
+    random draws depend on, if not its own. needs_truth: whether it is scored against where the object of a sample is.
     """
 
     name: str
@@ -32,6 +33,8 @@ class Condition:
     group: str = ""
     level: int = 0
     released: bool = False
+    draws: str = ""
+    needs_truth: bool = False
 
     @property
     def eps(self) -> float | None:

@@ -29,6 +29,7 @@ from ...models.device import pick_device
 from ...pipeline.data import labelled_data
 from ...protocol.card import load_card
 from ...runs.folder import RunFolder
+from ...tasks.classification.subject import ClassifierSubject
 from .choice import COLUMNS, Choice, Records, chosen, label
 
 Heat = NDArray[np.float32]
@@ -71,7 +72,7 @@ def make_gallery(
     dataset = labelled_data(data_dir, identity, data, asked["limit"], asked["ids"], seed, unlabelled=True)
     samples, words = chosen(choice, run, dataset, records, seed)
     settings = Settings(seed, batch_size=1, device=pick_device(device))
-    subjects = [Subject(classifier, card, settings, dataset.valid_labels) for classifier in classifiers]
+    subjects = [ClassifierSubject(classifier, card, settings, dataset.valid_labels) for classifier in classifiers]
     kept: dict[str, Heat] = {}
     rows = tuple(_rows(subjects, dataset, open_truth(dataset, boxes, masks), samples, choice.shown, records, kept))
     compared = ", ".join(names) if len(names) < 3 else f"{len(names)} checkpoints"

@@ -15,10 +15,11 @@ from ...errors import DataError, ProtocolError
 from ...evaluations.maps.condition import Explained, parse_cams
 from ...evaluations.maps.evaluate import check_explainable
 from ...evaluations.maps.gallery import Gallery, Row, write_sheet
-from ...evaluations.subject import Settings, Subject
+from ...evaluations.subject import Settings
 from ...models.classifier import distinct_names, load
 from ...models.device import pick_device
 from ...protocol.card import load_card
+from ...tasks.classification.subject import ClassifierSubject
 from .command import Heat, explained_tile, write_maps
 
 
@@ -51,7 +52,7 @@ def explain_pictures(
     decoded = [read_image(_bytes(picture), picture) for picture in pictures]
     settings, card = Settings(device=pick_device(device)), load_card("standard")
     opened = distinct_names([load(spec, **model) for spec in checkpoints])
-    subjects = [Subject(one, card, settings, None) for one in opened]
+    subjects = [ClassifierSubject(one, card, settings, None) for one in opened]
     wished: list[Sequence[int | None]] = []
     for subject in subjects:
         identity = subject.classifier.identity

@@ -15,8 +15,6 @@ import importlib.util
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from attacks.registry import ATTACKS
-
 from ...errors import ProtocolError, unknown
 from .peers import PeerAttack, Stage
 
@@ -68,9 +66,7 @@ _ONLY: dict[str, dict[str, tuple[Any, ...]]] = {
 
 
 def supported(engine: str) -> tuple[str, ...]:
-    """Names of RobustKit's attacks that `engine` can make; raises ProtocolError for an unknown engine."""
-    if engine == "robustkit":
-        return tuple(ATTACKS)
+    """Return the names of RobustKit's attacks that a peer can make; raises ProtocolError for an unknown engine."""
     if engine not in _SUPPORTED:
         raise ProtocolError(unknown("engine", engine, ENGINES))
     return _SUPPORTED[engine]
@@ -85,9 +81,10 @@ def peer(engine: str, name: str, threat: ThreatModel, parameters: Mapping[str, A
         ProtocolError: an engine without this attack, an unknown parameter, a value, norm or bounds that it cannot do
             with the same meaning, or a library that is not installed.
     """
-    names, ours = supported(engine), "use --engine robustkit"
+    ours = "use --engine robustkit"
     if engine == "robustkit":
-        raise ProtocolError(f"engine robustkit is no peer; expected one of: {', '.join(_SUPPORTED)}")
+        raise ProtocolError(f"engine robustkit is not a peer; expected one of: {', '.join(_SUPPORTED)}")
+    names = supported(engine)
     if name not in names:
         known = ", ".join(names)
         raise ProtocolError(f"engine {engine} has no {name} that means the same; expected one of: {known}; or {ours}")

@@ -15,7 +15,10 @@ from torch import Tensor, nn
 
 from ...attention.apply import attention_kind, attention_layers, capture
 from ...errors import ModelError
-from .layer import LISTS, Layer
+from ...protocol.condition import Condition
+from ..evaluator import inputs_under
+from ..subject import Batch, Evaluation, Subject
+from .layer import LISTS, Layer, packed
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,21 @@ class Seen:
             **{name: values.mean(dim=1).tolist() for name, values in means.items()},
             **{name: own[name].tolist() for name in LISTS},
         }
+
+
+def evaluate(subject: Subject, batch: Batch, condition: Condition) -> Evaluation:
+    """Return what the attention did on the images that another condition shows, in float32."""
+    assert condition.under is not None
+    shown = inputs_under(subject, batch, condition.under)
+    columns: dict[str, list[Any]] = {}
+    layers: tuple[Layer, ...] = ()
+    for place, part in batch.parts(subject.settings.batch_size):  # the attack may have had the whole shard
+        logits, seen = watch(subject.classifier.network, shown[place], subject.exact)
+        layers = seen.layers
+        rows = subject.score(logits, part) | subject.distance(None, len(part)) | seen.columns()
+        for name, values in rows.items():
+            columns.setdefault(name, []).extend(values)
+    return Evaluation(columns, metadata={b"attention": packed(layers)} if layers else {})
 
 
 def check_watchable(network: nn.Module, name: str, option: str) -> None:

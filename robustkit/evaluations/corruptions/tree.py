@@ -12,10 +12,11 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from ...data.dataset import Dataset, open_dataset
-from ...data.images import to_pixels
+from ...data.images import read_image, to_pixels
 from ...data.layouts import Sample
 from ...data.sources import SUFFIXES, FolderSource, list_folder
 from ...errors import BadImageError, DataError
+from .condition import Corrupted
 from .sets import CATEGORIES, CORRUPTIONS
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...common.preprocessing import Preprocessing
+    from ...protocol.condition import Condition
+    from ..supply import Reader
 
 _SEVERITIES = (1, 2, 3, 4, 5)
 _Listing = dict[str, tuple[str, ...]]  # the names of the images of one folder, by their stem
@@ -99,6 +102,17 @@ class CorruptedTree:
         if path is None:
             raise BadImageError(f"{name}/{severity}/{sample_id}: no such file in {self.root}")
         return FolderSource(str(self.root)).read(path)
+
+    def reader(self, condition: Condition, preprocessing: Preprocessing) -> Reader:
+        """Return what reads the samples of a released corruption from their own files."""
+        part = condition.payload
+        assert isinstance(part, Corrupted)
+
+        def read(sample: Sample) -> Tensor:
+            data = self.read(sample.id, part.name, part.severity)
+            return pixels_of(read_image(data, f"{part.name}/{part.severity}/{sample.id}"), preprocessing)
+
+        return read
 
     def path(self, sample_id: str, name: str, severity: int) -> str | None:
         """Where the sample's file lies below `root`; None if there is none.

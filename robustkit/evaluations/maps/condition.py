@@ -141,10 +141,11 @@ def parts_of(condition: str) -> tuple[Explained, str] | None:
 
 def map_condition(explained: Explained, under: Condition | None = None) -> Condition:
     """The condition of a map's scores, or of its stability under another condition."""
+    draws = Explained(explained.method).text  # the method's own, whatever else is asked of it
     if under is None:
-        return Condition("cam", explained.text, payload=explained)
+        return Condition("cam", explained.text, payload=explained, draws=draws, needs_truth=True)
     explained = explained.beside(under.text)
-    return Condition("stability", explained.text, payload=explained, under=under, released=under.released)
+    return Condition("stability", explained.text, payload=explained, under=under, released=under.released, draws=draws)
 
 
 def explained_of(condition: Condition) -> Explained | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,13 +17,15 @@ from cam.localisation import box_hits, energy_inside, pixel_counts, pointing_gam
 from cam.sanity import head_correlation
 from cam.similarity import iou_at, rank_correlation
 
+from ...common.randomness import SampleRng
 from ...data.dataset import Sample
 from ...errors import ModelError
-from .condition import MODES, SCORES, Explained
+from ...protocol.condition import Condition
+from ...runs.pictures import Picture
+from ..evaluator import inputs_under
+from ..subject import Batch, Evaluation, Subject
+from .condition import MODES, SCORES, Explained, explained_of
 from .truth import Located
-
-if TYPE_CHECKING:
-    from ..subject import Subject
 
 LEVELS = 200  # of the values of a map, for PxAP from records
 COLUMNS: dict[str, pa.DataType] = {
@@ -62,6 +64,30 @@ def check_explainable(model: torch.nn.Module, name: str, wanted: Sequence[Explai
             cam.method(method)(model)
         except (ValueError, TypeError) as fault:
             raise ModelError(f"{name}: {fault}") from None
+
+
+def evaluate(subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
+    """Return the scores of a map on the clean images, or how it changed under another condition."""
+    wanted, under = explained_of(condition), condition.under
+    assert wanted is not None
+    labelled = all(sample.label >= 0 for sample in batch.samples)
+    labels = subject.labels(batch.samples) if labelled else None
+    inputs = subject.inputs(batch.pixels)
+    if under is None:
+        logits, columns, maps = explain(subject, inputs, labels, wanted, rng, batch.truths)
+        rows = subject.score(logits, batch) | subject.distance(torch.zeros(len(batch), 1), len(batch))
+        return Evaluation(rows | columns, pictures=batch.pictures(heat=maps))
+    shown = inputs_under(subject, batch, under)
+    found: dict[str, list[Any]] = {}
+    pictures: dict[str, Picture] = {}
+    for place, part in batch.parts(subject.settings.batch_size):  # the attack may have had the whole shard
+        own = None if labels is None else labels[place]
+        logits, columns, maps = stability(subject, inputs[place], shown[place], part.samples, own, wanted, rng)
+        pictures |= part.pictures(heat=maps)
+        rows = subject.score(logits, part) | subject.distance(None, len(part)) | columns
+        for name, values in rows.items():
+            found.setdefault(name, []).extend(values)
+    return Evaluation(found, pictures=pictures)
 
 
 def explain(

@@ -13,14 +13,15 @@ from ...data.dataset import Sample
 from ...data.scenes import LabelledScenes
 from ...errors import BadImageError
 from ...evaluations.corruptions.condition import corrupted_of
-from ...evaluations.subject import Settings
+from ...evaluations.family import family_of
+from ...evaluations.subject import Batch, Settings
 from ...models.segmenter import Segmenter
 from ...protocol.card import Card
 from ...protocol.condition import CLEAN, Condition
 from ...runs.folder import RunFolder
 from .metrics import class_counts
 from .sheet import FILE, Examples, Pixels, Tile, draw
-from .subject import SceneSubject
+from .subject import SegmenterSubject
 
 
 def draw_examples(
@@ -37,7 +38,7 @@ def draw_examples(
     The conditions shown are clean, the first attack, and of the corruptions that whose mIoU the run has lowest.
     """
     shown = _shown(run, conditions)
-    subjects = [SceneSubject(model, card, settings, scenes.unjudged) for model in models]
+    subjects = [SegmenterSubject(model, card, settings, scenes.unjudged) for model in models]
     rows = []
     for sample in _spread(_readable(run, scenes), count):
         try:
@@ -89,7 +90,7 @@ def _spread(samples: Sequence[Sample], count: int) -> list[Sample]:
 
 
 def _tiles(
-    subjects: Sequence[SceneSubject], scenes: LabelledScenes, sample: Sample, conditions: Sequence[Condition]
+    subjects: Sequence[SegmenterSubject], scenes: LabelledScenes, sample: Sample, conditions: Sequence[Condition]
 ) -> Iterator[Tile]:
     image: Pixels = np.array(scenes.dataset.image(sample))
     truth = scenes.labels(sample, (image.shape[0], image.shape[1]))
@@ -99,9 +100,9 @@ def _tiles(
     for subject in subjects:
         own = labels.to(subject.settings.device)
         for condition in conditions:
-            rng = subject.rng([sample], condition)
+            rng, batch = subject.rng([sample], condition), Batch(pixels, [sample], [truth])
             with subject.steady(rng):
-                inputs, _, _ = subject.shown(pixels, [sample], condition, rng, own)
+                inputs = family_of(condition.name).show(subject, batch, condition, rng).inputs
                 found = subject.predicted(inputs)
             right, predicted, labelled = (part[0] for part in class_counts(found, own, len(scenes.class_names)))
             union = predicted + labelled - right

@@ -1,8 +1,8 @@
-"""A segmenter under a card: turns a batch of pixels and a condition into the columns of a record."""
+"""A segmenter under a card: how it is attacked, and what is counted of its logits."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from attacks import DensePGD
-from attacks.attack import Tell
+from attacks import AttackResult, DensePGD
 
 from ...common.randomness import SampleRng
 from ...data.dataset import Sample
 from ...evaluations.attacks.build import build_attack
-from ...evaluations.subject import Evaluation, Settings, Subject
+from ...evaluations.subject import Batch, Settings, Subject
 from ...models.segmenter import Segmenter
 from ...protocol.card import Card
 from ...protocol.condition import Condition
@@ -28,8 +27,8 @@ LabelMap = NDArray[np.int16]
 """(H, W): the index of a pixel's class, -1 where it does not count."""
 
 
-class SceneSubject(Subject):
-    """One segmenter on its device under one card: turns a batch and a condition into rows of `schema`.
+class SegmenterSubject(Subject):
+    """One segmenter on its device under one card; rows of `SCENES`.
 
     unjudged: classes of the model that the labels never have because they are ignored, such as void. A prediction of
     one is wrong and of no class, so that it has no IoU.
@@ -41,49 +40,25 @@ class SceneSubject(Subject):
         super().__init__(model, card, settings, None)
         self.unjudged = torch.tensor(list(unjudged), dtype=torch.int64, device=settings.device)
 
-    @staticmethod
-    def unread(sample: Sample) -> dict[str, Any]:
+    def unread(self, sample: Sample) -> dict[str, Any]:
         return {"sample_id": sample.id}
 
-    @staticmethod
-    def judges(condition: Condition) -> bool:
+    def needs_truth(self, condition: Condition) -> bool:
         return True
 
-    def evaluate(
-        self,
-        pixels: Tensor,
-        samples: Sequence[Sample],
-        condition: Condition,
-        tell: Tell | None = None,
-        located: Sequence[Any] = (),
-        keep: Container[str] = (),
-    ) -> Evaluation:
-        """Rows for (B, 3, H, W) uint8 pixels, a list for each column. located: the label map of each sample.
-
-        No pictures are kept, whatever `keep` says: scenes are large, and `scene_examples` draws some.
-        """
-        rng = self.rng(samples, condition)
-        labels = torch.from_numpy(np.stack(located)).long().to(self.settings.device)
-        with self.steady(rng):
-            inputs, delta, spent = self.shown(pixels, samples, condition, rng, labels)
-            with torch.inference_mode():
-                logits = (self.exact if spent else self.fast)(inputs)
-                rows = self._counted(logits, labels) | {"sample_id": [sample.id for sample in samples]}
-        return Evaluation(rows | self._distance(delta) | spent)
-
-    def shown(
-        self, pixels: Tensor, samples: Sequence[Sample], condition: Condition, rng: SampleRng, labels: Tensor
-    ) -> tuple[Tensor, Tensor, dict[str, list[int]]]:
-        """What the network is shown under a condition, how far it is from the image, in pixels, and what it cost."""
-        clean = self.inputs(pixels)
+    def attack(self, condition: Condition, inputs: Tensor, batch: Batch, rng: SampleRng) -> AttackResult:
         attack = build_attack(condition, self.card)
-        if attack is None:
-            shown = self.inputs(self.corrupt(pixels, condition, rng))
-            return shown, shown - clean, {}
         assert isinstance(attack, DensePGD)
-        result = attack.run(self.fast, clean, labels, rng=rng)
-        counts = {name: getattr(result, name).tolist() for name in ("steps", "forwards", "backwards")}
-        return result.adversarials, result.adversarials - clean, counts
+        return attack.run(self.fast, inputs, self._label_maps(batch), rng=rng)
+
+    def score(self, logits: Tensor, batch: Batch) -> dict[str, list[Any]]:
+        return self._counted(logits, self._label_maps(batch)) | {"sample_id": [one.id for one in batch.samples]}
+
+    def change(self, pixels: Tensor, shown: Tensor, inputs: Tensor) -> Tensor:
+        return inputs - self.inputs(pixels)
+
+    def _label_maps(self, batch: Batch) -> Tensor:
+        return torch.from_numpy(np.stack(batch.truths)).long().to(self.settings.device)
 
     def predicted(self, inputs: Tensor) -> Tensor:
         """(B, H, W) the most likely class of each pixel, -1 where its logits are not finite or it is not judged."""

@@ -1,0 +1,37 @@
+"""Attacks behind the seam of families."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..family import Family
+
+if TYPE_CHECKING:
+    from ...common.randomness import SampleRng
+    from ...protocol.card import Card
+    from ...protocol.condition import Condition
+    from ..subject import Batch, Evaluation, Shown, Subject
+
+
+class Attacks(Family):
+    """Images changed, within a ball around each, to lead the model astray."""
+
+    name = "attacks"
+
+    def takes_shards(self, condition: Condition, card: Card) -> bool:
+        from .build import build_attack
+
+        return bool(getattr(build_attack(condition, card), "queues", False))
+
+    def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
+        from .evaluate import show
+
+        return show(subject, batch, condition, rng)
+
+    def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
+        from .evaluate import evaluate
+
+        return evaluate(subject, batch, condition, rng)
+
+
+FAMILY = Attacks()

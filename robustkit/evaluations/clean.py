@@ -1,0 +1,26 @@
+"""The clean images: shown as they are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .family import Family
+
+if TYPE_CHECKING:
+    from ..common.randomness import SampleRng
+    from ..protocol.condition import Condition
+    from .subject import Batch, Shown, Subject
+
+
+class Clean(Family):
+    """The images themselves, without any change."""
+
+    name = "clean"
+
+    def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
+        from .evaluator import show_pixels
+
+        return show_pixels(subject, batch, batch.pixels.to(subject.settings.device))
+
+
+FAMILY = Clean()
