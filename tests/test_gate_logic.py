@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 from test_metrics import make_run, row
 
+from robustkit.evaluations.maps.measures import CONTROLLED
 from robustkit.gate.grammar import parse_statement
 from robustkit.gate.measured import Figure, Subject, change_of, figure_of
 from robustkit.gate.policy import Policy, Rule, parse_policy
-from robustkit.gate.statements import CAM_METRICS, LOWER_IS_BETTER, METRICS, PAIRED, Change, Value
+from robustkit.gate.statements import Change, Value
 from robustkit.gate.verdicts import FAIL, PASS, SLACK, UNDECIDED, Outcome, Verdict, decide, judge
 from robustkit.results.paired import Side
 from robustkit.results.run import Run
+from robustkit.tasks.measures import METRICS
 
 hypothesis = pytest.importorskip("hypothesis", reason="needs hypothesis, of the extra `test`")
 from hypothesis import given, settings  # noqa: E402
@@ -27,9 +29,14 @@ NEGATION = {">=": "<", "<": ">=", ">": "<=", "<=": ">"}
 STRICT = {">": ">=", "<": "<="}
 SURE = " with 95 % confidence"
 NAME = "vit <b>&"  # of the checkpoint of `make_run`
-NAMES = (*METRICS, "iou(traffic (red) light)", "top1_after_apgd-ce", *(f"{name}_over_control" for name in CAM_METRICS))
+NAMES = (
+    *METRICS,
+    "iou(traffic (red) light)",
+    "top1_after_apgd-ce",
+    *(f"{one.name}_over_control" for one in CONTROLLED),
+)
 FIGURES = [f"{name} under clean" for name in NAMES]
-WORSE = {name: "rise" if name in LOWER_IS_BETTER else "drop" for name in PAIRED}
+WORSE = {name: "rise" if one.better < 0 else "drop" for name, one in METRICS.items() if one.paired}
 FIGURES += [f"{worse} in {name} under clean against baseline" for name, worse in WORSE.items()]
 FIGURES += ["drop against baseline", "drop under clean against baseline", "mce", "mean_error of in-c"]
 

@@ -40,7 +40,8 @@ from robustkit.evaluations.attacks.build import build_attack
 from robustkit.evaluations.maps.condition import CONTROLS, METHODS, Explained, parse_cams, parse_explained, parts_of
 from robustkit.evaluations.maps.evaluate import LEVELS
 from robustkit.evaluations.maps.gallery import Gallery, Row, Tile, draw, outlined, overlay, pick, write_page
-from robustkit.evaluations.maps.metrics import LOWER_IS_BETTER, Counted, Figures, map_rows
+from robustkit.evaluations.maps.measures import METRICS
+from robustkit.evaluations.maps.metrics import Counted, Figures, map_rows
 from robustkit.evaluations.maps.tables import map_tables
 from robustkit.evaluations.maps.truth import open_truth
 from robustkit.evaluations.subject import Batch
@@ -288,7 +289,7 @@ def test_the_lead_over_the_best_control_is_paired(run: Run) -> None:
         gaps = sign * (values["agcam"] - values[best])
         assert (lead["value"], lead["flags"]) == (pytest.approx(gaps.mean(), abs=1e-6), [f"best control: {best}"])
         assert lead["ci_high"] - lead["ci_low"] == pytest.approx(2 * 1.96 * gaps.std() / len(gaps) ** 0.5, rel=0.3)
-    assert LOWER_IS_BETTER == ("deletion_auc",)
+    assert [metric.name for metric in METRICS if metric.better < 0] == ["deletion_auc"]
     box = f"{AGCAM[:-1]},mode=box)"
     ours, everything = (run.table(NAME, f"cam({m},faithfulness=all)").to_pylist() for m in ("agcam", "full"))
     pairs = [

@@ -13,7 +13,8 @@ from robustkit.evaluations.corruptions.sets import SETS
 from robustkit.gate.grammar import parse_statement
 from robustkit.gate.pattern import Wanted, check_condition
 from robustkit.gate.policy import parse_policy, read_policy
-from robustkit.gate.statements import METRICS, Change, Identity, NoFlags, Value
+from robustkit.gate.statements import Change, Identity, NoFlags, Value
+from robustkit.tasks.measures import METRICS
 
 ROOT = Path(__file__).parents[1]
 CLEAN, PGD = Wanted("clean", "clean"), Wanted("pgd(eps=1/255)", "pgd", "", (("eps", "1/255"),))

@@ -12,10 +12,10 @@ from ..errors import ProtocolError
 from ..evaluations.corruptions.shares import shares_of
 from ..evaluations.maps.condition import CONTROLS
 from ..runs.folder import RunFolder
+from ..tasks.measures import METRICS
 from .measured import Subject
 from .output import plain
 from .pattern import check_condition
-from .statements import LOWER_IS_BETTER
 
 _DRAWN = ("top1", "mean_error", "mce", "miou", "cam_iou")
 _MOST = 12  # flags that a draft names
@@ -82,7 +82,7 @@ def _of_row(subject: Subject, row: Mapping[str, Any], name: str) -> Iterator[str
     if not math.isfinite(value):
         yield f"\n# {metric} under {plain(condition)} is {value}: no rule\n"
         return
-    falls = metric in LOWER_IS_BETTER or metric == "mce"
+    falls = METRICS[metric].better < 0
     if not (math.isfinite(low) and math.isfinite(high)):
         low, high, told = value - 0.05, value + 0.05, f"{value:.4g}, n {row['n']}; no interval, 0.05 of margin"
     else:

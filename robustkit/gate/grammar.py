@@ -8,13 +8,9 @@ from typing import Any
 
 from ..errors import ProtocolError, unknown
 from ..protocol.card import number
+from ..tasks.measures import METRICS, find_metric
 from .pattern import Wanted, check_condition
 from .statements import (
-    CAM_METRICS,
-    LOWER_IS_BETTER,
-    METRICS,
-    OF_SETS,
-    PAIRED,
     SUBJECTS,
     Change,
     Identity,
@@ -82,7 +78,8 @@ class _Reader:
         metric = self._metric(extra=("n",))
         condition = self._under()
         if condition is None:
-            if metric not in OF_SETS:
+            known = find_metric(metric)
+            if known is None or not known.of_sets:
                 raise _Misread(self.at, f"expected under CONDITION, such as {metric} under clean, {self._found}")
             condition = Wanted.of("in-c")
         compare, bound, sure = self._bound(sure=metric != "n")
@@ -106,11 +103,13 @@ class _Reader:
         self._next()
         if self._accept("in"):
             start, metric = self.at, self._metric()
-            if metric not in PAIRED:
+            known = find_metric(metric)
+            if known is None or not known.paired:
+                paired = [name for name, one in METRICS.items() if one.paired]
                 raise _Misread(
-                    start, f"{metric} of two runs cannot be paired by sample; expected one of {_list(PAIRED)}"
+                    start, f"{metric} of two runs cannot be paired by sample; expected one of {_list(tuple(paired))}"
                 )
-            if falls == (metric in LOWER_IS_BETTER):
+            if falls == (known.better < 0):
                 word, better = ("rise", "lower") if falls else ("drop", "higher")
                 raise _Misread(start, f"{metric} is better {better}: expected {word} in {metric} against baseline")
         elif not falls:
@@ -166,9 +165,7 @@ class _Reader:
         name = self.token
         if self.kind != "word":
             self._expected(f"a metric such as top1, or one of {_list(_STARTS)}" if extra else "a metric such as top1")
-        lead = name.removesuffix("_over_control")
-        parametric = name.startswith("top1_after_") or (name.startswith("iou(") and name != "iou()")
-        if name not in (*METRICS, *extra) and not parametric and (lead == name or lead not in CAM_METRICS):
+        if name not in extra and find_metric(name) is None:
             known = dict.fromkeys((*METRICS, *extra, *(_STARTS if extra else ())))
             raise _Misread(self.at, unknown("metric", name, known))
         self._next()

@@ -10,13 +10,12 @@ from typing import Any
 
 from ..errors import NothingEvaluated, RunError
 from ..evaluations.corruptions.shares import shares_of
-from ..results.paired import OF_SAMPLES, Side, is_same_model, lacking, paired_difference, unseen, widened
+from ..results.paired import Side, is_same_model, lacking, paired_difference, unseen, widened
 from ..results.summary import summarise
 from ..runs.folder import RunFolder
+from ..tasks.measures import find_metric
 from .pattern import Wanted
 from .remedy import missing_command
-
-_SHARES = ("mean_error", "miou", "pixel_accuracy", "mean_accuracy", "pointing_game", "energy_inside", "cam_", "iou(")
 
 Row = Mapping[str, Any]
 
@@ -100,9 +99,10 @@ def find(subject: Subject, name: str, metric: str, wanted: Wanted) -> str:
 def figure_of(row: Row) -> Figure:
     """A result, its interval left out where it has no width: too few samples for resampling to see any difference."""
     figure = Figure(row["value"], row["n"], row["ci_low"], row["ci_high"], tuple(row["flags"]))
-    if figure.low != figure.high or row["metric"].startswith(OF_SAMPLES):
+    metric = find_metric(row["metric"])
+    if figure.low != figure.high or (metric and metric.binary):
         return figure
-    reach = unseen(figure.n) if row["metric"].startswith(_SHARES) and "over_control" not in row["metric"] else math.nan
+    reach = unseen(figure.n) if metric and metric.share else math.nan
     return replace(figure, low=figure.value - reach, high=figure.value + reach)
 
 

@@ -10,8 +10,9 @@ from ..common.intervals import Z
 from ..errors import ProtocolError
 from ..evaluations.attention.condition import under_of
 from ..evaluations.maps.condition import parts_of
-from ..results.paired import OF_SAMPLES, Side, lacking, unseen
+from ..results.paired import Side, lacking, unseen
 from ..runs.folder import RunFolder
+from ..tasks.measures import find_metric
 from .measured import Ambiguous, CannotTell, Figure, Subject, change_of, figure_of, find, not_evaluated
 from .policy import Policy, Rule
 from .statements import Change, Identity, NoFlags, Value
@@ -135,13 +136,15 @@ def decide(statement: Value | Change, figure: Figure, metric: str) -> tuple[str,
     gap = abs(figure.value - statement.bound)
     if gap <= SLACK:
         return UNDECIDED, "the value equals the bound: no number of samples would tell", None
-    if isinstance(statement, Value) and metric.startswith(OF_SAMPLES):
+    known = find_metric(metric)
+    binary = known is not None and known.binary
+    if isinstance(statement, Value) and binary:
         enough = Z**2 * statement.bound * (1 - statement.bound) / gap**2
     else:
         facing = figure.low if figure.value > statement.bound else figure.high
         width = abs(facing - figure.value)
         enough = figure.n * min(width / gap, 1e6) ** 2
-        if isinstance(statement, Change) and metric.startswith(OF_SAMPLES):
+        if isinstance(statement, Change) and binary:
             unchanged = math.log(0.025) / math.log1p(-gap) if gap < 1 else 1.0  # n at which `unseen` is the gap
             enough = unchanged if math.isclose(width, unseen(figure.n)) else max(enough, unchanged)
     needed = max(figure.n + 1, math.ceil(enough - 1e-6))

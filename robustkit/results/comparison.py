@@ -25,32 +25,14 @@ from ..evaluations.corruptions.metrics import conditions_of
 from ..evaluations.corruptions.sets import CORRUPTIONS, sets_at
 from ..evaluations.corruptions.shares import shares_of
 from ..evaluations.maps.condition import PLAIN, Explained, parse_explained
+from ..evaluations.maps.measures import STABILITY
 from ..evaluations.maps.metrics import of_mode
 from ..runs.folder import RunFolder
-from .paired import STABILITY, Difference, Side, holm, is_same_model, map_columns, paired_difference, widened
+from ..tasks.measures import METRICS
+from .paired import Difference, Side, holm, is_same_model, map_columns, paired_difference, widened
 from .pairing import changed, doubts, flags_of, names_of, pairs, refuse, task_of, unpaired
 from .published import Published
 
-UNITS = {
-    "top1": ("top-1 %", 100, 1),
-    "nll": ("NLL", 1, -1),
-    "mean_error": ("mean error %", 100, -1),
-    "miou": ("mIoU %", 100, 1),
-    "pixel_accuracy": ("pixel accuracy %", 100, 1),
-    "mean_accuracy": ("mean accuracy %", 100, 1),
-    "cam_pixel_accuracy": ("pixel accuracy %", 100, 1),
-    "cam_iou": ("IoU %", 100, 1),
-    "cam_dice": ("DICE %", 100, 1),
-    "pointing_game": ("pointing game %", 100, 1),
-    "energy_inside": ("energy inside %", 100, 1),
-    "abpc": ("ABPC", 1, 1),
-    "insertion_auc": ("insertion", 1, 1),
-    "deletion_auc": ("deletion", 1, -1),
-    "head_correlation": ("head redrawn", 1, 0),
-    "rank_correlation": ("rank correlation", 1, 1),
-    "map_iou": ("IoU of maps %", 100, 1),
-}
-"""Of each figure its name, factor, and 1 where more is better, -1 where less is, 0 where neither is."""
 HEADINGS = ("condition", "figure", "n", "baseline", "value", "difference [95 %]", "p", "p, Holm", "at 0.05")
 _SCENES = ("miou", "pixel_accuracy", "mean_accuracy")
 _LOCALISED = ("cam_pixel_accuracy", "cam_iou", "cam_dice")
@@ -86,7 +68,7 @@ class Row:
         """`better` or `worse` where the difference is significant, `higher` or `lower` of what is neither; else ''."""
         if not self.significant:
             return ""
-        words = {1: ("worse", "better"), -1: ("better", "worse"), 0: ("lower", "higher")}[UNITS[self.metric][2]]
+        words = {1: ("worse", "better"), -1: ("better", "worse"), 0: ("lower", "higher")}[METRICS[self.metric].better]
         return words[self.difference.value > 0]
 
 
@@ -231,7 +213,8 @@ def _wanted(first: Side, second: Side, common: Sequence[str]) -> Iterator[tuple[
 
 def _scores(first: Side, second: Side, explained: Explained) -> Iterator[tuple[str, str]]:
     """The scores of a map that some sample of either side has; what was not asked is null in all of a record."""
-    wanted = [(explained.text, metric) for metric in (STABILITY if explained.under else PLAIN.values())]
+    own = [metric.name for metric in STABILITY] if explained.under else PLAIN.values()
+    wanted = [(explained.text, metric) for metric in own]
     if not explained.under:
         wanted = [*((of_mode(explained, m), name) for m in ("box", "mask") for name in _LOCALISED), *wanted]
     read = {key: map_columns(*key)[1:] for key in wanted}
@@ -315,7 +298,8 @@ def _note(comparison: Comparison) -> str:
 
 
 def _cells(row: Row, beside: bool) -> tuple[str, ...]:
-    name, factor, _ = UNITS[row.metric]
+    metric = METRICS[row.metric]
+    name, factor = metric.label, metric.scale
     digits, found = 2 if factor == 100 else 3, row.difference
 
     def told(value: float, sign: str = "") -> str:

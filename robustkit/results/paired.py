@@ -16,7 +16,9 @@ from ..evaluations.attention.condition import under_of
 from ..evaluations.attention.layer import METRICS as OF_ATTENTION
 from ..evaluations.corruptions.shares import shares_of
 from ..evaluations.maps.condition import PLAIN, SCORES, parts_of
+from ..evaluations.maps.measures import STABILITY
 from ..evaluations.rows import FEWEST
+from ..tasks.measures import METRICS
 from ..tasks.segmentation.metrics import COLUMNS as SCENE_COLUMNS
 from ..tasks.segmentation.metrics import METRICS as SCENE_METRICS
 from ..tasks.segmentation.metrics import Counts, common_ids
@@ -27,10 +29,8 @@ if TYPE_CHECKING:
     from ..runs.folder import RunFolder
 
 COLUMNS = {"top1": "correct", "top5": "top5", "nll": "nll"}
-OF_SAMPLES = ("top1", "top5")  # right or wrong for each sample, as top1_after_…: Wilson's interval
 _IDENTITY = ("sha256", "arch", "code_sha256", "attention", "preprocessing", "weights", "windows")
 COLUMN_OF = {metric: column for column, metric in PLAIN.items()}
-STABILITY = ("rank_correlation", "map_iou")
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ def paired_difference(first: Side, second: Side, condition: str, metric: str = "
         return Difference(math.nan, n, math.nan, math.nan, math.nan, *means)
     value = float(differences.mean())
     ((low, high),) = bootstrap(lambda counts: counts @ differences / n, n, [value])
-    p_value = _p_value(differences, binary=metric in ("top1", "top5"))
+    p_value = _p_value(differences, binary=METRICS[metric].binary)
     return Difference(value, n, low, high, p_value, *means)
 
 
@@ -285,7 +285,7 @@ def unseen(n: int) -> float:
 
 def widened(difference: Difference, metric: str) -> tuple[float, float]:
     """An interval that is not narrower than n samples allow: resampling only repeats the changes that were seen."""
-    if metric in OF_SAMPLES:
+    if METRICS[metric].binary:
         reach = unseen(difference.n)
         return min(difference.ci_low, difference.value - reach), max(difference.ci_high, difference.value + reach)
     if difference.ci_low == difference.ci_high:
@@ -338,8 +338,10 @@ def map_columns(condition: str, metric: str) -> tuple[str, str, str]:
     parts = parts_of(condition)
     assert parts is not None
     explained, mode = parts
-    scores = [f"cam_{name}" for name in SCORES]
-    known: Sequence[str] = STABILITY if explained.under else scores if mode else list(PLAIN.values())
+    if explained.under:
+        known = [one.name for one in STABILITY]
+    else:
+        known = [f"cam_{name}" for name in SCORES] if mode else list(PLAIN.values())
     if metric not in known:
         raise RunError(unknown(f"figure of pairs under {condition}", metric, known))
     column = f"{mode}_{metric.removeprefix('cam_')}" if mode else COLUMN_OF.get(metric, metric)

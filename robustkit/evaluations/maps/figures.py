@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from ...display.panels import dots, legend, panels, spread
 from ...display.svg import Figure, Point, Style, draw, labels, listed
 from .condition import CONTROLS, METHODS, parts_of
-from .metrics import LOWER_IS_BETTER
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -118,7 +117,7 @@ def _told(score: str, rivals: Sequence[Score], names: Mapping[str, str]) -> str:
         mine = [f"{name} {_figure(point)}" for name, point in one.points.items() if name not in CONTROLS]
         controls = {name: point.value for name, point in one.points.items() if name in CONTROLS}
         if controls:
-            pick = min if score == SCORES[LOWER_IS_BETTER[0], ""] else max
+            pick = min if "↓" in score else max
             best = pick(controls, key=lambda name: controls[name])
             mine.append(f"best control {best} {_figure(one.points[best])}")
         sentences.append(f"{names[one.checkpoint]}: {', '.join(mine)}")

@@ -21,6 +21,7 @@ from cam.localisation import IOUS, THRESHOLDS, pxap
 from ...common.intervals import Floats, intervals, resampled_figures, resampled_sums
 from ..rows import FEWEST, Row, Rows
 from .condition import CONTROLS, MODES, PLAIN, SCORES, Explained
+from .measures import METRICS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +32,7 @@ _WANTED = {
     *(f"{mode}_{score}" for mode in MODES for score in SCORES),
     *(*PLAIN, "pixel_counts", "box_hits", "vanished_boxes"),
 }
-LOWER_IS_BETTER = ("deletion_auc",)
+_LOWER_IS_BETTER = {metric.name for metric in METRICS if metric.better < 0}
 MAXIMA = ("max_box_acc",)
 UNMOVED = 0.9
 """A rank correlation: maps that keep to it when the head is drawn anew do not tell of the class."""
@@ -211,7 +212,7 @@ def map_rows(found: Sequence[Figures]) -> Iterator[Row]:
 
 def _over_control(figures: Figures, key: tuple[str, str], found: Sequence[Figures]) -> Iterator[Row]:
     """The lead over the best control; which one that is, is found anew in every resample."""
-    sign = -1 if key[1] in LOWER_IS_BETTER else 1
+    sign = -1 if key[1] in _LOWER_IS_BETTER else 1
     rivals: dict[str, Floats | Counted] = {}
     for other in found:
         own = (key[0].replace(f"({figures.explained.method}", f"({other.explained.method}", 1), key[1])

@@ -1,0 +1,33 @@
+"""What the numbers of maps are."""
+
+from dataclasses import replace
+
+from ..metric import Metric, mean_share
+
+_SCORES = (
+    mean_share("cam_pixel_accuracy", "pixel accuracy %"),
+    mean_share("cam_iou", "IoU %"),
+    mean_share("cam_dice", "DICE %"),
+    mean_share("cam_precision", "precision %"),
+    mean_share("cam_recall", "recall %"),
+)
+_MEANS = (
+    mean_share("pointing_game", "pointing game %"),
+    mean_share("energy_inside", "energy inside %"),
+    Metric("abpc", "ABPC", better=1, paired=True),
+    Metric("insertion_auc", "insertion", better=1, paired=True),
+    Metric("deletion_auc", "deletion", better=-1, paired=True),
+    Metric("head_correlation", "head redrawn"),
+)
+_POOLED = (Metric("pxap", "PxAP %", 100, 1), Metric("max_box_acc", "MaxBoxAcc %", 100, 1))
+STABILITY = (
+    Metric("rank_correlation", "rank correlation", better=1, paired=True),
+    Metric("map_iou", "IoU of maps %", 100, 1, paired=True),
+)
+CONTROLLED = (*_SCORES, *_MEANS, *_POOLED)
+"""Scores of a map that stand beside those of controls: each has its `…_over_control`, too."""
+METRICS = (
+    *CONTROLLED,
+    *STABILITY,
+    *(replace(one, name=one.name + group, paired=False) for one in STABILITY for group in ("_held", "_fell")),
+)
