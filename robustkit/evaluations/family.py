@@ -6,7 +6,7 @@ condition of its kind is met, and what computes of it only when something is com
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar
 
@@ -16,16 +16,45 @@ if TYPE_CHECKING:
     from ..common.randomness import SampleRng
     from ..protocol.card import Card
     from ..protocol.condition import Condition
+    from .rows import Reading, Row
     from .subject import Batch, Evaluation, Shown, Subject
+
+
+class Summary:
+    """The results of one checkpoint under the conditions of a family that has records of its own kind."""
+
+    def add(self, condition: str) -> Iterable[Row]:
+        """Return the rows of one condition, in the order of the run."""
+        raise NotImplementedError
+
+    def finish(self) -> Iterable[Row]:
+        """Return the rows that take several conditions."""
+        return ()
+
+
+class Overview:
+    """What a family makes of a checkpoint's results on images, whatever condition shows them."""
+
+    def take(self, condition: str, read: pa.Table, flags: Sequence[str]) -> None:
+        """Take the rows of a condition whose samples could be read; there are some."""
+
+    def flags(self) -> Mapping[str, Sequence[str]]:
+        """Return flags that only show beside other conditions, by condition."""
+        return {}
+
+    def rows(self) -> Iterable[Row]:
+        """Return rows of several conditions together."""
+        return ()
 
 
 class Family:
     """One kind of evaluation. A family of conditions that change images says what they show; another one evaluates.
 
-    name: for people. columns: that its records have beside the task's.
+    name: for people. in_means: whether its conditions are part of means over corruptions.
     """
 
     name: ClassVar[str]
+    in_means: ClassVar[bool] = False
 
     @property
     def columns(self) -> Mapping[str, pa.DataType]:
@@ -35,6 +64,18 @@ class Family:
     def label(self, text: str) -> str:
         """Return a condition's text in a few words, for a column or an axis."""
         return text
+
+    def summary(self, reading: Reading) -> Summary | None:
+        """Return what summarises its records; None where the task does, since they are of images shown."""
+        return None
+
+    def overview(self, reading: Reading) -> Overview | None:
+        """Return what it makes of all results on images of a checkpoint; None for nothing."""
+        return None
+
+    def doubts(self, reading: Reading, condition: str, read: pa.Table) -> list[str]:
+        """Return flags of a condition whose samples, `read`, the task scores."""
+        return []
 
     def takes_shards(self, condition: Condition, card: Card) -> bool:
         """Whether it makes batches by itself, from a whole shard."""
@@ -59,6 +100,11 @@ FAMILIES = {
     "attention": "attention.family",
 }
 _ATTACKS = "attacks.family"
+
+
+def families() -> list[Family]:
+    """Return every family once."""
+    return list({family.name: family for family in map(family_of, (*FAMILIES, ""))}.values())
 
 
 def kind_of(text: str) -> str:

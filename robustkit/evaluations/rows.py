@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,10 +15,8 @@ from ..common.intervals import (
 )
 from ..data.layouts import SUBSET
 from ..display.numbers import pixels
-from ..runs.folder import SUMMARY_COLUMNS
+from ..runs.folder import SUMMARY_COLUMNS, RunFolder
 
-if TYPE_CHECKING:
-    import pyarrow as pa
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -96,3 +95,32 @@ def record_flags(
 def column_of(table: pa.Table, name: str) -> Floats:
     values: Floats = table[name].to_numpy(zero_copy_only=False).astype(np.float64)
     return values
+
+
+@dataclass
+class Reading:
+    """The records of one checkpoint, as families and tasks read them.
+
+    unread: why a sample could not be read, by its id; filled while records are read.
+    """
+
+    run: RunFolder
+    manifest: dict[str, Any]
+    checkpoint: str
+    unread: dict[str, str]
+
+    def shards(self, condition: str, columns: Collection[str] | Callable[[str], bool]) -> Iterator[pa.Table]:
+        """Yield the records of a condition, a table per shard."""
+        return self.run.shards(self.checkpoint, condition, columns)
+
+    def joined(self, shards: Iterable[pa.Table]) -> tuple[pa.Table, list[str]]:
+        """Return one table of shards, and how the attack deviated from its settings, each note once."""
+        return joined(shards, self.unread)
+
+    def flags(self, condition: str, table: pa.Table) -> list[str]:
+        """Return the flags of a condition's records, `table`, that do not depend on the family."""
+        return record_flags(table, readable(table), self.manifest, self.checkpoint, condition)
+
+    def rows(self, rows: Iterable[Row]) -> list[dict[str, Any]]:
+        """Return rows as summary.json has them."""
+        return [result_row(self.checkpoint, self.manifest, row) for row in rows]

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from ..display.neutral import no_controls, no_formula
-from ..evaluations.rows import Parts
+from ..evaluations.rows import Parts, Reading
 from ..runs.folder import SUMMARY_COLUMNS, RunFolder
 from ..tasks.classification.metrics import classification_rows
 from ..tasks.segmentation.metrics import segmentation_rows
@@ -45,7 +45,8 @@ def survey(run: RunFolder) -> Survey:
     unread: dict[str, str] = {}
     for checkpoint, units in groupby(run.units(), key=lambda unit: unit[0]):
         conditions = [condition for _, condition in units]
-        parts = (segmentation_rows if scenes else classification_rows)(run, manifest, checkpoint, conditions, unread)
+        reading = Reading(run, manifest, checkpoint, unread)
+        parts = (segmentation_rows if scenes else classification_rows)(reading, conditions)
         for rows, more in zip(found, parts, strict=True):
             rows += more
     return Survey([row for rows in found for row in rows], unread)

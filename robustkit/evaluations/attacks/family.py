@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..family import Family
+from ..family import Family, Overview
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from ...common.randomness import SampleRng
     from ...protocol.card import Card
     from ...protocol.condition import Condition
+    from ..rows import Reading
     from ..subject import Batch, Evaluation, Shown, Subject
 
 
@@ -17,6 +20,17 @@ class Attacks(Family):
     """Images changed, within a ball around each, to lead the model astray."""
 
     name = "attacks"
+
+    def overview(self, reading: Reading) -> Overview:
+        from .order import OrderOfAttacks
+
+        return OrderOfAttacks(reading)
+
+    def doubts(self, reading: Reading, condition: str, read: pa.Table) -> list[str]:
+        from .stages import dossier_of
+
+        found = dossier_of(reading.run, reading.manifest, reading.checkpoint, condition, read)
+        return [finding.flag for finding in found if finding.flag]
 
     def takes_shards(self, condition: Condition, card: Card) -> bool:
         from .build import build_attack

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from ..family import Overview
+from ..rows import Reading
 from .gradient_masking import Finding
 
 if TYPE_CHECKING:
@@ -132,3 +134,18 @@ def _labels(manifest: Mapping[str, Any], condition: str) -> str:
     protocol = manifest["protocol"]
     own = protocol.get("parameters", {}).get(_name(condition), {})
     return str(own.get("labels", protocol.get("labels", "true")))
+
+
+class OrderOfAttacks(Overview):
+    """Which attacks left standing what weaker ones broke."""
+
+    def __init__(self, reading: Reading) -> None:
+        self.manifest, self.rights = reading.manifest, dict[str, Right]()
+
+    def take(self, condition: str, read: pa.Table, flags: Sequence[str]) -> None:
+        if is_compared(condition):
+            self.rights[condition] = Right.of(read)
+
+    def flags(self) -> dict[str, list[str]]:
+        found = {condition: order_flag(self.manifest, condition, self.rights) for condition in self.rights}
+        return {condition: [flag] for condition, flag in found.items() if flag}

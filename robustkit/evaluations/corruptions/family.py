@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..family import Family
+from ..family import Family, Overview
 from .condition import Corrupted, parse_corrupted
 
 if TYPE_CHECKING:
     from ...common.randomness import SampleRng
     from ...protocol.condition import Condition
+    from ..rows import Reading
     from ..subject import Batch, Shown, Subject
 
 
@@ -17,6 +18,12 @@ class Corruptions(Family):
     """Images as they come out of bad weather, noise, blur or compression."""
 
     name = "corruptions"
+    in_means = True
+
+    def overview(self, reading: Reading) -> Overview:
+        from .overview import MeanErrors
+
+        return MeanErrors(reading)
 
     def label(self, text: str) -> str:
         part = parse_corrupted(text)

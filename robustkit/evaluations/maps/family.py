@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ..family import Family
+from ..family import Family, Summary
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from ...common.randomness import SampleRng
     from ...protocol.condition import Condition
+    from ..rows import Reading
     from ..subject import Batch, Evaluation, Subject
 
 
@@ -25,6 +26,11 @@ class Maps(Family):
         from .evaluate import COLUMNS
 
         return COLUMNS
+
+    def summary(self, reading: Reading) -> Summary:
+        from .summary import MapSummary
+
+        return MapSummary(reading)
 
     def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         from .evaluate import evaluate

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...common.intervals import Floats, bootstrap, calibration_error, calibration_interval, wilson
-from ...evaluations.attacks.order import Right, is_compared, order_flag
-from ...evaluations.attacks.stages import dossier_of, is_stage_column, stages_of
-from ...evaluations.attention.condition import under_of
-from ...evaluations.attention.metrics import HeadSums, Sampled, attention_rows, is_wanted_of_attention
-from ...evaluations.corruptions.condition import parse_corrupted
-from ...evaluations.corruptions.metrics import Outcome
-from ...evaluations.maps.condition import parse_explained
-from ...evaluations.maps.metrics import Figures, Pooled, is_wanted_of_maps, map_figures, map_rows, stability_rows
-from ...evaluations.rows import Parts, column_of, joined, readable, record_flags, result_row
-from ...runs.folder import RunFolder
-from .means import corruption_means
+from ...evaluations.attacks.stages import is_stage_column, stages_of
+from ...evaluations.family import Summary, families, family_of, kind_of
+from ...evaluations.rows import Parts, Reading, column_of, readable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,49 +19,31 @@ if TYPE_CHECKING:
 _READ = {"sample_id", "correct", "top5", "nll", "confidence", "linf", "l2"}
 
 
-def classification_rows(
-    run: RunFolder, manifest: dict[str, Any], checkpoint: str, conditions: Sequence[str], unread: dict[str, str]
-) -> Parts:
+def classification_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
+    """Return the rows of a checkpoint: of single conditions, of means over corruptions, and of several maps."""
     rows: list[dict[str, Any]] = []
-    outcomes: dict[str, Outcome] = {}
-    figures: list[Figures] = []
-    undisturbed: Sampled | None = None
-    rights: dict[str, Right] = {}
+    summaries: dict[str, Summary | None] = {}
+    overviews = [overview for family in families() if (overview := family.overview(reading)) is not None]
     for condition in conditions:
-        if (under := under_of(condition)) is not None:
-            sums = HeadSums(run.shard_path(checkpoint, condition, 0).parent)
-            parts = run.shards(checkpoint, condition, is_wanted_of_attention)
-            table, _ = joined(map(sums.taken, parts), unread)
-            sampled = Sampled.of(readable(table))
-            flags = record_flags(table, readable(table), manifest, checkpoint, condition)
-            watched = attention_rows(condition, sampled, undisturbed, sums.heads(), flags)
-            rows += [result_row(checkpoint, manifest, row) for row in watched]
-            undisturbed = sampled if under == "clean" else undisturbed
+        family = family_of(kind_of(condition))
+        if family.name not in summaries:
+            summaries[family.name] = family.summary(reading)
+        if (own := summaries[family.name]) is not None:
+            rows += reading.rows(own.add(condition))
             continue
-        explained, pooled = parse_explained(condition), Pooled()
-        shards = partial(run.shards, checkpoint, condition, _is_wanted if explained is None else is_wanted_of_maps)
-        table, notes = joined(map(pooled.taken, shards()), unread)
+        table, notes = reading.joined(reading.shards(condition, _is_wanted))
         read = readable(table)
-        flags = [*record_flags(table, read, manifest, checkpoint, condition), *notes]
-        flags += [finding.flag for finding in dossier_of(run, manifest, checkpoint, condition, read) if finding.flag]
-        if explained is not None:
-            keep = bool(manifest.get("keep_misclassified"))
-            if explained.under:
-                rows += [result_row(checkpoint, manifest, row) for row in stability_rows(table, explained, keep, flags)]
-            else:
-                figures.append(map_figures(shards, table, pooled, explained, keep, flags))
-            continue
-        early = bool(manifest.get("claims", {}).get(condition, {}).get("early_stop"))
+        flags = [*reading.flags(condition, table), *notes, *family.doubts(reading, condition, read)]
+        early = bool(reading.manifest.get("claims", {}).get(condition, {}).get("early_stop"))
         found = _classification(read, early)
-        if found and is_compared(condition):
-            rights[condition] = Right.of(read)
-        rows += [result_row(checkpoint, manifest, (condition, *figure, flags)) for figure in found]
-        if found and (condition == "clean" or parse_corrupted(condition)):
-            outcomes[condition] = Outcome.of(read, flags, like=next(iter(outcomes.values()), None))
-    odd = {condition: order_flag(manifest, condition, rights) for condition in rights}
-    rows = [row | {"flags": [*row["flags"], flag]} if (flag := odd.get(row["condition"])) else row for row in rows]
-    means = list(corruption_means(manifest, checkpoint, outcomes))
-    return rows, means, [result_row(checkpoint, manifest, row) for row in map_rows(figures)]
+        rows += reading.rows((condition, *figure, flags) for figure in found)
+        for overview in overviews if found else ():
+            overview.take(condition, read, flags)
+    for overview in overviews:
+        odd = overview.flags()
+        rows = [row | {"flags": [*row["flags"], *odd.get(row["condition"], [])]} for row in rows]
+    means = [row for overview in overviews for row in reading.rows(overview.rows())]
+    return rows, means, [row for own in summaries.values() if own for row in reading.rows(own.finish())]
 
 
 def _is_wanted(column: str) -> bool:

@@ -26,11 +26,8 @@ from ...common.intervals import (
 from ...errors import DataError, ModelError
 from ...evaluations.corruptions.condition import parse_corrupted
 from ...evaluations.corruptions.shares import means_of_shares, shares_of
-from ...evaluations.rows import FEWEST, Parts, Row, joined, readable, record_flags, result_row
-from ...runs.folder import RunFolder
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from ...evaluations.family import family_of, kind_of
+from ...evaluations.rows import FEWEST, Parts, Reading, Row
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -316,19 +313,18 @@ def _per_class(read: pa.Table, name: str) -> Any:
     return values.reshape(len(read), len(values) // max(len(read), 1))
 
 
-def segmentation_rows(
-    run: RunFolder, manifest: dict[str, Any], checkpoint: str, conditions: Sequence[str], unread: dict[str, str]
-) -> Parts:
-    every, expected = manifest["data"]["class_names"], manifest["data"]["n"]
-    judged = [place for place in range(len(every)) if place not in manifest["data"]["unjudged"]]
+def segmentation_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
+    """Return the rows of a checkpoint: of single conditions, and of means over corruptions."""
+    data = reading.manifest["data"]
+    every, expected = data["class_names"], data["n"]
+    judged = [place for place in range(len(every)) if place not in data["unjudged"]]
     names = [every[place] for place in judged]
     rows: list[dict[str, Any]] = []
     found: dict[str, Counts] = {}
     for condition in conditions:
-        table, _ = joined(run.shards(checkpoint, condition, COLUMNS), unread)
-        flags = record_flags(table, readable(table), manifest, checkpoint, condition)
-        counts = Counts.of(table, flags).of_classes(judged)
-        rows += [result_row(checkpoint, manifest, row) for row in scene_rows(condition, counts, names)]
-        if condition == "clean" or parse_corrupted(condition):
+        table, _ = reading.joined(reading.shards(condition, COLUMNS))
+        counts = Counts.of(table, reading.flags(condition, table)).of_classes(judged)
+        rows += reading.rows(scene_rows(condition, counts, names))
+        if family_of(kind_of(condition)).in_means:
             found[condition] = counts
-    return rows, [result_row(checkpoint, manifest, row) for row in scene_mean_rows(found, expected, names)], []
+    return rows, reading.rows(scene_mean_rows(found, expected, names)), []
