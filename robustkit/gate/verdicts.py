@@ -139,7 +139,7 @@ def decide(statement: Value | Change, figure: Figure, metric: str) -> tuple[str,
     known = find_metric(metric)
     binary = known is not None and known.binary
     if isinstance(statement, Value) and binary:
-        enough = Z**2 * statement.bound * (1 - statement.bound) / gap**2
+        enough = Z**2 * statement.bound * (1 - statement.bound) / gap / gap  # a square may be out of range
     else:
         facing = figure.low if figure.value > statement.bound else figure.high
         width = abs(facing - figure.value)
