@@ -28,3 +28,8 @@ def test_no_private_name_leaves_its_module() -> None:
         if name.name.startswith("_") and not name.name.startswith("__")
     ]
     assert not taken
+
+
+def test_the_picture_of_the_floors_is_of_these_imports() -> None:
+    done = subprocess.run([sys.executable, "scripts/floors.py", "--check"], cwd=ROOT)
+    assert done.returncode == 0, "run python scripts/floors.py"
