@@ -15,9 +15,11 @@ from PIL import Image
 from sealing import seal
 
 from robustkit.display.table import TextTable
+from robustkit.evaluations.maps.thumbnail import gallery_uri
 from robustkit.protocol.card import load_card
 from robustkit.report import page as report_page
 from robustkit.report import sample_browser as browser
+from robustkit.report.figures import SECTIONS
 from robustkit.report.page import numeric_columns
 from robustkit.report.refresh import refresh
 from robustkit.report.sample_browser import Browser, Cell
@@ -180,7 +182,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_the_parts_are_in_their_order_and_linked(run: Run) -> None:
     page = page_of(run)
     links = [a["href"].removeprefix("#") for a in page.all("a") if a["href"].startswith("#")]
-    order = [name for name, _ in report_page.SECTIONS]
+    order = list(SECTIONS)
     assert links == [name for name in order if name in links]
     assert {"results", "corruptions", "samples", "comparison", "reproduce"} <= set(links)
     assert [attrs["aria-labelledby"] for attrs in page.all("section")] == links
@@ -256,7 +258,7 @@ def test_what_was_not_read_and_what_has_no_label(tmp_path: Path) -> None:
 
 def test_as_many_samples_as_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(tmp_path)
-    monkeypatch.setattr(report_page, "figures", lambda run, results: [])  # drawing them takes its time
+    monkeypatch.setattr(report_page, "sections_of", lambda run, results: [])  # drawing them takes its time
     views = list(Browser(run).samples())
     rows = write_summary(run)
     monkeypatch.setattr(browser, "PICTURES", 1)
@@ -281,7 +283,7 @@ def test_as_many_samples_as_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_run_without_pictures_has_no_browser_and_no_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report_page, "figures", lambda run, results: [])
+    monkeypatch.setattr(report_page, "sections_of", lambda run, results: [])
     run = make_run(tmp_path, shown=False)
     refresh(run)
     page = page_of(run)
@@ -330,7 +332,7 @@ def test_the_gallery_is_in_the_page(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     (tmp_path / "cams").mkdir()
     Image.fromarray(np.zeros((50, 3200, 3), np.uint8)).save(tmp_path / "cams" / "gallery.png")
-    uri = report_page.gallery_uri(run)
+    uri = gallery_uri(run)
     assert uri is not None
     with Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))) as sheet:
         assert sheet.size == (1600, 25)

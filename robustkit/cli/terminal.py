@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -154,26 +153,14 @@ def show(run: Any, results: Any) -> None:
     from rich.table import Table
 
     from ..display.console import terminal_tables
-    from ..evaluations.attacks.tables import terminal_stages
-    from ..evaluations.attention.tables import attention_tables
-    from ..evaluations.corruptions.tables import corruption_tables, terminal_corruptions
-    from ..evaluations.maps.tables import map_tables, terminal_maps
     from ..report.refresh import flag_lines
     from ..results.comparison import report_tables
-    from ..runs.folder import is_of_scenes
-    from ..tasks.classification.tables import terminal_table
-    from ..tasks.segmentation.tables import scene_tables, terminal_scenes
+    from ..tasks.task import task_of
 
     screen = console()
-    if is_of_scenes(run):
-        parts = [*terminal_scenes(scene_tables(results, run.manifest))]
-        parts += [*terminal_tables(report_tables(run, results))]
-    else:
-        table = terminal_table(run, results)
-        parts = [table] if table.row_count else []
-        parts += [*terminal_corruptions(corruption_tables(results)), *terminal_maps(map_tables(results))]
-        parts += [*terminal_tables([replace(table, flags=()) for table in attention_tables(results)])]
-        parts += [by_stage] if (by_stage := terminal_stages(run)) is not None else []
+    task = task_of(run.manifest)
+    parts = [*task.terminal(run, results)]
+    parts += [*terminal_tables(report_tables(run, results))] if task.compared else []
     for part in parts:
         screen.print(part, soft_wrap=not isinstance(part, Table) or part.title is None)
     for line in flag_lines(run, results):

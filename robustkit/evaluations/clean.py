@@ -16,6 +16,7 @@ class Clean(Family):
     """The images themselves, without any change."""
 
     name = "clean"
+    in_results = True
     in_means = True
 
     def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:

@@ -1,23 +1,35 @@
 """A family of evaluations: all that is known of one kind of condition, behind one seam.
 
-`FAMILIES` names the family of each kind of condition; what is not there is an attack. A family is loaded when a
-condition of its kind is met, and what computes of it only when something is computed.
+`FAMILIES` names the family of each kind of condition, of means in results, too; what is not there is an attack. A
+family is loaded when a condition of its kind is met, and what computes of it only when something is computed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from rich.table import Table
+    from rich.text import Text
 
     from ..common.randomness import SampleRng
+    from ..display.section import Section
+    from ..display.svg import Style
+    from ..display.table import TextTable
     from ..protocol.card import Card
     from ..protocol.condition import Condition
+    from ..runs.folder import RunFolder
     from .rows import Reading, Row
     from .subject import Batch, Evaluation, Shown, Subject
+
+    Results = Sequence[Mapping[str, Any]]
+    """Rows of the summary."""
+    Looks = Mapping[str, Style]
+    """How a checkpoint looks in all figures, by its name."""
 
 
 class Summary:
@@ -50,10 +62,12 @@ class Overview:
 class Family:
     """One kind of evaluation. A family of conditions that change images says what they show; another one evaluates.
 
-    name: for people. in_means: whether its conditions are part of means over corruptions.
+    name: for people. in_results: whether its conditions stand in the task's table of results. in_means: whether they
+    are part of means over corruptions.
     """
 
     name: ClassVar[str]
+    in_results: ClassVar[bool] = False
     in_means: ClassVar[bool] = False
 
     @property
@@ -77,6 +91,27 @@ class Family:
         """Return flags of a condition whose samples, `read`, the task scores."""
         return []
 
+    def tables(self, results: Results) -> Sequence[TextTable]:
+        """Return the tables of its rows of the summary."""
+        return ()
+
+    def flag_lines(self, results: Results) -> Iterable[str]:
+        """Return what raises a doubt about its rows, a line each, with what bears it."""
+        return (flag for table in self.tables(results) for flag in table.flags)
+
+    def terminal(self, run: RunFolder, results: Results) -> Iterable[Table | Text]:
+        """Return its tables for a terminal, without their flags."""
+        from ..display.console import terminal_tables
+
+        return terminal_tables([replace(table, flags=()) for table in self.tables(results)])
+
+    def sections(self, run: RunFolder, results: Results, looks: Looks) -> Iterable[Section]:
+        """Return its parts of the page. looks: how each checkpoint is drawn."""
+        from ..display.section import of_tables
+
+        if tables := self.tables(results):
+            yield of_tables(self.name, self.name.capitalize(), tuple(tables))
+
     def takes_shards(self, condition: Condition, card: Card) -> bool:
         """Whether it makes batches by itself, from a whole shard."""
         return False
@@ -98,6 +133,8 @@ FAMILIES = {
     "cam": "maps.family",
     "stability": "maps.family",
     "attention": "attention.family",
+    **dict.fromkeys(("in-c", "in-c-extra", "segformer-16", "fan-19"), "corruptions.family"),
+    **dict.fromkeys(("noise", "blur", "weather", "digital"), "corruptions.family"),
 }
 _ATTACKS = "attacks.family"
 

@@ -6,13 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import NothingEvaluated
-from ..evaluations.attention.tables import attention_tables
-from ..evaluations.corruptions.tables import corruption_tables, left_out_lines
-from ..evaluations.maps.tables import map_tables
+from ..evaluations.corruptions.tables import left_out_lines
 from ..results.summary import survey, write_summary
-from ..runs.folder import RunFolder, is_of_scenes
-from ..tasks.classification.tables import table_rows
-from ..tasks.segmentation.tables import scene_tables
+from ..runs.folder import RunFolder
+from ..tasks.task import task_of
 
 
 def refresh(run: RunFolder) -> list[dict[str, Any]]:
@@ -40,10 +37,5 @@ def refresh(run: RunFolder) -> list[dict[str, Any]]:
 
 def flag_lines(run: RunFolder, results: Sequence[dict[str, Any]]) -> list[str]:
     """`⚑ checkpoint, condition: flag` for each flag, and what was left out."""
-    lines = [f"⚑ {row[0]}, {row[2]}: {row[9]}" for row in table_rows(run, results) if row[9]]
-    if not is_of_scenes(run):
-        lines += [f"⚑ {table.checkpoint}, {flag}" for table in corruption_tables(results) for flag in table.flags]
-    lines += dict.fromkeys(f"⚑ {table.checkpoint}, {flag}" for table in map_tables(results) for flag in table.flags)
-    lines += (f"⚑ {flag}" for table in attention_tables(results) for flag in table.flags)
-    lines += (f"⚑ {flag}" for table in scene_tables(results, run.manifest) for flag in table.flags)
-    return [*lines, *(f"⚑ {line}" for line in left_out_lines(run))]
+    lines = task_of(run.manifest).flag_lines(run, results)
+    return [f"⚑ {line}" for line in (*lines, *left_out_lines(run))]

@@ -11,8 +11,7 @@ from typing import Any
 from ..display.neutral import no_controls, no_formula
 from ..evaluations.rows import Parts, Reading
 from ..runs.folder import SUMMARY_COLUMNS, RunFolder
-from ..tasks.classification.metrics import classification_rows
-from ..tasks.segmentation.metrics import segmentation_rows
+from ..tasks.task import task_of
 
 
 @dataclass(frozen=True)
@@ -40,13 +39,13 @@ def summarise(run: RunFolder) -> list[dict[str, Any]]:
 def survey(run: RunFolder) -> Survey:
     """Reads each record once, and holds of one checkpoint at a time what several conditions are needed for."""
     manifest = run.manifest
-    scenes = manifest["protocol"].get("task") == "segmentation"
+    task = task_of(manifest)
     found: Parts = ([], [], [])
     unread: dict[str, str] = {}
     for checkpoint, units in groupby(run.units(), key=lambda unit: unit[0]):
         conditions = [condition for _, condition in units]
         reading = Reading(run, manifest, checkpoint, unread)
-        parts = (segmentation_rows if scenes else classification_rows)(reading, conditions)
+        parts = task.rows(reading, conditions)
         for rows, more in zip(found, parts, strict=True):
             rows += more
     return Survey([row for rows in found for row in rows], unread)

@@ -332,8 +332,3 @@ class RunFolder:
             raise RunError(f"{path}: is not what was written for this run; robustkit report makes it anew")
         found: list[dict[str, Any]] = rows
         return found
-
-
-def is_of_scenes(run: RunFolder) -> bool:
-    """Whether a run is of segmenters."""
-    return bool(run.manifest["protocol"].get("task") == "segmentation")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ...runs.folder import RunFolder
-from .stages import stages
+from .gradient_masking import Finding
+from .order import findings_of
+from .stages import dossier, stages
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -32,6 +35,13 @@ def stage_tables(run: RunFolder) -> list[tuple[str, str, list[tuple[str, ...]]]]
         if rows:
             found.append((checkpoint, condition, rows))
     return found
+
+
+def dossiers(run: RunFolder, results: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, list[Finding]]]:
+    """Return what raises doubt about attacks, or does not: checkpoint, condition, findings."""
+    flags = {(row["checkpoint"], row["condition"]): row["flags"] for row in results}
+    found = ((*unit, [*dossier(run, *unit), *findings_of(flags.get(unit, []))]) for unit in run.units())
+    return [one for one in found if one[2]]
 
 
 def terminal_stages(run: RunFolder) -> Table | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ..family import Family, Summary
 
@@ -11,7 +11,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ...common.randomness import SampleRng
+    from ...display.section import Section
+    from ...display.table import TextTable
     from ...protocol.condition import Condition
+    from ...runs.folder import RunFolder
+    from ..family import Looks, Results
     from ..rows import Reading
     from ..subject import Batch, Evaluation, Subject
 
@@ -31,6 +35,26 @@ class Attention(Family):
         from .summary import AttentionSummary
 
         return AttentionSummary(reading)
+
+    def tables(self, results: Results) -> Sequence[TextTable]:
+        from .tables import attention_tables
+
+        return attention_tables(results)
+
+    def sections(self, run: RunFolder, results: Results, looks: Looks) -> Iterable[Section]:
+        from ...display.section import Section
+        from .figures import attention_figures, watched
+        from .tables import layer_table
+
+        heads = watched(run)
+        first = [(one, under) for one in heads for under in list(one.heads)[:1]]
+
+        def values() -> dict[str, Any]:
+            titles = [f"{one.checkpoint}: {under}, layer by layer" for one, under in first]
+            layers = [layer_table(one.heads[under], title) for (one, under), title in zip(first, titles, strict=True)]
+            return {"attention": self.tables(results), "attention_layers": layers}
+
+        yield Section("attention", "Attention stability", values, tuple(attention_figures(heads)))
 
     def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         from .evaluate import evaluate

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from ..family import Family, Summary
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from rich.table import Table
+    from rich.text import Text
 
     from ...common.randomness import SampleRng
+    from ...display.section import Section
     from ...protocol.condition import Condition
+    from ...runs.folder import RunFolder
+    from ..family import Looks, Results
     from ..rows import Reading
     from ..subject import Batch, Evaluation, Subject
 
@@ -31,6 +36,30 @@ class Maps(Family):
         from .summary import MapSummary
 
         return MapSummary(reading)
+
+    def flag_lines(self, results: Results) -> Iterable[str]:
+        from .tables import map_tables
+
+        tables = map_tables(results)
+        return dict.fromkeys(f"{table.checkpoint}, {flag}" for table in tables for flag in table.flags)
+
+    def terminal(self, run: RunFolder, results: Results) -> Iterable[Table | Text]:
+        from .tables import map_tables, terminal_maps
+
+        return terminal_maps(map_tables(results))
+
+    def sections(self, run: RunFolder, results: Results, looks: Looks) -> Iterable[Section]:
+        from ...display.section import Section
+        from .figures import map_figures, scores
+        from .tables import map_tables
+        from .thumbnail import gallery_uri
+
+        yield Section(
+            "maps",
+            "What it looks at",
+            lambda: {"maps": map_tables(results), "gallery": gallery_uri(run)},
+            tuple(map_figures(scores(results), looks)),
+        )
 
     def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         from .evaluate import evaluate

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...display.numbers import pixels
-from ...evaluations.attention.condition import under_of
-from ...evaluations.corruptions.tables import is_of_corruptions
-from ...evaluations.maps.tables import is_of_maps
-from ...runs.folder import RunFolder, is_of_scenes
+from ...evaluations.family import family_of, kind_of
+from ...runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
 HEADINGS = ("checkpoint", "attention", "condition", "n", "top-1 % [95 %]", "top-5 %", "NLL", "ECE %", "largest |δ|")
 
 
-def table_rows(run: RunFolder, results: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
+def table_rows(run: RunFolder, results: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     """One row of texts for each checkpoint and condition, under `HEADINGS`; flags come last, joined. Corruptions have
     tables of their own.
 
@@ -25,9 +23,9 @@ def table_rows(run: RunFolder, results: Sequence[dict[str, Any]]) -> list[tuple[
     """
     words = {"none": "no", "other": "other"}  # what stands for a formula where there is none
     attention = {c["name"]: words.get(c["attention"], c["attention"]) for c in run.manifest["checkpoints"]}
-    cells: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
-    for row in () if is_of_scenes(run) else results:
-        if not _is_of_results(row["condition"]):
+    cells: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
+    for row in results:
+        if not family_of(kind_of(row["condition"])).in_results:
             continue
         cells.setdefault((row["checkpoint"], row["condition"]), {})[row["metric"]] = row
     claims = run.manifest.get("claims", {})
@@ -53,19 +51,14 @@ def table_rows(run: RunFolder, results: Sequence[dict[str, Any]]) -> list[tuple[
     return rows
 
 
-def _is_of_results(condition: str) -> bool:
-    """Whether a condition stands in the first table: what has one of its own does not."""
-    return not is_of_corruptions(condition) and not is_of_maps(condition) and under_of(condition) is None
-
-
-def _figure(row: dict[str, Any] | None, scale: float, form: str) -> str:
+def _figure(row: Mapping[str, Any] | None, scale: float, form: str) -> str:
     """A value as text; a dash where there is none, nan where it is not finite (None in summary.json)."""
     if row is None:
         return "–"
     return "nan" if row["value"] is None else format(scale * row["value"], form)
 
 
-def terminal_table(run: RunFolder, results: Sequence[dict[str, Any]]) -> Table:
+def terminal_table(run: RunFolder, results: Sequence[Mapping[str, Any]]) -> Table:
     """The results as a rich table, a section for each checkpoint; the caller prints the flags under it."""
     from rich import box
     from rich.table import Table

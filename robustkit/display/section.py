@@ -1,0 +1,30 @@
+"""A part of a page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .svg import Figure
+from .table import TextTable
+
+
+@dataclass(frozen=True)
+class Section:
+    """One part of a page, left out where its template shows nothing.
+
+    name: of the template and of the anchor. title: the heading. values: makes what the template shows. figures: of the
+    section, in their order. template: another one than the name says.
+    """
+
+    name: str
+    title: str
+    values: Callable[[], Mapping[str, Any]] = dict
+    figures: tuple[Figure, ...] = ()
+    template: str = ""
+
+
+def of_tables(name: str, title: str, tables: tuple[TextTable, ...], figures: tuple[Figure, ...] = ()) -> Section:
+    """Return a section of text tables under their titles, after its figures."""
+    return Section(name, title, lambda: {"tables": tables}, figures, template="tables")
