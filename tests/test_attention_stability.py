@@ -46,11 +46,11 @@ from robustkit.evaluations.attention.metrics import (
     heads_of,
 )
 from robustkit.evaluations.attention.tables import attention_tables, layer_table
-from robustkit.evaluations.clean import Clean
+from robustkit.evaluations.clean.family import Clean
 from robustkit.evaluations.corruptions.family import Corruptions
 from robustkit.evaluations.family import Family
+from robustkit.evaluations.pattern import check_condition, fits, pattern_of
 from robustkit.evaluations.subject import Batch, Shown, Subject
-from robustkit.gate.pattern import Wanted, check_condition
 from robustkit.protocol.condition import Condition
 from robustkit.report.refresh import refresh
 from robustkit.results.paired import Side, paired_difference
@@ -457,11 +457,11 @@ def test_two_checkpoints_are_paired_by_sample(run: Run, tmp_path: Path) -> None:
 
 def test_rules_name_the_condition() -> None:
     assert under_of(f"attention({FOG})") == FOG and under_of("cam(agcam)") is None
-    assert Wanted.of(f"attention({PGD})").fits(f"attention({PGD})")
-    assert Wanted.of("attention(pgd(eps=4/255))").fits(f"attention({PGD})")
-    assert not Wanted.of("attention(pgd(eps=2/255))").fits(f"attention({PGD})")
-    assert not Wanted.of("attention(clean)").fits(f"attention({PGD})") and not Wanted.of("clean").fits(
-        "attention(clean)"
+    assert fits(pattern_of(f"attention({PGD})"), f"attention({PGD})")
+    assert fits(pattern_of("attention(pgd(eps=4/255))"), f"attention({PGD})")
+    assert not fits(pattern_of("attention(pgd(eps=2/255))"), f"attention({PGD})")
+    assert not fits(pattern_of("attention(clean)"), f"attention({PGD})") and not fits(
+        pattern_of("clean"), "attention(clean)"
     )
     assert check_condition("attention( pgd(eps=1/255) )").text == "attention(pgd(eps=1/255))"
     for text in ("attention", "attention()", "attention(cam(agcam))", "attention(attention(clean))", "attention(in-c)"):

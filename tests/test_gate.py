@@ -22,10 +22,10 @@ import robustkit
 from robustkit.cli import app as cli
 from robustkit.common.intervals import wilson
 from robustkit.errors import NothingEvaluated, ProtocolError
+from robustkit.evaluations.pattern import pattern_of
 from robustkit.gate.draft import draft
 from robustkit.gate.measured import Figure, figure_of
 from robustkit.gate.output import as_json, figure_text, github_lines, junit, markdown, sentence
-from robustkit.gate.pattern import Wanted
 from robustkit.gate.policy import parse_policy
 from robustkit.gate.statements import Change, Value
 from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED, Outcome, Verdict, decide, judge
@@ -174,8 +174,8 @@ def test_the_samples_needed_of_a_mean_shrink_its_interval_to_the_bound(run: Run)
     below = verdict(run, "nll under clean >= 0.48 with 95 % confidence")
     assert below.needed == math.ceil(100 * ((0.5 - figure.low) / 0.02) ** 2)
     uneven = Figure(0.5, 100, 0.4, 0.8)
-    assert decide(Value("nll", Wanted.of("clean"), ">=", 0.45, True), uneven, "nll")[2] == 400
-    assert decide(Value("nll", Wanted.of("clean"), "<=", 0.6, True), uneven, "nll")[2] == 900
+    assert decide(Value("nll", pattern_of("clean"), ">=", 0.45, True), uneven, "nll")[2] == 400
+    assert decide(Value("nll", pattern_of("clean"), "<=", 0.6, True), uneven, "nll")[2] == 900
     equal = verdict(run, "nll under clean <= 0.5 with 95 % confidence")
     assert (equal.state, equal.needed) == (UNDECIDED, None) and "no number of samples would tell" in equal.reason
     assert verdict(run, "nll under clean <= 0.7 with 95 % confidence").state == PASS
@@ -186,7 +186,7 @@ def test_what_is_no_number_fails_and_never_passes() -> None:
     for value in (math.nan, math.inf, -math.inf):
         for compare in (">=", "<="):
             for sure in (False, True):
-                found = decide(Value("nll", Wanted.of("clean"), compare, 0.0, sure), Figure(value, 9, 0.0, 0.0), "nll")
+                found = decide(Value("nll", pattern_of("clean"), compare, 0.0, sure), Figure(value, 9, 0.0, 0.0), "nll")
                 assert found == (FAIL, f"{value} is no figure to compare", None)
 
 
@@ -345,7 +345,7 @@ def test_an_interval_without_width_is_as_wide_as_few_samples_allow(tmp_path: Pat
 
 
 def test_bounds_are_met_within_rounding_and_samples_needed_are_more_than_there_are() -> None:
-    clean = Wanted.of("clean")
+    clean = pattern_of("clean")
     assert decide(Value("nll", clean, ">", 0.3), Figure(0.1 + 0.2, 9), "nll")[0] == FAIL
     assert decide(Value("nll", clean, ">=", 0.1 + 0.2), Figure(0.3, 9), "nll")[0] == PASS
     touching = Figure(0.5, 100, 0.4, 0.6)

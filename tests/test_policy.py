@@ -10,14 +10,15 @@ import pytest
 from attacks.registry import ATTACKS, DENSE_ATTACKS
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.corruptions.sets import SETS
+from robustkit.evaluations.pattern import check_condition, fits, is_exactly, pattern_of
 from robustkit.gate.grammar import parse_statement
-from robustkit.gate.pattern import Wanted, check_condition
 from robustkit.gate.policy import parse_policy, read_policy
 from robustkit.gate.statements import Change, Identity, NoFlags, Value
+from robustkit.protocol.pattern import ConditionPattern
 from robustkit.tasks.measures import METRICS
 
 ROOT = Path(__file__).parents[1]
-CLEAN, PGD = Wanted("clean", "clean"), Wanted("pgd(eps=1/255)", "pgd", "", (("eps", "1/255"),))
+CLEAN, PGD = ConditionPattern("clean", "clean"), ConditionPattern("pgd(eps=1/255)", "pgd", "", (("eps", "1/255"),))
 
 
 @pytest.mark.parametrize(
@@ -27,8 +28,8 @@ CLEAN, PGD = Wanted("clean", "clean"), Wanted("pgd(eps=1/255)", "pgd", "", (("ep
         ("top1 under PGD( eps = 1/255 )>=30%", Value("top1", PGD, ">=", 0.3)),
         ("top1 under clean > 3/4 with 95 % confidence", Value("top1", CLEAN, ">", 0.75, True)),
         ("top1 under clean >= 70 % with 95% confidence", Value("top1", CLEAN, ">=", 0.7, True)),
-        ("mce <= 0.60", Value("mce", Wanted("in-c", "in-c"), "<=", 0.6)),
-        ("mean_error of in-c < 4e-1", Value("mean_error", Wanted("in-c", "in-c"), "<", 0.4)),
+        ("mce <= 0.60", Value("mce", ConditionPattern("in-c", "in-c"), "<=", 0.6)),
+        ("mean_error of in-c < 4e-1", Value("mean_error", ConditionPattern("in-c", "in-c"), "<", 0.4)),
         ("iou(traffic (red) light) under clean >= .5", Value("iou(traffic (red) light)", CLEAN, ">=", 0.5)),
         ("top1_after_apgd-ce under clean >= 0.1", Value("top1_after_apgd-ce", CLEAN, ">=", 0.1)),
         ("n under clean >= 1000", Value("n", CLEAN, ">=", 1000.0)),
@@ -181,7 +182,7 @@ def test_a_policy_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "condition", "fits"),
+    ("wanted", "condition", "meant"),
     [
         ("pgd(eps=1/255)", "pgd(eps=1/255,steps=20)", True),
         ("pgd(steps=20,eps=1/255)", "pgd(eps=1/255,steps=20)", True),
@@ -213,9 +214,9 @@ def test_a_policy_file(tmp_path: Path) -> None:
         ("stability(agcam,under=pgd(eps=2/255))", "stability(agcam,under=pgd(eps=1/255,steps=20))", False),
     ],
 )
-def test_a_condition_fits_by_the_parameters_that_are_given(wanted: str, condition: str, fits: bool) -> None:
-    assert check_condition(wanted).fits(condition) is fits
-    assert not fits or Wanted.of(condition).is_exactly(condition)
+def test_a_condition_fits_by_the_parameters_that_are_given(wanted: str, condition: str, meant: bool) -> None:
+    assert fits(check_condition(wanted), condition) is meant
+    assert not meant or is_exactly(pattern_of(condition), condition)
 
 
 def test_every_attack_and_set_of_the_house_is_known() -> None:
@@ -311,6 +312,6 @@ def test_the_rules_in_the_docs_are_understood() -> None:
 
 def test_a_set_at_some_severities_is_named_by_them() -> None:
     whole, some = check_condition("in-c"), check_condition("in-c(severity=3)")
-    assert whole.fits("in-c") and not whole.fits("in-c(severity=3)") and not whole.fits("in-c(severity=1+3)")
-    assert some.fits("in-c(severity=3)") and not some.fits("in-c") and not some.fits("in-c(severity=1+3)")
-    assert check_condition("noise(severity=1+3,preset=cifar)").fits("noise(severity=1+3,preset=cifar)")
+    assert fits(whole, "in-c") and not fits(whole, "in-c(severity=3)") and not fits(whole, "in-c(severity=1+3)")
+    assert fits(some, "in-c(severity=3)") and not fits(some, "in-c") and not fits(some, "in-c(severity=1+3)")
+    assert fits(check_condition("noise(severity=1+3,preset=cifar)"), "noise(severity=1+3,preset=cifar)")

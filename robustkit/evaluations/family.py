@@ -62,22 +62,15 @@ class Overview:
 class Family:
     """One kind of evaluation. A family of conditions that change images says what they show; another one evaluates.
 
-    name: for people. in_results: whether its conditions stand in the task's table of results. in_means: whether they
-    are part of means over corruptions.
+    name: for people.
     """
 
     name: ClassVar[str]
-    in_results: ClassVar[bool] = False
-    in_means: ClassVar[bool] = False
 
     @property
     def columns(self) -> Mapping[str, pa.DataType]:
         """The columns that its records have beside the task's."""
         return {}
-
-    def label(self, text: str) -> str:
-        """Return a condition's text in a few words, for a column or an axis."""
-        return text
 
     def summary(self, reading: Reading) -> Summary | None:
         """Return what summarises its records; None where the task does, since they are of images shown."""
@@ -128,7 +121,7 @@ class Family:
 
 
 FAMILIES = {
-    "clean": "clean",
+    "clean": "clean.family",
     "corruption": "corruptions.family",
     "cam": "maps.family",
     "stability": "maps.family",
@@ -142,11 +135,6 @@ _ATTACKS = "attacks.family"
 def families() -> list[Family]:
     """Return every family once."""
     return list({family.name: family for family in map(family_of, (*FAMILIES, ""))}.values())
-
-
-def kind_of(text: str) -> str:
-    """Return the kind of a condition by its text: the first word."""
-    return text.partition("(")[0]
 
 
 def family_of(kind: str) -> Family:

@@ -11,11 +11,11 @@ from typing import Any
 from ..errors import ProtocolError
 from ..evaluations.corruptions.shares import shares_of
 from ..evaluations.maps.condition import CONTROLS
+from ..evaluations.pattern import check_condition
 from ..runs.folder import RunFolder
 from ..tasks.measures import METRICS
 from .measured import Subject
 from .output import plain
-from .pattern import check_condition
 
 _DRAWN = ("top1", "mean_error", "mce", "miou", "cam_iou")
 _MOST = 12  # flags that a draft names

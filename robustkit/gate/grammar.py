@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import ProtocolError, unknown
+from ..evaluations.pattern import check_condition, pattern_of
 from ..protocol.card import number
+from ..protocol.pattern import ConditionPattern
 from ..tasks.measures import METRICS, find_metric
-from .pattern import Wanted, check_condition
 from .statements import (
     SUBJECTS,
     Change,
@@ -81,7 +82,7 @@ class _Reader:
             known = find_metric(metric)
             if known is None or not known.of_sets:
                 raise _Misread(self.at, f"expected under CONDITION, such as {metric} under clean, {self._found}")
-            condition = Wanted.of("in-c")
+            condition = pattern_of("in-c")
         compare, bound, sure = self._bound(sure=metric != "n")
         if metric == "n" and bound != int(bound):
             raise _Misread(start, f"n is a whole number of samples; the bound is {bound:g}")
@@ -171,7 +172,7 @@ class _Reader:
         self._next()
         return name
 
-    def _under(self) -> Wanted | None:
+    def _under(self) -> ConditionPattern | None:
         if not (self._accept("under") or self._accept("of")):
             return None
         if self.kind != "word":

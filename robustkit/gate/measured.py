@@ -10,11 +10,12 @@ from typing import Any
 
 from ..errors import NothingEvaluated, RunError
 from ..evaluations.corruptions.shares import shares_of
+from ..evaluations.pattern import fits, is_exactly
+from ..protocol.pattern import ConditionPattern
 from ..results.paired import Side, is_same_model, lacking, paired_difference, unseen, widened
 from ..results.summary import summarise
 from ..runs.folder import RunFolder
 from ..tasks.measures import find_metric
-from .pattern import Wanted
 from .remedy import missing_command
 
 Row = Mapping[str, Any]
@@ -70,22 +71,22 @@ class Ambiguous(Exception):  # noqa: N818
     """Several conditions fit."""
 
 
-def not_evaluated(subject: Subject, name: str, wanted: Wanted) -> CannotTell:
+def not_evaluated(subject: Subject, name: str, wanted: ConditionPattern) -> CannotTell:
     """Says so, with the command that evaluates it."""
     command = missing_command(subject.manifest, name, wanted, subject.run.path)
     return CannotTell(f"{wanted.text} was not evaluated; this does: {command}")
 
 
-def find(subject: Subject, name: str, metric: str, wanted: Wanted) -> str:
+def find(subject: Subject, name: str, metric: str, wanted: ConditionPattern) -> str:
     """The condition of the run that a rule means.
 
     Raises:
         CannotTell: it was not evaluated, or has no such metric. Ambiguous: several fit.
     """
     cells = subject.cells[name]
-    fitting = [text for text in dict.fromkeys(text for text, _ in cells) if wanted.fits(text)]
+    fitting = [text for text in dict.fromkeys(text for text, _ in cells) if fits(wanted, text)]
     having = [text for text in fitting if metric == "n" or (text, metric) in cells]
-    having = [text for text in having if wanted.is_exactly(text)] or having
+    having = [text for text in having if is_exactly(wanted, text)] or having
     if len(having) > 1:
         raise Ambiguous(f"{wanted.text} is ambiguous: the run has {' and '.join(having)}; write one of them in full")
     if not fitting:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .pattern import Wanted
+from ..protocol.pattern import ConditionPattern
 
 SUBJECTS = ("attention", "arch", "protocol", "data digest", "checkpoint sha256")
 
@@ -14,7 +14,7 @@ class Value:
     """A figure, or with `n` the number of samples, is on one side of a bound; `sure`: its 95 % interval is."""
 
     metric: str
-    condition: Wanted
+    condition: ConditionPattern
     compare: str
     bound: float
     sure: bool = False
@@ -29,7 +29,7 @@ class Change:
 
     falls: bool
     metric: str
-    condition: Wanted | None
+    condition: ConditionPattern | None
     compare: str
     bound: float
     sure: bool = False
@@ -39,7 +39,7 @@ class Change:
 class NoFlags:
     """No flag, but for those that contain one of these texts."""
 
-    condition: Wanted | None = None
+    condition: ConditionPattern | None = None
     excepted: tuple[str, ...] = ()
 
 

@@ -8,8 +8,8 @@ from fnmatch import fnmatchcase
 
 from ..common.intervals import Z
 from ..errors import ProtocolError
-from ..evaluations.attention.condition import under_of
-from ..evaluations.maps.condition import parts_of
+from ..evaluations.pattern import fits
+from ..evaluations.vocabulary import kind_of, vocabulary_of
 from ..results.paired import Side, lacking, unseen
 from ..runs.folder import RunFolder
 from ..tasks.measures import find_metric
@@ -175,7 +175,7 @@ def _of_flags(rule: Rule, name: str, statement: NoFlags, subject: Subject) -> Ve
     cells, wanted = subject.cells[name], statement.condition
     if not cells:
         raise CannotTell("nothing was evaluated; the same audit goes on where it stopped")
-    if wanted is not None and not any(wanted.fits(text) for text, _ in cells):
+    if wanted is not None and not any(fits(wanted, text) for text, _ in cells):
         raise not_evaluated(subject, name, wanted)
     every = [(text, flag) for (text, _), row in cells.items() for flag in row["flags"]]
     without = subject.without_records(name)
@@ -187,7 +187,7 @@ def _of_flags(rule: Rule, name: str, statement: NoFlags, subject: Subject) -> Ve
         dict.fromkeys(
             f"{text}: {flag}"
             for text, flag in every
-            if (wanted is None or wanted.fits(text)) and not any(part in flag for part in statement.excepted)
+            if (wanted is None or fits(wanted, text)) and not any(part in flag for part in statement.excepted)
         )
     )
     if not flags:
@@ -238,7 +238,8 @@ def _of_change(rule: Rule, name: str, statement: Change, subject: Subject, befor
 
 
 def _has_accuracy(condition: str) -> bool:
-    return under_of(condition) is None and parts_of(condition) is None
+    words = vocabulary_of(kind_of(condition))
+    return words.in_results or words.in_means
 
 
 def _worst(judged: list[Verdict], statement: Change, unmatched: dict[str, list[str]]) -> Verdict:

@@ -26,7 +26,6 @@ class Attacks(Family):
     """Images changed, within a ball around each, to lead the model astray."""
 
     name = "attacks"
-    in_results = True
 
     def overview(self, reading: Reading) -> Overview:
         from .order import OrderOfAttacks

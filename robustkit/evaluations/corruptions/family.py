@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ..family import Family, Overview
-from .condition import Corrupted, parse_corrupted
+from .condition import Corrupted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,16 +25,11 @@ class Corruptions(Family):
     """Images as they come out of bad weather, noise, blur or compression."""
 
     name = "corruptions"
-    in_means = True
 
     def overview(self, reading: Reading) -> Overview:
         from .overview import MeanErrors
 
         return MeanErrors(reading)
-
-    def label(self, text: str) -> str:
-        part = parse_corrupted(text)
-        return text if part is None else f"{part.name}, severity {part.severity}"
 
     def flag_lines(self, results: Results) -> Iterable[str]:
         from .tables import corruption_tables

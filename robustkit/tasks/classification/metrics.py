@@ -10,8 +10,9 @@ import numpy as np
 
 from ...common.intervals import Floats, bootstrap, calibration_error, calibration_interval, wilson
 from ...evaluations.attacks.stages import is_stage_column, stages_of
-from ...evaluations.family import Summary, families, family_of, kind_of
+from ...evaluations.family import Summary, families, family_of
 from ...evaluations.rows import Parts, Reading, column_of, readable
+from ...evaluations.vocabulary import kind_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -26,8 +26,8 @@ from ...common.intervals import (
 from ...errors import DataError, ModelError
 from ...evaluations.corruptions.condition import parse_corrupted
 from ...evaluations.corruptions.shares import means_of_shares, shares_of
-from ...evaluations.family import family_of, kind_of
 from ...evaluations.rows import FEWEST, Parts, Reading, Row
+from ...evaluations.vocabulary import kind_of, vocabulary_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -325,6 +325,6 @@ def segmentation_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
         table, _ = reading.joined(reading.shards(condition, COLUMNS))
         counts = Counts.of(table, reading.flags(condition, table)).of_classes(judged)
         rows += reading.rows(scene_rows(condition, counts, names))
-        if family_of(kind_of(condition)).in_means:
+        if vocabulary_of(kind_of(condition)).in_means:
             found[condition] = counts
     return rows, reading.rows(scene_mean_rows(found, expected, names)), []

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .family import Family
+from ..family import Family
 
 if TYPE_CHECKING:
-    from ..common.randomness import SampleRng
-    from ..protocol.condition import Condition
-    from .subject import Batch, Shown, Subject
+    from ...common.randomness import SampleRng
+    from ...protocol.condition import Condition
+    from ..subject import Batch, Shown, Subject
 
 
 class Clean(Family):
     """The images themselves, without any change."""
 
     name = "clean"
-    in_results = True
-    in_means = True
 
     def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
-        from .evaluator import show_pixels
+        from ..evaluator import show_pixels
 
         return show_pixels(subject, batch, batch.pixels.to(subject.settings.device))
 

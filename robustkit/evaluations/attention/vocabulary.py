@@ -1,0 +1,39 @@
+"""The words of watched attention: `attention(clean)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from ...errors import ProtocolError
+from ...protocol.pattern import ConditionPattern
+from ..vocabulary import Vocabulary, vocabulary_of
+from .condition import under_of
+
+
+class AttentionWords(Vocabulary):
+    """What heads do on the images of another condition."""
+
+    kinds = ("attention",)
+
+    def read(self, text: str, read: Callable[[str], ConditionPattern]) -> ConditionPattern | None:
+        under = under_of(text)
+        if under is None:
+            return None
+        inner = read(under)
+        return ConditionPattern(f"attention({inner.text})", "attention", "", (("under", inner.text),))
+
+    def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
+        under = pattern.given.get("under") or "attention"
+        inner = under.partition("(")[0]
+        words = vocabulary_of(inner)
+        if not (words.in_results or inner == "corruption"):
+            raise ProtocolError(f"condition {text!r}: expected such as attention(clean)")
+        other(under)
+
+    def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
+        under = other(pattern.given.get("under", "clean"))
+        yield from vocabulary_of(under.name).command(under, other)
+        yield "--watch-attention"
+
+
+VOCABULARY = AttentionWords()

@@ -1,0 +1,27 @@
+"""The word of the clean images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from ...errors import ProtocolError
+from ...protocol.pattern import ConditionPattern
+from ..vocabulary import Vocabulary
+
+
+class CleanWords(Vocabulary):
+    """`clean`."""
+
+    kinds = ("clean",)
+    in_results = True
+    in_means = True
+
+    def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
+        if pattern.text != "clean":
+            raise ProtocolError(f"condition {text!r}: clean takes no parameters")
+
+    def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
+        yield from ("--attacks", "none")
+
+
+VOCABULARY = CleanWords()

@@ -1,0 +1,67 @@
+"""A condition's text in a rule into what it names, and which conditions of a run fit it."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from ..errors import ProtocolError
+from ..protocol.card import number
+from ..protocol.pattern import ConditionPattern
+from .vocabulary import vocabulary_of
+
+
+def pattern_of(text: str) -> ConditionPattern:
+    """Return the parts of a condition's text, whether it makes sense or not."""
+    form = re.fullmatch(r"\s*([A-Za-z][\w-]*)\s*(?:\((.*)\))?\s*", text, re.DOTALL)
+    if not form:
+        return ConditionPattern(text, text)
+    items = [item.strip() for item in re.split(r",(?![^(]*\))", form[2] or "") if item.strip()]
+    split = [item.partition("=") for item in items]
+    pairs = tuple((key.strip(), value.strip()) for key, equals, value in split if equals)
+    what = ",".join(key for key, equals, _ in split if not equals)
+    name = form[1].lower()
+    own = vocabulary_of(name).read(text.strip(), pattern_of)
+    if own is not None:
+        return own
+    plain = f"{name}({','.join(['='.join(pair) for pair in ((what,), *pairs) if any(pair)])})"
+    return ConditionPattern(plain if items else name, name, what, pairs)
+
+
+def fits(pattern: ConditionPattern, condition: str) -> bool:
+    """Whether a run's condition is one that is meant."""
+    other = pattern_of(condition)
+    if (pattern.name, pattern.what) != (other.name, other.what):
+        return False
+    vocabulary, given = vocabulary_of(pattern.name), pattern.given
+    theirs = {**vocabulary.defaults, **other.given}
+    if any(key in theirs and key not in given for key in vocabulary.telling):
+        return False  # without a severity, the mean over all is meant
+    return all(key in theirs and _equal(key, value, theirs[key]) for key, value in pattern.parameters)
+
+
+def is_exactly(pattern: ConditionPattern, condition: str) -> bool:
+    """Whether a run's condition is this one, with nothing more."""
+    return fits(pattern, condition) and fits(pattern_of(condition), pattern.text)
+
+
+def check_condition(text: str) -> ConditionPattern:
+    """Return a condition of a rule, with the names that it may have.
+
+    Raises:
+        ProtocolError: no such condition, parameter or value.
+    """
+    pattern = pattern_of(text)
+    vocabulary_of(pattern.name).check(pattern, text, check_condition)
+    return pattern
+
+
+def _equal(key: str, wanted: str, found: str) -> bool:
+    if key == "under":
+        return fits(pattern_of(wanted), found)
+    if wanted == found:
+        return True
+    try:
+        return math.isclose(float(number(wanted)), float(number(found)), rel_tol=1e-9)
+    except (ProtocolError, OverflowError):
+        return False
