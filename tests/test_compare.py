@@ -233,7 +233,7 @@ def sections(page: str) -> dict[str, list[list[str]]]:
 
 
 def test_the_page_has_our_figures_beside_the_published_ones(script: Any, run: Run, published: dict[str, Any]) -> None:
-    page = script.page([run, run], published, "python scripts/reproduce_quest.py")
+    page = script.page([run, run], published, "python -m scripts.pages.reproduce_quest")
     tables = sections(page)
     assert list(tables) == ["clean", "pgd", "noise", "AG-CAM", "AG-CAM, mask mode"]
     assert page.count("### pgd") == 1

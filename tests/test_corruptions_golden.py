@@ -1,6 +1,6 @@
 """Each corruption against the reference's own pixels, given the reference's own draws; and its independence of batches.
 
-`python scripts/corruption_equality.py` prints the whole table.
+`python -m scripts.goldens.equality` prints the whole table.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WITHIN_ONE_LEVEL: dict[str, set[str]] = {
 }
 """What is not equal byte for byte: everything else is. Of glass_blur and defocus_blur, with NumPy 1.26 only."""
 DIFFERING_AT_MOST = 1e-3  # of the values of photographs, where any may
-TIES_DIFFERING_AT_MOST = 0.5  # of the third input's, whose every value is a tie; see scripts/make_corruption_goldens.py
+TIES_DIFFERING_AT_MOST = 0.5  # of the third input's, whose every value is a tie; see scripts/goldens/make.py
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="needs the goldens of ../shared")
 SEVERITIES = range(1, 6)
 pytestmark = pytest.mark.usefixtures("one_thread")

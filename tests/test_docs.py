@@ -53,7 +53,7 @@ def parse(words: list[str]) -> None:
 
 def test_the_page_of_commands_is_what_the_script_makes() -> None:
     page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
-    assert page == commands_page.page(), "run python scripts/commands_page.py"
+    assert page == commands_page.page(), "run python -m scripts.pages.commands"
 
 
 def test_every_command_and_option_is_on_the_page_of_commands() -> None:

@@ -543,7 +543,7 @@ def test_the_page_says_where_a_control_wins(run: Run, monkeypatch: pytest.Monkey
         *("Part", "vit, agcam", "1 ahead, 0 level, 1 behind", "0 ahead, 2 level, 0 behind", "+0.053", "ahead (+0.160)")
     ]
     part = maps_page.Part("zoo", "The zoo", [MODEL])
-    page = maps_page.page([(part, run)], "python scripts/maps_page.py", [("maps/a.png", "a picture")])
+    page = maps_page.page([(part, run)], "python -m scripts.pages.maps", [("maps/a.png", "a picture")])
     assert page.count("| score ") == 3 and "![a picture](maps/a.png)" in page
     assert "head redrawn" in page and f"⚑ {NAME}, agcam" in page
     digest = run.manifest["data"]["digest"][:12]

@@ -487,7 +487,7 @@ def test_code_in_a_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def ours(path: Path, network: SegmenterNetwork, **metadata: Any) -> Path:
-    """As scripts/train_segmenter.py saves it; None leaves an entry out."""
+    """As scripts/zoo/train_segmenter.py saves it; None leaves an entry out."""
     said = {
         "task": "segmentation",
         "arch": VIT,

@@ -80,7 +80,7 @@ def test_without_a_finished_run_it_says_what_to_start(
     scripts: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert scripts.page.main(["--work", str(tmp_path), "--markdown", str(tmp_path / "page.md")]) == 2
-    assert "no finished run; start with scripts/stability.py --work" in capsys.readouterr().err
+    assert "no finished run; start with scripts/stability/train.py --work" in capsys.readouterr().err
 
 
 def test_runs_differ_in_rate_method_and_seed_alone(scripts: Any, tmp_path: Path) -> None:

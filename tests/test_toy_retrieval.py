@@ -407,7 +407,7 @@ def test_the_page_says_what_the_results_say(docs: Path) -> None:
     assert all(len(words) > 40 and "\n" not in words for words, _ in pictures)
     assert max(len(line) for line in page.splitlines() if not line.startswith(("|", "!", "Made by"))) <= 120
     assert "32 samples, 1 epochs" in page
-    assert "`python scripts/toy_retrieval.py --preset quick --out " in page
+    assert "`python -m scripts.toy.train_and_write --preset quick --out " in page
     assert "--samples 64 --epochs 1 --formulas quest`" in page
 
 

@@ -4,8 +4,8 @@ The floor is what no attack can avoid: the same model's bare forwards and backwa
 in the best of several batch sizes), in the same process, with parameters that take no gradient. Contenders take turns
 in every round; the table holds the median over rounds of each one's time and of its ratio to that round's floor.
 
-    python scripts/bench_attacks.py --device cpu --batch-size 16 --rounds 7
-    python scripts/bench_attacks.py --device cuda --dtype bfloat16 --compile --batch-size 256 --json bench.json
+    python -m scripts.bench.attacks --device cpu --batch-size 16 --rounds 7
+    python -m scripts.bench.attacks --device cuda --dtype bfloat16 --compile --batch-size 256 --json bench.json
 """
 
 from __future__ import annotations

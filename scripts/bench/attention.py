@@ -1,6 +1,6 @@
 """What each attention formula costs beside standard attention, in one model of random weights.
 
-    python scripts/bench_attention.py [--arch vit_tiny_patch16_224] [--batch 4] [--rounds 7] [--formulas NAME …]
+    python -m scripts.bench.attention [--arch vit_tiny_patch16_224] [--batch 4] [--rounds 7] [--formulas NAME …]
 
 All formulas take turns in each round, and a ratio is the median of the rounds: of a forward pass without gradients, and
 of a forward pass with the gradient of the loss by the images, which is what an attack takes. Beside them, the numbers
@@ -18,11 +18,12 @@ from typing import Any
 
 import timm
 import torch
-from pages import markdown
 from torch import Tensor, nn
 
 from robustkit.attention.apply import FORMULAS, attention_layers, set_attention
 from robustkit.models.device import pick_device
+
+from ..pages.writing import markdown
 
 
 class Kept:

@@ -3,10 +3,10 @@
 Both get the same float32 images, labels, batch size and threads; they take turns by chunks of images, so that a change
 of the machine's load meets both. Passes are counted rows: forwards, and backwards that reach the input.
 
-    python scripts/bench_autoattack.py --images cifar10-test.zip --limit 100 --eps 1/255
-    python scripts/bench_autoattack.py --checkpoint resnet4b.pth --arch tests/cifar_resnets.py:resnet4b \\
+    python -m scripts.bench.autoattack --images cifar10-test.zip --limit 100 --eps 1/255
+    python -m scripts.bench.autoattack --checkpoint resnet4b.pth --arch tests/cifar_resnets.py:resnet4b \\
         --images cifar10-test.zip --limit 200 --eps 2/255
-    python scripts/bench_autoattack.py --device cuda --dtype bfloat16 --compile --images cifar10-test.zip --eps 1/255
+    python -m scripts.bench.autoattack --device cuda --dtype bfloat16 --compile --images cifar10-test.zip --eps 1/255
 
 Without --checkpoint the model is the CIFAR-10 ResNet-18 that pyautoattack carries. With --dtype bfloat16 our attack
 searches in it and float32 confirms; pyautoattack stays in float32.

@@ -1,6 +1,6 @@
 """AG-CAM beside a bare forward and backward and beside pytorch-grad-cam: passes, time and memory.
 
-    python scripts/bench_cam.py CHECKPOINT --data-dir IMAGES [--arch NAME] [--batch-size 16] [--device cuda]
+    python -m scripts.bench.cam CHECKPOINT --data-dir IMAGES [--arch NAME] [--batch-size 16] [--device cuda]
 
 Bare is one forward and one backward to the pixels; unfused is the same with attention computed so that it can be
 seen. Rounds alternate in one process; the medians of their times are compared. pytorch-grad-cam (`pip install

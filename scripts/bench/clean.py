@@ -1,6 +1,6 @@
 """Clean evaluation beside the bare model: images a second as a ratio, and whether memory grows with the data.
 
-    python scripts/bench_clean.py CHECKPOINT --data-dir IMAGES [--dtype bfloat16]
+    python -m scripts.bench.clean CHECKPOINT --data-dir IMAGES [--dtype bfloat16]
 
 The bare model gets ready tensors at the best of several batch sizes; the audit's clean pass reads, decodes and resizes
 the files, computes the metrics and writes the records. Rounds alternate in one process; the medians are compared.

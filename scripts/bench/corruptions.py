@@ -1,7 +1,7 @@
 """Times the corruptions beside the patched reference, imagecorruptions 1.1.2, in one run; or a model that uses them.
 
-    python scripts/bench_corruptions.py [--size 32 --preset cifar] [--threads 2] [--device cuda --batch-size 256]
-    python scripts/bench_corruptions.py --pipeline CHECKPOINT [--arch NAME] --data-dir IMAGES
+    python -m scripts.bench.corruptions [--size 32 --preset cifar] [--threads 2] [--device cuda --batch-size 256]
+    python -m scripts.bench.corruptions --pipeline CHECKPOINT [--arch NAME] --data-dir IMAGES
 
 The reference takes one image at a time on one thread; ours takes a batch on the threads given, and its time includes
 its own draws. Both take turns in every round. A figure is milliseconds an image, the median over rounds, averaged over
@@ -28,7 +28,6 @@ import cv2
 import numpy as np
 import torch
 from PIL import Image
-from reference_corruptions import find, load, reference
 from torch import Tensor
 
 import corruptions
@@ -39,6 +38,8 @@ from robustkit.evaluations.corruptions.sets import TEST
 from robustkit.models.classifier import load as load_model
 from robustkit.models.device import pick_device
 from robustkit.pipeline.data import labelled_data
+
+from ..goldens.reference import find, load, reference
 
 SEVERITIES = range(1, 6)
 

@@ -1,6 +1,6 @@
 """How often 95 % intervals of the calibration error hold the true one, by simulation.
 
-    python scripts/ece_coverage.py --simulations 1000
+    python -m scripts.bench.ece_coverage --simulations 1000
 
 For models whose confidence and calibration are known: the share of data sets whose interval holds the true error (over
 the same 15 bins), the share whose interval holds its own estimate, and the mean width. Beside what RobustKit gives, the

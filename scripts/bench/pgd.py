@@ -4,7 +4,7 @@ Every contender gets the same images, labels and random starts, and is scored in
 after APGD on cross-entropy and targeted APGD on the DLR loss (100 steps, 9 targets), each on what the one before left.
 The figures behind the `standard` card's step sizes come from it:
 
-    python scripts/bench_pgd.py --checkpoint resnet4b.pth --arch tests/cifar_resnets.py:resnet4b \\
+    python -m scripts.bench.pgd --checkpoint resnet4b.pth --arch tests/cifar_resnets.py:resnet4b \\
         --images cifar10-test.zip --limit 200 --norm l2 --eps 0.25,0.5
 """
 
@@ -17,13 +17,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from bench_autoattack import load
 from torch import Tensor
 
 from attacks import APGD, PGD, Attack, ThreatModel
 from robustkit.common.randomness import SampleRng
 from robustkit.models.classifier import Classifier
 from robustkit.protocol.card import number
+
+from .autoattack import load
 
 
 def contenders(threat: ThreatModel, options: argparse.Namespace) -> Iterator[tuple[str, Attack]]:

@@ -1,6 +1,6 @@
 """Where the time of a whole audit goes, as a table and a stacked bar.
 
-    python scripts/profile_audit.py CHECKPOINT --data-dir IMAGES [--limit 64] [--plot docs/performance/profile.svg]
+    python -m scripts.bench.profile CHECKPOINT --data-dir IMAGES [--limit 64] [--plot docs/performance/profile.svg]
 
 Runs an audit (clean, FGSM, PGD, AutoAttack, corruptions, AG-CAM) in a temporary folder, with clocks around its parts.
 Each moment belongs to the innermost part that is running; `model` is the network's forward and every backward.
@@ -199,7 +199,7 @@ def main() -> int:
             run = profiled(clock, options.checkpoint, options, Path(folder) / "run")
             device, dtype = run.manifest["device"], options.dtype
     except RobustkitError as fault:
-        print(f"profile_audit: {fault}", file=sys.stderr)
+        print(f"scripts.bench.profile: {fault}", file=sys.stderr)
         return fault.exit_code
     clock._turn()
     kinds = dict.fromkeys(kind for kind, _ in clock.seconds)

@@ -1,6 +1,6 @@
 """What a run costs after its models are done, against the number of its samples: records, summary, report.
 
-    python scripts/scale.py [--samples 2000,5000,10000,20000,50000] [--plot docs/performance/scale.svg]
+    python -m scripts.bench.scale [--samples 2000,5000,10000,20000,50000] [--plot docs/performance/scale.svg]
 
 Writes runs of 100 conditions with made-up figures (clean, 19 attacks, the 75 of in-c, five maps with all their columns;
 three images in ten thousand unreadable), then makes summary and report from each as an audit does. Each part runs in a
@@ -87,7 +87,7 @@ def manifest(n: int, checkpoints: int, card: Card, every: Sequence[Condition]) -
     data = {"name": "made-up", "root": "made-up", "layout": "imagenet", "n": n, "classes": CLASSES, "digest": "0" * 64}
     return {
         "robustkit": "0.1.0",
-        "command": "scripts/scale.py",
+        "command": "scripts/bench/scale.py",
         "started": "2026-01-01T00:00:00+00:00",
         "arguments": {},
         "seed": 0,
@@ -302,7 +302,17 @@ def measured(n: int, checkpoints: int, folder: Path, repeat: int) -> dict[str, f
     """All parts at one size, each in a process of its own; of repeated ones the lowest time and the highest peak."""
     found = {"samples": float(n)}
     for part in ("write", *["refresh"] * repeat, *(["compare"] if checkpoints > 1 else [])):
-        command = [sys.executable, __file__, "--part", part, "--samples", str(n), "--checkpoints", str(checkpoints)]
+        command = [
+            sys.executable,
+            "-m",
+            "scripts.bench.scale",
+            "--part",
+            part,
+            "--samples",
+            str(n),
+            "--checkpoints",
+            str(checkpoints),
+        ]
         done = subprocess.run([*command, "--out", str(folder)], check=True, capture_output=True, text=True)
         for name, value in json.loads(done.stdout.splitlines()[-1]).items():
             found[name] = (max if "MB" in name else min)(value, found.get(name, value))

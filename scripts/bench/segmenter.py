@@ -1,6 +1,6 @@
 """What sliding windows cost beside the bare network, and how many images a second a Segmenter sees.
 
-    python scripts/bench_segmenter.py [--arch vit_tiny_patch16_224] [--classes 150] [--window 512] [--size 512x683]
+    python -m scripts.bench.segmenter [--arch vit_tiny_patch16_224] [--classes 150] [--window 512] [--size 512x683]
 
 A Segmenter with random weights and an image of noise. Its forward, as published with the enlargement of each window,
 and its encoder and decoder alone are given the same windows, cut before; they take turns, and ratios are medians of

@@ -1,6 +1,6 @@
 """What stabilisers cost: a training step with each, beside the bare optimiser's.
 
-    python scripts/bench_stabilisers.py [--arch vit_tiny_patch16_224] [--batch 16]
+    python -m scripts.bench.stabilisers [--arch vit_tiny_patch16_224] [--batch 16]
 
 The same ViT on noise, one model for each stabiliser; they take turns, and ratios are medians of rounds, for whole steps
 (forward, backward, update) and for the update alone. σReparam has all its cost in the forward and backward.

@@ -1,6 +1,6 @@
 """Prints how far `corruptions` is from the reference, given the reference's own random numbers: 19 x 5 for each golden.
 
-    python scripts/corruption_equality.py [--frost-dir FOLDER] [GOLDEN ...]
+    python -m scripts.goldens.equality [--frost-dir FOLDER] [GOLDEN ...]
 
 A cell is the largest difference in grey levels, and in brackets the mean one where not all bytes are equal. Goldens:
 the one of this repository (named `corruptions`) and, where ../shared is there, its three.
@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from corruption_goldens import GOLDENS, OWN, Golden, real_frost  # noqa: E402
 from legacy_draws import write_frost_photographs  # noqa: E402

@@ -1,8 +1,8 @@
 """Writes tests/golden/corruptions.npz: what the reference makes of two small photographs, and its laws in figures.
 
-    ROBUSTKIT_IMAGECORRUPTIONS=FOLDER python scripts/make_corruption_goldens.py [--out FILE]
+    ROBUSTKIT_IMAGECORRUPTIONS=FOLDER python -m scripts.goldens.make [--out FILE]
 
-The reference is imagecorruptions 1.1.2, patched as `reference_corruptions.py` says. Photographs: crops of `astronaut`
+The reference is imagecorruptions 1.1.2, patched as `reference.py` says. Photographs: crops of `astronaut`
 (NASA, public domain) and `coffee` (Rachel Michetti, CC0), both files of scikit-image. Frost's photographs are replaced
 by small ones made from a seed (`legacy_draws.write_frost_photographs`).
 
@@ -29,10 +29,11 @@ from types import ModuleType
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
-from reference_corruptions import load, reference
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+from .reference import load, reference
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from corruption_figures import RANDOM, SEEDS, figures, mean_and_error, probe  # noqa: E402
 from legacy_draws import write_frost_photographs  # noqa: E402

@@ -1,8 +1,8 @@
 """Write docs/cheating-models.md: which flags are raised by models that cheat, and that honest ones raise none.
 
-    python scripts/cheats_page.py [--shared ../shared] [--markdown docs/cheating-models.md]
+    python -m scripts.pages.cheats [--shared ../shared] [--markdown docs/cheating-models.md]
 
-The cheats are those of tests/cheating_models.py around a small network; the honest models are the shipped ones and,
+The cheats are those of tests/support/cheating_models.py around a small network; the honest models are the shipped ones and,
 where --shared names a folder of real data and weights, the robust ResNets and ViTs for CIFAR-10 and a real ViT-Tiny.
 """
 
@@ -26,11 +26,11 @@ from robustkit.data.images import to_pixels
 from robustkit.evaluations.attacks.examining import examine
 from robustkit.evaluations.attacks.gradient_masking import findings
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 
+from attack_oracles import random_images, tiny_cnn  # noqa: E402
 from cheating_models import CHEATS, UNFLAGGED, Known  # noqa: E402
-from oracles import random_images, tiny_cnn  # noqa: E402
 
 EPS = 8 / 255
 BESIDE = ((1 / 255, "linf"), (8 / 255, "linf"), (0.5, "l2"))
@@ -80,7 +80,7 @@ def main() -> None:
     _, standing, flags = tried(net, k)
     shared = " --shared ../shared" if given.shared else ""
     text = BEGIN.format(
-        n=len(images), eps="8/255", command=f"python scripts/cheats_page.py{shared}", honest=standing, flags=flags
+        n=len(images), eps="8/255", command=f"python -m scripts.pages.cheats{shared}", honest=standing, flags=flags
     )
     for name, make in CHEATS.items():
         clean, standing, flags = tried(make(k), k)
@@ -138,7 +138,7 @@ def honest(shared: Path | None) -> Iterator[tuple[str, Model, Tensor, Tensor]]:
         cifar = str(shared / "data" / "cifar10-test.zip")
         own = shared / "weights" / "cifar10"
         for name, arch in CIFAR.items():
-            specs.append((name, str(own / name), {"arch": f"{ROOT / 'tests' / arch}"}, cifar, 32))
+            specs.append((name, str(own / name), {"arch": f"{ROOT / 'tests/support' / arch}"}, cifar, 32))
         specs.append(("zoo:cifar10-vit-standard", "zoo:cifar10-vit-standard", {}, cifar, 16))
         val = str(shared / "data" / "imagenet-val" / "val")
         specs.append((VIT_TINY, str(shared / "weights" / VIT_TINY), {}, val, 8))

@@ -1,7 +1,7 @@
 """Write docs/commands.md from the command line's own help: every command, argument and option.
 
-python scripts/commands_page.py            write the page
-python scripts/commands_page.py --check    status 1 where the page is another one
+python -m scripts.pages.commands            write the page
+python -m scripts.pages.commands --check    status 1 where the page is another one
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ import sys
 from pathlib import Path
 
 import click
-from pages import markdown
 
 from robustkit.cli.app import cli
 
-PAGE = Path(__file__).parents[1] / "docs" / "commands.md"
+from .writing import markdown
+
+PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
 HEAD = """# Commands
 
-Made by `python scripts/commands_page.py` from `robustkit --help` and the help of each command.
+Made by `python -m scripts.pages.commands` from `robustkit --help` and the help of each command.
 
 An option can also come from the environment variable beside it, and from a TOML file (`--config FILE`): entries at
 the top are for every command, those of a table `[audit]` for that one, named as the options. The command line counts

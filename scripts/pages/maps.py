@@ -1,6 +1,6 @@
 """What maps are worth: AG-CAM and its baselines beside controls, on real images and on the zoo.
 
-    python scripts/maps_page.py CHECKPOINT --images VAL --boxes CSV [--photographs DIR --masks DIR] --out runs/maps
+    python -m scripts.pages.maps CHECKPOINT --images VAL --boxes CSV [--photographs DIR --masks DIR] --out runs/maps
         [--markdown docs/maps.md]
 
 Scores the maps of a real ViT where boxes are known, by the published protocol and with the aspect kept; on photographs
@@ -19,8 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from maps_text import behind, in_short, leads, plot, side_by_side, source
-from pages import markdown
 from rich.console import Console
 
 import robustkit
@@ -30,6 +28,9 @@ from robustkit.cli.progress import ConsoleProgress
 from robustkit.errors import RobustkitError
 from robustkit.evaluations.maps.tables import map_tables
 from robustkit.results.run import Run
+
+from .maps_text import behind, in_short, leads, plot, side_by_side, source
+from .writing import markdown
 
 SHAPES = tuple(f"zoo:shapes-vit-{name}" for name in ("standard", "quest", "elliptical", "elliptical-quest"))
 METHODS = "agcam,agcam-full,rollout,grad-cam"
@@ -191,9 +192,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         found = [(part, evaluate(part, options)) for part in parts(options)]
         galleries = list(pictures(found, options.markdown.with_suffix(""))) if options.markdown else []
-        written = page(found, " ".join(["python scripts/maps_page.py", *given]), galleries)
+        written = page(found, " ".join(["python -m scripts.pages.maps", *given]), galleries)
     except RobustkitError as error:
-        print(f"maps_page: {error}", file=sys.stderr)
+        print(f"scripts.pages.maps: {error}", file=sys.stderr)
         return error.exit_code
     print(written)
     if options.markdown:

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pages import markdown
-
 from robustkit.evaluations.maps.condition import parts_of
 from robustkit.evaluations.maps.tables import FREE_HEADINGS, ONE_SIDED, SCORE_HEADINGS
 from robustkit.results.run import Run
+
+from .writing import markdown
 
 LOOKS = (("#0072B2", "o"), ("#56B4E9", "D"), ("#E69F00", "s"), ("#666666", "^"))
 MARGIN = 0.05  # of an interval's width: about the error of its ends, which are percentiles of 1000 resamples

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pages import markdown
-
 from robustkit.errors import RobustkitError
 from robustkit.evaluations.corruptions.sets import SETS
 from robustkit.protocol.card import load_card
 from robustkit.results.paired import Difference, Side, holm, paired_difference
 from robustkit.results.published import name_of, read_published
 from robustkit.results.run import Run
+
+from .writing import markdown
 
 Row = dict[str, Any]
 

@@ -1,6 +1,6 @@
 """The tables of the QUEST paper on the zoo: every attack under both cards, corruptions, AG-CAM, paired differences.
 
-    python scripts/reproduce_quest.py --data-dir CIFAR10-TEST --out runs/quest [--markdown docs/quest-tables.md]
+    python -m scripts.pages.reproduce_quest --data-dir CIFAR10-TEST --out runs/quest [--markdown docs/quest-tables.md]
 
 Audits the checkpoints in parts, each a run folder under --out with as many samples as its cost allows; the same command
 goes on where it was stopped, and on finished runs only prints. The published figures are of ViT-Ti on ImageNet, so
@@ -16,13 +16,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from quest_page import baseline, page, published_figures
 from rich.console import Console
 
 import robustkit
 from robustkit.cli.progress import ConsoleProgress
 from robustkit.errors import RobustkitError
 from robustkit.results.run import Run
+
+from .quest import baseline, page, published_figures
 
 FORMULAS = ("standard", "quest", "elliptical", "elliptical-quest")
 ZOO, SHAPES = (tuple(f"zoo:{family}-vit-{name}" for name in FORMULAS) for family in ("cifar10", "shapes"))
@@ -125,9 +126,9 @@ def main(arguments: list[str] | None = None) -> int:
             if part.folder in options.parts.split(","):
                 asked = SHAPES if part.located else options.checkpoints
                 runs.append(evaluate(part, asked, options))
-        written = page(runs, published_figures(), " ".join(["python scripts/reproduce_quest.py", *given]))
+        written = page(runs, published_figures(), " ".join(["python -m scripts.pages.reproduce_quest", *given]))
     except RobustkitError as error:
-        print(f"reproduce_quest: {error}", file=sys.stderr)
+        print(f"scripts.pages.reproduce_quest: {error}", file=sys.stderr)
         return error.exit_code
     print(written)
     if options.markdown:

@@ -1,6 +1,6 @@
 """A segmentation run as a page of Markdown.
 
-python scripts/scene_page.py RUN --title TITLE --markdown docs/camvid.md [--note TEXT]
+python -m scripts.pages.scenes RUN --title TITLE --markdown docs/camvid.md [--note TEXT]
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from pages import markdown
-
 from robustkit.display.table import TextTable
 from robustkit.errors import RobustkitError
 from robustkit.results.comparison import report_tables
 from robustkit.results.run import Run
 from robustkit.tasks.segmentation.sheet import FILE
 from robustkit.tasks.segmentation.tables import SceneTable, scene_tables
+
+from .writing import markdown
 
 
 def checkpoint_lines(manifest: dict[str, Any]) -> Iterator[str]:
@@ -43,7 +43,7 @@ def page(run: Run, title: str, notes: Sequence[str], picture: str | None) -> str
     protocol, data = manifest["protocol"], manifest["data"]
     texts = [
         f"# {title}",
-        "Made by `scripts/scene_page.py` from the run of the command below; do not edit.",
+        "Made by `scripts/pages/scenes.py` from the run of the command below; do not edit.",
         f"```\n{manifest['command']}\n```",
         f"{data['n']} images of {data['name']} ({data['digest'][:12]}…), {data['classes']} classes; card "
         f"`{protocol['tag']}`: {protocol['summary']}; seed {manifest['seed']}, {manifest['deciding']['dtype']}.",
@@ -78,7 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
             shutil.copyfile(run.path / FILE, target)
         options.markdown.write_text(page(run, options.title, options.note, picture), "utf-8")
     except RobustkitError as error:
-        print(f"scene_page: {error}", file=sys.stderr)
+        print(f"scripts.pages.scenes: {error}", file=sys.stderr)
         return error.exit_code
     print(options.markdown)
     return 0

@@ -1,6 +1,6 @@
-"""Write what the runs of `scripts/stability.py` show: curves, a table, and how to use the stabilisers.
+"""Write what the runs of `scripts/stability/train.py` show: curves, a table, and how to use the stabilisers.
 
-    python scripts/stability_page.py --work docs/stabilisers/runs --markdown docs/stabilisers.md
+    python -m scripts.stability.page --work docs/stabilisers/runs --markdown docs/stabilisers.md
 
 Reads logs only, and draws the figure beside the page. Runs that are not there, or are not over, are left out and
 counted.
@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pages import markdown
-from stability import METHODS, PRESET, RATES, SEEDS, Method
-from stability_text import STUCK, guide, setting
-
 from robustkit.errors import RobustkitError
+
+from ..pages.writing import markdown
+from .text import STUCK, guide, setting
+from .train import METHODS, PRESET, RATES, SEEDS, Method
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def collect(work: Path) -> Found:
                 if rows and (rows[-1].get("diverged") or rows[-1]["epoch"] == PRESET.epochs):
                     found.setdefault((rate, method.title), []).append(Trained(rows))
     if not found:
-        raise RobustkitError(f"{work}: no finished run; start with scripts/stability.py --work {work}")
+        raise RobustkitError(f"{work}: no finished run; start with scripts/stability/train.py --work {work}")
     return found
 
 
@@ -177,7 +177,7 @@ def page(found: Found, command: str, figure: str) -> str:
     blind = f"{done} of {asked} runs are in it; the others were not trained." if done < asked else f"All {done} runs."
     texts = [
         "# Stabilisers",
-        f"Made by `{command}` from the logs of `python scripts/stability.py`; do not edit.",
+        f"Made by `{command}` from the logs of `python -m scripts.stability.train`; do not edit.",
         *guide(),
         "## Where standard attention breaks",
         setting(),
@@ -195,17 +195,17 @@ def page(found: Found, command: str, figure: str) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Read, draw and write. The exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", type=Path, required=True, help="where scripts/stability.py left its runs")
+    parser.add_argument("--work", type=Path, required=True, help="where scripts/stability/train.py left its runs")
     parser.add_argument("--markdown", type=Path, required=True, help="the page")
     options = parser.parse_args(arguments)
     try:
         found = collect(options.work)
     except RobustkitError as error:
-        print(f"stability_page: {error}", file=sys.stderr)
+        print(f"scripts.stability.page: {error}", file=sys.stderr)
         return error.exit_code
     folder = options.markdown.with_suffix("")
     draw(found, folder / "curves.svg")
-    command = "python scripts/stability_page.py --work docs/stabilisers/runs --markdown docs/stabilisers.md"
+    command = "python -m scripts.stability.page --work docs/stabilisers/runs --markdown docs/stabilisers.md"
     options.markdown.write_text(page(found, command, f"{folder.name}/curves.svg"), "utf-8")
     return 0
 

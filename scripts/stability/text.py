@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from pages import markdown
-from stability import FAMILY, PRESET
+from ..pages.writing import markdown
+from .train import FAMILY, PRESET
 
 STUCK = math.log(FAMILY.classes) / 2
 """Half of the loss of guessing, in nats."""
@@ -47,7 +47,7 @@ def guide() -> Iterator[str]:
     )
     yield markdown(NAMES)
     yield (
-        "`python scripts/train_zoo.py --attention standard --stabiliser 'quack(tau=0.5)' --preset shapes --work DIR` "
+        "`python -m scripts.zoo.train --attention standard --stabiliser 'quack(tau=0.5)' --preset shapes --work DIR` "
         "trains with one; a "
         "checkpoint says by which it was stabilised, and loads as any other. In Python, QuacK, fixed rates and QK clip "
         "are optimisers around an optimiser, with schedulers, `GradScaler`, `state_dict()` and `load_state_dict()`:"

@@ -1,7 +1,7 @@
 """Train where standard attention breaks: which stabilisers keep a small ViT in training at high learning rates.
 
-    python scripts/stability.py --work DIR [--only PATTERN]
-    python scripts/stability_page.py --work docs/stabilisers/runs --markdown docs/stabilisers.md
+    python -m scripts.stability.train --work DIR [--only PATTERN]
+    python -m scripts.stability.page --work docs/stabilisers/runs --markdown docs/stabilisers.md
 
 One run for each rate, method and seed, each in its folder under --work with a log.jsonl; the same command goes on
 where it was stopped. Several commands may share the work where each has an --only of its own. Nothing but rate, method
@@ -20,11 +20,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from zoo_data import Images, cached
-from zoo_recipe import SHAPES, Preset
-from zoo_run import DivergedError, Run, Task
 
 from robustkit.attention.optim.stabilisers import stabiliser
+
+from ..zoo.data import Images, cached
+from ..zoo.recipe import SHAPES, Preset
+from ..zoo.run import DivergedError, Run, Task
 
 FAMILY = replace(SHAPES, name="small-vit", width=64, heads=2)
 RATES = (2e-2, 3e-2, 1e-2)

@@ -10,13 +10,14 @@ from itertools import groupby
 from pathlib import Path
 
 import numpy as np
-from pages import markdown, whole_percent
-from toy_model import Shape
-from toy_results import OUTCOMES, PUBLISHED, gather
-from toy_run import Grid, Plan, Setting, run
 
 from robustkit.common.files import write_whole
 from robustkit.errors import RunError
+
+from ..pages.writing import markdown, whole_percent
+from .model import Shape
+from .results import OUTCOMES, PUBLISHED, gather
+from .run import Grid, Plan, Setting, run
 
 FORMULAS = ("standard", "qnorm", "quest", "qknorm-ds")
 SLICE = Grid(FORMULAS, rates=(0.001, 0.0025, 0.0075), decays=(0.0, 0.05), data=2, seeds=3)

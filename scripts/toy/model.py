@@ -22,9 +22,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.nn import functional
-from toy_data import CLASSES, WIDTH
 
 from robustkit.attention.formula import LAYER_NORM_EPS, Formula
+
+from .data import CLASSES, WIDTH
 
 READINGS = ("literal", "pre-norm")
 STARTS = ("torch", "mixed", "timm")

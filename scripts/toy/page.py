@@ -8,11 +8,12 @@ from itertools import combinations
 from pathlib import Path
 
 import numpy as np
-from pages import markdown, whole_percent
-from toy_choices import Choice, section
-from toy_plots import heat_maps, histograms, key_norms
-from toy_results import CHANCE, OUTCOMES, PUBLISHED, RESAMPLES, Results
-from toy_run import PROBE, SAME_AS, TOKENS
+
+from ..pages.writing import markdown, whole_percent
+from .choices import Choice, section
+from .plots import heat_maps, histograms, key_norms
+from .results import CHANCE, OUTCOMES, PUBLISHED, RESAMPLES, Results
+from .run import PROBE, SAME_AS, TOKENS
 
 CURVES = ("standard", "qnorm", "quest")
 STARTS = {

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from toy_results import Results
-from toy_run import TOKENS
+
+from .results import Results
+from .run import TOKENS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from toy_run import MEASURED, TOKENS, Columns, Plan, claim, read
 
 from robustkit.common.files import write_whole
 from robustkit.errors import RunError
+
+from .run import MEASURED, TOKENS, Columns, Plan, claim, read
 
 OUTCOMES = ("correct", "biased", "degenerate", "none of these")
 CHANCE = 0.15

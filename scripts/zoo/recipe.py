@@ -149,7 +149,7 @@ class Preset:
             "whitened patch embedding, sine positions",
             "bfloat16 autocast" if self.bfloat16 else "float32",
         ]
-        return ", ".join(parts) + "; scripts/train_zoo.py"
+        return ", ".join(parts) + "; scripts/zoo/train.py"
 
     def identity(self) -> str:
         """Every field that the weights depend on, as JSON."""

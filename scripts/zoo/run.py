@@ -17,13 +17,14 @@ import torch
 from timm.data import Mixup
 from torch import Tensor, nn
 from torch.nn import functional
-from zoo_curves import watch
-from zoo_data import Images, augment, batches
-from zoo_recipe import Family, Preset, build, decay_at, parameter_groups, rate_at, seed_of
 
 from robustkit.attention.apply import attention_layers
 from robustkit.attention.optim.stabilisers import NONE, Stabiliser
 from robustkit.errors import RobustkitError, RunError
+
+from .curves import watch
+from .data import Images, augment, batches
+from .recipe import Family, Preset, build, decay_at, parameter_groups, rate_at, seed_of
 
 CHECK_EVERY = 50  # steps between two looks at the loss, which wait for the device
 PROBES = 256

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
-from zoo_recipe import seed_of
 
 import robustkit
 from robustkit.attention.apply import attention_layers, set_attention
@@ -23,6 +22,8 @@ from robustkit.data.images import unit
 from robustkit.data.scenes import LabelledScenes
 from robustkit.models.architecture import resample_positions
 from robustkit.models.segmenter_network import SegmenterNetwork, build_segmenter
+
+from .recipe import seed_of
 
 MEAN = STD = (0.5, 0.5, 0.5)
 
@@ -66,7 +67,7 @@ class Recipe:
             f"{self.rate:g} (decoder {self.head_rate:g}), {self.warm_up:.0%} warm-up, cosine, weight decay "
             f"{self.weight_decay:g}, gradient norm {self.clip:g}, drop path {self.drop_path:g}, average of the weights "
             f"over {self.ema_horizon:.1%} of the steps, {'bfloat16 autocast' if self.bfloat16 else 'float32'}; "
-            "scripts/train_segmenter.py"
+            "scripts/zoo/train_segmenter.py"
         )
 
     def identity(self) -> str:

@@ -1,9 +1,9 @@
 """Train the zoo: small ViTs, one recipe for every attention formula.
 
-    python scripts/train_zoo.py --attention quest --train TRAIN --test TEST --work DIR --out DIR
-    python scripts/train_zoo.py --attention quest --preset shapes --threads 1 --work DIR --out DIR
-    python scripts/train_zoo.py --attention standard --stabiliser 'quack(tau=0.5)' --preset shapes --work DIR
-    python scripts/train_zoo.py --work DIR --plot DIR
+    python -m scripts.zoo.train --attention quest --train TRAIN --test TEST --work DIR --out DIR
+    python -m scripts.zoo.train --attention quest --preset shapes --threads 1 --work DIR --out DIR
+    python -m scripts.zoo.train --attention standard --stabiliser 'quack(tau=0.5)' --preset shapes --work DIR
+    python -m scripts.zoo.train --work DIR --plot DIR
 
 TRAIN and TEST are CIFAR-10 as a zip or folder of class folders, or as cifar-10-batches-py. Presets: `cpu` for two
 cores, `gpu` for a CUDA device, `smoke` for a look at whether it runs; `shapes` is for the generated set that travels
@@ -28,15 +28,16 @@ from typing import Any
 import torch
 from safetensors.torch import save as to_bytes
 from torch import Tensor
-from zoo_curves import plot
-from zoo_data import cached
-from zoo_recipe import ARCH, PRESETS, final_decay
-from zoo_run import Run, Task, accuracy
 
 from robustkit.attention.optim.stabilisers import DEFAULTS, NONE, stabiliser
 from robustkit.attention.registry import find_formula
 from robustkit.errors import RobustkitError
 from robustkit.models.device import pick_device
+
+from .curves import plot
+from .data import cached
+from .recipe import ARCH, PRESETS, final_decay
+from .run import Run, Task, accuracy
 
 MOST_BYTES = 3_000_000
 
@@ -204,7 +205,7 @@ def main(arguments: list[str] | None = None) -> int:
             torch.set_num_threads(threads)
         train(options)
     except RobustkitError as error:
-        print(f"train_zoo: {error}", file=sys.stderr)
+        print(f"scripts.zoo.train: {error}", file=sys.stderr)
         return error.exit_code
     return 0
 

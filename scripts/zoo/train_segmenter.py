@@ -1,7 +1,7 @@
 """Train Segmenters that differ in their attention only.
 
-    python scripts/train_segmenter.py --attention quest --preset shapes --work DIR --out DIR
-    python scripts/train_segmenter.py --attention quest --preset camvid --init VIT --train IMAGES MASKS
+    python -m scripts.zoo.train_segmenter --attention quest --preset shapes --work DIR --out DIR
+    python -m scripts.zoo.train_segmenter --attention quest --preset camvid --init VIT --train IMAGES MASKS
         --test IMAGES MASKS --classes FILE --ignore 11 --work DIR
 
 Presets: `shapes` for the generated set that travels with the package (from the zoo's classifiers), `camvid` for two
@@ -23,12 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from segmenter_recipe import MEAN, RECIPES, STD, Recipe, Scenes, batch, build, normalise
 from torch import Tensor, nn
 from torch.nn import functional
-from train_zoo import enter, serialise, write
-from zoo_recipe import decay_at, parameter_groups, rate_at, seed_of
-from zoo_run import DivergedError
 
 from robustkit.attention.apply import set_attention
 from robustkit.attention.registry import find_formula
@@ -38,6 +34,11 @@ from robustkit.models.device import pick_device
 from robustkit.models.segmenter_network import SegmenterNetwork, build_segmenter
 from robustkit.models.windows import Windows
 from robustkit.tasks.segmentation.metrics import class_counts
+
+from .recipe import decay_at, parameter_groups, rate_at, seed_of
+from .run import DivergedError
+from .segmenter_recipe import MEAN, RECIPES, STD, Recipe, Scenes, batch, build, normalise
+from .train import enter, serialise, write
 
 CHECK_EVERY = 20  # steps between two looks at the loss, which wait for the device
 
@@ -248,7 +249,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"epoch {row['epoch']}/{recipe.epochs}: loss {row['loss']:.3f}, {row['seconds']:.0f} s", flush=True)
         path, score = save(training, test, options.out or options.work)
     except RobustkitError as error:
-        print(f"train_segmenter: {error}", file=sys.stderr)
+        print(f"scripts.zoo.train_segmenter: {error}", file=sys.stderr)
         return error.exit_code
     print(f"{path}: {path.stat().st_size / 1e6:.2f} MB, mIoU {score:.2%} on {len(test)} test images")
     return 0
