@@ -1,1 +1,1 @@
-"""Scripts that measure, train and write pages; run from the root of the repository as `python -m scripts.FOLDER.NAME`."""
+"""Scripts that measure, train and write pages; run in the root of the repository as `python -m scripts.FOLDER.NAME`."""
