@@ -20,6 +20,7 @@ import pyarrow as pa
 import pytest
 import test_report
 import torch
+from places import TESTS
 from safetensors.torch import save
 
 from robustkit.data.label_table import read_table
@@ -41,7 +42,7 @@ from hypothesis import strategies as st  # noqa: E402
 configuration.set_hypothesis_home_dir(Path(tempfile.gettempdir()) / "hypothesis")  # not into the folder of the tests
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-SEEDS = Path(__file__).parent / "seeds"
+SEEDS = TESTS / "seeds"
 FEW = settings(
     max_examples=200, derandomize=True, database=None, deadline=5000, suppress_health_check=list(HealthCheck)
 )

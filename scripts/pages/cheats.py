@@ -3,7 +3,7 @@
     python -m scripts.pages.cheats [--shared ../shared] [--markdown docs/cheating-models.md]
 
 The cheats are those of tests/support/cheating_models.py around a small network; the honest models are the shipped ones
-and, where --shared names a folder of real data and weights, the robust ResNets and ViTs for CIFAR-10 and a real ViT-Tiny.
+and, where --shared names a folder of real data and weights, robust ResNets and ViTs for CIFAR-10 and a real ViT-Tiny.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from oracles import Draws, Tagged, apgd_slowly, random_images, tagged, tiny_cnn
+from attack_oracles import Draws, Tagged, apgd_slowly, random_images, tagged, tiny_cnn
 from torch import Tensor, nn
 
 from attacks import APGD, ThreatModel

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from oracles import Draws, Tagged, random_images, tagged, tiny_cnn
+from attack_oracles import Draws, Tagged, random_images, tagged, tiny_cnn
 from torch import Tensor, nn
 
 from attacks import APGD, FAB, AutoAttack, Square, StagedResult, ThreatModel

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from oracles import Draws, random_images, tiny_cnn
+from attack_oracles import Draws, random_images, tiny_cnn
 from torch import Tensor, nn
 
 from attacks import APGD, FAB, FGSM, PGD, SPSA, Attack, AutoAttack, Square, ThreatModel

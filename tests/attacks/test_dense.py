@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from oracles import Draws, into_ball
+from attack_oracles import Draws, into_ball
 from torch import Tensor, nn
 
 from attacks import PGD, DenseFGSM, DensePGD, ThreatModel

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from oracles import random_images, tiny_cnn
+from attack_oracles import random_images, tiny_cnn
 from torch import Tensor
 
 from attacks import FGSM, PGD, ThreatModel

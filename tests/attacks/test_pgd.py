@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from oracles import Draws, pgd_slowly, random_images, tiny_cnn
+from attack_oracles import Draws, pgd_slowly, random_images, tiny_cnn
 from torch import Tensor, nn
 
 from attacks import FGSM, PGD, ThreatModel

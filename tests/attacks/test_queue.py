@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from oracles import Draws
+from attack_oracles import Draws
 from torch import Tensor
 
 from attacks import ThreatModel

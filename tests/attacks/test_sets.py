@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from oracles import Draws, random_images, tiny_cnn
+from attack_oracles import Draws, random_images, tiny_cnn
+from places import SHARED
 from torch import Tensor, nn
 
 import robustkit
@@ -290,7 +291,6 @@ def test_which_attacks_are_refused_where_several_labels_are_right(place: Path, m
         _check_labels(several, [stopping], paper)
 
 
-SHARED = Path(__file__).parents[1].parent / "shared"
 VIT = SHARED / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"
 VAL = SHARED / "data" / "imagenet-val" / "val"
 

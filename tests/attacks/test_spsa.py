@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from oracles import Draws, random_images, spsa_slowly, tiny_cnn
+from attack_oracles import Draws, random_images, spsa_slowly, tiny_cnn
 from torch import Tensor, nn
 
 from attacks import SPSA, ThreatModel, TorchRng

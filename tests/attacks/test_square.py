@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from oracles import Draws, Tagged, random_images, slow_bump, square_slowly, tagged, tiny_cnn
+from attack_oracles import Draws, Tagged, random_images, slow_bump, square_slowly, tagged, tiny_cnn
 from torch import Tensor
 
 from attacks import LOSSES, Square, ThreatModel

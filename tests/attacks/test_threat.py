@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from oracles import Draws, random_images, tiny_cnn
+from attack_oracles import Draws, random_images, tiny_cnn
 
 from attacks import APGD, FAB, FGSM, PGD, SPSA, Attack, Square, ThreatModel
 

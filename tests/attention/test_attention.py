@@ -6,12 +6,12 @@ import copy
 import pickle
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import timm
 import torch
-from oracles import slow_scores, slow_vit
+from attack_oracles import slow_scores, slow_vit
+from places import SHARED
 from timm.models.vision_transformer import Attention
 from torch import Tensor, nn
 
@@ -20,7 +20,6 @@ from robustkit.attention.fingerprint import judge, rank_formulas
 from robustkit.attention.registry import find_formula
 from robustkit.errors import ModelError, NothingEvaluated
 
-SHARED = Path(__file__).parents[1].parent / "shared"
 NAMES = tuple(FORMULAS)
 WITH_OPTIONS = (
     "qk-l2(temperature=7.5)",

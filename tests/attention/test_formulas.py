@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 import timm
 import torch
-from oracles import slow_scores
+from attack_oracles import slow_scores
+from places import SHARED
 from safetensors.torch import save_file
 from timm.models.vision_transformer import ParallelThingsBlock  # type: ignore[attr-defined, unused-ignore]
 from torch import Tensor, nn
@@ -29,7 +30,6 @@ from robustkit.attention.qana import Network, rotate
 from robustkit.attention.registry import find_formula
 from robustkit.errors import CheckpointError, ModelError
 
-SHARED = Path(__file__).parents[1].parent / "shared"
 NAMES = tuple(FORMULAS)
 pytestmark = pytest.mark.usefixtures("one_thread")
 

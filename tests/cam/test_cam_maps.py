@@ -6,13 +6,13 @@ import gc
 import math
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import timm
 import torch
 import torchvision  # type: ignore[import-untyped, unused-ignore]
+from attack_oracles import Draws
 from cam_oracles import (
     agcam_by_detaching,
     agcam_of_parallel_slowly,
@@ -24,7 +24,7 @@ from cam_oracles import (
     tiny_vit,
     upsampled_slowly,
 )
-from oracles import Draws
+from places import SHARED
 from timm.models.vision_transformer import ParallelScalingBlock, ResPostBlock  # type: ignore[attr-defined, unused-ignore]
 from torch import Tensor, nn
 from torch.nn import functional
@@ -37,7 +37,6 @@ from robustkit.attention.apply import FORMULAS, capture, set_attention
 from robustkit.attention.multihead import MultiheadAttention
 from robustkit.models.segmenter_network import build_segmenter
 
-SHARED = Path(__file__).parents[1].parent / "shared"
 VIT = SHARED / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -9,8 +9,9 @@ from typing import Any
 import cam_score_oracles as slow
 import pytest
 import torch
+from attack_oracles import random_images, tiny_cnn
 from cam_oracles import some_images, tiny_vit
-from oracles import random_images, tiny_cnn
+from places import SHARED
 from scipy.ndimage import gaussian_filter
 from scipy.stats import spearmanr
 from torch import Tensor, nn
@@ -42,7 +43,6 @@ from cam.localisation import (
 from cam.sanity import head_correlation, redrawn_head
 from cam.similarity import iou_at, rank_correlation
 
-SHARED = Path(__file__).parents[1].parent / "shared"
 NAMES = ("pixel_accuracy", "iou", "dice", "precision", "recall")
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -12,15 +12,14 @@ from pathlib import Path
 
 import click
 import pytest
+from places import ROOT
 
 from robustkit.cli import completion as completing
 from robustkit.cli import listing
 from robustkit.cli.app import cli
+from scripts.pages import commands as commands_page
 
-ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").glob("*.md")])
-sys.path.insert(0, str(ROOT / "scripts"))
-import commands_page  # noqa: E402
 
 
 def blocks(page: Path, language: str) -> list[str]:

@@ -5,18 +5,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 import torch
-from corruption_goldens import GOLDENS, OWN, SHARED, channels_first, real_frost
+from corruption_goldens import GOLDENS, OWN, RELEASED, channels_first, real_frost
 from legacy_draws import legacy_draws, write_frost_photographs
 
 from corruptions.registry import CORRUPTIONS, corruption
 from robustkit.common.randomness import SampleRng
+from scripts.goldens import reference
 
 WITHIN_ONE_LEVEL: dict[str, set[str]] = {
     "corruptions": {"contrast", "gaussian_blur", "motion_blur", "glass_blur"},
@@ -27,7 +26,7 @@ WITHIN_ONE_LEVEL: dict[str, set[str]] = {
 """What is not equal byte for byte: everything else is. Of glass_blur and defocus_blur, with NumPy 1.26 only."""
 DIFFERING_AT_MOST = 1e-3  # of the values of photographs, where any may
 TIES_DIFFERING_AT_MOST = 0.5  # of the third input's, whose every value is a tie; see scripts/goldens/make.py
-needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="needs the goldens of ../shared")
+needs_shared = pytest.mark.skipif(not RELEASED.is_dir(), reason="needs the goldens of ../shared")
 SEVERITIES = range(1, 6)
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -74,27 +73,17 @@ def test_impulse_noise_hits_as_many_values_as_its_constant_says(key: str) -> Non
 
 def test_the_golden_is_what_the_reference_gives(frost: Path) -> None:
     """Within one level, since other versions of NumPy and OpenCV round elsewhere."""
-    scripts = load_reference()
-    if scripts.find() is None:
+    if reference.find() is None:
         pytest.skip("needs imagecorruptions 1.1.2, installed or named by ROBUSTKIT_IMAGECORRUPTIONS")
-    module = scripts.load(frost_dir=frost)
+    module = reference.load(frost_dir=frost)
     for name in CORRUPTIONS:
         for index, images, golden in GOLDENS[OWN.stem].parts(name):
             for severity in SEVERITIES:
                 np.random.seed(1000 * severity + index)
-                made = scripts.reference(module, name, images[0], severity)
+                made = reference.reference(module, name, images[0], severity)
                 gap = np.abs(made.astype(int) - golden[severity - 1, 0])
                 limit = TIES_DIFFERING_AT_MOST if index == 2 else DIFFERING_AT_MOST
                 assert gap.max() <= 1 and gap.mean() <= limit, (name, severity)
-
-
-def load_reference() -> ModuleType:
-    path = Path(__file__).parents[1] / "scripts" / "reference_corruptions.py"
-    spec = importlib.util.spec_from_file_location("reference_corruptions", path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def five_images() -> torch.Tensor:

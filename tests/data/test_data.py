@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from places import SHARED
 from test_metrics import make_run, row
 
 from robustkit.data.class_lists import timm_list
@@ -31,8 +32,8 @@ from robustkit.results.paired import Side
 from robustkit.results.pairing import flags_of
 from robustkit.results.summary import write_summary
 
-SHARED = Path(__file__).parents[1].parent / "shared" / "data"
-needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="needs the real data beside the checkout")
+DATA = SHARED / "data"
+needs_shared = pytest.mark.skipif(not DATA.is_dir(), reason="needs the real data beside the checkout")
 
 
 def png(value: int = 0) -> bytes:
@@ -453,8 +454,8 @@ def test_opening_and_reading_loads_no_torch() -> None:
 @pytest.mark.shared
 @needs_shared
 def test_real_imagenet_folders_and_synsets_agree() -> None:
-    dataset = open_dataset(SHARED / "imagenet-val", num_classes=1000)
-    synsets = [line.split()[0] for line in (SHARED / "imagenet-val" / "synsets.txt").read_text().splitlines()]
+    dataset = open_dataset(DATA / "imagenet-val", num_classes=1000)
+    synsets = [line.split()[0] for line in (DATA / "imagenet-val" / "synsets.txt").read_text().splitlines()]
     assert len(dataset) == 500
     assert all(synsets[sample.label] == sample.id.partition("/")[0] for sample in dataset.samples)
     assert len(dataset.select(limit=100).samples) == 100
@@ -463,7 +464,7 @@ def test_real_imagenet_folders_and_synsets_agree() -> None:
 @pytest.mark.shared
 @needs_shared
 def test_real_cifar_zip_and_its_first_thousand_ids() -> None:
-    dataset = open_dataset(SHARED / "cifar10-test.zip", num_classes=10)
+    dataset = open_dataset(DATA / "cifar10-test.zip", num_classes=10)
     assert Counter(sample.label for sample in dataset.samples) == dict.fromkeys(range(10), 1000)
     chosen = dataset.select(ids=[f"{i:05d}" for i in range(1000)])
     assert len(chosen) == 1000

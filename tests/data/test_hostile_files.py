@@ -27,6 +27,7 @@ import test_hostile
 import torch
 from click.testing import CliRunner
 from PIL import Image
+from places import SUPPORT
 from safetensors.torch import save_file
 
 from robustkit.cli.app import cli
@@ -46,7 +47,6 @@ from robustkit.results.published import read_published
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 MEMORY, SECONDS = 3 << 29, 10  # 1.5 GB, with torch and all libraries; of processor time
-TESTS = Path(__file__).parent
 LONG = frozenset(
     (
         *("csv, 120 MB of empty lines", "csv, four million rows", "boxes of 400 000 images", "ids, ten million"),
@@ -69,8 +69,8 @@ def check(module: Any, table: str, names: list[str], place: Path, environment: d
     """Every case says in one line what is expected, within the bounds."""
     folder = place / table
     folder.mkdir()
-    words = [sys.executable, str(TESTS / "hostile_child.py"), module.__name__, table, str(folder), *names]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=1500, env=environment, cwd=TESTS)
+    words = [sys.executable, str(SUPPORT / "hostile_child.py"), module.__name__, table, str(folder), *names]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=1500, env=environment, cwd=SUPPORT)
     found = {row["name"]: row for row in map(json.loads, done.stdout.splitlines())}
     assert list(found) == names, done.stderr[-2000:]
     cases = getattr(module, table)

@@ -6,7 +6,6 @@ import io
 import struct
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageFile
+from places import SHARED
 from timm.data import create_transform
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -23,7 +23,7 @@ from robustkit.data.images import encode_png, read_image, to_pixels, unit
 from robustkit.errors import BadImageError, DataError
 from robustkit.evaluations.subject import Settings, Subject
 
-SHARED = Path(__file__).parents[1].parent / "shared" / "data" / "imagenet-val" / "val"
+VAL = SHARED / "data" / "imagenet-val" / "val"
 
 
 def noise(width: int, height: int, seed: int = 0) -> Image.Image:
@@ -111,9 +111,9 @@ def test_pixels_equal_timm_bit_for_bit(p: Preprocessing) -> None:
 
 
 @pytest.mark.shared
-@pytest.mark.skipif(not SHARED.is_dir(), reason="needs the ImageNet validation images beside the checkout")
+@pytest.mark.skipif(not VAL.is_dir(), reason="needs the ImageNet validation images beside the checkout")
 def test_real_photographs_equal_timm() -> None:
-    for path in sorted(SHARED.glob("*/*.JPEG"))[::10]:
+    for path in sorted(VAL.glob("*/*.JPEG"))[::10]:
         with Image.open(path) as image:
             expected = timm_tensor(image.convert("RGB"), CONFIGS[0])
         assert torch.equal(

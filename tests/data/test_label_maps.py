@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from places import SHARED
 
 from robustkit.data import ade20k, shapes
 from robustkit.data.dataset import Sample
@@ -25,7 +26,6 @@ from robustkit.errors import BadImageError, DataError
 Pixels = np.ndarray[Any, Any]
 NUMBERS = np.array([[0, 1, 2, 3], [3, 0, 0, 1]], np.uint8)
 PALETTE = [255, 255, 255, 0, 0, 0, 9, 200, 9, 1, 1, 1]
-SHARED = Path(__file__).parents[1].parent / "shared"
 CAMVID = SHARED / "data" / "camvid"
 
 

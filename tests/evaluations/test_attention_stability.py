@@ -17,8 +17,8 @@ import pyarrow as pa
 import pytest
 import small_audit
 import torch
+from attack_oracles import slow_vit
 from click.testing import CliRunner
-from oracles import slow_vit
 from pyarrow.parquet import ParquetFile
 from safetensors import safe_open
 from safetensors.torch import save_file

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from attack_oracles import Draws, random_images, tiny_cnn
 from cheating_models import CHEATS, UNFLAGGED, Known, Net
-from oracles import Draws, random_images, tiny_cnn
 from torch import Tensor, nn
 
 from attacks import FGSM, PGD, Attack, AutoAttack, ThreatModel

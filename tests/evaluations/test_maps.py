@@ -498,9 +498,8 @@ def test_the_tables_have_a_row_a_score_with_its_lead_below_and_the_controls_last
 
 
 def test_the_page_says_where_a_control_wins(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "scripts"))
-    import maps_page
-    import maps_text
+    from scripts.pages import maps as maps_page
+    from scripts.pages import maps_text
 
     class Told:
         manifest: ClassVar[dict[str, Any]] = {"checkpoints": [{"name": "vit"}]}
@@ -765,8 +764,7 @@ def test_what_cannot_be_read_is_not_drawn_and_abpc_chooses_where_no_objects_are_
 
 
 def test_the_page_of_maps_has_two_galleries(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "scripts"))
-    import maps_page
+    from scripts.pages import maps as maps_page
 
     monkeypatch.setattr(maps_page, "SHAPES", (MODEL, MODEL))
     assert [path for path, _ in maps_page.draw(run, tmp_path / "maps")] == [

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from oracles import Draws, random_images, tiny_cnn
+from attack_oracles import Draws, random_images, tiny_cnn
 from torch import Tensor
 
 import robustkit

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 import torch
-from oracles import Draws
+from attack_oracles import Draws
 from torch import Tensor
 
 from attacks import ThreatModel

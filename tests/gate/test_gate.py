@@ -16,6 +16,7 @@ from xml.etree import ElementTree as Tree
 import numpy as np
 import pyarrow as pa
 import pytest
+from places import ROOT
 from sealing import seal
 
 import robustkit
@@ -32,7 +33,6 @@ from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED, Outcome, Verdict, dec
 from robustkit.results.paired import unseen
 from robustkit.results.run import Run
 
-ROOT = Path(__file__).parents[1]
 PGD = "pgd(eps=1/255,steps=20)"
 NASTY = "a\"b'<img src=x onerror=alert(1)>]]>&|`*_[l](http://x)\x00\x1b[31m\n\u202e" + "x" * 300
 Outcomes = Mapping[str, Sequence[Any]]

@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
+from places import ROOT
 
 from attacks.registry import ATTACKS, DENSE_ATTACKS
 from robustkit.errors import ProtocolError
@@ -15,7 +16,6 @@ from robustkit.gate.pattern import Wanted, check_condition
 from robustkit.gate.policy import parse_policy, read_policy
 from robustkit.gate.statements import METRICS, Change, Identity, NoFlags, Value
 
-ROOT = Path(__file__).parents[1]
 CLEAN, PGD = Wanted("clean", "clean"), Wanted("pgd(eps=1/255)", "pgd", "", (("eps", "1/255"),))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from oracles import slow_scores
+from attack_oracles import slow_scores
 from safetensors.torch import save_file
 from segmenter_oracles import SlowSegmenter, ade20k_pipeline, randomised
 from torch import Tensor, nn

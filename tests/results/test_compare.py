@@ -189,11 +189,9 @@ def test_holm_by_hand() -> None:
 @pytest.fixture(scope="module")
 def script() -> Any:
     """The page's module."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(Path(__file__).parents[1] / "scripts"))
-        import quest_page
+    from scripts.pages import quest
 
-        yield quest_page
+    return quest
 
 
 @pytest.mark.parametrize(

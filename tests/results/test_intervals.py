@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +22,7 @@ from robustkit.common.intervals import (
 from robustkit.gate.policy import parse_policy
 from robustkit.gate.verdicts import FAIL, PASS, judge
 from robustkit.results.summary import summarise
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
-from ece_coverage import CONFIDENCE, RIGHT, SIZES, measured
+from scripts.bench.ece_coverage import CONFIDENCE, RIGHT, SIZES, measured
 
 Floats = NDArray[np.float64]
 SURE = " with 95 % confidence"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +21,7 @@ from robustkit.results.comparison import compare, pairs, report_tables
 from robustkit.results.paired import Side
 from robustkit.results.run import Run
 from robustkit.results.summary import summarise, survey
+from scripts.bench import scale as scale_script
 
 Make = Callable[..., Run]
 
@@ -30,14 +29,8 @@ Make = Callable[..., Run]
 @pytest.fixture
 def scale(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The script, without pictures."""
-    path = Path(__file__).parents[1] / "scripts" / "scale.py"
-    spec = importlib.util.spec_from_file_location("scale", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "scale", module)
-    spec.loader.exec_module(module)
-    monkeypatch.setattr(module, "KEPT", 0)
-    return module
+    monkeypatch.setattr(scale_script, "KEPT", 0)
+    return scale_script
 
 
 @pytest.fixture

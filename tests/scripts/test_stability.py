@@ -9,17 +9,12 @@ from typing import Any
 
 import pytest
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
+from scripts.stability import page, train
 
 
 @pytest.fixture(scope="module")
 def scripts() -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(SCRIPTS))
-        import stability
-        import stability_page
-
-        yield SimpleNamespace(runs=stability, page=stability_page)
+    return SimpleNamespace(runs=train, page=page)
 
 
 def write(scripts: Any, work: Path, method: int, seed: int, losses: list[float], diverged: bool = False) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import re
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,18 +15,15 @@ import pytest
 import torch
 from toy_oracles import Transformer
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
-
-import toy_choices
-import toy_data
-import toy_model
-import toy_results
-import toy_retrieval
-import toy_run
-import toy_train
-
 from robustkit.attention.registry import find_formula
 from robustkit.errors import RunError
+from scripts.toy import choices as toy_choices
+from scripts.toy import data as toy_data
+from scripts.toy import model as toy_model
+from scripts.toy import results as toy_results
+from scripts.toy import run as toy_run
+from scripts.toy import train as toy_train
+from scripts.toy import train_and_write as toy_retrieval
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TRAINED = toy_run.FORMULAS
@@ -435,7 +431,7 @@ def test_what_is_not_understood_is_one_line(
 ) -> None:
     assert toy_retrieval.main([*options, "--out", str(tmp_path)]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("toy_retrieval: ")
+    assert error.startswith("scripts.toy.train_and_write: ")
     assert message in error
     assert error.count("\n") == 1
     assert not list(tmp_path.iterdir())

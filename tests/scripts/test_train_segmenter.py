@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,20 +15,15 @@ import robustkit
 from robustkit.attention.apply import get_attention
 from robustkit.data.scenes import open_scenes
 from robustkit.errors import RunError
+from scripts.zoo import segmenter_recipe, train_segmenter
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
-def code() -> Iterator[Any]:
+def code() -> Any:
     """The scripts' modules."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(SCRIPTS))
-        import segmenter_recipe
-        import train_segmenter
-
-        yield SimpleNamespace(script=train_segmenter, recipe=segmenter_recipe)
+    return SimpleNamespace(script=train_segmenter, recipe=segmenter_recipe)
 
 
 @pytest.fixture(scope="module")

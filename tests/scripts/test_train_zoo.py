@@ -22,13 +22,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from places import ROOT
 
 import robustkit
 from robustkit.attention.apply import get_attention, scores
 from robustkit.data.dataset import open_dataset
 from robustkit.errors import DataError, RobustkitError
+from scripts.zoo import curves, data, recipe, run, train
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -36,17 +37,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.fixture(scope="module")
 def zoo() -> Any:
     """The scripts' modules."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(SCRIPTS))
-        import train_zoo
-        import zoo_curves
-        import zoo_data
-        import zoo_recipe
-        import zoo_run
-
-        yield SimpleNamespace(
-            script=train_zoo, curves=zoo_curves, data=zoo_data, recipe=zoo_recipe, run=zoo_run, tiny=tiny(zoo_recipe)
-        )
+    return SimpleNamespace(script=train, curves=curves, data=data, recipe=recipe, run=run, tiny=tiny(recipe))
 
 
 def tiny(recipe: Any) -> Any:
@@ -269,18 +260,19 @@ def test_curves_are_drawn_of_all_runs_and_none_without_one(zoo: Any, tmp_path: P
 KILLED = """
 import os, signal, sys
 from dataclasses import replace
-sys.path.insert(0, {scripts!r})
-import torch, train_zoo, zoo_recipe, zoo_run
-zoo_recipe.PRESETS["smoke"] = replace(
-    zoo_recipe.PRESETS["smoke"], epochs=2, batch=20, train_images=None, test_images=None, mix_prob=0.5,
+sys.path.insert(0, {root!r})
+import torch
+from scripts.zoo import recipe, run, train
+recipe.PRESETS["smoke"] = replace(
+    recipe.PRESETS["smoke"], epochs=2, batch=20, train_images=None, test_images=None, mix_prob=0.5,
     save_every={save_every})
-rate_at = zoo_run.rate_at
+rate_at = run.rate_at
 def deadly(preset, step, steps):
     if step == 6:
         os.kill(os.getpid(), signal.SIGKILL)
     return rate_at(preset, step, steps)
-zoo_run.rate_at = deadly
-train_zoo.main({arguments!r})
+run.rate_at = deadly
+train.main({arguments!r})
 """
 
 
@@ -291,7 +283,7 @@ def killed(archives: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
     for attention, save_every in (("quest", 0.0), ("elliptical", 60.0)):
         works[attention] = tmp_path_factory.mktemp(attention)
         code = KILLED.format(
-            scripts=str(SCRIPTS), save_every=save_every, arguments=arguments(archives, works[attention], attention)
+            root=str(ROOT), save_every=save_every, arguments=arguments(archives, works[attention], attention)
         )
         processes.append(subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL))
     assert [process.wait(200) for process in processes] == [-signal.SIGKILL] * 2
@@ -484,15 +476,15 @@ def test_divergence_is_said_and_logged_and_leaves_no_checkpoint(
 def test_the_smoke_preset_is_killed_half_way_and_gives_the_same_weights(
     archives: tuple[Path, Path], tmp_path: Path, attention: str
 ) -> None:
-    script = [sys.executable, str(SCRIPTS / "train_zoo.py")]
+    script = [sys.executable, "-m", "scripts.zoo.train"]
     works = [tmp_path / "killed", tmp_path / "whole"]
     state = works[0] / f"cifar10-vit-{attention}-seed0" / "state.pt"
-    process = subprocess.Popen([*script, *arguments(archives, works[0], attention)])
+    process = subprocess.Popen([*script, *arguments(archives, works[0], attention)], cwd=ROOT)
     while not state.exists() and process.poll() is None:
         time.sleep(0.05)
     process.kill()
     assert process.wait() == -signal.SIGKILL
     for work in works:
-        subprocess.run([*script, *arguments(archives, work, attention)], check=True)
+        subprocess.run([*script, *arguments(archives, work, attention)], check=True, cwd=ROOT)
     first, second = ((work / f"cifar10-vit-{attention}.safetensors").read_bytes() for work in works)
     assert first == second

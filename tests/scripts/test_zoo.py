@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
+from places import SHARED
 from safetensors import safe_open
 
 import robustkit.embedded
@@ -19,6 +20,7 @@ from robustkit.cli.app import cli
 from robustkit.data import shapes
 from robustkit.errors import CheckpointError, ModelError
 from robustkit.models import specs
+from scripts.zoo import card as zoo_card
 
 FOLDER = Path(robustkit.embedded.__file__).parent
 SHIPPED: dict[str, dict[str, Any]] = json.loads((FOLDER / "checkpoints.json").read_text("utf-8"))
@@ -27,7 +29,7 @@ SEGMENTERS = {name: entry for name, entry in SHIPPED.items() if entry.get("task"
 FORMULAS = ("standard", "quest", "elliptical", "elliptical-quest")
 LEAST = {"cifar10": 0.70, "shapes": 0.85}
 REQUIRED = [f"{family}-vit-{attention}" for family in LEAST for attention in FORMULAS]
-CIFAR10 = Path(__file__).parents[2] / "shared" / "data" / "cifar10-test.zip"
+CIFAR10 = SHARED / "data" / "cifar10-test.zip"
 KEYS = (
     "arch arch_kwargs attention num_classes class_names mean std input_size data data_digest test_data test_digest "
     "recipe preset seed epochs ema accuracy license"
@@ -38,11 +40,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.fixture(scope="module")
 def card() -> Any:
     """The script that writes the model card."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(Path(__file__).parents[1] / "scripts"))
-        import zoo_card
-
-        yield zoo_card
+    return zoo_card
 
 
 def metadata(name: str) -> dict[str, str]:

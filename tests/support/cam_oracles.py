@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import timm
 import torch
-from oracles import slow_vit
+from attack_oracles import slow_vit
 from torch import Tensor, nn
 
 

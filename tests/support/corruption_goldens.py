@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 import torch
 from legacy_draws import Bytes, legacy_draws
+from places import SHARED, TESTS
 from torch import Tensor
 
 from corruptions.registry import corruption
 
-OWN = Path(__file__).parent / "golden" / "corruptions.npz"
-SHARED = Path(__file__).parents[1].parent / "shared" / "data" / "corruption-golden"
+OWN = TESTS / "golden" / "corruptions.npz"
+RELEASED = SHARED / "data" / "corruption-golden"
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,9 @@ GOLDENS = {
     golden.key: golden
     for golden in (
         Golden(OWN, "imagenet", "bethgelab"),
-        Golden(SHARED / "hendrycks_imagenet_c_224.npz", "imagenet", "hendrycks"),
-        Golden(SHARED / "bethgelab_imagecorruptions_1.1.2_224.npz", "imagenet", "bethgelab"),
-        Golden(SHARED / "hendrycks_cifar10_c_32.npz", "cifar", "hendrycks"),
+        Golden(RELEASED / "hendrycks_imagenet_c_224.npz", "imagenet", "hendrycks"),
+        Golden(RELEASED / "bethgelab_imagecorruptions_1.1.2_224.npz", "imagenet", "bethgelab"),
+        Golden(RELEASED / "hendrycks_cifar10_c_32.npz", "cifar", "hendrycks"),
     )
 }
 
