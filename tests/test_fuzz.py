@@ -16,9 +16,9 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+import page_runs
 import pyarrow as pa
 import pytest
-import test_report
 import torch
 from places import TESTS
 from safetensors.torch import save
@@ -229,7 +229,7 @@ def put(data: Any, way: list[int], value: Any) -> Any:
 
 @lru_cache
 def whole(folder: Path) -> tuple[Run, bytes, bytes, bytes]:
-    run = test_report.make_run(folder / "run", ("one",), shown=False)
+    run = page_runs.make_run(folder / "run", ("one",), shown=False)
     for condition in run.manifest["conditions"][2:]:  # two are enough
         for path in run.shard_path("one", condition, 0).parent.glob("*"):
             path.unlink()

@@ -14,6 +14,7 @@ from attack_oracles import slow_scores, slow_vit
 from places import SHARED
 from timm.models.vision_transformer import Attention
 from torch import Tensor, nn
+from vits import small_vit
 
 from robustkit.attention.apply import FORMULAS, attention_kind, capture, get_attention, scores, set_attention
 from robustkit.attention.fingerprint import judge, rank_formulas
@@ -29,21 +30,7 @@ WITH_OPTIONS = (
     "qana(hidden=3,activation=silu,rope=true)",
     "softcap(cap=1.5)",
 )
-
-
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def small_vit(name: str = "vit_tiny_patch16_224", *, sharp: float = 1.0, **kwargs: object) -> nn.Module:
-    """Three blocks, two heads, a grid of 2 x 3 patches, CLS; `sharp` multiplies queries, keys and values."""
-    torch.manual_seed(0)
-    shape = {"img_size": (16, 24), "patch_size": 8, "embed_dim": 32, "depth": 3, "num_heads": 2, "num_classes": 5}
-    model = timm.create_model(name, **{**shape, **kwargs}).eval()
-    with torch.no_grad():
-        for block in model.blocks:
-            block.attn.qkv.weight.mul_(sharp)
-            block.attn.qkv.bias.normal_()
-    return model
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from places import SHARED
-from test_metrics import make_run, row
+from row_runs import make_run, row
 
 from robustkit.data.class_lists import timm_list
 from robustkit.data.dataset import Dataset, Sample, open_dataset

@@ -23,8 +23,8 @@ import hostile_tables
 import numpy as np
 import pytest
 import small_audit
-import test_hostile
 import torch
+from bounded import at_most
 from click.testing import CliRunner
 from PIL import Image
 from places import SUPPORT
@@ -301,7 +301,7 @@ def test_a_file_cannot_ask_for_more_than_it_holds(
 ) -> None:
     path = saved(tmp_path / "a.safetensors", tensors, **({"arch": VIT} | metadata))
     began = time.process_time()
-    with test_hostile.at_most(600 << 20), pytest.raises((CheckpointError, ModelError), match=message) as caught:
+    with at_most(600 << 20), pytest.raises((CheckpointError, ModelError), match=message) as caught:
         load(path)
     assert len(str(caught.value)) < 1000 and time.process_time() - began < SECONDS
     assert load(saved(path, tensors, arch=VIT, arch_kwargs=SMALL, num_classes=4)).identity.num_classes == 4
@@ -316,7 +316,7 @@ def test_nor_can_a_config_beside_it(tmp_path: Path, tensors: dict[str, torch.Ten
         ({"model_args": SMALL, "num_classes": 4, "pretrained_cfg": {"crop_pct": 1e-9}}, "crop_pct is 1e-09"),
     ):
         (tmp_path / "config.json").write_text(json.dumps({"architecture": VIT, **content}))
-        with test_hostile.at_most(600 << 20), pytest.raises((CheckpointError, ModelError), match=message):
+        with at_most(600 << 20), pytest.raises((CheckpointError, ModelError), match=message):
             load(f"local-dir:{tmp_path}")
 
 
@@ -340,13 +340,13 @@ def test_nor_can_shapes_without_numbers_and_names_of_blocks(tmp_path: Path) -> N
     tensors = dict(timm.create_model(VIT, num_classes=4, depth=1, img_size=32).state_dict())
     path = tmp_path / "a.safetensors"
     for claimed in ({"head.weight": [10**9, 0]}, {"pos_embed": [1, 10**10 + 1, 0]}):
-        with test_hostile.at_most(600 << 20), pytest.raises(CheckpointError, match=TOO_MUCH):
+        with at_most(600 << 20), pytest.raises(CheckpointError, match=TOO_MUCH):
             load(of_shapes(path, tensors, claimed))
     for number, message in (
         ("9999", r"a block 9999 in \d+ tensors"),
         ("9" * 5000, "names that no plain ViT or DeiT has"),
     ):
-        with test_hostile.at_most(600 << 20), pytest.raises(CheckpointError, match=message):
+        with at_most(600 << 20), pytest.raises(CheckpointError, match=message):
             load(saved(path, tensors | {f"blocks.{number}.norm1.weight": torch.zeros(192)}))
     assert load(saved(path, tensors)).identity.num_classes == 4
 
@@ -369,7 +369,7 @@ def test_segmenters_are_bounded_likewise(tmp_path: Path) -> None:
         ({"stride": [1, 1]}, r"stride is \[1, 1\] for windows of 32x32; expected an eighth of these at least"),
     ):
         path = saved(tmp_path / "a.safetensors", own, **(said | metadata))
-        with test_hostile.at_most(600 << 20), pytest.raises((CheckpointError, ModelError), match=message):
+        with at_most(600 << 20), pytest.raises((CheckpointError, ModelError), match=message):
             load_segmenter(path)
     assert load_segmenter(saved(path, own, **said)).identity.num_classes == 3
 

@@ -22,9 +22,9 @@ from click.testing import CliRunner
 from pyarrow.parquet import ParquetFile
 from safetensors import safe_open
 from safetensors.torch import save_file
-from test_attention import small_vit
 from timm.models.vision_transformer import Attention
 from torch import Tensor, nn
+from vits import small_vit
 
 import robustkit
 from robustkit.attention.apply import FORMULAS, set_attention

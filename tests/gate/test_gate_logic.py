@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_metrics import make_run, row
+from row_runs import make_run, row
 
 from robustkit.gate.grammar import parse_statement
 from robustkit.gate.measured import Figure, Subject, change_of, figure_of

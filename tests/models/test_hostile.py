@@ -19,18 +19,18 @@ import tarfile
 import time
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import page_runs
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import small_audit
-import test_report
 import torch
+from bounded import at_most
 from click.testing import CliRunner
 from PIL import Image
 from sealing import seal
@@ -48,7 +48,6 @@ from robustkit.runs.binding import PAGES, SAMPLES, packed, provenance_of
 pytestmark = pytest.mark.usefixtures("one_thread")
 WEIGHTS = {"w": torch.arange(3.0)}
 TENSOR = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
-
 
 # --- checkpoints -----------------------------------------------------------------------------------------------------
 
@@ -251,24 +250,6 @@ BOMBS = {
 }
 
 
-def memory(what: str) -> int:
-    """VmRSS, what this process holds, or VmHWM, the most that it held, in bytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(what))
-
-
-@contextmanager
-def at_most(room: int) -> Iterator[None]:
-    """The peak of memory lies so far above what is held now, at most."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")  # the peak is from now on
-    except OSError as fault:
-        pytest.skip(f"the peak of memory cannot be measured here: {fault}")
-    before = memory("VmRSS")
-    yield
-    assert memory("VmHWM") - before < room
-
-
 @pytest.mark.parametrize("kind", BOMBS)
 def test_a_picture_that_claims_too_much_is_refused_before_it_is_decoded(kind: str) -> None:
     data, message = BOMBS[kind]
@@ -390,7 +371,7 @@ def test_ids_name_samples_and_no_files(tmp_path: Path) -> None:
 def test_ten_thousand_classes(tmp_path: Path) -> None:
     count = 10_000
     classes = [f"class {place:05d}" for place in range(count)]
-    run = test_report.make_run(
+    run = page_runs.make_run(
         tmp_path / "run", ("one",), tuple(classes), tuple(f"{i:05d}.png" for i in range(12)), shown=False
     )
     manifest = run.manifest
@@ -444,7 +425,7 @@ def test_cards_of_odd_types(tmp_path: Path, line: str, message: str) -> None:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return test_report.make_run(tmp_path_factory.mktemp("hostile") / "run", shown=False)
+    return page_runs.make_run(tmp_path_factory.mktemp("hostile") / "run", shown=False)
 
 
 @pytest.fixture
@@ -559,7 +540,7 @@ def files_of(root: Path) -> set[str]:
 @pytest.mark.parametrize("name", NAMES)
 def test_no_name_in_run_json_leads_out_of_the_folder(run: Run, tmp_path: Path, name: str) -> None:
     home = tmp_path / "a" / "b" / "c"
-    made = test_report.make_run(home / "run", (name, "two"), ids=("a.png", name[:200]), shown=False)
+    made = page_runs.make_run(home / "run", (name, "two"), ids=("a.png", name[:200]), shown=False)
     before, above = files_of(tmp_path), set(Path("/").iterdir())
     manifest = made.manifest
     manifest["conditions"] = [*manifest["conditions"], name]
@@ -669,7 +650,7 @@ def test_a_card_is_not_written_through_a_link(run: Run, tmp_path: Path) -> None:
 
 def with_records(path: Path, data: bytes | pa.Table) -> Run:
     """A run of which one record of `clean` is these bytes, or this table, without a checksum beside it."""
-    made = test_report.make_run(path, shown=False)
+    made = page_runs.make_run(path, shown=False)
     record = made.shard_path("one", "clean", 0)
     record.write_bytes(data if isinstance(data, bytes) else signed(made, data))
     (made.path / "timings" / record.relative_to(made.path / "records").with_suffix(".json")).unlink()
@@ -750,7 +731,7 @@ def test_a_record_that_never_ends(tmp_path: Path, link: str) -> None:
 
 def test_whatever_a_run_folder_holds_a_command_says_one_line(tmp_path: Path) -> None:
     """What no rule foresees: the last net. Here checkpoints that lack what every audit writes."""
-    run = test_report.make_run(tmp_path / "run", shown=False)
+    run = page_runs.make_run(tmp_path / "run", shown=False)
     manifest = run.manifest
     for known in manifest["checkpoints"]:
         del known["attention"]
@@ -783,7 +764,7 @@ def test_the_command_line_shows_no_traceback_and_no_escape_and_takes_little_memo
     status, said, used = called("report", str(run.path))
     assert status == 2 and said.startswith("error: ") and len(said.splitlines()) == 1
     assert "953 MB of text in column 'sample_id'" in said and used < 1 << 30
-    named = test_report.make_run(tmp_path / "named", ("\x1b[31mred\n", "two"), shown=False)
+    named = page_runs.make_run(tmp_path / "named", ("\x1b[31mred\n", "two"), shown=False)
     status, said, _ = called("card", str(named.path))
     assert status == 2 and said.startswith("error: ") and len(said.splitlines()) == 1
     assert "has 2 checkpoints; choose one" in said and "\x1b" not in said

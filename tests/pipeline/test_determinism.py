@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import small_audit
-from test_ranks import everything, torchrun
+from processes import everything, torchrun
 
 from robustkit.results.run import Run
 

@@ -6,20 +6,18 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
 import small_audit
+from processes import CONDITIONS, everything, torchrun
 from torch.distributed import HashStore
 
 from robustkit.errors import RunError
 from robustkit.pipeline.processes import LedError, Ranks, speaker, told
 from robustkit.results.run import Run
-
-CONDITIONS = ["--attacks", "fgsm,pgd(steps=3),autoattack(steps=3,targets=1,queries=20)", "--eps", "8/255"]
 
 
 def together(count: int, silence: float = 30.0) -> list[Ranks]:
@@ -131,18 +129,6 @@ def test_without_torchrun_world_size_alone_is_an_error(monkeypatch: pytest.Monke
     monkeypatch.setenv("ROBUSTKIT_RANK_TIMEOUT", "soon")
     with pytest.raises(RunError, match="ROBUSTKIT_RANK_TIMEOUT 'soon': expected seconds, such as 1800"):
         Ranks.of_environment()
-
-
-def torchrun(place: Path, out: Path, *extra: str) -> list[str]:
-    words = small_audit.command(place, out, "--shard-size", "4", *CONDITIONS, *extra)
-    assert words[1:3] == ["-m", "robustkit"]
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    return [*launcher, *words[1:]]
-
-
-def everything(run: Path) -> dict[str, bytes]:
-    kept = {str(p.relative_to(run)): p.read_bytes() for p in sorted((run / "evidence").rglob("*.json"))}
-    return small_audit.files(run) | kept
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ import csv
 import io
 from pathlib import Path
 
+import page_runs
 import pytest
-import test_report
 from sealing import seal
 
 from robustkit.display.neutral import no_controls, no_formula
@@ -35,7 +35,7 @@ def test_controls_are_shown_as_what_they_are() -> None:
 
 @pytest.mark.parametrize("text", [*FORMULAS, "\x1b[31mred", "nul\x00", "two\r\nlines"])
 def test_names_in_a_run_reach_neither_sheet_nor_page_as_they_are(tmp_path: Path, text: str) -> None:
-    run = test_report.make_run(tmp_path / "run", (text, "two"), ("cat", text, "owl"))
+    run = page_runs.make_run(tmp_path / "run", (text, "two"), ("cat", text, "owl"))
     manifest = run.manifest
     manifest["protocol"]["tag"] = text
     run.write_manifest(manifest)
@@ -53,6 +53,6 @@ def test_names_in_a_run_reach_neither_sheet_nor_page_as_they_are(tmp_path: Path,
     }
     assert not any(cell[:1] in tuple("=@\t\r") or cell[:2] in ("+1", "-2") for row in rows for cell in row)
     if text in FORMULAS[:5]:
-        found = test_report.page_of(run)
+        found = page_runs.page_of(run)
         cells = [part.strip() for tag in ("td", "th", "bdi") for part in found.said.get(tag, [])]
         assert not any(part == text for part in cells) and any(part.startswith(f"'{text}") for part in cells)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_report import HOSTILE, make_run
+from page_runs import HOSTILE, make_run
 
 from robustkit.report.refresh import refresh
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from test_metrics import make_run, row
+from row_runs import make_run, row
 
 from robustkit.common.intervals import (
     bootstrap,
