@@ -4,7 +4,7 @@ Both get the same float32 images, labels, batch size and threads; they take turn
 of the machine's load meets both. Passes are counted rows: forwards, and backwards that reach the input.
 
     python -m scripts.bench.autoattack --images cifar10-test.zip --limit 100 --eps 1/255
-    python -m scripts.bench.autoattack --checkpoint resnet4b.pth --arch tests/cifar_resnets.py:resnet4b \\
+    python -m scripts.bench.autoattack --checkpoint resnet4b.pth --arch tests/support/cifar_resnets.py:resnet4b \\
         --images cifar10-test.zip --limit 200 --eps 2/255
     python -m scripts.bench.autoattack --device cuda --dtype bfloat16 --compile --images cifar10-test.zip --eps 1/255
 

@@ -4,7 +4,7 @@ Every contender gets the same images, labels and random starts, and is scored in
 after APGD on cross-entropy and targeted APGD on the DLR loss (100 steps, 9 targets), each on what the one before left.
 The figures behind the `standard` card's step sizes come from it:
 
-    python -m scripts.bench.pgd --checkpoint resnet4b.pth --arch tests/cifar_resnets.py:resnet4b \\
+    python -m scripts.bench.pgd --checkpoint resnet4b.pth --arch tests/support/cifar_resnets.py:resnet4b \\
         --images cifar10-test.zip --limit 200 --norm l2 --eps 0.25,0.5
 """
 

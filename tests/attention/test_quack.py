@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import io
 import itertools
 import pickle
@@ -12,43 +11,15 @@ from typing import Any
 import pytest
 import timm
 import torch
+from quack_layers import HEADS, SIZE, WIDTH, attention, inputs, latent, vit
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from robustkit.attention.apply import set_attention
-from robustkit.attention.latent import LatentAttention, rotate
 from robustkit.attention.optim.projections import projections
 from robustkit.attention.optim.quack import QuacK, mla_factors
 from robustkit.errors import CheckpointError, ModelError, ProtocolError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-WIDTH, HEADS, SIZE = 12, 3, 4
-
-
-def attention(bias: bool = True) -> Any:
-    torch.manual_seed(0)
-    layer = timm.models.vision_transformer.Attention(WIDTH, HEADS, qkv_bias=bias).double()
-    if bias:
-        nn.init.normal_(layer.qkv.bias)
-    return layer
-
-
-def latent() -> LatentAttention:
-    torch.manual_seed(0)
-    return LatentAttention(10, 3, nope=4, rope=2, value=5, query_latent=6, key_latent=7).double()
-
-
-def vit(depth: int = 2) -> Any:
-    torch.manual_seed(0)
-    return timm.create_model(
-        "vit_tiny_patch16_224", img_size=16, patch_size=8, embed_dim=WIDTH, depth=depth, num_heads=HEADS, num_classes=3
-    )
-
-
-def inputs(step: int, width: int = WIDTH) -> Tensor:
-    return torch.randn(2, 5, width, dtype=torch.double, generator=torch.Generator().manual_seed(step))
-
-
 OPTIMISERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.05),
     "sgd-nesterov": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.1, foreach=True),
@@ -219,77 +190,6 @@ def test_the_smaller_of_two_bounds_is_the_rate_of_the_query_latent() -> None:
     assert factors["dq"] == pytest.approx([1 / 15])  # of position; content would give 1/2
     assert factors["dkv"] == pytest.approx([1 / 8])
     assert factors["kr"] == pytest.approx([1 / 10])
-
-
-# Lemma 1
-
-SPECTRAL_OR_NOT = pytest.mark.parametrize("norm", ["frobenius", "spectral"])
-
-
-def of_norm(shape: tuple[int, ...], norm: str, size: float, seed: int) -> Tensor:
-    """A random matrix for each head, whose norm is `size`."""
-    made = torch.randn(shape, dtype=torch.double, generator=torch.Generator().manual_seed(seed))
-    return made * size / torch.linalg.matrix_norm(made, 2 if norm == "spectral" else "fro")[..., None, None]
-
-
-def worst_changes(norm: str, scales: tuple[float, float], coupled: bool, seed: int) -> tuple[Tensor, Tensor]:
-    """(sqrt(d) times the worst change of a logit for unit inputs, the bound of Lemma 1), (heads,) each, of one step of
-    gradients of norm D with weights that were scaled since the start."""
-    rate, tau, D = 0.1, 0.8, 3.0
-    layer = attention(bias=False)
-    sgd = torch.optim.SGD(layer.parameters(), lr=rate)
-    optimiser = QuacK(sgd, layer, tau=tau, norm=norm) if coupled else sgd
-    (found,) = projections(layer)
-    q0, k0 = (rows.norms(norm).clone() for rows in found.rows.values())
-    query, key = (rows.block for rows in found.rows.values())
-    for part, block in enumerate((query, key)):
-        block.copy_(of_norm((HEADS, SIZE, WIDTH), norm, 1.0, 10 * seed + part) * scales[part])
-    layer.qkv.weight.grad = torch.cat(
-        [of_norm((HEADS, SIZE, WIDTH), norm, D, 10 * seed + 2 + part).reshape(-1, WIDTH) for part in range(3)]
-    )
-    before = query.mT @ key
-    optimiser.step()
-    change = torch.linalg.matrix_norm(query.mT @ key - before, 2)
-    tau_q, tau_k, c = tau * rate * k0, tau * rate * q0, min(scales)
-    return change, tau_q * D + tau_k * D + tau_q * tau_k * D**2 / c**2
-
-
-@SPECTRAL_OR_NOT
-def test_the_change_of_logits_is_bounded_whatever_the_norms(norm: str) -> None:
-    scales = (0.1, 1.0, 10.0, 1e3, 1e5)
-    closest = 0.0
-    for seed, pair in enumerate(itertools.product(scales, scales)):
-        change, bound = worst_changes(norm, pair, True, seed)
-        assert (change <= bound).all()
-        if pair[0] == pair[1] >= 1e3:
-            closest = max(closest, (change / bound).max().item())
-    assert closest > (0.2 if norm == "spectral" else 0.05)  # the bound is not empty: steps were taken
-
-
-@SPECTRAL_OR_NOT
-def test_the_bound_is_reached_by_the_worst_gradient(norm: str) -> None:
-    """Queries step along the left and keys against the right singular vectors of rank-one weights."""
-    layer = attention(bias=False)
-    quack = QuacK(torch.optim.SGD(layer.parameters(), lr=0.1), layer, norm=norm)
-    (found,) = projections(layer)
-    q0, k0 = (rows.norms(norm).clone() for rows in found.rows.values())
-    query, key = (rows.block for rows in found.rows.values())
-    direction = of_norm((HEADS, SIZE, 1), norm, 1.0, 0) @ of_norm((HEADS, 1, WIDTH), norm, 1.0, 1)
-    query.copy_(1e4 * direction)
-    key.copy_(1e4 * direction)
-    layer.qkv.weight.grad = torch.cat([-2 * direction.reshape(-1, WIDTH)] * 2 + [torch.zeros(WIDTH, WIDTH)])
-    before = query.mT @ key
-    quack.step()
-    change = torch.linalg.matrix_norm(query.mT @ key - before, 2)
-    torch.testing.assert_close(change, 0.1 * 2.0 * (q0 + k0), rtol=1e-6, atol=0)
-
-
-@SPECTRAL_OR_NOT
-def test_without_coupling_the_change_grows_with_the_norms(norm: str) -> None:
-    small, large = (worst_changes(norm, (scale, scale), False, 0)[0] for scale in (1e2, 1e4))
-    torch.testing.assert_close(large / small, torch.full((HEADS,), 100.0, dtype=torch.double), rtol=0.02, atol=0)
-    small, large = (worst_changes(norm, (scale, scale), True, 0)[0] for scale in (1e2, 1e4))
-    torch.testing.assert_close(large / small, torch.ones(HEADS, dtype=torch.double), rtol=0.02, atol=0)
 
 
 # layers
@@ -527,116 +427,3 @@ def test_weights_of_norm_zero_and_optimisers_of_another_model_are_refused() -> N
         QuacK(torch.optim.SGD(layer.parameters(), lr=0.1), layer)
     with pytest.raises(ModelError, match="QuacK: SGD holds none of the model's query and key weights"):
         QuacK(torch.optim.SGD(attention().parameters(), lr=0.1), attention())
-
-
-# latent attention
-
-
-def slow_latent(layer: LatentAttention, x: Tensor) -> Tensor:
-    """Equations 13, one head and one pair of tokens at a time; rotations as matrices."""
-    w = {name.removesuffix(".weight"): value for name, value in layer.named_parameters()}
-    batch, tokens, _ = x.shape
-    rows = []
-
-    def turn(vector: Tensor, position: int) -> Tensor:
-        matrix = torch.zeros(layer.rope, layer.rope, dtype=x.dtype)
-        for pair in range(layer.rope // 2):
-            angle = torch.tensor(position * layer.base ** (-2 * pair / layer.rope), dtype=x.dtype)
-            block = torch.stack([angle.cos(), -angle.sin(), angle.sin(), angle.cos()]).view(2, 2)
-            matrix[2 * pair : 2 * pair + 2, 2 * pair : 2 * pair + 2] = block
-        return matrix @ vector
-
-    for b in range(batch):
-        heads = []
-        for h in range(layer.num_heads):
-            uq, uk, uv, qr = (w[name].chunk(layer.num_heads)[h] for name in ("uq", "uk", "uv", "qr"))
-            logits = torch.zeros(tokens, tokens, dtype=x.dtype)
-            for i, j in itertools.product(range(tokens), range(tokens)):
-                latent_q, latent_kv = w["dq"] @ x[b, i], w["dkv"] @ x[b, j]
-                q = torch.cat((uq @ latent_q, turn(qr @ latent_q, i)))
-                k = torch.cat((uk @ latent_kv, turn(w["kr"] @ x[b, j], j)))
-                logits[i, j] = q @ k / (layer.nope + layer.rope) ** 0.5
-            heads.append(logits.softmax(-1) @ (x[b] @ w["dkv"].T @ uv.T))
-        rows.append(torch.cat(heads, -1) @ w["o"].T)
-    return torch.stack(rows)
-
-
-def test_latent_attention_is_what_its_equations_say() -> None:
-    torch.manual_seed(1)
-    layer = LatentAttention(10, 3, nope=4, rope=6, value=5, query_latent=6, key_latent=7).double()
-    for parameter in layer.parameters():
-        nn.init.normal_(parameter, std=0.5)
-    x = inputs(0, 10)
-    torch.testing.assert_close(layer(x), slow_latent(layer, x), rtol=0, atol=1e-12)
-    causal = layer(x, is_causal=True)
-    torch.testing.assert_close(causal[:, :3], layer(x[:, :3], is_causal=True))
-    shifted = layer(x, positions=torch.arange(5) + 4)
-    torch.testing.assert_close(shifted, layer(x), rtol=0, atol=1e-12)
-    single = copy.deepcopy(layer).float()
-    torch.testing.assert_close(single(x.float()), layer(x).float(), rtol=1e-5, atol=1e-6)
-    assert (layer(x, positions=2 * torch.arange(5)) - layer(x)).abs().max() > 1e-3
-
-
-def test_its_logits_need_only_what_is_cached() -> None:
-    """Absorbed: W_uk moves over to the queries, so that keys are c_kv and one turned part for all heads."""
-    layer, x = latent(), inputs(3, 10)
-    q, k = layer.queries_and_keys(x)
-    cached = x @ layer.dkv.weight.T
-    absorbed = torch.einsum("bhnd,hdc->bhnc", q[..., :4], layer.uk.weight.view(3, 4, 7))
-    shared = rotate(x @ layer.kr.weight.T, torch.arange(5))
-    logits = absorbed @ cached[:, None].mT + q[..., 4:] @ shared[:, None].mT
-    torch.testing.assert_close(logits, q @ k.mT)
-
-
-def test_it_takes_the_place_of_attention_in_a_vit_and_trains_under_algorithm_2() -> None:
-    model = vit(depth=1)
-    model.blocks[0].attn = LatentAttention(WIDTH, 2, nope=4, rope=2, value=6, query_latent=5, key_latent=5)
-    quack = QuacK(torch.optim.Adam(model.parameters(), lr=1e-2), model, algorithm="mla")
-    images, labels = torch.randn(6, 3, 16, 16), torch.arange(6) % 3
-    losses = []
-    for _ in range(30):
-        quack.zero_grad()
-        loss = nn.functional.cross_entropy(model(images), labels)
-        loss.backward()
-        quack.step()
-        losses.append(loss.item())
-    assert losses[-1] < 0.3 < losses[0]
-    rates = quack.rates()["blocks.0.attn"]
-    assert {name: len(rate) for name, rate in rates.items()} == {
-        **dict.fromkeys(("uq", "uk", "qr"), 2),
-        **dict.fromkeys(("dq", "dkv", "kr"), 1),
-    }
-
-
-@pytest.mark.parametrize(
-    ("sizes", "message"),
-    [
-        ({"rope": 3}, "rope 3: expected an even size, as positions turn pairs of channels; give 4"),
-        ({"nope": 0}, "nope 0:"),
-    ],
-)
-def test_sizes_that_cannot_be_are_refused(sizes: dict[str, int], message: str) -> None:
-    with pytest.raises(ModelError, match=message):
-        LatentAttention(8, 2, **{"nope": 4, "rope": 2, "value": 4, "query_latent": 4, "key_latent": 4, **sizes})
-
-
-def test_formulas_and_copies_keep_their_rows() -> None:
-    """Another formula changes a layer's class, and a copied model has rows of its own."""
-    model = set_attention(vit(), "quest")
-    other = copy.deepcopy(model)
-    assert [layer.name for layer in projections(other)] == ["blocks.0.attn", "blocks.1.attn"]
-    assert projections(other)[0].rows["key"].weight is other.blocks[0].attn.qkv.weight
-
-
-def test_a_copy_with_its_scheduler_steps_the_copy() -> None:
-    model = nn.Sequential(nn.MultiheadAttention(4, 2))
-    optimiser = QuacK(torch.optim.SGD(model.parameters(), lr=1.0), model)
-    torch.optim.lr_scheduler.StepLR(optimiser, 1)  # it patches `step` of the one it was given
-    other, copied = copy.deepcopy((model, optimiser))
-    for parameter in (*model.parameters(), *other.parameters()):
-        parameter.grad = torch.ones_like(parameter)
-    before = [part[0].in_proj_weight.detach().clone() for part in (model, other)]
-    copied.step()
-    assert torch.equal(model[0].in_proj_weight, before[0])
-    assert not torch.equal(other[0].in_proj_weight, before[1])
-    assert pickle.loads(pickle.dumps(optimiser)).tau == 1

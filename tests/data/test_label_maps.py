@@ -2,159 +2,33 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
-import re
-import struct
 import zipfile
-import zlib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from label_files import (
+    GREY,
+    NO_NUMBERS,
+    NUMBERS,
+    ade,
+    encoded,
+    maps,
+    refuse,
+    tree,
+)
 from PIL import Image
 from places import SHARED
 
 from robustkit.data import ade20k, shapes
 from robustkit.data.dataset import Sample
-from robustkit.data.images import read_image, read_index_mask
-from robustkit.data.scenes import LabelledScenes, open_scenes
+from robustkit.data.scenes import open_scenes
 from robustkit.errors import BadImageError, DataError
 
-Pixels = np.ndarray[Any, Any]
-NUMBERS = np.array([[0, 1, 2, 3], [3, 0, 0, 1]], np.uint8)
-PALETTE = [255, 255, 255, 0, 0, 0, 9, 200, 9, 1, 1, 1]
 CAMVID = SHARED / "data" / "camvid"
 
-
-def encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
-
-
-def indexed(numbers: Pixels) -> Image.Image:
-    image = Image.fromarray(numbers).convert("L")
-    image = Image.frombytes("P", image.size, image.tobytes())
-    image.putpalette(PALETTE)
-    return image
-
-
-def packed(numbers: Pixels, depth: int) -> list[bytes]:
-    """Rows of numbers of `depth` bits each."""
-    text = [f"{int(''.join(f'{n:0{depth}b}' for n in row).ljust(8, '0'), 2):x}" for row in numbers]
-    return [bytes.fromhex(row.zfill(len(row) + len(row) % 2)) for row in text]
-
-
-def grey_png(numbers: Pixels, depth: int) -> bytes:
-    height, width = numbers.shape
-    rows = b"".join(b"\0" + row for row in packed(numbers, depth))
-    header = struct.pack(">IIBBBBB", width, height, depth, 0, 0, 0, 0)
-    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
-    )
-
-
-def grey_tiff(numbers: Pixels, depth: int, photometric: int = 1) -> bytes:
-    height, width = numbers.shape
-    rows = numbers.tobytes() if depth == 8 else b"".join(packed(numbers, depth))
-    tags = {256: width, 257: height, 258: depth, 259: 1, 262: photometric, 273: 8, 277: 1, 278: height, 279: len(rows)}
-    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
-    directory = struct.pack("<H", len(tags)) + entries + bytes(4)
-    return struct.pack("<2sHI", b"II", 42, 8 + len(rows)) + rows + directory
-
-
-ENCODINGS = {
-    "palette": encoded(indexed(NUMBERS)),
-    "palette of 2 bits": encoded(indexed(NUMBERS), bits=2),
-    "palette with transparency": encoded(indexed(NUMBERS), transparency=0),
-    "GIF": encoded(indexed(NUMBERS), "GIF"),
-    "palette TIFF": encoded(indexed(NUMBERS), "TIFF"),
-    "grey": encoded(Image.fromarray(NUMBERS)),
-    "grey with transparency": encoded(Image.fromarray(NUMBERS), transparency=0),
-    "grey TIFF": grey_tiff(NUMBERS, 8),
-    "grey of 4 bits": grey_png(NUMBERS, 4),
-    "grey of 2 bits": grey_png(NUMBERS, 2),
-    "16 bits": encoded(Image.fromarray(NUMBERS.astype(np.uint16))),
-    "TIFF of 16 bits": encoded(Image.fromarray(NUMBERS.astype(np.uint16)), "TIFF"),
-}
-
-
-@pytest.mark.parametrize("encoding", ENCODINGS)
-def test_numbers_are_read_as_they_are_stored(encoding: str) -> None:
-    read = read_index_mask(ENCODINGS[encoding], "a")
-    assert (read.dtype, read.tolist()) == (np.int32, NUMBERS.tolist())
-
-
-def test_numbers_of_1_and_of_16_bits() -> None:
-    bits = Image.fromarray((NUMBERS > 0).astype(np.uint8) * 255).convert("1")
-    assert read_index_mask(encoded(bits), "a").tolist() == [[0, 1, 1, 1], [1, 0, 0, 1]]
-    large = NUMBERS.astype(np.uint16) * 20000
-    for data in (encoded(Image.fromarray(large)), encoded(Image.fromarray(large), "TIFF")):
-        assert read_index_mask(data, "a").tolist() == [[0, 20000, 40000, 60000], [60000, 0, 0, 20000]]
-    sixteen = np.arange(16, dtype=np.uint8).reshape(8, 2)
-    assert read_index_mask(grey_png(sixteen, 4), "a").tolist() == sixteen.tolist()
-
-
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_masks_are_turned_as_images_are(orientation: int) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    upright = np.asarray(read_image(encoded(Image.fromarray(NUMBERS), exif=exif), "a"))[..., 0].tolist()
-    assert upright != NUMBERS.tolist() or orientation == 1
-    for image in (indexed(NUMBERS), Image.fromarray(NUMBERS), Image.fromarray(NUMBERS.astype(np.uint16))):
-        assert read_index_mask(encoded(image, exif=exif), "a").tolist() == upright
-
-
-GREY = Image.fromarray(NUMBERS)
-REMEDY = "save it as a palette or index PNG"
-NO_NUMBERS = {
-    "RGB": (encoded(GREY.convert("RGB")), f"a mask in mode RGB, expected one label number a pixel; {REMEDY}"),
-    "RGBA": (encoded(GREY.convert("RGBA")), f"a mask in mode RGBA, expected one label number a pixel; {REMEDY}"),
-    "LA": (encoded(GREY.convert("LA")), f"a mask in mode LA, expected one label number a pixel; {REMEDY}"),
-    "F": (encoded(GREY.convert("F"), "TIFF"), f"a mask in mode F, expected one label number a pixel; {REMEDY}"),
-    "JPEG": (encoded(GREY, "JPEG"), f"a mask in JPEG, expected PNG, GIF or TIFF; {REMEDY}"),
-    "PGM": (encoded(GREY, "PPM"), f"a mask in PPM, expected PNG, GIF or TIFF; {REMEDY}"),
-    "2 bits": (grey_tiff(NUMBERS, 2), f"a TIFF of 2 bits; {REMEDY}"),
-    "4 bits": (grey_tiff(NUMBERS, 4), f"a TIFF of 4 bits; {REMEDY}"),
-    "inverted": (grey_tiff(NUMBERS, 8, 0), f"a TIFF of 8 bits that counts from white; {REMEDY}"),
-    "text": (
-        b"no image",
-        "not an image of a format that is read (starts with b'no image'); expected JPEG, PNG, WEBP, BMP, TIFF, GIF, "
-        "PPM or AVIF",
-    ),
-    "empty": (b"", "the file is empty (0 bytes); expected an image"),
-    "cut off": (encoded(indexed(np.tile(NUMBERS, (90, 90))))[:-40], "broken image: "),
-}
-
-
-@pytest.mark.parametrize("kind", NO_NUMBERS)
-def test_what_holds_no_numbers_is_refused(kind: str) -> None:
-    data, message = NO_NUMBERS[kind]
-    with pytest.raises(BadImageError, match=f"^masks/a: {re.escape(message)}" + "$" * (kind != "cut off")):
-        read_index_mask(data, "masks/a")
-
-
 # folders
-
-
-def tree(root: Path, files: Mapping[str, Pixels | bytes | None]) -> Path:
-    """Files by path: numbers as a grey PNG, None as a picture of 4x2, bytes as they are."""
-    for name, content in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if content is None:
-            Image.new("RGB", (4, 2), (90, 120, 40)).save(path)
-        else:
-            path.write_bytes(content if isinstance(content, bytes) else encoded(Image.fromarray(content)))
-    return root
-
-
-def maps(scenes: LabelledScenes) -> dict[str, Any]:
-    return {sample.id: scenes.labels(sample, (2, 4)).tolist() for sample in scenes.dataset.samples}
 
 
 FLAT = NUMBERS * 0
@@ -312,12 +186,6 @@ def test_a_bad_mask_is_named(tmp_path: Path, mask: bytes | None, message: str) -
     assert str(refused.value) == f"{root / 'masks' / 'a.tiff'}: {message}"
 
 
-def refuse(message: str, *args: Any, **options: Any) -> None:
-    with pytest.raises(DataError) as refused:
-        open_scenes(*args, **options)
-    assert str(refused.value) == message
-
-
 @pytest.mark.parametrize(
     ("message", "images", "options"),
     [
@@ -436,87 +304,6 @@ def test_refused_at_opening(tmp_path: Path, message: str, images: str, options: 
     options = {"masks": "masks", "num_classes": 2} | options
     paths = {key: tmp_path / value for key, value in options.items() if key in ("masks", "classes") and value}
     refuse(message.format(tmp_path), tmp_path / images, **options | paths)
-
-
-# ADE20K
-
-
-def ade(root: Path, *splits: str) -> Path:
-    for split in splits:
-        name = f"ADE_{split[:3]}_00000001"
-        mask = NUMBERS if split == "validation" else NUMBERS + 147
-        tree(root, {f"images/{split}/{name}.jpg": None, f"annotations/{split}/{name}.png": mask})
-    return root
-
-
-@pytest.mark.parametrize("given", ["", "ADEChallengeData2016", "ADEChallengeData2016/images"])
-@pytest.mark.parametrize("layout", ["ade20k", None])
-def test_ade20k_is_recognised_and_its_labels_shifted(tmp_path: Path, given: str, layout: str | None) -> None:
-    root = ade(tmp_path / "ADEChallengeData2016", "training", "validation")
-    scenes = open_scenes(tmp_path / given, layout=layout, num_classes=150)
-    assert maps(scenes) == {"ADE_val_00000001.jpg": [[-1, 0, 1, 2], [2, -1, -1, 0]]}
-    assert (scenes.layout, scenes.dataset.name, len(scenes.class_names)) == ("ade20k", "ade20k-validation", 150)
-    assert scenes.unjudged == ()
-    assert scenes.notes == (
-        "layout ade20k: validation, 150 classes; label 0 is ignored, label 1 is class 0",
-        f"masks of 1 of 1 images from {root / 'annotations' / 'validation'}",
-    )
-
-
-def test_ade20k_by_split(tmp_path: Path) -> None:
-    root = ade(tmp_path / "ade", "training", "validation")
-    last = {"ADE_tra_00000001.jpg": [[146, 147, 148, 149], [149, 146, 146, 147]]}
-    scenes = open_scenes(root / "images" / "training")
-    assert (maps(scenes), scenes.dataset.name) == (last, "ade20k-training")
-    assert list(maps(open_scenes(root / "images" / "validation"))) == ["ADE_val_00000001.jpg"]
-    assert maps(open_scenes(ade(tmp_path / "half", "training"))) == last
-    for place in ("validation", "images/mine"):  # names that say nothing of the root
-        assert maps(open_scenes(ade(tmp_path / place, "training"))) == last
-    with pytest.raises(BadImageError) as refused:
-        (root / "annotations" / "validation" / "ADE_val_00000001.png").write_bytes(
-            encoded(Image.fromarray(NUMBERS + 149))
-        )
-        maps(open_scenes(root))
-    assert str(refused.value) == (
-        f"{root}/annotations/validation/ADE_val_00000001.png: label 151 on 1 pixels, 152 on 2 pixels; expected 1 … "
-        f"150, ignored 0; correct the mask"
-    )
-
-
-def test_ade20k_misunderstood(tmp_path: Path) -> None:
-    root = ade(tmp_path / "ade", "training", "validation")
-    own = f"{root}: ade20k has its own masks; leave out --masks, --classes and --ignore"
-    for options in ({"classes": root}, {"ignore": (255, 3)}, {"masks": root / "annotations", "layout": "ade20k"}):
-        refuse(own, root, **options)
-    refuse(
-        f"{root}: 150 classes (wall, building, sky and 147 more), but the model has 151; give those of its outputs, in "
-        f"their order",
-        root,
-        num_classes=151,
-    )
-    masks = root / "annotations" / "validation"
-    for layout in (None, "folders"):  # masks that are given are no ADE20K's
-        scenes = open_scenes(root / "images" / "validation", masks=masks, num_classes=4, layout=layout)
-        assert maps(scenes) == {"ADE_val_00000001.jpg": NUMBERS.tolist()}
-    (masks / "ADE_val_00000001.png").unlink()
-    masks.rmdir()
-    for other, name in (("1", "images/validation/a.png"), ("2", "annotations/validation/a.png")):
-        half = tree(tmp_path / other, {name: None})
-        refuse(
-            f"{half}: no masks, and not ADE20K's images/validation and annotations/validation; give a folder of masks "
-            f"(--masks)",
-            half,
-        )
-    refuse(f"{masks}: no such folder; ADE20K keeps there the masks of {root / 'images' / 'validation'}", root)
-
-
-def test_the_names_of_ade20k() -> None:
-    """The digest is of the first nouns in objectInfo150.txt, and of the names that mmsegmentation gives."""
-    assert len(set(ade20k.CLASSES)) == 150
-    places = {0: "wall", 12: "person", 44: "chest of drawers", 89: "television receiver", 130: "screen", 149: "flag"}
-    assert {place: ade20k.CLASSES[place] for place in places} == places
-    digest = hashlib.sha256("\n".join(ade20k.CLASSES).encode()).hexdigest()
-    assert digest == "f9dbd8a75a0722c971d8c82db76dc205e06cb422d98153f4e5bbf90408ef5438"
 
 
 # the embedded shapes, parts and digests

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,53 +11,18 @@ import torch
 from attack_oracles import slow_scores
 from safetensors.torch import save_file
 from segmenter_oracles import SlowSegmenter, ade20k_pipeline, randomised
+from segmenters import IMAGENET, SMALL, VIT, noise, normalised, pixels, small
 from torch import Tensor, nn
 from torch.nn import functional
 
 from robustkit.attention.apply import FORMULAS, capture, get_attention, set_attention
 from robustkit.errors import CheckpointError, ModelError
-from robustkit.models.segmenter import Segmenter, load_segmenter
+from robustkit.models.segmenter import load_segmenter
 from robustkit.models.segmenter_network import PUBLIC_EPS, SegmenterNetwork, build_segmenter
 from robustkit.models.windows import Windows
 
-VIT = "vit_tiny_patch16_224"
 DISTILLED = "deit_tiny_distilled_patch16_224"
-SMALL = {"embed_dim": 32, "num_heads": 4, "depth": 2, "patch_size": 8}
-NO_WINDOWS = "--stride, --short-side and --resize are of windows; give --window, too"
-IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def small(
-    arch: str = VIT,
-    *,
-    classes: int = 5,
-    window: int | tuple[int, int] = 32,
-    attention: str = "standard",
-    **options: Any,
-) -> SegmenterNetwork:
-    """Width 32, four heads in the encoder and two in the decoder, two blocks each, patches of 8; random weights."""
-    decoder_kwargs = {} if options.get("decoder") == "linear" else {"heads": 2}
-    network = build_segmenter(
-        arch, classes, window=window, arch_kwargs=SMALL, **{"decoder_kwargs": decoder_kwargs, **options}
-    )
-    network.load_state_dict(randomised(network.state_dict()))
-    return set_attention(network, attention).eval().requires_grad_(False)
-
-
-def noise(*shape: int, seed: int = 1) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def pixels(*shape: int) -> Tensor:
-    return torch.rand(*shape, generator=torch.Generator().manual_seed(2))
-
-
-def normalised(image: Tensor, mean: Any, std: Any) -> Tensor:
-    shift, scale = (torch.tensor(values).to(image.dtype)[:, None, None] for values in (mean, std))
-    return (image - shift) / scale
-
 
 # --- the network -----------------------------------------------------------------------------------------------------
 
@@ -164,164 +127,6 @@ def test_fresh_weights_have_the_published_spread() -> None:
 def test_networks_that_cannot_be_built(arch: str, options: dict[str, Any], words: str) -> None:
     with pytest.raises(ModelError, match=f"^{words}$"):
         small(arch, **options)
-
-
-# --- windows ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("size", "stride", "frame", "rows", "columns"),
-    [
-        ((256, 256), (224, 224), (360, 480), [0, 104], [0, 224]),
-        ((256, 256), (224, 224), (480, 360), [0, 224], [0, 104]),
-        ((256, 256), (224, 224), (256, 481), [0], [0, 224, 225]),  # the last window is flush with the edge
-        ((256, 256), (224, 224), (256, 256), [0], [0]),
-        ((64, 32), (64, 16), (128, 80), [0, 64], [0, 16, 32, 48]),
-        ((2, 3), (1, 3), (4, 7), [0, 1, 2], [0, 3, 4]),
-    ],
-)
-def test_corners_by_hand(
-    size: tuple[int, int], stride: tuple[int, int], frame: tuple[int, int], rows: list[int], columns: list[int]
-) -> None:
-    assert Windows(size, stride).corners(*frame) == [(top, left) for top in rows for left in columns]
-
-
-@pytest.mark.parametrize(
-    ("short_side", "image", "frame"),
-    [
-        (None, (360, 480), (360, 480)),
-        (None, (128, 96), (128, 96)),  # as large as the window
-        (None, (64, 96), (128, 192)),  # rows x 2 so that they are a window's
-        (None, (200, 48), (400, 96)),  # columns x 2
-        (None, (100, 100), (128, 128)),
-        (256, (360, 480), (256, 341)),  # 480 * 256 / 360 = 341.3
-        (256, (480, 360), (341, 256)),
-        (720, (360, 480), (720, 960)),
-        (64, (360, 480), (128, 170)),  # less than a window's height: 480 * 128 / 360 = 170.7
-        (64, (480, 360), (128, 96)),
-        (224, (55, 110), (224, 448)),  # 55 * (224 / 55) is 223.99999999999997 in float64
-        (256, (49, 98), (256, 512)),
-    ],
-)
-def test_frames_by_hand(short_side: int | None, image: tuple[int, int], frame: tuple[int, int]) -> None:
-    assert Windows((128, 96), (128, 96), short_side).frame(*image) == frame
-
-
-@pytest.mark.parametrize(
-    ("image", "sizes"),
-    [
-        ((683, 512), [(683, 512)] * 3),
-        ((600, 800), [(600, 800), (512, 683), (512, 683)]),  # 682.7, rounded to the nearest
-        ((3000, 2001), [(3000, 2001), (768, 512), (768, 512)]),  # 767.6
-        ((100, 500), [(100, 500), (410, 2048), (512, 2557)]),  # the long side binds: 409.6; then 2557.5 rounded down
-    ],
-)
-def test_sizes_of_the_public_data_pipeline_by_hand(image: tuple[int, int], sizes: list[tuple[int, int]]) -> None:
-    windows = Windows((512, 512), (480, 480), resize="ade20k")
-    assert windows.sizes(*image) == sizes
-    assert windows.frame(*image) == sizes[-1]
-
-
-@pytest.mark.parametrize("window", [32, 480, 512])
-def test_frames_equal_the_public_inference_at_every_size(window: int) -> None:
-    for height in range(window // 4, window + 9):
-        for width in range(window // 3, 3 * window, 7):
-            short, long = sorted((height, width))
-            grown = max(int(long / short * window), window)
-            public = (window, grown) if height < width else (grown, window)
-            found = Windows((window, window), (window, window)).frame(height, width)
-            assert found == (public if short < window else (height, width)), (height, width)
-
-
-def top_left(images: Tensor) -> Tensor:
-    """The value of the window's top left pixel, everywhere."""
-    return images[:, :1, :1, :1].expand(-1, 1, *images.shape[2:])
-
-
-def test_overlapping_logits_are_averaged() -> None:
-    images = torch.zeros(2, 3, 6, 5)
-    images[0, 0, 0, 0], images[0, 0, 0, 2], images[0, 0, 3, 0], images[0, 0, 3, 2] = 1, 3, 5, 8
-    images[1, 0, 0, 2] = 6
-    found = Windows((3, 3), (3, 2))(top_left, images)
-    upper, lower = [1, 1, 2, 3, 3], [5, 5, 6.5, 8, 8]
-    assert found[0, 0].tolist() == [upper] * 3 + [lower] * 3
-    assert found[1, 0].tolist() == [[0, 0, 3, 6, 6]] * 3 + [[0] * 5] * 3
-    images = images[:, :, :4]
-    images[0, 0, 1, 0], images[0, 0, 1, 2] = 10, 20
-    found = Windows((3, 3), (1, 2))(top_left, images)  # rows 1 and 2 are under four windows in the middle column
-    assert found[0, 0].tolist() == [upper, *[[5.5, 5.5, 8.5, 11.5, 11.5]] * 2, [10, 10, 15, 20, 20]]
-
-
-def test_images_are_resized_bilinearly_and_logits_back() -> None:
-    images = noise(2, 3, 6, 9)
-    shown = functional.interpolate(images, (12, 18), mode="bilinear")
-    expected = functional.interpolate(shown, (6, 9), mode="bilinear")
-    seen: list[tuple[int, ...]] = []
-
-    def network(part: Tensor) -> Tensor:
-        seen.append(tuple(part.shape))
-        return part
-
-    torch.testing.assert_close(Windows((12, 12), (6, 6))(network, images), expected)
-    torch.testing.assert_close(Windows((8, 8), (8, 8), short_side=12)(network, images), expected)
-    assert set(seen) == {(4, 3, 12, 12), (12, 3, 8, 8)}
-    same = Windows((4, 4), (3, 3))(network, images)
-    torch.testing.assert_close(same, images)
-
-
-@pytest.mark.parametrize("batch", [1, 3, 100])
-@pytest.mark.parametrize("shape", [(40, 56), (32, 32), (20, 30)])
-def test_batches_equal_one_window_at_a_time(batch: int, shape: tuple[int, int]) -> None:
-    network = small(attention="elliptical-quest").double()
-    windows = Windows((32, 32), (24, 16), batch=batch)
-    images = noise(3, 3, *shape).double()
-    calls: list[int] = []
-
-    def counted(part: Tensor) -> Tensor:
-        calls.append(len(part))
-        return network(part)
-
-    found = windows(counted, images)
-    assert sum(calls) == 3 * len(windows.corners(*windows.frame(*shape)))
-    assert max(calls) <= batch
-    assert len(calls) == math.ceil(sum(calls) / batch)
-    slow = SlowSegmenter(network.state_dict(), (4, 2), (1e-6, 1e-5), "elliptical-quest")
-    if shape == (40, 56):
-        for image, logits in zip(images, found, strict=True):
-            total, count = torch.zeros(5, 40, 56, dtype=torch.float64), torch.zeros(40, 56)
-            for top, left in ((0, 0), (0, 16), (0, 24), (8, 0), (8, 16), (8, 24)):
-                total[:, top : top + 32, left : left + 32] += slow.window(image[:, top : top + 32, left : left + 32])
-                count[top : top + 32, left : left + 32] += 1
-            assert count.min() > 0
-            torch.testing.assert_close(logits, total / count, rtol=1e-9, atol=1e-9)
-    alone = torch.cat([Windows((32, 32), (24, 16), batch=1)(network, image[None]) for image in images])
-    torch.testing.assert_close(found, alone, rtol=1e-9, atol=1e-9)
-
-
-def test_gradients_reach_every_pixel() -> None:
-    images = noise(2, 3, 10, 11).requires_grad_()
-    Windows((4, 5), (3, 2), batch=7)(lambda part: 2 * part, images).sum().backward()
-    assert images.grad is not None
-    torch.testing.assert_close(images.grad, torch.full_like(images, 2))  # however many windows saw the pixel
-    images.grad = None
-    Windows((4, 5), (3, 2), short_side=12)(lambda part: part.square(), images).sum().backward()
-    assert (images.grad.abs() > 0).all()  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"stride": (32, 40)}, "stride 32x40 for windows of 32x32: expected 1 or more, at most the window, so that.*"),
-        ({"stride": (0, 32)}, "stride 0x32 for windows of 32x32: expected 1 or more.*"),
-        ({"short_side": 0}, "short side 0: expected 1 or more"),
-        ({"batch": 0}, "windows a pass 0: expected 1 or more"),
-        ({"resize": "ade"}, "unknown resize 'ade'; did you mean 'ade20k'.*"),
-        ({"resize": "ade20k", "short_side": 8}, "resize ade20k and a short side of 8: both say .*; give one of .*"),
-    ],
-)
-def test_windows_that_make_no_sense(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ModelError, match=f"^{words}$"):
-        Windows(**{"size": (32, 32), "stride": (32, 32), **options})
 
 
 # --- files in the public layout --------------------------------------------------------------------------------------
@@ -617,139 +422,3 @@ def test_specs_and_encoders_that_are_none(tmp_path: Path) -> None:
         load_segmenter(tmp_path / "other.pth")
     with pytest.raises(ModelError, match=r"^--arch resnet18: .*other.pth is no Segmenter; expected your own FILE.py:F"):
         load_segmenter(tmp_path / "other.pth", arch="resnet18")
-
-
-# --- networks of others ----------------------------------------------------------------------------------------------
-
-FACTORY = """
-from torch import nn
-
-class Net(nn.Module):
-    def __init__(self, num_classes, form):
-        super().__init__()
-        self.net = nn.Conv2d(3, num_classes, 4, 4)
-        self.form = form
-        self.default_cfg = {"mean": (.1, .2, .3), "std": (.5, .5, .4), "input_size": (3, 32, 32)}
-    def forward(self, x):
-        return self.form(self.net(x))
-
-def plain(num_classes=6): return Net(num_classes, lambda x: x)
-def mapped(): return Net(6, lambda x: {"out": x, "aux": 0 * x})
-def unnamed(): return Net(6, lambda x: {"logits": x})
-def pooled(): return Net(6, lambda x: x.mean((2, 3)))
-def flat(): return Net(6, lambda x: x[:, 0])
-def listed(): return Net(6, lambda x: [x])
-def bare():
-    net = plain()
-    del net.default_cfg
-    return net
-def with_aux():
-    net = plain()
-    net.aux_classifier = nn.Linear(2, 2)
-    return net
-"""
-
-
-@pytest.fixture
-def own(tmp_path: Path) -> Callable[..., Segmenter]:
-    (tmp_path / "nets.py").write_text(FACTORY)
-    torch.manual_seed(0)
-    tensors = {f"net.{name}": tensor for name, tensor in nn.Conv2d(3, 6, 4, 4).state_dict().items()}
-    torch.save(tensors, tmp_path / "net.pth")
-    torch.save(tensors | {"aux_classifier.weight": torch.ones(2, 2)}, tmp_path / "aux.pth")
-    return lambda name, file="net.pth", **options: load_segmenter(
-        tmp_path / file, arch=f"{tmp_path}/nets.py:{name}", **options
-    )
-
-
-def by_hand(folder: Path, image: Tensor, mean: Any = (0.1, 0.2, 0.3), std: Any = (0.5, 0.5, 0.4)) -> Tensor:
-    tensors = torch.load(folder / "net.pth")
-    logits = functional.conv2d(normalised(image, mean, std), tensors["net.weight"], tensors["net.bias"], stride=4)
-    return functional.interpolate(logits, image.shape[2:], mode="bilinear")
-
-
-@pytest.mark.parametrize("name", ["plain", "mapped"])
-def test_small_logits_are_enlarged(own: Callable[..., Segmenter], tmp_path: Path, name: str) -> None:
-    image = pixels(2, 3, 44, 37)
-    model = own(name)
-    torch.testing.assert_close(model(image), by_hand(tmp_path, image))
-    identity = model.identity
-    assert (identity.num_classes, identity.attention, identity.arch) == (6, "none", f"{tmp_path}/nets.py:{name}")
-    assert (identity.code_sha256 is not None, model.windows) == (True, None)
-    other = own(name, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4))
-    torch.testing.assert_close(other(image), by_hand(tmp_path, image, (0.4, 0.5, 0.6), (0.2, 0.3, 0.4)))
-
-
-def test_any_network_can_be_shown_windows(own: Callable[..., Segmenter], tmp_path: Path) -> None:
-    model = own("plain", window=(16, 24), stride=8, short_side=20)
-    assert model.windows == {"size": [16, 24], "stride": [8, 8], "short_side": 20}
-    image = pixels(1, 3, 40, 60)
-    shown = functional.interpolate(image, (20, 30), mode="bilinear")
-    total, count = torch.zeros(1, 6, 20, 30), torch.zeros(20, 30)
-    for top in (0, 4):
-        for left in (0, 6):
-            total[..., top : top + 16, left : left + 24] += by_hand(
-                tmp_path, shown[..., top : top + 16, left : left + 24]
-            )
-            count[top : top + 16, left : left + 24] += 1
-    expected = functional.interpolate(total / count, (40, 60), mode="bilinear")
-    torch.testing.assert_close(model(image), expected)
-    wide = own("bare", window=80)
-    assert wide.windows == {"size": [80, 80], "stride": [48, 48], "short_side": None}
-    assert "windows of 80x80 overlap by 32 pixels; --stride says otherwise" in wide.identity.notes
-    assert any(note.startswith("NO NORMALISATION: nothing gives mean and std") for note in wide.identity.notes)
-    torch.testing.assert_close(own("bare")(image), by_hand(tmp_path, image, (0, 0, 0), (1, 1, 1)))
-
-
-def test_auxiliary_tensors_are_left_out_where_the_network_has_none(own: Callable[..., Segmenter]) -> None:
-    notes = own("plain", "aux.pth").identity.notes
-    assert "1 tensors of the auxiliary classifier left out" in notes
-    with pytest.raises(CheckpointError, match=r"1 missing: aux_classifier.bias"):  # kept where it has one
-        own("with_aux", "aux.pth")
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "words"),
-    [
-        (
-            "pooled",
-            {},
-            r"Net returned shape \(1, 6\); expected logits \(batch, classes, height, width\), or a dict that.*",
-        ),
-        ("pooled", {"window": 64}, r"Net returned shape \(1, 6\); expected logits.*"),
-        ("flat", {}, r"Net returned shape \(1, 32, 32\); expected logits.*"),
-        ("listed", {}, "Net returned a list; expected logits.*"),
-        ("unnamed", {}, r"Net fails on an image of 128x128 \(KeyError: 'out'\); expected .* that holds them as 'out'"),
-        ("plain", {"window": 2}, r"Net fails on an image of 2x2 \(RuntimeError: .*\); expected logits.*"),
-        ("mapped", {"num_classes": 5}, ".*nets.py:mapped gives 6 classes, not 5; check --num-classes"),
-        ("plain", {"num_classes": 5}, r".*2 of wrong shape: net.weight \[6, 3, 4, 4\] for \[5, 3, 4, 4\].*"),
-        ("plain", {"stride": 16}, NO_WINDOWS),
-        ("plain", {"short_side": 16}, NO_WINDOWS),
-        ("plain", {"resize": "ade20k"}, NO_WINDOWS),
-        ("plain", {"window": 16, "stride": 17}, "stride 17x17 for windows of 16x16: expected 1 or more.*"),
-        ("plain", {"attention": "quest"}, "Net takes no attention formula.*"),
-    ],
-)
-def test_networks_that_do_not_fit(
-    own: Callable[..., Segmenter], name: str, options: dict[str, Any], words: str
-) -> None:
-    with pytest.raises((ModelError, CheckpointError), match=f"^{words}$"):
-        own(name, **options)
-
-
-def test_torchvision_network_equals_itself(tmp_path: Path) -> None:
-    from torchvision.models.segmentation import lraspp_mobilenet_v3_large
-
-    torch.manual_seed(3)
-    network = lraspp_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=4).eval()
-    torch.save(network.state_dict() | {"aux_classifier.0.weight": torch.ones(2)}, tmp_path / "v.pth")
-    arch = "torchvision.models.segmentation:lraspp_mobilenet_v3_large"
-    model = load_segmenter(tmp_path / "v.pth", arch=arch, num_classes=4, mean=IMAGENET[0], std=IMAGENET[1])
-    image = pixels(1, 3, 75, 96)
-    expected = network(normalised(image, *IMAGENET))["out"]
-    assert expected.shape == (1, 4, 75, 96)
-    torch.testing.assert_close(model(image), expected, rtol=1e-5, atol=1e-5)
-    assert "1 tensors of the auxiliary classifier left out" in model.identity.notes
-    shown = load_segmenter(tmp_path / "v.pth", arch=arch, num_classes=4, window=64, mean=IMAGENET[0], std=IMAGENET[1])
-    torch.testing.assert_close(shown(image[..., 11:, 32:]), network(normalised(image[..., 11:, 32:], *IMAGENET))["out"])
-    assert (shown(image) - model(image)).abs().max() > 1e-4

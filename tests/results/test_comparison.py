@@ -2,95 +2,36 @@
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
+from compared_runs import (
+    ENDED,
+    FOG,
+    NAMES,
+    PGD,
+    Change,
+    N,
+    Rows,
+    change_of,
+    command,
+    compared,
+    figures,
+    manifest_of,
+    records_of,
+    rows_of,
+    run_of,
+)
 from scipy import stats
-from sealing import seal
 
-from robustkit.cli.app import cli
 from robustkit.errors import RunError
-from robustkit.results.comparison import HEADINGS, Comparison, compare, pairs, report_tables, tables, unpaired
+from robustkit.results.comparison import HEADINGS, Comparison, pairs, report_tables, tables, unpaired
 from robustkit.results.paired import Side, holm
-from robustkit.results.published import read_published
 from robustkit.results.run import Run
-
-PGD, ENDED = "pgd(eps=1/255,steps=20)", "autoattack(eps=1/255,version=standard)"
-FOG = [f"corruption(fog,severity={severity})" for severity in (1, 2, 3, 4, 5)]
-NAMES = ("plain", "other")
-N = 40
-Rows = list[dict[str, Any]]
-Change = Callable[[dict[str, Any]], None]
-
-
-def rows_of(seed: int, n: int = N, **more: Any) -> Rows:
-    """Records that are right or wrong at random."""
-    generator = np.random.default_rng(seed)
-    every = zip(generator.random(n) < 0.6, generator.random(n), strict=True)
-    fixed = {"top5": True, "error": None, **more}
-    return [
-        {"sample_id": f"{i:03}", "label": i % 3, "correct": bool(right), "nll": float(loss), **fixed}
-        for i, (right, loss) in enumerate(every)
-    ]
-
-
-def manifest_of(names: Sequence[str], conditions: Sequence[str], n: int = N) -> dict[str, Any]:
-    size = {"input_size": [32, 32], "crop_pct": 1.0}
-    formulas = {"plain": "standard", "other": "quest", "third": "elliptical"}
-    return {
-        "seed": 0,
-        "protocol": {"tag": "standard@1:96fe6f4a", "task": "classification"},
-        "conditions": list(conditions),
-        "claims": {ENDED: {"early_stop": True}, PGD: {"early_stop": False}},
-        "checkpoints": [
-            {"name": k, "attention": formulas.get(k, "standard"), "arch": "vit", "sha256": f"{i}{k}" * 9}
-            | {"num_classes": 3, "preprocessing": dict(size)}
-            for i, k in enumerate(names)
-        ],
-        "data": {"name": "set", "n": n, "classes": 3, "digest": "d1" * 16},
-        "arguments": {},
-        "deciding": {"protocol": "standard@1:96fe6f4a", "seed": 0, "dtype": "float32", "compile": False},
-        "bad_images": [],
-    }
-
-
-def run_of(folder: Path, records: Mapping[tuple[str, str], Rows], change: Change = lambda manifest: None) -> Run:
-    """A run folder with these records by checkpoint and condition."""
-    names, conditions = (list(dict.fromkeys(key[place] for key in records)) for place in (0, 1))
-    run, manifest = Run(folder), manifest_of(names, conditions)
-    change(manifest)
-    run.write_manifest(manifest)
-    for (name, condition), rows in records.items():
-        for shard in (0, 1):  # two files, whose order is not that of the ids
-            part = rows[::-1][shard::2]
-            table = pa.Table.from_pylist(part) if part else pa.Table.from_pylist(rows).slice(0, 0)
-            at = table.schema.get_field_index("error")
-            run.write_shard(
-                run.shard_path(name, condition, shard), table.set_column(at, "error", table["error"].cast("string"))
-            )
-    seal(run).write_summary([])  # not from these records, which have few columns
-    return run
-
-
-def records_of(*conditions: str, names: Sequence[str] = NAMES) -> dict[tuple[str, str], Rows]:
-    keys = [(name, condition) for condition in conditions for name in names]
-    return {key: rows_of(seed) for seed, key in enumerate(keys)}
-
-
-def figures(records: Mapping[tuple[str, str], Rows], name: str, condition: str, column: str) -> Any:
-    return np.array([float(row[column]) for row in records[name, condition]])
-
-
-def compared(*runs: Run, **options: Any) -> Comparison:
-    return compare(pairs(runs, **options))
-
 
 # rows
 
@@ -359,16 +300,6 @@ def two(tmp_path: Path, change: Change, second: Mapping[str, Rows] | None = None
     return compared(run_of(tmp_path / "a", own), run_of(tmp_path / "b", other, change))
 
 
-def change_of(*path: str, to: Any) -> Change:
-    def change(manifest: dict[str, Any]) -> None:
-        place: Any = manifest
-        for key in path[:-1]:
-            place = place[0 if key == "0" else key]
-        place[path[-1]] = to
-
-    return change
-
-
 @pytest.mark.parametrize(
     ("change", "second", "message"),
     [
@@ -489,155 +420,6 @@ def test_the_tables_of_a_report(tmp_path: Path) -> None:
     )
     alone = run_of(tmp_path / "alone", records_of("clean", names=("plain",)))
     assert report_tables(alone, [{}]) == [] == report_tables(run, [])
-
-
-# published figures
-
-PAPER = 'summary = "s"\nsource = "t"\ndata = "d"\nprotocol = "quest-paper"\n'
-
-
-def card(tag: str) -> Change:
-    return change_of("protocol", "tag", to=tag)
-
-
-def test_published_figures_by_hand(tmp_path: Path) -> None:
-    more = "pgd(eps=4/255,steps=20)"
-    records = records_of("clean", PGD, more, ENDED)
-    for name in NAMES:
-        records[name, "cam(agcam)"] = [r | {"box_iou": 0.5} for r in rows_of(1)]
-        records[name, "cam(agcam,threshold=0.3)"] = records[name, "cam(agcam)"]
-    run = run_of(tmp_path / "a", records, card("quest-paper@1:d34db12c"))
-    paper = read_published("quest")
-    found = compare(pairs([run]), paper)
-    told = {(row.condition, row.metric): row.published for row in found.rows if row.published is not None}
-    assert told == pytest.approx(
-        {
-            ("clean", "top1"): 0.7333 - 0.7250,
-            ("clean", "nll"): 1.160 - 1.190,
-            (PGD, "top1"): 0.4526 - 0.4365,
-            (PGD, "nll"): 2.448 - 2.503,
-            (ENDED, "top1"): 0.2729 - 0.2657,
-            ("cam(agcam,mode=box)", "cam_iou"): 0.5354 - 0.3553,
-        }
-    )
-    assert found.flags == ()
-    (table,) = tables(found)
-    assert table.headings[-1] == "published, not paired" and table.rows[0][-1] == "+0.83"
-    assert table.rows[1][-1] == "-0.030" and table.rows[4][:2] == (more, "top-1 %") and table.rows[4][-1] == "–"
-    assert f"{paper.summary}, on {paper.data} ({paper.source})" in table.note
-    back = compare(pairs([run], against="other"), paper)
-    assert tables(back)[0].rows[0][-1] == "-0.83"
-    other = run_of(tmp_path / "b", records)
-    assert compare(pairs([other]), paper).flags == ("published under quest-paper, here standard",)
-    assert compare(pairs([other]), None).flags == ()
-    alike = compare(pairs([run, other]), paper)
-    assert tables(alike)[0].rows[0][-1] == "72.50" and tables(alike)[1].rows[1][-1] == "1.160"
-    assert alike.pairs[0].flags[-1] == "published under quest-paper, here standard"
-
-
-def test_a_reference_of_ones_own(tmp_path: Path) -> None:
-    path = tmp_path / "own.toml"
-    path.write_text(
-        PAPER
-        + '[standard]\n"corruption(fog)" = { mean_error = 0.5 }\n[quest]\n"corruption(fog)" = { mean_error = 0.25 }\n'
-    )
-    run = run_of(tmp_path / "a", records_of("clean", *FOG), card("quest-paper@1:d34db12c"))
-    (table,) = tables(compare(pairs([run]), read_published(str(path))))
-    assert [cells[-1] for cells in table.rows] == ["–", "–", "-25.00"]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("summary = 1", "summary is 1; expected a text"),
-        (PAPER.replace("protocol", "protocl"), "protocol is None; expected a text"),
-        (
-            PAPER + "year = 2026",
-            "unknown field 'year'; known: data, protocol, source, summary; correct it or leave it out",
-        ),
-        (PAPER + "[qest]\nclean = { top1 = 0.5 }", "unknown attention 'qest'; did you mean 'quest'?"),
-        (PAPER + "[quest]\npdg = { top1 = 0.5 }", "[quest]: unknown condition 'pdg'; did you mean 'pgd'?"),
-        (PAPER + "[quest]\nclean = { miuo = 0.5 }", "[quest] clean: unknown metric 'miuo'; did you mean 'miou'?"),
-        (PAPER + '[quest]\n"corruption(fgo)" = {}', "[quest]: unknown corruption 'fgo'; did you mean 'fog'?"),
-        (PAPER + "[quest]\nclean = 0.5", "[quest] clean: 0.5 is no table; expected such as { top1 = 0.73 }"),
-        (PAPER + "[quest]\nclean = { top1 = nan }", "[quest] clean: top1 is nan; expected a finite number"),
-        (PAPER + "[quest]\nclean = { top1 = true }", "top1 is True; expected a finite number"),
-        (PAPER + '[quest]\n"pgd(step=1)" = { top1 = 0.5 }', "unknown parameter of pgd 'step'; did you mean 'steps'?"),
-        (PAPER.replace("quest-paper", "mine") + "[quest]\npgd = {}", "what pgd is under card 'mine' is not known"),
-        ("a = ", "not valid TOML: Invalid value (at end of document)"),
-    ],
-)
-def test_references_that_are_not_understood(tmp_path: Path, text: str, message: str) -> None:
-    path = tmp_path / "own.toml"
-    path.write_text(text)
-    with pytest.raises(RunError) as fault:
-        read_published(str(path)).resolved()
-    assert message in str(fault.value) and str(fault.value).startswith(str(path)) and "\n" not in str(fault.value)
-    with pytest.raises(RunError, match=r"unknown reference 'qest'; did you mean 'quest'.* or give the path of a TOML"):
-        read_published("qest")
-
-
-# the command
-
-
-def command(*words: object) -> tuple[int, str]:
-    done = CliRunner().invoke(cli, ["compare", *map(str, words)])
-    return done.exit_code, done.output
-
-
-def test_the_command_shows_and_writes_all(tmp_path: Path) -> None:
-    own = {("plain", c): rows_of(seed) for seed, c in enumerate(("clean", PGD))}
-    worse = [r | {"correct": False, "nll": math.inf} for r in rows_of(5)]
-    other = {("plain", "clean"): worse, ("plain", PGD): rows_of(6), ("new", "clean"): rows_of(7)}
-    first, second = (run_of(tmp_path / name, rows) for name, rows in (("a", own), ("b", other)))
-    target = tmp_path / "differences.json"
-    code, output = command(first.path, second.path, "--json", target, "--reference", "quest")
-    assert code == 0
-    shown = " ".join(output.split())
-    found = compare(pairs([first, second]), read_published("quest"))
-    (table,) = tables(found)
-    for text in (table.title, table.note, *(f"⚑ {flag}" for flag in table.flags), f"json: {target}"):
-        assert " ".join(text.split()) in shown
-    assert f"⚑ new of {second.path}: {first.path} has none of that name; choose one with --against" in output
-    assert "nan" in output and output.count("worse") == 1 and "published, not paired" in output
-    told = json.loads(target.read_text("utf-8"), parse_constant=lambda constant: pytest.fail(constant))
-    (pair,) = told["pairs"]
-    manifest = second.manifest
-    assert pair["second"] == {
-        "run": str(second.path),
-        "checkpoint": "plain",
-        "sha256": manifest["checkpoints"][0]["sha256"],
-        "attention": "standard",
-        "protocol": "standard@1:96fe6f4a",
-        "seed": 0,
-        "dtype": "float32",
-        "data": "set",
-        "data_digest": "d1" * 16,
-    }
-    assert pair["first"] == pair["second"] | {"run": str(first.path)}
-    assert pair["flags"] == list(found.pairs[0].flags) and pair["left_out"] == [] and pair["changed"] == []
-    assert told["unpaired"] == unpaired([first, second]) and told["reference"]["protocol"] == "quest-paper"
-    for row, expected in zip(pair["rows"], found.rows, strict=True):
-        d = expected.difference
-        named = (expected.condition, expected.metric, d.n, expected.significant, expected.verdict)
-        assert tuple(row[key] for key in ("condition", "metric", "n", "significant", "verdict")) == named
-        values = (d.first, d.second, d.value, d.ci_low, d.ci_high, d.p_value, expected.p_value, expected.published)
-        finite = [value if value is not None and math.isfinite(value) else None for value in values]
-        keys = ("first", "second", "difference", "ci_low", "ci_high", "p", "p_holm", "published")
-        assert [row[key] for key in keys] == finite
-    assert pair["rows"][1]["difference"] is None and pair["rows"][0]["verdict"] == "worse"
-
-
-def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
-    run = run_of(tmp_path / "a", records_of("clean"))
-    assert command(run.path, "--json", tmp_path / "none" / "x.json")[0] != 0
-    for words, message in (
-        ((run.path, "--json", tmp_path / "none" / "x.json"), "choose a file in a folder that exists with --json"),
-        ((run.path, "--reference", "x.toml"), "unknown reference 'x.toml'"),
-        ((tmp_path,), "is not a run folder"),
-    ):
-        done = CliRunner().invoke(cli, ["compare", *map(str, words)])
-        assert done.exit_code != 0 and message in str(done.exception) + done.output
 
 
 def test_of_few_samples_no_change_is_not_known_to_be_none(tmp_path: Path) -> None:

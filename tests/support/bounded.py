@@ -25,3 +25,6 @@ def at_most(room: int) -> Iterator[None]:
     before = memory("VmRSS")
     yield
     assert memory("VmHWM") - before < room
+
+
+MEMORY, SECONDS = 3 << 29, 10  # 1.5 GB, with torch and all libraries; of processor time

@@ -1,4 +1,4 @@
-"""Architectures of one's own, as `--arch tests/cifar_resnets.py:resnet2b` takes them.
+"""Architectures of one's own, as `--arch tests/support/cifar_resnets.py:resnet2b` takes them.
 
 Two small ResNets for CIFAR-10 without batch normalisation, whose tensors are named as in the adversarially trained
 checkpoints resnet2b.pth and resnet4b.pth of the VNN competition; and the ResNet-20 of He et al. (2016), section 4.2.

@@ -1,4 +1,4 @@
-"""A small ViT for CIFAR-10 as `--arch tests/cifar_vit.py:vit_2_16` takes it: BatchNorm for LayerNorm, mean pooling.
+"""A small ViT for CIFAR-10, BatchNorm for LayerNorm, mean pooling: `--arch tests/support/cifar_vit.py:vit_2_16`.
 
 Tensors are named as in the torchport files of the adversarially trained ViTs of the VNN competition.
 """

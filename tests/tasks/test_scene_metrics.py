@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import math
 import warnings
-from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,85 +11,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from rich.console import Console
+from scene_records import NONE, by_key, counts, draws, random_rows, record, slow, table
 from scipy import stats
 from torch import Tensor
 
 from robustkit.errors import DataError, ModelError, RunError
-from robustkit.evaluations.corruptions.sets import CORRUPTIONS, SETS
 from robustkit.evaluations.corruptions.shares import shares_of
 from robustkit.results.paired import Difference, Side, paired_difference, scene_difference
-from robustkit.tasks.segmentation.columns import SCENES
 from robustkit.tasks.segmentation.metrics import Counts, biased, class_counts, scene_mean_rows, scene_rows
-from robustkit.tasks.segmentation.tables import LONGEST, SceneTable, scene_tables, terminal_scenes
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-NONE = pytest.approx((math.nan, math.nan), nan_ok=True)
-Found = dict[tuple[str, str], tuple[Any, ...]]
-
-
-def record(sample: str, counts: Any, nll: float | None = 0.5, **more: Any) -> dict[str, Any]:
-    """counts: intersections, predicted and labelled by class."""
-    intersections, predicted, labelled = (np.asarray(part).tolist() for part in counts)
-    told = {"intersections": intersections, "predicted": predicted, "labelled": labelled, "pixels": sum(labelled)}
-    return {"sample_id": sample, "nll": nll, "linf": 0.0, "l2": 0.0} | told | more
-
-
-def table(rows: Iterable[dict[str, Any]]) -> pa.Table:
-    return pa.Table.from_pylist(list(rows), schema=SCENES)
-
-
-def counts(*rows: dict[str, Any], flags: tuple[str, ...] = ()) -> Counts:
-    return Counts.of(table(rows), flags)
-
-
-def random_rows(seed: int, n: int, classes: int, rare: int | None = None) -> list[dict[str, Any]]:
-    """Records of random maps: the last class is nowhere, `rare` in the first image only, one image has no pixel."""
-    generator = torch.Generator().manual_seed(seed)
-    truth = torch.randint(-1, classes - 1, (n, 5, 6), generator=torch.Generator().manual_seed(7))
-    found = torch.where(
-        torch.rand(n, 5, 6, generator=generator) < 0.5,
-        truth,
-        torch.randint(0, classes - 1, (n, 5, 6), generator=generator),
-    )
-    truth[3 % n] = -1
-    if rare is not None:
-        truth[1:][truth[1:] == rare], found[1:][found[1:] == rare] = -1, 0
-    losses = torch.rand(n, generator=generator).tolist()
-    parts = zip(*class_counts(found, truth, classes), losses, strict=True)
-    return [record(f"{i:03}", part[:3], loss if sum(part[2]) else None) for i, (*part, loss) in enumerate(parts)]
-
-
-def by_key(rows: Iterable[tuple[Any, ...]]) -> Found:
-    found = {}
-    for row in rows:
-        assert (row[0], row[1]) not in found
-        found[row[0], row[1]] = row[2:]
-    return found
-
-
-def slow(rows: list[dict[str, Any]], drawn: Iterable[int]) -> dict[str, float]:
-    """The figures of the images drawn, image by image and class by class."""
-    chosen = [rows[i] for i in drawn]
-    classes = len(rows[0]["labelled"])
-    ious, accuracies, right, pixels, loss = {}, [], 0, 0, 0.0
-    for k in range(classes):
-        hit, found, there = (sum(row[name][k] for row in chosen) for name in ("intersections", "predicted", "labelled"))
-        if found + there - hit:
-            ious[f"iou({k})"] = hit / (found + there - hit)
-        if there:
-            accuracies.append(hit / there)
-        right, pixels = right + hit, pixels + there
-    for row in chosen:
-        loss += sum(row["labelled"]) * (row["nll"] or 0)
-    means = {"miou": sum(ious.values()) / len(ious), "pixel_accuracy": right / pixels}
-    return means | {"mean_accuracy": sum(accuracies) / len(accuracies), "nll": loss / pixels} | ious
-
-
-def draws(n: int) -> list[np.ndarray]:
-    generator = np.random.Generator(np.random.PCG64(0))
-    return [generator.integers(0, n, n) for _ in range(1000)]
-
 
 # counts
 
@@ -288,126 +216,6 @@ def test_the_order_of_records_and_the_unreadable_change_nothing() -> None:
     assert list(scene_rows("clean", Counts.of(table(damaged), ()), "0123")) == []
 
 
-# means
-
-
-def share(part: float, n: int = 1, ids: str = "abcdefghijklmnop", flags: tuple[str, ...] = ()) -> Counts:
-    """One class with that IoU in each of n images of 30 pixels: what is wrong is predicted as nothing."""
-    hit = round(30 * part)
-    return counts(*(record(ids[i], ([hit], [hit], [30]), nll=1 - part) for i in range(n)), flags=flags)
-
-
-def all_of(members: dict[str, tuple[int, ...]], part: float, suffix: str = "") -> dict[str, Counts]:
-    return {f"corruption({c},severity={s}{suffix})": share(part) for c, which in members.items() for s in which}
-
-
-def means(found: dict[str, Counts], expected: int = 1, names: str = "0") -> Found:
-    return by_key(scene_mean_rows(found, expected, names))
-
-
-def test_severities_count_alike_then_corruptions_and_retention_is_of_the_clean_miou() -> None:
-    own = all_of(SETS["in-c"], 0.6) | {"clean": share(0.8)}
-    own["corruption(fog,severity=4)"] = share(0.1)
-    found = means(own)
-    assert found["corruption(fog)", "miou"][:2] == (pytest.approx(0.5), 1)
-    assert found["corruption(fog)", "retention"][0] == pytest.approx(0.5 / 0.8)
-    assert found["weather", "miou"][0] == pytest.approx(0.6 - 0.1 / 4)
-    assert found["blur", "miou"][0] == pytest.approx(0.6)
-    for metric, sign in (("miou", 1), ("pixel_accuracy", 1), ("mean_accuracy", 1), ("iou(0)", 1), ("nll", -1)):
-        value = 0.6 - 0.1 / 15
-        assert found["in-c", metric][0] == pytest.approx(value if sign == 1 else 1 - value)
-    assert found["in-c", "retention"][0] == pytest.approx((0.6 - 0.1 / 15) / 0.8)
-    assert found["corruption(fog,severity=1+2+3)", "miou"][0] == pytest.approx(0.6)
-    without = means({text: one for text, one in own.items() if text != "clean"})
-    assert without["in-c", "miou"][0] == found["in-c", "miou"][0]
-    assert not {metric for _, metric in without} & {"retention"}
-
-
-def test_means_over_three_and_five_severities_are_kept_apart() -> None:
-    own = all_of(SETS["segformer-16"], 1.0)
-    own["corruption(shot_noise,severity=3)"] = own["corruption(spatter,severity=5)"] = share(0.0)
-    found = means(own)
-    assert found["segformer-16", "miou"][0] == pytest.approx(1 - (1 / 3 + 1 / 5) / 16)
-    assert found["corruption(shot_noise,severity=1+2+3)", "miou"][0] == pytest.approx(2 / 3)
-    assert found["corruption(spatter)", "miou"][0] == pytest.approx(4 / 5)
-    assert ("corruption(shot_noise)", "miou") not in found
-    assert {condition for condition, _ in found if condition in SETS} == {"segformer-16", "weather"}
-    every = means(all_of(dict.fromkeys(CORRUPTIONS, (1, 2, 3, 4, 5)), 1.0))
-    assert {condition for condition, _ in every if condition in SETS} == set(SETS)
-    assert sum(condition.startswith("corruption(") for condition, metric in every if metric == "miou") == 2 * 19
-
-
-def test_what_a_result_is_over() -> None:
-    assert shares_of("clean") == {"clean": 1.0}
-    assert shares_of("pgd(eps=1/255,steps=20)") == {"pgd(eps=1/255,steps=20)": 1.0}
-    assert shares_of("corruption(fog,severity=2)") == {"corruption(fog,severity=2)": 1.0}
-    assert shares_of("corruption(fog,severity=1+3,preset=cifar)") == {
-        "corruption(fog,severity=1,preset=cifar)": 0.5,
-        "corruption(fog,severity=3,preset=cifar)": 0.5,
-    }
-    assert shares_of("corruption(snow,source=released)") == {
-        f"corruption(snow,severity={s},source=released)": 0.2 for s in (1, 2, 3, 4, 5)
-    }
-    found = shares_of("segformer-16(preset=cifar)")
-    assert len(found) == 72 and sum(found.values()) == pytest.approx(1)
-    assert found["corruption(shot_noise,severity=1,preset=cifar)"] == pytest.approx(1 / 48)
-    assert found["corruption(fog,severity=5,preset=cifar)"] == pytest.approx(1 / 80)
-
-
-def test_definitions_are_not_mixed() -> None:
-    found = means(all_of(SETS["noise"], 0.9) | all_of(SETS["noise"], 0.3, ",source=released"))
-    assert found["noise", "miou"][0] == pytest.approx(0.9)
-    assert found["noise(source=released)", "miou"][0] == pytest.approx(0.3)
-    some = "corruption(shot_noise,severity=1+2+3,source=released)"
-    assert found[some, "miou"][0] == found["corruption(shot_noise,source=released)", "miou"][0] == pytest.approx(0.3)
-
-
-def test_intervals_of_means_keep_the_conditions_of_an_image_together_and_leave_out_what_some_lack() -> None:
-    rows = {s: random_rows(s, 13, 5) for s in range(6)}
-    rows[3] = [*rows[3][:7], {"sample_id": "007", "error": "damaged"}, *rows[3][:7:-1]]
-    part = "weights in part"
-    told = {1: (part,), 2: (part,), 3: ("1 of 13 images could not be read; left out",), 0: (part, "of clean")}
-    texts = {s: f"corruption(fog,severity={s})" if s else "clean" for s in rows}
-    found = means({texts[s]: Counts.of(table(rows[s]), told.get(s, ())) for s in rows}, 13, "01234")
-    kept = {
-        s: sorted((row for row in rows[s] if row["sample_id"] != "007"), key=lambda row: row["sample_id"]) for s in rows
-    }
-    means_of, ratios = [], []
-    for drawn in [range(12), *draws(12)]:
-        figures = {s: slow(kept[s], drawn) for s in kept}
-        means_of.append(
-            {name: sum(figures[s][name] for s in range(1, 6)) / 5 for name in ("miou", "nll", "mean_accuracy")}
-        )
-        ratios.append(means_of[-1]["miou"] / figures[0]["miou"])
-    lines = [part, "1 of 13 samples lack some of its conditions; left out"]
-    for metric, expected in {name: [one[name] for one in means_of] for name in means_of[0]}.items():
-        value, n, *bounds, flags = found["corruption(fog)", metric]
-        assert (value, n, flags[:2]) == (pytest.approx(expected[0], rel=1e-6), 12, lines)
-        assert bounds == pytest.approx(np.percentile(expected[1:], [2.5, 97.5]).tolist(), rel=1e-6)
-    value, n, *bounds, flags = found["corruption(fog)", "retention"]
-    assert (value, n, flags[:3]) == (pytest.approx(ratios[0]), 12, [*lines, "of clean"])
-    assert bounds == pytest.approx(np.percentile(ratios[1:], [2.5, 97.5]).tolist())
-    clean = means({text: share(0.5, 9) for text in texts.values()}, 9)["corruption(fog)", "retention"]
-    assert clean[:2] == (1, 9) and clean[2:4] == NONE  # nine are too few
-    own = {text: share(0.5, 2, ids="xy" if "4" in text else "ab") for text in texts.values()}
-    assert {key[0] for key in means(own, 2)} == {"corruption(fog,severity=1+2+3)"}  # no image is in all five
-
-
-def test_classes_that_a_mean_leaves_out_are_named() -> None:
-    here, gone = ([3, 2, 0], [3, 2, 0], [5, 2, 0]), ([3, 0, 0], [3, 0, 0], [5, 0, 0])
-    own = {text: counts(record("a", here)) for text in shares_of("noise")}
-    (flag,) = means(own, 1, "rst")["noise", "miou"][4]
-    assert flag == "1 of 3 classes is in neither prediction nor truth, left out of the mean: t"
-    own["corruption(shot_noise,severity=2)"] = counts(record("a", gone))
-    found = means(own | {"clean": counts(record("a", gone))}, 1, "rst")
-    some = "1 of 3 classes is in neither prediction nor truth under some of its conditions, left out of the mean: s"
-    assert found["noise", "miou"][4] == [flag, some] and found["corruption(impulse_noise)", "miou"][4] == [flag]
-    assert found["corruption(impulse_noise)", "retention"][4] == [flag, some]
-    assert found["noise", "mean_accuracy"][4][0].startswith("1 of 3 classes is without labelled pixels")
-    assert ("noise", "iou(s)") not in found and found["noise", "iou(r)"][:2] == (pytest.approx(3 / 5), 1)
-    assert ("corruption(impulse_noise)", "iou(r)") not in found  # of sets only
-
-
 # pairs
 
 
@@ -480,92 +288,3 @@ def test_losses_that_are_not_finite_have_no_difference() -> None:
     endless = counts(*(record(str(i), ([3], [3], [4]), math.inf) for i in range(3)))
     found = scene_difference([(1.0, endless)], [(1.0, endless)], "nll")
     assert np.isnan([found.value, found.ci_low, found.ci_high, found.p_value]).all() and found.n == 3
-
-
-# tables
-
-MANIFEST = {
-    "checkpoints": [{"name": "seg", "attention": "quest"}, {"name": "conv", "attention": "none"}],
-    "claims": {
-        "pgd(eps=4/255,steps=3)": {"norm": "linf", "eps": 4 / 255},
-        "pgd(eps=1,steps=3,norm=l2)": {"norm": "l2", "eps": 1.0},
-    },
-    "protocol": {"tag": "segmentation@1:00", "summary": "pixels"},
-}
-KEYS = ("condition", "metric", "value", "n", "ci_low", "ci_high", "flags")
-
-
-def summary(found: dict[str, Counts], n: int, names: str, checkpoint: str = "seg") -> list[dict[str, Any]]:
-    rows = [row for text, one in found.items() for row in scene_rows(text, one, names)]
-    rows += scene_mean_rows(found, n, names)
-    return [{"checkpoint": checkpoint} | dict(zip(KEYS, row, strict=True)) for row in rows]
-
-
-def test_tables_by_hand() -> None:
-    pgd = "pgd(eps=4/255,steps=3)"
-    own = {"clean": share(0.8, 10), pgd: replace(share(0.2, 10, flags=("half",)), largest={"linf": 4 / 255, "l2": 1.0})}
-    own |= {f"corruption({c},severity={s})": share(0.1 * s, 10) for c in SETS["noise"] for s in (1, 2, 3, 4, 5)}
-    own |= {f"corruption(fog,severity={s})": share(0.5, 10) for s in (1, 2, 3)} | {
-        "corruption(snow,severity=5)": share(0, 10)
-    }
-    second = {"clean": share(0.5), "pgd(eps=1,steps=3,norm=l2)": replace(share(0.5), largest={"linf": 0.1, "l2": 0.75})}
-    results = summary(own, 10, "0") + summary(second, 1, "0", "conv")
-    assert (results[0]["condition"], results[0]["metric"]) == ("clean", "miou")
-    results[0] |= {"ci_low": 0.71, "ci_high": 0.89}
-    plain, severities, sets, classes, other = scene_tables(results, MANIFEST)
-    assert plain.title == "protocol segmentation@1:00: pixels" and plain.ends == (1, 3)
-    cell = "80.0 [80.0, 80.0]"
-    assert plain.rows[0] == ("seg", "quest", "clean", "10", "80.0 [71.0, 89.0]", cell, cell, "0.200", "0")
-    assert plain.rows[1][2:5] == (pgd, "10", "20.0 [20.0, 20.0]") and plain.rows[1][7:] == ("0.800", "4/255")
-    assert plain.rows[2] == ("conv", "no", "clean", "1", "50.0", "50.0", "50.0", "0.500", "0")
-    assert plain.rows[3][2:4] == ("pgd(eps=1,steps=3,norm=l2)", "1") and plain.rows[3][8] == "0.75"
-    assert plain.flags == (f"seg, {pgd}: half",)
-    noise = ("10.0", "20.0", "30.0", "40.0", "50.0", "30.0", "37.5")
-    assert severities.headings == ("corruption", "1", "2", "3", "4", "5", "mean", "retention %")
-    assert severities.rows[:3] == tuple((name, *noise) for name in SETS["noise"])
-    assert severities.rows[3] == ("mean of noise", *noise)
-    assert severities.rows[4:] == (
-        ("snow", "–", "–", "–", "–", "0.0", "0.0 (5)", "0.0 (5)"),
-        ("fog", "50.0", "50.0", "50.0", "–", "–", "50.0 (1–3)", "62.5 (1–3)"),
-    )
-    assert severities.ends == (3, 5) and severities.values[0] == pytest.approx((0.1, 0.2, 0.3, 0.4, 0.5, 0.3, 0.375))
-    assert severities.values[4][:5] == (None,) * 4 + (0,)
-    assert sets.rows == (("noise", "10", "30.0 [30.0, 30.0]", "37.5 [37.5, 37.5]", "30.0", "30.0", "0.700"),)
-    assert classes.headings == ("class", "images", "clean", pgd, "noise")
-    assert classes.rows == (("0", "10", "80.0", "20.0", "30.0"),)
-    assert classes.values == ((None, *(pytest.approx(value) for value in (0.8, 0.2, 0.3))),)
-    assert other.title.startswith("conv: IoU") and other.rows == (("0", "1", "50.0", "50.0"),)
-    assert scene_tables([row for row in results if row["metric"] == "nll"], MANIFEST) == []
-
-
-def test_tables_of_a_definition_and_their_flags() -> None:
-    here, gone = ([3, 2, 0], [3, 2, 0], [5, 2, 0]), ([3, 0, 0], [3, 0, 0], [5, 0, 0])
-    texts = [*shares_of("noise(source=released)"), "corruption(fog,severity=2,source=released)", "clean"]
-    own = {text: counts(record("a", here), flags=("half",)) for text in texts}
-    own[texts[0]] = counts(record("a", gone))
-    own["clean"] = counts(record("a", here, nll=math.inf))
-    plain, severities, sets, classes = scene_tables(summary(own, 1, "rst"), MANIFEST)
-    assert severities.title == "seg: mIoU in % by corruption and severity, released files (source=released)"
-    # One of 15 conditions sees the road only: 3/5; the others 3/5 and 2/2, which are 5 of 7 pixels.
-    assert plain.rows[0][4:8] == ("80.0", "71.4", "80.0", "nan")
-    assert sets.rows[0] == ("noise(source=released)", "1", "78.7", "98.3", "70.7", "78.7", "0.500")
-    assert classes.headings[2:] == ("clean", "noise(source=released)") and classes.rows[1][2:] == ("100.0", "–")
-    always = "1 of 3 classes is in neither prediction nor truth, left out of the mean: t"
-    lines = [line for line in severities.flags if "labelled" not in line]
-    assert lines[0] == "seg, corruption(gaussian_noise,severity=2,source=released) and 21 more: half"
-    # Single conditions with a mean do not say again what it says; fog has none.
-    assert f"seg, corruption(fog,severity=2,source=released) and 7 more: {always}" in lines
-    assert len(lines) == 3 and lines[2].startswith("seg, corruption(gaussian_noise,source=released) and 2 more: 1 of 3")
-    assert plain.flags[0] == f"seg, clean: {always}"
-
-
-def test_a_terminal_shows_the_tables_but_not_the_longest() -> None:
-    own = {f"corruption({c},severity={s})": share(0.1 * s) for c in SETS["noise"] for s in (1, 2, 3, 4, 5)}
-    tables = scene_tables(summary(own | {"clean": share(0.8)}, 1, "0"), MANIFEST)
-    long = SceneTable("many", ("class", "images", "clean"), (("[red]wall", "1", "2"),) * (LONGEST + 1))
-    console = Console(width=150, record=True, file=io.StringIO())
-    for part in terminal_scenes([*tables, long, replace(long, rows=long.rows[1:])]):
-        console.print(part)
-    text = console.export_text()
-    assert "seg: mIoU in % by corruption and severity" in text and "37.5" in text and "80.0" in text
-    assert f"{LONGEST + 1} classes; see the report" in text and text.count("[red]wall") == LONGEST
