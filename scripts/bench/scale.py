@@ -302,18 +302,9 @@ def measured(n: int, checkpoints: int, folder: Path, repeat: int) -> dict[str, f
     """All parts at one size, each in a process of its own; of repeated ones the lowest time and the highest peak."""
     found = {"samples": float(n)}
     for part in ("write", *["refresh"] * repeat, *(["compare"] if checkpoints > 1 else [])):
-        command = [
-            sys.executable,
-            "-m",
-            "scripts.bench.scale",
-            "--part",
-            part,
-            "--samples",
-            str(n),
-            "--checkpoints",
-            str(checkpoints),
-        ]
-        done = subprocess.run([*command, "--out", str(folder)], check=True, capture_output=True, text=True)
+        command = [sys.executable, "-m", "scripts.bench.scale", "--part", part, "--samples", str(n)]
+        command += ["--checkpoints", str(checkpoints), "--out", str(folder)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
         for name, value in json.loads(done.stdout.splitlines()[-1]).items():
             found[name] = (max if "MB" in name else min)(value, found.get(name, value))
     return found
