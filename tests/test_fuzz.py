@@ -16,10 +16,11 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+import page_runs
 import pyarrow as pa
 import pytest
-import test_report
 import torch
+from places import TESTS
 from safetensors.torch import save
 
 from robustkit.data.label_table import read_table
@@ -41,7 +42,7 @@ from hypothesis import strategies as st  # noqa: E402
 configuration.set_hypothesis_home_dir(Path(tempfile.gettempdir()) / "hypothesis")  # not into the folder of the tests
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-SEEDS = Path(__file__).parent / "seeds"
+SEEDS = TESTS / "seeds"
 FEW = settings(
     max_examples=200, derandomize=True, database=None, deadline=5000, suppress_health_check=list(HealthCheck)
 )
@@ -228,7 +229,7 @@ def put(data: Any, way: list[int], value: Any) -> Any:
 
 @lru_cache
 def whole(folder: Path) -> tuple[Run, bytes, bytes, bytes]:
-    run = test_report.make_run(folder / "run", ("one",), shown=False)
+    run = page_runs.make_run(folder / "run", ("one",), shown=False)
     for condition in run.manifest["conditions"][2:]:  # two are enough
         for path in run.shard_path("one", condition, 0).parent.glob("*"):
             path.unlink()

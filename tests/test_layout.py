@@ -3,11 +3,10 @@
 import ast
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from places import ROOT
 
-ROOT = Path(__file__).parents[1]
 MODULES = sorted((ROOT / "robustkit").rglob("*.py"))
 
 
@@ -31,5 +30,5 @@ def test_no_private_name_leaves_its_module() -> None:
 
 
 def test_the_picture_of_the_floors_is_of_these_imports() -> None:
-    done = subprocess.run([sys.executable, "scripts/floors.py", "--check"], cwd=ROOT)
-    assert done.returncode == 0, "run python scripts/floors.py"
+    done = subprocess.run([sys.executable, "-m", "scripts.pages.floors", "--check"], cwd=ROOT)
+    assert done.returncode == 0, "run python -m scripts.pages.floors"

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from places import ROOT
 
-ROOT = Path(__file__).parents[1]
 PACKAGES = ("attacks", "cam", "corruptions", "robustkit")
 
 

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
+from places import SHARED, SUPPORT
 
 import robustkit
 
-SHARED = Path(__file__).parents[1].parent / "shared"
 VIT = SHARED / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"
 VAL = SHARED / "data" / "imagenet-val" / "val"
 CIFAR = SHARED / "data" / "cifar10-test.zip"
-RESNETS = Path(__file__).parent / "cifar_resnets.py"
+RESNETS = SUPPORT / "cifar_resnets.py"
 pytestmark = [
     pytest.mark.shared,
     pytest.mark.skipif(not SHARED.is_dir(), reason="needs the real data and weights of ../shared"),
@@ -129,7 +129,7 @@ def test_autoattack_is_as_strong_as_the_original_on_robust_models(
     pytest.importorskip("pyautoattack", reason="pyautoattack is not installed")
     from robustkit.evaluations.attacks.stages import stages
 
-    model = {"arch": f"{Path(__file__).parent / arch}"}
+    model = {"arch": f"{SUPPORT / arch}"}
     checkpoint = SHARED / "weights" / "cifar10" / file
     for engine in ("robustkit", "pyautoattack"):
         run = robustkit.audit(
@@ -320,7 +320,7 @@ def test_a_published_segmenter_of_another_kind_gives_what_its_own_loader_gives(t
         out=tmp_path / "run",
         examples=0,
         model={
-            "arch": f"{Path(__file__).parent / 'espnet.py'}:espnet",
+            "arch": f"{SUPPORT / 'espnet.py'}:espnet",
             "mean": [value / 255 for value in mean],
             "std": [value / 255 for value in std],
         },

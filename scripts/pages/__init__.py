@@ -1,0 +1,1 @@
+"""Pages of docs/ from runs, from the command line's help, and from cheating models."""

@@ -1,0 +1,90 @@
+"""Write docs/commands.md from the command line's own help: every command, argument and option.
+
+python -m scripts.pages.commands            write the page
+python -m scripts.pages.commands --check    status 1 where the page is another one
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from robustkit.cli.app import cli
+
+from .writing import markdown
+
+PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
+HEAD = """# Commands
+
+Made by `python -m scripts.pages.commands` from `robustkit --help` and the help of each command.
+
+An option can also come from the environment variable beside it, and from a TOML file (`--config FILE`): entries at
+the top are for every command, those of a table `[audit]` for that one, named as the options. The command line counts
+before the environment, and that before the file. Lists are separated by commas. eps is written as `1/255`, `0.5/255`
+or `0.004`.
+
+`--arch FILE.py:FUNCTION` runs that file, whoever wrote it. A file of options may be someone else's: it may name code
+(`arch`), write outside the folder where you are (`out` and the like) and send results away (`logs`) only with
+`--trust-config`.
+
+Exit status: 0 fine, 1 a rule of `robustkit check` failed, 2 an error (one line: what, expected, remedy; the traceback
+with `--debug`), 3 nothing was evaluated, 130 interrupted, 141 nobody read
+the output to its end.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [HEAD, "\n".join(f"- [robustkit {name}](#robustkit-{name}): {_first(one)}" for name, one in commands())]
+    return "\n".join([*parts, *(_section(name, command) for name, command in commands())]).rstrip() + "\n"
+
+
+def commands() -> list[tuple[str, click.Command]]:
+    """In the order in which a person meets them."""
+    return list(cli.commands.items())
+
+
+def _section(name: str, command: click.Command) -> str:
+    context = click.Context(command, info_name=name, parent=click.Context(cli, info_name="robustkit"))
+    usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
+    text, examples = _help(command)
+    rows = [("Option", "Meaning", "Default", "Variable")]
+    rows += [_row(option) for option in command.params if option.param_type_name == "option"]
+    parts = [f"\n## robustkit {name}\n", f"`{usage}`\n", f"{text}\n", f"```sh\n{examples}\n```\n", markdown(rows)]
+    return "\n".join(parts)
+
+
+def _first(command: click.Command) -> str:
+    return _help(command)[0].partition("\n")[0]
+
+
+def _help(command: click.Command) -> tuple[str, str]:
+    """A command's text, paragraphs joined, and its examples."""
+    text, _, examples = (command.help or "").partition("\b")
+    paragraphs = [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
+    return "\n\n".join(paragraphs), "\n".join(line.strip() for line in examples.strip().splitlines())
+
+
+def _row(option: click.Parameter) -> tuple[str, str, str, str]:
+    assert isinstance(option, click.Option)
+    names = " ".join(f"`{name}`" for name in sorted(option.opts, key=len))
+    kind = "" if option.is_flag else f" {_kind(option.type)}"
+    said = (option.help or "").replace("|", "\\|") + " Required." * option.required
+    default = option.to_info_dict()["default"]
+    shown = isinstance(default, (str, int, float, Path)) and not isinstance(default, bool)
+    return f"{names}{kind}", said, f"`{default}`" if shown else "", f"`{option.envvar}`" if option.envvar else ""
+
+
+def _kind(kind: click.ParamType) -> str:
+    if isinstance(kind, click.Choice):
+        return " or ".join(map(str, kind.choices))
+    numbers = {"integer": "number", "integer range": "number", "float": "number"}
+    return numbers.get(kind.name, kind.name)
+
+
+if __name__ == "__main__":
+    if "--check" in sys.argv:
+        sys.exit(0 if PAGE.read_text(encoding="utf-8") == page() else 1)
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,162 @@
+"""What the page of maps says of runs: where they come from, the leads over the controls, and a plot of these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from robustkit.evaluations.maps.condition import parts_of
+from robustkit.evaluations.maps.tables import FREE_HEADINGS, ONE_SIDED, SCORE_HEADINGS
+from robustkit.results.run import Run
+
+from .writing import markdown
+
+LOOKS = (("#0072B2", "o"), ("#56B4E9", "D"), ("#E69F00", "s"), ("#666666", "^"))
+MARGIN = 0.05  # of an interval's width: about the error of its ends, which are percentiles of 1000 resamples
+
+
+class Lead(NamedTuple):
+    """Over the best control of each resample; control: the best over all images."""
+
+    value: float
+    low: float | None
+    high: float | None
+    control: str
+
+    @property
+    def verdict(self) -> str:
+        """`ahead`, `behind`, `level`, or `open` where there is no interval."""
+        if self.low is None or self.high is None:
+            return "open"
+        margin = MARGIN * (self.high - self.low)
+        return "ahead" if self.low > margin else "behind" if self.high < -margin else "level"
+
+
+def leads(run: Run, checkpoint: str) -> dict[str, dict[str, Lead]]:
+    """By score, as the tables name it, and by method."""
+    found: dict[str, dict[str, Lead]] = {}
+    headings = SCORE_HEADINGS | FREE_HEADINGS
+    for row in run.summary():
+        parts_found, metric = parts_of(row["condition"]), row["metric"].removesuffix("_over_control")
+        if row["checkpoint"] != checkpoint or parts_found is None or metric == row["metric"] or metric in ONE_SIDED:
+            continue
+        explained, mode = parts_found
+        name = f"{headings[metric].removesuffix(' ↓')}{f' ({mode})' if mode else ''}"
+        control = row["flags"][0].partition(": ")[2]
+        found.setdefault(name, {})[explained.method] = Lead(row["value"], row["ci_low"], row["ci_high"], control)
+    return found
+
+
+def names(run: Run) -> list[str]:
+    """Of its checkpoints."""
+    return [known["name"] for known in run.manifest["checkpoints"]]
+
+
+def source(run: Run) -> str:
+    """Which images, which checkpoints, seen how: all that a figure of the run depends on."""
+    manifest = run.manifest
+    data, protocol, first = manifest["data"], manifest["protocol"], manifest["checkpoints"][0]["preprocessing"]
+    size = "x".join(map(str, first["input_size"]))
+    squashed, share = first["crop_mode"] == "squash", f"{first['crop_pct']:g}"
+    seen = "squashed to" if squashed else f"resized and centre-cropped (crop {share}) to"
+    counted = "unlabelled: the maps of all count" if data["layout"] == "unlabelled" else "wrong predictions left out"
+    models = "; ".join(
+        f"{known['name']}, {known['attention']} attention, sha256 {str(known['sha256'])[:12]}…"
+        for known in manifest["checkpoints"]
+    )
+    return (
+        f"{data['n']} images of `{data['root']}` (digest {data['digest'][:12]}…), {first['interpolation']}, {seen} "
+        f"{size}, the predicted class, {counted}. Card `{protocol['tag']}`, seed {manifest['seed']}, "
+        f"{manifest['deciding']['dtype']}. {models}."
+    )
+
+
+def behind(run: Run) -> Iterator[str]:
+    """Where a map that looks at the image is better than one that does not, where worse, and where neither is shown."""
+    for checkpoint in names(run):
+        found: dict[str, dict[str, list[str]]] = {}
+        for score, methods in leads(run, checkpoint).items():
+            for method, lead in methods.items():
+                told = {"ahead": score, "behind": f"{score}, by {-lead.value:.3f} ({lead.control})"}
+                text = told.get(lead.verdict, f"{score} {round(lead.value, 3) + 0.0:+.3f} ({lead.control})")
+                found.setdefault(method, {}).setdefault(lead.verdict, []).append(text)
+        for method, said in found.items():
+            parts = [
+                f"ahead of every control in {'; '.join(said.get('ahead', ['nothing']))}",
+                f"behind the best one in {'; '.join(said.get('behind', ['nothing']))}",
+            ]
+            parts += [f"not told apart from it in {'; '.join(said['level'])}"] if "level" in said else []
+            parts += [f"without an interval {'; '.join(said['open'])}"] if "open" in said else []
+            yield f"- {checkpoint}, {method}: {'. '.join(part[0].upper() + part[1:] for part in parts)}."
+
+
+def in_short(found: Sequence[tuple[str, Run]]) -> str:
+    """A table of how often each map is ahead of the controls, level with them and behind, by the kind of score."""
+    rows = [("", "map", "at a threshold", "without one", "MaxBoxAccV2", "ABPC")]
+    for title, run in found:
+        for checkpoint in names(run):
+            scores = leads(run, checkpoint)
+            for method in next(iter(scores.values())):
+                own = {score: methods[method] for score, methods in scores.items() if method in methods}
+                fixed = [lead.verdict for score, lead in own.items() if "(" in score]
+                free = [own[score].verdict for score in ("pointing", "energy inside", "PxAP") if score in own]
+                counted = (
+                    f"{some.count('ahead')} ahead, {some.count('level')} level, {some.count('behind')} behind"
+                    for some in (fixed, free)
+                )
+                box, asked = own.get("MaxBoxAccV2"), own.get("ABPC")
+                last = "–" if asked is None else f"{asked.verdict} ({asked.value:+.3f})"
+                who = f"{checkpoint}, {method}"
+                rows.append((title, who, *counted, "–" if box is None else f"{box.value:+.3f}", last))
+    return markdown(rows)
+
+
+def side_by_side(run: Run) -> str:
+    """AG-CAM of every checkpoint, a column each."""
+    scores = ("cam_iou", "cam_dice", "pointing_game", "pxap", "max_box_acc", "abpc")
+    headings = SCORE_HEADINGS | FREE_HEADINGS
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for row in run.summary():
+        parts_found = parts_of(row["condition"])
+        if parts_found is None or parts_found[0].method != "agcam" or row["metric"] not in scores:
+            continue
+        interval = "" if row["ci_low"] is None else f" [{row['ci_low']:.3f}, {row['ci_high']:.3f}]"
+        name = headings[row["metric"]] + (f" ({parts_found[1]})" if parts_found[1] else "")
+        found.setdefault((row["metric"], name), {})[row["checkpoint"]] = f"{row['value']:.3f}{interval}"
+    order = sorted(found, key=lambda key: scores.index(key[0]))
+    return markdown([("AG-CAM", *names(run)), *((key[1], *(found[key][name] for name in names(run))) for key in order)])
+
+
+def plot(panels: Sequence[tuple[str, Run, str]], path: Path) -> None:
+    """The leads of each method over the best control, a panel for each (title, run, checkpoint), as SVG."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    style = {"svg.hashsalt": "robustkit", "svg.fonttype": "none", "font.size": 9}
+    with matplotlib.rc_context(style):
+        wide = 3.6 * len(panels) + 1
+        figure, axes = plt.subplots(1, len(panels), figsize=(wide, 5), sharey=True, layout="constrained")
+        for axis, (title, run, checkpoint) in zip(axes, panels, strict=True):
+            scores = leads(run, checkpoint)
+            for place, score in enumerate(scores):
+                for index, (method, lead) in enumerate(scores[score].items()):
+                    y = place + 0.18 * (index - (len(scores[score]) - 1) / 2)
+                    colour, marker = LOOKS[index]
+                    filled = colour if lead.low is not None else "white"
+                    label = method if place == 0 else None
+                    axis.plot(lead.value, y, marker, color=colour, markerfacecolor=filled, markersize=5, label=label)
+                    if lead.low is not None and lead.high is not None:
+                        axis.plot([lead.low, lead.high], [y, y], color=colour, linewidth=1.5)
+            axis.axvline(0, color="#222222", linewidth=0.8)
+            axis.set_title(title, fontsize=9)
+            axis.set_xlabel("lead over the best control")
+            axis.grid(axis="x", color="#dddddd")
+            axis.set_yticks(range(len(scores)), list(scores))
+        axes[0].invert_yaxis()
+        axes[0].legend(loc="lower left", frameon=False)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, metadata={"Date": None})
+        plt.close(figure)

@@ -1,0 +1,1 @@
+"""Small ViTs trained where standard attention breaks, and the page of the stabilisers."""

@@ -1,0 +1,1 @@
+"""QUEST's toy retrieval task: its models, their training, and its page."""

@@ -1,0 +1,223 @@
+"""The page of the toy experiment: what was asked, the published beside ours, figures, and what the choices change."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+
+from ..pages.writing import markdown, whole_percent
+from .choices import Choice, section
+from .plots import heat_maps, histograms, key_norms
+from .results import CHANCE, OUTCOMES, PUBLISHED, RESAMPLES, Results
+from .run import PROBE, SAME_AS, TOKENS
+
+CURVES = ("standard", "qnorm", "quest")
+STARTS = {
+    "torch": "matrices as `nn.Linear` draws them, CLS token and positions N(0, 1)",
+    "mixed": "matrices as `nn.Linear` draws them, CLS token and positions N(0, 0.02²)",
+    "timm": "matrices, CLS token and positions N(0, 0.02²), biases 0",
+}
+
+
+def _rates(results: Results) -> str:
+    rows = []
+    for formula in results.plan.grid.formulas:
+        share, low, high = results.success(formula)
+        own = results.of(formula)
+        counts = [int((results.outcomes()[own] == outcome).sum()) for outcome in OUTCOMES]
+        published = f"{PUBLISHED[formula]}" if PUBLISHED[formula] else "about 0"
+        ours = f"{100 * share:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+        shortcut = int(results.group(formula, "shortcut").sum())
+        guesses = int((results.columns["test"][own] <= CHANCE).sum())
+        rows.append((formula, published, ours, *map(str, (*counts, shortcut, guesses))))
+    heading = ("attention", "published %", "ours % [95 %]", *OUTCOMES, "look for b", "test at chance")
+    return markdown([heading, *rows])
+
+
+def _accuracies(results: Results) -> str:
+    names = ("train_biased", "train_unbiased", "test", "test_uniform", "test_alike")
+    rows = []
+    for formula in results.plan.grid.formulas:
+        for group in ("correct", "shortcut"):
+            own = results.group(formula, group)
+            means = [results.columns[name][own].mean() if own.any() else np.nan for name in names]
+            told = "look for b" if group == "shortcut" else group
+            rows.append((formula, told, str(own.sum()), *map(whole_percent, means)))
+    heading = (
+        "attention",
+        "models",
+        "n",
+        "train, biased",
+        "train, unbiased",
+        "test",
+        "uniform places",
+        "as in training",
+    )
+    return markdown([heading, *rows])
+
+
+def _said(results: Results) -> Iterator[str]:
+    """Sentences about order and width, computed."""
+    formulas = results.plan.grid.formulas
+    shares = {formula: results.success(formula)[0] for formula in formulas}
+    ranked = sorted(formulas, key=lambda formula: -shares[formula])
+    yield "Order here: " + ", ".join(f"{formula} {100 * shares[formula]:.0f} %" for formula in ranked) + "."
+    known = [formula for formula in ("quest", "qnorm", "standard") if formula in shares]
+    for first, second in combinations(known, 2):
+        share, low, high = (100 * number for number in results.ahead(first, second))
+        told = "this shows" if low > 0 else "the opposite shows" if high < 0 else "cannot tell"
+        gap = PUBLISHED[first] - PUBLISHED[second]
+        yield f"{first} minus {second}: {share:+.1f} [{low:+.1f}, {high:+.1f}] points, published {gap:+d}: {told}."
+    normed = [formula for formula in formulas if not PUBLISHED[formula]]
+    if normed:
+        most = max(normed, key=lambda formula: shares[formula])
+        shows = "shows" if shares[most] < 0.05 else "does not show"
+        yield f"That the QKNorm forms fail {shows}: at most {100 * shares[most]:.0f} % ({most})."
+    for formula in known:
+        cells = results.map(formula)
+        half = int((cells >= 0.5).sum())
+        yield f"{formula}: half of the models or more are correct in {half} of the {cells.size} cells of the grid."
+
+
+def _norm_words(results: Results) -> Iterator[str]:
+    for formula in CURVES:
+        for group in ("shortcut", "correct"):
+            curve = results.curves.get((formula, group))
+            if curve is not None:
+                at = {kind: curve[1, -1, TOKENS.index(kind)] for kind in TOKENS}
+                told = "models that look for b" if group == "shortcut" else "correct models"
+                yield (
+                    f"{formula}, {told}: biased answers {at['biased']:.1f}, unbiased {at['unbiased']:.1f}, "
+                    f"others {at['other']:.1f}"
+                )
+
+
+def _paragraphs(text: str) -> str:
+    """Prose and lists in lines of up to 120 signs; tables, images and headings as they are."""
+    lines = []
+    for block in text.split("\n"):
+        if block.startswith(("|", "!", "#", "Made by")):
+            lines.append(block)
+        else:
+            indent = "  " if block.startswith("- ") else ""
+            lines += textwrap.wrap(block, 120, subsequent_indent=indent, break_on_hyphens=False) or [""]
+    return "\n".join(lines)
+
+
+def _bullets(sentences: Iterable[str]) -> str:
+    return "\n".join(f"- {sentence}" for sentence in sentences)
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _opening(results: Results, command: str) -> str:
+    setting, grid = results.plan.setting, results.plan.grid
+    shape = setting.shape
+    coinciding = ", ".join(f"{name} is {same}" for name, same in SAME_AS.items())
+    return f"""# The toy retrieval task of QUEST
+
+Made by `{command}`; do not edit.
+
+QUEST (§2.2, A.3, A.4) asks whether attention gets stuck on a spurious pattern. A sequence holds one vector that is \
+unlike the others, and the class written beside it is the answer. In half of the training samples that vector is also \
+close to one fixed vector b, which is easier to look for, and gives the answer in these samples only. A Transformer \
+of one layer and one head is trained with {_number(len(grid.rates), "learning rate")}, \
+{_number(len(grid.decays), "weight decay")}, {_number(grid.data, "realisation")} of the data and \
+{_number(grid.seeds, "start")} of the weights for each formula: {len(results)} models here, in \
+{results.seconds / 60:.0f} minutes of one processor.
+
+- Model: Algorithm A2 in the {shape.reading} reading, width 20, MLP of 20 with GELU\
+{", bias in queries, keys and values" if shape.bias else ", no bias in queries, keys and values"}\
+{", LayerNorm before the classifier" if shape.final_norm else ""}; {STARTS[shape.start]}.
+- Training: {setting.samples} samples of {shape.length} vectors, {setting.epochs} epochs in batches of \
+{setting.batch}, AdamW on all parameters at a constant rate. Answers lie at Int(N(10, 2)).
+- Test: {setting.tested} new samples of the same realisation, none of them with b, answers placed as in training. The \
+paper does not say; a model that looks for b falls to the 20 to 40 % that it gives only if most test samples lack b.
+- With one head and one layer three of the nine formulas are the same as others, and not trained again: {coinciding}.
+"""
+
+
+def _rate_section(results: Results) -> str:
+    grid, folder = results.plan.grid, "toy"
+    shares = ", ".join(f"{formula} {100 * results.success(formula)[0]:.0f} %" for formula in grid.formulas)
+    return f"""## Success rates
+
+Classes of the paper: *correct*, training and test accuracy above 90 %; *biased*, training 50 to 80 % and test 20 to \
+40 %; *degenerate*, both at chance (up to {100 * CHANCE:.0f} %). What fits no class is *none of these*. *Look for b* \
+is a class of ours that cuts across: above 90 % on new samples with b, below 50 % on those without; so is *test at \
+chance*, which counts what the paper's degenerate class leaves out where a model knows its training samples by heart.
+
+{_rates(results)}
+
+Intervals are from {RESAMPLES} resamples of realisations and starts, since models of the same pair share both; they do \
+not cover the choice of rates and decays, nor what the paper leaves open.
+
+{_bullets(_said(results))}
+
+![Share of correct models by learning rate and weight decay, a panel for each formula; {shares}]({folder}/success.svg)
+
+Beside the paper's Figures 3 and A1.
+"""
+
+
+def _norm_section(results: Results) -> str:
+    said = list(_norm_words(results))
+    if not said:
+        return "## Norms of keys\n\nNo model of these formulas is correct or looks for b.\n"
+    return f"""## Norms of keys
+
+![Median norm of keys by epoch, shaded from quartile to quartile: {"; ".join(said)}](toy/key-norms.svg)
+
+Beside the paper's Figures 4, A4 and A5: mean norm of keys as projected, before any normalisation, at the answers of \
+biased and of unbiased samples, and at all other tokens but CLS, of {PROBE} training samples. Lines are medians over \
+models, shades reach from quartile to quartile. Medians after the last epoch:
+
+{_bullets(f"{sentence}." for sentence in said)}
+"""
+
+
+def _accuracy_section(results: Results) -> str:
+    return f"""## Accuracies
+
+![Histograms of training accuracy, a panel for each formula](toy/train.svg)
+
+![Histograms of test accuracy, a panel for each formula](toy/test.svg)
+
+Beside the paper's Figures A2 and A3. Mean accuracies in percent, by what a model came to. *Uniform places*: test \
+samples whose answer may lie anywhere. *As in training*: half of the test samples with b.
+
+{_accuracies(results)}
+"""
+
+
+def _closing(results: Results) -> str:
+    grid = results.plan.grid
+    return f"""## What this is worth
+
+- The models are ours: the sequence length, the number of samples, the start of the weights and the test set are not \
+in the paper, and rates move with each of them. What holds here may not hold in the authors' setting, and the reverse.
+- {_number(grid.data, "realisation")} and {_number(grid.seeds, "start")}; the intervals tell how far others may lie.
+- `toy/results.csv` has every model; `--from-results` makes this page from it.
+"""
+
+
+def write(results: Results, choices: list[Choice], out: Path, command: str) -> Path:
+    """toy-retrieval.md in `out`, its figures in `out`/toy."""
+    folder = out / "toy"
+    shown = [formula for formula in CURVES if formula in results.plan.grid.formulas]
+    heat_maps(results, folder / "success.svg")
+    if any(True for _ in _norm_words(results)):
+        key_norms(results, shown, folder / "key-norms.svg")
+    histograms(results, "train", "training accuracy, %", folder / "train.svg")
+    histograms(results, "test", "test accuracy, %", folder / "test.svg")
+    sections = [_opening(results, command), _rate_section(results), _norm_section(results), _accuracy_section(results)]
+    sections += [section(choices)] if choices else []
+    path = out / "toy-retrieval.md"
+    path.write_text(_paragraphs("\n".join([*sections, _closing(results)])), "utf-8")
+    return path

@@ -1,0 +1,143 @@
+"""The toy retrieval task of QUEST (§2.2, A.3, A.4): train its grid of one-layer models, and show what became of them.
+
+    python -m scripts.toy.train_and_write --preset quick --out DIR
+    python -m scripts.toy.train_and_write --preset full --work DIR --out docs
+    python -m scripts.toy.train_and_write --preset choices --work DIR --out docs
+    python -m scripts.toy.train_and_write --from-results --out docs
+
+`quick` is a slice of a few minutes, `full` the paper's grid of 4500 models, `choices` a slice under each of the things
+that the paper leaves open. --out gets toy-retrieval.md, and beside it toy/ with figures, results.csv and curves.csv.
+--work keeps what is trained, a file for each formula and realisation of the data; the same command goes on where it was
+stopped. Nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from robustkit.attention.registry import find_formula
+from robustkit.errors import ProtocolError, RobustkitError, RunError
+
+from . import choices as toy_choices
+from .model import READINGS, STARTS, Shape
+from .page import write
+from .results import gather, load, save
+from .run import FORMULAS, SAME_AS, Grid, Plan, Setting, claim, run
+
+FEW = ("standard", "qnorm", "quest", "qknorm-ds")
+GRIDS = {"full": Grid(), "quick": Grid(FEW, rates=(0.001, 0.0025, 0.005), decays=(0.01,), data=2, seeds=3)}
+
+
+def chosen(names: str) -> tuple[str, ...]:
+    """The formulas of a list, in their own order; those that are the same as others become these."""
+    wanted = [find_formula(name.strip()).name for name in names.split(",")]
+    known = (*SAME_AS, *GRIDS["full"].formulas)
+    if odd := [name for name in wanted if name not in known]:
+        raise ProtocolError(f"--formulas {odd[0]}: the toy task has no such model; expected of {', '.join(known)}")
+    return tuple(name for name in FORMULAS if name in {SAME_AS.get(one, one) for one in wanted})
+
+
+def plan_of(options: argparse.Namespace) -> Plan:
+    """What the options ask for. Raises RobustkitError, one line."""
+    shape = Shape(options.length, options.reading, options.start, options.bias, options.final_norm)
+    for name in ("samples", "length", "epochs", "workers"):
+        if getattr(options, name) < 1:
+            raise ProtocolError(f"--{name} {getattr(options, name)}: expected 1 or more")
+    setting = Setting(shape, samples=options.samples, epochs=options.epochs)
+    grid = GRIDS[options.preset]
+    return Plan(setting, replace(grid, formulas=chosen(options.formulas)) if options.formulas else grid)
+
+
+def train(options: argparse.Namespace) -> None:
+    """Train or go on, and write results.csv and the rest."""
+    folder, work = options.out / "toy", options.work or options.out / "toy-units"
+    if options.preset == "choices":
+        for line in toy_choices.explore(work, options.workers):
+            print(line, flush=True)
+        toy_choices.save(work, folder / "choices.csv")
+        return
+    plan = plan_of(options)
+    claim(folder / "setting.json", plan)
+    print(f"{len(plan.grid)} models: {plan.setting.text()}", flush=True)
+    for name in run(work, plan, options.workers):
+        print(name, flush=True)
+    save(gather(work, plan), folder)
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The options."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--preset", choices=(*GRIDS, "choices"), default="quick")
+    parser.add_argument("--out", type=Path, required=True, help="where the page goes; toy/ in it has the rest")
+    parser.add_argument("--work", type=Path, help="what is trained; toy-units in --out if left out")
+    parser.add_argument("--from-results", action="store_true", help="make the page again, and train nothing")
+    parser.add_argument("--workers", type=int, default=1, help="processes of one thread each")
+    parser.add_argument("--formulas", metavar="LIST", help="others than the preset's")
+    parser.add_argument("--reading", choices=READINGS, default=Shape.reading, help="of Algorithm A2")
+    parser.add_argument("--start", choices=STARTS, default=Shape.start, help="of the weights")
+    parser.add_argument("--samples", type=int, default=Setting.samples, help="in the training set")
+    parser.add_argument("--length", type=int, default=Shape.length, help="tokens of a sample, without CLS")
+    parser.add_argument("--epochs", type=int, default=Setting.epochs)
+    parser.add_argument("--bias", action="store_true", help="queries, keys and values have one")
+    parser.add_argument("--final-norm", action="store_true", help="a LayerNorm before the classifier")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Parse the options, train, and write the page. The exit status."""
+    options = parse(arguments)
+    torch.set_num_threads(1)
+    folder = options.out / "toy"
+    try:
+        if not options.from_results:
+            train(options)
+        if options.preset == "choices" and not (folder / "results.csv").exists():
+            print(folder / "choices.csv")
+            return 0
+        results = load(folder)
+        choices = folder / "choices.csv"
+        command = f"python -m scripts.toy.train_and_write {arguments_of(results.plan, options.out)}"
+        print(write(results, toy_choices.load(choices) if choices.exists() else [], options.out, command))
+    except RobustkitError as error:
+        print(f"scripts.toy.train_and_write: {error}", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
+        print(
+            f"scripts.toy.train_and_write: {options.out}: {error.strerror}; expected a folder that can be written",
+            file=sys.stderr,
+        )
+        return 2
+    return 0
+
+
+def arguments_of(plan: Plan, out: Path) -> str:
+    """What makes this plan: the preset whose grid it is, and the options that differ."""
+    fits = (name for name, grid in GRIDS.items() if replace(grid, formulas=plan.grid.formulas) == plan.grid)
+    found = next(fits, None)
+    if found is None:
+        raise RunError(f"{out}: its grid is of no preset; expected one of {', '.join(GRIDS)}; train again")
+    own, usual = plan.setting, Setting()
+    more = [
+        f"--{name} {value}"
+        for name, value, default in (
+            ("reading", own.shape.reading, usual.shape.reading),
+            ("start", own.shape.start, usual.shape.start),
+            ("samples", own.samples, usual.samples),
+            ("length", own.shape.length, usual.shape.length),
+            ("epochs", own.epochs, usual.epochs),
+        )
+        if value != default
+    ]
+    more += ["--bias"] * own.shape.bias + ["--final-norm"] * own.shape.final_norm
+    if plan.grid.formulas != GRIDS[found].formulas:
+        more.append(f"--formulas {','.join(plan.grid.formulas)}")
+    return " ".join([f"--preset {found} --out {out}", *more])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

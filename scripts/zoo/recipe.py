@@ -1,0 +1,256 @@
+"""What a zoo model is and how it is trained: the architecture, the presets, and every number that follows from them.
+
+The recipe is DeiT's (Touvron 2021) in small: AdamW, warm-up and cosine, label smoothing, mixup and cutmix, drop path,
+an average of the weights. It is the same for every attention formula and every seed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import asdict, dataclass
+
+import timm
+import torch
+from timm.layers import build_sincos2d_pos_embed
+from torch import Tensor, nn
+from torch.nn import functional
+
+from robustkit.attention.apply import set_attention
+from robustkit.data.images import unit
+
+ARCH = "vit_tiny_patch16_224"
+
+
+@dataclass(frozen=True)
+class Family:
+    """Checkpoints that differ in their attention only: what they are trained on, and timm's ViT in small.
+
+    name: what their names begin with. data, test_data: names of the two sets. train, test: where the images are unless
+    the command says so; '' where it must. side: of the square images, in pixels. mean, std: of the pixels in [0, 1].
+    """
+
+    name: str
+    data: str
+    side: int
+    patch: int
+    width: int
+    depth: int
+    heads: int
+    classes: int
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    train: str = ""
+    test: str = ""
+
+    def arch_kwargs(self) -> dict[str, int]:
+        """What makes timm's architecture this one."""
+        return {
+            "img_size": self.side,
+            "patch_size": self.patch,
+            "embed_dim": self.width,
+            "depth": self.depth,
+            "num_heads": self.heads,
+        }
+
+    def normalise(self, pixels: Tensor) -> Tensor:
+        """(B, 3, H, W) uint8 to the model's input."""
+        mean, std = (pixels.new_tensor(values, dtype=torch.float32)[:, None, None] for values in (self.mean, self.std))
+        return (unit(pixels) - mean) / std
+
+    def empty(self, attention: str, drop_path: float = 0.0) -> nn.Module:
+        """The architecture with that formula."""
+        model = timm.create_model(ARCH, num_classes=self.classes, drop_path_rate=drop_path, **self.arch_kwargs())
+        return set_attention(model, attention)
+
+
+CIFAR10 = Family(
+    "cifar10-vit",
+    data="CIFAR-10",
+    side=32,
+    patch=4,
+    width=192,
+    depth=3,
+    heads=3,
+    classes=10,
+    mean=(0.4914, 0.4822, 0.4465),  # of the training images
+    std=(0.247, 0.2435, 0.2616),
+)
+SHAPES = Family(
+    "shapes-vit",
+    data="embedded:shapes",
+    side=64,
+    patch=8,
+    width=96,
+    depth=4,
+    heads=3,
+    classes=10,
+    mean=(0.5, 0.5, 0.5),
+    std=(0.5, 0.5, 0.5),
+    train="embedded:shapes-train",
+    test="embedded:shapes",
+)
+
+
+@dataclass(frozen=True)
+class Preset:
+    """All that a run's weights depend on, beside formula, seed and data.
+
+    rate: the highest learning rate. warm_up: the share of steps in which it rises from 0. floor: the rate at the end.
+    ema_horizon: over which share of all steps the weights are averaged.
+    mix_prob: the share of batches that mixup or cutmix (even odds) blends. randaugment: timm's text for it, or ''.
+    train_images, test_images: how many are used, None for all; watched: how many of each are scored every epoch.
+    save_every: minutes between two states of a run, beside the one at each epoch's end. family: what is trained.
+    """
+
+    name: str
+    epochs: int
+    batch: int
+    rate: float
+    warm_up: float
+    floor: float = 1e-5
+    weight_decay: float = 0.05
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    clip: float = 1.0
+    smoothing: float = 0.1
+    drop_path: float = 0.1
+    ema_horizon: float = 0.02
+    mix_prob: float = 0.0
+    mixup: float = 0.8
+    cutmix: float = 1.0
+    randaugment: str = ""
+    padding: int = 4
+    bfloat16: bool = False
+    compile: bool = False
+    train_images: int | None = None
+    test_images: int | None = None
+    watched: int | None = None
+    save_every: float = 3.0
+    family: Family = CIFAR10
+
+    def steps_per_epoch(self, images: int) -> int:
+        """Whole batches; the odd images of an epoch are left out, others in each."""
+        return images // self.batch
+
+    def text(self) -> str:
+        """The recipe in one line, for people and as the identity of a run."""
+        blend = f"mixup {self.mixup} or cutmix {self.cutmix} in {self.mix_prob:.0%} of batches"
+        parts = [
+            f"preset {self.name}: {self.epochs} epochs, batch {self.batch}",
+            f"AdamW ({self.beta_1}, {self.beta_2}), rate {self.rate:g}, {self.warm_up:.0%} warm-up",
+            f"cosine to {self.floor:g}, weight decay {self.weight_decay:g}, gradient norm {self.clip:g}",
+            f"label smoothing {self.smoothing:g}, drop path {self.drop_path:g}",
+            f"random crop with padding {self.padding}, mirror images",
+            *([blend] if self.mix_prob else []),
+            *([f"RandAugment {self.randaugment}"] if self.randaugment else []),
+            f"average of the weights over {self.ema_horizon:.1%} of the steps",
+            "whitened patch embedding, sine positions",
+            "bfloat16 autocast" if self.bfloat16 else "float32",
+        ]
+        return ", ".join(parts) + "; scripts/zoo/train.py"
+
+    def identity(self) -> str:
+        """Every field that the weights depend on, as JSON."""
+        fields = asdict(self)
+        for silent in ("compile", "save_every", "watched"):
+            del fields[silent]
+        return json.dumps(fields)
+
+
+PRESETS = {
+    preset.name: preset
+    for preset in (
+        Preset(
+            "cpu",
+            epochs=14,
+            batch=64,
+            rate=1e-3,
+            warm_up=0.1,
+            mix_prob=0.25,
+            bfloat16=True,
+            compile=True,
+            watched=2000,
+        ),
+        Preset(
+            "shapes",
+            epochs=12,
+            batch=64,
+            rate=1e-3,
+            warm_up=0.1,
+            mix_prob=0.25,
+            bfloat16=True,
+            family=SHAPES,
+        ),
+        Preset(
+            "gpu",
+            epochs=200,
+            batch=512,
+            rate=1e-3,
+            warm_up=0.05,
+            mix_prob=0.5,
+            randaugment="rand-m9-n2-mstd0.5-inc1",
+            bfloat16=True,
+            compile=True,
+        ),
+        Preset("smoke", epochs=4, batch=32, rate=1e-3, warm_up=0.25, mix_prob=0.25, train_images=320, test_images=320),
+    )
+}
+
+
+def seed_of(*parts: object) -> int:
+    """63 bits that are a function of the parts: every draw names what it is for, so a run resumes without a state."""
+    text = "\x1f".join(map(str, parts))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
+
+
+def rate_at(preset: Preset, step: int, steps: int) -> float:
+    """The learning rate of step 0 … steps - 1: linear warm-up from rate / n in n steps, then a cosine to the floor."""
+    warm = max(1, round(preset.warm_up * steps))
+    if step < warm:
+        return preset.rate * (step + 1) / warm
+    turn = (step - warm) / max(1, steps - 1 - warm)
+    return preset.floor + (preset.rate - preset.floor) * (1 + math.cos(math.pi * turn)) / 2
+
+
+def final_decay(preset: Preset, steps: int) -> float:
+    """The decay of the weights' average once it is warm."""
+    return math.exp(-1 / max(1.0, preset.ema_horizon * steps))
+
+
+def decay_at(preset: Preset, step: int, steps: int) -> float:
+    """The decay after step 0 …: grows with the number of steps seen, so that the first weights do not linger."""
+    return min((1 + step) / (10 + step), final_decay(preset, steps))
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
+    """Matrices decay; biases, norms, scales of the formulas, positions and the CLS token do not."""
+    decayed, free = [], []
+    for name, parameter in model.named_parameters():
+        special = parameter.ndim < 2 or name in ("pos_embed", "cls_token") or name.endswith(("q_scale", "k_scale"))
+        (free if special else decayed).append(parameter)
+    return [{"params": decayed, "weight_decay": weight_decay}, {"params": free, "weight_decay": 0.0}]
+
+
+def build(attention: str, preset: Preset, seed: int, examples: Tensor) -> nn.Module:
+    """A model at the start of training.
+
+    examples: (N, 3, side, side) uint8. The patch embedding starts as a turned whitening of their patches and the
+    positions as sines, which saves a small ViT on few images some epochs.
+    """
+    family = preset.family
+    torch.manual_seed(seed_of(seed, "weights"))
+    model = family.empty(attention, preset.drop_path)
+    patches = functional.unfold(family.normalise(examples), family.patch, stride=family.patch)
+    flat = patches.transpose(1, 2).flatten(0, 1).double()
+    values, vectors = torch.linalg.eigh(flat.T @ flat / len(flat))  # in rising order: the weakest first
+    whitening = (vectors / (values + 1e-2).sqrt()).T.float()[-family.width :]
+    turn = nn.init.orthogonal_(torch.empty(family.width, len(whitening)))
+    weight = (turn @ whitening).reshape(family.width, 3, family.patch, family.patch)
+    grid = family.side // family.patch
+    with torch.no_grad():
+        model.patch_embed.proj.weight.copy_(weight)
+        model.patch_embed.proj.bias.zero_()
+        model.pos_embed[:, 1:] = build_sincos2d_pos_embed([grid, grid], dim=family.width) / 2
+    return model

@@ -1,0 +1,224 @@
+"""The pages say what the program does: their commands parse, their Python runs, their links lead somewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from places import ROOT
+
+from robustkit.cli import completion as completing
+from robustkit.cli import listing
+from robustkit.cli.app import cli
+from scripts.pages import commands as commands_page
+
+PAGES = sorted([ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").glob("*.md")])
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """The words after `robustkit` of every such command in a block of shell."""
+    for line in text.replace("\\\n", " ").splitlines():
+        words: list[str] = []
+        for word in [*shlex.split(line, comments=True), ";"]:
+            if word not in ("&&", "||", "|", ";", ">", ">>"):
+                words.append(word)
+                continue
+            if words[:1] == ["robustkit"]:
+                yield words[1:]
+            words = []
+
+
+def parse(words: list[str]) -> None:
+    """As the command line would, without running anything."""
+    if words[0].startswith("-"):
+        cli.make_context("robustkit", list(words))
+        return
+    context = click.Context(cli, info_name="robustkit")
+    name, command, rest = cli.resolve_command(context, list(words))
+    assert command is not None
+    command.make_context(name, rest, parent=context)
+
+
+def test_the_page_of_commands_is_what_the_script_makes() -> None:
+    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    assert page == commands_page.page(), "run python -m scripts.pages.commands"
+
+
+def test_every_command_and_option_is_on_the_page_of_commands() -> None:
+    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    sections = dict(zip(*[iter(re.split(r"^## robustkit (\S+)$", page, flags=re.MULTILINE)[1:])] * 2, strict=True))
+    assert sections.keys() == cli.commands.keys()
+    for name, command in cli.commands.items():
+        for parameter in command.params:
+            for word in parameter.opts if isinstance(parameter, click.Option) else []:
+                assert f"`{word}`" in sections[name], f"{name} {word}"
+            if isinstance(parameter, click.Option) and isinstance(parameter.envvar, str):
+                assert f"`{parameter.envvar}`" in sections[name], parameter.envvar
+
+
+@pytest.mark.parametrize("name", cli.commands)
+def test_every_command_has_examples_that_parse(name: str) -> None:
+    examples = (cli.commands[name].help or "").partition("\b\n")[2]
+    found = list(commands(re.sub(r"(?m)   +.*$", "", examples.strip())))
+    assert found and all(words[0] == name for words in found)
+    for words in found:
+        parse(words)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_of_a_page_parse(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("ROBUSTKIT_")]:
+        monkeypatch.delenv(name)
+    for block in blocks(page, "sh"):
+        for words in commands(block):
+            try:
+                parse(words)
+            except click.exceptions.Exit:  # --help, --version
+                pass
+            except click.ClickException as fault:
+                pytest.fail(f"{page.name}: robustkit {shlex.join(words)}: {fault.format_message()}")
+
+
+def test_a_command_that_does_not_parse_is_found() -> None:
+    (good, bad) = commands("VAR=1\nrobustkit list cams && robustkit audit x \\\n  --atacks pgd  # a comment\n")
+    parse(good)
+    with pytest.raises(click.NoSuchOption):
+        parse(bad)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_of_a_page_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for link in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", text)):
+        if not re.match(r"[a-z]+:", link):
+            path, _, anchor = link.partition("#")
+            target = (page.parent / path).resolve() if path else page
+            assert target.exists(), f"{page.name}: {link}"
+            assert not anchor or anchor in anchors(target), f"{page.name}: {link}"
+
+
+def anchors(page: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize(
+    ("name", "fewest"), [("python.md", 4), ("extending.md", 4), ("attention.md", 1), ("stabilisers.md", 1)]
+)
+def test_the_python_of_a_page_runs(name: str, fewest: int, tmp_path: Path) -> None:
+    """In a process of its own: extending.md adds to dictionaries of the program."""
+    found = blocks(ROOT / "docs" / name, "python")
+    assert len(found) >= fewest
+    script = tmp_path / "page.py"
+    script.write_text("\n".join(found), encoding="utf-8")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("ROBUSTKIT_")} | {
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+class TestCompletion:
+    """Words are completed without loading torch."""
+
+    @staticmethod
+    def complete(command: str, option: str, incomplete: str) -> list[str]:
+        context = click.Context(click.Command(command), info_name=command)
+        completer = completing.COMPLETERS[option] if option.startswith("--") else getattr(completing, option)
+        found = completer(context, click.Option(["--x"]), incomplete)
+        return [item.value if item.type == "plain" else f"<{item.type}>" for item in found]
+
+    @pytest.mark.parametrize(
+        ("command", "option", "incomplete", "expected"),
+        [
+            ("list", "kinds", "att", ["attacks", "attentions"]),
+            ("audit", "checkpoints", "zoo:shapes-vit-q", ["zoo:shapes-vit-quest"]),
+            ("segment", "checkpoints", "zoo:shapes-segmenter-q", ["zoo:shapes-segmenter-quest"]),
+            ("audit", "checkpoints", "", ["<file>"]),
+            ("audit", "checkpoints", "runs/m", ["<file>"]),
+            ("audit", "--attacks", "fgsm,a", ["fgsm,apgd", "fgsm,autoattack"]),
+            ("audit", "--attacks", "fgsm,fg", []),
+            ("audit", "--attacks", "pgd(steps=3,", []),
+            ("audit", "--attacks", "pgd(steps=3),sq", ["pgd(steps=3),square"]),
+            ("segment", "--attacks", "seg", ["segpgd"]),
+            ("audit", "--corruptions", "fo", ["fog"]),
+            ("audit", "--cams", "ag", ["agcam", "agcam-full"]),
+            ("audit", "--cams", "cen", []),
+            ("audit", "--protocol", "", ["agcam-paper", "quest-paper", "standard"]),
+            ("segment", "--protocol", "", ["segmentation"]),
+            ("audit", "--protocol", "cards/m", ["<file>"]),
+            ("audit", "--data-dir", "emb", ["embedded:shapes", "embedded:shapes-train"]),
+            ("audit", "--layout", "imagenet-r", ["imagenet-r", "imagenet-real"]),
+            ("segment", "--layout", "a", ["ade20k"]),
+            ("audit", "--engine", "py", ["pyautoattack"]),
+        ],
+    )
+    def test_words(self, command: str, option: str, incomplete: str, expected: list[str]) -> None:
+        assert self.complete(command, option, incomplete) == expected
+
+    def test_names_that_are_written_twice_are_the_same(self) -> None:
+        from robustkit.attention.registry import FORMULAS
+        from robustkit.data.dataset import EMBEDDED
+        from robustkit.data.scenes import LAYOUTS
+
+        assert self.complete("audit", "--attention", "") == list(FORMULAS)
+        assert sorted(self.complete("segment", "--layout", "")) == sorted(LAYOUTS)
+        assert set(self.complete("audit", "--data-dir", "e")) == set(EMBEDDED)
+
+    def test_every_completed_option_exists(self) -> None:
+        options = {word for command in cli.commands.values() for parameter in command.params for word in parameter.opts}
+        assert completing.COMPLETERS.keys() <= options
+
+    @pytest.mark.parametrize("shell", completing.SHELLS)
+    def test_scripts(self, shell: str) -> None:
+        script = completing.completion_script(cli, shell)
+        assert "_ROBUSTKIT_COMPLETE" in script and "robustkit" in script
+        assert ("COMP_WORDBREAKS" in script) == (shell == "bash")
+
+    def test_an_unknown_shell(self) -> None:
+        with pytest.raises(completing.ProtocolError, match="unknown shell 'bsh'; did you mean 'bash'"):
+            completing.completion_script(cli, "bsh")
+
+    def test_no_torch(self) -> None:
+        script = (
+            "import sys, click; from robustkit.cli import completion as c; import robustkit.cli.app\n"
+            "x = click.Context(click.Command('audit'), info_name='audit')\n"
+            "[one(x, None, 'q') for one in [c.kinds, c.checkpoints, *c.COMPLETERS.values()]]\n"
+            "assert 'torch' not in sys.modules and not sys.modules.get('timm')"
+        )
+        subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
+
+
+def test_what_is_listed_is_one_whole_sentence() -> None:
+    assert dict(listing.listing("cams"))["gradient"].startswith("Gradient times input (Shrikumar et al. 2016")
+    for kind in ("attacks", "corruptions", "cams", "attentions", "protocols", "datasets"):
+        for name, text in listing.listing(kind):
+            assert name and text and "\n" not in text and text.count("(") == text.count(")"), (kind, name, text)
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("robustkit list att", "plain,attacks\nplain,attentions\n"),
+        ("robustkit audit zoo:shapes-vit-q", "plain,zoo:shapes-vit-quest\n"),
+    ],
+)
+def test_a_shell_that_asks_is_answered(words: str, found: str) -> None:
+    asked = {"_ROBUSTKIT_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": "2"}
+    done = subprocess.run([sys.executable, "-m", "robustkit"], env=os.environ | asked, capture_output=True, text=True)
+    assert done.stdout == found

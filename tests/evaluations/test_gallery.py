@@ -1,0 +1,402 @@
+"""Galleries of maps: overlays, which samples are shown, names, and commands that make no sense."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from explained import MODEL, NAME
+from PIL import Image
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+import cam
+import robustkit
+from robustkit.cli.app import cli
+from robustkit.cli.cam.choice import Choice
+from robustkit.cli.cam.command import make_gallery
+from robustkit.cli.cam.pictures import explain_pictures, is_picture
+from robustkit.common.preprocessing import Preprocessing
+from robustkit.data.class_names import class_names, target_of
+from robustkit.data.dataset import open_dataset
+from robustkit.data.images import to_pixels
+from robustkit.data.shapes import CLASSES
+from robustkit.errors import DataError, ModelError, ProtocolError, RunError
+from robustkit.evaluations.maps.gallery import Gallery, Row, Tile, draw, outlined, overlay, pick, write_page
+from robustkit.evaluations.maps.truth import open_truth
+from robustkit.models.specs import find
+from robustkit.pipeline.data import labelled_data
+from robustkit.results.run import Run
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_overlays_show_the_map_and_leave_the_rest_to_be_seen() -> None:
+    image = np.full((8, 8, 3), (200, 40, 40), np.uint8)
+    heat = np.zeros((8, 8), np.float32)
+    heat[:, 4:] = 1
+    shown = overlay(image, heat).astype(int)
+    assert shown.shape == (224, 224, 3)
+    cold, hot = shown[112, 20], shown[112, 200]
+    assert hot[0] > 150 and hot[1] > 140 and hot[2] < 110  # cividis ends in yellow
+    assert abs(cold - cold.mean()).max() < 40  # grey, with a little of its dark blue
+    truth = np.zeros((8, 8), bool)
+    truth[1:7, 1:7] = True
+    truth[3:5, 3:5] = False
+    line = outlined(image, truth)
+    for edge in (28, 84, 139, 195):  # of the object, and of the hole in it
+        assert (line[112, edge - 3 : edge + 4] == 255).all(axis=1).any()
+    assert all(tuple(line[112, x]) == (200, 40, 40) for x in (10, 56, 112, 168))
+
+
+def test_samples_are_picked_by_their_scores() -> None:
+    scores = {"a": [0.1, 0.9], "b": [0.5, 0.5], "c": [0.9, 0.8], "d": [math.nan, 0.9], "e": [0.2, 0.15]}
+    order = ["e", "d", "c", "b", "a"]
+    assert pick(scores, "best", 2, order) == ["c", "b"]
+    assert pick(scores, "worst", 2, order) == ["e", "b"]
+    assert pick(scores, "disagreement", 2, order) == ["a", "c"]
+    assert pick(scores, "random", 2, order) == ["e", "d"]
+
+
+def test_a_gallery_escapes_what_it_is_told_and_explains_its_colours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = np.zeros((8, 8, 3), np.uint8)
+    own = np.full((8, 8, 3), 200, np.uint8)
+    tile = Tile("agcam, <b>model</b>", own, np.eye(8, dtype=np.float32), ("<i>cat</i> 90%",))
+    row = Row("<script>alert(1)</script>.png", "cat & dog", image, (tile,))
+    gallery = Gallery("maps", (row, row), ("a line",))
+    write_page(gallery, tmp_path / "gallery.html")
+    page = (tmp_path / "gallery.html").read_text("utf-8")
+    assert "<script>" not in page and "<b>" not in page and "<i>cat" not in page
+    assert "cat &amp; dog" in page and page.count("data:image/png;base64,") == 4
+    assert "<p>Each map runs from its own lowest to its own highest value, so the colours of two tiles cannot" in page
+    sheet = np.asarray(draw(gallery))
+    assert sheet.shape[1] > 2 * 224 and sheet.shape[0] > 2 * 224
+    scale = cv2.applyColorMap(np.arange(256, dtype=np.uint8)[None], cv2.COLORMAP_CIVIDIS)[0, :, ::-1]
+    ends = [np.argwhere((sheet == colour).all(axis=2)) for colour in scale[[0, 255]]]
+    assert [len(found) >= 10 for found in ends] == [True, True]
+    assert 140 < ends[1][:, 1].max() - ends[0][:, 1].min() < 180
+    column, drawn = sheet[:, 272:496], overlay(own, np.eye(8, dtype=np.float32))
+    assert sum(np.array_equal(column[top : top + 224], drawn) for top in range(len(column) - 223)) == 2
+    more = np.asarray(draw(replace(gallery, lines=("a line", "and another that is drawn, too"))))
+    assert more.shape[0] == sheet.shape[0] + 24
+    monkeypatch.setattr("robustkit.evaluations.maps.gallery.SCALE", "")
+    assert draw(gallery).height <= sheet.shape[0] - 24
+
+
+QUEST, QUEST_NAME = "zoo:shapes-vit-quest", "shapes-vit-quest"
+
+
+def cam_of(out: Path, *words: str) -> tuple[str, dict[str, Any]]:
+    """The page of `robustkit cam --out`, and the maps in it by checkpoint/method/sample."""
+    words = ("cam", *words, "--faithfulness", "none", "--save-maps", "--out", str(out), "--device", "cpu")
+    done = CliRunner().invoke(cli, words, catch_exceptions=False)
+    assert done.exit_code == 0
+    assert done.output.count(f"gallery: {out / 'cams' / 'gallery.'}") == 2
+    with np.load(out / "cams" / "maps.npz") as kept:
+        return (out / "cams" / "gallery.html").read_text("utf-8"), dict(kept)
+
+
+def test_a_gallery_shows_the_maps_of_its_own_command_under_the_right_names(tmp_path: Path) -> None:
+    data = ("--data-dir", "embedded:shapes", "--limit", "12", "--gallery", "2")
+    page, first = cam_of(tmp_path, MODEL, QUEST, *data, "--cams", "agcam")
+    assert "where the checkpoints differ most in IoU at 0.5 of agcam; protocol standard@2" in page
+    condition = "cam(agcam,faithfulness=none)"
+    tables = [Run(tmp_path).table(name, condition).to_pylist() for name in (NAME, QUEST_NAME)]
+    spread = {a["sample_id"]: abs(a["mask_iou"] - b["mask_iou"]) for a, b in zip(*tables, strict=True)}
+    widest = sorted(spread, key=lambda one: -spread[one])[:2]
+    assert set(first) == {f"{name}/agcam/{one}" for name in (NAME, QUEST_NAME) for one in widest}
+    dataset = open_dataset("embedded:shapes")
+    for name, heat in first.items():
+        model = robustkit.load(f"zoo:{name.partition('/')[0]}")
+        sample = next(one for one in dataset.samples if name.endswith(one.id))
+        pixels = to_pixels(dataset.image(sample), model.identity.preprocessing)[None] / 255
+        np.testing.assert_allclose(heat, cam.AGCAM(model)(pixels)[0], atol=1e-5)
+    wrong = [row for table in tables for row in table if row["sample_id"] in widest and not row["correct"]]
+    assert page.count(" (wrong)") == len(wrong)
+    page, turned = cam_of(tmp_path, QUEST, MODEL, *data, "--cams", "agcam")
+    assert turned.keys() == first.keys()
+    for name, heat in turned.items():
+        np.testing.assert_array_equal(heat, first[name])
+    assert page.index(f"agcam, {QUEST_NAME}<") < page.index(f"agcam, {NAME}<")
+    page, alone = cam_of(tmp_path, QUEST, *data, "--cams", "rollout(threshold=0.3)")
+    assert {name.rpartition("/test/")[0] for name in alone} == {f"{QUEST_NAME}/rollout(threshold=0.3)"}
+    assert page.count("<figure>") == 4
+    assert "lowest IoU at 0.3 of rollout(threshold=0.3); protocol" in page
+
+
+def test_checkpoints_are_told_apart_by_content_and_drawn_in_their_own_frame(tmp_path: Path) -> None:
+    files = [tmp_path / folder / "net.safetensors" for folder in "ab"]
+    for path, crop in zip(files, ("1.0", "0.5"), strict=True):
+        path.parent.mkdir()
+        with safe_open(find(MODEL).path, "pt") as file:
+            save_file({key: file.get_tensor(key) for key in file.keys()}, path, file.metadata() | {"crop_pct": crop})  # noqa: SIM118
+    options: dict[str, Any] = {"data_dir": "embedded:shapes", "model": {}}
+    checkpoints = [str(path) for path in files]
+    run = robustkit.audit(
+        checkpoints,
+        **options,
+        attacks="none",
+        cams="agcam",
+        faithfulness="none",
+        limit=3,
+        out=tmp_path / "run",
+        device="cpu",
+    )
+    choice = Choice.of(checkpoints, "agcam", "none", how="random", count=1)
+    _, page = make_gallery(run, checkpoints, choice, **options, data={}, device="cpu", raw=True)
+    with np.load(page.parent / "maps.npz") as kept:
+        (first, heat), (second, cropped_heat) = kept.items()
+    dataset = open_dataset("embedded:shapes")
+    sample = next(one for one in dataset.samples if first == f"net/agcam/{one.id}")
+    assert second == f"net-2/agcam/{sample.id}"
+    whole, cropped = (Preprocessing((64, 64), crop_pct=share, interpolation="bicubic") for share in (1.0, 0.5))
+    views = [to_pixels(dataset.image(sample), how).permute(1, 2, 0).numpy() for how in (whole, cropped)]
+    truths = [open_truth(dataset).locate(sample, how) for how in (whole, cropped)]
+    masks = [found.mask.numpy() for found in truths if found is not None]
+    expected = [outlined(views[0], masks[0])]
+    expected += [outlined(overlay(v, h), m, 1) for v, h, m in zip(views, (heat, cropped_heat), masks, strict=True)]
+    drawn = re.findall(r'src="data:image/png;base64,([^"]+)"', page.read_text("utf-8"))
+    for text, pixels in zip(drawn, expected, strict=True):
+        np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(base64.b64decode(text)))), pixels)
+    make_gallery(run, checkpoints[1:], choice, **options, data={}, device="cpu", raw=True)
+    with np.load(page.parent / "maps.npz") as kept:
+        assert list(kept) == [second]
+        np.testing.assert_array_equal(kept[second], cropped_heat)
+    with pytest.raises(RunError) as caught:
+        make_gallery(run, [QUEST], choice, **options, data={}, device="cpu")
+    message = f"{run.path}: no records of {QUEST}, only of net, net-2; run robustkit cam with it"
+    assert str(caught.value) == message
+    with pytest.raises(RunError, match=r"was made with protocol standard@2:\w+, not agcam-paper@2:\w+; give that"):
+        make_gallery(run, checkpoints, choice, **options, data={}, device="cpu", protocol="agcam-paper")
+
+
+def test_the_class_explained_is_among_those_that_compete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, dataset = robustkit.load(MODEL), open_dataset("embedded:shapes")
+    for sample in dataset.samples:
+        pixels = to_pixels(dataset.image(sample), model.identity.preprocessing)[None] / 255
+        logits = model(pixels)[0]
+        if (best := int(logits.argmax())) not in (0, sample.label) and sample.label:
+            break
+    others = [index for index in range(1, 10) if index != best]  # so that no place is the class itself
+    (tmp_path / "ids.txt").write_text(sample.id)
+
+    def some_compete(*arguments: Any, **options: Any) -> Any:
+        return replace(labelled_data(*arguments, **options), valid_labels=tuple(others))
+
+    for module in ("pipeline.audit", "cli.cam.command"):
+        monkeypatch.setattr(f"robustkit.{module}.labelled_data", some_compete)
+    words = ("--data-dir", "embedded:shapes", "--ids", str(tmp_path / "ids.txt"), "--cams", "agcam,agcam(target=label)")
+    words += ("--keep-misclassified",)
+    page, maps = cam_of(tmp_path / "run", MODEL, *words)
+    place = int(logits[others].argmax())
+    target = others[place]
+    np.testing.assert_allclose(maps[f"{NAME}/agcam/{sample.id}"], cam.AGCAM(model)(pixels, target)[0], atol=1e-5)
+    own = maps[f"{NAME}/agcam(target=label)/{sample.id}"]
+    np.testing.assert_allclose(own, cam.AGCAM(model)(pixels, sample.label)[0], atol=1e-5)
+    assert Run(tmp_path / "run").table(NAME, "cam(agcam,faithfulness=none)")["target"].to_pylist() == [target]
+    shares = logits[others].softmax(0)
+    assert f"<span>{CLASSES[target]} {shares[place]:.0%}" in page
+    assert f"<span>{CLASSES[sample.label]} {shares[others.index(sample.label)]:.0%}</span>" in page
+
+
+def test_what_cannot_be_read_is_not_drawn_and_abpc_chooses_where_no_objects_are_known(tmp_path: Path) -> None:
+    dataset = open_dataset("embedded:shapes")
+    for index, sample in enumerate(dataset.samples[:4]):
+        path = tmp_path / "images" / CLASSES[sample.label] / f"{index}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        dataset.image(sample).save(path)
+    path.write_bytes(b"no image")
+    broken = f"{CLASSES[sample.label]}/3.png"
+    data = ["cam", MODEL, "--data-dir", str(tmp_path / "images"), "--cams", "agcam", "--skip-bad"]
+    data += ["--protocol", "agcam-paper", "--device", "cpu", "--out", str(tmp_path / "run")]
+    for how, words in (
+        ((), "lowest ABPC of agcam; protocol agcam-paper@2:"),
+        (("--choose", "random"), "chosen at random; protocol"),
+        (("--choose", f"class:{CLASSES[dataset.samples[0].label]}"), "chosen at random; protocol"),
+    ):
+        done = CliRunner().invoke(cli, [*data, *how], catch_exceptions=False)
+        page = (tmp_path / "run" / "cams" / "gallery.html").read_text("utf-8")
+        assert done.exit_code == 0 and words in page and broken not in page
+        rows = [row for row in Run(tmp_path / "run").table(NAME, "cam(agcam)").to_pylist() if row["error"] is None]
+        shown = re.findall(r"<h2>.*<span>(.*)</span></h2>", page)
+        if how[1:] in ((), ("random",)):
+            assert len(shown) == len(rows) == 3
+        if not how:
+            assert shown == [row["sample_id"] for row in sorted(rows, key=lambda row: row["abpc"])]
+    done = CliRunner().invoke(cli, [*data, "--show", "3"])
+    assert str(done.exception).startswith(f"--show {broken}: ") and str(done.exception).endswith(
+        "; show another sample"
+    )
+
+
+def test_the_page_of_maps_has_two_galleries(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from scripts.pages import maps as maps_page
+
+    monkeypatch.setattr(maps_page, "SHAPES", (MODEL, MODEL))
+    assert [path for path, _ in maps_page.draw(run, tmp_path / "maps")] == [
+        "maps/shapes-disagreement.png",
+        "maps/shapes-controls.png",
+    ]
+    assert len({path.read_bytes() for path in (tmp_path / "maps").iterdir()}) == 2
+
+
+def test_own_pictures(tmp_path: Path) -> None:
+    picture = tmp_path / "star.png"
+    dataset, model = open_dataset("embedded:shapes"), robustkit.load(MODEL)
+    dataset.image(dataset.samples[8]).save(picture)
+    words = ["cam", MODEL, str(picture), "--target", "star", "--target", "heart", "--cams", "agcam", "--save-maps"]
+    done = CliRunner().invoke(cli, [*words, "--out", str(tmp_path)], catch_exceptions=False)
+    sheet, maps = tmp_path / "star-cam.png", tmp_path / "star-cam.npz"
+    assert done.output.split() == [str(sheet), str(maps)]
+    with Image.open(sheet) as opened:
+        assert opened.width > 3 * 224
+    pixels = to_pixels(dataset.image(dataset.samples[8]), model.identity.preprocessing)[None] / 255
+    with np.load(maps) as kept:
+        assert list(kept) == [f"{NAME}/agcam/{name}/{picture}" for name in ("star", "heart")]
+        for name, heat in zip(("star", "heart"), kept.values(), strict=True):
+            np.testing.assert_allclose(heat, cam.AGCAM(model)(pixels, CLASSES.index(name))[0], atol=1e-5)
+    twice = explain_pictures([str(picture)], [MODEL, MODEL], [], "agcam", model={}, out=tmp_path, raw=True)
+    with np.load(twice[1]) as kept:
+        assert list(kept) == [f"{name}/agcam/predicted/{picture}" for name in (NAME, f"{NAME}-2")]
+    for out, message in (
+        (picture, f"--out {picture} is one of the pictures itself; give another name"),
+        (
+            tmp_path / "maps",
+            f"--out {tmp_path / 'maps'}: maps of pictures are a PNG; give a name that ends in .png, or a folder",
+        ),
+    ):
+        done = CliRunner().invoke(cli, [*words, "--out", str(out)])
+        assert str(done.exception) == message
+    assert {path.name for path in tmp_path.iterdir()} == {"star.png", "star-cam.png", "star-cam.npz"}
+
+
+SHAPES = [MODEL, "--data-dir", "embedded:shapes", "--limit", "12"]
+ONLY = "only for a data set, and pictures of your own are given; leave out, or give --data-dir in place of the pictures"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["cat.jpg"],
+            "robustkit cam IMAGE needs a checkpoint beside the image: robustkit cam cat.jpg model.pth",
+        ),
+        ([MODEL], "give pictures of your own beside the checkpoint, or --data-dir with a data set"),
+        (
+            [MODEL, "cat.jpg", "--data-dir", "x"],
+            "give either pictures of your own, or --data-dir with a data set",
+        ),
+        ([MODEL, "gone.jpg"], "gone.jpg: cannot be read (No such file or directory); check its name"),
+        (
+            [*SHAPES, "--target", "star"],
+            "--target is for pictures of your own; for a data set: --cams 'agcam(target=label)'",
+        ),
+        (
+            [*SHAPES, "--choose", "wrost"],
+            "unknown choice 'wrost'; did you mean 'worst'? known: best, disagreement, random, worst; or class:NAME "
+            "(--choose)",
+        ),
+        (
+            [*SHAPES, "--choose", "disagreement"],
+            "--choose disagreement: a single checkpoint has none to disagree with; give another one, or --choose worst",
+        ),
+        (
+            [*SHAPES, "--choose", "class:strr"],
+            "--choose class:strr: no class 'strr' among the model's 10; did you mean star?",
+        ),
+        (
+            [*SHAPES[:-1], "1", "--choose", "class:star"],
+            "--choose class:star: none of the 1 samples is of that class; loosen --limit or --ids",
+        ),
+        (
+            [*SHAPES, "--show", "nope"],
+            "--show nope: no single one of the 12 samples of embedded:shapes is named so; an id looks like "
+            "'test/00075'",
+        ),
+        (
+            [*SHAPES, "--cams", "random"],
+            "--cams random: controls only, which do not look at the image; add a method such as agcam, or leave the "
+            "gallery out with --gallery 0",
+        ),
+        ([MODEL, "cat.jpg", "--limit", "3"], f"--limit: {ONLY}"),
+        (
+            [MODEL, "cat.jpg", "--boxes=x", "--masks=x", "--faithfulness=all", "--protocol=standard"],
+            f"--boxes, --masks, --faithfulness, --protocol: {ONLY}",
+        ),
+        ([MODEL, "cat.jpg", "--gallery=12", "--choose=best", "--show=x"], f"--gallery, --choose, --show: {ONLY}"),
+        (
+            [MODEL, "cat.jpg", "--cams", "agcam(threshold=0.3)"],
+            "--cams agcam(threshold=0.3): a picture has neither label nor score; give methods alone, such as agcam, "
+            "and the class with --target",
+        ),
+        (
+            [MODEL, "cat.jpg", "--cams", "full"],
+            "--cams full: controls only, which do not look at the image; give such as agcam",
+        ),
+    ],
+)
+def test_commands_that_make_no_sense_compute_nothing(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("robustkit.pipeline.audit.audit", lambda *_, **__: pytest.fail("an audit was made"))
+    done = CliRunner().invoke(cli, ["cam", *words, "--out", str(tmp_path / "run.png")])
+    assert str(done.exception) == message
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_choice_by_score_needs_one(tmp_path: Path) -> None:
+    for index in range(2):
+        Image.new("RGB", (64, 64)).save(tmp_path / f"{index}.png")
+    choice = Choice.of([MODEL], "agcam", "none")
+    options: dict[str, Any] = {"data_dir": str(tmp_path), "data": {"layout": "unlabelled"}, "model": {}}
+    with pytest.raises(ProtocolError) as caught:
+        choice.check(MODEL, **options)
+    assert str(caught.value) == (
+        "--choose worst: no map is scored, where no objects are known and --faithfulness is none; give --boxes or "
+        "--masks, or --choose random"
+    )
+    choice.check(MODEL, **options, located=True)
+    Choice.of([MODEL], "agcam").check(MODEL, **options)
+    Choice.of([MODEL], "agcam", "none", how="random").check(MODEL, **options)
+    with pytest.raises(DataError, match=r"--choose class:star: .* has no labels; choose disagreement, worst, best"):
+        Choice.of([MODEL], "agcam", how="class:star").check(MODEL, **options)
+
+
+def test_the_help_says_what_faithfulness_is() -> None:
+    text = " ".join(CliRunner().invoke(cli, ["cam", "--help"]).output.split())
+    assert "Ask the model itself: ABPC; all adds insertion, deletion and a head drawn anew." in text
+    assert "disagreement, of one checkpoint worst, if left out." in text
+
+
+def test_a_class_is_found_by_number_name_and_synonym() -> None:
+    names = ("tench, Tinca tinca", "zebra", "crane", "crane, a machine")
+    assert target_of("tinca tinca", names) == 0
+    assert target_of("Zebra", names) == target_of("1", names) == 1
+    nothing = "among the model's 4; expected a name or a number from 0 to 3"
+    for text, message in (
+        ("zebar", "no class 'zebar' among the model's 4; did you mean zebra?"),
+        ("7", "target 7: the model has 4 classes, 0 to 3"),
+        ("-1", "target -1: the model has 4 classes, 0 to 3"),
+        ("crane", "target 'crane' names classes 2, 3; give the number"),
+        ("--5", f"no class '--5' {nothing}"),
+        ("²", f"no class '²' {nothing}"),
+        ("9" * 5000, f"no class '{'9' * 5000}' {nothing}"),
+    ):
+        with pytest.raises(ModelError) as caught:
+            target_of(text, names)
+        assert str(caught.value) == message
+    assert class_names(None, 1000)[0] == "tench, Tinca tinca"
+    assert class_names(("n01440764",), 1) == ("tench, Tinca tinca",)
+    assert class_names(None, 2) == ("0", "1")
+    assert [is_picture(name) for name in ("a.JPG", "zoo:a.png", "model.pth")] == [True, False, False]

@@ -1,0 +1,158 @@
+"""Maps as conditions: their texts, the controls that come along, and the truth that maps are held against."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import cam
+from cam.boxes import mask_of
+from robustkit.common.preprocessing import Preprocessing
+from robustkit.data.dataset import open_dataset
+from robustkit.errors import DataError, ProtocolError
+from robustkit.evaluations.maps.condition import CONTROLS, METHODS, Explained, parse_cams, parse_explained, parts_of
+from robustkit.evaluations.maps.truth import open_truth
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+# conditions
+
+
+@pytest.mark.parametrize(
+    ("explained", "text"),
+    [
+        (Explained("agcam"), "cam(agcam)"),
+        (Explained("grad-cam", 0.3, "label", "all"), "cam(grad-cam,threshold=0.3,target=label,faithfulness=all)"),
+        (
+            Explained("agcam", under="pgd(eps=1/255,steps=20)"),
+            "stability(agcam,under=pgd(eps=1/255,steps=20))",
+        ),
+        (
+            Explained("agcam", 0.3, under="corruption(fog,severity=3)"),
+            "stability(agcam,threshold=0.3,under=corruption(fog,severity=3))",
+        ),
+    ],
+)
+def test_a_text_is_its_parts_and_back(explained: Explained, text: str) -> None:
+    assert explained.text == text
+    assert parse_explained(text) == explained
+    assert parse_explained("pgd(eps=1/255)") is None
+    if not explained.under:
+        assert parts_of(text[:-1] + ",mode=box)") == (explained, "box")
+    assert parts_of(text) == (explained, "")
+
+
+def test_a_list_brings_the_controls_along_once() -> None:
+    found = parse_cams("agcam, random, Grad-CAM(threshold=0.3)")
+    assert [one.text for one in found] == [
+        *("cam(agcam)", "cam(random)", "cam(grad-cam,threshold=0.3)", "cam(centre)", "cam(full)"),
+        *(f"cam({name},threshold=0.3)" for name in CONTROLS),
+    ]
+    assert [one.faithfulness for one in parse_cams("agcam,rollout(faithfulness=none)", "all")][:2] == ["all", "none"]
+    named = "cam(agcam),cam(rollout,threshold=0.3,faithfulness=none)"  # as records call them
+    assert [one.text for one in parse_cams(named) if not one.is_control] == re.split(r",(?=cam)", named)
+    assert tuple(cam.METHODS) == METHODS
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("agcm", "unknown map 'agcm'; did you mean 'agcam'?"),
+        ("agcam(treshold=1)", "unknown parameter 'treshold'; did you mean 'threshold'?"),
+        ("agcam(threshold=1.5)", "threshold 1.5; expected a number above 0, at most 1"),
+        ("agcam(threshold=half)", "threshold 'half': expected a number"),
+        ("agcam(target=predicted class)", "unknown target 'predicted class'; did you mean 'predicted'?"),
+        (",", "none is left; expected methods such as agcam,grad-cam"),
+    ],
+)
+def test_maps_that_are_not_understood(text: str, message: str) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        parse_cams(text)
+    assert message in str(caught.value)
+
+
+# the truth
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """Two classes with a picture of 80x40 and one of 30x60."""
+    for name, size in (("a/one", (80, 40)), ("b/two", (30, 60))):
+        path = tmp_path / "images" / f"{name}.png"
+        path.parent.mkdir(parents=True)
+        Image.new("RGB", size, (90, 120, 40)).save(path)
+    return tmp_path
+
+
+SQUASHED = Preprocessing((20, 20), crop_pct=1.0, crop_mode="squash")
+CENTRED = Preprocessing((20, 20), crop_pct=1.0, crop_mode="center")
+
+
+def test_boxes_follow_the_image_squashed_and_cropped(pictures: Path) -> None:
+    table = pictures / "boxes.csv"
+    table.write_text("image,synset,xmin,ymin,xmax,ymax\none.png,a,8,10,40,20\none.png,a,70,0,80,40\n")
+    dataset = open_dataset(pictures / "images")
+    truth = open_truth(dataset, boxes=table)
+    one, two = dataset.samples
+    squashed, centred = (truth.locate(one, how) for how in (SQUASHED, CENTRED))
+    assert squashed is not None and centred is not None
+    assert squashed.boxes.tolist() == [[2, 5, 10, 10], [17, 0, 20, 20]]  # x by 1/4, y by 1/2, outwards
+    assert torch.equal(squashed.mask, mask_of(squashed.boxes, 20, 20))
+    assert (centred.boxes.tolist(), centred.vanished) == ([[0, 5, 10, 10]], 1)  # by 1/2, less 10 on the left
+    assert truth.locate(two, SQUASHED) is None
+    assert truth.notes == (f"boxes of 1 of 2 images from {table}",)
+
+
+def test_masks_follow_the_image_and_have_boxes(pictures: Path) -> None:
+    (pictures / "masks").mkdir()
+    grey = np.zeros((60, 30), np.uint8)
+    grey[30:45, 0:15] = 200
+    Image.fromarray(grey).save(pictures / "masks" / "two.png")
+    dataset = open_dataset(pictures / "images")
+    truth = open_truth(dataset, masks=pictures / "masks")
+    found = truth.locate(dataset.samples[1], SQUASHED)
+    assert found is not None
+    assert found.boxes.tolist() == [[0, 10, 10, 15]]
+    assert torch.equal(found.mask, mask_of(found.boxes, 20, 20))
+    embedded = open_dataset("embedded:shapes")
+    own = open_truth(embedded).locate(embedded.samples[3], Preprocessing((64, 64), crop_pct=1.0))
+    assert own is not None
+    assert torch.equal(own.mask, torch.from_numpy(embedded.mask(embedded.samples[3])).bool())
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "no column image, synset, xmin, ymin, xmax, ymax"),
+        ("image,synset,xmin,ymin,xmax,ymax\n", "no boxes; expected a row for each box below the header"),
+        ("image,synset,xmin,ymin,xmax,ymax\none.png,a,0,0,81,40\n", "reaches outside the image of 80x40"),
+        ("image,synset,xmin,ymin,xmax,ymax\nother.png,a,0,0,8,4\n", "boxes of none of the 2 images"),
+    ],
+)
+def test_tables_of_boxes_that_cannot_be_used(pictures: Path, content: str, message: str) -> None:
+    table = pictures / "boxes.csv"
+    table.write_text(content)
+    dataset = open_dataset(pictures / "images")
+    with pytest.raises(DataError) as caught:
+        open_truth(dataset, boxes=table)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_other_truth_that_cannot_be_used(pictures: Path) -> None:
+    dataset = open_dataset(pictures / "images")
+    with pytest.raises(DataError, match="expected one of the two"):
+        open_truth(dataset, boxes="a.csv", masks="b")
+    with pytest.raises(DataError, match=r"gone.csv: cannot be read \(No such file or directory\)"):
+        open_truth(dataset, boxes=pictures / "gone.csv")
+    with pytest.raises(DataError, match="no such folder; expected mask images"):
+        open_truth(dataset, masks=pictures / "gone")
+    (pictures / "xml").mkdir()
+    (pictures / "xml" / "one.xml").write_text("<annotation><size/></annotation>")
+    with pytest.raises(DataError, match="no object; expected <object> with <name> and <bndbox>"):
+        open_truth(dataset, boxes=pictures / "xml")

@@ -1,0 +1,117 @@
+"""Records of maps: the clean images they need, attacks made once, any batch size, images without labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from explained import AGCAM, FGSM, MODEL, NAME, results
+from PIL import Image
+
+import robustkit
+from robustkit.data.dataset import open_dataset
+from robustkit.data.shapes import CLASSES
+from robustkit.errors import DataError, ModelError, ProtocolError
+from robustkit.evaluations.subject import Batch
+from robustkit.results.run import Run
+from robustkit.tasks.classification.subject import ClassifierSubject
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_maps_need_the_clean_images(tmp_path: Path) -> None:
+    for folder in ("clean", *(f"tree/fog/{severity}" for severity in "12345")):
+        for name in CLASSES:
+            (tmp_path / folder / name).mkdir(parents=True)
+            Image.new("RGB", (64, 64)).save(tmp_path / folder / name / "0.png")
+    tree = tmp_path / "tree"
+    options: dict[str, Any] = {"cams": "agcam", "out": tmp_path / "run"}
+    with pytest.raises(ProtocolError, match="a tree of corrupted images: expected the clean ones"):
+        robustkit.audit([MODEL], data_dir=tree, **options)
+    options |= {"corrupted_dir": tree, "corruptions": "fog", "stability": True}
+    with pytest.raises(ProtocolError, match="--stability with released corruptions: it needs the clean image beside"):
+        robustkit.audit([MODEL], data_dir=tmp_path / "clean", **options)
+
+
+def test_an_attack_is_made_once_for_the_maps_of_all_methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[str, ...]] = []
+    run_attack = ClassifierSubject.attack
+
+    def counted(self: ClassifierSubject, condition: Any, inputs: torch.Tensor, batch: Batch, rng: Any) -> Any:
+        made.append(tuple(sample.id for sample in batch.samples))
+        return run_attack(self, condition, inputs, batch, rng)
+
+    monkeypatch.setattr(ClassifierSubject, "attack", counted)
+    options: dict[str, Any] = {
+        "data_dir": "embedded:shapes",
+        "attacks": "fgsm,pgd(steps=2)",
+        "eps": "4/255",
+        "limit": 12,
+    }
+    options |= {"batch_size": 4, "shard_size": 8, "stability": True, "faithfulness": "none", "device": "cpu"}
+    both = robustkit.audit([MODEL], cams="agcam,gradient", out=tmp_path / "both", **options)
+    assert len(made) == 12  # batches of 4, 4 and 4 by two attacks: alone, and for the maps
+    alone = robustkit.audit([MODEL], cams="gradient", out=tmp_path / "alone", **options)
+    for under in (FGSM, "pgd(eps=4/255,steps=2)"):
+        text = f"stability(gradient,under={under})"
+        assert both.table(NAME, text).equals(alone.table(NAME, text))
+
+
+def test_another_batch_size_and_a_kept_run_give_the_same(run: Run, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"data_dir": "embedded:shapes", "attacks": "none", "cams": "agcam", "limit": 24}
+    again = robustkit.audit(
+        [MODEL], out=tmp_path, device="cpu", faithfulness="none", keep_misclassified=True, batch_size=24, **options
+    )
+    rows = again.table(NAME, "cam(agcam,faithfulness=none)").to_pylist()
+    for row, other in zip(rows, run.table(NAME, AGCAM).to_pylist(), strict=True):
+        assert (row["sample_id"], row["target"]) == (other["sample_id"], other["target"])
+        assert row["mask_iou"] == pytest.approx(other["mask_iou"], abs=0.02)
+        assert row["energy_inside"] == pytest.approx(other["energy_inside"], abs=1e-4)
+    drawn = [again.table(NAME, "cam(random,faithfulness=none)"), run.table(NAME, "cam(random,faithfulness=all)")]
+    assert drawn[0]["energy_inside"].to_pylist() == drawn[1]["energy_inside"].to_pylist()
+    found = {r["metric"]: r for r in again.summary() if r["condition"] == "cam(agcam,faithfulness=none)"}
+    assert found["pointing_game"]["n"] == 24
+    assert "abpc" not in found
+
+
+def test_images_without_labels_have_maps_of_what_is_predicted(tmp_path: Path) -> None:
+    dataset = open_dataset("embedded:shapes")
+    for index, sample in enumerate(dataset.samples[:4]):
+        for folder, picture in (
+            ("images", dataset.image(sample)),
+            ("masks", Image.fromarray(dataset.mask(sample) * 255)),
+        ):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            picture.save(tmp_path / folder / f"{index}.png")
+    run = robustkit.audit(
+        [MODEL],
+        data_dir=tmp_path / "images",
+        attacks="none",
+        cams="agcam",
+        faithfulness="none",
+        data={"layout": "unlabelled"},
+        masks=tmp_path / "masks",
+        out=tmp_path / "run",
+        device="cpu",
+    )
+    rows = run.table(NAME, "cam(agcam,faithfulness=none)").to_pylist()
+    assert [row["correct"] for row in rows] == [None] * 4
+    assert results(run, "cam(agcam,faithfulness=none,mode=mask)")["cam_iou"]["n"] == 4
+    assert run.manifest["conditions"][0] == "cam(agcam,faithfulness=none)"
+    with pytest.raises(DataError, match="its images have no labels"):
+        robustkit.audit(
+            [MODEL], data_dir=tmp_path / "images", attacks="fgsm", cams="agcam", data={"layout": "unlabelled"}
+        )
+
+
+def test_a_method_that_does_not_fit_the_model_is_refused_before_any_work(place: Path, tmp_path: Path) -> None:
+    from small_audit import audit
+
+    with pytest.raises(ModelError, match=r"AG-CAM needs a vision transformer .* use grad-cam or gradient"):
+        audit(place, tmp_path / "run", cams="agcam")
+    assert not (tmp_path / "run").exists()
+    run = audit(place, tmp_path / "run", cams="grad-cam", attacks="none")
+    assert len(run.table("net", "cam(grad-cam)")) == 30
+    assert run.table("net", "cam(grad-cam)").column_names.count("mask_iou") == 0  # nothing is known of the objects

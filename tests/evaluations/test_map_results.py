@@ -1,0 +1,275 @@
+"""Results of maps: means over the right samples, leads over controls, stability, tables and the page."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from explained import AGCAM, FGSM, MODEL, NAME, results
+
+import cam
+import robustkit
+from cam.faithfulness import abpc
+from cam.localisation import MaxBoxAcc, PxAP, score
+from cam.sanity import redrawn_head
+from cam.similarity import iou_at, rank_correlation
+from robustkit.cli.cam.choice import Choice
+from robustkit.data.dataset import open_dataset
+from robustkit.data.images import to_pixels
+from robustkit.errors import ProtocolError
+from robustkit.evaluations.attacks.build import build_attack
+from robustkit.evaluations.maps.condition import CONTROLS, Explained
+from robustkit.evaluations.maps.evaluate import LEVELS
+from robustkit.evaluations.maps.measures import METRICS
+from robustkit.evaluations.maps.metrics import Counted, Figures, map_rows
+from robustkit.evaluations.maps.tables import map_tables
+from robustkit.results.run import Run
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def alone(run: Run) -> tuple[dict[str, Any], torch.Tensor, torch.Tensor]:
+    """The records by id, and for the right samples maps and masks that were made one by one."""
+    model, dataset = robustkit.load(MODEL), open_dataset("embedded:shapes")
+    rows = {row["sample_id"]: row for row in run.table(NAME, AGCAM).to_pylist()}
+    maps, masks = [], []
+    for name, row in rows.items():
+        sample = next(one for one in dataset.samples if one.id == name)
+        pixels = to_pixels(dataset.image(sample), model.identity.preprocessing)[None] / 255
+        found = cam.AGCAM(model).explain(pixels)
+        mask = torch.from_numpy(dataset.mask(sample)).bool()
+        scores = score(found.maps, mask[None])
+        curves = abpc(model, pixels, found.maps, found.target, fill=0.5)
+        assert row["target"] == row["prediction"] == int(found.target[0])
+        assert row["mask_iou"] == pytest.approx(scores.iou.item(), abs=0.02)  # a pixel at the threshold may fall
+        assert row["abpc"] == pytest.approx(curves.abpc.item(), abs=1e-3)
+        alike = 0.0
+        for seed in range(5):
+            with redrawn_head(model.network, seed):
+                alike += rank_correlation(found.maps, cam.AGCAM(model)(pixels, found.target)).item() / 5
+        assert row["head_correlation"] == pytest.approx(alike, abs=1e-3)
+        if row["correct"]:
+            maps.append(found.maps[0])
+            masks.append(mask)
+    return rows, torch.stack(maps), torch.stack(masks)
+
+
+def test_results_are_means_over_the_right_samples(
+    run: Run, alone: tuple[dict[str, Any], torch.Tensor, torch.Tensor]
+) -> None:
+    rows, maps, masks = alone
+    right = [row for row in rows.values() if row["correct"]]
+    assert 12 < len(right) < 24
+    plain = results(run, AGCAM)
+    for mode in ("mask", "box"):
+        found = results(run, f"{AGCAM[:-1]},mode={mode})")
+        for name in ("pixel_accuracy", "iou", "dice", "precision", "recall"):
+            expected = np.mean([row[f"{mode}_{name}"] for row in right])
+            assert found[f"cam_{name}"]["value"] == pytest.approx(expected, abs=1e-6)
+            assert found[f"cam_{name}"]["n"] == len(right)
+        assert found["cam_iou"]["ci_low"] < found["cam_iou"]["value"] < found["cam_iou"]["ci_high"]
+    for metric, column in (("abpc", "abpc"), ("insertion_auc", "insertion"), ("pointing_game", "pointing_game")):
+        assert plain[metric]["value"] == pytest.approx(np.mean([row[column] for row in right]), abs=1e-6)
+    changed = [row["head_correlation"] for row in right]
+    assert plain["head_correlation"]["value"] == pytest.approx(np.mean(changed), abs=1e-6)
+    assert plain["abpc"]["flags"] == [f"{24 - len(right)} of 24 samples are predicted wrong and left out"]
+    pooled, best = PxAP(LEVELS), MaxBoxAcc()
+    pooled.update(maps, masks)
+    best.update(maps, [open_boxes(mask) for mask in masks])
+    assert plain["pxap"]["value"] == pytest.approx(pooled.compute(), abs=2e-3)
+    assert plain["max_box_acc"]["value"] == pytest.approx(best.compute(), abs=0.03)
+
+
+def open_boxes(mask: torch.Tensor) -> torch.Tensor:
+    return cam.boxes.boxes_of(mask)
+
+
+def test_the_lead_over_the_best_control_is_paired(run: Run) -> None:
+    for metric, column, sign in (("abpc", "abpc", 1), ("deletion_auc", "deletion", -1)):
+        values = {}
+        for method in ("agcam", *CONTROLS):
+            rows = run.table(NAME, f"cam({method},faithfulness=all)").to_pylist()
+            values[method] = np.array([row[column] for row in rows if row["correct"]])
+        best = max(CONTROLS, key=lambda name: sign * values[name].mean())
+        lead = results(run, AGCAM)[f"{metric}_over_control"]
+        gaps = sign * (values["agcam"] - values[best])
+        assert (lead["value"], lead["flags"]) == (pytest.approx(gaps.mean(), abs=1e-6), [f"best control: {best}"])
+        assert lead["ci_high"] - lead["ci_low"] == pytest.approx(2 * 1.96 * gaps.std() / len(gaps) ** 0.5, rel=0.3)
+    assert [metric.name for metric in METRICS if metric.better < 0] == ["deletion_auc"]
+    box = f"{AGCAM[:-1]},mode=box)"
+    ours, everything = (run.table(NAME, f"cam({m},faithfulness=all)").to_pylist() for m in ("agcam", "full"))
+    pairs = [
+        (a["box_pixel_accuracy"], b["box_pixel_accuracy"])
+        for a, b in zip(ours, everything, strict=True)
+        if a["correct"]
+    ]
+    lead = results(run, box)["cam_pixel_accuracy_over_control"]  # objects are small: marking nothing is the rival
+    assert lead["flags"] == ["best control: nothing"]
+    assert lead["value"] == pytest.approx(np.mean([a - (1 - b) for a, b in pairs]), abs=1e-6)
+
+
+def test_the_best_control_is_found_anew_in_every_resample() -> None:
+    generator = np.random.default_rng(0)
+    scores = {name: generator.normal(0.5, 0.1, 40) for name in ("agcam", "random", "centre")}
+    figures = [
+        Figures(Explained(name), [str(i) for i in range(40)], {(f"cam({name})", "abpc"): values})
+        for name, values in scores.items()
+    ]
+    rows = {(condition, metric): row for condition, metric, *row in map_rows(figures)}
+    value, n, low, high, flags = rows["cam(agcam)", "abpc_over_control"]
+    counts = resampled(40)
+    means = {name: counts @ values / 40 for name, values in scores.items()}
+    leads = means["agcam"] - np.maximum(means["random"], means["centre"])
+    assert (low, high) == pytest.approx(tuple(np.percentile(leads, [2.5, 97.5])), abs=0.004)
+    best = max(("random", "centre"), key=lambda name: scores[name].mean())
+    assert (value, n, flags) == (
+        pytest.approx(scores["agcam"].mean() - scores[best].mean()),
+        40,
+        [f"best control: {best}"],
+    )
+
+
+def resampled(n: int) -> Any:
+    """How often each of n samples is drawn, in 20000 resamples."""
+    return np.random.default_rng(1).multinomial(n, [1 / n] * n, size=20000)
+
+
+def test_few_samples_and_maxima_have_no_interval() -> None:
+    nine = Figures(Explained("agcam"), list("abcdefghi"), {("cam(agcam)", "abpc"): np.linspace(0, 1, 9)})
+    ((_, _, value, n, low, high, _),) = map_rows([nine])
+    assert (value, n, math.isnan(low), math.isnan(high)) == (pytest.approx(0.5), 9, True, True)
+    assert list(map_rows([Figures(Explained("agcam"), [], {("cam(agcam)", "abpc"): np.zeros(0)})])) == []
+    ids = [str(i) for i in range(30)]
+    hits = np.tile([[1, 0, 0], [0, 1, 1]], (15, 2))
+    counted = Counted("max_box_acc", np.arange(30), lambda: hits)
+    ((_, _, value, n, low, high, _),) = map_rows(
+        [Figures(Explained("agcam"), ids, {("cam(agcam)", "max_box_acc"): counted})]
+    )
+    assert (value, n, math.isnan(low), math.isnan(high)) == (0.5, 30, True, True)
+
+
+def test_stability_is_of_the_same_attack_and_1_without_one(run: Run) -> None:
+    still = run.table(NAME, "stability(agcam,under=fgsm(eps=0))").to_pylist()
+    assert all(row["held"] and row["map_iou"] == 1 for row in still)
+    assert [row["rank_correlation"] for row in still] == pytest.approx([1.0] * 24)
+    moved = run.table(NAME, f"stability(agcam,under={FGSM})").to_pylist()
+    attacked = run.table(NAME, FGSM).to_pylist()
+    assert [row["prediction"] for row in moved] == [row["prediction"] for row in attacked]
+    clean = {row["sample_id"]: row["prediction"] for row in run.table(NAME, "clean").to_pylist()}
+    assert [row["held"] for row in moved] == [row["prediction"] == clean[row["sample_id"]] for row in moved]
+    right = {row["sample_id"]: row["correct"] for row in run.table(NAME, "clean").to_pylist()}
+    assert [row["clean_correct"] for row in moved] == [right[row["sample_id"]] for row in moved]
+    counted = [row for row in moved if row["clean_correct"]]
+    assert 0 < len(counted) < len(moved)
+    held = [row["rank_correlation"] for row in counted if row["held"]]
+    fell = [row["rank_correlation"] for row in counted if not row["held"]]
+    found = results(run, f"stability(agcam,under={FGSM})")
+    assert (found["rank_correlation_held"]["value"], found["rank_correlation_held"]["n"]) == (
+        pytest.approx(np.mean(held), abs=1e-6),
+        len(held),
+    )
+    assert found["rank_correlation_fell"]["value"] == pytest.approx(np.mean(fell), abs=1e-6)
+    model, dataset = robustkit.load(MODEL), open_dataset("embedded:shapes")
+    sample = next(one for one in dataset.samples if one.id == moved[0]["sample_id"])
+    pixels = to_pixels(dataset.image(sample), model.identity.preprocessing)[None] / 255
+    attack = build_attack(
+        robustkit.evaluations.attacks.condition.parse_condition(FGSM, robustkit.protocol.card.load_card("standard")),
+        robustkit.protocol.card.load_card("standard"),
+    )
+    shown = attack(model, pixels, torch.tensor([sample.label]))
+    target = model(pixels).argmax(1)
+    first, second = (cam.AGCAM(model)(images, target) for images in (pixels, shown))
+    assert moved[0]["rank_correlation"] == pytest.approx(rank_correlation(first, second).item(), abs=1e-3)
+    assert moved[0]["map_iou"] == pytest.approx(iou_at(first, second).item(), abs=0.02)
+
+
+def test_the_tables_have_a_row_a_score_with_its_lead_below_and_the_controls_last(run: Run) -> None:
+    tables = {table.title: table for table in map_tables(run.summary())}
+    mask = tables["maps, mask mode at threshold 0.5"]
+    assert mask.headings == ("score", "n", "agcam [95 %]", *CONTROLS)
+    place = [row[0] for row in mask.rows].index("IoU")
+    shown, below = mask.rows[place : place + 2]
+    found = results(run, f"{AGCAM[:-1]},mode=mask)")
+    iou, lead = found["cam_iou"], found["cam_iou_over_control"]
+    best = lead["flags"][0].removeprefix("best control: ")
+    full = results(run, "cam(full,faithfulness=all,mode=mask)")["cam_iou"]
+    span = f"{iou['value']:.3f} [{iou['ci_low']:.3f}, {iou['ci_high']:.3f}]"
+    assert (shown[1:3], shown[-1]) == ((str(iou["n"]), span), f"{full['value']:.3f}")
+    span = f"{lead['value']:+.3f} [{lead['ci_low']:+.3f}, {lead['ci_high']:+.3f}]"
+    assert below == (f"  – {best}", "", span, "", "", "")
+    assert mask.rows[-1][0] == "recall"  # alone it is nothing to be ahead in
+    stable = tables["agcam: alike to the clean map"]
+    assert [row[0] for row in stable.rows] == [FGSM, "fgsm(eps=0)"]
+    right = sum(row["correct"] for row in run.table(NAME, "clean").to_pylist())
+    assert stable.rows[1][1:3] == (str(right), "1.000 [1.000, 1.000]")
+    left = f"stability(agcam,under={FGSM}): {24 - right} of 24 samples are predicted wrong and left out"
+    assert left in stable.flags
+    page = (run.path / "report.html").read_text("utf-8")
+    assert page.count("agcam: alike to the clean map") == 2  # heading and label of the table
+
+
+def test_the_page_says_where_a_control_wins(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from scripts.pages import maps as maps_page
+    from scripts.pages import maps_text
+
+    class Told:
+        manifest: ClassVar[dict[str, Any]] = {"checkpoints": [{"name": "vit"}]}
+
+        def summary(self) -> list[dict[str, Any]]:
+            leads = (("mask", "cam_iou", -0.3, -0.1), ("mask", "cam_recall", -0.9, -0.8), ("box", "cam_dice", 0.1, 0.2))
+            free = (("", "pxap", -0.1, 0.2), ("", "abpc", 0.02, 0.3), ("", "energy_inside", -0.1, -0.0001))
+            return [
+                {
+                    "checkpoint": "vit",
+                    "condition": f"cam(agcam{',mode=' * bool(mode)}{mode})",
+                    "metric": f"{metric}_over_control",
+                    "value": (low + high) / 2,
+                    "ci_low": low,
+                    "ci_high": high,
+                    "flags": ["best control: full"],
+                }
+                for mode, metric, low, high in (*leads, *free)
+            ] + [
+                {
+                    "checkpoint": "vit",
+                    "condition": "cam(agcam)",
+                    "metric": "max_box_acc_over_control",
+                    **dict.fromkeys(("ci_low", "ci_high")),
+                    "value": 0.053,
+                    "flags": ["best control: centre"],
+                }
+            ]
+
+    told: Any = Told()
+    assert list(maps_text.behind(told)) == [
+        "- vit, agcam: Ahead of every control in DICE (box); ABPC. Behind the best one in IoU (mask), by 0.200 (full). "
+        "Not told apart from it in PxAP +0.050 (full); energy inside -0.050 (full). Without an interval MaxBoxAccV2 "
+        "+0.053 (centre)."
+    ]
+    assert maps_text.leads(told, "vit")["PxAP"]["agcam"] == (pytest.approx(0.05), -0.1, 0.2, "full")
+    assert "recall (mask)" not in maps_text.leads(told, "vit")
+    last = maps_text.in_short([("Part", told)]).splitlines()[-1].split("|")
+    assert [cell.strip() for cell in last[1:-1]] == [
+        *("Part", "vit, agcam", "1 ahead, 0 level, 1 behind", "0 ahead, 2 level, 0 behind", "+0.053", "ahead (+0.160)")
+    ]
+    part = maps_page.Part("zoo", "The zoo", [MODEL])
+    page = maps_page.page([(part, run)], "python -m scripts.pages.maps", [("maps/a.png", "a picture")])
+    assert page.count("| score ") == 3 and "![a picture](maps/a.png)" in page
+    assert "head redrawn" in page and f"⚑ {NAME}, agcam" in page
+    digest = run.manifest["data"]["digest"][:12]
+    assert f"24 images of `embedded:shapes` (digest {digest}…)" in page and "-0.000" not in page
+    own = results(run, AGCAM)["pointing_game"]["value"]
+    (line,) = (line for line in maps_text.side_by_side(run).splitlines() if line.startswith("| pointing"))
+    assert f" {own:.3f} [" in line and line in page
+
+
+def test_a_control_is_drawn_when_it_is_named() -> None:
+    choice = Choice.of([MODEL], "centre,agcam")
+    assert [one.method for one in choice.shown] == ["agcam", "centre"]
+    assert [one.method for one in Choice.of([MODEL], "agcam").shown] == ["agcam"]
+    with pytest.raises(ProtocolError, match="controls only"):
+        Choice.of([MODEL], "centre,full")

@@ -1,0 +1,259 @@
+"""Every way to mislead a gradient raises its own flags on a model that works; an ordinary model raises none."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from attack_oracles import Draws, random_images, tiny_cnn
+from torch import Tensor
+
+import robustkit
+from attacks import ThreatModel
+from robustkit.data import shapes
+from robustkit.evaluations.attacks.examining import examine
+from robustkit.evaluations.attacks.gradient_masking import findings
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+EPS = 8 / 255
+Net = Callable[[Tensor], Tensor]
+FIRST = ("random outputs", "probabilities", "gradient path", "zero gradients", "cross-entropy underflow")
+OLD = (*FIRST, "gradients not finite", "slope", "slope afar", "loss by steps", "accuracy by radius")
+ASKED = ("finite answers", "graph", "batches", "called again", "caller", "under attack", "continuity", "path")
+CHECKS = (*OLD, *ASKED, "survives saving", "known images", "black box beats white box")
+OF_RIGHT = {"slope", "slope afar", "loss by steps", "accuracy by radius", "path", "survives saving", "known images"}
+UNASKED = {"under attack", "black box beats white box"}  # no attack is given here
+FLAT = {"zero gradients", "loss by steps", "accuracy by radius"}  # an attack that stands still
+
+
+@pytest.fixture(scope="module")
+def net() -> Net:
+    return robustkit.load("zoo:shapes-vit-standard")
+
+
+@pytest.fixture(scope="module")
+def batch() -> tuple[Tensor, Tensor]:
+    samples = [shapes.render("test", index) for index in range(6)]
+    pixels = torch.from_numpy(np.stack([sample.pixels for sample in samples])).permute(0, 3, 1, 2) / 255
+    return pixels, torch.tensor([sample.label for sample in samples])
+
+
+def look(
+    net: Net, batch: tuple[Tensor, Tensor], norm: Any = "linf", eps: float = EPS, size: int = 16
+) -> dict[str, Any]:
+    rng = Draws(range(len(batch[0])))
+    figures = examine(net, *batch, ThreatModel(norm, eps), rng=rng, batch_size=size)
+    assert json.loads(json.dumps(figures, allow_nan=False)) == figures
+    return figures
+
+
+def flags(figures: Mapping[str, Any]) -> set[str]:
+    found = findings(figures)
+    assert tuple(finding.check for finding in found) == CHECKS
+    for finding in found:
+        assert bool(finding.flag) == bool(finding.instead)
+        assert not finding.flag or all(
+            part in finding.flag for part in (finding.check, finding.figure, finding.instead)
+        )
+    return {finding.check for finding in found if finding.flag and not finding.figure.startswith("not measured")}
+
+
+def unmeasured(figures: Mapping[str, Any]) -> set[str]:
+    return {finding.check for finding in findings(figures) if finding.figure.startswith("not measured")}
+
+
+def straight_through(levels: int) -> Net:
+    return lambda x: x + (torch.round(x * levels) / levels - x).detach()
+
+
+def nan_backward(x: Tensor) -> Tensor:
+    return x + 0 * torch.sqrt(x - x)  # forward x + 0; the slope of the root at 0 is infinite
+
+
+@pytest.mark.parametrize(
+    ("name", "norm", "eps"),
+    [
+        ("zoo:shapes-vit-standard", "linf", 1 / 255),
+        ("zoo:shapes-vit-standard", "l2", 0.5),
+        ("zoo:shapes-vit-quest", "linf", EPS),
+    ],
+)
+def test_an_ordinary_model_raises_no_flag(name: str, norm: str, eps: float, batch: tuple[Tensor, Tensor]) -> None:
+    figures = look(robustkit.load(name), batch, norm, eps)
+    assert flags(figures) == set()
+    assert unmeasured(figures) == UNASKED | ({"survives saving"} if norm == "l2" else set())
+    assert figures["slope"] == pytest.approx(1, abs=0.01) and figures["slope_error"] < 0.01
+    assert figures["accuracy"][0] == 1 and figures["accuracy"][-1] == 0
+    assert figures["accuracy"] == sorted(figures["accuracy"], reverse=True)
+    assert figures["loss"] == sorted(figures["loss"]) and figures["loss_steps"] == [0, 1, 5, 20]
+    assert figures["radii"][1] == pytest.approx(eps, rel=1e-5)
+    assert figures["radii"][-1] == pytest.approx(0.5 if norm == "linf" else 0.25 * (3 * 64 * 64) ** 0.5, rel=1e-5)
+    assert 20 < figures["backwards"] < figures["forwards"] < 140
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "absent"),
+    [
+        ("dropout", {"random outputs"}, {"slope", "slope afar"}),
+        ("softmax", {"probabilities"}, set()),
+        ("detached", {"gradient path"}, {*CHECKS[3:10], *OF_RIGHT}),
+        ("stairs", FLAT, {"slope", "slope afar"}),
+        ("huge logits", {"cross-entropy underflow"}, set()),
+        ("NaN backwards", {"gradients not finite", "loss by steps", "accuracy by radius"}, {"slope", "slope afar"}),
+        ("straight-through 8", {"slope", "path"}, set()),
+    ],
+)
+def test_each_kind_of_masking_raises_its_own_flags(
+    name: str, expected: set[str], absent: set[str], net: Net, batch: tuple[Tensor, Tensor]
+) -> None:
+    masked: dict[str, Net] = {
+        "dropout": lambda x: torch.nn.functional.dropout(net(x), 0.1),
+        "softmax": lambda x: net(x).softmax(dim=1),
+        "detached": lambda x: net(x.detach()),
+        "stairs": lambda x: net(torch.floor(x * 255 + 0.5) / 255),
+        "huge logits": lambda x: 1e4 * net(x),
+        "NaN backwards": lambda x: net(nan_backward(x)),
+        "straight-through 8": lambda x: net(straight_through(8)(x)),
+    }
+    torch.manual_seed(0)  # for the dropout
+    figures = look(masked[name], batch)
+    assert flags(figures) == expected
+    assert unmeasured(figures) == absent | UNASKED
+
+
+@pytest.mark.parametrize("levels", [16, 32, 64])
+@pytest.mark.parametrize(("norm", "eps"), [("linf", 1 / 255), ("linf", EPS), ("l2", 0.5)])
+def test_made_up_gradients_of_fine_rounding_are_found(levels: int, norm: str, eps: float) -> None:
+    model, images, quantise = tiny_cnn(), random_images(16), straight_through(levels)
+    rounded = look(lambda x: model(quantise(x)), (images, model(quantise(images)).argmax(dim=1)), norm, eps)
+    assert flags(rounded) == {"slope"}
+    plain = look(model, (images, model(images).argmax(dim=1)), norm, eps)
+    assert flags(plain) == set() and plain["slope_error"] < 0.01
+
+
+def test_figures_count_what_they_say(batch: tuple[Tensor, Tensor]) -> None:
+    """A linear model of two pixels, whose figures are known: margin 2 (a - b) for label 1, slope exactly 1."""
+    images = torch.tensor([[0.75, 0.25], [0.25, 0.75], [0.5, 0.25]])
+    labels = torch.tensor([0, 1, 1])  # the last is wrong
+    weights = torch.tensor([[1.0, -1.0], [-1.0, 1.0]])
+    figures = look(lambda x: x @ weights, (images, labels), eps=0.1)
+    assert (figures["samples"], figures["right"], figures["slope_samples"]) == (3, 2, 2)
+    assert figures["slope"] == pytest.approx(1, abs=1e-3)
+    # Each step of 0.015 moves both pixels: 4 * 0.015 a step, until 0.1 is reached.
+    assert figures["loss"] == pytest.approx([-1.0, -0.94, -0.7, -0.6], abs=1e-5)
+    assert figures["radii"] == pytest.approx([0, *(0.1 * 5 ** (power / 5) for power in range(6))], rel=1e-5)
+    assert figures["accuracy"] == [1, 1, 1, 1, 0, 0, 0]  # both fall where eps passes 0.25: 0.263 is the first
+    assert (figures["zero_margin"], figures["bad_margin"], figures["random_difference"]) == (0, 0, 0)
+    # 3 + 2 forwards, 18 of two points asked in nine ways, 2 of jumps; for the right ones 6 of slopes, 2 + 6 + 21 of
+    # losses, 3 * 11 of radii that hold, and 5 + 1 of the one that does not: four steps of eps / 4, a forward that sees
+    # it, and the end; 1 + 18 + 20 of paths, 2 saved.
+    assert figures["forwards"] == pytest.approx(25 + (6 + 29 + 33 + 6 + 39 + 2) * 2 / 3, rel=1e-5)
+    assert figures["backwards"] == pytest.approx(2 + (26 + 30 + 4) * 2 / 3)
+    assert flags(figures) == set()
+
+
+def test_one_bad_pixel_and_one_odd_pass_count() -> None:
+    images, labels, weights = torch.tensor([[0.75, 0.25]]), torch.tensor([0]), torch.tensor([[1.0, -1.0], [-1.0, 1.0]])
+    half_bad = look(lambda x: x @ weights + 0 * torch.sqrt(x[:, :1] - x[:, :1]), (images, labels))
+    assert (half_bad["bad_margin"], half_bad["zero_margin"]) == (1, 0)
+    calls: list[int] = []
+
+    def fickle(x: Tensor) -> Tensor:
+        calls.append(len(x))
+        return x @ weights * (-1 if len(calls) == 3 else 1)
+
+    figures = look(fickle, (images, labels))
+    assert (figures["random_predictions"], figures["random_difference"]) == (1, 2)
+
+
+def test_nothing_right_leaves_the_first_checks(net: Net, batch: tuple[Tensor, Tensor]) -> None:
+    images, labels = batch[0][:4], (net(batch[0][:4]).argmax(dim=1) + 1) % 10
+    figures = look(net, (images, labels))
+    assert figures["right"] == 0 and figures["zero_ce"] == 0
+    assert (figures["slope"], figures["loss"], figures["accuracy"]) == (None, None, None)
+    assert unmeasured(figures) == OF_RIGHT | UNASKED and flags(figures) == set()
+
+
+def test_what_could_not_be_measured_is_a_flag_with_its_reason(net: Net, batch: tuple[Tensor, Tensor]) -> None:
+    def reasons(changes: Mapping[str, Any]) -> dict[str, str]:
+        found = findings(figures | changes)
+        assert not any(finding.flag.startswith("black box") for finding in found)  # whose stages were not given
+        return {finding.check: finding.flag for finding in found if "not measured" in finding.flag}
+
+    figures = look(net, batch)
+    assert reasons({}) == {}
+    found = reasons({"loss": [-3.76, None, -1.0, 2.0]})
+    assert found.keys() == {"slope afar", "loss by steps"}
+    assert found["loss by steps"].startswith("loss by steps: not measured: loss is not finite; run Square or SPSA")
+    assert reasons({"slope_samples": 0, "slope": None, "slope_error": None}).keys() == {"slope"}
+    nothing = reasons({"right": 0, "slope": None, "slope_error": None, "loss": None, "accuracy": None})
+    assert nothing.keys() == {"slope", "slope afar", "loss by steps", "accuracy by radius"}
+    assert all(f"none of {figures['samples']} samples is predicted right" in flag for flag in nothing.values())
+    assert "there is no loss" in findings({name: value for name, value in figures.items() if name != "loss"})[7].flag
+    gone = look(lambda x: net(x.detach()), batch)  # the one reason is said once
+    assert flags(gone) == {"gradient path"} and not any("not measured" in one.flag for one in findings(gone))
+    (failed, *others) = findings({"failed": "RuntimeError: out of memory"})
+    assert failed.flag and not any(finding.flag for finding in others)
+
+
+def test_batches_do_not_matter_and_the_model_is_left_as_it_was(batch: tuple[Tensor, Tensor]) -> None:
+    model, images = tiny_cnn().train(), random_images(6)
+    labels = tiny_cnn()(images).argmax(dim=1)
+    labels[:2] = (labels[:2] + 1) % 5  # a first batch without a right sample
+    whole, halves = (look(model, (images, labels), size=size) for size in (6, 2))
+    assert model.training and all(parameter.requires_grad for parameter in model.parameters())
+    assert whole["right"] == halves["right"] == 4
+    for name, value in whole.items():
+        if name not in ("norm", "slope_error"):
+            same = value is None or isinstance(value, dict)
+            assert halves[name] == (value if same else pytest.approx(value, rel=1e-2, abs=1e-5)), name
+    assert look(model, (images[3:4], labels[3:4]))["right"] == 1
+
+
+def test_black_box_needs_more_than_one_sample_and_more_than_chance() -> None:
+    def verdict(after: int, n: int | None = None, before: int = 60) -> tuple[str, bool]:
+        stages = {"clean": 90, "apgd-ce": 70, "apgd-t": 60, "fab-t": before, "square": after}
+        last = findings({}, stages, n)[-1]
+        return last.figure, bool(last.flag)
+
+    figure, bad = verdict(58, 100)
+    assert bad and figure == "Square broke 2 of 60 samples that gradient attacks left standing, of 100 in all"
+    assert not verdict(59, 100)[1] and not verdict(60)[1]
+    assert not verdict(58, 1000)[1] and verdict(57, 1000)[1]
+    assert findings({}, {"clean": 9, "square": 1})[-1].figure == "not measured"
+    assert findings({}, {"clean": 9, "apgd-ce": 1})[-1].figure == "not measured"
+
+
+def test_old_records_and_judging_without_torch() -> None:
+    assert unmeasured({}) == set(CHECKS) and flags({}) == set()
+    figures = {"loss_steps": [0, 1], "loss": [-1.0, None], "low": 0.0, "high": 1.0, "sum_error": 0.0}
+    assert flags(figures) == {"probabilities"} and "loss by steps" in unmeasured(figures)
+    assert flags(figures | {"sum_error": 0.5}) == {"probabilities"} and flags(figures | {"high": 1.1}) == set()
+    still = {"random_difference": 1e-6, "random_predictions": 0, "samples": 32}
+    assert flags(still) == set() and flags(still | {"random_difference": 0.01}) == {"random outputs"}
+    averaged = findings(still | {"random_difference": 0.01}, averaged=True)[0]
+    assert not averaged.flag and averaged.figure.endswith("this attack averages passes")
+    sweep = {"radii": [0.0, 0.5], "norm": "linf"}  # one survivor may be chance, two of nine are not
+    assert flags(sweep | {"accuracy": [1.0, 1 / 9], "right": 9}) == set()
+    assert flags(sweep | {"accuracy": [1.0, 2 / 9], "right": 9}) == {"accuracy by radius"}
+    failed = findings({"failed": "RuntimeError: out of memory"})[0]
+    assert failed.flag == "evidence could not be gathered: RuntimeError: out of memory"
+    # A loss that falls back from its best is no rise, even if it ends above the start.
+    swings = {"loss_steps": [0, 1, 5, 20], "loss": [-2.0, -1.0, 1.0, 0.0]}
+    assert flags(swings) == {"loss by steps"} and flags(swings | {"loss": [-2.0, -1.0, 1.0, 0.9]}) == set()
+    module = "robustkit.evaluations.attacks.gradient_masking"
+    code = f"import sys; from {module} import findings; findings({{}}); print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+
+
+@pytest.mark.parametrize(("count", "eps", "size"), [(0, EPS, 1), (1, 0.0, 1), (1, EPS, 0)])
+def test_arguments_are_checked(count: int, eps: float, size: int) -> None:
+    batch = random_images(count), torch.zeros(count, dtype=torch.int64)
+    with pytest.raises(ValueError, match="expected more than 0"):
+        look(tiny_cnn(), batch, eps=eps, size=size)

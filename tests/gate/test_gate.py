@@ -1,0 +1,207 @@
+"""The gate: verdicts worked out by hand on small runs, what CI servers are told, exit codes, and drafted policies."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+from gate_runs import PGD, make, verdict, verdicts
+
+import robustkit
+from robustkit.cli import app as cli
+from robustkit.common.intervals import wilson
+from robustkit.errors import ProtocolError
+from robustkit.evaluations.pattern import pattern_of
+from robustkit.gate.measured import Figure
+from robustkit.gate.output import sentence
+from robustkit.gate.policy import parse_policy
+from robustkit.gate.statements import Value
+from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED, decide, judge
+from robustkit.results.run import Run
+
+
+@pytest.mark.parametrize(
+    ("rule", "state"),
+    [
+        ("top1 under clean >= 0.60", PASS),
+        ("top1 under clean > 0.60", FAIL),
+        ("top1 under clean >= 3/5", PASS),
+        ("top1 under clean >= 61 %", FAIL),
+        ("top1 under clean <= 0.60", PASS),
+        ("top1 under clean < 0.60", FAIL),
+        ("top1 under clean < 0.61", PASS),
+        ("top1 under pgd(eps=1/255) >= 0.30", PASS),
+        ("top1 under pgd(eps=1/255) >= 0.31", FAIL),
+        ("nll under clean <= 0.5", PASS),
+        ("nll under clean <= 0.49", FAIL),
+        ("linf_max under pgd <= 1/255", PASS),
+        ("linf_max under pgd <= 0.5/255", FAIL),
+        ("n under clean >= 100", PASS),
+        ("n under clean >= 101", FAIL),
+        ('attention == "quest"', PASS),
+        ('attention == "standard"', FAIL),
+        ('arch == "vit"', PASS),
+        (f'checkpoint sha256 == "{0:064d}"', PASS),
+        ('checkpoint sha256 == "0"', FAIL),
+        ('protocol == "standard@1:0"', PASS),
+        ('protocol == "standard@1:1"', FAIL),
+        ('data digest == "D1"', PASS),
+        ("no flags", PASS),
+        # Wilson's interval of 60 in 100 is [0.5020, 0.6906].
+        ("top1 under clean >= 0.50 with 95 % confidence", PASS),
+        ("top1 under clean >= 0.51 with 95 % confidence", UNDECIDED),
+        ("top1 under clean >= 0.69 with 95 % confidence", UNDECIDED),
+        ("top1 under clean >= 0.70 with 95 % confidence", FAIL),
+        ("top1 under clean <= 0.70 with 95 % confidence", PASS),
+        ("top1 under clean <= 0.69 with 95 % confidence", UNDECIDED),
+        ("top1 under clean <= 0.50 with 95 % confidence", FAIL),
+        ("linf_max under pgd <= 1 with 95 % confidence", UNDECIDED),
+        ("top1 under spsa(eps=1/255) >= 0", UNDECIDED),
+        ("mce <= 1", UNDECIDED),
+        ("drop against baseline <= 1", UNDECIDED),
+    ],
+)
+def test_every_kind_of_rule_passes_fails_or_cannot_tell(run: Run, rule: str, state: str) -> None:
+    assert verdict(run, rule).state == state
+
+
+@pytest.mark.parametrize("bound", [0.51, 0.55, 0.65, 0.69])
+def test_the_samples_needed_are_the_fewest_whose_interval_leaves_the_bound(run: Run, bound: float) -> None:
+    found = verdict(run, f"top1 under clean >= {bound} with 95 % confidence")
+    needed = found.needed or 0
+    assert f"about {needed} samples would tell" in found.reason
+
+    def holds(n: float) -> bool:  # Wilson's score test of the bound, at a share of 0.6
+        return abs(0.6 - bound) <= 1.959963984540054 * math.sqrt(bound * (1 - bound) / n)
+
+    assert needed > 100 and holds(needed - 1) and not holds(needed)
+    low, high = wilson(round(0.6 * needed), needed)
+    assert (low if bound < 0.6 else 1 - high) == pytest.approx(bound if bound < 0.6 else 1 - bound, abs=2 / needed)
+
+
+def test_the_samples_needed_of_a_mean_shrink_its_interval_to_the_bound(run: Run) -> None:
+    found = verdict(run, "nll under clean <= 0.52 with 95 % confidence")  # 0.5 with an error of 0.05
+    figure = found.figure
+    assert figure is not None and figure.high == pytest.approx(0.5 + 1.96 * 0.05, abs=0.02)
+    assert found.needed == math.ceil(100 * ((figure.high - 0.5) / 0.02) ** 2) > 1500
+    below = verdict(run, "nll under clean >= 0.48 with 95 % confidence")
+    assert below.needed == math.ceil(100 * ((0.5 - figure.low) / 0.02) ** 2)
+    uneven = Figure(0.5, 100, 0.4, 0.8)
+    assert decide(Value("nll", pattern_of("clean"), ">=", 0.45, True), uneven, "nll")[2] == 400
+    assert decide(Value("nll", pattern_of("clean"), "<=", 0.6, True), uneven, "nll")[2] == 900
+    equal = verdict(run, "nll under clean <= 0.5 with 95 % confidence")
+    assert (equal.state, equal.needed) == (UNDECIDED, None) and "no number of samples would tell" in equal.reason
+    assert verdict(run, "nll under clean <= 0.7 with 95 % confidence").state == PASS
+    assert verdict(run, "nll under clean <= 0.3 with 95 % confidence").state == FAIL
+
+
+def test_what_is_no_number_fails_and_never_passes() -> None:
+    for value in (math.nan, math.inf, -math.inf):
+        for compare in (">=", "<="):
+            for sure in (False, True):
+                found = decide(Value("nll", pattern_of("clean"), compare, 0.0, sure), Figure(value, 9, 0.0, 0.0), "nll")
+                assert found == (FAIL, f"{value} is no figure to compare", None)
+
+
+def test_a_condition_that_fits_twice_is_refused_unless_one_is_meant_exactly(tmp_path: Path, run: Run) -> None:
+    message = (
+        r"^p\.toml: line 2, column 14: fgsm is ambiguous: the run has fgsm\(eps=1/255\) and fgsm\(eps=2/255\); "
+        "write one of them in full$"
+    )
+    for rule in ("top1 under fgsm >= 0", "n under fgsm >= 0"):
+        with pytest.raises(ProtocolError, match=message):
+            verdict(run, rule)
+    twice = {PGD: [1] * 10, "pgd(eps=1/255,steps=20,restarts=2)": [0] * 10}
+    both = make(tmp_path / "run", {"vit": twice})
+    assert verdict(both, f"top1 under {PGD} >= 1").state == PASS
+    assert verdict(both, "top1 under pgd(restarts=2) <= 0").state == PASS
+
+
+def test_what_was_not_evaluated_cannot_be_told_and_the_command_is_given(run: Run) -> None:
+    found = verdict(run, "top1 under spsa(eps=1/255) >= 0.1")
+    assert found.reason == (
+        "spsa(eps=1/255) was not evaluated; this does: robustkit audit vit.pth --data-dir val "
+        "--attacks 'spsa(eps=1/255)' --limit 30 --num-classes 3 --mean '0.5 0.5 0.5' "
+        f"--out {shlex.quote(str(run.path))}"
+    )
+    assert verdict(run, "nll under in-c <= 1").reason.count("--attacks none --corruptions in-c ") == 1
+    assert "there is no mce under clean; there are top1" in verdict(run, "mce under clean <= 1").reason
+    assert "no such checkpoint in the run; it has vit" in verdict(run, "no flags", more="checkpoint = 'v'").reason
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A shipped checkpoint on 4 clean images, with a seed of its own."""
+    out = tmp_path_factory.mktemp("shapes") / "run"
+    return robustkit.audit(
+        ["zoo:shapes-vit-quest"], data_dir="embedded:shapes", attacks="none", limit=4, seed=3, out=out, device="cpu"
+    )
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "top1 under pgd(eps=4/255,steps=2) >= 0",
+        "mean_error under corruption(contrast) <= 1",
+        "rank_correlation under stability(agcam,under=corruption(contrast,severity=3)) >= -1",
+        "largest_logit under attention(corruption(contrast,severity=3)) <= 100",
+    ],
+)
+@pytest.mark.usefixtures("one_thread")
+def test_the_command_that_is_given_evaluates_it(shapes: Run, monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
+    found = verdict(shapes, rule)
+    assert found.state == UNDECIDED
+    monkeypatch.setattr(sys, "argv", shlex.split(found.reason.partition("this does: ")[2]))
+    with pytest.raises(SystemExit) as status:
+        cli.main()
+    assert status.value.code == 0
+    after = verdict(shapes, rule)
+    assert after.state == PASS and after.figure is not None and after.figure.n > 0
+
+
+def test_flags_fail_unless_they_are_excepted_and_are_told_beside_figures(tmp_path: Path) -> None:
+    found = {"vit": {"clean": [1] * 10, PGD: [1] * 8}, "late": {"clean": [1] * 10}}
+    run = make(tmp_path / "run", found)
+    of_vit = "checkpoint = 'vit'"
+    assert "1 flag: pgd(eps=1/255,steps=20): incomplete: 8 of 10" in verdict(run, "no flags", more=of_vit).reason
+    assert verdict(run, "no flags", more=of_vit).state == FAIL
+    assert verdict(run, 'no flags except "incomplete: "', more=of_vit).state == PASS
+    assert verdict(run, 'no flags except "else"', more=of_vit).state == FAIL
+    assert verdict(run, "no flags under clean", more=of_vit).state == PASS
+    assert verdict(run, "no flags under fgsm", more=of_vit).state == UNDECIDED
+    part = verdict(run, "top1 under pgd >= 0", more=of_vit)
+    assert part.state == UNDECIDED and "bound >= 0; incomplete: 8 of 10" in sentence(part)
+    assert verdict(run, "n under pgd >= 8", more=of_vit).state == PASS
+    assert "incomplete: no records" in verdict(run, "no flags", more="checkpoint = 'late'").reason
+    beyond = make(tmp_path / "beyond", {"vit": {PGD: [1]}}, claims={PGD: {"norm": "linf", "eps": 0.5 / 255}})
+    assert "flag: exceeds eps" in sentence(verdict(beyond, "top1 under pgd >= 0"))
+    manifest = beyond.manifest
+    told = ["layout folders: 1 images", "left out 9 images whose names are not printable text; rename them"]
+    beyond.write_manifest(manifest | {"claims": {}, "data": manifest["data"] | {"notes": told}})  # which decide nothing
+    assert verdict(beyond, "no flags").reason == f"1 flag: data: {told[1]}"
+    left_out = make(tmp_path / "left", {"vit": {"clean": [1]}}, corrupted={"left_out": {"corruption(fog)": "no fog"}})
+    assert verdict(left_out, "no flags").state == FAIL
+
+
+def test_globs_name_checkpoints_and_a_name_comes_before_a_glob(tmp_path: Path) -> None:
+    names = ("vit-a", "vit-b", "vit-[ab]", "net")
+    run = make(tmp_path / "run", {name: {"clean": [1] * 5} for name in names})
+
+    def judged(pattern: str) -> list[str]:
+        found = verdicts(run, "no flags", more=f"checkpoint = '{pattern}'").verdicts
+        return [verdict.checkpoint for verdict in found]
+
+    assert judged("vit-?") == ["vit-a", "vit-b"]
+    assert judged("vit-[ab]") == ["vit-[ab]"]
+    assert judged("*") == list(names)
+
+
+def test_undecided_passes_where_it_may_but_never_what_was_not_measured(run: Run) -> None:
+    text = "undecided = 'pass'\n[[rule]]\nrequire = 'top1 under {} >= 0.55 with 95 % confidence'\n"
+    assert judge(parse_policy(text.format("clean"), "p"), run).passed
+    assert not judge(parse_policy(text.format("clean").partition("\n")[2], "p"), run).passed
+    assert not judge(parse_policy(text.format("spsa"), "p"), run).passed
+    assert verdicts(run, "top1 under clean >= 1", more="severity = 'warning'").passed

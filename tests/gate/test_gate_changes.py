@@ -1,0 +1,167 @@
+"""Rules on changes against a baseline: paired, of the worst condition, and where runs cannot be paired."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gate_runs import PGD, make, right, verdict, verdicts
+
+from robustkit.evaluations.pattern import pattern_of
+from robustkit.gate.measured import Figure, figure_of
+from robustkit.gate.statements import Change, Value
+from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED, decide
+from robustkit.results.paired import unseen
+from robustkit.results.run import Run
+
+
+def test_a_drop_is_paired_and_positive_where_the_run_is_worse(tmp_path: Path) -> None:
+    """Of 200 samples 6 get lost and 2 are won: 2 % of drop."""
+    before = make(tmp_path / "before", {"vit": {"clean": [1] * 150 + [0] * 50}}, {"clean": [0.5] * 200})
+    after = make(
+        tmp_path / "after",
+        {"vit": {"clean": [0] * 6 + [1] * 144 + [1] * 2 + [0] * 48}},
+        {"clean": [0.75, 0.5] * 100},
+        checkpoints=[{**before.manifest["checkpoints"][0], "sha256": "other"}],
+    )
+    rule = "drop in top1 under clean against baseline"
+    assert verdict(after, f"{rule} <= 0.02", before).state == PASS
+    assert verdict(after, f"{rule} < 0.02", before).state == FAIL
+    assert verdict(after, f"{rule} <= 1.9 %", before).state == FAIL
+    assert verdict(before, f"{rule} <= -0.02", after).state == PASS
+    unsure = verdict(after, f"{rule} <= 0.03 with 95 % confidence", before)
+    figure = unsure.figure
+    assert figure is not None and unsure.state == UNDECIDED
+    error = math.sqrt((8 / 200 - 0.02**2) / 200)
+    assert (figure.value, figure.n) == (pytest.approx(0.02), 200)
+    assert (figure.low, figure.high) == (
+        pytest.approx(0.02 - 1.96 * error, abs=0.005),
+        pytest.approx(0.02 + 1.96 * error, abs=0.005),
+    )
+    assert unsure.needed == math.ceil(200 * ((figure.high - 0.02) / 0.01) ** 2)
+    assert verdict(after, f"{rule} <= 0.06 with 95 % confidence", before).state == PASS
+    assert verdict(after, f"{rule} <= -0.02 with 95 % confidence", before).state == FAIL
+    rises = "rise in nll under clean against baseline"
+    assert verdict(after, f"{rises} <= 0.125", before).state == PASS
+    assert verdict(after, f"{rises} <= 0.124", before).state == FAIL
+    assert verdict(after, f"{rises} <= 0.2 with 95 % confidence", before).state == PASS
+
+
+def test_few_samples_without_a_change_are_no_proof(tmp_path: Path) -> None:
+    before = make(tmp_path / "before", {"vit": {"clean": right(30, 40)}})
+    other = [{**before.manifest["checkpoints"][0], "sha256": "other"}]
+    after = make(tmp_path / "after", {"vit": {"clean": right(30, 40)}}, checkpoints=other)
+    rule = "drop against baseline <= 0.01 with 95 % confidence"
+    unsure = verdict(after, rule, before)
+    assert unsure.figure is not None and unsure.figure.value == 0
+    assert unsure.figure.high == pytest.approx(1 - 0.025 ** (1 / 40))
+    assert unsure.figure.low == -unsure.figure.high
+    assert unsure.state == UNDECIDED and unsure.needed == math.ceil(math.log(0.025) / math.log(0.99)) == 368
+    assert unseen(368) <= 0.01 < unseen(367)
+    assert verdict(before, rule, before).state == PASS  # the same weights cannot differ on other samples
+    assert verdict(after, "rise in nll under clean against baseline <= 0.1 with 95 % confidence", before).state == (
+        UNDECIDED
+    )
+
+
+def test_an_interval_without_width_is_as_wide_as_few_samples_allow(tmp_path: Path) -> None:
+    fog = {f"corruption(fog,severity={severity})": [1] * 20 for severity in (1, 2, 3, 4, 5)}
+    run = make(tmp_path / "run", {"vit": {"clean": [1] * 20} | fog})
+    found = verdict(run, "mean_error of corruption(fog) <= 0.1 with 95 % confidence")
+    assert found.state == UNDECIDED and found.figure is not None and found.figure.high == unseen(20) > 0.16
+    assert verdict(run, "mean_error of corruption(fog) <= 0.17 with 95 % confidence").state == PASS
+    assert "it has no interval" in verdict(run, "nll under clean <= 9 with 95 % confidence").reason
+    row = {"value": 0.2, "n": 20, "ci_low": 0.2, "ci_high": 0.2, "flags": []}
+    assert figure_of(row | {"metric": "cam_iou"}).high == 0.2 + unseen(20)
+    assert math.isnan(figure_of(row | {"metric": "cam_iou_over_control"}).high)  # a difference, not a share
+
+
+def test_bounds_are_met_within_rounding_and_samples_needed_are_more_than_there_are() -> None:
+    clean = pattern_of("clean")
+    assert decide(Value("nll", clean, ">", 0.3), Figure(0.1 + 0.2, 9), "nll")[0] == FAIL
+    assert decide(Value("nll", clean, ">=", 0.1 + 0.2), Figure(0.3, 9), "nll")[0] == PASS
+    touching = Figure(0.5, 100, 0.4, 0.6)
+    assert decide(Value("nll", clean, ">", 0.4, True), touching, "nll")[::2] == (UNDECIDED, 101)
+    # However narrow the interval: 368 samples without a change are the fewest that show less than 1 %.
+    drop = Change(True, "top1", clean, "<=", 0.01, True)
+    assert decide(drop, Figure(0.0, 50, -0.01, 0.02), "top1")[::2] == (UNDECIDED, 368)
+    assert decide(replace(drop, bound=1.0), Figure(0.0, 2, -1.5, 1.5), "top1")[::2] == (UNDECIDED, 5)
+
+
+def test_a_drop_under_all_shared_conditions_is_that_of_the_worst(tmp_path: Path) -> None:
+    before = make(tmp_path / "b", {"vit": {"clean": right(9, 10), PGD: right(8, 10), "fgsm(eps=1/255)": right(5, 10)}})
+    spsa = {"spsa(eps=1/255,steps=3)": right(9, 10)}
+    after = make(tmp_path / "a", {"vit": {"clean": right(9, 10), PGD: right(5, 10)} | spsa})
+    found = verdict(after, "drop against baseline <= 0.2", before)
+    assert found.state == FAIL and found.condition == PGD
+    assert found.figure is not None and found.figure.value == pytest.approx(0.3)
+    gone = "conditions of the baseline that were not evaluated here: 1, the first: fgsm(eps=1/255)"
+    assert found.reason == f"{gone}; 1 of 2 shared conditions fail, the worst: {PGD}"
+    fewer = make(tmp_path / "f", {"vit": {"clean": right(9, 10), PGD: right(8, 10)}})  # the baseline may have fewer
+    assert verdict(after, "drop against baseline <= 0.31", fewer).state == PASS
+    assert verdict(after, "drop against baseline <= 0.31", fewer).condition == PGD
+    assert verdict(after, "drop against baseline >= 0", fewer).condition == "clean"
+    (cut,) = verdicts(fewer, "drop against baseline <= 0.31", baseline=before, more="checkpoint = 'vit'").verdicts
+    assert (cut.state, cut.short_of_samples) == (UNDECIDED, False) and cut.reason.startswith(gone)
+    assert verdict(after, "drop in top1 under spsa against baseline <= 1", before).state == UNDECIDED
+
+
+def test_of_conditions_one_that_fails_is_worse_than_one_undecided_and_that_than_one_that_passes(tmp_path: Path) -> None:
+    """Of 100 samples none is lost clean, 4 under FGSM and 80 under PGD, where each may be 5."""
+    fgsm = "fgsm(eps=1/255)"
+    had = {"clean": right(90, 100), fgsm: right(90, 100), PGD: right(90, 100)}
+    has = {"clean": right(90, 100), fgsm: right(86, 100), PGD: right(10, 100)}
+    before = make(tmp_path / "before", {"vit": had})
+    changes: dict[str, Any] = {"checkpoints": [{**before.manifest["checkpoints"][0], "sha256": "other"}]}
+    after = make(tmp_path / "after", {"vit": has}, **changes)
+    rule = "drop against baseline <= 0.05 with 95 % confidence"
+    worst = verdict(after, rule, before)
+    assert (worst.state, worst.condition) == (FAIL, PGD)
+    assert worst.reason == f"1 of 3 shared conditions fail, the worst: {PGD}"
+    milder = make(tmp_path / "milder", {"vit": {name: has[name] for name in ("clean", fgsm)}}, **changes)
+    worst = verdict(milder, rule, before)
+    assert (worst.state, worst.condition) == (UNDECIDED, fgsm) and not worst.short_of_samples
+    assert worst.reason.endswith(f"; 1 of 2 shared conditions cannot tell, the worst: {fgsm}")
+    assert worst.reason.startswith(f"conditions of the baseline that were not evaluated here: 1, the first: {PGD}; ")
+    other_files = make(tmp_path / "files", {"vit": has | {PGD: had[PGD]}}, corrupted={"digests": {PGD: "x"}}, **changes)
+    worst = verdict(other_files, rule, before)  # what was not measured is worse than what was measured too little
+    assert (worst.state, worst.condition, worst.short_of_samples) == (UNDECIDED, PGD, False)
+    losses = {"clean": [0.0] * 100, fgsm: [math.inf] * 100}  # whose difference is no number, and worse than any
+    first = make(tmp_path / "first", {"vit": {"clean": had["clean"], fgsm: had[fgsm]}}, losses)
+    then = make(tmp_path / "then", {"vit": {"clean": had["clean"], fgsm: had[fgsm]}}, losses | {"clean": [9.0] * 100})
+    worst = verdict(then, "rise in nll against baseline <= 0", first)
+    assert (worst.state, worst.condition) == (FAIL, fgsm)
+
+
+def test_a_change_says_where_the_runs_were_computed_otherwise(tmp_path: Path, run: Run) -> None:
+    other = make(tmp_path / "other", {"vit": {"clean": [1] * 100}}, deciding={"dtype": "bfloat16", "compile": True})
+    figure = verdict(run, "drop in top1 under clean against baseline <= 1", other).figure
+    assert figure is not None and figure.flags == (
+        "dtype is bfloat16 in the baseline and float32 here",
+        "compile is True in the baseline and False here",
+    )
+
+
+@pytest.mark.parametrize("key", ["protocol", "data digest", "seed"])
+def test_runs_that_cannot_be_paired_are_not(tmp_path: Path, run: Run, key: str) -> None:
+    other = make(tmp_path / "other", {"vit": {"clean": [1] * 100}}, deciding={key: "7"})
+    found = verdict(run, "drop against baseline <= 1", other)
+    here = run.manifest["deciding"][key]
+    assert (found.state, found.figure) == (UNDECIDED, None)
+    assert found.reason == f"the runs cannot be paired: {key} is {here} here and 7 in the baseline; audit both alike"
+
+
+def test_the_baselines_checkpoint_is_of_the_same_name_or_its_only_one(tmp_path: Path, run: Run) -> None:
+    only = make(tmp_path / "only", {"released": {"clean": [1] * 100}})
+    found = verdict(run, "drop in top1 under clean against baseline <= 0.4", only)
+    assert found.state == PASS and found.figure is not None and found.figure.value == pytest.approx(0.4)
+    several = make(tmp_path / "several", {"a": {"clean": [1] * 100}, "b": {"clean": [1] * 100}})
+    assert "it has a, b" in verdict(run, "drop against baseline <= 1", several).reason
+    same = make(tmp_path / "same", {"a": {"clean": [1] * 100}, "vit": {"clean": right(60, 100)}})
+    found = verdict(run, "drop against baseline <= 1", same)
+    assert found.figure is not None and found.figure.value == 0
+    files = make(tmp_path / "files", {"vit": {"clean": [1] * 100}}, corrupted={"digests": {"clean": "x"}})
+    assert "takes other files here" in verdict(run, "drop against baseline <= 1", files).reason

@@ -1,0 +1,206 @@
+"""The command `check`: JUnit, names that mean harm, exit codes, drafted policies, the workflow."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import sys
+from pathlib import Path
+from urllib.parse import unquote
+from xml.etree import ElementTree as Tree
+
+import numpy as np
+import pytest
+from gate_runs import PGD, make, right, verdicts
+from places import ROOT
+
+from robustkit.cli import app as cli
+from robustkit.common.intervals import wilson
+from robustkit.errors import NothingEvaluated
+from robustkit.gate.draft import draft
+from robustkit.gate.measured import Figure
+from robustkit.gate.output import as_json, figure_text, github_lines, junit, markdown
+from robustkit.gate.policy import parse_policy
+from robustkit.gate.verdicts import Outcome, judge
+from robustkit.results.run import Run
+
+NASTY = "a\"b'<img src=x onerror=alert(1)>]]>&|`*_[l](http://x)\x00\x1b[31m\n\u202e" + "x" * 300
+
+
+def test_junit_says_what_failed(run: Run) -> None:
+    found = verdicts(run, "top1 under clean >= 0.5", "top1 under pgd(eps=1/255) >= 0.35", "mce <= 1")
+    assert junit(found, "r").decode() == (
+        "<?xml version='1.0' encoding='utf-8'?>\n"
+        '<testsuites tests="3" failures="2" errors="0" skipped="0" time="0">\n'
+        '  <testsuite name="r" tests="3" failures="2" errors="0" skipped="0" time="0">\n'
+        '    <testcase classname="vit" name="top1 under clean &gt;= 0.5" time="0">\n'
+        "      <system-out>top1 under clean &gt;= 0.5: 0.6 [0.502, 0.6906], n 100</system-out>\n"
+        "    </testcase>\n"
+        '    <testcase classname="vit" name="top1 under pgd(eps=1/255) &gt;= 0.35" time="0">\n'
+        '      <failure message="top1 under pgd(eps=1/255) &gt;= 0.35: 0.3 [0.2189, 0.3958], n 100 under '
+        'pgd(eps=1/255,steps=20), bound &gt;= 0.35" type="fail">vit\n'
+        "top1 under pgd(eps=1/255) &gt;= 0.35: 0.3 [0.2189, 0.3958], n 100 under pgd(eps=1/255,steps=20), "
+        "bound &gt;= 0.35</failure>\n"
+        "    </testcase>\n"
+        '    <testcase classname="vit" name="mce &lt;= 1" time="0">\n'
+        '      <failure message="mce &lt;= 1: in-c was not evaluated; this does: robustkit audit vit.pth --data-dir '
+        "val "
+        "--attacks none --corruptions in-c --limit 30 --num-classes 3 --mean '0.5 0.5 0.5' --out "
+        f'{run.path}" type="cannot-tell">vit\n'
+        "mce &lt;= 1: in-c was not evaluated; this does: robustkit audit vit.pth --data-dir val "
+        "--attacks none --corruptions in-c --limit 30 --num-classes 3 --mean '0.5 0.5 0.5' --out "
+        f"{run.path}</failure>\n"
+        "    </testcase>\n"
+        "  </testsuite>\n"
+        "</testsuites>\n"
+    )
+
+
+def test_no_name_breaks_or_injects_anything(tmp_path: Path) -> None:
+    run = make(tmp_path / "run", {NASTY: {"clean": right(5, 10)}})
+    rules = [
+        {"require": "top1 under clean >= 0.9", "name": NASTY},
+        {"require": "top1 under clean >= 0.9", "name": NASTY},
+        {"require": "top1 under clean >= 0.5", "name": "fine"},
+        {"require": "top1 under clean >= 90 %", "severity": "warning"},
+    ]
+    lines = [f"{key} = {json.dumps(value)}" for rule in rules for key, value in [("", ""), *rule.items()]]
+    found = judge(parse_policy("\n".join(lines).replace(' = ""', "[[rule]]"), "a,b:c%\r\n.toml"), run)
+    suite = Tree.fromstring(junit(found, NASTY))[0]
+    cases = suite.findall("testcase")
+    assert [case.find("failure") is not None for case in cases] == [True, True, False, False]
+    assert [(case.get("name") or "")[-3:] for case in cases[:2]] == ["xxx", "(2)"]
+    assert {case.get("classname") for case in cases} == {NASTY.replace("\x00", "\ufffd").replace("\x1b", "\ufffd")}
+    assert suite.get("skipped") == "1" and (cases[3][0].get("message") or "").startswith("FAIL: ")
+    told = list(github_lines(found))
+    assert [line.partition(" ")[0] for line in told] == ["::error", "::error", "::warning"]
+    for line in told:
+        assert "\n" not in line and "\x1b" not in line and line.count("::") == 2
+        assert line.split(" ", 1)[1].startswith("file=a%2Cb%3Ac%25%0D%0A.toml,line=")
+        assert len(unquote(line.partition("title=")[2].partition("::")[0])) <= 300
+    assert told[2].endswith("::top1 under clean >= 90 %25: 0.5 [0.2366, 0.7634], n 10, bound >= 0.9")
+    page = markdown(found, NASTY)
+    table = [line for line in page.splitlines() if line.startswith("|")]
+    assert len(table) == 6 and all(line.replace("\\|", "").count("|") == 4 for line in table)
+    assert "<img" not in page and "[l](" not in page and "\x1b" not in page and "\u202e" not in page
+    read = json.loads(as_json(found, NASTY, None))
+    assert read["run"] == NASTY and [one["stops"] for one in read["verdicts"]] == [True, True, False, False]
+    assert (read["passed"], read["verdicts"][2]["value"], read["verdicts"][2]["n"]) == (False, 0.5, 10)
+    assert (read["verdicts"][0]["bound"], read["verdicts"][0]["verdict"]) == (0.9, "fail")
+    drafted = judge(parse_policy(draft(run), "p"), run)
+    assert drafted.passed and len(drafted.verdicts) == 6
+
+
+def test_figures_are_told_from_bounds_and_odd_names_survive_in_json(tmp_path: Path) -> None:
+    assert figure_text(Figure(0.299996, 9, 0.1, 0.5), 0.3) == "0.299996 [0.1, 0.5], n 9"
+    assert figure_text(Figure(0.3, 9), 0.3) == "0.3, n 9"
+    odd = parse_policy("[[rule]]\nrequire = 'no flags'", "\udc80.toml")
+    assert json.loads(as_json(Outcome(odd), "r", None))["policy"] == "\udc80.toml"
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
+    monkeypatch.setattr(sys, "argv", ["robustkit", "check", *map(str, words)])
+    with pytest.raises(SystemExit) as status:
+        cli.main()
+    return int(str(status.value.code))
+
+
+def test_exit_codes_and_files(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
+        monkeypatch.delenv(name, raising=False)
+    assert call(monkeypatch, run.path) == 2
+    assert "no --policy, and no policy.toml here" in capsys.readouterr().err
+    assert call(monkeypatch, run.path, "--init") == 0
+    drafted = Path("policy.toml").read_text(encoding="utf-8")
+    assert call(monkeypatch, run.path) == 0
+    said = capsys.readouterr().out
+    assert said.count("\npass ") + 1 == drafted.count("\n[[rule]]") + 1 and "FAIL" not in said
+    assert call(monkeypatch, run.path, "--init") == 2
+    assert "policy.toml exists and is not overwritten" in capsys.readouterr().err
+    assert call(monkeypatch, run.path, "--init", "--policy", "b.toml", "--junit", "b.xml") == 2
+    Path("strict.toml").write_text("[[rule]]\nrequire = 'top1 under clean >= 0.7'\n", encoding="utf-8")
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+    Path("summary.md").write_text("before\n", encoding="utf-8")
+    capsys.readouterr()
+    files = ("--junit", "out/robustness.xml", "--json", "out/robustness.json")
+    assert call(monkeypatch, run.path, "--policy", "strict.toml", *files) == 1
+    told = capsys.readouterr()
+    assert "FAIL         vit  top1 under clean >= 0.7: 0.6 [0.502, 0.6906], n 100, bound >= 0.7\n" in told.out
+    assert "\n::error file=strict.toml,line=2,title=vit%3A top1 under clean >= 0.7 fails::top1" in told.out
+    assert "does not meet strict.toml: 0 pass, 1 fail, 0 cannot tell, of 1 verdicts" in told.err
+    summary = Path("summary.md").read_text(encoding="utf-8")
+    assert summary.startswith("before\n### RobustKit: run fails strict.toml\n\n0 pass, 1 fail, 0 cannot tell")
+    assert "| ❌ fail | vit | top1 under clean &gt;= 0.7: 0.6 \\[0.502, 0.6906\\], n 100, bound" in summary
+    assert Tree.parse("out/robustness.xml").getroot().get("failures") == "1"
+    assert json.loads(Path("out/robustness.json").read_text("utf-8"))["verdicts"][0]["verdict"] == "fail"
+    assert call(monkeypatch, run.path, "--policy", "strict.toml", "--junit", "out") == 2
+    assert "--junit out: is a folder" in capsys.readouterr().err
+    assert call(monkeypatch, run.path, "--policy", "strict.toml", "--junit", "strict.toml/a.xml") == 2
+    assert "choose another file with --junit" in capsys.readouterr().err
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path))
+    assert call(monkeypatch, run.path, "--policy", "strict.toml") == 1
+    assert f"note: the step summary {tmp_path} cannot be written: Is a directory" in capsys.readouterr().out
+    Path("bad.toml").write_text("[[rule]]\nrequire = 'topp1 under clean >= 0.7'\n", encoding="utf-8")
+    assert call(monkeypatch, run.path, "--policy", "bad.toml") == 2
+    assert "bad.toml: line 2, column 12: unknown metric 'topp1'" in capsys.readouterr().err
+    assert call(monkeypatch, tmp_path / "none", "--policy", "strict.toml") == 2
+    assert call(monkeypatch, run.path, "--policy", "strict.toml", "--baseline", tmp_path / "none") == 2
+    empty = make(tmp_path / "empty", {"vit": {}})
+    assert call(monkeypatch, empty.path, "--policy", "strict.toml") == 3
+    with pytest.raises(NothingEvaluated, match="there are no results to check"):
+        draft(empty)
+
+
+def test_a_drafted_policy_has_margins_and_passes_at_once(tmp_path: Path) -> None:
+    corrupted = {
+        f"corruption({name},severity={s})": right(80 - 10 * s, 100)
+        for name in ("gaussian_noise", "shot_noise", "impulse_noise", "fog")
+        for s in (1, 2, 3, 4, 5)
+    }
+    found = {"clean": right(90, 100), PGD: right(30, 100), "fgsm(eps=8/255)": right(1, 100)} | corrupted
+    run = make(tmp_path / "run", {"vit": found})
+    text = draft(run)
+    requires = [rule.require for rule in parse_policy(text, "p").rules]
+    low = math.floor(100 * wilson(30, 100)[0]) / 100
+    assert requires[:2] == ['protocol == "standard@1:0"', 'data digest == "d1"']
+    assert {"n under clean >= 100", 'attention == "quest"', f"top1 under {PGD} >= {low:.2f}"} <= set(requires)
+    assert "no bound above 0" in text and not any("8/255" in rule for rule in requires)
+    means = [rule.split(" <= ")[0] for rule in requires if rule.startswith("mean_error")]
+    assert sorted(means) == ["mean_error under corruption(fog)", "mean_error under noise"]
+    assert not any("severity" in rule for rule in requires)
+    bound = next(float(rule.split(" <= ")[1]) for rule in requires if "noise" in rule)
+    assert 0.5 < bound < 0.62  # the mean error is 0.5
+    assert judge(parse_policy(text, "p"), run).passed
+    partial = make(tmp_path / "partial", {"vit": found, "late": {"clean": right(90, 100)}})
+    assert judge(parse_policy(draft(partial), "p"), partial).passed
+    worse = {condition: right(sum(values) * 6 // 10, 100) for condition, values in found.items()}
+    assert not judge(parse_policy(text, "p"), make(tmp_path / "worse", {"vit": worse})).passed
+    assert np.all([line.startswith("#") for line in text.split("# Against a release")[1].splitlines()[1:]])
+
+
+@pytest.mark.parametrize("name", ["a\x7fb", 'a"\x7fb', 'it\'s "a"', "a\\b", "a\x85\u2028b"])
+def test_a_draft_names_any_checkpoint(tmp_path: Path, name: str) -> None:
+    run = make(tmp_path / "run", {name: {"clean": right(9, 10)}})
+    drafted = parse_policy(draft(run), "p")
+    assert {rule.checkpoint for rule in drafted.rules} == {"*", name} and judge(drafted, run).passed
+
+
+def test_the_workflow_is_valid_and_names_what_it_keeps() -> None:
+    yaml = pytest.importorskip("yaml")
+    text = (ROOT / "docs" / "ci" / "robustness.yml").read_text(encoding="utf-8")
+    flow = yaml.safe_load(text)
+    said = "\n".join(step.get("run", "") for step in flow["jobs"]["robustness"]["steps"])
+    for name, value in flow["env"].items():
+        said = said.replace(f"${name}", value)
+    commands = [line for line in said.replace("\\\n", " ").splitlines() if "bin/robustkit " in line]
+    assert len(commands) == 3 and "--junit robustness.xml" in commands[-1]
+    for command in commands:
+        name, *words = shlex.split(command.partition("bin/robustkit ")[2])
+        with cli.cli.commands[name].make_context(name, words):  # an option that is not there is refused
+            pass
+    assert "pip install robustkit" not in text + (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")

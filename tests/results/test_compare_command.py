@@ -1,0 +1,76 @@
+"""The command `compare`: what it shows and writes, and its refusals."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from compared_runs import (
+    PGD,
+    command,
+    records_of,
+    rows_of,
+    run_of,
+)
+
+from robustkit.cli.app import cli
+from robustkit.results.comparison import compare, pairs, tables, unpaired
+from robustkit.results.published import read_published
+
+
+def test_the_command_shows_and_writes_all(tmp_path: Path) -> None:
+    own = {("plain", c): rows_of(seed) for seed, c in enumerate(("clean", PGD))}
+    worse = [r | {"correct": False, "nll": math.inf} for r in rows_of(5)]
+    other = {("plain", "clean"): worse, ("plain", PGD): rows_of(6), ("new", "clean"): rows_of(7)}
+    first, second = (run_of(tmp_path / name, rows) for name, rows in (("a", own), ("b", other)))
+    target = tmp_path / "differences.json"
+    code, output = command(first.path, second.path, "--json", target, "--reference", "quest")
+    assert code == 0
+    shown = " ".join(output.split())
+    found = compare(pairs([first, second]), read_published("quest"))
+    (table,) = tables(found)
+    for text in (table.title, table.note, *(f"⚑ {flag}" for flag in table.flags), f"json: {target}"):
+        assert " ".join(text.split()) in shown
+    assert f"⚑ new of {second.path}: {first.path} has none of that name; choose one with --against" in output
+    assert "nan" in output and output.count("worse") == 1 and "published, not paired" in output
+    told = json.loads(target.read_text("utf-8"), parse_constant=lambda constant: pytest.fail(constant))
+    (pair,) = told["pairs"]
+    manifest = second.manifest
+    assert pair["second"] == {
+        "run": str(second.path),
+        "checkpoint": "plain",
+        "sha256": manifest["checkpoints"][0]["sha256"],
+        "attention": "standard",
+        "protocol": "standard@1:96fe6f4a",
+        "seed": 0,
+        "dtype": "float32",
+        "data": "set",
+        "data_digest": "d1" * 16,
+    }
+    assert pair["first"] == pair["second"] | {"run": str(first.path)}
+    assert pair["flags"] == list(found.pairs[0].flags) and pair["left_out"] == [] and pair["changed"] == []
+    assert told["unpaired"] == unpaired([first, second]) and told["reference"]["protocol"] == "quest-paper"
+    for row, expected in zip(pair["rows"], found.rows, strict=True):
+        d = expected.difference
+        named = (expected.condition, expected.metric, d.n, expected.significant, expected.verdict)
+        assert tuple(row[key] for key in ("condition", "metric", "n", "significant", "verdict")) == named
+        values = (d.first, d.second, d.value, d.ci_low, d.ci_high, d.p_value, expected.p_value, expected.published)
+        finite = [value if value is not None and math.isfinite(value) else None for value in values]
+        keys = ("first", "second", "difference", "ci_low", "ci_high", "p", "p_holm", "published")
+        assert [row[key] for key in keys] == finite
+    assert pair["rows"][1]["difference"] is None and pair["rows"][0]["verdict"] == "worse"
+
+
+def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "a", records_of("clean"))
+    assert command(run.path, "--json", tmp_path / "none" / "x.json")[0] != 0
+    for words, message in (
+        ((run.path, "--json", tmp_path / "none" / "x.json"), "choose a file in a folder that exists with --json"),
+        ((run.path, "--reference", "x.toml"), "unknown reference 'x.toml'"),
+        ((tmp_path,), "is not a run folder"),
+    ):
+        done = CliRunner().invoke(cli, ["compare", *map(str, words)])
+        assert done.exit_code != 0 and message in str(done.exception) + done.output

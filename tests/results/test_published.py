@@ -1,0 +1,105 @@
+"""Published figures beside our own: by hand, of one's own file, and what is not understood."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from compared_runs import (
+    ENDED,
+    FOG,
+    NAMES,
+    PGD,
+    Change,
+    change_of,
+    records_of,
+    rows_of,
+    run_of,
+)
+
+from robustkit.errors import RunError
+from robustkit.results.comparison import compare, pairs, tables
+from robustkit.results.published import read_published
+
+PAPER = 'summary = "s"\nsource = "t"\ndata = "d"\nprotocol = "quest-paper"\n'
+
+
+def card(tag: str) -> Change:
+    return change_of("protocol", "tag", to=tag)
+
+
+def test_published_figures_by_hand(tmp_path: Path) -> None:
+    more = "pgd(eps=4/255,steps=20)"
+    records = records_of("clean", PGD, more, ENDED)
+    for name in NAMES:
+        records[name, "cam(agcam)"] = [r | {"box_iou": 0.5} for r in rows_of(1)]
+        records[name, "cam(agcam,threshold=0.3)"] = records[name, "cam(agcam)"]
+    run = run_of(tmp_path / "a", records, card("quest-paper@1:d34db12c"))
+    paper = read_published("quest")
+    found = compare(pairs([run]), paper)
+    told = {(row.condition, row.metric): row.published for row in found.rows if row.published is not None}
+    assert told == pytest.approx(
+        {
+            ("clean", "top1"): 0.7333 - 0.7250,
+            ("clean", "nll"): 1.160 - 1.190,
+            (PGD, "top1"): 0.4526 - 0.4365,
+            (PGD, "nll"): 2.448 - 2.503,
+            (ENDED, "top1"): 0.2729 - 0.2657,
+            ("cam(agcam,mode=box)", "cam_iou"): 0.5354 - 0.3553,
+        }
+    )
+    assert found.flags == ()
+    (table,) = tables(found)
+    assert table.headings[-1] == "published, not paired" and table.rows[0][-1] == "+0.83"
+    assert table.rows[1][-1] == "-0.030" and table.rows[4][:2] == (more, "top-1 %") and table.rows[4][-1] == "–"
+    assert f"{paper.summary}, on {paper.data} ({paper.source})" in table.note
+    back = compare(pairs([run], against="other"), paper)
+    assert tables(back)[0].rows[0][-1] == "-0.83"
+    other = run_of(tmp_path / "b", records)
+    assert compare(pairs([other]), paper).flags == ("published under quest-paper, here standard",)
+    assert compare(pairs([other]), None).flags == ()
+    alike = compare(pairs([run, other]), paper)
+    assert tables(alike)[0].rows[0][-1] == "72.50" and tables(alike)[1].rows[1][-1] == "1.160"
+    assert alike.pairs[0].flags[-1] == "published under quest-paper, here standard"
+
+
+def test_a_reference_of_ones_own(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(
+        PAPER
+        + '[standard]\n"corruption(fog)" = { mean_error = 0.5 }\n[quest]\n"corruption(fog)" = { mean_error = 0.25 }\n'
+    )
+    run = run_of(tmp_path / "a", records_of("clean", *FOG), card("quest-paper@1:d34db12c"))
+    (table,) = tables(compare(pairs([run]), read_published(str(path))))
+    assert [cells[-1] for cells in table.rows] == ["–", "–", "-25.00"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("summary = 1", "summary is 1; expected a text"),
+        (PAPER.replace("protocol", "protocl"), "protocol is None; expected a text"),
+        (
+            PAPER + "year = 2026",
+            "unknown field 'year'; known: data, protocol, source, summary; correct it or leave it out",
+        ),
+        (PAPER + "[qest]\nclean = { top1 = 0.5 }", "unknown attention 'qest'; did you mean 'quest'?"),
+        (PAPER + "[quest]\npdg = { top1 = 0.5 }", "[quest]: unknown condition 'pdg'; did you mean 'pgd'?"),
+        (PAPER + "[quest]\nclean = { miuo = 0.5 }", "[quest] clean: unknown metric 'miuo'; did you mean 'miou'?"),
+        (PAPER + '[quest]\n"corruption(fgo)" = {}', "[quest]: unknown corruption 'fgo'; did you mean 'fog'?"),
+        (PAPER + "[quest]\nclean = 0.5", "[quest] clean: 0.5 is no table; expected such as { top1 = 0.73 }"),
+        (PAPER + "[quest]\nclean = { top1 = nan }", "[quest] clean: top1 is nan; expected a finite number"),
+        (PAPER + "[quest]\nclean = { top1 = true }", "top1 is True; expected a finite number"),
+        (PAPER + '[quest]\n"pgd(step=1)" = { top1 = 0.5 }', "unknown parameter of pgd 'step'; did you mean 'steps'?"),
+        (PAPER.replace("quest-paper", "mine") + "[quest]\npgd = {}", "what pgd is under card 'mine' is not known"),
+        ("a = ", "not valid TOML: Invalid value (at end of document)"),
+    ],
+)
+def test_references_that_are_not_understood(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(text)
+    with pytest.raises(RunError) as fault:
+        read_published(str(path)).resolved()
+    assert message in str(fault.value) and str(fault.value).startswith(str(path)) and "\n" not in str(fault.value)
+    with pytest.raises(RunError, match=r"unknown reference 'qest'; did you mean 'quest'.* or give the path of a TOML"):
+        read_published("qest")

@@ -1,0 +1,16 @@
+"""The checkpoint whose maps are tested, and results by metric."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from robustkit.results.run import Run
+
+MODEL = "zoo:shapes-vit-standard"
+NAME = "shapes-vit-standard"
+FGSM = "fgsm(eps=4/255)"
+AGCAM = "cam(agcam,faithfulness=all)"
+
+
+def results(run: Run, condition: str) -> dict[str, dict[str, Any]]:
+    return {row["metric"]: row for row in run.summary() if row["condition"] == condition}

@@ -1,0 +1,22 @@
+"""An audit by two processes, and all that it leaves."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import small_audit
+
+CONDITIONS = ["--attacks", "fgsm,pgd(steps=3),autoattack(steps=3,targets=1,queries=20)", "--eps", "8/255"]
+
+
+def torchrun(place: Path, out: Path, *extra: str) -> list[str]:
+    words = small_audit.command(place, out, "--shard-size", "4", *CONDITIONS, *extra)
+    assert words[1:3] == ["-m", "robustkit"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    return [*launcher, *words[1:]]
+
+
+def everything(run: Path) -> dict[str, bytes]:
+    kept = {str(p.relative_to(run)): p.read_bytes() for p in sorted((run / "evidence").rglob("*.json"))}
+    return small_audit.files(run) | kept

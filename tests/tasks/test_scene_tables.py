@@ -1,0 +1,104 @@
+"""Tables of scenes: by hand, with their flags, and on a terminal."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from rich.console import Console
+from scene_records import counts, record, share
+
+from robustkit.evaluations.corruptions.sets import SETS
+from robustkit.evaluations.corruptions.shares import shares_of
+from robustkit.tasks.segmentation.metrics import Counts, scene_mean_rows, scene_rows
+from robustkit.tasks.segmentation.tables import LONGEST, SceneTable, scene_tables, terminal_scenes
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+MANIFEST = {
+    "checkpoints": [{"name": "seg", "attention": "quest"}, {"name": "conv", "attention": "none"}],
+    "claims": {
+        "pgd(eps=4/255,steps=3)": {"norm": "linf", "eps": 4 / 255},
+        "pgd(eps=1,steps=3,norm=l2)": {"norm": "l2", "eps": 1.0},
+    },
+    "protocol": {"tag": "segmentation@1:00", "summary": "pixels"},
+}
+KEYS = ("condition", "metric", "value", "n", "ci_low", "ci_high", "flags")
+
+
+def summary(found: dict[str, Counts], n: int, names: str, checkpoint: str = "seg") -> list[dict[str, Any]]:
+    rows = [row for text, one in found.items() for row in scene_rows(text, one, names)]
+    rows += scene_mean_rows(found, n, names)
+    return [{"checkpoint": checkpoint} | dict(zip(KEYS, row, strict=True)) for row in rows]
+
+
+def test_tables_by_hand() -> None:
+    pgd = "pgd(eps=4/255,steps=3)"
+    own = {"clean": share(0.8, 10), pgd: replace(share(0.2, 10, flags=("half",)), largest={"linf": 4 / 255, "l2": 1.0})}
+    own |= {f"corruption({c},severity={s})": share(0.1 * s, 10) for c in SETS["noise"] for s in (1, 2, 3, 4, 5)}
+    own |= {f"corruption(fog,severity={s})": share(0.5, 10) for s in (1, 2, 3)} | {
+        "corruption(snow,severity=5)": share(0, 10)
+    }
+    second = {"clean": share(0.5), "pgd(eps=1,steps=3,norm=l2)": replace(share(0.5), largest={"linf": 0.1, "l2": 0.75})}
+    results = summary(own, 10, "0") + summary(second, 1, "0", "conv")
+    assert (results[0]["condition"], results[0]["metric"]) == ("clean", "miou")
+    results[0] |= {"ci_low": 0.71, "ci_high": 0.89}
+    plain, severities, sets, classes, other = scene_tables(results, MANIFEST)
+    assert plain.title == "protocol segmentation@1:00: pixels" and plain.ends == (1, 3)
+    cell = "80.0 [80.0, 80.0]"
+    assert plain.rows[0] == ("seg", "quest", "clean", "10", "80.0 [71.0, 89.0]", cell, cell, "0.200", "0")
+    assert plain.rows[1][2:5] == (pgd, "10", "20.0 [20.0, 20.0]") and plain.rows[1][7:] == ("0.800", "4/255")
+    assert plain.rows[2] == ("conv", "no", "clean", "1", "50.0", "50.0", "50.0", "0.500", "0")
+    assert plain.rows[3][2:4] == ("pgd(eps=1,steps=3,norm=l2)", "1") and plain.rows[3][8] == "0.75"
+    assert plain.flags == (f"seg, {pgd}: half",)
+    noise = ("10.0", "20.0", "30.0", "40.0", "50.0", "30.0", "37.5")
+    assert severities.headings == ("corruption", "1", "2", "3", "4", "5", "mean", "retention %")
+    assert severities.rows[:3] == tuple((name, *noise) for name in SETS["noise"])
+    assert severities.rows[3] == ("mean of noise", *noise)
+    assert severities.rows[4:] == (
+        ("snow", "–", "–", "–", "–", "0.0", "0.0 (5)", "0.0 (5)"),
+        ("fog", "50.0", "50.0", "50.0", "–", "–", "50.0 (1–3)", "62.5 (1–3)"),
+    )
+    assert severities.ends == (3, 5) and severities.values[0] == pytest.approx((0.1, 0.2, 0.3, 0.4, 0.5, 0.3, 0.375))
+    assert severities.values[4][:5] == (None,) * 4 + (0,)
+    assert sets.rows == (("noise", "10", "30.0 [30.0, 30.0]", "37.5 [37.5, 37.5]", "30.0", "30.0", "0.700"),)
+    assert classes.headings == ("class", "images", "clean", pgd, "noise")
+    assert classes.rows == (("0", "10", "80.0", "20.0", "30.0"),)
+    assert classes.values == ((None, *(pytest.approx(value) for value in (0.8, 0.2, 0.3))),)
+    assert other.title.startswith("conv: IoU") and other.rows == (("0", "1", "50.0", "50.0"),)
+    assert scene_tables([row for row in results if row["metric"] == "nll"], MANIFEST) == []
+
+
+def test_tables_of_a_definition_and_their_flags() -> None:
+    here, gone = ([3, 2, 0], [3, 2, 0], [5, 2, 0]), ([3, 0, 0], [3, 0, 0], [5, 0, 0])
+    texts = [*shares_of("noise(source=released)"), "corruption(fog,severity=2,source=released)", "clean"]
+    own = {text: counts(record("a", here), flags=("half",)) for text in texts}
+    own[texts[0]] = counts(record("a", gone))
+    own["clean"] = counts(record("a", here, nll=math.inf))
+    plain, severities, sets, classes = scene_tables(summary(own, 1, "rst"), MANIFEST)
+    assert severities.title == "seg: mIoU in % by corruption and severity, released files (source=released)"
+    # One of 15 conditions sees the road only: 3/5; the others 3/5 and 2/2, which are 5 of 7 pixels.
+    assert plain.rows[0][4:8] == ("80.0", "71.4", "80.0", "nan")
+    assert sets.rows[0] == ("noise(source=released)", "1", "78.7", "98.3", "70.7", "78.7", "0.500")
+    assert classes.headings[2:] == ("clean", "noise(source=released)") and classes.rows[1][2:] == ("100.0", "–")
+    always = "1 of 3 classes is in neither prediction nor truth, left out of the mean: t"
+    lines = [line for line in severities.flags if "labelled" not in line]
+    assert lines[0] == "seg, corruption(gaussian_noise,severity=2,source=released) and 21 more: half"
+    # Single conditions with a mean do not say again what it says; fog has none.
+    assert f"seg, corruption(fog,severity=2,source=released) and 7 more: {always}" in lines
+    assert len(lines) == 3 and lines[2].startswith("seg, corruption(gaussian_noise,source=released) and 2 more: 1 of 3")
+    assert plain.flags[0] == f"seg, clean: {always}"
+
+
+def test_a_terminal_shows_the_tables_but_not_the_longest() -> None:
+    own = {f"corruption({c},severity={s})": share(0.1 * s) for c in SETS["noise"] for s in (1, 2, 3, 4, 5)}
+    tables = scene_tables(summary(own | {"clean": share(0.8)}, 1, "0"), MANIFEST)
+    long = SceneTable("many", ("class", "images", "clean"), (("[red]wall", "1", "2"),) * (LONGEST + 1))
+    console = Console(width=150, record=True, file=io.StringIO())
+    for part in terminal_scenes([*tables, long, replace(long, rows=long.rows[1:])]):
+        console.print(part)
+    text = console.export_text()
+    assert "seg: mIoU in % by corruption and severity" in text and "37.5" in text and "80.0" in text
+    assert f"{LONGEST + 1} classes; see the report" in text and text.count("[red]wall") == LONGEST
