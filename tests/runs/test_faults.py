@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 HOLD = """
 import sys, time
 from pathlib import Path
-from robustkit.lock import locked
+from robustkit.common.lock import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)
