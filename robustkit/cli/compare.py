@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..display.console import cell, terminal_tables
 from ..errors import RunError
-from ..results.comparison import Comparison, Pair, Row, compare, pairs, tables, unpaired
+from ..results.comparison import Comparison, ComparisonRow, Pair, compare, pairs, tables, unpaired
 from ..results.paired import Side
 from ..results.published import read_published
 from ..runs.folder import RunFolder
@@ -80,7 +80,7 @@ def _side(side: Side) -> dict[str, Any]:
     }
 
 
-def _row(row: Row) -> dict[str, Any]:
+def _row(row: ComparisonRow) -> dict[str, Any]:
     found = row.difference
     figures = {
         "first": found.first,

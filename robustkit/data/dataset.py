@@ -19,10 +19,10 @@ from .sources import (
     SUFFIXES,
     Box,
     CifarSource,
+    DataSource,
     FolderSource,
     Mask,
     ShapesSource,
-    Source,
     ZipSource,
     cifar_names,
     list_folder,
@@ -57,7 +57,7 @@ class Dataset:
     samples: tuple[Sample, ...]
     valid_labels: tuple[int, ...] | None = None
     notes: tuple[str, ...] = ()
-    source: Source = field(default_factory=Source, repr=False)
+    source: DataSource = field(default_factory=DataSource, repr=False)
 
     def __len__(self) -> int:
         return len(self.samples)

@@ -50,7 +50,7 @@ class Listing:
     notes: tuple[str, ...] = ()
 
 
-class Source:
+class DataSource:
     """Reads the file of a sample. Ground truth beyond the label is None unless a source knows it."""
 
     def read(self, sample_id: str) -> bytes:
@@ -67,7 +67,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class FolderSource(Source):
+class FolderSource(DataSource):
     """Files under `root`."""
 
     root: str
@@ -87,7 +87,7 @@ class FolderSource(Source):
 
 
 @dataclass(frozen=True)
-class ZipSource(Source):
+class ZipSource(DataSource):
     """Members of the zip file `path` under `prefix` ('' or 'folder/'). Nothing is ever extracted to disk."""
 
     path: str
@@ -114,7 +114,7 @@ class ZipSource(Source):
 
 
 @dataclass(frozen=True)
-class CifarSource(Source):
+class CifarSource(DataSource):
     """CIFAR-10's python batch files; a sample's id is '<split>/<position>', its file a PNG made on the fly."""
 
     batches: tuple[str, ...]
@@ -126,7 +126,7 @@ class CifarSource(Source):
 
 
 @dataclass(frozen=True)
-class ShapesSource(Source):
+class ShapesSource(DataSource):
     """The embedded set (robustkit.data.shapes); a sample's id is '<split>/<index>'."""
 
     def read(self, sample_id: str) -> bytes:

@@ -14,7 +14,7 @@ from ..evaluations.maps.condition import CONTROLS
 from ..evaluations.pattern import check_condition
 from ..runs.folder import RunFolder
 from ..tasks.measures import METRICS
-from .measured import Subject
+from .measured import MeasuredRun
 from .output import plain
 
 _DRAWN = ("top1", "mean_error", "mce", "miou", "cam_iou")
@@ -46,7 +46,7 @@ def draft(run: RunFolder) -> str:
     Raises:
         NothingEvaluated: the run has no results. RunError: its records cannot be read.
     """
-    subject = Subject(run)
+    subject = MeasuredRun(run)
     lines = [HEAD.format(run=plain(run.path.resolve().name))]
     data = subject.manifest["data"]
     lines += _rule("the card with all parameters", f"protocol == {_quoted(subject.manifest['protocol']['tag'])}")
@@ -66,7 +66,7 @@ def draft(run: RunFolder) -> str:
     return "".join(lines)
 
 
-def _of_row(subject: Subject, row: Mapping[str, Any], name: str) -> Iterator[str]:
+def _of_row(subject: MeasuredRun, row: Mapping[str, Any], name: str) -> Iterator[str]:
     condition, metric = row["condition"], row["metric"]
     try:
         named = check_condition(condition)
@@ -95,12 +95,12 @@ def _of_row(subject: Subject, row: Mapping[str, Any], name: str) -> Iterator[str
     yield from _rule(told + flags, f"{metric} under {condition} {'<=' if falls else '>='} {bound:.2f}", name)
 
 
-def _is_part_of_a_mean(subject: Subject, name: str, condition: str) -> bool:
+def _is_part_of_a_mean(subject: MeasuredRun, name: str, condition: str) -> bool:
     own = set(shares_of(condition))
     return any(own < set(shares_of(text)) for text, _ in subject.cells[name])
 
 
-def _flags(subject: Subject, name: str) -> Iterator[str]:
+def _flags(subject: MeasuredRun, name: str) -> Iterator[str]:
     flags = [(text, flag) for (text, _), row in subject.cells[name].items() for flag in row["flags"]]
     done = {condition for checkpoint, condition in subject.run.units() if checkpoint == name}
     lacking = any(condition not in done for condition in subject.manifest["conditions"])

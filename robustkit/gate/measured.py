@@ -22,7 +22,7 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Figure:
+class Measured:
     """A number with its 95 % interval (nan where there is none), of n samples."""
 
     value: float
@@ -32,7 +32,7 @@ class Figure:
     flags: tuple[str, ...] = ()
 
 
-class Subject:
+class MeasuredRun:
     """A run with its results, computed from the records."""
 
     def __init__(self, run: RunFolder) -> None:
@@ -71,13 +71,13 @@ class Ambiguous(Exception):  # noqa: N818
     """Several conditions fit."""
 
 
-def not_evaluated(subject: Subject, name: str, wanted: ConditionPattern) -> CannotTell:
+def not_evaluated(subject: MeasuredRun, name: str, wanted: ConditionPattern) -> CannotTell:
     """Says so, with the command that evaluates it."""
     command = missing_command(subject.manifest, name, wanted, subject.run.path)
     return CannotTell(f"{wanted.text} was not evaluated; this does: {command}")
 
 
-def find(subject: Subject, name: str, metric: str, wanted: ConditionPattern) -> str:
+def find(subject: MeasuredRun, name: str, metric: str, wanted: ConditionPattern) -> str:
     """The condition of the run that a rule means.
 
     Raises:
@@ -97,9 +97,9 @@ def find(subject: Subject, name: str, metric: str, wanted: ConditionPattern) -> 
     return having[0]
 
 
-def figure_of(row: Row) -> Figure:
+def figure_of(row: Row) -> Measured:
     """A result, its interval left out where it has no width: too few samples for resampling to see any difference."""
-    figure = Figure(row["value"], row["n"], row["ci_low"], row["ci_high"], tuple(row["flags"]))
+    figure = Measured(row["value"], row["n"], row["ci_low"], row["ci_high"], tuple(row["flags"]))
     metric = find_metric(row["metric"])
     if figure.low != figure.high or (metric and metric.binary):
         return figure
@@ -107,7 +107,7 @@ def figure_of(row: Row) -> Figure:
     return replace(figure, low=figure.value - reach, high=figure.value + reach)
 
 
-def change_of(first: Side, second: Side, condition: str, metric: str, falls: bool) -> Figure:
+def change_of(first: Side, second: Side, condition: str, metric: str, falls: bool) -> Measured:
     """How much the second is below the first, or above it where not `falls`; paired by sample.
 
     Raises:
@@ -134,5 +134,5 @@ def change_of(first: Side, second: Side, condition: str, metric: str, falls: boo
         if (there := manifests[0]["deciding"].get(key)) != (here := manifests[1]["deciding"].get(key))
     )
     if falls:
-        return Figure(0.0 - difference.value, difference.n, 0.0 - high, 0.0 - low, flags)
-    return Figure(difference.value, difference.n, low, high, flags)
+        return Measured(0.0 - difference.value, difference.n, 0.0 - high, 0.0 - low, flags)
+    return Measured(difference.value, difference.n, low, high, flags)

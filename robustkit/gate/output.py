@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 from xml.etree import ElementTree as Tree
 
-from .measured import Figure
+from .measured import Measured
 from .statements import Change, Value
 from .verdicts import FAIL, PASS, UNDECIDED, Outcome, Verdict
 
@@ -26,7 +26,7 @@ def plain(text: str) -> str:
     return _CONTROL.sub(" ", text).strip()
 
 
-def figure_text(figure: Figure, bound: float | None = None) -> str:
+def figure_text(figure: Measured, bound: float | None = None) -> str:
     """`0.8667 [0.7583, 0.9309], n 60`, with as many digits as tell the value from the bound."""
     digits = next((d for d in range(4, 16) if _told(figure.value, bound, d)), 17)
     value = f"{figure.value:.{digits}g}"

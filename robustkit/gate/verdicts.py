@@ -13,7 +13,7 @@ from ..evaluations.vocabulary import kind_of, vocabulary_of
 from ..results.paired import Side, lacking, unseen
 from ..runs.folder import RunFolder
 from ..tasks.measures import find_metric
-from .measured import Ambiguous, CannotTell, Figure, Subject, change_of, figure_of, find, not_evaluated
+from .measured import Ambiguous, CannotTell, Measured, MeasuredRun, change_of, figure_of, find, not_evaluated
 from .policy import Policy, Rule
 from .statements import Change, Identity, NoFlags, Value
 
@@ -34,7 +34,7 @@ class Verdict:
     checkpoint: str
     state: str
     reason: str = ""
-    figure: Figure | None = None
+    figure: Measured | None = None
     condition: str = ""
     needed: int | None = None
     whole: bool = True
@@ -70,7 +70,7 @@ def judge(policy: Policy, run: RunFolder, baseline: RunFolder | None = None) -> 
         ProtocolError: a rule's condition fits several of the run's.
         NothingEvaluated: a run has no results. RunError: its records cannot be read.
     """
-    subject, before = Subject(run), None if baseline is None else Subject(baseline)
+    subject, before = MeasuredRun(run), None if baseline is None else MeasuredRun(baseline)
     found: list[Verdict] = []
     for rule in policy.rules:
         if isinstance(rule.statement, Identity) and rule.statement.subject in ("protocol", "data digest"):
@@ -84,13 +84,13 @@ def judge(policy: Policy, run: RunFolder, baseline: RunFolder | None = None) -> 
     return Outcome(policy, tuple(found))
 
 
-def _matching(pattern: str, subject: Subject) -> list[str]:
+def _matching(pattern: str, subject: MeasuredRun) -> list[str]:
     if pattern in subject.checkpoints:  # a name may hold what means something in a pattern
         return [pattern]
     return [name for name in subject.checkpoints if fnmatchcase(name, pattern)]
 
 
-def _verdict(policy: Policy, rule: Rule, name: str, subject: Subject, before: Subject | None) -> Verdict:
+def _verdict(policy: Policy, rule: Rule, name: str, subject: MeasuredRun, before: MeasuredRun | None) -> Verdict:
     statement = rule.statement
     try:
         if isinstance(statement, Identity):
@@ -102,7 +102,7 @@ def _verdict(policy: Policy, rule: Rule, name: str, subject: Subject, before: Su
         condition = find(subject, name, statement.metric, statement.condition)
         if statement.metric == "n":
             of_all = max(row["n"] for (text, _), row in subject.cells[name].items() if text == condition)
-            figure = Figure(of_all, of_all)
+            figure = Measured(of_all, of_all)
         else:
             figure = figure_of(subject.cells[name][condition, statement.metric])
         if statement.metric != "n" and (gone := lacking(Side(subject.run, name), condition, statement.metric)):
@@ -116,7 +116,7 @@ def _verdict(policy: Policy, rule: Rule, name: str, subject: Subject, before: Su
         raise ProtocolError(f"{policy.path}: {rule.place}: {why}") from None
 
 
-def decide(statement: Value | Change, figure: Figure, metric: str) -> tuple[str, str, int | None]:
+def decide(statement: Value | Change, figure: Measured, metric: str) -> tuple[str, str, int | None]:
     """State, reason, and the number of samples that would decide it.
 
     A point is compared with the bound. With 95 % confidence the whole interval must be on one side, and the point, too:
@@ -156,7 +156,7 @@ def _meets(statement: Value | Change, value: float) -> bool:
     return gap > SLACK if statement.compare in (">", "<") else gap >= -SLACK
 
 
-def _of_identity(rule: Rule, name: str, statement: Identity, subject: Subject) -> Verdict:
+def _of_identity(rule: Rule, name: str, statement: Identity, subject: MeasuredRun) -> Verdict:
     manifest, own = subject.manifest, subject.checkpoints.get(name, {})
     found = {
         "protocol": manifest["protocol"]["tag"],
@@ -171,7 +171,7 @@ def _of_identity(rule: Rule, name: str, statement: Identity, subject: Subject) -
     return Verdict(rule, name, PASS if same else FAIL, f'{statement.subject} is "{found}"')
 
 
-def _of_flags(rule: Rule, name: str, statement: NoFlags, subject: Subject) -> Verdict:
+def _of_flags(rule: Rule, name: str, statement: NoFlags, subject: MeasuredRun) -> Verdict:
     cells, wanted = subject.cells[name], statement.condition
     if not cells:
         raise CannotTell("nothing was evaluated; the same audit goes on where it stopped")
@@ -196,7 +196,7 @@ def _of_flags(rule: Rule, name: str, statement: NoFlags, subject: Subject) -> Ve
     return Verdict(rule, name, FAIL, f"{len(flags)} flag{'s' * (len(flags) > 1)}: {'; '.join(flags[:3])}{more}")
 
 
-def _of_change(rule: Rule, name: str, statement: Change, subject: Subject, before: Subject | None) -> Verdict:
+def _of_change(rule: Rule, name: str, statement: Change, subject: MeasuredRun, before: MeasuredRun | None) -> Verdict:
     if before is None:
         raise CannotTell("there is no baseline; give its run folder with --baseline")
     other = name if name in before.checkpoints else next(iter(before.checkpoints), "")

@@ -21,7 +21,7 @@ from .architecture import build, classes_of, code_digest, create, is_factory, re
 from .checkpoint import Checkpoint, digest_of, load_into, read
 from .claims import LARGEST_SIDE, MOST_CLASSES, Allowance, check_arguments
 from .guess import guess, renamed
-from .input_config import Wanted, pair, resolve_preprocessing
+from .input_config import InputOptions, pair, resolve_preprocessing
 from .specs import find
 
 
@@ -116,7 +116,7 @@ def load(
     spec = str(spec)
     if attention is not None:
         find_formula(attention)
-    wanted = Wanted(arch, attention, num_classes, mean, std, interpolation, crop_pct, crop_mode, img_size)
+    wanted = InputOptions(arch, attention, num_classes, mean, std, interpolation, crop_pct, crop_mode, img_size)
     if spec.startswith("timm:"):
         return _from_timm(spec, wanted, pretrained)
     source = find(spec)
@@ -125,7 +125,7 @@ def load(
     return _from_file(source.name, spec, replace(checkpoint, metadata=metadata), wanted, allow_partial)
 
 
-def _from_timm(spec: str, wanted: Wanted, pretrained: bool) -> Classifier:
+def _from_timm(spec: str, wanted: InputOptions, pretrained: bool) -> Classifier:
     name = spec.removeprefix("timm:")
     if wanted.arch not in (None, name):
         raise ModelError(f"--arch {wanted.arch} does not go with {spec}; leave one of the two out")
@@ -149,7 +149,7 @@ def _from_timm(spec: str, wanted: Wanted, pretrained: bool) -> Classifier:
     return Classifier(network, identity)
 
 
-def _from_file(name: str, spec: str, checkpoint: Checkpoint, wanted: Wanted, allow_partial: bool) -> Classifier:
+def _from_file(name: str, spec: str, checkpoint: Checkpoint, wanted: InputOptions, allow_partial: bool) -> Classifier:
     metadata = checkpoint.metadata
     if metadata.get("task") == "segmentation":
         raise CheckpointError(f"{spec} is a segmenter; evaluate it with robustkit segment, or load_segmenter")
@@ -206,7 +206,7 @@ def _from_file(name: str, spec: str, checkpoint: Checkpoint, wanted: Wanted, all
 
 
 def _architecture(
-    checkpoint: Checkpoint, tensors: Mapping[str, Tensor], wanted: Wanted
+    checkpoint: Checkpoint, tensors: Mapping[str, Tensor], wanted: InputOptions
 ) -> tuple[str, dict[str, Any], tuple[str, ...]]:
     """(arch, arguments, notes): the option, else a timm name from metadata, else a guess. A file never names code."""
     claimed = checkpoint.metadata.get("arch")

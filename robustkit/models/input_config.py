@@ -21,7 +21,7 @@ _LEAST_CROP = 0.1  # images are resized to their input size over this
 
 
 @dataclass(frozen=True)
-class Wanted:
+class InputOptions:
     """Options of `load` that outweigh what a file says; None where the user said nothing."""
 
     arch: str | None
@@ -43,7 +43,7 @@ def _timm_config(config: object) -> dict[str, Any]:
 
 
 def resolve_preprocessing(
-    network: nn.Module, wanted: Wanted, metadata: Mapping[str, Any], where: str
+    network: nn.Module, wanted: InputOptions, metadata: Mapping[str, Any], where: str
 ) -> tuple[Preprocessing, tuple[str, ...]]:
     """Option, else metadata, else the architecture's config; what none of them says is said in a note."""
     config = getattr(network, "pretrained_cfg", None) or getattr(network, "default_cfg", None)
@@ -85,7 +85,7 @@ def resolve_preprocessing(
 
 def _input_size(
     network: nn.Module,
-    wanted: Wanted,
+    wanted: InputOptions,
     metadata: Mapping[str, Any],
     known: Mapping[str, Any],
     where: str,

@@ -22,7 +22,7 @@ from .checkpoint import Checkpoint, load_into, read
 from .claims import LARGEST_SIDE, Allowance, check_arguments
 from .classifier import Classifier, ModelIdentity, attention_notes, display_name, give_attention
 from .guess import guess
-from .input_config import Wanted, pair, resolve_preprocessing
+from .input_config import InputOptions, pair, resolve_preprocessing
 from .segmenter_network import PUBLIC_EPS, SegmenterNetwork, build_segmenter
 from .specs import find
 from .windows import Windows
@@ -138,7 +138,7 @@ def load_segmenter(
     source = find(spec)
     checkpoint = read(source.path, use_ema=use_ema)
     metadata = {**source.metadata, **checkpoint.metadata}
-    wanted = Wanted(arch, attention, num_classes, mean, std, None, None, None, None)
+    wanted = InputOptions(arch, attention, num_classes, mean, std, None, None, None, None)
     shown = Shown(window, stride, short_side, resize)
     segmenter = _has_encoder(checkpoint.tensors)
     if not segmenter and arch is None:
@@ -152,7 +152,7 @@ def load_segmenter(
 
 
 def _segmenter(
-    checkpoint: Checkpoint, name: str, spec: str, wanted: Wanted, shown: Shown, allow_partial: bool
+    checkpoint: Checkpoint, name: str, spec: str, wanted: InputOptions, shown: Shown, allow_partial: bool
 ) -> Segmenter:
     metadata, ours = checkpoint.metadata, checkpoint.metadata.get("task") == "segmentation"
     tensors, notes = _without_heads(checkpoint.tensors)
@@ -191,7 +191,7 @@ def _segmenter(
 
 
 def _factory(
-    checkpoint: Checkpoint, name: str, spec: str, wanted: Wanted, shown: Shown, allow_partial: bool
+    checkpoint: Checkpoint, name: str, spec: str, wanted: InputOptions, shown: Shown, allow_partial: bool
 ) -> Segmenter:
     arch, metadata = str(wanted.arch), checkpoint.metadata
     if not is_factory(arch):
@@ -278,7 +278,7 @@ def _classes(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> int:
 
 
 def _encoder(
-    checkpoint: Checkpoint, tensors: Mapping[str, Tensor], wanted: Wanted
+    checkpoint: Checkpoint, tensors: Mapping[str, Tensor], wanted: InputOptions
 ) -> tuple[str, dict[str, Any], tuple[int, int], tuple[str, ...]]:
     """(arch, its arguments, the image size that it was trained at, notes): metadata, else a guess."""
     metadata = checkpoint.metadata

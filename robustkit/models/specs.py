@@ -19,7 +19,7 @@ _CONFIG = 16 << 20  # bytes of a config.json, which may name 22 000 classes
 
 
 @dataclass(frozen=True)
-class Source:
+class ModelFile:
     """path: the weights. name: for display. metadata: what a config.json beside the weights says."""
 
     path: Path
@@ -27,7 +27,7 @@ class Source:
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
-def find(spec: str) -> Source:
+def find(spec: str) -> ModelFile:
     """The file behind `zoo:NAME`, `hf-hub:ORG/NAME`, `local-dir:PATH` or a path. Errors name what is there."""
     kind, _, rest = spec.partition(":")
     if kind == "zoo":
@@ -42,7 +42,7 @@ def find(spec: str) -> Source:
     if len(kind) > 1 and kind.replace("-", "").isalnum() and kind != spec and not path.exists():
         remedy = "fetch it to a file first" if rest.startswith("//") else EXPECTED
         raise CheckpointError(f"{spec}: no such file, and {unknown('kind of checkpoint', kind, KINDS, remedy=remedy)}")
-    return Source(path, path.stem)
+    return ModelFile(path, path.stem)
 
 
 def embedded(task: str = "classification") -> tuple[str, ...]:
@@ -81,11 +81,11 @@ def _intact(name: str, entry: dict[str, Any]) -> Path:
     return path
 
 
-def _embedded(name: str) -> Source:
-    return Source(embedded_file(name), name)
+def _embedded(name: str) -> ModelFile:
+    return ModelFile(embedded_file(name), name)
 
 
-def _folder(folder: Path, name: str) -> Source:
+def _folder(folder: Path, name: str) -> ModelFile:
     config = folder / "config.json"
     if not config.is_file():
         raise CheckpointError(
@@ -102,7 +102,7 @@ def _folder(folder: Path, name: str) -> Source:
         raise CheckpointError(
             f"{config}: names no timm architecture; expected timm's config.json, or give the weights' path"
         )
-    return Source(weights, name, _metadata(content))
+    return ModelFile(weights, name, _metadata(content))
 
 
 def _metadata(config: dict[str, Any]) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def _metadata(config: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in metadata.items() if value is not None}
 
 
-def _from_hub(name: str) -> Source:
+def _from_hub(name: str) -> ModelFile:
     from huggingface_hub import snapshot_download
 
     repository, _, revision = name.partition("@")

@@ -35,7 +35,7 @@ from ..tasks.classification.subject import ClassifierSubject
 from .data import labelled_data
 from .manifest import describe, prepare
 from .runner import Images
-from .schedule import Task, carry_out
+from .schedule import Job, carry_out
 
 DEFAULT_ATTACKS = "fgsm,pgd"
 BATCH_SIZES = {"cpu": 16, "cuda": 128}
@@ -259,11 +259,11 @@ def audit(
         )
         return [*lines, *found]
 
-    def tasks() -> list[Task]:
+    def tasks() -> list[Job]:
         manifest = run.manifest
         fixed = replace(settings, batch_size=manifest["batch_size"])
         return [
-            Task(
+            Job(
                 job.classifier.identity.name,
                 partial(ClassifierSubject, job.classifier, card, fixed, job.dataset.valid_labels, reused),
                 Images(job.dataset, job.preprocessing, tree, truth),

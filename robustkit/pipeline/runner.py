@@ -29,9 +29,9 @@ from ..evaluations.subject import Batch, Subject
 from ..evaluations.supply import Reader, Supply
 from ..models.batch_size import out_of_memory
 from ..protocol.condition import Condition
-from ..runs.binding import packed
+from ..runs.binding import provenance_metadata
 from ..runs.folder import RunFolder
-from ..runs.pictures import Picture, Wanted, write_pictures
+from ..runs.pictures import Picture, PicturePlan, write_pictures
 from ..runs.progress import Progress
 
 T = TypeVar("T")
@@ -127,7 +127,7 @@ def run_units(
     shard_size: int,
     provenance: Callable[[str], Mapping[str, Any]],
     progress: Progress,
-    wanted: Wanted = Wanted(),  # noqa: B008 - frozen
+    wanted: PicturePlan = PicturePlan(),  # noqa: B008 - frozen
     say: Callable[[str], None] = lambda line: None,
 ) -> None:
     """Compute the units of `work` and write each as it is done.
@@ -150,7 +150,7 @@ def run_units(
             progress.start(name, condition.group or condition.text, len(decoding))
             began, before = time.monotonic(), subject.settings.batch_size
             found = _unit(subject, images, decoding, condition, progress, wanted.under(condition))
-            metadata = packed(provenance(condition.text), piece.shard)
+            metadata = provenance_metadata(provenance(condition.text), piece.shard)
             write_pictures(run, name, condition.text, piece.shard, found.pictures, metadata)
             metadata[b"notes"] = json.dumps(list(found.notes)).encode()
             metadata |= found.metadata

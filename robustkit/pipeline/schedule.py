@@ -20,7 +20,7 @@ from ..protocol.card import Card
 from ..protocol.condition import Condition
 from ..runs.folder import RunFolder
 from ..runs.links import refuse_links
-from ..runs.pictures import Wanted, strange_pictures
+from ..runs.pictures import PicturePlan, strange_pictures
 from ..runs.progress import Progress
 from .processes import Ranks
 from .runner import Piece, pieces, run_units
@@ -31,7 +31,7 @@ _FINER = 4
 
 
 @dataclass(frozen=True)
-class Task:
+class Job:
     """One checkpoint with what it will be shown.
 
     subject: makes it ready to compute. provenance: of what its records under a condition are, by its text.
@@ -48,7 +48,7 @@ class Task:
 def carry_out(
     run: RunFolder,
     prepare: Callable[[], list[str]],
-    tasks: Callable[[], Sequence[Task]],
+    tasks: Callable[[], Sequence[Job]],
     conditions: Sequence[Condition],
     card: Card,
     finish: Callable[[], object],
@@ -86,7 +86,7 @@ def carry_out(
 
 def compute(
     run: RunFolder,
-    tasks: Sequence[Task],
+    tasks: Sequence[Job],
     conditions: Sequence[Condition],
     card: Card,
     ranks: Ranks,
@@ -101,7 +101,7 @@ def compute(
     """
     manifest = run.manifest
     shard_size = int(manifest["shard_size"])
-    wanted = Wanted.of(manifest.get("pictures", []), conditions)
+    wanted = PicturePlan.of(manifest.get("pictures", []), conditions)
     by_text = {condition.text: condition for condition in conditions}
     progress = _Beating(progress, ranks)
     plan = ranks.share(
@@ -130,7 +130,7 @@ def compute(
 
 
 def _lacking(
-    run: RunFolder, task: Task, conditions: Sequence[Condition], card: Card, shard_size: int, processes: int
+    run: RunFolder, task: Job, conditions: Sequence[Condition], card: Card, shard_size: int, processes: int
 ) -> tuple[list[tuple[int, list[str]]], list[str], int, list[str]]:
     """Shards with the texts of conditions to compute together; attacks that lack evidence; units that are there; lines
     on files that are not what was written for this run, and are made anew.
@@ -167,7 +167,7 @@ def _await_same(run: RunFolder, manifest: dict[str, Any]) -> None:
         time.sleep(0.1)
 
 
-def _check_complete(run: RunFolder, tasks: Sequence[Task], conditions: Sequence[Condition]) -> None:
+def _check_complete(run: RunFolder, tasks: Sequence[Job], conditions: Sequence[Condition]) -> None:
     """Raises RunError where records are missing although every process has said that it is done."""
     size = int(run.manifest["shard_size"])
     lacking = sum(

@@ -26,7 +26,7 @@ from ..tasks.segmentation.sheet import FILE
 from ..tasks.segmentation.subject import SegmenterSubject
 from .audit import Silent, listed, pack
 from .manifest import describe, prepare
-from .schedule import Task, carry_out
+from .schedule import Job, carry_out
 
 DEFAULT_ATTACKS = "pgd"
 BATCH_SIZES = {"cpu": 4, "cuda": 16}
@@ -146,10 +146,10 @@ def segment(
         facts,
     )
 
-    def tasks() -> list[Task]:
+    def tasks() -> list[Job]:
         manifest = run.manifest
         return [
-            Task(
+            Job(
                 one.identity.name,
                 partial(SegmenterSubject, one, card, settings, scenes.unjudged),
                 SceneImages(scenes),

@@ -37,7 +37,7 @@ Figures = Mapping[tuple[str, str], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Headline:
     """What the results say of a checkpoint, in one sentence. flags: each once, with what bears it."""
 
     checkpoint: str
@@ -45,7 +45,7 @@ class Verdict:
     flags: tuple[str, ...]
 
 
-def verdicts(run: RunFolder, results: Sequence[dict[str, Any]]) -> list[Verdict]:
+def verdicts(run: RunFolder, results: Sequence[dict[str, Any]]) -> list[Headline]:
     """Of the run's checkpoints, in its order. results: rows of its summary."""
     manifest = run.manifest
     scenes = manifest["protocol"].get("task") == "segmentation"
@@ -57,7 +57,7 @@ def verdicts(run: RunFolder, results: Sequence[dict[str, Any]]) -> list[Verdict]
         sentence = "; ".join(part for part in parts if part)
         start = sentence[:1] if sentence.startswith("mIoU") else sentence[:1].upper()
         whole = f"{start}{sentence[1:]}." if sentence else "Nothing was evaluated."
-        found.append(Verdict(known["name"], whole, tuple(_flags(rows))))
+        found.append(Headline(known["name"], whole, tuple(_flags(rows))))
     return found
 
 

@@ -20,7 +20,7 @@ from ..display.numbers import pixels
 from ..errors import RunError
 from ..evaluations.attention.condition import under_of
 from ..evaluations.corruptions.condition import Corrupted, parse_corrupted
-from ..evaluations.maps.condition import Explained, parse_explained
+from ..evaluations.maps.condition import MapSpec, parse_explained
 from ..evaluations.maps.gallery import overlay
 from ..runs.folder import RunFolder
 from ..runs.pictures import Picture, read_pictures
@@ -183,7 +183,7 @@ class Browser:
             heading = f"{heading}, picture: severity {severity}" if severity and len(texts) > 1 else heading
         return Line(heading, tuple(cells), picture)
 
-    def _map_line(self, sample: str, text: str, one: Explained, rows: Rows) -> Line:
+    def _map_line(self, sample: str, text: str, one: MapSpec, rows: Rows) -> Line:
         cells = []
         for name in self.checkpoints:
             found = self._picture(name, text, sample)

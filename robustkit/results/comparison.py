@@ -24,7 +24,7 @@ from ..evaluations.corruptions.condition import parse_corrupted
 from ..evaluations.corruptions.metrics import conditions_of
 from ..evaluations.corruptions.sets import CORRUPTIONS, sets_at
 from ..evaluations.corruptions.shares import shares_of
-from ..evaluations.maps.condition import PLAIN, Explained, parse_explained
+from ..evaluations.maps.condition import PLAIN, MapSpec, parse_explained
 from ..evaluations.maps.measures import STABILITY
 from ..evaluations.maps.metrics import of_mode
 from ..runs.folder import RunFolder
@@ -39,11 +39,11 @@ _LOCALISED = ("cam_pixel_accuracy", "cam_iou", "cam_dice")
 _LEVEL = 0.05
 
 
-__all__ = ["Comparison", "Pair", "Row", "compare", "pairs", "report_tables", "tables", "unpaired"]
+__all__ = ["Comparison", "ComparisonRow", "Pair", "compare", "pairs", "report_tables", "tables", "unpaired"]
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparisonRow:
     """A difference of a pair. p_value: Holm's, over all rows of the comparison.
 
     published: the published figure of `second` less that of `first`, or, where both have the same attention, that
@@ -82,7 +82,7 @@ class Pair:
 
     first: Side
     second: Side
-    rows: tuple[Row, ...]
+    rows: tuple[ComparisonRow, ...]
     changed: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
@@ -101,7 +101,7 @@ class Comparison:
     reference: Published | None = None
 
     @property
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[ComparisonRow, ...]:
         """Of all pairs."""
         return tuple(row for pair in self.pairs for row in pair.rows)
 
@@ -161,7 +161,7 @@ def _corrected(found: Sequence[Pair], reference: Published | None) -> Comparison
 def _paired(first: Side, second: Side, reference: Published | None) -> Pair:
     common = [condition for condition in first.conditions if condition in second.conditions]
     refuse(first, second, common)
-    rows, left_out, same = list[Row](), list[str](), is_same_model(first, second)
+    rows, left_out, same = list[ComparisonRow](), list[str](), is_same_model(first, second)
     for condition, metric in _wanted(first, second, common):
         try:
             difference = paired_difference(first, second, condition, metric)
@@ -174,7 +174,7 @@ def _paired(first: Side, second: Side, reference: Published | None) -> Pair:
             low, high = widened(difference, metric)
             difference = replace(difference, ci_low=low, ci_high=high)
         published = None if reference is None else _published(reference, first, second, condition, metric)
-        rows.append(Row(first, second, condition, metric, difference, published=published))
+        rows.append(ComparisonRow(first, second, condition, metric, difference, published=published))
     left_out += _left_out(first, second, common, [row.condition for row in rows])
     flags = [*doubts(first, second, common), *flags_of(first, second, {(row.condition, row.metric) for row in rows})]
     if reference is not None and any(row.published is not None for row in rows):
@@ -211,7 +211,7 @@ def _wanted(first: Side, second: Side, common: Sequence[str]) -> Iterator[tuple[
             yield from _scores(first, second, explained)
 
 
-def _scores(first: Side, second: Side, explained: Explained) -> Iterator[tuple[str, str]]:
+def _scores(first: Side, second: Side, explained: MapSpec) -> Iterator[tuple[str, str]]:
     """The scores of a map that some sample of either side has; what was not asked is null in all of a record."""
     own = [metric.name for metric in STABILITY] if explained.under else PLAIN.values()
     wanted = [(explained.text, metric) for metric in own]
@@ -297,7 +297,7 @@ def _note(comparison: Comparison) -> str:
     return " ".join(notes)
 
 
-def _cells(row: Row, beside: bool) -> tuple[str, ...]:
+def _cells(row: ComparisonRow, beside: bool) -> tuple[str, ...]:
     metric = METRICS[row.metric]
     name, factor = metric.label, metric.scale
     digits, found = 2 if factor == 100 else 3, row.difference

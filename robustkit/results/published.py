@@ -30,7 +30,7 @@ from ..common.toml import parse_toml, written_text
 from ..errors import RobustkitError, RunError, unknown
 from ..evaluations.corruptions.condition import parse_corrupted
 from ..evaluations.corruptions.sets import SETS
-from ..evaluations.maps.condition import METHODS, PLAIN, SCORES, Explained, parts_of
+from ..evaluations.maps.condition import METHODS, PLAIN, SCORES, MapSpec, parts_of
 from ..tasks.segmentation.metrics import METRICS as SCENE_METRICS
 
 _FOLDER = resources.files("robustkit.results") / "references"
@@ -176,6 +176,6 @@ def name_of(condition: str) -> str:
 def _map_of_paper(condition: str) -> str:
     """The published name of a map's scores where they are those of the paper; '' of all else."""
     parts = parts_of(condition)
-    if parts is None or (parts[0].threshold, parts[0].target) != (Explained("agcam").threshold, "predicted"):
+    if parts is None or (parts[0].threshold, parts[0].target) != (MapSpec("agcam").threshold, "predicted"):
         return ""
     return name_of(condition)

@@ -82,7 +82,7 @@ def _short(value: Any) -> str:
     return f"{text[:8]}…" if hexadecimal else text[:100] + "…" * (len(text) > 100)
 
 
-def packed(provenance: Mapping[str, Any], shard: int) -> dict[bytes, bytes]:
+def provenance_metadata(provenance: Mapping[str, Any], shard: int) -> dict[bytes, bytes]:
     """What a Parquet file says of itself, as its metadata."""
     return {PROVENANCE: json.dumps({**provenance, "shard": shard}, sort_keys=True).encode()}
 

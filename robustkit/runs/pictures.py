@@ -50,14 +50,14 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class PicturePlan:
     """Of which samples, by id, and under which conditions, by text, pictures are kept."""
 
     samples: frozenset[str] = frozenset()
     conditions: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, samples: Sequence[str], conditions: Sequence[Condition]) -> Wanted:
+    def of(cls, samples: Sequence[str], conditions: Sequence[Condition]) -> PicturePlan:
         """All conditions; of a corruption, and of maps under it, only the middle one of its severities."""
         severities: dict[str, list[int]] = {}
         for one in conditions:

@@ -38,7 +38,7 @@ from robustkit.report import page
 from robustkit.report import refresh as report
 from robustkit.results import comparison
 from robustkit.results.run import Run
-from robustkit.runs.binding import digests_of_shards, packed, provenance_of
+from robustkit.runs.binding import digests_of_shards, provenance_metadata, provenance_of
 from robustkit.runs.pictures import Picture, picture, write_pictures
 from robustkit.tasks.classification.columns import CLASSIFICATION
 
@@ -224,7 +224,7 @@ def write(run: Run, n: int, checkpoints: int) -> dict[str, float]:
                 run.write_evidence(name, one.text, EVIDENCE)
             of = provenance_of(known, known["checkpoints"][number], one.text)
             for shard, start in enumerate(range(0, n, SHARD)):
-                metadata, rng = packed(of, shard), np.random.default_rng([3, number, place, shard])
+                metadata, rng = provenance_metadata(of, shard), np.random.default_rng([3, number, place, shard])
                 found = table(one, start, min(n, start + SHARD), rng, metadata)
                 own = [sample for sample in found["sample_id"].to_pylist() if sample in kept] if middle else []
                 timing = {"seconds": 1.0, "stages": dict.fromkeys(STAGES, 0.2) if one.name == "autoattack" else {}}

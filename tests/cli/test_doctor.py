@@ -23,7 +23,7 @@ from robustkit.attention import registry as formulas
 from robustkit.cli.app import cli
 from robustkit.cli.doctor import checks as doctor
 from robustkit.cli.doctor import known_answers
-from robustkit.cli.doctor.checks import Finding
+from robustkit.cli.doctor.checks import Check
 from robustkit.common import randomness
 from robustkit.runs.folder import RunFolder
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 NAMES = [name for name, _, _ in doctor.CHECKS]
 
 
-def finding(name: str, monkeypatch: Patch) -> Finding:
+def finding(name: str, monkeypatch: Patch) -> Check:
     """What one check finds, without the others."""
     monkeypatch.setattr(doctor, "CHECKS", tuple(check for check in doctor.CHECKS if check[0] == name))
     (found,) = doctor.examine()

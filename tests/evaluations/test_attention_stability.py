@@ -29,7 +29,7 @@ from robustkit.evaluations.attention import evaluate as attention_watch
 from robustkit.evaluations.attention.condition import under_of
 from robustkit.evaluations.attention.evaluate import watch
 from robustkit.evaluations.attention.figures import LINES, Watched, attention_figures
-from robustkit.evaluations.attention.layer import LISTS, METRICS, Layer, packed
+from robustkit.evaluations.attention.layer import LISTS, METRICS, Layer, encode_layers
 from robustkit.evaluations.attention.metrics import (
     COLLAPSE,
     EXPLOSION,
@@ -369,7 +369,7 @@ def test_names_from_outside_are_escaped(run: Run, tmp_path: Path) -> None:
     odd = (Layer("<script>alert(1)</script>", 3, 65), *(Layer(f"b{i}", 3, 65) for i in range(3)))
     for path in out.path.rglob("records/*/attention*/*.parquet"):
         table = ParquetFile(path).read()
-        out.write_shard(path, table.replace_schema_metadata(table.schema.metadata | {b"attention": packed(odd)}))
+        out.write_shard(path, table.replace_schema_metadata(table.schema.metadata | {b"attention": encode_layers(odd)}))
     refresh(out)
     part = section((out.path / "report.html").read_text("utf-8"))
     assert "&lt;script&gt;alert(1)" in part and "<script" not in part

@@ -12,7 +12,7 @@ from robustkit.evaluations.corruptions.condition import Corrupted, parse_corrupt
 from robustkit.evaluations.corruptions.metrics import (
     ALEXNET,
     ALEXNET_CLEAN,
-    Outcome,
+    CorruptionSample,
     conditions_of,
     corruption_rows,
     doubts,
@@ -28,19 +28,19 @@ PUBLISHED = (
 )
 
 
-def outcome(*wrong: float, ids: str = "abcdefgh", flags: tuple[str, ...] = (), nll: float = 2.0) -> Outcome:
+def outcome(*wrong: float, ids: str = "abcdefgh", flags: tuple[str, ...] = (), nll: float = 2.0) -> CorruptionSample:
     """Wrong or not, as fractions, so that any error can be had with one sample."""
     n = len(wrong)
-    return Outcome(pa.array(list(ids[:n])), np.array(wrong, float), np.full(n, nll), np.full(n, 0.9), flags)
+    return CorruptionSample(pa.array(list(ids[:n])), np.array(wrong, float), np.full(n, nll), np.full(n, 0.9), flags)
 
 
-def rows(outcomes: dict[str, Outcome], why: str = "", n: int = 0) -> dict[tuple[str, str], tuple[Any, ...]]:
+def rows(outcomes: dict[str, CorruptionSample], why: str = "", n: int = 0) -> dict[tuple[str, str], tuple[Any, ...]]:
     """By condition and metric; n: samples of the data set, by default those of the first outcome."""
     n = n or len(next(iter(outcomes.values())).wrong)
     return {(row[0], row[1]): row[2:] for row in corruption_rows(outcomes, n, why)}
 
 
-def all_of(error: dict[str, float], suffix: str = "") -> dict[str, Outcome]:
+def all_of(error: dict[str, float], suffix: str = "") -> dict[str, CorruptionSample]:
     return {f"corruption({c},severity={s}{suffix})": outcome(error[c]) for c in error for s in (1, 2, 3, 4, 5)}
 
 
@@ -265,7 +265,7 @@ def test_lists_of_corruptions() -> None:
         assert said in str(fault.value)
 
 
-def summary(outcomes: dict[str, Outcome], why: str = "") -> list[dict[str, Any]]:
+def summary(outcomes: dict[str, CorruptionSample], why: str = "") -> list[dict[str, Any]]:
     """Rows of a summary, as `metrics` makes them."""
     keys = ("condition", "metric", "value", "n", "ci_low", "ci_high", "flags")
     made = [dict(zip(keys, row, strict=True)) for row in corruption_rows(outcomes, 1, why)]

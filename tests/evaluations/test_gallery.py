@@ -31,7 +31,7 @@ from robustkit.data.dataset import open_dataset
 from robustkit.data.images import to_pixels
 from robustkit.data.shapes import CLASSES
 from robustkit.errors import DataError, ModelError, ProtocolError, RunError
-from robustkit.evaluations.maps.gallery import Gallery, Row, Tile, draw, outlined, overlay, pick, write_page
+from robustkit.evaluations.maps.gallery import Gallery, GalleryRow, Tile, draw, outlined, overlay, pick, write_page
 from robustkit.evaluations.maps.truth import open_truth
 from robustkit.models.specs import find
 from robustkit.pipeline.data import labelled_data
@@ -73,7 +73,7 @@ def test_a_gallery_escapes_what_it_is_told_and_explains_its_colours(
     image = np.zeros((8, 8, 3), np.uint8)
     own = np.full((8, 8, 3), 200, np.uint8)
     tile = Tile("agcam, <b>model</b>", own, np.eye(8, dtype=np.float32), ("<i>cat</i> 90%",))
-    row = Row("<script>alert(1)</script>.png", "cat & dog", image, (tile,))
+    row = GalleryRow("<script>alert(1)</script>.png", "cat & dog", image, (tile,))
     gallery = Gallery("maps", (row, row), ("a line",))
     write_page(gallery, tmp_path / "gallery.html")
     page = (tmp_path / "gallery.html").read_text("utf-8")

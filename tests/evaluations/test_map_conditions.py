@@ -15,7 +15,7 @@ from cam.boxes import mask_of
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.data.dataset import open_dataset
 from robustkit.errors import DataError, ProtocolError
-from robustkit.evaluations.maps.condition import CONTROLS, METHODS, Explained, parse_cams, parse_explained, parts_of
+from robustkit.evaluations.maps.condition import CONTROLS, METHODS, MapSpec, parse_cams, parse_explained, parts_of
 from robustkit.evaluations.maps.truth import open_truth
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -26,19 +26,19 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize(
     ("explained", "text"),
     [
-        (Explained("agcam"), "cam(agcam)"),
-        (Explained("grad-cam", 0.3, "label", "all"), "cam(grad-cam,threshold=0.3,target=label,faithfulness=all)"),
+        (MapSpec("agcam"), "cam(agcam)"),
+        (MapSpec("grad-cam", 0.3, "label", "all"), "cam(grad-cam,threshold=0.3,target=label,faithfulness=all)"),
         (
-            Explained("agcam", under="pgd(eps=1/255,steps=20)"),
+            MapSpec("agcam", under="pgd(eps=1/255,steps=20)"),
             "stability(agcam,under=pgd(eps=1/255,steps=20))",
         ),
         (
-            Explained("agcam", 0.3, under="corruption(fog,severity=3)"),
+            MapSpec("agcam", 0.3, under="corruption(fog,severity=3)"),
             "stability(agcam,threshold=0.3,under=corruption(fog,severity=3))",
         ),
     ],
 )
-def test_a_text_is_its_parts_and_back(explained: Explained, text: str) -> None:
+def test_a_text_is_its_parts_and_back(explained: MapSpec, text: str) -> None:
     assert explained.text == text
     assert parse_explained(text) == explained
     assert parse_explained("pgd(eps=1/255)") is None

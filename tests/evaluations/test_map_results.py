@@ -21,7 +21,7 @@ from robustkit.data.dataset import open_dataset
 from robustkit.data.images import to_pixels
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.attacks.build import build_attack
-from robustkit.evaluations.maps.condition import CONTROLS, Explained
+from robustkit.evaluations.maps.condition import CONTROLS, MapSpec
 from robustkit.evaluations.maps.evaluate import LEVELS
 from robustkit.evaluations.maps.measures import METRICS
 from robustkit.evaluations.maps.metrics import Counted, Figures, map_rows
@@ -116,7 +116,7 @@ def test_the_best_control_is_found_anew_in_every_resample() -> None:
     generator = np.random.default_rng(0)
     scores = {name: generator.normal(0.5, 0.1, 40) for name in ("agcam", "random", "centre")}
     figures = [
-        Figures(Explained(name), [str(i) for i in range(40)], {(f"cam({name})", "abpc"): values})
+        Figures(MapSpec(name), [str(i) for i in range(40)], {(f"cam({name})", "abpc"): values})
         for name, values in scores.items()
     ]
     rows = {(condition, metric): row for condition, metric, *row in map_rows(figures)}
@@ -139,15 +139,15 @@ def resampled(n: int) -> Any:
 
 
 def test_few_samples_and_maxima_have_no_interval() -> None:
-    nine = Figures(Explained("agcam"), list("abcdefghi"), {("cam(agcam)", "abpc"): np.linspace(0, 1, 9)})
+    nine = Figures(MapSpec("agcam"), list("abcdefghi"), {("cam(agcam)", "abpc"): np.linspace(0, 1, 9)})
     ((_, _, value, n, low, high, _),) = map_rows([nine])
     assert (value, n, math.isnan(low), math.isnan(high)) == (pytest.approx(0.5), 9, True, True)
-    assert list(map_rows([Figures(Explained("agcam"), [], {("cam(agcam)", "abpc"): np.zeros(0)})])) == []
+    assert list(map_rows([Figures(MapSpec("agcam"), [], {("cam(agcam)", "abpc"): np.zeros(0)})])) == []
     ids = [str(i) for i in range(30)]
     hits = np.tile([[1, 0, 0], [0, 1, 1]], (15, 2))
     counted = Counted("max_box_acc", np.arange(30), lambda: hits)
     ((_, _, value, n, low, high, _),) = map_rows(
-        [Figures(Explained("agcam"), ids, {("cam(agcam)", "max_box_acc"): counted})]
+        [Figures(MapSpec("agcam"), ids, {("cam(agcam)", "max_box_acc"): counted})]
     )
     assert (value, n, math.isnan(low), math.isnan(high)) == (0.5, 30, True, True)
 

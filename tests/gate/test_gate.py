@@ -15,7 +15,7 @@ from robustkit.cli import app as cli
 from robustkit.common.intervals import wilson
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.pattern import pattern_of
-from robustkit.gate.measured import Figure
+from robustkit.gate.measured import Measured
 from robustkit.gate.output import sentence
 from robustkit.gate.policy import parse_policy
 from robustkit.gate.statements import Value
@@ -89,7 +89,7 @@ def test_the_samples_needed_of_a_mean_shrink_its_interval_to_the_bound(run: Run)
     assert found.needed == math.ceil(100 * ((figure.high - 0.5) / 0.02) ** 2) > 1500
     below = verdict(run, "nll under clean >= 0.48 with 95 % confidence")
     assert below.needed == math.ceil(100 * ((0.5 - figure.low) / 0.02) ** 2)
-    uneven = Figure(0.5, 100, 0.4, 0.8)
+    uneven = Measured(0.5, 100, 0.4, 0.8)
     assert decide(Value("nll", pattern_of("clean"), ">=", 0.45, True), uneven, "nll")[2] == 400
     assert decide(Value("nll", pattern_of("clean"), "<=", 0.6, True), uneven, "nll")[2] == 900
     equal = verdict(run, "nll under clean <= 0.5 with 95 % confidence")
@@ -102,7 +102,9 @@ def test_what_is_no_number_fails_and_never_passes() -> None:
     for value in (math.nan, math.inf, -math.inf):
         for compare in (">=", "<="):
             for sure in (False, True):
-                found = decide(Value("nll", pattern_of("clean"), compare, 0.0, sure), Figure(value, 9, 0.0, 0.0), "nll")
+                found = decide(
+                    Value("nll", pattern_of("clean"), compare, 0.0, sure), Measured(value, 9, 0.0, 0.0), "nll"
+                )
                 assert found == (FAIL, f"{value} is no figure to compare", None)
 
 

@@ -11,7 +11,7 @@ import pytest
 from gate_runs import PGD, make, right, verdict, verdicts
 
 from robustkit.evaluations.pattern import pattern_of
-from robustkit.gate.measured import Figure, figure_of
+from robustkit.gate.measured import Measured, figure_of
 from robustkit.gate.statements import Change, Value
 from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED, decide
 from robustkit.results.paired import unseen
@@ -81,14 +81,14 @@ def test_an_interval_without_width_is_as_wide_as_few_samples_allow(tmp_path: Pat
 
 def test_bounds_are_met_within_rounding_and_samples_needed_are_more_than_there_are() -> None:
     clean = pattern_of("clean")
-    assert decide(Value("nll", clean, ">", 0.3), Figure(0.1 + 0.2, 9), "nll")[0] == FAIL
-    assert decide(Value("nll", clean, ">=", 0.1 + 0.2), Figure(0.3, 9), "nll")[0] == PASS
-    touching = Figure(0.5, 100, 0.4, 0.6)
+    assert decide(Value("nll", clean, ">", 0.3), Measured(0.1 + 0.2, 9), "nll")[0] == FAIL
+    assert decide(Value("nll", clean, ">=", 0.1 + 0.2), Measured(0.3, 9), "nll")[0] == PASS
+    touching = Measured(0.5, 100, 0.4, 0.6)
     assert decide(Value("nll", clean, ">", 0.4, True), touching, "nll")[::2] == (UNDECIDED, 101)
     # However narrow the interval: 368 samples without a change are the fewest that show less than 1 %.
     drop = Change(True, "top1", clean, "<=", 0.01, True)
-    assert decide(drop, Figure(0.0, 50, -0.01, 0.02), "top1")[::2] == (UNDECIDED, 368)
-    assert decide(replace(drop, bound=1.0), Figure(0.0, 2, -1.5, 1.5), "top1")[::2] == (UNDECIDED, 5)
+    assert decide(drop, Measured(0.0, 50, -0.01, 0.02), "top1")[::2] == (UNDECIDED, 368)
+    assert decide(replace(drop, bound=1.0), Measured(0.0, 2, -1.5, 1.5), "top1")[::2] == (UNDECIDED, 5)
 
 
 def test_a_drop_under_all_shared_conditions_is_that_of_the_worst(tmp_path: Path) -> None:

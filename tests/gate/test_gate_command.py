@@ -19,7 +19,7 @@ from robustkit.cli import app as cli
 from robustkit.common.intervals import wilson
 from robustkit.errors import NothingEvaluated
 from robustkit.gate.draft import draft
-from robustkit.gate.measured import Figure
+from robustkit.gate.measured import Measured
 from robustkit.gate.output import as_json, figure_text, github_lines, junit, markdown
 from robustkit.gate.policy import parse_policy
 from robustkit.gate.verdicts import Outcome, judge
@@ -93,8 +93,8 @@ def test_no_name_breaks_or_injects_anything(tmp_path: Path) -> None:
 
 
 def test_figures_are_told_from_bounds_and_odd_names_survive_in_json(tmp_path: Path) -> None:
-    assert figure_text(Figure(0.299996, 9, 0.1, 0.5), 0.3) == "0.299996 [0.1, 0.5], n 9"
-    assert figure_text(Figure(0.3, 9), 0.3) == "0.3, n 9"
+    assert figure_text(Measured(0.299996, 9, 0.1, 0.5), 0.3) == "0.299996 [0.1, 0.5], n 9"
+    assert figure_text(Measured(0.3, 9), 0.3) == "0.3, n 9"
     odd = parse_policy("[[rule]]\nrequire = 'no flags'", "\udc80.toml")
     assert json.loads(as_json(Outcome(odd), "r", None))["policy"] == "\udc80.toml"
 

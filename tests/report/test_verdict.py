@@ -11,7 +11,7 @@ import pytest
 from sealing import put, seal
 
 from robustkit.common.intervals import wilson
-from robustkit.report.headline import Verdict, verdicts
+from robustkit.report.headline import Headline, verdicts
 from robustkit.results.run import Run
 from robustkit.tasks.classification.columns import CLASSIFICATION
 from robustkit.tasks.classification.weak_classes import weak_spots
@@ -102,7 +102,7 @@ def test_it_says_what_cannot_be_said(tmp_path: Path) -> None:
     assert few.startswith("93.3 % right on 60") and few.endswith("; too few samples for intervals.")
     # A checkpoint without rows says so, the others are not touched by it.
     two = verdicts(make_run(tmp_path, checkpoints=[{"name": "b"}, {"name": "a"}]), [CLEAN])
-    assert [v.checkpoint for v in two] == ["b", "a"] and two[0] == Verdict("b", "Nothing was evaluated.", ())
+    assert [v.checkpoint for v in two] == ["b", "a"] and two[0] == Headline("b", "Nothing was evaluated.", ())
     lead = row("cam(agcam)", "abpc_over_control", 0.1, flags=["best control: full"])
     assert "AG-CAM has too few maps to be held against a map that marks everything on ABPC" in sentence(tmp_path, lead)
 

@@ -28,7 +28,7 @@ from robustkit.cli.app import cli
 from robustkit.errors import RobustkitError, RunError
 from robustkit.report.refresh import refresh
 from robustkit.results.run import Run
-from robustkit.runs.binding import PAGES, SAMPLES, packed, provenance_of
+from robustkit.runs.binding import PAGES, SAMPLES, provenance_metadata, provenance_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -272,7 +272,7 @@ def with_records(path: Path, data: bytes | pa.Table) -> Run:
 def signed(run: Run, table: pa.Table) -> bytes:
     """As a Parquet file that says of itself what the first record of `clean` does."""
     manifest, buffer = run.manifest, io.BytesIO()
-    of = packed(provenance_of(manifest, manifest["checkpoints"][0], "clean"), 0)
+    of = provenance_metadata(provenance_of(manifest, manifest["checkpoints"][0], "clean"), 0)
     with pq.ParquetWriter(buffer, table.schema.with_metadata(of), compression="zstd") as writer:
         writer.write_table(table)
         pages = hashlib.sha256(buffer.getvalue()).hexdigest().encode()

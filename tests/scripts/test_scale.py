@@ -14,7 +14,7 @@ import torch
 
 from cam.localisation import IOUS, THRESHOLDS, pxap
 from robustkit.common.intervals import calibration_error, calibration_gaps, resampled_figures, resampled_sums
-from robustkit.evaluations.corruptions.metrics import Outcome
+from robustkit.evaluations.corruptions.metrics import CorruptionSample
 from robustkit.evaluations.maps.metrics import Counted, Pooled
 from robustkit.report.refresh import refresh
 from robustkit.results.comparison import compare, pairs, report_tables
@@ -226,10 +226,10 @@ def test_outcomes_share_their_ids() -> None:
         columns = {"sample_id": list(ids), "correct": [True] * (n - 1) + [False]}
         return pa.table(columns | {name: pa.array([0.5] * n, float32) for name in ("nll", "confidence")})
 
-    first = Outcome.of(read("abc"), ["flag"])
+    first = CorruptionSample.of(read("abc"), ["flag"])
     assert first.wrong.tolist() == [False, False, True] and first.flags == ("flag",)
-    assert Outcome.of(read("abc"), [], like=first).ids is first.ids
-    assert Outcome.of(read("abd"), [], like=first).ids.to_pylist() == list("abd")
+    assert CorruptionSample.of(read("abc"), [], like=first).ids is first.ids
+    assert CorruptionSample.of(read("abd"), [], like=first).ids.to_pylist() == list("abd")
 
 
 def test_few_samples_have_sums_alone() -> None:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from robustkit.results.run import Run
-from robustkit.runs.binding import PROVENANCE, digest_of_ids, packed, provenance_of
+from robustkit.runs.binding import PROVENANCE, digest_of_ids, provenance_metadata, provenance_of
 from robustkit.runs.folder import folder_name
 from robustkit.runs.writing import parquet_bytes
 
@@ -54,7 +54,7 @@ def _bind(run: Run, manifest: dict[str, Any], path: Path, table: pa.Table) -> No
     named = {folder_name(text): text for text in manifest["conditions"]}
     condition = named.get(path.parts[-2]) or json.loads(known[PROVENANCE])["condition"]
     table = table.replace_schema_metadata(
-        known | packed(provenance_of(manifest, checkpoint, condition), int(path.stem))
+        known | provenance_metadata(provenance_of(manifest, checkpoint, condition), int(path.stem))
     )
     if path.is_relative_to(run.path / "records"):
         beside = run.path / "timings" / path.relative_to(run.path / "records").with_suffix(".json")

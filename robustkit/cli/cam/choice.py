@@ -14,7 +14,7 @@ from ...common.randomness import SampleRng
 from ...data.class_names import class_names, target_of
 from ...data.dataset import Dataset, Sample
 from ...errors import DataError, ModelError, ProtocolError, RunError, unknown
-from ...evaluations.maps.condition import Explained, parse_named
+from ...evaluations.maps.condition import MapSpec, parse_named
 from ...evaluations.maps.gallery import pick
 from ...models.classifier import load
 from ...pipeline.data import labelled_data
@@ -22,13 +22,13 @@ from ...runs.folder import RunFolder
 
 CHOICES = ("disagreement", "worst", "best", "random")
 _SCORED = CHOICES[:3]
-_PLAIN = Explained("agcam")
+_PLAIN = MapSpec("agcam")
 COLUMNS = ("sample_id", "error", "correct", "mask_iou", "box_iou", "abpc")
 Records = Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]]
 """By checkpoint and condition the row of each sample, with COLUMNS as far as the run has them."""
 
 
-def label(one: Explained) -> str:
+def label(one: MapSpec) -> str:
     """A map in a heading: its method, and what differs from the published protocol."""
     odd = [f"{key}={getattr(one, key)}" for key in ("threshold", "target") if getattr(one, key) != getattr(_PLAIN, key)]
     return f"{one.method}({','.join(odd)})" if odd else one.method
@@ -42,7 +42,7 @@ class Choice:
     how: one of CHOICES, or `class:NAME`. count: how many samples. ids: exactly these samples instead.
     """
 
-    shown: tuple[Explained, ...]
+    shown: tuple[MapSpec, ...]
     how: str
     count: int = 12
     ids: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ class Choice:
         Raises:
             ProtocolError: a choice or map that is not understood, disagreement with nobody, or controls only.
         """
-        maps: dict[str, Explained] = {}
+        maps: dict[str, MapSpec] = {}
         for one in sorted(parse_named(cams, faithfulness), key=lambda one: one.is_control):
             maps.setdefault(label(one), one)
         if all(one.is_control for one in maps.values()):

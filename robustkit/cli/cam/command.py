@@ -20,8 +20,8 @@ from ...data.class_names import class_name
 from ...data.dataset import Dataset, Sample
 from ...data.images import to_pixels
 from ...errors import RunError
-from ...evaluations.maps.condition import Explained, map_condition
-from ...evaluations.maps.gallery import Gallery, Row, Tile, write_page, write_sheet
+from ...evaluations.maps.condition import MapSpec, map_condition
+from ...evaluations.maps.gallery import Gallery, GalleryRow, Tile, write_page, write_sheet
 from ...evaluations.maps.truth import Truth, open_truth
 from ...evaluations.subject import Settings, Subject
 from ...models.classifier import Classifier, load
@@ -123,10 +123,10 @@ def _rows(
     dataset: Dataset,
     truth: Truth,
     samples: Sequence[Sample],
-    shown: Sequence[Explained],
+    shown: Sequence[MapSpec],
     records: Records,
     kept: dict[str, Heat],
-) -> Iterator[Row]:
+) -> Iterator[GalleryRow]:
     for sample in samples:
         picture = dataset.image(sample)
         tiles = []
@@ -141,14 +141,14 @@ def _rows(
                 tiles.append(replace(tile, truth=None if located is None else located.mask.numpy()))
                 kept[f"{identity.name}/{label(one)}/{sample.id}"] = tile.map
         named = class_name(dataset.class_names, sample.label) if sample.label >= 0 else "no label"
-        yield Row(sample.id, named, tiles[0].image, tuple(tiles), tiles[0].truth)
+        yield GalleryRow(sample.id, named, tiles[0].image, tuple(tiles), tiles[0].truth)
 
 
 def explained_tile(
     subject: Subject,
     pixels: Tensor,
     sample: Sample,
-    one: Explained,
+    one: MapSpec,
     target: int | Tensor | None,
     row: Mapping[str, Any],
 ) -> Tile:

@@ -12,9 +12,9 @@ from ...data.dataset import Sample
 from ...data.images import read_image, to_pixels
 from ...data.sources import MAX_FILE_BYTES, SUFFIXES
 from ...errors import DataError, ProtocolError
-from ...evaluations.maps.condition import Explained, parse_cams
+from ...evaluations.maps.condition import MapSpec, parse_cams
 from ...evaluations.maps.evaluate import check_explainable
-from ...evaluations.maps.gallery import Gallery, Row, write_sheet
+from ...evaluations.maps.gallery import Gallery, GalleryRow, write_sheet
 from ...evaluations.subject import Settings
 from ...models.classifier import distinct_names, load
 from ...models.device import pick_device
@@ -72,7 +72,7 @@ def explain_pictures(
                     named = class_name(identity.class_names or (), target or 0, identity.num_classes)
                     key = "predicted" if target is None else named
                     kept[f"{identity.name}/{one.method}/{key}/{picture}"] = tiles[-1].map
-        rows.append(Row(picture, Path(picture).stem, tiles[0].image, tuple(tiles)))
+        rows.append(GalleryRow(picture, Path(picture).stem, tiles[0].image, tuple(tiles)))
     write_sheet(Gallery(", ".join(subject.classifier.identity.name for subject in subjects), tuple(rows)), path)
     if raw:
         write_maps(kept, path.with_suffix(".npz"))
@@ -94,11 +94,11 @@ def sheet_path(pictures: Sequence[str], out: Path | None) -> Path:
     return path
 
 
-def _plain(methods: str) -> list[Explained]:
+def _plain(methods: str) -> list[MapSpec]:
     """The methods without controls; raises ProtocolError for what a picture without label and score has no use for."""
     found = [one for one in parse_cams(methods) if not one.is_control]
     for one in found:
-        if one != Explained(one.method):
+        if one != MapSpec(one.method):
             raise ProtocolError(
                 f"--cams {methods}: a picture has neither label nor score; give methods alone, such as {one.method}, "
                 "and the class with --target"

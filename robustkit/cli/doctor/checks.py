@@ -13,7 +13,7 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .known_answers import Wrong
+from .known_answers import UnexpectedAnswer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,7 +22,7 @@ LITTLE_DISK = 2 * 2**30
 
 
 @dataclass(frozen=True)
-class Finding:
+class Check:
     """One check: its name, whether all is well, and what was found (with the remedy where it is not)."""
 
     name: str
@@ -30,16 +30,16 @@ class Finding:
     text: str
 
 
-def examine() -> list[Finding]:
+def examine() -> list[Check]:
     """All checks; one that breaks is a finding, not a crash."""
     findings = []
     for name, check, remedy in CHECKS:
         try:
-            findings.append(Finding(name, True, check()))
+            findings.append(Check(name, True, check()))
         except Exception as fault:
             known = type(fault).__name__ in ("Wrong", "CheckpointError", "RunError")
             said = str(fault) if known else f"{type(fault).__name__}: {' '.join(str(fault).split())}"
-            findings.append(Finding(name, False, f"{said}; {remedy}" if remedy else said))
+            findings.append(Check(name, False, f"{said}; {remedy}" if remedy else said))
     return findings
 
 
@@ -49,7 +49,7 @@ def _distribution() -> str:
         other = metadata.distribution("robustkit")
     except metadata.PackageNotFoundError:
         return f"robustkit-audit {metadata.version('robustkit-audit')} at {Path(__file__).parents[2]}"
-    raise Wrong(f"PyPI's other project robustkit {other.version} is installed too")
+    raise UnexpectedAnswer(f"PyPI's other project robustkit {other.version} is installed too")
 
 
 def _versions() -> str:
@@ -115,7 +115,7 @@ def _records() -> str:
         found = read_rows(path, path.read_bytes())
     known = {key: value for key, value in (found.schema.metadata or {}).items() if key in table.schema.metadata}
     if not found.replace_schema_metadata(known).equals(table, check_metadata=True):
-        raise Wrong(f"Parquet gives back {found.to_pydict()} and not {table.to_pydict()}")
+        raise UnexpectedAnswer(f"Parquet gives back {found.to_pydict()} and not {table.to_pydict()}")
     return "a record comes back from Parquet as it was written"
 
 
@@ -134,7 +134,9 @@ def _renaming() -> str:
     except PermissionError as fault:
         return f"warning: {Path.cwd()} cannot be written ({fault.strerror}); give runs a folder with --out"
     if found != contents or left:
-        raise Wrong(f"{Path.cwd()}: a file that is replaced is not replaced as a whole{': ' * bool(left)}{left or ''}")
+        raise UnexpectedAnswer(
+            f"{Path.cwd()}: a file that is replaced is not replaced as a whole{': ' * bool(left)}{left or ''}"
+        )
     return f"files in {Path.cwd()} are replaced as a whole"
 
 
@@ -152,7 +154,7 @@ def _draws() -> str:
         found = [rng.uniform((3,), "doctor")[0].tolist(), rng.signs((8,), "doctor")[0].tolist()]
         for what, got, expected in (("SplitMix64", words, SPLITMIX), ("the stream", found, [DRAWS, SIGNS])):
             if got != expected:
-                raise Wrong(f"{what} on {device} gives {got} and not {expected}")
+                raise UnexpectedAnswer(f"{what} on {device} gives {got} and not {expected}")
         normal = rng.normal((3,), "doctor")[0].tolist()
         _expect_close(f"the normal draw on {device}", normal, NORMAL)
     return f"stateless random numbers are right on {', '.join(devices)}"
@@ -195,7 +197,7 @@ def _projection() -> str:
 
 def _expect_close(what: str, found: list[float], expected: list[float]) -> None:
     if not all(abs(a - b) < 1e-5 for a, b in zip(found, expected, strict=True)):
-        raise Wrong(f"{what} is {[round(value, 6) for value in found]} and not {expected}")
+        raise UnexpectedAnswer(f"{what} is {[round(value, 6) for value in found]} and not {expected}")
 
 
 def _known(name: str) -> Callable[[], str]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Wrong(Exception):  # noqa: N818 - an answer rather than a fault
+class UnexpectedAnswer(Exception):  # noqa: N818 - an answer rather than a fault
     """Something is not as it must be; says what was found."""
 
 
@@ -42,7 +42,7 @@ def no_radius() -> str:
     for kind in (getattr(attacks, name) for name in ATTACKS):
         found = kind(attacks.ThreatModel(eps=0.0))(model, images, labels)
         if not (torch.equal(found, images) and torch.equal(model(found), clean)):
-            raise Wrong(f"{kind.__name__} changes the images by {(found - images).abs().max():.3g} at eps 0")
+            raise UnexpectedAnswer(f"{kind.__name__} changes the images by {(found - images).abs().max():.3g} at eps 0")
     return "with eps 0 every attack returns the clean images and logits, bit for bit"
 
 
@@ -61,7 +61,7 @@ def monotone() -> str:
         right.append(int((model(points).argmax(dim=1) == labels).sum()))
     said = f"{right[0]}, {right[1]} and {right[2]} of 16 right at eps 0, 1/255 and 4/255"
     if not (right[0] >= right[1] >= right[2] and right[0] - right[2] >= 4):
-        raise Wrong(f"{said}; expected a fall")
+        raise UnexpectedAnswer(f"{said}; expected a fall")
     return said
 
 
@@ -89,7 +89,9 @@ def checkpoints() -> str:
             logits, predicted = model.to(device)(images.to(device)).max(dim=1)
         if predicted.tolist() != PREDICTIONS or not np.allclose(logits.tolist(), LOGITS, atol=0.02):
             found = [round(value, 3) for value in logits.tolist()]
-            raise Wrong(f"on {device}: {predicted.tolist()} with {found} and not {PREDICTIONS} with {LOGITS}")
+            raise UnexpectedAnswer(
+                f"on {device}: {predicted.tolist()} with {found} and not {PREDICTIONS} with {LOGITS}"
+            )
     return f"{len(names)} files are as shipped; predictions are right on {', '.join(devices())}"
 
 
@@ -99,7 +101,7 @@ def corrupted() -> str:
         found_mean, found = corrupted_pixels(name)
         off = [abs(a - b) > 1 for a, b in zip(found, expected, strict=True)]
         if sum(off) > 1 or abs(found_mean - mean) > 0.25:  # where rounding ties, one level and rarely more
-            raise Wrong(f"{name} gives pixels {found}, mean {found_mean}, and not {expected}, mean {mean}")
+            raise UnexpectedAnswer(f"{name} gives pixels {found}, mean {found_mean}, and not {expected}, mean {mean}")
     return f"{len(CORRUPTED)} corruptions give the pixels that they gave when this was written"
 
 
@@ -127,7 +129,7 @@ def formulas() -> str:
             found = model(image)[0].numpy()
         expected, _ = slow_vit(_arrays(model), image[0].numpy(), name)
         if not np.allclose(found, expected, rtol=1e-8, atol=1e-8):
-            raise Wrong(f"{name}: logits {found.round(6).tolist()} and not {expected.round(6).tolist()}")
+            raise UnexpectedAnswer(f"{name}: logits {found.round(6).tolist()} and not {expected.round(6).tolist()}")
     return f"{len(FORMULAS)} attention formulas are right"
 
 
@@ -143,7 +145,7 @@ def agcam() -> str:
         expected = slow_agcam(_arrays(model), image[0].numpy(), 1, full=method is AGCAMFull)
         gap = gaps[method.name] = float(np.abs(found - expected).max())
         if not gap < 1e-4:
-            raise Wrong(f"the map of {method.name} differs from its definition by up to {gap:.3g} of [0, 1]")
+            raise UnexpectedAnswer(f"the map of {method.name} differs from its definition by up to {gap:.3g} of [0, 1]")
     return f"the maps of {' and '.join(gaps)} are those of their definitions, within {max(gaps.values()):.0e}"
 
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ProtocolError, unknown
-from .peers import PeerAttack, Stage
+from .peers import PeerAttack, PeerStage
 
 if TYPE_CHECKING:
     from attacks import ThreatModel
@@ -113,18 +113,18 @@ def peer(engine: str, name: str, threat: ThreatModel, parameters: Mapping[str, A
     return PeerAttack(engine, name, threat, stages)
 
 
-def _stages(name: str, resolved: dict[str, Any]) -> tuple[Stage, ...]:
+def _stages(name: str, resolved: dict[str, Any]) -> tuple[PeerStage, ...]:
     """The stages of AutoAttack; any other attack is its own."""
     if name != "autoattack":
-        return (Stage(name, name, resolved),)
+        return (PeerStage(name, name, resolved),)
     found = []
     for stage, (attack, own) in _VERSIONS[resolved["version"]].items():
         shared = {key: value for key, value in resolved.items() if key in _DEFAULTS[attack]}
-        found.append(Stage(stage, attack, _DEFAULTS[attack] | shared | own))
+        found.append(PeerStage(stage, attack, _DEFAULTS[attack] | shared | own))
     return tuple(found)
 
 
-def _gap(stage: Stage) -> str | None:
+def _gap(stage: PeerStage) -> str | None:
     """Why torchattacks 3.5.1 does something else under l2, and what to do; None where it does not."""
     if stage.attack == "fgsm":
         return "it steps along the gradient's sign; use norm=linf or --engine robustkit"

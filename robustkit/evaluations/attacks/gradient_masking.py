@@ -28,7 +28,7 @@ BLACK_BOX = 0.002  # share of the samples that Square may break after gradient a
 
 
 @dataclass(frozen=True)
-class Finding:
+class Doubt:
     """One check of the dossier."""
 
     check: str
@@ -47,7 +47,7 @@ _SURROGATE = "try loss margin or dlr, Square or SPSA with more queries, or a sur
 
 def findings(
     figures: _Figures, stages: Mapping[str, int] | None = None, n: int | None = None, *, averaged: bool = False
-) -> list[Finding]:
+) -> list[Doubt]:
     """One finding for each check, always all of them and in the same order.
 
     figures: what `examine` returned; a check whose figures are missing or None is "not measured".
@@ -58,7 +58,7 @@ def findings(
     known = {**figures, "averaged": averaged, "stages": stages, "n": samples}
     found = []
     if failed := figures.get("failed"):
-        found.append(Finding("evidence", failed, f"evidence could not be gathered: {failed}", _AGAIN))
+        found.append(Doubt("evidence", failed, f"evidence could not be gathered: {failed}", _AGAIN))
     for check, names, judge in _CHECKS:
         if told := _told(check, figures):
             found.append(told)
@@ -67,25 +67,25 @@ def findings(
         missing = any(value is None or (isinstance(value, list) and None in value) for value in values)
         if missing and (why := _why_missing(names, known)):
             figure = f"not measured: {why}"
-            found.append(Finding(check, figure, f"{check}: {figure}; run {_WITHOUT}", _WITHOUT))
+            found.append(Doubt(check, figure, f"{check}: {figure}; run {_WITHOUT}", _WITHOUT))
             continue
         verdict = None if missing else judge(*values)
         figure, bad, advice = verdict or ("not measured", False, "")
         instead = advice.partition("; ")[2] if bad else ""
-        found.append(Finding(check, figure, f"{check}: {figure}: {advice}" if bad else "", instead))
+        found.append(Doubt(check, figure, f"{check}: {figure}: {advice}" if bad else "", instead))
     return found
 
 
-def _told(check: str, figures: _Figures) -> Finding | None:
+def _told(check: str, figures: _Figures) -> Doubt | None:
     """The finding where the examination itself says why it has no figure: a probe failed, or has no place here."""
     if why := (figures.get("unmeasured") or {}).get(check):
-        return Finding(check, f"not measured: {why}", f"{check}: could not be measured: {why}", _AGAIN)
+        return Doubt(check, f"not measured: {why}", f"{check}: could not be measured: {why}", _AGAIN)
     why = (figures.get("unasked") or {}).get(check)
-    return Finding(check, f"not measured: {why}") if why else None
+    return Doubt(check, f"not measured: {why}") if why else None
 
 
 _WITHOUT = "Square or SPSA with more queries, or an adaptive attack (BPDA, transfer)"
-NO_EVIDENCE = Finding("evidence", "not there", "evidence is missing: the same audit takes it", _AGAIN)
+NO_EVIDENCE = Doubt("evidence", "not there", "evidence is missing: the same audit takes it", _AGAIN)
 """Where an attack's result needs evidence, and there is none."""
 
 

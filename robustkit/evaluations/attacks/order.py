@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ..family import Overview
 from ..rows import Reading
-from .gradient_masking import Finding
+from .gradient_masking import Doubt
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,11 +78,11 @@ def order_flag(manifest: Mapping[str, Any], condition: str, rights: Mapping[str,
     return f"{_CHECK}{', '.join(found)}: {_ADVICE}; {_INSTEAD}" if found else ""
 
 
-def findings_of(flags: Sequence[str]) -> list[Finding]:
+def findings_of(flags: Sequence[str]) -> list[Doubt]:
     """The findings about attacks in order among the flags of a result."""
     ours = dict.fromkeys(flag for flag in flags if flag.startswith(_CHECK))
     return [
-        Finding(_CHECK[:-2], flag.removeprefix(_CHECK).removesuffix(f": {_ADVICE}; {_INSTEAD}"), flag, _INSTEAD)
+        Doubt(_CHECK[:-2], flag.removeprefix(_CHECK).removesuffix(f": {_ADVICE}; {_INSTEAD}"), flag, _INSTEAD)
         for flag in ours
     ]
 

@@ -43,7 +43,7 @@ _RENAMED = {"restarts": "n_restarts", "eot": "eot_iter", "queries": "n_queries",
 
 
 @dataclass(frozen=True)
-class Stage:
+class PeerStage:
     """One attack of a peer: RobustKit's name for it and all its parameters; `name` is what AutoAttack calls it."""
 
     name: str
@@ -69,7 +69,7 @@ class PeerAttack:
     engine: str
     name: str
     threat: ThreatModel
-    stages: tuple[Stage, ...]
+    stages: tuple[PeerStage, ...]
     queues: ClassVar[bool] = True
 
     def run(
@@ -149,7 +149,7 @@ class _Work:
             self._fell(0, part, self.images[part], missed(logits[part], self.labels[part]))
         self.seconds[0] = time.perf_counter() - begin
 
-    def enter(self, position: int, stage: Stage, seed: int) -> None:
+    def enter(self, position: int, stage: PeerStage, seed: int) -> None:
         """Hands the samples of a stage to the peer, batch by batch."""
         import torch
 
@@ -179,7 +179,7 @@ class _Work:
                     self.tell(stage.name, int(self.standing.sum()), done / len(rows))
         self.seconds[position] = time.perf_counter() - begin
 
-    def _too_few(self, stage: Stage) -> bool:
+    def _too_few(self, stage: PeerStage) -> bool:
         """Whether the stage must be left out; raises ValueError where there is nothing else."""
         asked, loss = stage.parameters.get("targets", 0), stage.parameters.get("loss", "")
         least = _LEAST_CLASSES.get(loss, 2)
@@ -257,7 +257,7 @@ class _Counter:
         self.forwards = self.backwards = 0
 
 
-def _perturb(engine: str, stage: Stage, model: nn.Module, threat: ThreatModel, seed: int, classes: int) -> Perturb:
+def _perturb(engine: str, stage: PeerStage, model: nn.Module, threat: ThreatModel, seed: int, classes: int) -> Perturb:
     """The peer's own attack: images (n, C, H, W) float32 in [0, 1] and labels (n,) to points."""
     from attacks.pgd import STEP_SHARES
 

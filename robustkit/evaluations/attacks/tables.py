@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...runs.folder import RunFolder
-from .gradient_masking import Finding
+from .gradient_masking import Doubt
 from .order import findings_of
 from .stages import dossier, stages
 
@@ -37,7 +37,7 @@ def stage_tables(run: RunFolder) -> list[tuple[str, str, list[tuple[str, ...]]]]
     return found
 
 
-def dossiers(run: RunFolder, results: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, list[Finding]]]:
+def dossiers(run: RunFolder, results: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, list[Doubt]]]:
     """Return what raises doubt about attacks, or does not: checkpoint, condition, findings."""
     flags = {(row["checkpoint"], row["condition"]): row["flags"] for row in results}
     found = ((*unit, [*dossier(run, *unit), *findings_of(flags.get(unit, []))]) for unit in run.units())

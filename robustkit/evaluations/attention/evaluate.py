@@ -18,7 +18,7 @@ from ...errors import ModelError
 from ...protocol.condition import Condition
 from ..evaluator import inputs_under
 from ..subject import Batch, Evaluation, Subject
-from .layer import LISTS, Layer, packed
+from .layer import LISTS, Layer, encode_layers
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def evaluate(subject: Subject, batch: Batch, condition: Condition) -> Evaluation
         rows = subject.score(logits, part) | subject.distance(None, len(part)) | seen.columns()
         for name, values in rows.items():
             columns.setdefault(name, []).extend(values)
-    return Evaluation(columns, metadata={b"attention": packed(layers)} if layers else {})
+    return Evaluation(columns, metadata={b"attention": encode_layers(layers)} if layers else {})
 
 
 def check_watchable(network: nn.Module, name: str, option: str) -> None:

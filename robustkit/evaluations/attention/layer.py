@@ -32,12 +32,12 @@ class Layer:
     keys: int
 
 
-def packed(layers: Sequence[Layer]) -> bytes:
+def encode_layers(layers: Sequence[Layer]) -> bytes:
     """As the metadata of a record hold them."""
     return json.dumps([[layer.name, layer.heads, layer.keys] for layer in layers]).encode()
 
 
-def unpacked(metadata: Mapping[bytes, bytes] | None, where: Path) -> tuple[Layer, ...]:
+def decode_layers(metadata: Mapping[bytes, bytes] | None, where: Path) -> tuple[Layer, ...]:
     try:
         layers = tuple(Layer(*entry) for entry in json.loads((metadata or {})[b"attention"]))
     except (KeyError, TypeError, ValueError, RecursionError):

@@ -17,7 +17,7 @@ import numpy as np
 from ...common.intervals import Floats, bootstrap
 from ...errors import DamagedRecord
 from ..rows import FEWEST, Row
-from .layer import LISTS, METRICS, Layer, unpacked
+from .layer import LISTS, METRICS, Layer, decode_layers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -115,7 +115,7 @@ class HeadSums:
         here = [name for name in LISTS if name in shard.column_names]
         read = shard.filter(shard["error"].is_null()) if here else shard
         if here and len(read):
-            layers = unpacked(shard.schema.metadata, self.where)
+            layers = decode_layers(shard.schema.metadata, self.where)
             if lacking := [name for name in LISTS if name not in here]:
                 raise DamagedRecord(f"{self.where}: a record without {lacking[0]}; delete it and run again")
             width = sum(layer.heads for layer in layers)

@@ -47,7 +47,7 @@ ALEXNET_CLEAN = 0.4348
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CorruptionSample:
     """What a checkpoint did under one condition, a row for each sample that was read.
 
     ids: (n,) strings. wrong: (n,) bools. nll, confidence: (n,), of the records' float32. flags: of the condition.
@@ -60,7 +60,7 @@ class Outcome:
     flags: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, read: pa.Table, flags: Sequence[str], like: Outcome | None = None) -> Outcome:
+    def of(cls, read: pa.Table, flags: Sequence[str], like: CorruptionSample | None = None) -> CorruptionSample:
         """From the records of samples that were read. like: another, with which it shares the ids where they are the
         same.
         """
@@ -70,13 +70,13 @@ class Outcome:
         same = like is not None and like.ids.equals(ids)
         return cls(like.ids if like is not None and same else ids, wrong, nll, confidence, tuple(flags))
 
-    def take(self, rows: NDArray[np.int64]) -> Outcome:
+    def take(self, rows: NDArray[np.int64]) -> CorruptionSample:
         """The samples at these rows, in their order."""
         ids = self.ids if len(rows) == len(self.ids) else self.ids.take(rows)
-        return Outcome(ids, self.wrong[rows], self.nll[rows], self.confidence[rows], self.flags)
+        return CorruptionSample(ids, self.wrong[rows], self.nll[rows], self.confidence[rows], self.flags)
 
 
-def corruption_rows(outcomes: Mapping[str, Outcome], expected: int, why_no_mce: str) -> Iterator[Row]:
+def corruption_rows(outcomes: Mapping[str, CorruptionSample], expected: int, why_no_mce: str) -> Iterator[Row]:
     """Condition, metric, value, n, interval and flags of every mean that the outcomes of one checkpoint allow.
 
     A mean is over the samples that could be read under all of its conditions; without any, there is none.
@@ -97,7 +97,7 @@ def corruption_rows(outcomes: Mapping[str, Outcome], expected: int, why_no_mce: 
 
 
 def _of_corruptions(
-    own: Mapping[tuple[str, int], Outcome], expected: int, example: Corrupted, why_no_mce: str
+    own: Mapping[tuple[str, int], CorruptionSample], expected: int, example: Corrupted, why_no_mce: str
 ) -> Iterator[Row]:
     for name in CORRUPTIONS:
         five = [own[name, severity] for severity in (1, 2, 3, 4, 5) if (name, severity) in own]
@@ -110,7 +110,11 @@ def _of_corruptions(
 
 
 def _of_set(
-    text: str, own: Mapping[tuple[str, int], Outcome], clean: Outcome | None, expected: int, why_no_mce: str
+    text: str,
+    own: Mapping[tuple[str, int], CorruptionSample],
+    clean: CorruptionSample | None,
+    expected: int,
+    why_no_mce: str,
 ) -> Iterator[Row]:
     name, some, _ = set_of(text) or (text, (), "")
     members = {corruption: some or severities for corruption, severities in SETS[name].items()}
@@ -132,7 +136,7 @@ def _of_set(
 
 def _means(
     text: str,
-    conditions: Sequence[Outcome],
+    conditions: Sequence[CorruptionSample],
     weights: Mapping[str, Sequence[float]],
     expected: int,
     reason: str = "",
@@ -166,19 +170,19 @@ def _mean_of(values: Floats) -> Callable[[Floats], Floats]:
     return lambda counts: counts @ values / len(values)
 
 
-def _calibration(outcome: Outcome) -> float:
+def _calibration(outcome: CorruptionSample) -> float:
     finite = np.isfinite(outcome.confidence)
     sure, right = outcome.confidence[finite].astype(np.float64), 1.0 - outcome.wrong[finite]
     return calibration_error(sure, right)
 
 
-def _merged(conditions: Sequence[Outcome]) -> list[str]:
+def _merged(conditions: Sequence[CorruptionSample]) -> list[str]:
     """The flags of conditions, each once; but for samples that are lacking, which are counted over all of them."""
     every = dict.fromkeys(flag for condition in conditions for flag in condition.flags)
     return [flag for flag in every if not flag.startswith("incomplete") and "could not be read" not in flag]
 
 
-def _of_common_samples(conditions: Sequence[Outcome]) -> list[Outcome]:
+def _of_common_samples(conditions: Sequence[CorruptionSample]) -> list[CorruptionSample]:
     """The conditions with the samples that could be read under every one of them, in one order."""
     first = conditions[0].ids
     if all(condition.ids is first or condition.ids.equals(first) for condition in conditions):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..family import Overview
 from ..rows import Reading, Row
 from .condition import parse_corrupted
-from .metrics import Outcome, conditions_of, corruption_rows, doubts, why_no_mce
+from .metrics import CorruptionSample, conditions_of, corruption_rows, doubts, why_no_mce
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -18,12 +18,12 @@ class MeanErrors(Overview):
     """Mean errors of a classifier over severities and corruptions, and mCE."""
 
     def __init__(self, reading: Reading) -> None:
-        self.reading, self.outcomes = reading, dict[str, Outcome]()
+        self.reading, self.outcomes = reading, dict[str, CorruptionSample]()
 
     def take(self, condition: str, read: pa.Table, flags: Sequence[str]) -> None:
         if condition == "clean" or parse_corrupted(condition):
             like = next(iter(self.outcomes.values()), None)
-            self.outcomes[condition] = Outcome.of(read, flags, like=like)
+            self.outcomes[condition] = CorruptionSample.of(read, flags, like=like)
 
     def rows(self) -> Iterator[Row]:
         manifest = self.reading.manifest

@@ -33,7 +33,7 @@ _ITEM = re.compile(r"\s*([A-Za-z][\w-]*)\s*(?:\(([^()]*)\))?\s*")
 
 
 @dataclass(frozen=True)
-class Explained:
+class MapSpec:
     """Which map of which class, where it is thresholded, and what is asked of it.
 
     target: the class explained, `predicted` or `label`.
@@ -50,7 +50,7 @@ class Explained:
     @property
     def text(self) -> str:
         """The canonical text; what is not the published protocol's is named."""
-        default = Explained(self.method)
+        default = MapSpec(self.method)
         keys = ("threshold", "target", "faithfulness", "under")
         odd = (key for key in keys if getattr(self, key) != getattr(default, key))
         inside = "".join(f",{key}={getattr(self, key)}" for key in odd)
@@ -61,12 +61,12 @@ class Explained:
         """Whether the map does not look at the image."""
         return self.method in CONTROLS
 
-    def beside(self, condition: str) -> Explained:
+    def beside(self, condition: str) -> MapSpec:
         """The stability of this map under a condition."""
         return replace(self, faithfulness="abpc", under=condition)
 
 
-def parse_explained(text: str) -> Explained | None:
+def parse_explained(text: str) -> MapSpec | None:
     """The parts of a condition's text; None if it is of no map.
 
     Raises:
@@ -83,7 +83,7 @@ def parse_explained(text: str) -> Explained | None:
     return replace(_explained(form[2], arguments, text), under=under)
 
 
-def parse_cams(text: str | Iterable[str], faithfulness: str = "abpc") -> tuple[Explained, ...]:
+def parse_cams(text: str | Iterable[str], faithfulness: str = "abpc") -> tuple[MapSpec, ...]:
     """The maps of a person's list, `agcam,rollout(threshold=0.3)`, and the controls that they are read beside.
 
     Raises:
@@ -93,10 +93,10 @@ def parse_cams(text: str | Iterable[str], faithfulness: str = "abpc") -> tuple[E
     return tuple(dict.fromkeys([*named, *(replace(one, method=name) for one in named for name in CONTROLS)]))
 
 
-def parse_named(text: str | Iterable[str], faithfulness: str = "abpc") -> tuple[Explained, ...]:
+def parse_named(text: str | Iterable[str], faithfulness: str = "abpc") -> tuple[MapSpec, ...]:
     """The maps of a person's list alone. Raises ProtocolError as `parse_cams` does."""
     parts = re.split(r",(?![^(]*\))", text) if isinstance(text, str) else list(text)
-    found: dict[Explained, None] = {}
+    found: dict[MapSpec, None] = {}
     for part in filter(None, map(str.strip, parts)):
         form = _ITEM.fullmatch(part)
         if form and form[1] == "cam":  # as records call it
@@ -114,7 +114,7 @@ def parse_named(text: str | Iterable[str], faithfulness: str = "abpc") -> tuple[
     return tuple(found)
 
 
-def _explained(method: str, arguments: str, where: str) -> Explained:
+def _explained(method: str, arguments: str, where: str) -> MapSpec:
     if method not in METHODS:
         raise ProtocolError(unknown("map", method, METHODS))
     given: dict[str, str] = {}
@@ -129,25 +129,25 @@ def _explained(method: str, arguments: str, where: str) -> Explained:
     threshold = float(number(given.pop("threshold", "0.5"), f"{where}: threshold"))
     if not 0 < threshold <= 1:
         raise ProtocolError(f"{where}: threshold {threshold:g}; expected a number above 0, at most 1")
-    return Explained(method, threshold, **given)
+    return MapSpec(method, threshold, **given)
 
 
-def parts_of(condition: str) -> tuple[Explained, str] | None:
+def parts_of(condition: str) -> tuple[MapSpec, str] | None:
     """A map's condition in results and its mode ('' without one); None for other conditions."""
     text, _, mode = condition.partition(",mode=")
     explained = parse_explained(text + ")" if mode else text)
     return None if explained is None else (explained, mode.rstrip(")"))
 
 
-def map_condition(explained: Explained, under: Condition | None = None) -> Condition:
+def map_condition(explained: MapSpec, under: Condition | None = None) -> Condition:
     """The condition of a map's scores, or of its stability under another condition."""
-    draws = Explained(explained.method).text  # the method's own, whatever else is asked of it
+    draws = MapSpec(explained.method).text  # the method's own, whatever else is asked of it
     if under is None:
         return Condition("cam", explained.text, payload=explained, draws=draws, needs_truth=True)
     explained = explained.beside(under.text)
     return Condition("stability", explained.text, payload=explained, under=under, released=under.released, draws=draws)
 
 
-def explained_of(condition: Condition) -> Explained | None:
+def explained_of(condition: Condition) -> MapSpec | None:
     """Which map a condition is of; None for other conditions."""
-    return condition.payload if isinstance(condition.payload, Explained) else None
+    return condition.payload if isinstance(condition.payload, MapSpec) else None

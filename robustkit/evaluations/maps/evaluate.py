@@ -24,7 +24,7 @@ from ...protocol.condition import Condition
 from ...runs.pictures import Picture
 from ..evaluator import inputs_under
 from ..subject import Batch, Evaluation, Subject
-from .condition import MODES, SCORES, Explained, explained_of
+from .condition import MODES, SCORES, MapSpec, explained_of
 from .truth import Located
 
 LEVELS = 200  # of the values of a map, for PxAP from records
@@ -57,7 +57,7 @@ held: whether the prediction under the condition is that of the clean image. map
 """
 
 
-def check_explainable(model: torch.nn.Module, name: str, wanted: Sequence[Explained]) -> None:
+def check_explainable(model: torch.nn.Module, name: str, wanted: Sequence[MapSpec]) -> None:
     """Raises ModelError where a method does not work for a model; says which do."""
     for method in dict.fromkeys(one.method for one in wanted):
         try:
@@ -94,7 +94,7 @@ def explain(
     subject: Subject,
     inputs: Tensor,
     labels: Tensor | None,
-    wanted: Explained,
+    wanted: MapSpec,
     rng: Any,
     located: Sequence[Located | None],
 ) -> tuple[Tensor, dict[str, list[Any]], Tensor]:
@@ -125,7 +125,7 @@ def stability(
     shown: Tensor,
     samples: Sequence[Sample],
     labels: Tensor | None,
-    wanted: Explained,
+    wanted: MapSpec,
     rng: Any,
 ) -> tuple[Tensor, dict[str, list[Any]], Tensor]:
     """Logits (B, K) of the images shown, how their maps differ from those of the clean ones, of the same class, and

@@ -47,7 +47,7 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class Row:
+class GalleryRow:
     """One sample. name: of its class. image, truth: as of a tile, as the first checkpoint sees the sample."""
 
     sample_id: str
@@ -62,7 +62,7 @@ class Gallery:
     """Rows with the same headings of tiles. title and lines stand at the top."""
 
     title: str
-    rows: tuple[Row, ...]
+    rows: tuple[GalleryRow, ...]
     lines: tuple[str, ...] = field(default_factory=tuple)
 
 
@@ -137,7 +137,7 @@ def draw(gallery: Gallery) -> Image.Image:
     return canvas
 
 
-def _columns(row: Row) -> list[tuple[str, Pixels, tuple[str, ...]]]:
+def _columns(row: GalleryRow) -> list[tuple[str, Pixels, tuple[str, ...]]]:
     """Heading, pixels and lines of the tiles of a row, the image first."""
     image = ("", outlined(row.image, row.truth), (row.name, row.sample_id))
     return [image, *((tile.heading, tile.drawn(), tile.lines) for tile in row.tiles)]

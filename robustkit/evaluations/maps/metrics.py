@@ -20,7 +20,7 @@ from cam.localisation import IOUS, THRESHOLDS, pxap
 
 from ...common.intervals import Floats, intervals, resampled_figures, resampled_sums
 from ..rows import FEWEST, Row, Rows
-from .condition import CONTROLS, MODES, PLAIN, SCORES, Explained
+from .condition import CONTROLS, MODES, PLAIN, SCORES, MapSpec
 from .measures import METRICS
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _bits(packed: pa.BinaryArray) -> NDArray[np.uint8]:
 class Figures:
     """What the records of one map hold for n samples: (n,) figures a metric, nan where a sample has none, or counts."""
 
-    explained: Explained
+    explained: MapSpec
     ids: Any
     values: dict[tuple[str, str], Floats | Counted]
     flags: tuple[str, ...] = ()
@@ -137,7 +137,7 @@ def map_figures(
     shards: Callable[[], Iterator[pa.Table]],
     table: pa.Table,
     pooled: Pooled,
-    explained: Explained,
+    explained: MapSpec,
     keep: bool,
     flags: Sequence[str],
 ) -> Figures:
@@ -184,7 +184,7 @@ def map_figures(
     return Figures(explained, chosen["sample_id"].combine_chunks(), values, tuple(lines))
 
 
-def of_mode(explained: Explained, mode: str) -> str:
+def of_mode(explained: MapSpec, mode: str) -> str:
     """The condition of scores at the threshold: `cam(agcam,mode=box)`."""
     return f"{explained.text[:-1]},mode={mode})"
 
@@ -235,7 +235,7 @@ def _over_control(figures: Figures, key: tuple[str, str], found: Sequence[Figure
     yield key[0], f"{key[1]}_over_control", value, len(known), low, high, [f"best control: {best}"]
 
 
-def stability_rows(table: pa.Table, explained: Explained, keep: bool, flags: Sequence[str]) -> Iterator[Row]:
+def stability_rows(table: pa.Table, explained: MapSpec, keep: bool, flags: Sequence[str]) -> Iterator[Row]:
     """Mean rank correlation and IoU with the clean map: for predictions that held, for those that fell, and for all.
 
     keep: count samples that are predicted wrong without the condition, too.

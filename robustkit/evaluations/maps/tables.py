@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from .condition import CONTROLS, MODES, Explained, parts_of
+from .condition import CONTROLS, MODES, MapSpec, parts_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -62,7 +62,7 @@ def map_tables(results: Sequence[Mapping[str, Any]]) -> list[MapTable]:
 
 
 def _tables(checkpoint: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[MapTable]:
-    found: dict[tuple[Explained, str], dict[str, Mapping[str, Any]]] = {}
+    found: dict[tuple[MapSpec, str], dict[str, Mapping[str, Any]]] = {}
     for row in rows:
         parts = parts_of(row["condition"])
         assert parts is not None
@@ -87,7 +87,7 @@ def _tables(checkpoint: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[MapT
         yield MapTable(checkpoint, f"{method}: alike to the clean map", STABLE_HEADINGS, lines, tuple(flags))
 
 
-def _said(kind: Explained) -> str:
+def _said(kind: MapSpec) -> str:
     return " of the label's class" if kind.target == "label" else ""
 
 
@@ -95,7 +95,7 @@ def _scores(
     checkpoint: str,
     title: str,
     headings: Mapping[str, str],
-    part: Mapping[Explained, Mapping[str, Mapping[str, Any]]],
+    part: Mapping[MapSpec, Mapping[str, Mapping[str, Any]]],
 ) -> Iterator[MapTable]:
     """A column a method, the controls last and without intervals; below a score the lead over the best control."""
     used = [metric for metric in headings if any(metric in metrics for metrics in part.values())]
@@ -121,7 +121,7 @@ def _scores(
     yield MapTable(checkpoint, title, ("score", "n", *names), tuple(rows), lines)
 
 
-def _stable(one: Explained, metrics: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
+def _stable(one: MapSpec, metrics: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
     cells = [one.under]
     for group in ("held", "fell"):
         row = metrics.get(f"rank_correlation_{group}")

@@ -28,7 +28,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Tally:
+class ClassTally:
     """What became of the samples under one condition.
 
     ids: of the samples. label, prediction, correct: (n,), of each.
@@ -40,7 +40,7 @@ class Tally:
     correct: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, table: pa.Table) -> Tally:
+    def of(cls, table: pa.Table) -> ClassTally:
         """From the records of a condition; what was not read or has no label is left out."""
         import pyarrow.compute as pc
 
@@ -48,7 +48,7 @@ class Tally:
         label, prediction = (read[name].to_numpy().astype(np.int64) for name in ("label", "prediction"))
         return cls(read["sample_id"], label, prediction, read["correct"].to_numpy().astype(bool))
 
-    def beside(self, other: Tally) -> tuple[Tally, Tally]:
+    def beside(self, other: ClassTally) -> tuple[ClassTally, ClassTally]:
         """This and the other, of the samples that both have, in one order."""
         if self.ids.equals(other.ids):
             return self, other
@@ -58,9 +58,9 @@ class Tally:
         mine = np.flatnonzero(places.is_valid().to_numpy())
         return self.take(mine), other.take(places.drop_null().to_numpy().astype(np.int64))
 
-    def take(self, rows: Ints) -> Tally:
+    def take(self, rows: Ints) -> ClassTally:
         """The samples at these rows."""
-        return Tally(self.ids.take(rows), self.label[rows], self.prediction[rows], self.correct[rows])
+        return ClassTally(self.ids.take(rows), self.label[rows], self.prediction[rows], self.correct[rows])
 
     def counts(self, classes: int) -> tuple[Ints, Ints]:
         """Samples of each class, and those predicted right."""
@@ -86,12 +86,12 @@ def weak_spots(run: RunFolder) -> list[TextTable]:
     if manifest["protocol"].get("task") == "segmentation":
         return []
     names = manifest["data"].get("class_names") or ()
-    clean: dict[str, Tally] = {}
+    clean: dict[str, ClassTally] = {}
     found: list[TextTable | None] = []
     for checkpoint, condition in run.units():
         if condition != "clean" and condition not in manifest.get("claims", {}):
             continue
-        tally = Tally.of(run.table(checkpoint, condition, _COLUMNS))
+        tally = ClassTally.of(run.table(checkpoint, condition, _COLUMNS))
         if condition == "clean":
             clean = {checkpoint: tally}  # of the others nothing is asked any more
             found.append(_lowest(checkpoint, tally, names))
@@ -100,7 +100,7 @@ def weak_spots(run: RunFolder) -> list[TextTable]:
     return [table for table in found if table is not None]
 
 
-def _lowest(checkpoint: str, tally: Tally, names: Sequence[str]) -> TextTable | None:
+def _lowest(checkpoint: str, tally: ClassTally, names: Sequence[str]) -> TextTable | None:
     n, right = tally.counts(int(tally.label.max(initial=-1)) + 1)
     judged = np.flatnonzero((n >= FEWEST) & (right < n))
     order = judged[np.argsort(right[judged] / n[judged], kind="stable")][:MOST].tolist()
@@ -116,7 +116,7 @@ def _lowest(checkpoint: str, tally: Tally, names: Sequence[str]) -> TextTable | 
 
 
 def _largest_drops(
-    checkpoint: str, condition: str, clean: Tally, attacked: Tally, names: Sequence[str]
+    checkpoint: str, condition: str, clean: ClassTally, attacked: ClassTally, names: Sequence[str]
 ) -> TextTable | None:
     classes = int(clean.label.max(initial=-1)) + 1  # of the same samples as attacked
     n, before = clean.counts(classes)
@@ -148,7 +148,7 @@ def _share(right: int, n: int) -> str:
     return f"{100 * right / n:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
 
 
-def _taken(tally: Tally, label: int, names: Sequence[str]) -> str:
+def _taken(tally: ClassTally, label: int, names: Sequence[str]) -> str:
     """`ring (3 of 4)`, `ring, star (2 of 5 each)`: the class that is predicted most, and of how many wrong ones."""
     pairs = tally.mistaken(label)
     often, wrong = pairs[0][1], sum(count for _, count in pairs)
