@@ -57,7 +57,9 @@ Of the network without a trick {honest} stand; flags: {flags}.
 """
 HONEST = """
 One goes unseen: {unseen}. What a model does while it is looked at says
-nothing about one that knows when it is looked at: read the code of a model that you did not write.
+nothing about one that knows when it is looked at: read the code of a model that you did not write. So it is with one
+that counts how often it is asked and cheats from a later call on: the counter above changes after fifty calls, which
+the evidence reaches; from about 150 on it would not be seen, since nothing is asked after the attack.
 
 ## Models that do not
 
