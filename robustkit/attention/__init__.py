@@ -1,43 +1,34 @@
 """Attention formulas, the layers that compute them, and the optimisers that act on queries and keys (`optim`).
 
-`set_attention(model, "quest")` gives a model another formula; `capture` records scores and attention of a pass."""
+`set_attention(model, "quest")` gives a model another formula; `capture` records scores and attention of a pass.
+"""
 
 from typing import TYPE_CHECKING
 
 import lazy_loader
 
 if TYPE_CHECKING:
-    from .apply import FORMULAS as FORMULAS
-    from .apply import Captured as Captured
-    from .apply import Formula as Formula
-    from .apply import MultiheadAttention as MultiheadAttention
     from .apply import attention_kind as attention_kind
     from .apply import attention_layers as attention_layers
     from .apply import capture as capture
-    from .apply import elliptical_metric as elliptical_metric
     from .apply import get_attention as get_attention
-    from .apply import scores as scores
     from .apply import set_attention as set_attention
-    from .apply import unit as unit
+    from .formula import Formula as Formula
+    from .formula import elliptical_metric as elliptical_metric
+    from .formula import unit as unit
+    from .layer import Captured as Captured
+    from .multihead import MultiheadAttention as MultiheadAttention
+    from .registry import FORMULAS as FORMULAS
     from .registry import find_formula as find_formula
+    from .registry import scores as scores
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "apply": [
-            "Captured",
-            "FORMULAS",
-            "Formula",
-            "MultiheadAttention",
-            "attention_kind",
-            "attention_layers",
-            "capture",
-            "elliptical_metric",
-            "get_attention",
-            "scores",
-            "set_attention",
-            "unit",
-        ],
-        "registry": ["find_formula"],
+        "apply": ["attention_kind", "attention_layers", "capture", "get_attention", "set_attention"],
+        "formula": ["Formula", "elliptical_metric", "unit"],
+        "layer": ["Captured"],
+        "multihead": ["MultiheadAttention"],
+        "registry": ["FORMULAS", "find_formula", "scores"],
     },
 )

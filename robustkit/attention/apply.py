@@ -28,22 +28,7 @@ from .layer import Captured, FormulaAttention, FormulaCrossAttention, Formulaic,
 from .multihead import MultiheadAttention
 from .parameters import give_parameters, head_size
 from .qana import check_rotary
-from .registry import FORMULAS, Formula, elliptical_metric, find_formula, scores, unit
-
-__all__ = [
-    "FORMULAS",
-    "Captured",
-    "Formula",
-    "MultiheadAttention",
-    "attention_kind",
-    "attention_layers",
-    "capture",
-    "elliptical_metric",
-    "get_attention",
-    "scores",
-    "set_attention",
-    "unit",
-]
+from .registry import FORMULAS, Formula, find_formula
 
 Model = TypeVar("Model", bound=nn.Module)
 _WITH_FORMULA: dict[type, type] = {

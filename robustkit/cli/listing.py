@@ -105,8 +105,8 @@ def _cams() -> list[tuple[str, str]]:
 
 
 def _attentions() -> list[tuple[str, str]]:
-    from ..attention.apply import FORMULAS
     from ..attention.formula_options import FAMILIES, shown
+    from ..attention.registry import FORMULAS
 
     found = []
     for name, formula in FORMULAS.items():

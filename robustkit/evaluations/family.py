@@ -1,7 +1,7 @@
 """A family of evaluations: all that is known of one kind of condition, behind one seam.
 
-`FAMILIES` names the family of each kind of condition, of means in results, too; what is not there is an attack. A
-family is loaded when a condition of its kind is met, and what computes of it only when something is computed.
+A family is loaded when a condition of its kind is met (`vocabulary.FOLDERS`), and what computes of it only when
+something is computed.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
+
+from .vocabulary import FOLDERS, folder_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -120,24 +122,12 @@ class Family:
         return score_shown(subject, batch, condition, self.show(subject, batch, condition, rng))
 
 
-FAMILIES = {
-    "clean": "clean.family",
-    "corruption": "corruptions.family",
-    "cam": "maps.family",
-    "stability": "maps.family",
-    "attention": "attention.family",
-    **dict.fromkeys(("in-c", "in-c-extra", "segformer-16", "fan-19"), "corruptions.family"),
-    **dict.fromkeys(("noise", "blur", "weather", "digital"), "corruptions.family"),
-}
-_ATTACKS = "attacks.family"
-
-
 def families() -> list[Family]:
     """Return every family once."""
-    return list({family.name: family for family in map(family_of, (*FAMILIES, ""))}.values())
+    return list({family.name: family for family in map(family_of, (*FOLDERS, ""))}.values())
 
 
 def family_of(kind: str) -> Family:
-    """Return the family of the conditions of a kind, such as `cam`; attacks are the family of all other kinds."""
-    family: Family = import_module(f"{__package__}.{FAMILIES.get(kind, _ATTACKS)}").FAMILY
+    """Return the family of the conditions of a kind, such as `cam`."""
+    family: Family = import_module(f"{__package__}.{folder_of(kind)}.family").FAMILY
     return family

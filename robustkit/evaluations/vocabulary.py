@@ -12,12 +12,11 @@ from ..protocol.pattern import ConditionPattern
 class Vocabulary:
     """The words of one family.
 
-    kinds: the first words of its conditions, of means in results, too. defaults: what the text of a condition leaves
-    out. telling: parameters without which another condition is meant. in_results: whether its conditions stand in the
-    task's table of results. in_means: whether they are part of means over corruptions.
+    defaults: what the text of a condition leaves out. telling: parameters without which another condition is meant.
+    in_results: whether its conditions stand in the task's table of results. in_means: whether they are part of means
+    over corruptions.
     """
 
-    kinds: ClassVar[tuple[str, ...]] = ()
     defaults: ClassVar[Mapping[str, str]] = {}
     telling: ClassVar[tuple[str, ...]] = ()
     in_results: ClassVar[bool] = False
@@ -39,29 +38,30 @@ class Vocabulary:
         raise NotImplementedError
 
 
-_VOCABULARIES = {
-    "clean": "clean.vocabulary",
-    "corruption": "corruptions.vocabulary",
-    "cam": "maps.vocabulary",
-    "stability": "maps.vocabulary",
-    "attention": "attention.vocabulary",
-    **dict.fromkeys(("in-c", "in-c-extra", "segformer-16", "fan-19"), "corruptions.vocabulary"),
-    **dict.fromkeys(("noise", "blur", "weather", "digital"), "corruptions.vocabulary"),
+FOLDERS = {
+    "clean": "clean",
+    "corruption": "corruptions",
+    **dict.fromkeys(("in-c", "in-c-extra", "segformer-16", "fan-19"), "corruptions"),
+    **dict.fromkeys(("noise", "blur", "weather", "digital"), "corruptions"),
+    "cam": "maps",
+    "stability": "maps",
+    "attention": "attention",
 }
-_ATTACKS = "attacks.vocabulary"
+"""The folder of the family of each kind of condition, of means in results, too: a kind is the first word of a text."""
+_ATTACKS = "attacks"
+
+
+def folder_of(kind: str) -> str:
+    """Return the folder of the family of a kind of condition; a kind that is not in `FOLDERS` is an attack."""
+    return FOLDERS.get(kind, _ATTACKS)
 
 
 def vocabulary_of(kind: str) -> Vocabulary:
-    """Return the words of the conditions of a kind, such as `cam`; those of attacks for all other kinds."""
-    found: Vocabulary = import_module(f"{__package__}.{_VOCABULARIES.get(kind, _ATTACKS)}").VOCABULARY
+    """Return the words of the conditions of a kind, such as `cam`."""
+    found: Vocabulary = import_module(f"{__package__}.{folder_of(kind)}.vocabulary").VOCABULARY
     return found
 
 
 def kind_of(text: str) -> str:
     """Return the kind of a condition by its text: the first word."""
     return text.partition("(")[0]
-
-
-def known_kinds() -> tuple[str, ...]:
-    """Return the kinds of all families but attacks."""
-    return tuple(_VOCABULARIES)

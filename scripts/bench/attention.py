@@ -20,7 +20,7 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from robustkit.attention.apply import FORMULAS, attention_layers, set_attention
+from robustkit.attention import FORMULAS, attention_layers, set_attention
 from robustkit.models.device import pick_device
 
 from ..pages.writing import markdown

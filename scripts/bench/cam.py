@@ -24,7 +24,7 @@ from torch import Tensor
 
 import cam
 from cam.explainer import held
-from robustkit.attention.apply import capture
+from robustkit.attention import capture
 from robustkit.data.images import to_pixels, unit
 from robustkit.models.classifier import Classifier, load
 from robustkit.models.device import pick_device

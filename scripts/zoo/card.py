@@ -20,7 +20,7 @@ import torch
 from safetensors import safe_open
 
 import robustkit
-from robustkit.attention.apply import set_attention
+from robustkit.attention import set_attention
 from robustkit.attention.fingerprint import Fingerprint, judge
 from robustkit.attention.formula import PLAIN
 from robustkit.common.intervals import wilson

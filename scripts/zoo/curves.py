@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from robustkit.attention.apply import FORMULAS
+from robustkit.attention import FORMULAS
 from robustkit.errors import RobustkitError
 from robustkit.evaluations.attention import evaluate as attention_watch
 

@@ -17,7 +17,7 @@ from timm.layers import build_sincos2d_pos_embed
 from torch import Tensor, nn
 from torch.nn import functional
 
-from robustkit.attention.apply import set_attention
+from robustkit.attention import set_attention
 from robustkit.data.images import unit
 
 ARCH = "vit_tiny_patch16_224"

@@ -18,7 +18,7 @@ from timm.data import Mixup
 from torch import Tensor, nn
 from torch.nn import functional
 
-from robustkit.attention.apply import attention_layers
+from robustkit.attention import attention_layers
 from robustkit.attention.optim.stabilisers import NONE, Stabiliser
 from robustkit.errors import RobustkitError, RunError
 

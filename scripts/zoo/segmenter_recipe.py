@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import robustkit
-from robustkit.attention.apply import attention_layers, set_attention
+from robustkit.attention import attention_layers, set_attention
 from robustkit.data.images import unit
 from robustkit.data.scenes import LabelledScenes
 from robustkit.models.architecture import resample_positions

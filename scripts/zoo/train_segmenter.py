@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from robustkit.attention.apply import set_attention
+from robustkit.attention import set_attention
 from robustkit.attention.registry import find_formula
 from robustkit.data.scenes import LabelledScenes, open_scenes
 from robustkit.errors import RobustkitError, RunError

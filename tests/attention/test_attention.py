@@ -16,7 +16,7 @@ from timm.models.vision_transformer import Attention
 from torch import Tensor, nn
 from vits import small_vit
 
-from robustkit.attention.apply import FORMULAS, attention_kind, capture, get_attention, scores, set_attention
+from robustkit.attention import FORMULAS, attention_kind, capture, get_attention, scores, set_attention
 from robustkit.attention.fingerprint import judge, rank_formulas
 from robustkit.attention.registry import find_formula
 from robustkit.errors import ModelError, NothingEvaluated

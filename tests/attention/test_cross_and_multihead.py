@@ -17,7 +17,7 @@ from timm.models.vision_transformer import ParallelThingsBlock  # type: ignore[a
 from torch import Tensor, nn
 from torchvision.models import VisionTransformer
 
-from robustkit.attention.apply import MultiheadAttention, capture, get_attention, set_attention
+from robustkit.attention import MultiheadAttention, capture, get_attention, set_attention
 from robustkit.attention.registry import find_formula
 from robustkit.errors import ModelError
 

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torchvision.models import VisionTransformer
 
 from robustkit import audit, load
-from robustkit.attention.apply import MultiheadAttention, get_attention, scores, set_attention
+from robustkit.attention import MultiheadAttention, get_attention, scores, set_attention
 from robustkit.attention.qana import Network, rotate
 from robustkit.attention.registry import find_formula
 from robustkit.errors import CheckpointError, ModelError

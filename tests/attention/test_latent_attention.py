@@ -11,7 +11,7 @@ import torch
 from quack_layers import WIDTH, inputs, latent, vit
 from torch import Tensor, nn
 
-from robustkit.attention.apply import set_attention
+from robustkit.attention import set_attention
 from robustkit.attention.latent import LatentAttention, rotate
 from robustkit.attention.optim.projections import projections
 from robustkit.attention.optim.quack import QuacK

@@ -10,7 +10,7 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from robustkit.attention.apply import capture, set_attention
+from robustkit.attention import capture, set_attention
 from robustkit.attention.latent import LatentAttention
 from robustkit.attention.optim.projections import projections
 from robustkit.attention.optim.quack import QuacK

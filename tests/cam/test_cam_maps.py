@@ -31,7 +31,7 @@ import cam
 import robustkit
 from cam.explainer import upright
 from cam.rollout import roll
-from robustkit.attention.apply import FORMULAS, capture, set_attention
+from robustkit.attention import FORMULAS, capture, set_attention
 from robustkit.attention.multihead import MultiheadAttention
 from robustkit.models.segmenter_network import build_segmenter
 

@@ -20,7 +20,7 @@ from cam_oracles import (
 from torch import Tensor, nn
 
 import cam
-from robustkit.attention.apply import set_attention
+from robustkit.attention import set_attention
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

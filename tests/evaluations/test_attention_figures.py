@@ -16,7 +16,7 @@ from timm.models.vision_transformer import Attention
 from torch import Tensor, nn
 from vits import small_vit
 
-from robustkit.attention.apply import FORMULAS, set_attention
+from robustkit.attention import FORMULAS, set_attention
 from robustkit.evaluations.attention.evaluate import watch
 from robustkit.evaluations.attention.layer import LISTS, Layer
 from robustkit.evaluations.attention.metrics import (

@@ -14,7 +14,7 @@ from torch import nn
 import robustkit
 from attacks import PGD
 from cam import AGCAM
-from robustkit.attention.apply import get_attention, set_attention
+from robustkit.attention import get_attention, set_attention
 from robustkit.attention.fingerprint import rank_formulas
 from robustkit.errors import ModelError
 

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torchvision.transforms import Normalize
 
-from robustkit.attention.apply import get_attention, set_attention
+from robustkit.attention import get_attention, set_attention
 from robustkit.errors import CheckpointError, ModelError
 from robustkit.models import specs
 from robustkit.models.classifier import load

@@ -15,7 +15,7 @@ from segmenters import IMAGENET, SMALL, VIT, noise, normalised, pixels, small
 from torch import Tensor, nn
 from torch.nn import functional
 
-from robustkit.attention.apply import FORMULAS, capture, get_attention, set_attention
+from robustkit.attention import FORMULAS, capture, get_attention, set_attention
 from robustkit.errors import CheckpointError, ModelError
 from robustkit.models.segmenter import load_segmenter
 from robustkit.models.segmenter_network import PUBLIC_EPS, SegmenterNetwork, build_segmenter

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import robustkit
-from robustkit.attention.apply import get_attention
+from robustkit.attention import get_attention
 from robustkit.data.scenes import open_scenes
 from robustkit.errors import RunError
 from scripts.zoo import segmenter_recipe, train_segmenter

@@ -25,7 +25,7 @@ from PIL import Image
 from places import ROOT
 
 import robustkit
-from robustkit.attention.apply import get_attention, scores
+from robustkit.attention import get_attention, scores
 from robustkit.data.dataset import open_dataset
 from robustkit.errors import DataError, RobustkitError
 from scripts.zoo import curves, data, recipe, run, train

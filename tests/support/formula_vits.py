@@ -7,7 +7,7 @@ from typing import Any
 import timm
 import torch
 
-from robustkit.attention.apply import FORMULAS
+from robustkit.attention import FORMULAS
 
 NAMES = tuple(FORMULAS)
 

@@ -8,7 +8,7 @@ import torch
 from segmenter_oracles import randomised
 from torch import Tensor
 
-from robustkit.attention.apply import set_attention
+from robustkit.attention import set_attention
 from robustkit.models.segmenter_network import SegmenterNetwork, build_segmenter
 
 VIT = "vit_tiny_patch16_224"

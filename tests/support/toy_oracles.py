@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from robustkit.attention.apply import scores
+from robustkit.attention import scores
 
 SCALES = ("qk_scale", "q_scale", "k_scale")
 

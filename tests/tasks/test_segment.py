@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 import corruptions
 import robustkit
-from robustkit.attention.apply import set_attention
+from robustkit.attention import set_attention
 from robustkit.cli.app import cli
 from robustkit.common.randomness import SampleRng
 from robustkit.errors import CheckpointError, DataError, ModelError, NothingEvaluated, ProtocolError, RunError

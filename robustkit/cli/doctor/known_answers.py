@@ -121,7 +121,7 @@ def corrupted_pixels(name: str) -> tuple[float, list[int]]:
 
 def formulas() -> str:
     """The logits of a small ViT under each of the attention formulas, against loops."""
-    from ...attention.apply import FORMULAS
+    from ...attention.registry import FORMULAS
 
     for name in FORMULAS:
         model, image = small_vit(name)

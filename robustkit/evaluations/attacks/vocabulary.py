@@ -8,7 +8,7 @@ from typing import ClassVar
 from ...errors import ProtocolError, unknown
 from ...protocol.card import card_names, load_card
 from ...protocol.pattern import ConditionPattern
-from ..vocabulary import Vocabulary, known_kinds
+from ..vocabulary import FOLDERS, Vocabulary
 
 
 class AttackWords(Vocabulary):
@@ -24,7 +24,7 @@ class AttackWords(Vocabulary):
         from .condition import parse_condition
 
         if pattern.name not in {**ATTACKS, **DENSE_ATTACKS}:
-            every = dict.fromkeys(("clean", *ATTACKS, *DENSE_ATTACKS, *known_kinds()))
+            every = dict.fromkeys(("clean", *ATTACKS, *DENSE_ATTACKS, *FOLDERS))
             raise ProtocolError(unknown("condition", pattern.name, tuple(every)))
         faults = []
         for card in dict.fromkeys(("standard" if pattern.name in ATTACKS else "segmentation", *card_names())):

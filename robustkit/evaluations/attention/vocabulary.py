@@ -13,8 +13,6 @@ from .condition import under_of
 class AttentionWords(Vocabulary):
     """What heads do on the images of another condition."""
 
-    kinds = ("attention",)
-
     def read(self, text: str, read: Callable[[str], ConditionPattern]) -> ConditionPattern | None:
         under = under_of(text)
         if under is None:

@@ -12,7 +12,6 @@ from ..vocabulary import Vocabulary
 class CleanWords(Vocabulary):
     """`clean`."""
 
-    kinds = ("clean",)
     in_results = True
     in_means = True
 

@@ -18,7 +18,6 @@ _SEVERAL = re.compile(r"severity=([1-5])(?:\+[1-5])+(?=[,)])")
 class CorruptionWords(Vocabulary):
     """Single corruptions, and means over severities and over sets."""
 
-    kinds = ("corruption", *SETS)
     defaults: ClassVar[Mapping[str, str]] = {"preset": "imagenet", "variant": "hendrycks", "source": "memory"}
     telling = ("severity",)
     in_means = True

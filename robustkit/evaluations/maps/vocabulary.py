@@ -14,7 +14,6 @@ from .condition import MODES, parse_explained
 class MapWords(Vocabulary):
     """Scores of maps, and how they change under another condition."""
 
-    kinds = ("cam", "stability")
     defaults: ClassVar[Mapping[str, str]] = {"threshold": "0.5", "target": "predicted", "faithfulness": "abpc"}
 
     def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:

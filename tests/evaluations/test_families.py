@@ -1,0 +1,62 @@
+"""The seam of families: which family a condition is of, and what one gets that only says its tables."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from page_runs import make_run
+from rich.console import Console
+
+from attacks.registry import ATTACKS, DENSE_ATTACKS
+from robustkit.display.table import TextTable
+from robustkit.evaluations import family as seam
+from robustkit.evaluations.corruptions.sets import SETS
+from robustkit.evaluations.family import Family, families, family_of
+from robustkit.evaluations.vocabulary import FOLDERS, kind_of, vocabulary_of
+from robustkit.report.figures import SECTIONS, sections_of
+from robustkit.report.refresh import flag_lines, refresh
+from robustkit.tasks.task import task_of
+
+
+def test_each_kind_has_its_family_and_its_words() -> None:
+    assert {kind for kind, folder in FOLDERS.items() if folder == "corruptions"} == {"corruption", *SETS}
+    assert {family_of(name).name for name in (*ATTACKS, *DENSE_ATTACKS)} == {"attacks"}
+    assert [one.name for one in families()] == ["clean", "corruptions", "maps", "attention", "attacks"]
+    tables = {kind for kind in (*FOLDERS, "pgd") if vocabulary_of(kind).in_results}
+    assert tables == {"clean", "pgd"} and kind_of("cam(agcam,mode=box)") == "cam"
+
+
+class Turned(Family):
+    """A family that says its tables, and nothing else."""
+
+    name = "turned"
+
+    def tables(self, results: Any) -> list[TextTable]:
+        return [
+            TextTable("turned by a quarter", ("condition", "n"), (("turn(90)", "4"),), ("a, turn(90): upside <down>",))
+        ]
+
+
+def test_a_family_with_tables_alone_stands_on_the_page_and_in_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(tmp_path / "run", shown=False)
+    rows = refresh(run)
+    names = [section.name for section in sections_of(run, rows)]
+    whole = families()
+    monkeypatch.setattr("robustkit.tasks.classification.task.families", lambda: [*whole, Turned()])
+    assert names[-1] == "attention" and names == [name for name in SECTIONS if name in names]
+    assert [section.name for section in sections_of(run, rows)] == [*names, "turned"]
+    refresh(run)
+    page = (run.path / "report.html").read_text("utf-8")
+    assert "turned by a quarter" in page and "upside &lt;down&gt;" in page and "upside <down>" not in page
+    assert "⚑ a, turn(90): upside <down>" in flag_lines(run, rows)
+    console = Console(width=160, record=True, file=io.StringIO())
+    for part in task_of(run.manifest).terminal(run, rows):
+        console.print(part)
+    said = console.export_text()
+    assert "turned by a quarter" in said and "turn(90)" in said and "upside" not in said  # flags stand below all tables
+    assert seam.family_of("turn").name == "attacks"  # what no family has taken
