@@ -25,8 +25,8 @@ the top are for every command, those of a table `[audit]` for that one, named as
 before the environment, and that before the file. Lists are separated by commas. eps is written as `1/255`, `0.5/255`
 or `0.004`.
 
-`--arch FILE.py:FUNCTION` runs that file, whoever wrote it. A file of options may be someone else's: it may name code
-(`arch`), write outside the folder where you are (`out` and the like) and send results away (`logs`) only with
+`--arch FILE.py:FUNCTION` executes that file: use only files that you trust. A file of options may be someone else's: it
+may name code (`arch`), write outside the folder where you are (`out` and the like) and send results away (`logs`) only with
 `--trust-config`.
 
 Exit status: 0 fine, 1 a rule of `robustkit check` failed, 2 an error (one line: what, expected, remedy; the traceback

@@ -246,12 +246,12 @@ def offset(k: Known) -> Net:
 
 
 def dropout(k: Known) -> Net:
-    """A tenth of the pixels is dropped, anew each time."""
+    """Drops a random tenth of the pixels at each call."""
     return lambda x: k.net(nn.functional.dropout(x, 0.1))
 
 
 def smoothing(k: Known) -> Net:
-    """Noise of 0.1 on the pixels, anew each time."""
+    """Adds new noise of 0.1 to the pixels at each call."""
     return lambda x: k.net(x + 0.1 * torch.randn_like(x))
 
 
