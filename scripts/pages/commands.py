@@ -26,8 +26,8 @@ before the environment, and that before the file. Lists are separated by commas.
 or `0.004`.
 
 `--arch FILE.py:FUNCTION` executes that file: use only files that you trust. A file of options may be someone else's: it
-may name code (`arch`), write outside the folder where you are (`out` and the like) and send results away (`logs`) only with
-`--trust-config`.
+may name code (`arch`), write outside the folder where you are (`out` and the like) and send results away (`logs`)
+only with `--trust-config`.
 
 Exit status: 0 fine, 1 a rule of `robustkit check` failed, 2 an error (one line: what, expected, remedy; the traceback
 with `--debug`), 3 nothing was evaluated, 130 interrupted, 141 nobody read
