@@ -9,6 +9,7 @@ with `exit_code`; a traceback appears only with `--debug`.
     ├── DataError           no such data set, label, sample or layout
     │   └── BadImageError   one image that cannot be read; a run skips and counts it
     ├── ProtocolError       a card, condition or parameter that is not understood
+    ├── PluginError         a plug-in that cannot be imported or used
     ├── RunError            a run folder that cannot be written, read or mixed with this command
     │   └── DamagedRecord   one of its records is not what was written
     ├── GateFailed          a run was held against a policy, and some rule fails or cannot be told
@@ -45,6 +46,10 @@ class BadImageError(DataError):
 
 class ProtocolError(RobustkitError):
     """A protocol card, condition or parameter is not understood."""
+
+
+class PluginError(RobustkitError):
+    """A plug-in cannot be imported or used."""
 
 
 class RunError(RobustkitError):

@@ -28,7 +28,7 @@ from .layer import Captured, FormulaAttention, FormulaCrossAttention, Formulaic,
 from .multihead import MultiheadAttention
 from .parameters import give_parameters, head_size
 from .qana import check_rotary
-from .registry import FORMULAS, Formula, find_formula
+from .registry import EVERY_FORMULA, Formula, find_formula
 
 Model = TypeVar("Model", bound=nn.Module)
 _WITH_FORMULA: dict[type, type] = {
@@ -78,7 +78,7 @@ def _formula_name(layer: Any) -> str:
         return "qknorm-ln"
     raise ModelError(
         f"queries and keys are normalised by {type(layer.q_norm).__name__}, which is none of the formulas: "
-        f"{', '.join(sorted(FORMULAS))}"
+        f"{', '.join(sorted(EVERY_FORMULA))}"
     )
 
 

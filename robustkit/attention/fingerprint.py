@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..errors import NothingEvaluated
 from .apply import get_attention, set_attention
-from .registry import FORMULAS, find_formula
+from .registry import EVERY_FORMULA, find_formula
 
 FEWEST = 10  # images below which no verdict is given
 Batches = Iterable[tuple[Tensor, Tensor]]
@@ -90,13 +90,13 @@ def rank_formulas(
 def _candidates(model: nn.Module, own: str) -> tuple[list[str], tuple[str, ...]]:
     """Formulas without parameters of their own, the model's own one, and qknorm-ln where its LayerNorms are there."""
     has_norms = any(name.endswith(".q_norm.weight") for name, _ in nn.Module.named_parameters(model))
-    names = []
-    for name, formula in ({own: find_formula(own)} | FORMULAS).items():
+    names, every = [], dict(EVERY_FORMULA.usable())
+    for name, formula in ({own: find_formula(own)} | every).items():
         needs = bool(formula.initial(1, 1)) or formula.network is not None or (name == "qknorm-ln" and not has_norms)
         if name == own or not (needs or formula.cap is not None):  # a cap above all logits changes nothing
             names.append(name)
     family = own.partition("(")[0]
-    left = (name for name, formula in FORMULAS.items() if name not in (*names, family) and formula.cap is None)
+    left = (name for name, formula in every.items() if name not in (*names, family) and formula.cap is None)
     return names, tuple(left)
 
 

@@ -6,14 +6,17 @@ import re
 
 from torch import Tensor
 
+from ..common.plugins import Registry, instance_of
 from ..errors import ModelError, unknown
 from .formula import PLAIN, Formula, Parameters, elliptical_metric, unit
 from .formula_options import FAMILIES, make
 
-__all__ = ["FORMULAS", "Formula", "elliptical_metric", "find_formula", "scores", "unit"]
+__all__ = ["EVERY_FORMULA", "FORMULAS", "Formula", "elliptical_metric", "find_formula", "scores", "unit"]
 
 FORMULAS: dict[str, Formula] = PLAIN | {name: make(name, "") for name in FAMILIES}
 """By name; those of `formula_options` with their usual options."""
+EVERY_FORMULA: Registry[Formula] = Registry("formulas", FORMULAS, instance_of(Formula))
+"""Those, and the ones of plug-ins."""
 _FORM = re.compile(r"\s*([\w-]+)\s*\((.*)\)\s*", re.DOTALL)
 
 
@@ -24,10 +27,10 @@ def find_formula(name: str) -> Formula:
     """
     form = _FORM.fullmatch(name)
     family = form[1] if form else name.strip()
-    if family not in FORMULAS:
-        raise ModelError(unknown("attention", family, FORMULAS))
+    if family not in EVERY_FORMULA:
+        raise ModelError(unknown("attention", family, EVERY_FORMULA))
     if form is None:
-        return FORMULAS[family]
+        return EVERY_FORMULA[family]
     if family not in FAMILIES:
         raise ModelError(f"attention {name!r}: {family} takes no options; expected {family} alone")
     return make(family, form[2])

@@ -83,22 +83,29 @@ def _zoo(context: click.Context) -> Sequence[str]:
     return [f"zoo:{name}" for name in names]
 
 
+def _of_plugins(group: str) -> list[str]:
+    from ..common.plugins import declared
+
+    return [plugin.name for plugin in declared(group)]
+
+
 def _attacks(context: click.Context) -> Sequence[str]:
     from ..protocol.card import load_card
 
-    return [*load_card("segmentation" if _segments(context) else "standard").attacks, "none"]
+    names = load_card("segmentation" if _segments(context) else "standard").attacks
+    return [*names, *_of_plugins("attacks"), "none"]
 
 
 def _corruptions(context: click.Context) -> Sequence[str]:
-    from ..evaluations.corruptions.sets import CORRUPTIONS, SETS
+    from ..evaluations.corruptions.sets import SETS, corruption_names
 
-    return [*SETS, *CORRUPTIONS]
+    return [*SETS, *corruption_names()]
 
 
 def _cams(context: click.Context) -> Sequence[str]:
-    from ..evaluations.maps.condition import CONTROLS, METHODS
+    from ..evaluations.maps.condition import CONTROLS, method_names
 
-    return [name for name in METHODS if name not in CONTROLS]
+    return [name for name in method_names() if name not in CONTROLS]
 
 
 def _protocols(context: click.Context) -> Sequence[str]:
@@ -133,7 +140,7 @@ COMPLETERS: dict[str, Completer] = {
     "--corruptions": _list_of(_corruptions),
     "--cams": _list_of(_cams),
     "--protocol": _one_of(_protocols, "else"),
-    "--attention": _one_of(lambda context: FORMULAS),
+    "--attention": _one_of(lambda context: [*FORMULAS, *_of_plugins("formulas")]),
     "--data-dir": _one_of(_data, "first"),
     "--layout": _one_of(_layouts),
     "--engine": _one_of(_engines),

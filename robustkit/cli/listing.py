@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable, Iterable
 
-LISTINGS = ("models", "attacks", "corruptions", "cams", "attentions", "protocols", "datasets")
+LISTINGS = ("models", "attacks", "corruptions", "cams", "attentions", "protocols", "datasets", "plugins")
 
 
 def listing(kind: str) -> list[tuple[str, str]]:
@@ -20,6 +20,7 @@ def listing(kind: str) -> list[tuple[str, str]]:
         "attentions": _attentions,
         "protocols": _protocols,
         "datasets": _datasets,
+        "plugins": _plugins,
     }
     return known[kind]()
 
@@ -62,7 +63,7 @@ def _attacks() -> list[tuple[str, str]]:
 
     rows = []
     for card, where in ((load_card("standard"), ""), (load_card("segmentation"), "robustkit segment: ")):
-        for name, kind in attacks_of(card).items():
+        for name, kind in attacks_of(card).usable():
             condition = parse_condition(name, card)
             parameters = ", ".join(
                 f"{key}={value}" for key, value in condition.parameters if key != "engine" or not where
@@ -72,15 +73,15 @@ def _attacks() -> list[tuple[str, str]]:
 
 
 def _corruptions() -> list[tuple[str, str]]:
-    from corruptions import CORRUPTIONS
-
-    from ..evaluations.corruptions.sets import SETS
+    from ..evaluations.corruptions.registry import EVERY_CORRUPTION
+    from ..evaluations.corruptions.sets import SETS, category_of
 
     sets = [
         (name, f"set of {len(members)}: {', '.join(members)}; severities {_range(members.values())}")
         for name, members in SETS.items()
     ]
-    return [*sets, *((name, f"{kind.category}: {_sentence(kind.__doc__ or '')}") for name, kind in CORRUPTIONS.items())]
+    every = EVERY_CORRUPTION.usable()
+    return [*sets, *((name, f"{category_of(name)}: {_sentence(kind.__doc__ or '')}") for name, kind in every)]
 
 
 def _sentence(text: str) -> str:
@@ -94,22 +95,23 @@ def _range(severities: Iterable[tuple[int, ...]]) -> str:
 
 
 def _cams() -> list[tuple[str, str]]:
-    from cam import METHODS
+    from ..evaluations.maps.condition import CONTROLS, method_names
+    from ..evaluations.maps.registry import EVERY_EXPLAINER
 
-    from ..evaluations.maps.condition import CONTROLS
-
+    every = dict(EVERY_EXPLAINER.usable())
     return [
-        (name, ("control: " if name in CONTROLS else "") + _sentence(kind.__doc__ or ""))
-        for name, kind in METHODS.items()
+        (name, ("control: " if name in CONTROLS else "") + _sentence(every[name].__doc__ or ""))
+        for name in method_names()
+        if name in every
     ]
 
 
 def _attentions() -> list[tuple[str, str]]:
     from ..attention.formula_options import FAMILIES, shown
-    from ..attention.registry import FORMULAS
+    from ..attention.registry import EVERY_FORMULA
 
     found = []
-    for name, formula in FORMULAS.items():
+    for name, formula in EVERY_FORMULA.usable():
         options = FAMILIES[name][0] if name in FAMILIES else {}
         said = "".join(f"; {key}={shown(option.usual)}: {option.expected}" for key, option in options.items())
         found.append((name, f"{formula.logits} ({formula.source}){said}"))
@@ -120,6 +122,27 @@ def _protocols() -> list[tuple[str, str]]:
     from ..protocol.card import card_names, load_card
 
     return [(card.tag, card.summary) for card in map(load_card, card_names())]
+
+
+def _plugins() -> list[tuple[str, str]]:
+    from ..common.plugins import GROUPS, every_plugin
+    from ..errors import PluginError
+    from ..pipeline.plugins import registries
+
+    rows, known = [], registries()
+    for plugin in every_plugin():
+        try:
+            value = known[plugin.group].load(plugin)
+            said = f"source {plugin.source[:12]}…: {_sentence(_documented(value))}"
+        except PluginError as fault:
+            said = f"cannot be used: {fault}"
+        rows.append((plugin.name, f"{GROUPS[plugin.group]} of {plugin.origin}, {said}"))
+    return rows or [("none", "no package installed here brings plug-ins; docs/extending.md says how one does")]
+
+
+def _documented(value: object) -> str:
+    """Return what a plug-in says of itself: its class's docstring, or of a formula its logits."""
+    return str(getattr(value, "logits", "") or (value if isinstance(value, type) else type(value)).__doc__ or "")
 
 
 def _datasets() -> list[tuple[str, str]]:

@@ -78,7 +78,7 @@ def _check_trust(context: click.Context, parameter: click.Parameter, trusted: bo
         written = key in _WRITTEN and (key != "policy" or context.params.get("init"))  # which is read, else
         if written and any(not (here / one).resolve().is_relative_to(here) for one in values):
             what = "writes outside the folder where you are"
-        elif key == "arch" and any(":" in one for one in values):
+        elif key == "plugin" or (key == "arch" and any(":" in one for one in values)):
             what = "names code to run"
         elif key == "logs":
             what = "sends results away"
@@ -91,6 +91,14 @@ def _check_trust(context: click.Context, parameter: click.Parameter, trusted: bo
                 f"--config {path} {what} ({key} = {', '.join(values)[:80]!r}); give {name} yourself, or --trust-config "
                 "where you know who wrote the file"
             )
+
+
+def _load_plugins(context: click.Context, _: click.Parameter, files: tuple[Path, ...]) -> None:
+    """Execute files of plug-ins. Not eager: what a --config names runs only once --trust-config was checked."""
+    from ..common.plugins import load_plugin
+
+    for file in files:
+        load_plugin(file)
 
 
 def group(options: list[Callable[[Any], Any]]) -> Callable[[F], F]:
@@ -115,6 +123,15 @@ common = group(
             help="Let --config name code to run, write outside this folder, send results away.",
         ),
         click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error."),
+        click.option(
+            "--plugin",
+            "plugin",
+            type=Place(),
+            multiple=True,
+            expose_value=False,
+            callback=_load_plugins,
+            help="Python file to execute, which brings plug-ins; may be repeated (robustkit list plugins).",
+        ),
     ]
 )
 model_options = group(

@@ -6,25 +6,28 @@ something is computed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .vocabulary import FOLDERS, folder_of
+from ..protocol.condition import Condition, Value
+from ..protocol.parameters import parse_parameters, show
+from .vocabulary import EVERY_FAMILY, FOLDERS, Vocabulary, kind_of, module_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from rich.table import Table
     from rich.text import Text
 
+    from ..common.plugins import Plugin
     from ..common.randomness import SampleRng
     from ..display.section import Section
     from ..display.svg import Style
     from ..display.table import TextTable
     from ..protocol.card import Card
-    from ..protocol.condition import Condition
+    from ..protocol.pattern import ConditionPattern
     from ..runs.folder import RunFolder
+    from .metric import Metric
     from .rows import Reading, Row
     from .subject import Batch, Evaluation, Shown, Subject
 
@@ -65,9 +68,31 @@ class Family:
     """One kind of evaluation. A family of conditions that change images says what they show; another one evaluates.
 
     name: for people.
+
+    Of a family that a plug-in brings, also
+    parameters: of its conditions, each with its usual value, which tells the type. metrics: its own numbers.
+    in_results: whether its conditions stand in the task's table of results.
     """
 
     name: ClassVar[str]
+    parameters: ClassVar[Mapping[str, Value]] = {}
+    metrics: ClassVar[tuple[Metric, ...]] = ()
+    in_results: ClassVar[bool] = False
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The words of its conditions, where it comes from a plug-in."""
+        return ParameterWords(self)
+
+    def parse(self, text: str) -> Condition:
+        """Return the condition that a text means: `rotation(degrees=30)`, all parameters named.
+
+        Raises:
+            ProtocolError: an unknown parameter, or a value of the wrong kind.
+        """
+        kind, given = parse_parameters(text, self.parameters)
+        inside = ",".join(f"{key}={show(value)}" for key, value in given.items())
+        return Condition(kind, f"{kind}({inside})" if inside else kind, tuple(given.items()))
 
     @property
     def columns(self) -> Mapping[str, pa.DataType]:
@@ -107,6 +132,11 @@ class Family:
         if tables := self.tables(results):
             yield of_tables(self.name, self.name.capitalize(), tuple(tables))
 
+    def plugins(self, condition: Condition) -> Iterable[Plugin]:
+        """Return the plug-ins that a condition needs."""
+        plugged = EVERY_FAMILY.plugin(condition.name)
+        return () if plugged is None else (plugged,)
+
     def takes_shards(self, condition: Condition, card: Card) -> bool:
         """Whether it makes batches by itself, from a whole shard."""
         return False
@@ -122,12 +152,28 @@ class Family:
         return score_shown(subject, batch, condition, self.show(subject, batch, condition, rng))
 
 
-def families() -> list[Family]:
-    """Return every family once."""
-    return list({family.name: family for family in map(family_of, (*FOLDERS, ""))}.values())
+class ParameterWords(Vocabulary):
+    """The words of a plug-in's family, whose conditions are texts such as `rotation(degrees=30)`."""
+
+    def __init__(self, family: Family) -> None:
+        self._family = family
+        self.in_results = family.in_results  # type: ignore[misc]
+
+    def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
+        self._family.parse(pattern.text)
+
+    def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
+        yield from ("--attacks", "none", "--evaluations", pattern.text)
+
+
+def families(conditions: Iterable[str] = ()) -> list[Family]:
+    """Return robustkit's families once each, and those of plug-ins that some of these conditions are of."""
+    plugged = [kind for kind in dict.fromkeys(map(kind_of, conditions)) if EVERY_FAMILY.plugin(kind)]
+    return list({family.name: family for family in map(family_of, (*FOLDERS, "", *plugged))}.values())
 
 
 def family_of(kind: str) -> Family:
     """Return the family of the conditions of a kind, such as `cam`."""
-    family: Family = import_module(f"{__package__}.{folder_of(kind)}.family").FAMILY
+    plugged = EVERY_FAMILY.plugin(kind)
+    family: Family = EVERY_FAMILY.load(plugged) if plugged else module_of(kind, "family").FAMILY
     return family

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from ..common.plugins import Registry
 from ..protocol.pattern import ConditionPattern
 
 
@@ -48,18 +49,41 @@ FOLDERS = {
     "attention": "attention",
 }
 """The folder of the family of each kind of condition, of means in results, too: a kind is the first word of a text."""
+ATTACK_NAMES = ("fgsm", "pgd", "spsa", "apgd", "fab", "square", "autoattack", "segpgd")
+"""The attacks of the package `attacks`, which loads torch."""
 _ATTACKS = "attacks"
 
 
-def folder_of(kind: str) -> str:
-    """Return the folder of the family of a kind of condition; a kind that is not in `FOLDERS` is an attack."""
-    return FOLDERS.get(kind, _ATTACKS)
+def _with_words(value: Any) -> Any:
+    if not isinstance(getattr(value, "vocabulary", None), Vocabulary):
+        raise TypeError(f"it brings {value!r}; expected an instance of robustkit.evaluations.family.Family")
+    return value
+
+
+EVERY_FAMILY: Registry[Any] = Registry("families", FOLDERS, _with_words, ATTACK_NAMES)
+"""The folders of robustkit's families, and the families of plug-ins, by kind of condition."""
+
+
+def kinds() -> list[str]:
+    """Return every kind of condition but the names of attacks."""
+    return list(EVERY_FAMILY)
+
+
+def is_attack(kind: str) -> bool:
+    """Whether a kind of condition is the name of an attack: whatever no other family has."""
+    return kind not in EVERY_FAMILY
+
+
+def module_of(kind: str, module: str) -> Any:
+    """Return a module of the folder of a kind's family."""
+    return import_module(f"{__package__}.{FOLDERS.get(kind, _ATTACKS)}.{module}")
 
 
 def vocabulary_of(kind: str) -> Vocabulary:
     """Return the words of the conditions of a kind, such as `cam`."""
-    found: Vocabulary = import_module(f"{__package__}.{folder_of(kind)}.vocabulary").VOCABULARY
-    return found
+    plugged = EVERY_FAMILY.plugin(kind)
+    words: Vocabulary = EVERY_FAMILY.load(plugged).vocabulary if plugged else module_of(kind, "vocabulary").VOCABULARY
+    return words
 
 
 def kind_of(text: str) -> str:

@@ -16,6 +16,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from ..common.plugins import declared
 from ..common.preprocessing import Preprocessing
 from ..common.toml import parse_toml, written_text
 from ..errors import ProtocolError, unknown
@@ -146,8 +147,9 @@ def _card(text: str, where: str) -> Card:
             f"predicted"
         )
     task = data.get("task", "classification")
-    if task not in TASKS:
-        raise ProtocolError(f"protocol card {where}: " + unknown("task", str(task), TASKS))
+    tasks = (*TASKS, *(plugin.name for plugin in declared("tasks")))
+    if task not in tasks:
+        raise ProtocolError(f"protocol card {where}: " + unknown("task", str(task), tasks))
     version, rule = data["version"], _table(data, "preprocessing", where)
     if isinstance(version, bool) or not isinstance(version, int):
         raise ProtocolError(f"protocol card {where}: version {version!r}; expected a whole number")

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ..common.plugins import Registry, instance_of
+
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
@@ -45,10 +47,13 @@ class Task:
 
 
 TASKS = {"classification": "classification.task", "segmentation": "segmentation.task"}
+EVERY_TASK: Registry[Any] = Registry("tasks", TASKS, instance_of(Task))
+"""The modules of robustkit's tasks, and the tasks of plug-ins, by name."""
 
 
 def task_of(manifest: Mapping[str, Any]) -> Task:
     """Return the task of a run by its run.json."""
     name = manifest["protocol"].get("task") or "classification"
-    task: Task = import_module(f"{__package__}.{TASKS[name]}").TASK
+    plugged = EVERY_TASK.plugin(name)
+    task: Task = EVERY_TASK.load(plugged) if plugged else import_module(f"{__package__}.{TASKS[name]}").TASK
     return task

@@ -12,8 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-import cam
-
 from ...common.files import write_whole
 from ...common.preprocessing import Preprocessing
 from ...data.class_names import class_name
@@ -22,6 +20,7 @@ from ...data.images import to_pixels
 from ...errors import RunError
 from ...evaluations.maps.condition import MapSpec, map_condition
 from ...evaluations.maps.gallery import Gallery, GalleryRow, Tile, write_page, write_sheet
+from ...evaluations.maps.registry import EVERY_EXPLAINER
 from ...evaluations.maps.truth import Truth, open_truth
 from ...evaluations.subject import Settings, Subject
 from ...models.classifier import Classifier, load
@@ -157,7 +156,7 @@ def explained_tile(
     target: place of the class among the logits that compete; None for the predicted one.
     """
     rng = subject.rng([sample], map_condition(one))
-    with subject.steady(rng), cam.method(one.method)(subject.exact) as explainer:
+    with subject.steady(rng), EVERY_EXPLAINER[one.method](subject.exact) as explainer:
         found = explainer.explain(subject.inputs(pixels[None]), target, rng=rng)
     place, identity = int(found.target[0]), subject.classifier.identity
     named = class_name(identity.class_names or (), subject.classes(found.target)[0], identity.num_classes)

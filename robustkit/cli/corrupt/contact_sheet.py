@@ -17,7 +17,7 @@ from ...common.files import write_whole
 from ...data.picture_files import open_picture
 from ...display.sheet import FAINT, INK, PAPER, RULE, fitted, font
 from ...errors import ProtocolError, RunError
-from ...evaluations.corruptions.sets import CATEGORIES
+from ...evaluations.corruptions.sets import categories
 
 SMALLEST_TILE = 128
 SUFFIX = "-corruptions.png"
@@ -134,7 +134,7 @@ def _places(sheet: Sheet, layout: Layout) -> tuple[dict[str, tuple[int, str]], i
     """The top edge of every row, with the category where a new one begins; and where the last row ends."""
     places: dict[str, tuple[int, str]] = {}
     top = layout.title
-    for category, names in CATEGORIES.items():
+    for category, names in categories().items():
         shown = [name for name in names if name in sheet.rows]
         if shown and places:
             top += layout.group - layout.gap

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any, cast
 
 import attacks
-from attacks.registry import ATTACKS, DENSE_ATTACKS
 
 from ...errors import ProtocolError
 from ...protocol.card import Card, number
 from ...protocol.condition import Condition
+from ..vocabulary import is_attack
 from .engines import peer
 from .peers import PeerAttack
+from .registry import EVERY_ATTACK, EVERY_DENSE_ATTACK
 
 
 def attacked_labels(condition: Condition, card: Card) -> str:
@@ -21,7 +22,7 @@ def attacked_labels(condition: Condition, card: Card) -> str:
 
 def build_attack(condition: Condition, card: Card) -> attacks.Attack | attacks.DensePGD | PeerAttack | None:
     """The attack with these parameters under the card's bounds; None for all else."""
-    if condition.name in ("clean", "corruption", "cam", "stability", "attention"):
+    if not is_attack(condition.name):
         return None
     fields = dict(condition.parameters)
     eps = float(fields.pop("eps"))
@@ -33,9 +34,9 @@ def build_attack(condition: Condition, card: Card) -> attacks.Attack | attacks.D
     try:
         threat = attacks.ThreatModel(norm, eps, bounds, own.get("cut_images", False))  # type: ignore[arg-type]
         if card.task == "segmentation":
-            return DENSE_ATTACKS[condition.name](threat, **cast(dict[str, Any], fields))
+            return EVERY_DENSE_ATTACK[condition.name](threat, **cast(dict[str, Any], fields))
         if engine != "robustkit":
             return peer(str(engine), condition.name, threat, fields)
-        return ATTACKS[condition.name](threat, **fields)
+        return EVERY_ATTACK[condition.name](threat, **fields)
     except (TypeError, ValueError) as fault:
         raise ProtocolError(f"condition {condition.text}: {fault}") from None

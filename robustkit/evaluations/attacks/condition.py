@@ -11,28 +11,28 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, cast
 
 import attacks
 from attacks.pgd import STEP_SHARES
-from attacks.registry import ATTACKS, DENSE_ATTACKS
 
+from ...common.plugins import Registry
 from ...errors import ProtocolError, unknown
 from ...protocol.card import Card, format_number, number
 from ...protocol.condition import CLEAN, Condition, Value
+from ...protocol.parameters import show, split_arguments, split_condition, typed
 from .build import build_attack
 from .engines import ENGINES
+from .registry import EVERY_ATTACK, EVERY_DENSE_ATTACK
 
 _BUDGET = {"square": "queries", "autoattack": "version"}  # what the text always names beside eps; else the steps
 _OF_CARD = {"labels", "bounds", "cut_images", "step_size_l2"}  # of an attack's table in a card, beside its parameters
-_FORM = re.compile(r"\s*([A-Za-z][\w-]*)\s*(?:\((.*)\))?\s*", re.DOTALL)
 
 
-def attacks_of(card: Card) -> Mapping[str, type[attacks.Attack] | type[attacks.DensePGD]]:
-    """The attacks that a card can have, by name."""
-    return DENSE_ATTACKS if card.task == "segmentation" else ATTACKS
+def attacks_of(card: Card) -> Registry[type[attacks.Attack]] | Registry[type[attacks.DensePGD]]:
+    """Return the attacks that a card can have, by name."""
+    return EVERY_DENSE_ATTACK if card.task == "segmentation" else EVERY_ATTACK
 
 
 def parse_condition(
@@ -43,12 +43,7 @@ def parse_condition(
     Raises:
         ProtocolError: unknown attack or parameter, or a value of the wrong kind.
     """
-    form = _FORM.fullmatch(text)
-    if not form:
-        raise ProtocolError(
-            f"condition {text!r}: expected a name or name(key=value,...), such as pgd(eps=1/255,steps=20)"
-        )
-    name, arguments = form[1].lower(), form[2]
+    name, arguments = split_condition(text)
     if name == "clean":
         if arguments:
             raise ProtocolError(f"condition {text!r}: clean takes no parameters")
@@ -56,7 +51,8 @@ def parse_condition(
     if name not in attacks_of(card):
         raise ProtocolError(unknown("attack", name, attacks_of(card)))
     default = _defaults(name, card)
-    given = _arguments(name, arguments, default)
+    named = split_arguments(name, arguments, default)
+    given = {key: _value(name, key, value, default) for key, value in named.items()}
     default = _defaults(name, card, str(given.get("norm", norm or default["norm"])))
     options = {"eps": eps, "norm": norm, "engine": engine}
     resolved = default | {key: value for key, value in options.items() if value is not None} | given
@@ -65,7 +61,7 @@ def parse_condition(
     shown = {k: v for k, v in resolved.items() if k in always or (v != default[k] and k != "norm")}
     if resolved["norm"] != "linf":
         shown["norm"] = resolved["norm"]
-    inside = ",".join(f"{key}={_show(shown[key])}" for key in default if key in shown)
+    inside = ",".join(f"{key}={show(shown[key])}" for key in default if key in shown)
     condition = Condition(name, f"{name}({inside})", tuple(resolved.items()))
     build_attack(condition, card)  # a value that the attack refuses is refused here, before any work
     return condition
@@ -108,37 +104,13 @@ def _defaults(name: str, card: Card, norm: str | None = None) -> dict[str, Value
     return own
 
 
-def _arguments(name: str, text: str | None, default: dict[str, Value]) -> dict[str, Value]:
-    given: dict[str, Value] = {}
-    for item in filter(None, map(str.strip, (text or "").split(","))):
-        key, equals, value = (part.strip() for part in item.partition("="))
-        if not equals:
-            raise ProtocolError(f"{name}: {item!r} is not key=value; parameters: {', '.join(default)}")
-        given[key] = _value(name, key, value, default)
-    return given
-
-
-def _value(name: str, key: str, text: str, like: dict[str, Value]) -> Value:
-    """`text` as a value of the kind that parameter `key` takes."""
-    if key not in like:
-        raise ProtocolError(unknown(f"parameter of {name}", key, like))
-    default = like[key]
-    what = f"{name}: {key}"
-    if key == "eps":
-        return number(text, what)
-    if key == "step_size":
+def _value(name: str, key: str, text: str, known: dict[str, Value]) -> Value:
+    """Return `text` as a value of the kind that parameter `key` takes."""
+    if key == "step_size" and key in known:
         factor, times, _ = text.partition("*eps")
-        return format_number(number(factor, what)) + times if times else float(number(text, what))
-    if isinstance(default, bool):
-        if text.lower() not in ("true", "false"):
-            raise ProtocolError(f"{what} {text!r}: expected true or false")
-        return text.lower() == "true"
-    if isinstance(default, int):
-        value = number(text, what)
-        if value.denominator != 1:
-            raise ProtocolError(f"{what} {text!r}: expected a whole number")
-        return int(value)
-    return float(number(text, what)) if isinstance(default, float) else text
+        value = number(factor, f"{name}: {key}") if times else number(text, f"{name}: {key}")
+        return format_number(value) + times if times else float(value)
+    return typed(name, key, text, known)
 
 
 def _check_threat(resolved: dict[str, Any], card: Card) -> None:
@@ -156,9 +128,3 @@ def _check_threat(resolved: dict[str, Any], card: Card) -> None:
             f"eps {format_number(eps)}: eps is in pixels of [0, 1], where 1 allows everything; "
             f"did you mean {format_number(eps)}/255?"
         )
-
-
-def _show(value: Value) -> str:
-    if isinstance(value, Fraction):
-        return format_number(value)
-    return str(value).lower() if isinstance(value, bool) else repr(value) if isinstance(value, float) else str(value)

@@ -53,9 +53,14 @@ def bearing_evidence(conditions: Sequence[Condition], card: Card) -> list[Condit
     best: dict[tuple[str, float | None], Condition] = {}
     for condition in wanted:
         key = condition.norm, condition.eps
-        if key not in best or _STRENGTH.index(condition.name) > _STRENGTH.index(best[key].name):
+        if key not in best or _strength(condition) > _strength(best[key]):
             best[key] = condition
     return [one for one in wanted if one.name == "autoattack" or one in best.values()]
+
+
+def _strength(condition: Condition) -> int:
+    """Return the place of an attack among robustkit's own, the weakest first; -1 of a plug-in's."""
+    return _STRENGTH.index(condition.name) if condition.name in _STRENGTH else -1
 
 
 def gather_evidence(

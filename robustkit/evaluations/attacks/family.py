@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from ...common.plugins import Plugin
     from ...common.randomness import SampleRng
     from ...display.section import Section
     from ...protocol.card import Card
@@ -58,6 +59,12 @@ class Attacks(Family):
             tuple(stage_figures(standings(results), looks)),
         )
         yield Section("doubts", "Can these numbers be trusted?", lambda: {"dossiers": dossiers(run, results)})
+
+    def plugins(self, condition: Condition) -> Iterable[Plugin]:
+        from .registry import EVERY_ATTACK
+
+        plugged = EVERY_ATTACK.plugin(condition.name)
+        return () if plugged is None else (plugged,)
 
     def takes_shards(self, condition: Condition, card: Card) -> bool:
         from .build import build_attack

@@ -8,7 +8,7 @@ from typing import ClassVar
 from ...errors import ProtocolError, unknown
 from ...protocol.card import card_names, load_card
 from ...protocol.pattern import ConditionPattern
-from ..vocabulary import FOLDERS, Vocabulary
+from ..vocabulary import Vocabulary, kinds
 
 
 class AttackWords(Vocabulary):
@@ -19,15 +19,14 @@ class AttackWords(Vocabulary):
 
     def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
         """Raises ProtocolError where the attack makes sense under no card that travels with the package, too."""
-        from attacks.registry import ATTACKS, DENSE_ATTACKS
-
         from .condition import parse_condition
+        from .registry import EVERY_ATTACK, EVERY_DENSE_ATTACK
 
-        if pattern.name not in {**ATTACKS, **DENSE_ATTACKS}:
-            every = dict.fromkeys(("clean", *ATTACKS, *DENSE_ATTACKS, *FOLDERS))
-            raise ProtocolError(unknown("condition", pattern.name, tuple(every)))
+        names = dict.fromkeys((*EVERY_ATTACK, *EVERY_DENSE_ATTACK))
+        if pattern.name not in names:
+            raise ProtocolError(unknown("condition", pattern.name, {*names, *kinds()}))
         faults = []
-        for card in dict.fromkeys(("standard" if pattern.name in ATTACKS else "segmentation", *card_names())):
+        for card in dict.fromkeys(("standard" if pattern.name in EVERY_ATTACK else "segmentation", *card_names())):
             try:
                 parse_condition(pattern.text, load_card(card))
                 return

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..family import Family, Summary
+from ..family import Family, Summary, family_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ...common.plugins import Plugin
     from ...common.randomness import SampleRng
     from ...display.section import Section
     from ...display.table import TextTable
@@ -55,6 +56,10 @@ class Attention(Family):
             return {"attention": self.tables(results), "attention_layers": layers}
 
         yield Section("attention", "Attention stability", values, tuple(attention_figures(heads)))
+
+    def plugins(self, condition: Condition) -> Iterable[Plugin]:
+        under = condition.under
+        return () if under is None else family_of(under.name).plugins(under)
 
     def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         from .evaluate import evaluate

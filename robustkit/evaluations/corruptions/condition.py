@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from ...errors import ProtocolError, unknown
 from ...protocol.condition import Condition
-from .sets import CORRUPTIONS
+from .sets import corruption_names
 
 if TYPE_CHECKING:
     import corruptions
 
 PRESETS, VARIANTS, SOURCES = ("imagenet", "cifar"), ("hendrycks", "bethgelab"), ("memory", "released")
-_FORM = re.compile(r"corruption\(\s*(\w+)\s*((?:,[^,()]+)*)\)")
+_FORM = re.compile(r"corruption\(\s*([\w-]+)\s*((?:,[^,()]+)*)\)")
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,9 @@ class Corrupted:
 
     def make(self, frost_dir: str | None = None) -> corruptions.Corruption:
         """The corruption that does it here."""
-        import corruptions
+        from .registry import make
 
-        return corruptions.corruption(self.name, preset=self.preset, variant=self.variant, frost_dir=frost_dir)
+        return make(self.name, self.preset, self.variant, frost_dir)
 
 
 def parse_corrupted(text: str) -> Corrupted | None:
@@ -76,8 +76,8 @@ def parse_corrupted(text: str) -> Corrupted | None:
     form = _FORM.fullmatch(text)
     if not form:
         raise ProtocolError(f"condition {text!r}: expected such as corruption(fog,severity=3)")
-    if form[1] not in CORRUPTIONS:
-        raise ProtocolError(unknown("corruption", form[1], CORRUPTIONS))
+    if form[1] not in corruption_names():
+        raise ProtocolError(unknown("corruption", form[1], corruption_names()))
     given: dict[str, str] = {}
     for item in filter(None, form[2].split(",")):
         key, _, value = (word.strip() for word in item.partition("="))

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from ...common.plugins import Plugin
     from ...common.randomness import SampleRng
     from ...display.section import Section
     from ...protocol.condition import Condition
@@ -53,6 +54,12 @@ class Corruptions(Family):
             lambda: {"corruptions": corruption_tables(results), "left_out": left_out_lines(run)},
             tuple(drawn),
         )
+
+    def plugins(self, condition: Condition) -> Iterable[Plugin]:
+        from .registry import EVERY_CORRUPTION
+
+        plugged = EVERY_CORRUPTION.plugin(condition.payload.name) if isinstance(condition.payload, Corrupted) else None
+        return () if plugged is None else (plugged,)
 
     def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
         from ..evaluator import show_pixels

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...display.panels import panels
 from ...display.svg import Figure, Point, Style, draw, labels, listed, percent
 from .condition import parse_corrupted
-from .sets import CATEGORIES, span
+from .sets import categories, span
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -131,7 +131,7 @@ def _points(own: Sequence[Bars]) -> list[Point]:
 
 def _rows(own: Sequence[Bars]) -> Iterator[tuple[str, str]]:
     """Text and corruption of each row; of a category's heading the latter is empty."""
-    for category, members in CATEGORIES.items():
+    for category, members in categories().items():
         present = [name for name in members if any(name in one.bars for one in own)]
         if present:
             yield category, ""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ...common.intervals import Floats, bootstrap, calibration_error
 from .condition import Corrupted, parse_corrupted
-from .sets import CORRUPTIONS, SETS, set_of, sets_at
+from .sets import SETS, corruption_names, set_of, sets_at
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -99,7 +99,7 @@ def corruption_rows(outcomes: Mapping[str, CorruptionSample], expected: int, why
 def _of_corruptions(
     own: Mapping[tuple[str, int], CorruptionSample], expected: int, example: Corrupted, why_no_mce: str
 ) -> Iterator[Row]:
-    for name in CORRUPTIONS:
+    for name in corruption_names():
         five = [own[name, severity] for severity in (1, 2, 3, 4, 5) if (name, severity) in own]
         if len(five) < 5:
             continue

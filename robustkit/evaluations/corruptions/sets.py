@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 
+from ...common.plugins import declared
 from ...errors import ProtocolError, unknown
 
 CATEGORIES: dict[str, tuple[str, ...]] = {
@@ -32,6 +33,22 @@ SETS: dict[str, dict[str, tuple[int, ...]]] = {
     **{category: dict.fromkeys(names, _ALL) for category, names in CATEGORIES.items() if category != "extra"},
 }
 """in-c: Hendrycks and Dietterich 2019. segformer-16: Xie et al. 2021. fan-19: Zhou et al. 2022."""
+
+
+def categories() -> dict[str, tuple[str, ...]]:
+    """Return the corruptions of each category; those of plug-ins are the last one, `plug-ins`."""
+    brought = tuple(plugin.name for plugin in declared("corruptions"))
+    return CATEGORIES | ({"plug-ins": brought} if brought else {})
+
+
+def category_of(name: str) -> str:
+    """Return the category of a corruption."""
+    return next((category for category, names in CATEGORIES.items() if name in names), "plug-ins")
+
+
+def corruption_names() -> tuple[str, ...]:
+    """Return all corruptions: the benchmark's in its order, then those of plug-ins, which no set has."""
+    return *CORRUPTIONS, *(plugin.name for plugin in declared("corruptions"))
 
 
 def set_of(condition: str) -> tuple[str, tuple[int, ...], str] | None:
@@ -97,15 +114,15 @@ def expand(text: str | Iterable[str]) -> dict[str, tuple[int, ...]]:
         without, name, arguments = bool(form[1]), form[2].lower(), form[3]
         if name == "corruption" and arguments:  # the text of a condition
             name, _, arguments = (word.strip() for word in arguments.partition(","))
-        if name not in SETS and name not in CORRUPTIONS:
-            raise ProtocolError(unknown("corruption", name, (*SETS, *CORRUPTIONS)))
+        if name not in SETS and name not in corruption_names():
+            raise ProtocolError(unknown("corruption", name, (*SETS, *corruption_names())))
         for member, severities in SETS.get(name, {name: _ALL}).items():
             mentioned = set(_severities(part, arguments) or severities)
             known = found.get(member, set())
             found[member] = known - mentioned if without else known | mentioned
     if not any(found.values()):
         raise ProtocolError(f"corruptions {text!r}: none is left; expected a name or a set, such as in-c")
-    return {name: tuple(sorted(found[name])) for name in CORRUPTIONS if found.get(name)}
+    return {name: tuple(sorted(found[name])) for name in corruption_names() if found.get(name)}
 
 
 def _severities(item: str, arguments: str | None) -> tuple[int, ...]:

@@ -9,14 +9,14 @@ from dataclasses import replace
 
 from .condition import Corrupted
 from .metrics import conditions_of
-from .sets import CORRUPTIONS, SETS, set_of, sets_at
+from .sets import SETS, corruption_names, set_of, sets_at
 
 _SOME_SEVERITIES = re.compile(r"severity=([1-5](?:\+[1-5])+)")
 
 
 def means_of_shares(example: Corrupted, evaluated: Iterable[tuple[str, int]]) -> Iterator[str]:
     """The texts of the means over corruptions of one definition that may be there."""
-    for name in CORRUPTIONS:
+    for name in corruption_names():
         own = replace(example, name=name)
         for severities in dict.fromkeys(members[name] for members in SETS.values() if name in members):
             several = "severity=" + "+".join(map(str, severities))

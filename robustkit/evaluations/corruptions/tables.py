@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...runs.folder import RunFolder
 from .condition import parse_corrupted
-from .sets import CATEGORIES, CORRUPTIONS, SETS, set_of, span
+from .sets import SETS, category_of, corruption_names, set_of, span
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 ERROR_HEADINGS = ("corruption", "1", "2", "3", "4", "5", "mean", "CE %", "NLL", "ECE %")
 MEAN_HEADINGS = ("mean over", "n", "error % [95 %]", "mCE % [95 %]", "relative mCE %", "NLL", "ECE %")
 _OF_ALEXNET = {"CE %", "mCE % [95 %]", "relative mCE %"}
-_KIND = {name: kind for kind, names in CATEGORIES.items() for name in names}
 
 Figures = Mapping[tuple[str, str], Mapping[str, Any]]
 
@@ -67,12 +66,12 @@ def corruption_tables(results: Sequence[Mapping[str, Any]]) -> list[CorruptionTa
         parts = [part for condition, _ in own if (part := parse_corrupted(condition)) is not None]
         for definition in dict.fromkeys(part.definition for part in parts):
             examples = {part.name: part.mean for part in parts if part.definition == definition}
-            names = [name for name in CORRUPTIONS if name in examples]
+            names = [name for name in corruption_names() if name in examples]
             by_name = [_errors(examples[name].text, own) for name in names]
             error_headings, cells = _used(ERROR_HEADINGS, [row for row, _ in by_name])
             mean_headings, means = _used(MEAN_HEADINGS, list(_means(definition, own)))
             values = (errors for _, errors in by_name)
-            errors = tuple(zip((_KIND[name] for name in names), cells, values, strict=True))
+            errors = tuple(zip((category_of(name) for name in names), cells, values, strict=True))
             flags = tuple(_flags(definition, own))
             found.append(CorruptionTable(checkpoint, definition, error_headings, mean_headings, errors, means, flags))
     return found

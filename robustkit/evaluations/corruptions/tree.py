@@ -17,7 +17,7 @@ from ...data.layouts import Sample
 from ...data.sources import SUFFIXES, FolderSource, list_folder
 from ...errors import BadImageError, DataError
 from .condition import Corrupted
-from .sets import CATEGORIES, CORRUPTIONS
+from .sets import CATEGORIES, corruption_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -191,7 +191,7 @@ def stem_of(sample_id: str) -> str:
 
 def _corruptions(root: Path) -> Iterable[tuple[str, str]]:
     """(name, folder) of the known corruptions in the benchmark's order, also those below the folder of a category."""
-    for name in CORRUPTIONS:
+    for name in corruption_names():
         for folder in (name, *(f"{category}/{name}" for category in CATEGORIES)):
             if (root / folder).is_dir():
                 yield name, folder

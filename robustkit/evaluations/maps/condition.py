@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from ...common.plugins import declared
 from ...errors import ProtocolError, unknown
 from ...protocol.card import number
 from ...protocol.condition import Condition
@@ -22,6 +23,7 @@ PLAIN = {
 
 CONTROLS = ("random", "centre", "full")
 METHODS = ("agcam", "agcam-full", "rollout", "grad-cam", "gradient", *CONTROLS)
+"""As in `cam`, which loads torch."""
 TARGETS = ("predicted", "label")
 FAITHFULNESS = ("none", "abpc", "all")
 MODES = ("mask", "box")
@@ -30,6 +32,11 @@ SCORES = ("pixel_accuracy", "iou", "dice", "precision", "recall")
 _FORM = re.compile(r"(cam|stability)\(\s*([\w-]+)\s*((?:,.*)?)\)", re.DOTALL)
 _CANONICAL = re.compile(r"cam\(\s*([\w-]+)\s*(?:,([^()]*))?\)")
 _ITEM = re.compile(r"\s*([A-Za-z][\w-]*)\s*(?:\(([^()]*)\))?\s*")
+
+
+def method_names() -> tuple[str, ...]:
+    """Return all methods: the package's own, those of plug-ins, and the controls."""
+    return tuple(dict.fromkeys((*METHODS[: -len(CONTROLS)], *(one.name for one in declared("explainers")), *CONTROLS)))
 
 
 @dataclass(frozen=True)
@@ -115,8 +122,8 @@ def parse_named(text: str | Iterable[str], faithfulness: str = "abpc") -> tuple[
 
 
 def _explained(method: str, arguments: str, where: str) -> MapSpec:
-    if method not in METHODS:
-        raise ProtocolError(unknown("map", method, METHODS))
+    if method not in method_names():
+        raise ProtocolError(unknown("map", method, method_names()))
     given: dict[str, str] = {}
     for item in filter(None, map(str.strip, arguments.split(","))):
         key, _, value = (word.strip() for word in item.partition("="))

@@ -25,6 +25,7 @@ from ...runs.pictures import Picture
 from ..evaluator import inputs_under
 from ..subject import Batch, Evaluation, Subject
 from .condition import MODES, SCORES, MapSpec, explained_of
+from .registry import EVERY_EXPLAINER
 from .truth import Located
 
 LEVELS = 200  # of the values of a map, for PxAP from records
@@ -61,7 +62,7 @@ def check_explainable(model: torch.nn.Module, name: str, wanted: Sequence[MapSpe
     """Raises ModelError where a method does not work for a model; says which do."""
     for method in dict.fromkeys(one.method for one in wanted):
         try:
-            cam.method(method)(model)
+            EVERY_EXPLAINER[method](model)
         except (ValueError, TypeError) as fault:
             raise ModelError(f"{name}: {fault}") from None
 
@@ -114,7 +115,7 @@ def explain(
             areas = insertion_deletion(subject.exact, inputs, found.maps, found.target, fill=fill, batch_size=size)
             columns |= {"insertion": areas.insertion.tolist(), "deletion": areas.deletion.tolist()}
             if not wanted.is_control:
-                explainer = cam.method(wanted.method)(subject.exact)
+                explainer = EVERY_EXPLAINER[wanted.method](subject.exact)
                 columns["head_correlation"] = _finite(head_correlation(explainer, inputs, found.maps, found.target))
     return found.logits, columns, found.maps
 
@@ -146,7 +147,7 @@ def stability(
 
 
 def _maps(subject: Subject, inputs: Tensor, target: Tensor | None, method: str, rng: Any) -> cam.Explanation:
-    with cam.method(method)(subject.exact) as explainer:
+    with EVERY_EXPLAINER[method](subject.exact) as explainer:
         return explainer.explain(inputs, target, rng=rng)
 
 

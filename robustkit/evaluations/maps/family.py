@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from ..family import Family, Summary
+from ..family import Family, Summary, family_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from rich.table import Table
     from rich.text import Text
 
+    from ...common.plugins import Plugin
     from ...common.randomness import SampleRng
     from ...display.section import Section
     from ...protocol.condition import Condition
@@ -60,6 +61,16 @@ class Maps(Family):
             lambda: {"maps": map_tables(results), "gallery": gallery_uri(run)},
             tuple(map_figures(scores(results), looks)),
         )
+
+    def plugins(self, condition: Condition) -> Iterable[Plugin]:
+        from .condition import explained_of
+        from .registry import EVERY_EXPLAINER
+
+        spec = explained_of(condition)
+        if spec is not None and (plugged := EVERY_EXPLAINER.plugin(spec.method)) is not None:
+            yield plugged
+        if condition.under is not None:
+            yield from family_of(condition.under.name).plugins(condition.under)
 
     def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         from .evaluate import evaluate

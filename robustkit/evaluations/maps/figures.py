@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...display.panels import dots, legend, panels, spread
 from ...display.svg import Figure, Point, Style, draw, labels, listed
-from .condition import CONTROLS, METHODS, parts_of
+from .condition import CONTROLS, method_names, parts_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -52,7 +52,7 @@ def scores(results: Sequence[Mapping[str, Any]]) -> list[Score]:
         found.setdefault(key, {})[parts[0].method] = Point.of(row)
     order = list(SCORES.values())
     every = sorted(found.items(), key=lambda item: order.index(item[0][2]))
-    return [Score(*key, {name: points[name] for name in METHODS if name in points}) for key, points in every]
+    return [Score(*key, {name: points[name] for name in method_names() if name in points}) for key, points in every]
 
 
 def map_figures(found: Sequence[Score], looks: Mapping[str, Style]) -> Iterator[Figure]:
@@ -60,7 +60,7 @@ def map_figures(found: Sequence[Score], looks: Mapping[str, Style]) -> Iterator[
     for kind in dict.fromkeys(one.kind for one in found):
         own = [one for one in found if one.kind == kind]
         shown = list(dict.fromkeys(one.score for one in own))
-        methods = [name for name in METHODS if any(name in one.points for one in own)]
+        methods = [name for name in method_names() if any(name in one.points for one in own)]
         names = labels(one.checkpoint for one in own)
 
         def paint(

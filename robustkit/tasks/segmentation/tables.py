@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...display.numbers import pixels
 from ...evaluations.corruptions.condition import parse_corrupted
-from ...evaluations.corruptions.sets import CATEGORIES, CORRUPTIONS, set_of, span
+from ...evaluations.corruptions.sets import category_of, corruption_names, set_of, span
 from ...evaluations.corruptions.shares import shares_of
 from ...evaluations.corruptions.tables import is_of_corruptions
 from .metrics import LEFT_OUT
@@ -28,7 +28,6 @@ MEAN_HEADINGS = ("mean over", "n", "mIoU % [95 %]", "retention % [95 %]", "pixel
 LONGEST = 40
 """Rows of a table of classes up to which a terminal shows it."""
 _WORDS = ("checkpoint", "attention", "condition", "corruption", "mean over", "class")
-_KIND = {name: kind for kind, names in CATEGORIES.items() for name in names}
 
 Figures = Mapping[tuple[str, str], Mapping[str, Any]]
 
@@ -104,7 +103,7 @@ def _corruptions(checkpoint: str, definition: str, found: Figures) -> Iterator[S
     mine = {key: row for key, row in found.items() if _definition(key[0]) == definition}
     names = {part.name: part for condition, _ in mine if (part := parse_corrupted(next(iter(shares_of(condition)))))}
     rows, values = [], []
-    order = [name for name in CORRUPTIONS if name in names]
+    order = [name for name in corruption_names() if name in names]
     for name in order:
         every = names[name].mean.text
         texts = [every.replace(name, f"{name},severity={severity}", 1) for severity in (1, 2, 3, 4, 5)]
@@ -144,8 +143,8 @@ def _with_categories(
 ) -> tuple[list[tuple[str, ...]], list[tuple[float | None, ...]], list[int]]:
     """The rows of corruptions with a mean below each category that has several; and the places where one ends."""
     texts, figures, ends = list[tuple[str, ...]](), list[tuple[float | None, ...]](), list[int]()
-    for kind in dict.fromkeys(_KIND[name] for name in order):
-        places = [place for place, name in enumerate(order) if _KIND[name] == kind]
+    for kind in dict.fromkeys(map(category_of, order)):
+        places = [place for place, name in enumerate(order) if category_of(name) == kind]
         texts += (rows[place] for place in places)
         figures += (values[place] for place in places)
         if len(places) > 1:

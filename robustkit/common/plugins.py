@@ -1,0 +1,273 @@
+"""Plug-ins: code of other packages that takes part in an audit, found through entry points or read from a file.
+
+A package names what it brings under an entry point group, `robustkit.attacks` for example; a file has a dictionary
+`PLUGINS = {"attacks": {"spin": Spin}}`. Nothing of a package is imported before something asks for it by its name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from ..errors import PluginError, unknown
+from .files import TEXT, bytes_of, reason
+
+T = TypeVar("T")
+GROUPS = {
+    "attacks": "attack",
+    "corruptions": "corruption",
+    "explainers": "explainer",
+    "formulas": "attention formula",
+    "families": "family of evaluations",
+    "tasks": "task",
+}
+"""The groups of plug-ins, and what one of each is called. The entry point group is `robustkit.` and the name."""
+TABLE = "PLUGINS"
+"""The name of the dictionary in a file."""
+_RIVALS = {"attacks": ("attacks", "families"), "families": ("attacks", "families")}
+"""Groups whose names stand for conditions alike, so that no two plug-ins of them can share one."""
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+_CODE = (".py", ".pyd", ".so")
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """One plug-in, loaded or not.
+
+    distribution, version: of the package that brings it; of a file, its name and nothing. entry: where an installed one
+    is. value, digest: what a file brought, and its SHA-256.
+    """
+
+    group: str
+    name: str
+    distribution: str
+    version: str = ""
+    entry: EntryPoint | None = None
+    value: object = field(default=None, compare=False)
+    digest: str = ""
+
+    @property
+    def origin(self) -> str:
+        """Where it comes from, in words: `robustkit-spin 0.1`, `spin.py`."""
+        return f"{self.distribution} {self.version}".rstrip()
+
+    @property
+    def words(self) -> str:
+        """How a message names it."""
+        return f"plug-in {self.name} ({GROUPS[self.group]}, {self.origin})"
+
+    @cached_property
+    def source(self) -> str:
+        """SHA-256 (hex) of its code: of the file, or of all code files of its top-level package, with their names."""
+        if self.entry is None:
+            return self.digest
+        top = self.entry.module.partition(".")[0]
+        spec = importlib.util.find_spec(top)
+        places = list(spec.submodule_search_locations or ()) if spec else []
+        if not places:
+            return _digest_of_files([Path(spec.origin)] if spec and spec.origin else [], Path())
+        return _digest_of_files(sorted(path for place in places for path in Path(place).rglob("*")), Path(places[0]))
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What run.json and records say of it."""
+        said = {"group": self.group, "name": self.name, "distribution": self.distribution, "version": self.version}
+        return said | {"source": self.source}
+
+    def load(self) -> object:
+        """Return what it brings, imported on the first call.
+
+        Raises:
+            PluginError: its module cannot be imported, or lacks the name.
+        """
+        if self.entry is None:
+            return self.value
+        try:
+            return self.entry.load()
+        except (Exception, SystemExit) as fault:  # whatever a module of someone else raises
+            raise PluginError(f"{self.words} cannot be imported ({_short(fault)}); mend or uninstall it") from None
+
+
+class Registry(Mapping[str, T], Generic[T]):
+    """What robustkit has of a kind and what plug-ins bring, by name. A plug-in is loaded when it is asked for.
+
+    own: what robustkit has; a plug-in of one of these names is refused. check: returns a plug-in's value, or raises
+    TypeError with what was expected. reserved: further names that no plug-in may take.
+    """
+
+    def __init__(
+        self, group: str, own: Mapping[str, T], check: Callable[[Any], T], reserved: tuple[str, ...] = ()
+    ) -> None:
+        self.group, self.own, self._check, self._reserved = group, own, check, reserved
+        self._loaded: dict[Plugin, T] = {}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.own or (isinstance(name, str) and self.plugin(name) is not None)
+
+    def __iter__(self) -> Iterator[str]:
+        names = (plugin.name for plugin in declared(self.group) if plugin.name not in self._reserved)
+        return iter(dict.fromkeys([*self.own, *names]))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def __getitem__(self, name: str) -> T:
+        """Return what has this name. Raises KeyError where nothing has, PluginError where a plug-in cannot be used."""
+        if name in self.own:
+            return self.own[name]
+        if (plugin := self.plugin(name)) is None:
+            raise KeyError(name)
+        return self.load(plugin)
+
+    def load(self, plugin: Plugin) -> T:
+        """Return what a plug-in of this group brings.
+
+        Raises:
+            PluginError: its name is taken or not a name, or it cannot be imported, or brings something else.
+        """
+        if plugin not in self._loaded:
+            if fault := self._refused(plugin):
+                raise PluginError(fault)
+            try:
+                self._loaded[plugin] = self._check(plugin.load())
+            except TypeError as fault:
+                raise PluginError(f"{plugin.words}: {fault}") from None
+        return self._loaded[plugin]
+
+    def usable(self) -> Iterator[tuple[str, T]]:
+        """Yield names and values, without plug-ins that cannot be used."""
+        for name in self:
+            try:
+                yield name, self[name]
+            except PluginError:
+                continue
+
+    def plugin(self, name: str) -> Plugin | None:
+        """Return the plug-in that a name stands for; None for a name that is robustkit's, or nobody's."""
+        if name in self.own or name in self._reserved:
+            return None
+        return next((plugin for plugin in declared(self.group) if plugin.name == name), None)
+
+    def _refused(self, plugin: Plugin) -> str:
+        if not _NAME.fullmatch(plugin.name):
+            return f"{plugin.words}: expected a name of a-z, 0-9, _ and -, a letter first; rename it"
+        if plugin.name in self.own or plugin.name in self._reserved:
+            return f"{plugin.words}: robustkit has {plugin.name} already; rename the plug-in"
+        groups = _RIVALS.get(self.group, (self.group,))
+        alike = [other for group in groups for other in declared(group) if other.name == plugin.name]
+        if len(alike) > 1:
+            origins = " and of ".join(other.origin for other in alike)
+            return f"{len(alike)} plug-ins are called {plugin.name}: of {origins}; keep one of them"
+        return ""
+
+
+def subclass_of(base: type) -> Callable[[Any], Any]:
+    """Return a check that a plug-in brings a subclass."""
+
+    def check(value: Any) -> Any:
+        if not (isinstance(value, type) and issubclass(value, base)):
+            raise TypeError(f"it brings {value!r}; expected a subclass of {base.__module__}.{base.__qualname__}")
+        return value
+
+    return check
+
+
+def instance_of(base: type[T]) -> Callable[[Any], T]:
+    """Return a check that a plug-in brings an instance."""
+
+    def check(value: Any) -> T:
+        if not isinstance(value, base):
+            raise TypeError(f"it brings {value!r}; expected an instance of {base.__module__}.{base.__qualname__}")
+        return value
+
+    return check
+
+
+_from_files: list[Plugin] = []
+
+
+def declared(group: str) -> list[Plugin]:
+    """Return the plug-ins of a group, installed ones and those of files, in the order of their names."""
+    return sorted((*_installed(group), *(one for one in _from_files if one.group == group)), key=lambda one: one.name)
+
+
+def every_plugin() -> list[Plugin]:
+    """Return all plug-ins, group by group."""
+    return [plugin for group in GROUPS for plugin in declared(group)]
+
+
+@cache
+def _installed(group: str) -> tuple[Plugin, ...]:
+    found = [(entry, entry.dist) for entry in entry_points(group=f"robustkit.{group}")]
+    return tuple(
+        Plugin(group, entry.name, at.name if at else "", at.version if at else "", entry) for entry, at in found
+    )
+
+
+def load_plugin(path: str | Path) -> list[Plugin]:
+    """Execute a Python file, and return the plug-ins of its `PLUGINS`, which are known from then on.
+
+    Raises:
+        PluginError: it cannot be read or raises, has no such dictionary, or names a group that does not exist.
+    """
+    path = Path(path)
+    try:
+        code = bytes_of(path, TEXT)
+    except OSError as fault:
+        raise PluginError(f"--plugin {path}: {reason(fault)}; give a Python file") from None
+    digest = hashlib.sha256(code).hexdigest()
+    name = f"robustkit_plugin_{path.stem}_{digest[:12]}"
+    if name not in sys.modules:
+        _execute(path, code, name)
+    table = getattr(sys.modules[name], TABLE, None)
+    if not isinstance(table, dict) or not all(isinstance(entries, dict) for entries in table.values()):
+        raise PluginError(f'--plugin {path}: expected {TABLE} = {{"attacks": {{"name": Class}}}} in it')
+    for group in table:
+        if group not in GROUPS:
+            raise PluginError(f"--plugin {path}: " + unknown("group", group, GROUPS))
+    found = [
+        Plugin(group, str(name), path.name, value=value, digest=digest)
+        for group, entries in table.items()
+        for name, value in entries.items()
+    ]
+    _from_files.extend(plugin for plugin in found if plugin not in _from_files)
+    return found
+
+
+def _execute(path: Path, code: bytes, name: str) -> None:
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec) if spec else None
+    if module is None:
+        raise PluginError(f"--plugin {path}: expected a Python file, such as my_attack.py")
+    sys.modules[name] = module  # dataclasses look their module up while they are made
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        exec(compile(code, str(path), "exec"), module.__dict__)
+    except (Exception, SystemExit) as fault:  # whatever a file of someone else raises
+        del sys.modules[name]
+        raise PluginError(f"--plugin {path}: it cannot be run ({_short(fault)}); mend it") from None
+    finally:
+        sys.path.remove(str(path.resolve().parent))
+
+
+def _digest_of_files(paths: list[Path], base: Path) -> str:
+    total = hashlib.sha256()
+    for path in paths:
+        if path.suffix in _CODE and path.is_file():
+            name = path.relative_to(base).as_posix() if path.is_relative_to(base) and base != Path() else path.name
+            content = path.read_bytes()
+            total.update(f"{name}\0{len(content)}\0".encode() + content)
+    return total.hexdigest()
+
+
+def _short(fault: BaseException) -> str:
+    said = next(iter(str(fault).strip().splitlines()), "")
+    return f"{type(fault).__name__}: {said}"[:300] if said else type(fault).__name__

@@ -1,0 +1,16 @@
+"""All attacks by name: those of the package `attacks`, and the ones of plug-ins."""
+
+from __future__ import annotations
+
+import attacks
+from attacks.registry import ATTACKS, DENSE_ATTACKS
+
+from ...common.plugins import Registry, subclass_of
+from ..vocabulary import FOLDERS
+
+EVERY_ATTACK: Registry[type[attacks.Attack]] = Registry("attacks", ATTACKS, subclass_of(attacks.Attack), tuple(FOLDERS))
+"""Of classifiers."""
+EVERY_DENSE_ATTACK: Registry[type[attacks.DensePGD]] = Registry(
+    "attacks", DENSE_ATTACKS, subclass_of(attacks.DensePGD), (*FOLDERS, *ATTACKS)
+)
+"""Of models that predict a class for each pixel."""

@@ -1,0 +1,23 @@
+"""All corruptions by name: those of the package `corruptions`, and the ones of plug-ins."""
+
+from __future__ import annotations
+
+import corruptions
+
+from ...common.plugins import Registry, subclass_of
+from .sets import SETS
+
+EVERY_CORRUPTION: Registry[type[corruptions.Corruption]] = Registry(
+    "corruptions", corruptions.CORRUPTIONS, subclass_of(corruptions.Corruption), tuple(SETS)
+)
+
+
+def make(name: str, preset: str, variant: str, frost_dir: str | None) -> corruptions.Corruption:
+    """Return the corruption of this name; see `corruptions.corruption`.
+
+    Raises:
+        ValueError: unknown preset or variant, or the pair has no definition. PluginError: a plug-in cannot be used.
+    """
+    if name in corruptions.CORRUPTIONS:
+        return corruptions.corruption(name, preset=preset, variant=variant, frost_dir=frost_dir)
+    return EVERY_CORRUPTION[name](preset, variant)
