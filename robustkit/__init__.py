@@ -10,6 +10,7 @@ import lazy_loader
 
 if TYPE_CHECKING:
     from . import attention as attention
+    from .common.plugins import load_plugin as load_plugin
     from .models.classifier import Classifier as Classifier
     from .models.classifier import load as load
     from .models.segmenter import Segmenter as Segmenter
@@ -23,6 +24,7 @@ __getattr__, __dir__, _ = lazy_loader.attach(
     __name__,
     submodules=["attention"],
     submod_attrs={
+        "common.plugins": ["load_plugin"],
         "models.classifier": ["Classifier", "load"],
         "models.segmenter": ["Segmenter", "load_segmenter"],
         "pipeline.audit": ["audit"],
@@ -30,4 +32,15 @@ __getattr__, __dir__, _ = lazy_loader.attach(
         "results.run": ["Run"],
     },
 )
-__all__ = ["Classifier", "Run", "Segmenter", "__version__", "attention", "audit", "load", "load_segmenter", "segment"]
+__all__ = [
+    "Classifier",
+    "Run",
+    "Segmenter",
+    "__version__",
+    "attention",
+    "audit",
+    "load",
+    "load_plugin",
+    "load_segmenter",
+    "segment",
+]
