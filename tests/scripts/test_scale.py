@@ -15,7 +15,7 @@ import torch
 from cam.localisation import IOUS, THRESHOLDS, pxap
 from robustkit.common.intervals import calibration_error, calibration_gaps, resampled_figures, resampled_sums
 from robustkit.evaluations.corruptions.metrics import CorruptionSample
-from robustkit.evaluations.maps.metrics import Counted, Pooled
+from robustkit.evaluations.maps.pooled import Counted, Pooled
 from robustkit.report.refresh import refresh
 from robustkit.results.comparison import compare, pairs, report_tables
 from robustkit.results.paired import Side
