@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .common.plugins import load_plugin as load_plugin
     from .models.classifier import Classifier as Classifier
     from .models.classifier import load as load
-    from .models.segmenter import Segmenter as Segmenter
+    from .models.dense import Segmenter as Segmenter
     from .models.segmenter import load_segmenter as load_segmenter
     from .pipeline.audit import audit as audit
     from .pipeline.segment import segment as segment
@@ -26,7 +26,8 @@ __getattr__, __dir__, _ = lazy_loader.attach(
     submod_attrs={
         "common.plugins": ["load_plugin"],
         "models.classifier": ["Classifier", "load"],
-        "models.segmenter": ["Segmenter", "load_segmenter"],
+        "models.dense": ["Segmenter"],
+        "models.segmenter": ["load_segmenter"],
         "pipeline.audit": ["audit"],
         "pipeline.segment": ["segment"],
         "results.run": ["Run"],

@@ -21,8 +21,9 @@ from ..evaluations.attention.evaluate import check_watchable, watch
 from ..evaluations.attention.metrics import Heads, HeadSums
 from ..evaluations.attention.tables import layer_table
 from ..models.classifier import Classifier, load
+from ..models.dense import Segmenter
 from ..models.device import pick_device
-from ..models.segmenter import Segmenter, is_segmenter, load_segmenter
+from ..models.segmenter import is_segmenter, load_segmenter
 from ..pipeline.data import labelled_data
 from .idle import refuse_idle
 from .options import DATA_KEYS

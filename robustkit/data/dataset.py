@@ -12,22 +12,21 @@ from typing import TYPE_CHECKING
 
 from ..common.files import lines_of, reason
 from ..errors import BadImageError, DataError, unknown
+from . import shapes
+from .cifar import CifarSource, cifar_names, read_cifar
 from .class_lists import CIFAR10, WNID, few
 from .images import read_image
 from .layouts import LAYOUTS, Question, Sample, label
 from .sources import (
     SUFFIXES,
     Box,
-    CifarSource,
     DataSource,
     FolderSource,
     Mask,
     ShapesSource,
     ZipSource,
-    cifar_names,
     list_folder,
     list_zip,
-    read_cifar,
 )
 
 if TYPE_CHECKING:
@@ -246,8 +245,6 @@ def _balanced(samples: Sequence[Sample], limit: int, seed: int) -> list[Sample]:
 
 
 def _embedded(spec: str, num_classes: int | None, class_names: Sequence[str] | None) -> Dataset:
-    from . import shapes
-
     if spec not in EMBEDDED:
         raise DataError(unknown("data set", spec, EMBEDDED))
     if num_classes not in (None, len(shapes.CLASSES)):

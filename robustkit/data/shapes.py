@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import DataError
+from .images import read_image
 
 CLASSES = ("arrow", "crescent", "cross", "disc", "heart", "hexagon", "ring", "square", "star", "triangle")
 SIZES = {"train": 10_000, "test": 1_000}
@@ -102,8 +103,6 @@ class _Draws:
 @lru_cache(maxsize=len(PHOTOGRAPHS))
 def photograph(name: str) -> npt.NDArray[np.uint8]:
     """(H, W, 3) uint8 of a photograph that the scikit-image wheel holds, found without importing scikit-image."""
-    from .images import read_image
-
     spec = importlib.util.find_spec("skimage")
     places = (spec.submodule_search_locations or []) if spec else []
     try:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from ..protocol.condition import Condition
 from .family import family_of
-from .subject import Batch, Evaluation, Shown, Subject
+from .subject import Batch, Evaluation, Subject
 
 
 def evaluate(subject: Subject, batch: Batch, condition: Condition) -> Evaluation:
@@ -32,19 +31,3 @@ def inputs_under(subject: Subject, batch: Batch, under: Condition) -> Tensor:
             return family_of(under.name).show(subject, replace(batch, tell=None), under, rng).inputs
 
     return subject.kept(under, batch.samples, make)
-
-
-def show_pixels(subject: Subject, batch: Batch, shown: Tensor, known: bool = True) -> Shown:
-    """Return (B, 3, H, W) uint8 pixels as the network sees them. known: whether they are the batch's own, changed."""
-    inputs = subject.inputs(shown)
-    return Shown(inputs, lambda: shown, subject.change(batch.pixels, shown, inputs) if known else None)
-
-
-def score_shown(subject: Subject, batch: Batch, condition: Condition, shown: Shown) -> Evaluation:
-    """Return how the model does on the images that a condition shows."""
-    subject.keep(condition, batch.samples, shown.inputs)
-    with torch.inference_mode():
-        logits = (subject.scorer if subject.card.score_autocast else subject.fast)(shown.inputs)
-        rows = subject.score(logits, batch)
-    pictures = batch.pictures(image=shown.images()) if batch.keep else {}
-    return Evaluation(rows | subject.distance(shown.change, len(batch)), pictures=pictures)

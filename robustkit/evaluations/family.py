@@ -147,7 +147,7 @@ class Family:
 
     def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         """Return the columns of a batch: by default, how the model does on what the condition shows."""
-        from .evaluator import score_shown
+        from .shown import score_shown
 
         return score_shown(subject, batch, condition, self.show(subject, batch, condition, rng))
 

@@ -8,9 +8,10 @@ import lazy_loader
 if TYPE_CHECKING:
     from .classifier import Classifier as Classifier
     from .classifier import load as load
-    from .segmenter import Segmenter as Segmenter
+    from .dense import Segmenter as Segmenter
     from .segmenter import load_segmenter as load_segmenter
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
-    __name__, submod_attrs={"classifier": ["Classifier", "load"], "segmenter": ["Segmenter", "load_segmenter"]}
+    __name__,
+    submod_attrs={"classifier": ["Classifier", "load"], "dense": ["Segmenter"], "segmenter": ["load_segmenter"]},
 )

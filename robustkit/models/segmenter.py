@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import timm
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import Tensor
 
 from ..attention.registry import find_formula
 from ..common.preprocessing import Preprocessing
@@ -20,72 +19,15 @@ from ..errors import CheckpointError, ModelError
 from .architecture import build, code_digest, is_factory, resample_positions
 from .checkpoint import Checkpoint, load_into, read
 from .claims import LARGEST_SIDE, Allowance, check_arguments
-from .classifier import Classifier, ModelIdentity, attention_notes, display_name, give_attention
+from .classifier import ModelIdentity, attention_notes, display_name, give_attention
+from .dense import Dense, Segmenter, count_classes
 from .guess import guess
 from .input_config import InputOptions, pair, resolve_preprocessing
-from .segmenter_network import PUBLIC_EPS, SegmenterNetwork, build_segmenter
+from .segmenter_network import PUBLIC_EPS, build_segmenter
 from .specs import find
-from .windows import Windows
+from .window_options import WindowOptions, resolve_windows, sides
 
 _PROBE = 128  # side of the image that shows how many classes a network of unknown size has
-_OVERLAPS = 8  # windows along a side that a pixel may lie in, where the file says so
-_OVERLAP = 32  # of two windows in the public code, where nothing else is said
-_EXPECTED = "logits (batch, classes, height, width), or a dict that holds them as 'out'"
-
-
-class Dense(nn.Module):
-    """A network whose logits are given the size of its normalised images: (B, 3, H, W) to (B, K, H, W).
-
-    windows: how the network sees images; None where it takes any size. Its output may be a dict with `out`, as
-    torchvision's, and may be smaller than the image: it is enlarged bilinearly.
-    """
-
-    def __init__(self, network: nn.Module, windows: Windows | None) -> None:
-        super().__init__()
-        self.network = network
-        self.windows = windows
-        if windows is not None and isinstance(network, SegmenterNetwork):
-            network.enlarge = False  # windows are enlarged and averaged in one
-
-    def forward(self, images: Tensor) -> Tensor:
-        if self.windows is not None:
-            return self.windows(self._output, images)
-        logits = self._output(images)
-        size = images.shape[-2:]
-        return logits if logits.shape[-2:] == size else functional.interpolate(logits, size, mode="bilinear")
-
-    def _output(self, images: Tensor) -> Tensor:
-        logits = self.network(images)
-        logits = logits["out"] if isinstance(logits, Mapping) else logits
-        if not isinstance(logits, Tensor) or logits.ndim != 4:
-            what = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
-            raise ModelError(f"{type(self.network).__name__} returned {what}; expected {_EXPECTED}")
-        return logits
-
-
-class Segmenter(Classifier):
-    """Pixels in [0, 1], (B, 3, H, W) of any size, to logits (B, K, H, W). Evaluation mode, frozen parameters."""
-
-    network: Dense
-
-    @property
-    def windows(self) -> dict[str, Any] | None:
-        """What of its windows decides the logits, in JSON types; None where the network sees an image whole."""
-        windows = self.network.windows
-        if windows is None:
-            return None
-        said = {"size": list(windows.size), "stride": list(windows.stride), "short_side": windows.short_side}
-        return said if windows.resize is None else {**said, "resize": windows.resize}
-
-
-@dataclass(frozen=True)
-class Shown:
-    """What the user says of windows; None where the file or the architecture decides."""
-
-    window: int | tuple[int, int] | None = None
-    stride: int | tuple[int, int] | None = None
-    short_side: int | None = None
-    resize: str | None = None
 
 
 def is_segmenter(spec: str | Path) -> bool:
@@ -139,7 +81,7 @@ def load_segmenter(
     checkpoint = read(source.path, use_ema=use_ema)
     metadata = {**source.metadata, **checkpoint.metadata}
     wanted = InputOptions(arch, attention, num_classes, mean, std, None, None, None, None)
-    shown = Shown(window, stride, short_side, resize)
+    shown = WindowOptions(window, stride, short_side, resize)
     segmenter = _has_encoder(checkpoint.tensors)
     if not segmenter and arch is None:
         first = ", ".join(list(checkpoint.tensors)[:3])
@@ -152,7 +94,7 @@ def load_segmenter(
 
 
 def _segmenter(
-    checkpoint: Checkpoint, name: str, spec: str, wanted: InputOptions, shown: Shown, allow_partial: bool
+    checkpoint: Checkpoint, name: str, spec: str, wanted: InputOptions, shown: WindowOptions, allow_partial: bool
 ) -> Segmenter:
     metadata, ours = checkpoint.metadata, checkpoint.metadata.get("task") == "segmentation"
     tensors, notes = _without_heads(checkpoint.tensors)
@@ -161,7 +103,7 @@ def _segmenter(
         raise ModelError(f"{spec} gives {classes} classes, not {wanted.num_classes}; check --num-classes")
     arch, kwargs, trained, more = _encoder(checkpoint, tensors, wanted)
     notes += more
-    size = trained if shown.window is None else _sides(shown.window, "--window")
+    size = trained if shown.window is None else sides(shown.window, "--window")
     linear = "decoder.head.weight" in tensors
     depth = len({match[1] for key in tensors if (match := re.match(r"decoder\.blocks\.(\d+)\.", key))})
     said = metadata.get("decoder_kwargs", {})
@@ -185,13 +127,13 @@ def _segmenter(
     notes += more
     partial = load_into(network, replace(checkpoint, tensors=tensors), allow_partial=allow_partial)
     preprocessing, _ = resolve_preprocessing(network.encoder, wanted, metadata, str(checkpoint.path))
-    windows, more = _windows(size, shown, metadata, ours, metadata.get("stride") if size == trained else None)
+    windows, more = resolve_windows(size, shown, metadata, ours, metadata.get("stride") if size == trained else None)
     identity = _identity(checkpoint, name, spec, arch, (kind, source), classes, preprocessing, partial)
     return Segmenter(Dense(network, windows), replace(identity, notes=checkpoint.notes + notes + partial + more))
 
 
 def _factory(
-    checkpoint: Checkpoint, name: str, spec: str, wanted: InputOptions, shown: Shown, allow_partial: bool
+    checkpoint: Checkpoint, name: str, spec: str, wanted: InputOptions, shown: WindowOptions, allow_partial: bool
 ) -> Segmenter:
     arch, metadata = str(wanted.arch), checkpoint.metadata
     if not is_factory(arch):
@@ -212,12 +154,12 @@ def _factory(
     kind, source = give_attention(network, wanted.attention, metadata, tensors, spec)
     notes += attention_notes(kind, source, wanted.attention, metadata)
     partial = load_into(network, replace(checkpoint, tensors=tensors), allow_partial=allow_partial)
-    size = None if shown.window is None else _sides(shown.window, "--window")
-    windows, more = (None, ()) if size is None else _windows(size, shown, {}, True, None)
+    size = None if shown.window is None else sides(shown.window, "--window")
+    windows, more = (None, ()) if size is None else resolve_windows(size, shown, {}, True, None)
     if size is None and (shown.stride or shown.short_side or shown.resize):
         raise ModelError("--stride, --short-side and --resize are of windows; give --window, too")
     dense = Dense(network, windows)
-    classes = _probe(dense, size or (_PROBE, _PROBE))
+    classes = count_classes(dense, size or (_PROBE, _PROBE))
     if wanted.num_classes not in (None, classes):
         raise ModelError(f"{arch} gives {classes} classes, not {wanted.num_classes}; check --num-classes")
     sized = replace(wanted, img_size=size or (_PROBE, _PROBE))
@@ -303,58 +245,3 @@ def _encoder(
     notes = tuple(note.replace(", 1 classes", "").replace("architecture", "encoder") for note in found.notes)
     side = found.kwargs["img_size"]
     return arch, kwargs, (side, side), notes
-
-
-def _sides(value: object, option: str) -> tuple[int, int]:
-    try:
-        return pair(value, option)
-    except ModelError:
-        raise ModelError(f"{option} is {value!r}; expected one or two positive whole numbers of pixels") from None
-
-
-def _windows(
-    size: tuple[int, int], shown: Shown, metadata: Mapping[str, Any], ours: bool, stride: object
-) -> tuple[Windows, tuple[str, ...]]:
-    """stride: what the file says, of windows of this size."""
-    notes: tuple[str, ...] = ()
-    said = shown.stride if shown.stride is not None else stride
-    if said is None:
-        rows, columns = (side - _OVERLAP if side > 2 * _OVERLAP else side for side in size)
-        said = (rows, columns)
-        if rows < size[0]:
-            notes += (f"windows of {size[0]}x{size[1]} overlap by {_OVERLAP} pixels; --stride says otherwise",)
-    short = shown.short_side
-    if short is None and shown.resize is None:
-        short = metadata.get("short_side")
-    if short is None and shown.resize is None and not ours:
-        notes += (
-            "images keep their size and are enlarged to a window where they are smaller, as in the public inference; "
-            "its data pipeline for ADE20K resizes them to a short side of 512 before that: --resize ade20k",
-        )
-    if short is not None and not (isinstance(short, int) and short > 0):
-        raise ModelError(f"--short-side is {short!r}; expected a positive whole number of pixels")
-    if shown.short_side is None and short is not None and short > LARGEST_SIDE:
-        raise ModelError(f"the file's short side is {short}; expected {LARGEST_SIDE} at most; give --short-side")
-    steps = _sides(said, "--stride")
-    if shown.stride is None and any(_OVERLAPS * step < side for step, side in zip(steps, size, strict=True)):
-        raise ModelError(
-            f"the file's stride is {said!r} for windows of {size[0]}x{size[1]}; expected an eighth of these at least; "
-            "give --stride"
-        )
-    return Windows(size, steps, short, resize=shown.resize), notes
-
-
-def _probe(dense: Dense, size: tuple[int, int]) -> int:
-    """K, by one forward of zeros. ModelError where the network does not give (B, K, H, W)."""
-    name = type(dense.network).__name__
-    try:
-        with torch.no_grad():
-            logits = dense.eval()(torch.zeros(1, 3, *size))
-    except ModelError:
-        raise
-    except Exception as error:  # the user's own code
-        said = (str(error).splitlines() or [""])[0][:160]
-        raise ModelError(
-            f"{name} fails on an image of {size[0]}x{size[1]} ({type(error).__name__}: {said}); expected {_EXPECTED}"
-        ) from error
-    return int(logits.shape[1])

@@ -14,8 +14,9 @@ from ..evaluations.attacks.condition import parse_conditions
 from ..evaluations.corruptions.plan import plan_corruptions
 from ..evaluations.subject import Settings
 from ..models.classifier import distinct_names
+from ..models.dense import Segmenter
 from ..models.device import DTYPES, pick_device, unknown_dtype
-from ..models.segmenter import Segmenter, load_segmenter
+from ..models.segmenter import load_segmenter
 from ..protocol.card import load_card, number
 from ..report.refresh import refresh
 from ..results.run import Run

@@ -22,172 +22,16 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-import pyarrow as pa
-import torch
 
-from cam.localisation import IOUS, THRESHOLDS
-from robustkit.evaluations.attacks.condition import parse_conditions
-from robustkit.evaluations.corruptions.condition import Corrupted, corrupted_of, corruption_condition
-from robustkit.evaluations.corruptions.sets import SETS
-from robustkit.evaluations.maps.condition import explained_of, map_condition, parse_cams
-from robustkit.evaluations.maps.evaluate import COLUMNS as MAP_COLUMNS
-from robustkit.evaluations.maps.evaluate import LEVELS
-from robustkit.protocol.card import Card, load_card
-from robustkit.protocol.condition import CLEAN, Condition
 from robustkit.report import page
 from robustkit.report import refresh as report
 from robustkit.results import comparison
 from robustkit.results.run import Run
-from robustkit.runs.binding import digests_of_shards, provenance_metadata, provenance_of
-from robustkit.runs.pictures import Picture, picture, write_pictures
-from robustkit.tasks.classification.columns import CLASSIFICATION
 
-SHARD, CLASSES, KEPT, UNREADABLE = 128, 1000, 100, 3e-4
-EPS = tuple(f"{part}/255" for part in (0.25, 0.5, 1, 2, 4, 8, 12, 16))
-STAGES = ("clean", "apgd-ce", "apgd-t", "fab-t", "square")
-ASKED = ",".join(
-    [*(f"{name}(eps={eps})" for name in ("fgsm", "pgd") for eps in EPS), *(f"autoattack(eps={e})" for e in EPS[2:5])]
-)
+from .made_up_run import write
+
 PARTS = ("write", "summary", "report")
 WORDS = {"write": "records written", "summary": "summary", "report": "report page", "compare": "comparison"}
-_NONE = np.array(None, dtype=object)
-Columns = dict[str, Any]
-Random = np.random.Generator
-
-
-def conditions(card: Card) -> list[Condition]:
-    """100 of them: clean, 19 attacks, in-c at all severities, two maps and their three controls."""
-    attacks = [one for one in parse_conditions(ASKED, card) if one != CLEAN]
-    corruptions = [corruption_condition(Corrupted(name, s)) for name, members in SETS["in-c"].items() for s in members]
-    return [CLEAN, *attacks, *corruptions, *map(map_condition, parse_cams("agcam,grad-cam"))]
-
-
-def manifest(n: int, checkpoints: int, card: Card, every: Sequence[Condition]) -> dict[str, Any]:
-    """What run.json holds of such a run."""
-    shape = {"input_size": [224, 224], "mean": [0.5] * 3, "std": [0.5] * 3}
-    shape |= {"interpolation": "bicubic", "crop_pct": 0.9, "crop_mode": "center"}
-    described: dict[str, Any] = {
-        "spec": "made-up",
-        "path": None,
-        "sha256": "0" * 64,
-        "arch": "vit_tiny_patch16_224",
-        "weights": "bare",
-    }
-    described |= {"attention": "standard", "attention_source": "default", "num_classes": CLASSES, "code_sha256": None}
-    protocol: dict[str, Any] = {
-        "tag": card.tag,
-        "name": card.name,
-        "version": card.version,
-        "task": card.task,
-        "space": card.space,
-    }
-    protocol |= {"labels": "true", "summary": card.summary, "source": "", "caveats": [], "digest": "0" * 64}
-    ids = [f"val/{place:06d}" for place in range(n)]
-    names = [f"class {place}" for place in range(CLASSES)]
-    data = {"name": "made-up", "root": "made-up", "layout": "imagenet", "n": n, "classes": CLASSES, "digest": "0" * 64}
-    return {
-        "robustkit": "0.1.0",
-        "command": "scripts/bench/scale.py",
-        "started": "2026-01-01T00:00:00+00:00",
-        "arguments": {},
-        "seed": 0,
-        "protocol": protocol,
-        "conditions": [one.text for one in every],
-        "claims": {one.text: one.claim for one in every if one.claim},
-        "checkpoints": [described | {"name": f"vit-{number}", "preprocessing": shape} for number in range(checkpoints)],
-        "data": data | {"class_names": names, "shards": digests_of_shards(ids, SHARD)},
-        "evidence": [one.text for one in every if one.name == "autoattack"],
-        "corrupted": {"digests": {}, "released": {}, "left_out": {}},
-        "keep_misclassified": False,
-        "deciding": {"seed": 0, "protocol": card.tag, "data digest": "0" * 64, "dtype": "float32", "compile": False},
-        "shard_size": SHARD,
-        "batch_size": 16,
-        "device": "none",
-        "versions": {},
-        "bad_images": [],
-        "pictures": [f"val/{place:06d}" for place in range(0, n, max(1, n // max(1, KEPT)))][:KEPT],
-    }
-
-
-def rows(one: Condition, start: int, stop: int, rng: Random) -> tuple[Columns, np.ndarray[Any, Any]]:
-    """Columns of the samples from start to stop under a condition, and which of them were read."""
-    n = stop - start
-    read = np.random.default_rng([1, start]).random(n) >= UNREADABLE
-    label = np.arange(start, stop) * 7919 % CLASSES
-    strength = 0.2 if one in (CLEAN,) or explained_of(one) else 0.75 if corrupted_of(one) is None else 0.35
-    wrong = np.random.default_rng([2, start]).random(n) < 0.2
-    wrong |= (rng.random(n) < strength) if strength > 0.2 else False
-    confidence = rng.beta(5, 2, n).astype(np.float32)
-    size = 0.0 if one == CLEAN or explained_of(one) else one.eps or 0.2
-    found: Columns = {
-        "prediction": np.where(wrong, (label + rng.integers(1, CLASSES, n)) % CLASSES, label),
-        "correct": ~wrong,
-        "top5": ~wrong | (rng.random(n) < 0.5),
-        "nll": rng.gamma(1.0, np.where(wrong, 3.0, 0.5), n).astype(np.float32),
-        "confidence": confidence,
-        "linf": np.full(n, size * (1 - 1e-7)),
-        "l2": rng.random(n).astype(np.float32) * np.float32(300 * size),
-    }
-    if one.eps is not None:
-        steps = rng.integers(1, 20, n)
-        stage = np.array(STAGES[1:])[rng.integers(0, 4, n)] if one.name == "autoattack" else np.full(n, one.name)
-        found["broken_by"] = np.where(wrong, stage.astype(object), _NONE)
-        found |= {"steps": steps, "forwards": steps + 1, "backwards": steps}
-        if one.name == "autoattack":
-            spent = [f"{what} {name}" for what in ("forwards", "backwards") for name in STAGES]
-            found |= {name: rng.integers(0, 100, n) for name in spent}
-    if explained_of(one) is not None:
-        found |= of_map(n, label, rng)
-    return {"label": label} | found, read
-
-
-def of_map(n: int, label: np.ndarray[Any, Any], rng: Random) -> Columns:
-    """The columns that a map adds, but for those that were not asked."""
-    scores = [f"{mode}_{name}" for mode in ("mask", "box") for name in ("pixel_accuracy", "iou", "dice")]
-    scores += [f"{mode}_{name}" for mode in ("mask", "box") for name in ("precision", "recall")]
-    scores += ["pointing_game", "energy_inside", "abpc"]
-    hits = np.packbits(rng.random((n, len(THRESHOLDS) * len(IOUS))) < 0.4, axis=1)
-    return {
-        "target": label,
-        "degenerate": np.zeros(n, bool),
-        **{name: rng.random(n).astype(np.float32) for name in scores},
-        "vanished_boxes": np.zeros(n, np.int32),
-        "pixel_counts": rng.poisson(125.4, (n, 2 * LEVELS)),
-        "box_hits": [row.tobytes() for row in hits],
-    }
-
-
-def table(one: Condition, start: int, stop: int, rng: Random, metadata: Mapping[bytes, bytes]) -> pa.Table:
-    """A record as the audit writes it."""
-    found, read = rows(one, start, stop, rng)
-    lost = ~read
-    fields = [*CLASSIFICATION, *((k, MAP_COLUMNS.get(k, pa.int32())) for k in found if k not in CLASSIFICATION.names)]
-    schema = pa.schema(fields, metadata={**metadata, b"notes": b"[]"})
-    found["sample_id"] = [f"val/{place:06d}" for place in range(start, stop)]
-    found["error"] = np.where(lost, "truncated file", _NONE)
-    arrays = []
-    for field in schema:
-        if field.name not in found:
-            arrays.append(pa.nulls(stop - start, field.type))
-            continue
-        values = found[field.name]
-        hidden = None if field.name in ("sample_id", "label", "error") or not lost.any() else lost
-        if field.name == "pixel_counts":
-            values, hidden = [None if gone else row for row, gone in zip(values, lost, strict=True)], None
-        arrays.append(pa.array(values, field.type, mask=hidden, from_pandas=False))
-    return pa.Table.from_arrays(arrays, schema=schema)
-
-
-def pictures(one: Condition, rng: Random) -> list[Picture]:
-    """A few, which stand for all."""
-    made = []
-    for _ in range(8):
-        coarse = torch.from_numpy(rng.random((1, 3, 28, 28)).astype(np.float32))
-        image = torch.nn.functional.interpolate(coarse, size=(224, 224), mode="bicubic").clamp(0, 1)[0]
-        heat = image.mean(0) if explained_of(one) else None
-        delta = None if one.eps is None else 0.1 * (image.roll(1, 1) - image)
-        made.append(picture(image=None if heat is not None else image, delta=delta, heat=heat))
-    return made
 
 
 class Clock:
@@ -208,58 +52,11 @@ class Clock:
         return {part: self.wall, f"{part} CPU": self.cpu}
 
 
-def write(run: Run, n: int, checkpoints: int) -> dict[str, float]:
+def written(run: Run, n: int, checkpoints: int) -> dict[str, float]:
     """Write a whole run; the seconds are of records alone, without those of making figures up."""
-    card, clock = load_card("standard"), Clock()
-    every = conditions(card)
-    known = manifest(n, checkpoints, card, every)
-    run.write_manifest(known)
-    kept = {name: place for place, name in enumerate(known["pictures"])}
-    for number in range(checkpoints):
-        name = f"vit-{number}"
-        for place, one in enumerate(every):
-            shown = pictures(one, np.random.default_rng(place)) if kept else []
-            middle = corrupted_of(one) is None or corrupted_of(one).severity == 3
-            if one.name == "autoattack":
-                run.write_evidence(name, one.text, EVIDENCE)
-            of = provenance_of(known, known["checkpoints"][number], one.text)
-            for shard, start in enumerate(range(0, n, SHARD)):
-                metadata, rng = provenance_metadata(of, shard), np.random.default_rng([3, number, place, shard])
-                found = table(one, start, min(n, start + SHARD), rng, metadata)
-                own = [sample for sample in found["sample_id"].to_pylist() if sample in kept] if middle else []
-                timing = {"seconds": 1.0, "stages": dict.fromkeys(STAGES, 0.2) if one.name == "autoattack" else {}}
-                with clock:
-                    write_pictures(run, name, one.text, shard, {s: shown[kept[s] % len(shown)] for s in own}, metadata)
-                    run.write_shard(run.shard_path(name, one.text, shard), found, timing)
+    clock = Clock()
+    write(run, n, checkpoints, clock)
     return clock.told("write")
-
-
-EVIDENCE: dict[str, Any] = {
-    "sample_ids": [],
-    "samples": 32,
-    "right": 29,
-    "norm": "linf",
-    "eps": 0.0156863,
-    "has_gradient": 1,
-    "random_difference": 0.0,
-    "random_predictions": 0,
-    "low": -1.6411,
-    "high": 4.04375,
-    "sum_error": 2.0908,
-    "zero_margin": 0,
-    "zero_ce": 0,
-    "bad_margin": 0,
-    "bad_ce": 0,
-    "slope_samples": 29,
-    "slope": 0.999979,
-    "slope_error": 8.05855e-05,
-    "loss": [-3.6, -3.1, -0.5, 1.9],
-    "loss_steps": [0, 1, 5, 20],
-    "accuracy": [1.0, 0.4, 0.03, 0.0, 0.0, 0.0, 0.0],
-    "radii": [0.0, 0.0157, 0.0313, 0.0626, 0.125, 0.25, 0.5],
-    "forwards": 44.5,
-    "backwards": 33.0,
-}
 
 
 def refreshed(run: Run) -> dict[str, float]:
@@ -289,7 +86,7 @@ def one_part(part: str, folder: Path, n: int, checkpoints: int) -> dict[str, flo
     """In this process: seconds, and MB at the peak and before it began."""
     run = Run(folder)
     before = peak()
-    seconds = write(run, n, checkpoints) if part == "write" else (refreshed if part == "refresh" else compared)(run)
+    seconds = written(run, n, checkpoints) if part == "write" else (refreshed if part == "refresh" else compared)(run)
     return seconds | {f"{part} MB": peak(), f"{part} MB before": before}
 
 

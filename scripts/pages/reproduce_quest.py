@@ -23,7 +23,8 @@ from robustkit.cli.progress import ConsoleProgress
 from robustkit.errors import RobustkitError
 from robustkit.results.run import Run
 
-from .quest import baseline, page, published_figures
+from .quest import baseline, published_figures
+from .quest_page import page
 
 FORMULAS = ("standard", "quest", "elliptical", "elliptical-quest")
 ZOO, SHAPES = (tuple(f"zoo:{family}-vit-{name}" for name in FORMULAS) for family in ("cifar10", "shapes"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +24,7 @@ from robustkit.attention import apply as attention
 from robustkit.attention import registry as formulas
 from robustkit.cli.app import cli
 from robustkit.cli.doctor import checks as doctor
-from robustkit.cli.doctor import known_answers
+from robustkit.cli.doctor import known_answers, replicas
 from robustkit.cli.doctor.checks import Check
 from robustkit.common import randomness
 from robustkit.runs.folder import RunFolder
@@ -235,8 +237,19 @@ def test_what_is_broken_is_found(name: str, break_it: Callable[[Patch], str], mo
     remedy = {check[0]: check[2] for check in doctor.CHECKS}[name]
     expected = break_it(monkeypatch)
     found = finding(name, monkeypatch)
-    assert not found.fine and expected in found.text
+    assert not found.fine and expected in found.text and "UnexpectedAnswer" not in found.text
     assert found.text.endswith(f"; {remedy}") and ("install" in remedy or "try " in remedy or "--out" in remedy)
+
+
+def test_without_torch_each_check_says_so() -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None; from robustkit.cli.doctor import checks\n"
+        "found = {check.name: check for check in checks.examine()}\n"
+        "assert found['disk'].text and found['renaming'].fine, found\n"
+        "print(*(name for name, check in found.items() if 'import of torch halted' in check.text))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {"device", "draws", "fgsm", "formulas", "monotone"} <= set(done.stdout.split())
 
 
 def test_every_check_is_broken_above_or_warns_below() -> None:
@@ -250,7 +263,7 @@ SAME_AT_FIRST = ({"standard", "qana"}, {"qk-l2", "qknorm-hs"}, {"qk-l2", "qknorm
 @pytest.mark.parametrize("name", formulas.FORMULAS)
 def test_each_formula_is_told_from_every_other(name: str) -> None:
     model, image = known_answers.small_vit(name)
-    right, _ = known_answers.slow_vit(known_answers._arrays(model), image[0].numpy(), name)
+    right, _ = replicas.slow_vit(known_answers._arrays(model), image[0].numpy(), name)
     np.testing.assert_allclose(model(image)[0].numpy(), right, rtol=1e-8)
     for other in formulas.FORMULAS:
         if other != name and {other, name} not in SAME_AT_FIRST:

@@ -24,7 +24,8 @@ from robustkit.evaluations.attacks.build import build_attack
 from robustkit.evaluations.maps.condition import CONTROLS, MapSpec
 from robustkit.evaluations.maps.evaluate import LEVELS
 from robustkit.evaluations.maps.measures import METRICS
-from robustkit.evaluations.maps.metrics import Counted, Figures, map_rows
+from robustkit.evaluations.maps.metrics import Figures, map_rows
+from robustkit.evaluations.maps.pooled import Counted
 from robustkit.evaluations.maps.tables import map_tables
 from robustkit.results.run import Run
 

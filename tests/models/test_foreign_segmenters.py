@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from robustkit.errors import CheckpointError, ModelError
-from robustkit.models.segmenter import Segmenter, load_segmenter
+from robustkit.models.dense import Segmenter
+from robustkit.models.segmenter import load_segmenter
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -14,6 +14,7 @@ import robustkit
 from robustkit.errors import RobustkitError, RunError
 from robustkit.results.paired import Difference, Side, holm, paired_difference
 from robustkit.results.run import Run
+from scripts.pages import quest, quest_page
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 PAIR = ("shapes-vit-standard", "shapes-vit-quest")
@@ -189,8 +190,6 @@ def test_holm_by_hand() -> None:
 @pytest.fixture(scope="module")
 def script() -> Any:
     """The page's module."""
-    from scripts.pages import quest
-
     return quest
 
 
@@ -231,7 +230,7 @@ def sections(page: str) -> dict[str, list[list[str]]]:
 
 
 def test_the_page_has_our_figures_beside_the_published_ones(script: Any, run: Run, published: dict[str, Any]) -> None:
-    page = script.page([run, run], published, "python -m scripts.pages.reproduce_quest")
+    page = quest_page.page([run, run], published, "python -m scripts.pages.reproduce_quest")
     tables = sections(page)
     assert list(tables) == ["clean", "pgd", "noise", "AG-CAM", "AG-CAM, mask mode"]
     assert page.count("### pgd") == 1
@@ -250,7 +249,7 @@ def test_the_page_has_our_figures_beside_the_published_ones(script: Any, run: Ru
 
 
 def test_the_verdicts_are_counted_and_each_has_its_gap(script: Any, run: Run, published: dict[str, Any]) -> None:
-    page = script.page([run], published, "x")
+    page = quest_page.page([run], published, "x")
     lines = [line for line in page.splitlines() if line.startswith("| standard |")]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
     told = {(cells[1], cells[2]): cells for cells in rows}
@@ -273,13 +272,13 @@ def test_the_verdicts_are_counted_and_each_has_its_gap(script: Any, run: Run, pu
 def test_differences_that_the_paper_does_not_resolve_have_no_verdict(script: Any, run: Run) -> None:
     close = {"protocol": "standard", **script.published_figures()}
     close = close | {"quest": close["standard"] | {"pgd": {"top1": 0.4375, "nll": 2.60}}, "protocol": "standard"}
-    page = script.page([run], close, "x")
+    page = quest_page.page([run], close, "x")
     rows = [line for line in page.splitlines() if line.startswith("| standard |")]
     assert len(rows) == 1 and "| NLL" in rows[0] and "(worse)" in rows[0]
 
 
 def test_what_the_paper_has_no_figure_of_is_listed_where_0_is_left_out(script: Any, run: Run) -> None:
-    page = script.page([run], script.published_figures() | {"protocol": "quest-paper"}, "x")
+    page = quest_page.page([run], script.published_figures() | {"protocol": "quest-paper"}, "x")
     found = [line for line in page.splitlines() if line.startswith("- ")]
     expected = []
     for name, condition in (("pgd", PGD), ("noise", "noise"), ("agcam-mask", BOX.replace("box", "mask"))):

@@ -15,27 +15,21 @@ import torch
 from cam.localisation import IOUS, THRESHOLDS, pxap
 from robustkit.common.intervals import calibration_error, calibration_gaps, resampled_figures, resampled_sums
 from robustkit.evaluations.corruptions.metrics import CorruptionSample
-from robustkit.evaluations.maps.metrics import Counted, Pooled
+from robustkit.evaluations.maps.pooled import Counted, Pooled
 from robustkit.report.refresh import refresh
 from robustkit.results.comparison import compare, pairs, report_tables
 from robustkit.results.paired import Side
 from robustkit.results.run import Run
 from robustkit.results.summary import summarise, survey
-from scripts.bench import scale as scale_script
+from scripts.bench import made_up_run
 
 Make = Callable[..., Run]
 
 
 @pytest.fixture
-def scale(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The script, without pictures."""
-    monkeypatch.setattr(scale_script, "KEPT", 0)
-    return scale_script
-
-
-@pytest.fixture
-def make(scale: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
-    """A made-up run of clean, PGD, AutoAttack, fog at five severities, AG-CAM and a control."""
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """A made-up run, without pictures, of clean, PGD, AutoAttack, fog at five severities, AG-CAM and a control."""
+    monkeypatch.setattr(made_up_run, "KEPT", 0)
     kept = (
         "clean",
         "pgd(eps=1/255",
@@ -45,15 +39,15 @@ def make(scale: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
         "cam(agcam",
         "cam(random",
     )
-    every = [one for one in scale.conditions(scale.load_card("standard")) if one.text.startswith(kept)]
+    every = [one for one in made_up_run.conditions(made_up_run.load_card("standard")) if one.text.startswith(kept)]
     assert len(every) == 11
-    monkeypatch.setattr(scale, "conditions", lambda card: every)
+    monkeypatch.setattr(made_up_run, "conditions", lambda card: every)
     monkeypatch.setattr("robustkit.runs.folder.os.fsync", lambda handle: None)
 
     def made(n: int, checkpoints: int = 1, shard: int = 100, name: str = "run") -> Run:
-        monkeypatch.setattr(scale, "SHARD", shard)
+        monkeypatch.setattr(made_up_run, "SHARD", shard)
         run = Run(tmp_path / name)
-        scale.write(run, n, checkpoints)
+        made_up_run.write(run, n, checkpoints)
         return run
 
     return made
@@ -136,8 +130,8 @@ def test_sides_forget_what_no_later_pair_asks(
     assert {len(read) for read in opened.values()} == {1}
 
 
-def test_unread_samples_are_found_on_the_way(make: Make, scale: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scale, "UNREADABLE", 0.1)
+def test_unread_samples_are_found_on_the_way(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(made_up_run, "UNREADABLE", 0.1)
     run = make(100)
     refresh(run)
     bad = run.manifest["bad_images"]

@@ -13,7 +13,8 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .known_answers import UnexpectedAnswer
+from ...errors import CheckpointError, RunError
+from .unexpected import UnexpectedAnswer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,8 +38,8 @@ def examine() -> list[Check]:
         try:
             findings.append(Check(name, True, check()))
         except Exception as fault:
-            known = type(fault).__name__ in ("Wrong", "CheckpointError", "RunError")
-            said = str(fault) if known else f"{type(fault).__name__}: {' '.join(str(fault).split())}"
+            expected = isinstance(fault, (UnexpectedAnswer, CheckpointError, RunError))
+            said = str(fault) if expected else f"{type(fault).__name__}: {' '.join(str(fault).split())}"
             findings.append(Check(name, False, f"{said}; {remedy}" if remedy else said))
     return findings
 

@@ -16,10 +16,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ProtocolError, unknown
-from .peers import PeerAttack, PeerStage
+from .peer_libraries import PeerStage
 
 if TYPE_CHECKING:
     from attacks import ThreatModel
+
+    from .peers import PeerAttack
 
 ENGINES: tuple[str, ...] = ("robustkit", "pyautoattack", "torchattacks")
 _SUPPORTED = {
@@ -81,6 +83,8 @@ def peer(engine: str, name: str, threat: ThreatModel, parameters: Mapping[str, A
         ProtocolError: an engine without this attack, an unknown parameter, a value, norm or bounds that it cannot do
             with the same meaning, or a library that is not installed.
     """
+    from .peers import PeerAttack
+
     ours = "use --engine robustkit"
     if engine == "robustkit":
         raise ProtocolError(f"engine robustkit is not a peer; expected one of: {', '.join(_SUPPORTED)}")

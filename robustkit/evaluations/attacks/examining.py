@@ -16,6 +16,7 @@ from attacks.attack import check_images, check_labels
 from attacks.frozen import Model, frozen, input_gradient
 
 from ...models.batch_size import out_of_memory
+from .figures_of_probes import plain, reduced
 from .probes import (
     Asker,
     Columns,
@@ -41,13 +42,6 @@ _EXPLAIN_SLOPE = ("zero_margin", "bad_margin", "random_predictions")
 _NEARLY = 0.95  # of the way from an image to the saved one
 _OF_ENDS = ("under attack", "path", "survives saving", "known images")
 _CLOSELY = 8  # right samples on which costly probes are made
-_EXTREMES = ("random_difference", "low", "high", "sum_error", "noise", "graph", "batch", "thread", "again", "attacked")
-_APART = ("random_difference", "noise", "graph", "batch", "thread", "again", "attacked", "jump", "path")
-_ROUNDING = 1e-5
-_GRADIENTS = ("zero_margin", "zero_ce", "bad_margin", "bad_ce", "slope_samples")
-_COUNTS = ("right", "random_predictions", *_GRADIENTS, "saved_samples", "saved_same", "saved_lost", "hidden")
-_MEDIANS = ("slope", "slope_error", "slope_far", "jump", "path", "rise", "rise_shifted")
-_MEANS = ("loss", "accuracy")
 
 
 def examine(
@@ -110,37 +104,13 @@ def examine(
         ):
             examiner.unmeasured["slope"] = "the outputs are too coarse to follow at every sample"
         columns |= examiner.probe(images, labels, ends, columns["right"], rng, attack, "zero_ce" in names)
-    figures = {name: _reduce(name, columns.get(name)) for name in (*_EXTREMES, *_COUNTS, *_MEDIANS, *_MEANS)}
+    figures = reduced(columns)
     figures |= {"norm": threat.norm, "eps": threat.eps, "samples": len(images), "has_gradient": int("zero_ce" in names)}
     figures |= {"loss_steps": list(examiner.loss_steps), "radii": [0.0, *examiner.radii]}
     figures |= {"infinite": asker.infinite / asker.forwards}
     figures |= {"unasked": examiner.unasked, "unmeasured": examiner.unmeasured}
     figures |= {"forwards": asker.forwards / len(images), "backwards": asker.backwards / len(images)}
-    return {name: _plain(_coarse(value) if name in _APART else value) for name, value in figures.items()}
-
-
-def _reduce(name: str, column: Tensor | None) -> Any:
-    if column is None or name in _COUNTS:
-        return None if column is None else int(column.sum())
-    if not len(column):
-        return None
-    if name in _MEANS:
-        return column.double().mean(dim=0).tolist()
-    return float(column.median() if name in _MEDIANS else column.min() if name == "low" else column.max())
-
-
-def _coarse(apart: float | None) -> float | None:
-    """A difference of two answers in two digits, and 0 where rounding in float32 gives as much: that is another one at
-    each call, wherever the numbers lie in memory."""
-    return None if apart is None else 0.0 if apart < _ROUNDING else float(f"{apart:.2g}")
-
-
-def _plain(value: Any) -> Any:
-    """Six significant digits; None for what JSON cannot hold."""
-    if isinstance(value, list):
-        return [_plain(entry) for entry in value]
-    finite = not isinstance(value, float) or math.isfinite(value)
-    return (float(f"{value:.6g}") if isinstance(value, float) else value) if finite else None
+    return plain(figures)
 
 
 class _Examiner:

@@ -1,54 +1,25 @@
-"""Attacks made by a peer library, run and counted as our own are.
-
-Importing this module loads neither torch nor a peer.
-"""
+"""Attacks made by a peer library, run and counted as our own are."""
 
 from __future__ import annotations
 
-import importlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
+import torch
+from torch import Tensor, nn
 
-    from attacks import AttackResult, Rng, StagedResult, ThreatModel
-    from attacks.attack import Tell
-    from attacks.frozen import Model, Oracle
+from attacks import AttackResult, Rng, StagedResult, ThreatModel, TorchRng
+from attacks.attack import Tell, check_arguments
+from attacks.frozen import Model, Oracle, frozen
+from attacks.labels import missed
+from attacks.threat import round_towards
 
-    Perturb = Callable[[Tensor, Tensor], Tensor]
+from .peer_libraries import PeerStage, make_perturb
 
 _LEAST_CLASSES = {"dlr": 3, "dlr-targeted": 4}
-_MEMBERS = {
-    "pyautoattack": {
-        "apgd": "pyautoattack.autopgd_base.APGDAttack",
-        "apgd-t": "pyautoattack.autopgd_base.APGDAttack_targeted",
-        "fab": "pyautoattack.fab_pt.FABAttack_PT",
-        "square": "pyautoattack.square.SquareAttack",
-    },
-    "torchattacks": {
-        "fgsm": "torchattacks.FGSM",
-        "pgd": "torchattacks.PGD",
-        "pgd-l2": "torchattacks.PGDL2",
-        "apgd": "torchattacks.APGD",
-        "apgd-t": "torchattacks.APGDT",
-        "fab": "torchattacks.FAB",
-        "square": "torchattacks.Square",
-    },
-}
-_RENAMED = {"restarts": "n_restarts", "eot": "eot_iter", "queries": "n_queries", "rescale_schedule": "resc_schedule"}
-
-
-@dataclass(frozen=True)
-class PeerStage:
-    """One attack of a peer: RobustKit's name for it and all its parameters; `name` is what AutoAttack calls it."""
-
-    name: str
-    attack: str
-    parameters: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -84,10 +55,6 @@ class PeerAttack:
         tell: Tell | None = None,
     ) -> AttackResult | StagedResult:
         """Raises what `attacks.Attack.run` does, and ValueError for images or models that the peer cannot take."""
-        from attacks import TorchRng
-        from attacks.attack import check_arguments
-        from attacks.frozen import Oracle, frozen
-
         if labels is not None and labels.ndim > 1:
             raise ValueError(f"{self.engine} leads away from one label; for several valid ones use --engine robustkit")
         top_label = check_arguments(images, labels, self.threat, batch_size)
@@ -115,8 +82,6 @@ class _Work:
     def __init__(
         self, attack: PeerAttack, oracle: Oracle, images: Tensor, batch_size: int | None, tell: Tell | None
     ) -> None:
-        import torch
-
         self.attack, self.oracle, self.images = attack, oracle, images
         self.staged = attack.name == "autoattack"
         self.batch_size, self.tell = batch_size or max(1, len(images)), tell
@@ -132,10 +97,6 @@ class _Work:
 
     def classify(self, labels: Tensor | None) -> None:
         """Labels, number of classes, and who is wrong before any attack."""
-        import torch
-
-        from attacks.labels import missed
-
         begin = time.perf_counter()
         parts = torch.split(self.everyone, self.batch_size)
         logits = torch.cat([self.oracle.predict(self.clean[part]) for part in parts])
@@ -151,17 +112,12 @@ class _Work:
 
     def enter(self, position: int, stage: PeerStage, seed: int) -> None:
         """Hands the samples of a stage to the peer, batch by batch."""
-        import torch
-
-        from attacks.labels import missed
-        from attacks.threat import round_towards
-
         begin = time.perf_counter()
         if self._too_few(stage):
             return
         counter = _Counter(self.oracle)
         model = counter.module(self.clean.device)
-        perturb = _perturb(self.attack.engine, stage, model, self.attack.threat, seed, self.classes)
+        perturb = make_perturb(self.attack.engine, stage, model, self.attack.threat, seed, self.classes)
         rows = self.standing.nonzero().flatten() if self.staged else self.everyone
         with torch.set_grad_enabled(stage.attack in ("fgsm", "pgd")):  # the others ask for a graph where they need one
             for part in torch.split(rows, self.batch_size) if len(rows) else ():
@@ -206,8 +162,6 @@ class _Work:
         self.standing[part[wrong]] = False
 
     def result(self) -> AttackResult | StagedResult:
-        from attacks import AttackResult, StagedResult
-
         sums = self.forwards.sum(dim=0), self.backwards.sum(dim=0), self.broken_by.new_full(self.broken_by.shape, -1)
         if not self.staged:
             return AttackResult(self.ends, self.steps, *sums)
@@ -241,8 +195,6 @@ class _Counter:
 
         Its one empty parameter says where it is: torchattacks looks there.
         """
-        import torch
-
         module = torch.nn.Module()
         module.forward = self
         module.register_parameter("where", torch.nn.Parameter(torch.empty(0, device=device), requires_grad=False))
@@ -257,42 +209,9 @@ class _Counter:
         self.forwards = self.backwards = 0
 
 
-def _perturb(engine: str, stage: PeerStage, model: nn.Module, threat: ThreatModel, seed: int, classes: int) -> Perturb:
-    """The peer's own attack: images (n, C, H, W) float32 in [0, 1] and labels (n,) to points."""
-    from attacks.pgd import STEP_SHARES
-
-    given, eps = stage.parameters, threat.eps
-    targeted = given.get("loss") == "dlr-targeted"
-    kind = f"{stage.attack}{'-t' * targeted}{'-l2' * (stage.attack == 'pgd' and threat.norm == 'l2')}"
-    home, _, name = _MEMBERS[engine][kind].rpartition(".")
-    member = getattr(importlib.import_module(home), name)
-    attack: Perturb
-    if stage.attack == "fgsm":
-        attack = member(model, eps)
-        return attack
-    if stage.attack == "pgd":
-        size = STEP_SHARES[threat.norm] * eps if given["step_size"] is None else given["step_size"]
-        attack = member(model, eps, size, given["steps"], given["random_start"])
-        return attack
-    renamed = _RENAMED | ({"steps": "n_iter"} if engine == "pyautoattack" else {})
-    unsaid = {"early_stop", "relinearise", "targets"} | ({"loss"} if targeted else set())
-    words = {renamed.get(key, key): value for key, value in given.items() if key not in unsaid}
-    targets = min(given.get("targets", 0), classes - 1)
-    several = targeted or (stage.attack == "fab" and targets > 0)
-    if several:  # torchattacks aims at n_classes - 1 targets, whatever the model has
-        words |= {"n_target_classes": targets} if engine == "pyautoattack" else {"n_classes": targets + 1}
-    if several and stage.attack == "fab":
-        words["targeted" if engine == "pyautoattack" else "multi_targeted"] = True
-    made = member(model, norm=threat.norm.capitalize(), eps=eps, seed=seed, **words)
-    attack = made.perturb if engine == "pyautoattack" else made
-    return attack
-
-
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
     """Seeds torch's global generators, and puts them back on leaving, whatever was drawn or seeded meanwhile."""
-    import torch
-
     used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     devices = list(range(torch.cuda.device_count())) if used else []
     with torch.random.fork_rng(devices):

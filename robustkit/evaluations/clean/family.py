@@ -18,7 +18,7 @@ class Clean(Family):
     name = "clean"
 
     def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
-        from ..evaluator import show_pixels
+        from ..shown import show_pixels
 
         return show_pixels(subject, batch, batch.pixels.to(subject.settings.device))
 

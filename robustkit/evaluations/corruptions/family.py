@@ -62,7 +62,7 @@ class Corruptions(Family):
         return () if plugged is None else (plugged,)
 
     def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
-        from ..evaluator import show_pixels
+        from ..shown import show_pixels
 
         pixels, corrupted = batch.pixels.to(subject.settings.device), condition.payload
         assert isinstance(corrupted, Corrupted)

@@ -13,15 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow.compute as pc
-import torch
-from numpy.typing import NDArray
 
-from cam.localisation import IOUS, THRESHOLDS, pxap
-
-from ...common.intervals import Floats, intervals, resampled_figures, resampled_sums
-from ..rows import FEWEST, Row, Rows
+from ...common.intervals import Floats, intervals, resampled_figures
+from ..rows import Row, Rows
 from .condition import CONTROLS, MODES, PLAIN, SCORES, MapSpec
 from .measures import METRICS
+from .pooled import POOLED, Counted, Pooled, has_interval
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,89 +30,8 @@ _WANTED = {
     *(*PLAIN, "pixel_counts", "box_hits", "vanished_boxes"),
 }
 _LOWER_IS_BETTER = {metric.name for metric in METRICS if metric.better < 0}
-MAXIMA = ("max_box_acc",)
 UNMOVED = 0.9
 """A rank correlation: maps that keep to it when the head is drawn anew do not tell of the class."""
-
-
-class Counted:
-    """Whole numbers by the hundred of n samples, of which only sums are asked, and only those are held.
-
-    places: (n,) rows among the numbers, -1 of a sample that has none. read: the numbers, (k, K), or packed to bits;
-    asked again where sums over other samples are wanted, such as those that have a control, too.
-    """
-
-    def __init__(self, metric: str, places: Rows, read: Callable[[], NDArray[Any]]) -> None:
-        self.metric, self.places, self._read = metric, places, read
-        self._last = self.known, self._summed(self.known)
-
-    @property
-    def known(self) -> Rows:
-        """The samples that have some."""
-        return np.flatnonzero(self.places >= 0)
-
-    def figure(self, rows: Rows) -> Floats:
-        """Of those samples, and where it has an interval of each time that they are drawn anew: (1 + R,)."""
-        if not np.array_equal(self._last[0], rows):
-            self._last = rows, self._summed(rows)
-        return _STATISTICS[self.metric](self._last[1], len(rows))
-
-    def _summed(self, rows: Rows) -> Floats:
-        values, places = self._read(), self.places[rows]
-
-        def floats(some: slice) -> Floats:
-            found = values[places[some]]
-            packed = found.dtype == np.uint8
-            return (np.unpackbits(found, axis=1, count=_BITS) if packed else found).astype(np.float64)
-
-        return resampled_sums(floats, len(rows), _has_interval(len(rows), self.metric))
-
-
-class Pooled:
-    """The columns of a map that are whole numbers by the hundred, taken from one shard after the other."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, list[NDArray[np.bool_]]] = {name: [] for name in _POOLED}
-        self._values: dict[str, list[NDArray[Any]]] = {name: [] for name in _POOLED}
-
-    def taken(self, shard: pa.Table) -> pa.Table:
-        """The shard without them."""
-        for name in _POOLED:
-            if name not in shard.column_names:
-                self._known[name].append(np.zeros(len(shard), dtype=bool))
-                continue
-            column = shard[name].combine_chunks()
-            self._known[name].append(column.is_valid().to_numpy(zero_copy_only=False))
-            found = column.drop_null()
-            if len(found):
-                self._values[name].append(_few_bytes(found) if name == "pixel_counts" else _bits(found))
-        return shard.drop_columns([name for name in _POOLED if name in shard.column_names])
-
-    def of(self, column: str, rows: Rows, again: Callable[[], Pooled]) -> Counted | None:
-        """Those of some samples; None where no sample of the condition has any. again: takes all from the shards."""
-        if not self._values[column]:
-            return None
-        known = np.concatenate(self._known[column])
-        places = np.where(known, np.cumsum(known) - 1, -1)[rows]
-
-        def read() -> NDArray[Any]:
-            held = self._values.pop(column, None)  # the first time
-            return np.concatenate(again()._values[column] if held is None else held)
-
-        return Counted(_POOLED[column], places, read)
-
-
-_POOLED = {"pixel_counts": "pxap", "box_hits": "max_box_acc"}
-_BITS = len(THRESHOLDS) * len(IOUS)
-
-
-def _few_bytes(lists: pa.ListArray) -> NDArray[Any]:
-    values: NDArray[Any] = lists.flatten().to_numpy(zero_copy_only=False).reshape(len(lists), -1)
-    return values.astype(np.uint16 if values.max(initial=0) < 2**16 else np.int64)
-
-
-def _bits(packed: pa.BinaryArray) -> NDArray[np.uint8]:
-    return np.frombuffer(b"".join(packed.to_pylist()), np.uint8).reshape(len(packed), -1)
 
 
 @dataclass(frozen=True)
@@ -175,7 +91,7 @@ def map_figures(
     for column, metric in PLAIN.items():
         if column in names:
             values[base, metric] = _column(chosen, column)
-    for column, metric in _POOLED.items():
+    for column, metric in POOLED.items():
         if (counted := pooled.of(column, rows, again)) is not None:
             values[base, metric] = counted
     lost = (pc.sum(chosen["vanished_boxes"]).as_py() or 0) if "vanished_boxes" in names else 0
@@ -263,14 +179,10 @@ def stability_rows(table: pa.Table, explained: MapSpec, keep: bool, flags: Seque
 
 def _estimate(drawn: Floats, n: int, metric: str) -> tuple[float, float, float]:
     """The figure and its interval; none for a few samples, and for a maximum, which resampling biases upwards."""
-    if not _has_interval(n, metric):
+    if not has_interval(n, metric):
         return float(drawn[0]), math.nan, math.nan
     ((low, high),) = intervals(drawn[1:, None], drawn[:1])
     return float(drawn[0]), low, high
-
-
-def _has_interval(n: int, metric: str) -> bool:
-    return n >= FEWEST and metric not in MAXIMA
 
 
 def _known(values: Floats | Counted) -> Rows:
@@ -288,22 +200,8 @@ def _drawn(values: Floats | Counted, metric: str, rows: Rows) -> Floats:
     def mean(counts: Floats) -> Floats:
         return counts @ own / n
 
-    parts = [mean(np.ones((1, n))), *([resampled_figures(mean, n)[:, 0]] if _has_interval(n, metric) else [])]
+    parts = [mean(np.ones((1, n))), *([resampled_figures(mean, n)[:, 0]] if has_interval(n, metric) else [])]
     return np.concatenate(parts)
-
-
-def _pxap(sums: Floats, n: int) -> Floats:
-    """Of counts outside and inside the object by level, (R, 2 * levels), pooled over samples."""
-    return pxap(torch.from_numpy(sums).reshape(len(sums), 2, -1)).numpy()
-
-
-def _max_box_acc(sums: Floats, n: int) -> Floats:
-    """Of hits by threshold and IoU, (R, thresholds * IOUS): the best threshold for each IoU, averaged."""
-    figures: Floats = (sums.reshape(len(sums), -1, len(IOUS)) / n).max(axis=1).mean(axis=1)
-    return figures
-
-
-_STATISTICS: dict[str, Callable[[Floats, int], Floats]] = {"pxap": _pxap, "max_box_acc": _max_box_acc}
 
 
 def _column(table: pa.Table, name: str) -> Floats:

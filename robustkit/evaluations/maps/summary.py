@@ -8,7 +8,8 @@ from functools import partial
 from ..family import Summary
 from ..rows import Reading, Row
 from .condition import parse_explained
-from .metrics import Figures, Pooled, is_wanted_of_maps, map_figures, map_rows, stability_rows
+from .metrics import Figures, is_wanted_of_maps, map_figures, map_rows, stability_rows
+from .pooled import Pooled
 
 
 class MapSummary(Summary):

@@ -15,7 +15,7 @@ from ...errors import BadImageError
 from ...evaluations.corruptions.condition import corrupted_of
 from ...evaluations.family import family_of
 from ...evaluations.subject import Batch, Settings
-from ...models.segmenter import Segmenter
+from ...models.dense import Segmenter
 from ...protocol.card import Card
 from ...protocol.condition import CLEAN, Condition
 from ...runs.folder import RunFolder

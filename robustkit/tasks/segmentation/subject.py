@@ -17,7 +17,7 @@ from ...common.randomness import SampleRng
 from ...data.dataset import Sample
 from ...evaluations.attacks.build import build_attack
 from ...evaluations.subject import Batch, Settings, Subject
-from ...models.segmenter import Segmenter
+from ...models.dense import Segmenter
 from ...protocol.card import Card
 from ...protocol.condition import Condition
 from .columns import SCENES

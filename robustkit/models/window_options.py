@@ -1,0 +1,64 @@
+"""How a segmenter sees images through windows: what the user says of them, what the file says, what is left to us."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import ModelError
+from .claims import LARGEST_SIDE
+from .input_config import pair
+from .windows import Windows
+
+_OVERLAPS = 8  # windows along a side that a pixel may lie in, where the file says so
+_OVERLAP = 32  # of two windows in the public code, where nothing else is said
+
+
+@dataclass(frozen=True)
+class WindowOptions:
+    """What the user says of windows; None where the file or the architecture decides."""
+
+    window: int | tuple[int, int] | None = None
+    stride: int | tuple[int, int] | None = None
+    short_side: int | None = None
+    resize: str | None = None
+
+
+def sides(value: object, option: str) -> tuple[int, int]:
+    try:
+        return pair(value, option)
+    except ModelError:
+        raise ModelError(f"{option} is {value!r}; expected one or two positive whole numbers of pixels") from None
+
+
+def resolve_windows(
+    size: tuple[int, int], options: WindowOptions, metadata: Mapping[str, Any], ours: bool, stride: object
+) -> tuple[Windows, tuple[str, ...]]:
+    """stride: what the file says, of windows of this size."""
+    notes: tuple[str, ...] = ()
+    said = options.stride if options.stride is not None else stride
+    if said is None:
+        rows, columns = (side - _OVERLAP if side > 2 * _OVERLAP else side for side in size)
+        said = (rows, columns)
+        if rows < size[0]:
+            notes += (f"windows of {size[0]}x{size[1]} overlap by {_OVERLAP} pixels; --stride says otherwise",)
+    short = options.short_side
+    if short is None and options.resize is None:
+        short = metadata.get("short_side")
+    if short is None and options.resize is None and not ours:
+        notes += (
+            "images keep their size and are enlarged to a window where they are smaller, as in the public inference; "
+            "its data pipeline for ADE20K resizes them to a short side of 512 before that: --resize ade20k",
+        )
+    if short is not None and not (isinstance(short, int) and short > 0):
+        raise ModelError(f"--short-side is {short!r}; expected a positive whole number of pixels")
+    if options.short_side is None and short is not None and short > LARGEST_SIDE:
+        raise ModelError(f"the file's short side is {short}; expected {LARGEST_SIDE} at most; give --short-side")
+    steps = sides(said, "--stride")
+    if options.stride is None and any(_OVERLAPS * step < side for step, side in zip(steps, size, strict=True)):
+        raise ModelError(
+            f"the file's stride is {said!r} for windows of {size[0]}x{size[1]}; expected an eighth of these at least; "
+            "give --stride"
+        )
+    return Windows(size, steps, short, resize=options.resize), notes
