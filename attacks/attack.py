@@ -142,7 +142,7 @@ class Attack(ABC):
         batch_size: int | None = None,
         tell: Tell | None = None,
     ) -> AttackResult:
-        top_label = check_arguments(images, labels, self.threat, batch_size)
+        top_label = self._check(images, labels, batch_size)
         with frozen(model), frozen(judge or model):
             images = images.detach().clone()
             tally = self._tally(len(images), images.device, tell)
@@ -155,20 +155,19 @@ class Attack(ABC):
             points = self._points(oracle, clean, labels, rng or TorchRng(len(images), images.device), tally)
             return tally.result(round_towards(images, points))
 
+    def _check(self, images: Tensor, labels: Tensor | None, batch_size: int | None) -> int:
+        """Return the largest label, -1 for none; raise for what the attack cannot be run with."""
+        check_images(images, self.threat)
+        if batch_size is not None and batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size}; expected 1 or more, or None for all at once")
+        return -1 if labels is None else check_labels(labels, len(images))
+
     def _tally(self, batch: int, device: torch.device, tell: Tell | None) -> Tally:
         return Tally(batch, device, tell)
 
     @abstractmethod
     def _points(self, oracle: Oracle, clean: Tensor, labels: Tensor | None, rng: Rng, tally: Tally) -> Tensor:
         """The adversarial points for `clean` (B > 0, float32 or float64), which it must not change."""
-
-
-def check_arguments(images: Tensor, labels: Tensor | None, threat: ThreatModel, batch_size: int | None) -> int:
-    """The largest label (-1 for none); raises as `Attack` says for what an attack cannot be run with."""
-    check_images(images, threat)
-    if batch_size is not None and batch_size < 1:
-        raise ValueError(f"batch_size is {batch_size}; expected 1 or more, or None for all at once")
-    return -1 if labels is None else check_labels(labels, len(images))
 
 
 def check_images(images: Tensor, threat: ThreatModel) -> None:

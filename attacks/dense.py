@@ -141,7 +141,7 @@ class DenseOracle(Oracle):
         Raises ValueError for logits of another shape, for fewer than two classes (whose cross-entropy is always 0), and
         for classes of the masks beyond the last one.
         """
-        logits = self._model(points.to(self._dtype))
+        logits = self._model(points.to(self.dtype))
         count, *size = len(points), *points.shape[2:]
         shape = tuple(logits.shape) if isinstance(logits, Tensor) else ()
         if len(shape) != 4 or shape[0] != count or shape[2:] != tuple(size) or shape[1] < 2:

@@ -58,7 +58,7 @@ class Oracle:
         batch_size: int | None = None,
     ) -> None:
         self._model = model
-        self._dtype = dtype
+        self.dtype = dtype
         self._top_label = top_label
         self._judge = judge
         self.batch_size = batch_size
@@ -68,7 +68,7 @@ class Oracle:
 
         Raises ValueError for anything but one row of logits for each point, and for labels beyond the last class.
         """
-        logits = self._model(points.to(self._dtype))
+        logits = self._model(points.to(self.dtype))
         if not (isinstance(logits, Tensor) and logits.ndim == 2 and len(logits) == len(points)):
             got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             raise ValueError(f"the model returned {got} for {len(points)} images; expected logits (images, classes)")
@@ -89,7 +89,7 @@ class Oracle:
         """Which of the rows that look `wrong` (B,) the judge finds wrong too, and which (B,) it was asked about."""
         if self._judge is None or not wrong.any():
             return wrong, torch.zeros_like(wrong)
-        judge = Oracle(self._judge, self._dtype, self._top_label)
+        judge = Oracle(self._judge, self.dtype, self._top_label)
         agreed = missed(judge.predict(points[wrong]), labels[wrong])
         return wrong.masked_scatter(wrong, agreed), wrong
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import isqrt
 from typing import Any
 
+import timm
 from torch import Tensor
 
 from ..errors import CheckpointError
@@ -146,8 +147,6 @@ def _pooling(shapes: Mapping[str, tuple[int, ...]], tokens: bool) -> dict[str, A
 
 def _name(size: str, patch: int, distilled: bool, *, deit3: bool, file_name: str) -> str:
     """The timm name whose defaults (mean, std, crop) suit best. Sizes and patches themselves go into kwargs."""
-    import timm
-
     deit = distilled or "deit" in file_name.lower()
     family = "deit3" if deit3 else "deit" if deit else "vit"
     middle = "distilled_" if distilled else ""

@@ -13,7 +13,10 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...common.files import write_whole
 from ...errors import CheckpointError, RunError
+from ...runs.folder import RunFolder
+from ...runs.untrusted import read_rows
 from .unexpected import UnexpectedAnswer
 
 if TYPE_CHECKING:
@@ -104,9 +107,6 @@ def _records() -> str:
     """A unit's rows as Parquet, and back, in a temporary folder."""
     import pyarrow as pa
 
-    from ...runs.folder import RunFolder
-    from ...runs.untrusted import read_rows
-
     rows = {"sample_id": ["a", "b"], "label": [1, 2], "nll": [0.25, float("inf")], "error": [None, "broken"]}
     table = pa.table(rows).replace_schema_metadata({"protocol": "doctor"})
     with tempfile.TemporaryDirectory() as folder:
@@ -122,8 +122,6 @@ def _records() -> str:
 
 def _renaming() -> str:
     """Records appear by rename: who holds the old file keeps it whole, and nothing half-written stays behind."""
-    from ...common.files import write_whole
-
     try:
         with tempfile.TemporaryDirectory(prefix=".robustkit-doctor-", dir=Path.cwd()) as folder:
             path, contents = Path(folder) / "record", (b"old" * 5000, b"new" * 5000)

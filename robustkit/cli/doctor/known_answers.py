@@ -9,8 +9,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
+import attacks
+from attacks import PGD, ThreatModel
+from cam import AGCAM, AGCAMFull
+
+from ...attention.apply import set_attention
+from ...attention.registry import FORMULAS
+from ...common.randomness import SampleRng
+from ...data import shapes
+from ...data.images import unit
+from ...models.classifier import load
+from ...models.specs import embedded, embedded_file
 from .replicas import DEPTH, GRID, HEADS, PATCH, Floats, slow_agcam, slow_vit
 from .unexpected import UnexpectedAnswer
 
@@ -21,8 +33,6 @@ def devices() -> list[str]:
 
 def no_radius() -> str:
     """With eps 0 every attack returns the images, bit for bit, and the logits are those of the clean images."""
-    import attacks
-
     model, images, labels = _shown(3)
     clean = model(images)
     for kind in (getattr(attacks, name) for name in ATTACKS):
@@ -34,10 +44,6 @@ def no_radius() -> str:
 
 def monotone() -> str:
     """PGD breaks no fewer of the same images with a wider radius, and at 4/255 many."""
-    from attacks import PGD, ThreatModel
-
-    from ...common.randomness import SampleRng
-
     model, images, labels = _shown(16)
     rng = SampleRng.of([str(i) for i in range(16)], seed=0, condition="doctor", device="cpu")
     right = []
@@ -53,10 +59,6 @@ def monotone() -> str:
 
 def _shown(count: int, name: str = "shapes-vit-standard") -> tuple[Any, Tensor, Tensor]:
     """An embedded classifier, and the first test images with their labels."""
-    from ...data import shapes
-    from ...data.images import unit
-    from ...models.classifier import load
-
     pixels = np.stack([shapes.render("test", index).pixels for index in range(count)])
     labels = torch.tensor([shapes.label(index) for index in range(count)])
     return load(f"zoo:{name}"), unit(torch.from_numpy(pixels).permute(0, 3, 1, 2)), labels
@@ -64,8 +66,6 @@ def _shown(count: int, name: str = "shapes-vit-standard") -> tuple[Any, Tensor, 
 
 def checkpoints() -> str:
     """The shipped files are those that were shipped, and one of them predicts what it did then, on every device."""
-    from ...models.specs import embedded, embedded_file
-
     names = [*embedded(), *embedded("segmentation")]
     for name in names:
         embedded_file(name)  # CheckpointError for another digest
@@ -95,8 +95,6 @@ def corrupted_pixels(name: str) -> tuple[float, list[int]]:
     """Mean, and 12 pixels, of a pattern of 32 x 48 under a corruption at severity 3."""
     from corruptions import corruption
 
-    from ...common.randomness import SampleRng
-
     channel, row, column = torch.meshgrid(*map(torch.arange, (3, 32, 48)), indexing="ij")
     image = ((5 * column + 3 * row + 50 * channel + 40 * ((row // 8 + column // 8) % 2)) % 256).to(torch.uint8)[None]
     rng = SampleRng.of(["sample"], seed=0, condition=name, device="cpu")
@@ -107,8 +105,6 @@ def corrupted_pixels(name: str) -> tuple[float, list[int]]:
 
 def formulas() -> str:
     """The logits of a small ViT under each of the attention formulas, against loops."""
-    from ...attention.registry import FORMULAS
-
     for name in FORMULAS:
         model, image = small_vit(name)
         with torch.no_grad():
@@ -121,8 +117,6 @@ def formulas() -> str:
 
 def agcam() -> str:
     """AG-CAM's maps of a small ViT against their definitions, with gradients from differences."""
-    from cam import AGCAM, AGCAMFull
-
     model, image = small_vit("standard")
     gaps = {}
     for method in (AGCAM, AGCAMFull):
@@ -137,10 +131,6 @@ def agcam() -> str:
 
 def small_vit(formula: str) -> tuple[Any, Tensor]:
     """A ViT of 6 patches, 3 blocks and 2 heads in float64, every weight drawn, and an image (1, 3, 16, 24)."""
-    from timm.models.vision_transformer import VisionTransformer
-
-    from ...attention.apply import set_attention
-
     size = (GRID[0] * PATCH, GRID[1] * PATCH)
     model: Any = VisionTransformer(
         img_size=size, patch_size=PATCH, embed_dim=8, depth=DEPTH, num_heads=HEADS, mlp_ratio=2, num_classes=3

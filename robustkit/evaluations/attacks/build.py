@@ -11,7 +11,6 @@ from ...errors import ProtocolError
 from ...protocol.card import Card, number
 from ...protocol.condition import Condition
 from .engines import peer
-from .peers import PeerAttack
 
 
 def attacked_labels(condition: Condition, card: Card) -> str:
@@ -19,7 +18,7 @@ def attacked_labels(condition: Condition, card: Card) -> str:
     return str(card.attacks.get(condition.name, {}).get("labels", card.labels))
 
 
-def build_attack(condition: Condition, card: Card) -> attacks.Attack | attacks.DensePGD | PeerAttack | None:
+def build_attack(condition: Condition, card: Card) -> attacks.Attack | attacks.DensePGD | None:
     """The attack with these parameters under the card's bounds; None for all else."""
     if condition.name in ("clean", "corruption", "cam", "stability", "attention"):
         return None

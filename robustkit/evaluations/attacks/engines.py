@@ -114,7 +114,7 @@ def peer(engine: str, name: str, threat: ThreatModel, parameters: Mapping[str, A
     if importlib.util.find_spec(engine) is None:
         extra = 'pip install ".[reference]" in the source folder'
         raise ProtocolError(f"engine {engine} is not installed; {extra}, or pip install {engine}")
-    return PeerAttack(engine, name, threat, stages)
+    return PeerAttack(threat, engine=engine, name=name, stages=stages)
 
 
 def _stages(name: str, resolved: dict[str, Any]) -> tuple[PeerStage, ...]:

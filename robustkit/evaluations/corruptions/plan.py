@@ -8,11 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from corruptions import find_photographs
 from corruptions.corruption import SMALLEST
 
 from ...common.files import bytes_of
 from ...data.dataset import Dataset, Sample
-from ...data.images import image_size
+from ...data.images import image_size, read_image
 from ...errors import BadImageError, DataError, ProtocolError, unknown
 from ...evaluations.corruptions.condition import corruption_condition
 from ...protocol.condition import Condition
@@ -174,12 +175,6 @@ def photographs_digest(frost_dir: str | None) -> str:
     Raises:
         DataError: they are not there, or are no images.
     """
-    import hashlib
-
-    from corruptions import find_photographs
-
-    from ...data.images import read_image
-
     total = hashlib.sha256()
     try:
         for path in find_photographs(frost_dir):

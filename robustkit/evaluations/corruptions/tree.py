@@ -11,6 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+
 from ...data.dataset import Dataset, open_dataset
 from ...data.images import read_image, to_pixels
 from ...data.layouts import Sample
@@ -177,9 +180,6 @@ def pixels_of(image: Image.Image, preprocessing: Preprocessing) -> Tensor:
     """
     if needs_resize(image, preprocessing):
         return to_pixels(image, replace(preprocessing, crop_pct=1.0, crop_mode="squash"))
-    import numpy as np
-    import torch
-
     return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
 
 
