@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import timm
 import torch
@@ -159,41 +159,33 @@ class Preset:
         return json.dumps(fields)
 
 
+CPU = Preset(
+    "cpu",
+    epochs=14,
+    batch=64,
+    rate=1e-3,
+    warm_up=0.1,
+    mix_prob=0.25,
+    bfloat16=True,
+    compile=True,
+    watched=2000,
+)
+GPU = replace(
+    CPU,
+    name="gpu",
+    epochs=200,
+    batch=512,
+    warm_up=0.05,
+    mix_prob=0.5,
+    randaugment="rand-m9-n2-mstd0.5-inc1",
+    watched=None,
+)
 PRESETS = {
     preset.name: preset
     for preset in (
-        Preset(
-            "cpu",
-            epochs=14,
-            batch=64,
-            rate=1e-3,
-            warm_up=0.1,
-            mix_prob=0.25,
-            bfloat16=True,
-            compile=True,
-            watched=2000,
-        ),
-        Preset(
-            "shapes",
-            epochs=12,
-            batch=64,
-            rate=1e-3,
-            warm_up=0.1,
-            mix_prob=0.25,
-            bfloat16=True,
-            family=SHAPES,
-        ),
-        Preset(
-            "gpu",
-            epochs=200,
-            batch=512,
-            rate=1e-3,
-            warm_up=0.05,
-            mix_prob=0.5,
-            randaugment="rand-m9-n2-mstd0.5-inc1",
-            bfloat16=True,
-            compile=True,
-        ),
+        CPU,
+        replace(CPU, name="shapes", epochs=12, compile=False, watched=None, family=SHAPES),
+        GPU,
         Preset("smoke", epochs=4, batch=32, rate=1e-3, warm_up=0.25, mix_prob=0.25, train_images=320, test_images=320),
     )
 }
