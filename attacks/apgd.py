@@ -231,8 +231,8 @@ def _lengths(steps: int, device: torch.device) -> Tensor:
 def _checkpoints(steps: int) -> list[int]:
     """After which updates a run is looked at: windows of 22 % of the steps, each 3 % shorter, at least 6 % (eq. 2)."""
     length, shorter, least = (max(int(share * steps), 1) for share in (0.22, 0.03, 0.06))
-    found = [length]
-    while found[-1] < steps:
+    checkpoints = [length]
+    while checkpoints[-1] < steps:
         length = max(length - shorter, least)
-        found.append(found[-1] + length)
-    return [at for at in found if at <= steps]
+        checkpoints.append(checkpoints[-1] + length)
+    return [at for at in checkpoints if at <= steps]

@@ -90,8 +90,8 @@ class Tally:
 
     def saw(self, rows: Tensor, wrong: Tensor) -> None:
         """Notes the rows whose prediction was `wrong` just now."""
-        known = self.broken_at[rows]
-        self.broken_at[rows] = torch.where(wrong & (known < 0), self.steps[rows], known)
+        before = self.broken_at[rows]
+        self.broken_at[rows] = torch.where(wrong & (before < 0), self.steps[rows], before)
 
     def result(self, adversarials: Tensor) -> AttackResult:
         counts = (self.steps, self.forwards, self.backwards, self.broken_at)

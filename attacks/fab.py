@@ -165,8 +165,8 @@ class FAB(QueuedAttack):
 
         from_start, from_image = towards(start), towards(s.clean)
         zero = torch.zeros_like(start)
-        one, two = (distance(norm, way, zero).clamp_(min=_LEAST) for way in (from_start, from_image))
-        share = per_sample((one / (one + two)).clamp_(max=self.alpha_max), start)
+        first, second = (distance(norm, way, zero).clamp_(min=_LEAST) for way in (from_start, from_image))
+        share = per_sample((first / (first + second)).clamp_(max=self.alpha_max), start)
         points = (start + self.eta * from_start).mul_(1 - share).add_((s.clean + self.eta * from_image).mul_(share))
         return points if bounds is None else points.clamp_(*bounds)
 

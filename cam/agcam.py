@@ -92,12 +92,12 @@ class _Trail:
         row = scores[:, :, 0].detach().float().sigmoid()  # a copy: the rest of the scores can go
 
         def meet(gradient: Tensor) -> None:
-            own = gradient[:, :, 0].float()
-            term = (own.relu() * row).sum(dim=1)
+            of_class = gradient[:, :, 0].float()
+            term = (of_class.relu() * row).sum(dim=1)
             self.total = term if self.total is None else self.total + term
             self.met += 1
             if not self.read:
-                self.read = bool(own.any())
+                self.read = bool(of_class.any())
                 self.others_read = self.others_read or bool(gradient.any())
 
         if self.cut:

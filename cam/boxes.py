@@ -82,8 +82,10 @@ def boxes_of(mask: Tensor, nested: bool = False) -> Tensor:
     if not len(contours):
         return torch.zeros(0, 4, dtype=torch.int64)
     hole = np.asarray(tree)[0, :, 3] >= 0  # a contour inside another is the rim of a hole
-    found = [cv2.boundingRect(contour) for contour, inner in zip(contours, hole, strict=True) if not inner]
-    return torch.tensor(sorted(((x, y, x + w, y + h) for x, y, w, h in found), key=lambda box: (box[1], box[0], *box)))
+    rectangles = [cv2.boundingRect(contour) for contour, inner in zip(contours, hole, strict=True) if not inner]
+    return torch.tensor(
+        sorted(((x, y, x + w, y + h) for x, y, w, h in rectangles), key=lambda box: (box[1], box[0], *box))
+    )
 
 
 # --- how boxes and masks follow the image ----------------------------------------------------------------------------
@@ -161,7 +163,7 @@ def read_csv(
     Raises BoxFileError: not UTF-8, a column missing, no rows, a corner that is no number, a box that is empty or
     outside its image, or two images of one name.
     """
-    found: dict[str, list[tuple[Box, str]]] = {}
+    by_image: dict[str, list[tuple[Box, str]]] = {}
     names: dict[str, str] = {}
     try:
         text = path.read_bytes().decode("utf-8-sig")
@@ -179,12 +181,12 @@ def read_csv(
         if names.setdefault(image, row["image"]) != row["image"]:
             raise BoxFileError(f"{where}: {row['image']} and {names[image]} are both called {image}; rename one")
         box = _box([row[corner] for corner in CORNERS], where, (sizes or {}).get(image))
-        found.setdefault(image, []).append((box, row["synset"]))
-    if not found:
+        by_image.setdefault(image, []).append((box, row["synset"]))
+    if not by_image:
         raise BoxFileError(f"{path}: no boxes; expected a row for each box below the header")
     return {
         image: Annotation(tuple(box for box, _ in rows), tuple(synset for _, synset in rows), (sizes or {}).get(image))
-        for image, rows in found.items()
+        for image, rows in by_image.items()
     }
 
 

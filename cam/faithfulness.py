@@ -129,15 +129,15 @@ def _curve(
     """Probability of the target (B, counts) where the first `count` pixels show `back` instead of `front`."""
     rows = torch.arange(len(front), device=front.device).repeat_interleave(len(counts))
     limits = torch.tensor(counts, device=front.device).repeat(len(front))
-    found = [torch.empty(0, device=front.device)]
+    parts = [torch.empty(0, device=front.device)]
     for start in range(0, len(rows), batch_size):
         row, limit = rows[start : start + batch_size], limits[start : start + batch_size]
         with torch.inference_mode():
             logits = model(torch.where((ranks[row] < limit[:, None, None])[:, None], back[row], front[row]))
         if start == 0 and int(target.max()) >= logits.shape[1]:
             raise ValueError(f"target {int(target.max())}; the model has {logits.shape[1]} classes, from 0 on")
-        found.append(logits.float().softmax(dim=1).gather(1, target[row, None])[:, 0])
-    return torch.cat(found).view(len(front), len(counts))
+        parts.append(logits.float().softmax(dim=1).gather(1, target[row, None])[:, 0])
+    return torch.cat(parts).view(len(front), len(counts))
 
 
 def _checked(

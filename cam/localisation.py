@@ -89,7 +89,7 @@ def score(maps: Tensor, truth: Truth, threshold: float = 0.5, mode: str = "mask"
         raise ValueError(f"mode {mode!r}: expected {' or '.join(MODES)}")
     predicted = maps.double() >= threshold
     if mode == "box":
-        unions = [mask_of(boxes_of(one), *one.shape) for one in predicted]
+        unions = [mask_of(boxes_of(mask), *mask.shape) for mask in predicted]
         predicted = torch.stack(unions).to(maps.device) if unions else predicted
     hits, chosen, wanted = (x.sum(dim=(1, 2)).double() for x in (predicted & truth, predicted, truth))
     agreed = (predicted == truth).double().mean(dim=(1, 2))
@@ -194,12 +194,14 @@ def box_hits(
         )
     wanted = torch.tensor(ious, dtype=torch.float64)
     hits = torch.zeros(len(maps), len(thresholds), len(ious), dtype=torch.bool)
-    for row, (one, truth) in enumerate(zip(maps, boxes, strict=True)):
+    for row, (heat, truth) in enumerate(zip(maps, boxes, strict=True)):
         if len(truth):
-            found = [boxes_of(one >= threshold, nested=True) for threshold in thresholds]
-            columns = torch.arange(len(found)).repeat_interleave(torch.tensor([len(some) for some in found]))
-            fits = box_iou(torch.cat(found), truth).amax(dim=1)
-            best = torch.zeros(len(found), dtype=torch.float64).scatter_reduce_(0, columns, fits, "amax")
+            by_threshold = [boxes_of(heat >= threshold, nested=True) for threshold in thresholds]
+            columns = torch.arange(len(by_threshold)).repeat_interleave(
+                torch.tensor([len(some) for some in by_threshold])
+            )
+            fits = box_iou(torch.cat(by_threshold), truth).amax(dim=1)
+            best = torch.zeros(len(by_threshold), dtype=torch.float64).scatter_reduce_(0, columns, fits, "amax")
             hits[row] = best[:, None] >= wanted
     return hits
 
@@ -225,8 +227,8 @@ class MaxBoxAcc:
         """Add a batch; see `box_hits`."""
         hits = box_hits(maps, boxes, self.thresholds, self.ious)
         self.hits += hits.sum(dim=0)
-        self.images += sum(len(one) > 0 for one in boxes)
-        self.skipped += sum(len(one) == 0 for one in boxes)
+        self.images += sum(len(truth) > 0 for truth in boxes)
+        self.skipped += sum(len(truth) == 0 for truth in boxes)
 
     def compute(self) -> float:
         """MaxBoxAccV2 of everything added; NaN without images."""

@@ -42,27 +42,27 @@ class Transformer:
     def find(cls, model: nn.Module) -> Transformer | None:
         """The one in `model`, None where there is none. ValueError for several, of which none can speak for all."""
         parts = ("patch_embed", "blocks", "num_prefix_tokens")
-        found = [module for module in nn.Module.modules(model) if all(hasattr(module, part) for part in parts)]
-        found = [m for m in found if hasattr(m.patch_embed, "dynamic_feat_size") and "_orig_mod" not in m._modules]
-        if len(found) > 1:
-            raise ValueError(f"{type(model).__name__} holds {len(found)} vision transformers; explain each alone")
-        return cls(found[0]) if found else None
+        modules = [module for module in nn.Module.modules(model) if all(hasattr(module, part) for part in parts)]
+        modules = [m for m in modules if hasattr(m.patch_embed, "dynamic_feat_size") and "_orig_mod" not in m._modules]
+        if len(modules) > 1:
+            raise ValueError(f"{type(model).__name__} holds {len(modules)} vision transformers; explain each alone")
+        return cls(modules[0]) if modules else None
 
     @classmethod
     def with_class_token(cls, model: nn.Module, method: str) -> Transformer:
         """The one in `model`, for a method that reads the class token's attention. ValueError where it has none."""
-        found = cls.find(model)
-        if found is None:
+        transformer = cls.find(model)
+        if transformer is None:
             raise ValueError(
                 f"{method} needs a vision transformer of timm's kind, with patch_embed and blocks, and "
                 f"{type(getattr(model, 'network', model)).__name__} is none; {OTHER_METHODS}"
             )
-        if getattr(found.vit, "cls_token", None) is None:
+        if getattr(transformer.vit, "cls_token", None) is None:
             raise ValueError(
-                f"{method} reads the attention of a class token, and this {type(found.vit).__name__} has none; "
+                f"{method} reads the attention of a class token, and this {type(transformer.vit).__name__} has none; "
                 f"{OTHER_METHODS}"
             )
-        return found
+        return transformer
 
     @property
     def pools_patches(self) -> bool:

@@ -47,9 +47,9 @@ class Corruption(ABC):
     category: ClassVar[str]  # noise, blur, weather or digital; extra for the four held out for validation
 
     def __post_init__(self) -> None:
-        for what, value, known in (("preset", self.preset, PRESETS), ("variant", self.variant, VARIANTS)):
-            if value not in known:
-                raise ValueError(f"{what} {value!r}: expected {' or '.join(known)}")
+        for what, value, choices in (("preset", self.preset, PRESETS), ("variant", self.variant, VARIANTS)):
+            if value not in choices:
+                raise ValueError(f"{what} {value!r}: expected {' or '.join(choices)}")
         if (self.preset, self.variant) == ("cifar", "bethgelab"):
             raise ValueError("variant 'bethgelab' has no constants for preset 'cifar'; use variant 'hendrycks'")
 

@@ -52,7 +52,7 @@ class Frost(Corruption):
         return Draws(severity, {"uniform": rng.uniform((3,), "uniform")})
 
     def apply(self, images: Tensor, draws: Draws) -> Tensor:
-        own, ice = self.constants(draws.severity)
+        weight, ice = self.constants(draws.severity)
         height, width = images.shape[2:]
         paths = find_photographs(self.photographs)
         parts = []
@@ -62,7 +62,7 @@ class Frost(Corruption):
             left = int(column * (photograph.shape[2] - width))
             parts.append(photograph[:, top : top + height, left : left + width])
         layer = torch.stack(parts).double().mul_(ice)
-        return images.double().mul_(own).add_(layer).clamp_(0, 255).to(torch.uint8)
+        return images.double().mul_(weight).add_(layer).clamp_(0, 255).to(torch.uint8)
 
     def _photograph(self, path: Path, height: int, width: int, device: torch.device) -> Tensor:
         """(3, Hf, Wf) uint8: the photograph from which a part of this size is taken."""

@@ -36,7 +36,7 @@ _WITH_FORMULA: dict[type, type] = {
     CrossAttention: FormulaCrossAttention,
     nn.MultiheadAttention: MultiheadAttention,
 }
-_OWN = {made: own for own, made in _WITH_FORMULA.items()}
+_OWN = {made: plain for plain, made in _WITH_FORMULA.items()}
 _PLACE = re.compile(r"(.*?)(\d+)(\.\D*)")  # of a layer in a row of blocks: the last number of its path
 
 
@@ -160,10 +160,10 @@ def _swap(layer: Any, formula: Formula) -> None:
     give_parameters(layer, formula)
     for attribute in ("formula", "handover", "position"):
         layer.__dict__.pop(attribute, None)
-    own = _OWN.get(type(layer), type(layer))
+    plain = _OWN.get(type(layer), type(layer))
     unnormed = isinstance(getattr(layer, "q_norm", nn.Identity()), nn.Identity)
-    native = unnormed if formula.name == "standard" else formula.name == "qknorm-ln" and own is Attention
-    layer.__class__ = own if native else _WITH_FORMULA[own]
+    native = unnormed if formula.name == "standard" else formula.name == "qknorm-ln" and plain is Attention
+    layer.__class__ = plain if native else _WITH_FORMULA[plain]
     if not native:
         layer.formula = formula
 

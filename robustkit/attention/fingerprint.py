@@ -64,38 +64,38 @@ def rank_formulas(
         have; left out, the one that the model has now.
     Raises ModelError for a model without timm's attention, NothingEvaluated when there is no image.
     """
-    own = get_attention(model)
-    declared = declared or own
-    names, left_out = _candidates(model, own)
+    current = get_attention(model)
+    declared = declared or current
+    names, left_out = _candidates(model, current)
     shared: dict[int, object] = {id(t): t for t in (*nn.Module.parameters(model), *nn.Module.buffers(model))}
     other = copy.deepcopy(model, shared).eval()  # its own modules, the same tensors; the model's scales stay its own
     was_training, guessing = model.training, math.inf
-    found: dict[str, list[Tensor]] = {name: [] for name in names}
+    losses: dict[str, list[Tensor]] = {name: [] for name in names}
     try:
         model.eval()
         with torch.inference_mode():
             for images, labels in batches() if callable(batches) else batches:
                 for name in names:
-                    network = model if name == own else set_attention(other, name)
+                    network = model if name == current else set_attention(other, name)
                     logits = network(images)
                     guessing = math.log(logits.shape[1])
-                    found[name].append(_fit(logits, labels))
+                    losses[name].append(_fit(logits, labels))
     finally:
         model.train(was_training)
-    if not found[own]:
+    if not losses[current]:
         raise NothingEvaluated("no image to test the attention formulas on; give --data-dir with labelled images")
-    return judge({name: torch.cat(parts) for name, parts in found.items()}, declared, left_out, guessing)
+    return judge({name: torch.cat(parts) for name, parts in losses.items()}, declared, left_out, guessing)
 
 
-def _candidates(model: nn.Module, own: str) -> tuple[list[str], tuple[str, ...]]:
+def _candidates(model: nn.Module, current: str) -> tuple[list[str], tuple[str, ...]]:
     """Formulas without parameters of their own, the model's own one, and qknorm-ln where its LayerNorms are there."""
     has_norms = any(name.endswith(".q_norm.weight") for name, _ in nn.Module.named_parameters(model))
     names = []
-    for name, formula in ({own: find_formula(own)} | FORMULAS).items():
+    for name, formula in ({current: find_formula(current)} | FORMULAS).items():
         needs = bool(formula.initial(1, 1)) or formula.network is not None or (name == "qknorm-ln" and not has_norms)
-        if name == own or not (needs or formula.cap is not None):  # a cap above all logits changes nothing
+        if name == current or not (needs or formula.cap is not None):  # a cap above all logits changes nothing
             names.append(name)
-    family = own.partition("(")[0]
+    family = current.partition("(")[0]
     left = (name for name, formula in FORMULAS.items() if name not in (*names, family) and formula.cap is None)
     return names, tuple(left)
 

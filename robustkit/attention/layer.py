@@ -117,17 +117,17 @@ class Formulaic:
         return self.dropout if self.training else 0.0  # type: ignore[attr-defined]
 
     def _parameters_of(self, formula: Formula) -> dict[str, Tensor]:
-        own: dict[str, Tensor | None] = self._parameters  # type: ignore[attr-defined]
-        found = {}
+        parameters: dict[str, Tensor | None] = self._parameters  # type: ignore[attr-defined]
+        tensors = {}
         for name in SCALES:
-            scale = own.get(name)
+            scale = parameters.get(name)
             if scale is not None:
-                found[name] = scale
+                tensors[name] = scale
         if formula.name == "qknorm-ln":
             for which in ("q_norm", "k_norm"):
                 norm = getattr(self, which)
-                found[f"{which}.weight"], found[f"{which}.bias"] = norm.weight, norm.bias
-        return found
+                tensors[f"{which}.weight"], tensors[f"{which}.bias"] = norm.weight, norm.bias
+        return tensors
 
     def _attend(
         self,

@@ -90,16 +90,16 @@ class MultiheadAttention(Formulaic, nn.MultiheadAttention):
         asking, asked = query.shape[tokens], key.shape[tokens]
         expected = {"key": (*key.shape[:-1], self.kdim), "value": (*key.shape[:-1], self.vdim)}
         lead = () if alone else (batch,)
-        found = {"key": (key, {expected["key"]}), "value": (value, {expected["value"]})}
+        given = {"key": (key, {expected["key"]}), "value": (value, {expected["value"]})}
         if key.dim() != query.dim() or (not alone and key.shape[samples] != batch):
             raise ModelError(
                 f"queries have shape {tuple(query.shape)} and keys {tuple(key.shape)}; expected as many samples of both"
             )
         if padding is not None:
-            found["key_padding_mask"] = (padding, {(*lead, asked)})
+            given["key_padding_mask"] = (padding, {(*lead, asked)})
         if mask is not None:
-            found["attn_mask"] = (mask, {(asking, asked), (batch * self.num_heads, asking, asked)})
-        for name, (tensor, shapes) in found.items():
+            given["attn_mask"] = (mask, {(asking, asked), (batch * self.num_heads, asking, asked)})
+        for name, (tensor, shapes) in given.items():
             if tuple(tensor.shape) not in shapes:
                 said = " or ".join(str(shape) for shape in sorted(shapes, key=len))
                 raise ModelError(f"{name} has shape {tuple(tensor.shape)}; expected {said}")

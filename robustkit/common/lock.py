@@ -62,7 +62,7 @@ def _take(handle: int) -> bool:
 
 def _holder(text: str) -> str:
     try:
-        known = json.loads(text)
-        return f"process {int(known['pid'])} on {known['host']}"
+        holder = json.loads(text)
+        return f"process {int(holder['pid'])} on {holder['host']}"
     except (ValueError, KeyError, TypeError):
         return "another process"

@@ -136,12 +136,12 @@ class Dataset:
             name = sample.id.rpartition("/")[2]
             for key in {name, name.rpartition(".")[0] or name}:
                 loose.setdefault(key, []).append(sample)
-        found: dict[str, Sample] = {}
+        chosen: dict[str, Sample] = {}
         strange = []
         for name in wanted:
             match = [exact[name]] if name in exact else loose.get(name, [])
             if len(match) == 1:
-                found[match[0].id] = match[0]
+                chosen[match[0].id] = match[0]
             else:
                 strange.append(f"{name} ({len(match)} samples)" if match else name)
         if strange:
@@ -150,7 +150,7 @@ class Dataset:
                 f"ids that name no single sample of {self.name}: {', '.join(strange[:5])}{more}; "
                 f"an id looks like {self.samples[0].id!r}"
             )
-        return list(found.values())
+        return list(chosen.values())
 
 
 def open_dataset(

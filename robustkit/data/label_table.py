@@ -33,16 +33,16 @@ def read_table(
     Raises DataError, with the line, for a missing or twice named image, a path outside, or an unknown label.
     """
     find = _finder(images, prefix, where)
-    found: dict[str, tuple[str, str]] = {}
+    entries: dict[str, tuple[str, str]] = {}
     for line, name, text in _rows(table):
         at = f"{table.name} line {line}"
         image = find(name, at)
-        if image in found:
+        if image in entries:
             raise DataError(f"{at}: {name!r} is named twice")
-        found[image] = (at, text)
-    names, places = _classes(table, sorted({text for _, text in found.values()}), num_classes, class_names)
+        entries[image] = (at, text)
+    names, places = _classes(table, sorted({text for _, text in entries.values()}), num_classes, class_names)
     labels = {}
-    for image, (at, text) in found.items():
+    for image, (at, text) in entries.items():
         key = str(int(text)) if _is_number(text) and len(text) < 100 and text not in places else text
         if key not in places:
             raise DataError(f"{at}: label {text!r} is none of the {len(places)} classes")

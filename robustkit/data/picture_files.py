@@ -100,12 +100,12 @@ class _Frugal(io.BytesIO):
         self.left, self.bytes_left = _READS, 3.0 * len(data) + (64 << 20)
 
     def read(self, size: int | None = -1, /) -> bytes:
-        found = super().read(size)
+        data = super().read(size)
         self.left -= 1
-        self.bytes_left -= len(found)
+        self.bytes_left -= len(data)
         if self.left < 0 or self.bytes_left < 0:
             raise Refused(_TOO_MANY)
-        return found
+        return data
 
 
 def _check_head(data: bytes) -> None:

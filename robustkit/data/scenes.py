@@ -88,10 +88,10 @@ class LabelledScenes:
 
     def _strange(self, labels: npt.NDArray[np.int32]) -> str:
         values, counts = np.unique(labels, return_counts=True)
-        found = few([f"{value} on {count} pixels" for value, count in zip(values, counts, strict=True)])
+        counted = few([f"{value} on {count} pixels" for value, count in zip(values, counts, strict=True)])
         last = self.first + len(self.class_names) - 1
         remedy = "correct the mask" if self.layout == "ade20k" else "name its class (--classes) or ignore it (--ignore)"
-        return f"label {found}; expected {self.first} … {last}{_ignoring(self.ignored)}; {remedy}"
+        return f"label {counted}; expected {self.first} … {last}{_ignoring(self.ignored)}; {remedy}"
 
     def digest(self) -> str:
         """SHA-256 (hex) over the images, whose each mask is and its bytes, the classes, and what is ignored.
@@ -142,11 +142,11 @@ def open_scenes(
     if not (embedded or place.exists()):
         raise DataError(f"{place}: no such folder or zip file; check --data-dir")
     tree = None if layout == "folders" or (layout is None and masks) else ade20k.find(place)
-    found = "embedded" if embedded else "ade20k" if tree else "folders"
-    if layout not in (None, found):
+    recognised = "embedded" if embedded else "ade20k" if tree else "folders"
+    if layout not in (None, recognised):
         raise DataError(f"{data_dir}: not of layout {layout} ({LAYOUTS[layout]}); name another or leave out --layout")
-    if found != "folders" and (masks or classes or set(ignore) - set(IGNORE)):
-        raise DataError(f"{data_dir}: {found} has its own masks; leave out --masks, --classes and --ignore")
+    if recognised != "folders" and (masks or classes or set(ignore) - set(IGNORE)):
+        raise DataError(f"{data_dir}: {recognised} has its own masks; leave out --masks, --classes and --ignore")
     if tree is not None:
         scenes = _ade20k(*tree)
     else:
@@ -207,7 +207,9 @@ def _folders(
     names = read_names(place, None if classes is None else Path(classes), num_classes)
     dataset = open_dataset(place, layout="unlabelled")
     notes = [f"layout folders: {len(names)} classes{_ignoring(ignored)}"]
-    notes += [f"label {one} is ignored, although it is class {names[one]!r}" for one in ignored if one < len(names)]
+    notes += [
+        f"label {index} is ignored, although it is class {names[index]!r}" for index in ignored if index < len(names)
+    ]
     return _scenes(dataset, "folders", part(folder, dataset), names, ignored, 0, notes)
 
 
@@ -222,9 +224,9 @@ def _scenes(
 ) -> LabelledScenes:
     masks, matched = find_masks(dataset, folder)
     others = [note for note in dataset.notes if not note.startswith("layout ") and not note.endswith("without labels")]
-    told = (*notes, *matched, *others)
-    dataset = replace(dataset, layout=layout, notes=told)
-    return LabelledScenes(dataset, class_names, layout, told, masks, ignored, first)
+    lines = (*notes, *matched, *others)
+    dataset = replace(dataset, layout=layout, notes=lines)
+    return LabelledScenes(dataset, class_names, layout, lines, masks, ignored, first)
 
 
 def _ignoring(labels: Sequence[int]) -> str:

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 _WORDS = ("condition", "figure", "at 0.05")  # headings of columns that are words
 
 
-def terminal_tables(found: Sequence[TextTable]) -> Iterator[Table | Text]:
+def terminal_tables(tables: Sequence[TextTable]) -> Iterator[Table | Text]:
     """The tables, each after its title and before its flags; a note that they share stands last."""
     from rich import box
     from rich.table import Table
 
-    for table in found:
+    for table in tables:
         title = cell(table.title)
         title.stylize("italic")
         yield title
@@ -33,7 +33,7 @@ def terminal_tables(found: Sequence[TextTable]) -> Iterator[Table | Text]:
             drawn.add_row(*map(cell, ("" if again else row[0], *row[1:])))
         yield drawn
         yield from (cell(f"⚑ {flag}") for flag in table.flags)
-    yield from map(cell, dict.fromkeys(table.note for table in found))
+    yield from map(cell, dict.fromkeys(table.note for table in tables))
 
 
 def cell(text: str) -> Text:

@@ -125,9 +125,9 @@ def _is_odd(sign: str) -> bool:
 
 def labels(names: Iterable[str], limit: int = 28) -> dict[str, str]:
     """Names as labels, `plain` and still distinct: where they differ in what would be left out, what leads there is."""
-    found = {name: plain(name, limit) for name in dict.fromkeys(names)}
+    texts = {name: plain(name, limit) for name in dict.fromkeys(names)}
     groups: dict[str, list[str]] = {}
-    for name, label in found.items():
+    for name, label in texts.items():
         groups.setdefault(label, []).append(name)
     taken: set[str] = set()
     for group in groups.values():
@@ -136,13 +136,13 @@ def labels(names: Iterable[str], limit: int = 28) -> dict[str, str]:
         start = max(0, alike_to - 4) if len(group) > 1 else 0
         for name, line in zip(group, lines, strict=True):
             rest = f"…{line[start:]}" if start else ""
-            label = _cut(rest, limit) if rest else found[name]
+            label = _cut(rest, limit) if rest else texts[name]
             number = 2
             while label in taken:
                 label, number = f"{_cut(rest or line, limit - len(str(number)) - 3)} ({number})", number + 1
-            found[name] = label
+            texts[name] = label
             taken.add(label)
-    return found
+    return texts
 
 
 def _cut(line: str, limit: int) -> str:

@@ -220,7 +220,9 @@ class Subject:
         """
         sets = [list(dict.fromkeys(map(self._position, sample.valid or (sample.label,)))) for sample in samples]
         width = max(map(len, sets), default=1)
-        filled = torch.tensor([own + own[:1] * (width - len(own)) for own in sets], device=self.settings.device)
+        filled = torch.tensor(
+            [labels + labels[:1] * (width - len(labels)) for labels in sets], device=self.settings.device
+        )
         return filled.flatten() if width == 1 else filled
 
     def classes(self, positions: Tensor) -> list[int]:
@@ -245,10 +247,10 @@ class Subject:
 
     def kept(self, condition: Condition, samples: Sequence[Sample], make: Callable[[], Tensor]) -> Tensor:
         """Return the inputs of a condition, made where they are not kept; they are kept for the next one that asks."""
-        own, key = self._of(condition), tuple(sample.id for sample in samples)
-        if key not in own:
-            own[key] = make()
-        return own[key]
+        kept, key = self._of(condition), tuple(sample.id for sample in samples)
+        if key not in kept:
+            kept[key] = make()
+        return kept[key]
 
     def _of(self, condition: Condition) -> dict[tuple[str, ...], Tensor]:
         """What is kept of a condition; of others nothing is kept any more."""

@@ -223,17 +223,17 @@ def resample_positions(
     where it has as many patches, and for square where not; the number does not tell 4 x 4 from 2 x 8. sure: `trained`
     must be right; where it contradicts the tensor, nothing is resampled, so that loading fails.
     """
-    own, found = getattr(network, "pos_embed", None), tensors.get("pos_embed")
+    expected, stored = getattr(network, "pos_embed", None), tensors.get("pos_embed")
     embed: Any = getattr(network, "patch_embed", None)
     grid = getattr(embed, "grid_size", None)
-    if not isinstance(own, Tensor) or found is None or found.ndim != 3 or grid is None:
+    if not isinstance(expected, Tensor) or stored is None or stored.ndim != 3 or grid is None:
         return tensors, ()
     prefix = 0 if getattr(network, "no_embed_class", False) else int(getattr(network, "num_prefix_tokens", 1))
-    count, new = found.shape[1] - prefix, (int(grid[0]), int(grid[1]))
+    count, new = stored.shape[1] - prefix, (int(grid[0]), int(grid[1]))
     old = _trained_grid(trained, embed, count)
     if old is None and sure:
         return tensors, ()
-    if old == new or (old is None and own.shape == found.shape):
+    if old == new or (old is None and expected.shape == stored.shape):
         guessed = trained is None and new[0] != new[1]
         return tensors, (
             (f"position embeddings taken for those of {new[0]} x {new[1]} patches; the file does not say",)
@@ -242,9 +242,9 @@ def resample_positions(
         )
     side = round(max(count, 0) ** 0.5)
     if old is None and side * side != count:
-        raise CheckpointError(f"pos_embed of shape {list(found.shape)} is no square grid; it cannot be resampled")
+        raise CheckpointError(f"pos_embed of shape {list(stored.shape)} is no square grid; it cannot be resampled")
     old = old or (side, side)
-    made = resample_abs_pos_embed(found, new_size=list(new), old_size=list(old), num_prefix_tokens=prefix)
+    made = resample_abs_pos_embed(stored, new_size=list(new), old_size=list(old), num_prefix_tokens=prefix)
     note = f"position embeddings resampled from {old[0]} x {old[1]} to {new[0]} x {new[1]} patches"
     return {**tensors, "pos_embed": made}, (note,)
 

@@ -31,11 +31,11 @@ def best_batch(classifier: Classifier, device: torch.device, dtype: torch.dtype 
     best, rate, size = 1, 0.0, 1
     try:
         while size <= LARGEST.get(device.type, LARGEST["cpu"]):
-            found = _rate(classifier, torch.rand(size, 3, *side, device=device), dtype)
-            if found < _GAIN * rate and size > 8:
+            measured = _rate(classifier, torch.rand(size, 3, *side, device=device), dtype)
+            if measured < _GAIN * rate and size > 8:
                 break
-            if found > _GAIN * rate:
-                best, rate = size, found
+            if measured > _GAIN * rate:
+                best, rate = size, measured
             size *= 2
     except (RuntimeError, MemoryError) as fault:
         if not out_of_memory(fault):

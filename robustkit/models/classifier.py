@@ -223,11 +223,11 @@ def _architecture(
         return claimed, kwargs, (f"architecture {claimed} from the file's metadata",)
     notes = () if claimed is None else (f"the file names its architecture {claimed!r}, which timm does not have",)
     try:
-        found = guess(tensors, file_name=checkpoint.path.name)
+        guessed = guess(tensors, file_name=checkpoint.path.name)
     except CheckpointError as error:
         said = f"; {notes[0]}" if notes else ""
         raise CheckpointError(f"{checkpoint.path}: {error}{said}") from error
-    return found.arch, found.kwargs, notes + found.notes
+    return guessed.arch, guessed.kwargs, notes + guessed.notes
 
 
 def give_attention(
@@ -276,11 +276,11 @@ def display_name(name: str) -> str:
 def distinct_names(classifiers: Sequence[Classifier]) -> Sequence[Classifier]:
     """Give a checkpoint that shares its name with an earlier one a number of its own, in place."""
     taken: set[str] = set()
-    own = {classifier.identity.name for classifier in classifiers}
+    originals = {classifier.identity.name for classifier in classifiers}
     for classifier in classifiers:
         identity = classifier.identity
         names = (identity.name, *(f"{identity.name}-{count}" for count in range(2, 2 * len(classifiers) + 2)))
-        name = next(name for name in names if name not in taken and (name == identity.name or name not in own))
+        name = next(name for name in names if name not in taken and (name == identity.name or name not in originals))
         taken.add(name)
         classifier.identity = replace(identity, name=name)
     return classifiers

@@ -94,11 +94,11 @@ def foreign_globals(path: Path) -> list[str]:
 
     Runs nothing.
     """
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for stream in _pickles(path):
         for name in _globals(stream):
-            found[name] = None
-    foreign = [name for name in found if not _PLAIN.fullmatch(name)]
+            names[name] = None
+    foreign = [name for name in names if not _PLAIN.fullmatch(name)]
     return sorted(foreign, key=lambda name: not name.startswith((*_RUNS, "builtins.", "__builtin__.")))
 
 

@@ -144,9 +144,11 @@ def _factory(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network = build(arch, kwargs=kwargs, img_size=None)
-    own = network.state_dict()
+    expected = network.state_dict()
     tensors = {
-        key: value for key, value in checkpoint.tensors.items() if key in own or not key.startswith("aux_classifier.")
+        key: value
+        for key, value in checkpoint.tensors.items()
+        if key in expected or not key.startswith("aux_classifier.")
     }
     notes: tuple[str, ...] = ()
     if len(tensors) < len(checkpoint.tensors):
@@ -237,11 +239,11 @@ def _encoder(
         )
     encoder = _part(tensors, "encoder.")
     try:
-        found = guess({**encoder, "head.weight": torch.empty(1, 1)}, file_name=checkpoint.path.name)
+        guessed = guess({**encoder, "head.weight": torch.empty(1, 1)}, file_name=checkpoint.path.name)
     except CheckpointError as error:
         raise CheckpointError(f"{checkpoint.path}: encoder: {error}") from error
-    kwargs = {key: value for key, value in found.kwargs.items() if key not in ("num_classes", "img_size")}
-    arch = wanted.arch or found.arch
-    notes = tuple(note.replace(", 1 classes", "").replace("architecture", "encoder") for note in found.notes)
-    side = found.kwargs["img_size"]
+    kwargs = {key: value for key, value in guessed.kwargs.items() if key not in ("num_classes", "img_size")}
+    arch = wanted.arch or guessed.arch
+    notes = tuple(note.replace(", 1 classes", "").replace("architecture", "encoder") for note in guessed.notes)
+    side = guessed.kwargs["img_size"]
     return arch, kwargs, (side, side), notes

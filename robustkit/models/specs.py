@@ -72,10 +72,10 @@ def _intact(name: str, entry: dict[str, Any]) -> Path:
     path: Path = _zoo() / entry["file"]
     if not path.is_file():
         raise CheckpointError(f"zoo:{name}: {path} is missing; install robustkit-audit again")
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
-    if found != entry["sha256"]:
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    if digest != entry["sha256"]:
         raise CheckpointError(
-            f"zoo:{name}: {path} has sha256 {found[:12]}…, expected {entry['sha256'][:12]}…: it is not the checkpoint "
+            f"zoo:{name}: {path} has sha256 {digest[:12]}…, expected {entry['sha256'][:12]}…: it is not the checkpoint "
             "that was shipped; install robustkit-audit again"
         )
     return path

@@ -76,9 +76,9 @@ class Windows:
             return sides
         first = 0 if wanted[0] * width >= wanted[1] * height else 1  # the side that has to grow most
         other = 1 - first
-        found = wanted.copy()
-        found[other] = max(wanted[other], int(sides[other] / sides[first] * wanted[first]))
-        return found[0], found[1]
+        size = wanted.copy()
+        size[other] = max(wanted[other], int(sides[other] / sides[first] * wanted[first]))
+        return size[0], size[1]
 
     def edges(self, height: int, width: int) -> tuple[list[int], list[int]]:
         """Top rows and left columns of the windows on an image shown at that size."""

@@ -77,15 +77,15 @@ def usual(confidence: Floats, correct: Floats, stream: Generator) -> dict[str, t
 def measured(confidence: str, right: str, n: int, simulations: int, others: bool = True) -> dict[str, Floats]:
     """For each kind of interval the shares that hold the truth and the estimate, and the mean width."""
     true, stream = true_error(confidence, right), np.random.default_rng(n)
-    found: dict[str, list[tuple[bool, bool, float]]] = {}
+    covered: dict[str, list[tuple[bool, bool, float]]] = {}
     for _ in range(simulations):
         given = samples(confidence, right, n, stream)
         estimate = calibration_error(*given)
         ends = {"here": calibration_interval(*given)} | (usual(*given, stream) if others else {})
         for kind, (low, high) in ends.items():
             holds = max(low, 0) <= true <= max(high, 0)
-            found.setdefault(kind, []).append((holds, low <= estimate <= high, high - low))
-    return {kind: np.mean(rows, axis=0) for kind, rows in found.items()}
+            covered.setdefault(kind, []).append((holds, low <= estimate <= high, high - low))
+    return {kind: np.mean(rows, axis=0) for kind, rows in covered.items()}
 
 
 def lines(simulations: int) -> Iterator[str]:

@@ -210,15 +210,15 @@ def main() -> int:
     total = sum(whole.values())
     shares = {f"all, {total:.0f} s": {part: seconds / total for part, seconds in whole.items()}}
     for kind in kinds:
-        own = {part: seconds / sums[kind] for (k, part), seconds in clock.seconds.items() if k == kind}
-        shares[f"{kind or 'around the units'}, {sums[kind]:.0f} s"] = own
+        part_shares = {part: seconds / sums[kind] for (k, part), seconds in clock.seconds.items() if k == kind}
+        shares[f"{kind or 'around the units'}, {sums[kind]:.0f} s"] = part_shares
     title = (
         f"{options.limit} images, {device}, {torch.get_num_threads()} threads, {dtype}, {platform.machine()}, "
         f"torch {torch.__version__}"
     )
     print(title)
-    for name, own in shares.items():
-        parts = sorted(own.items(), key=lambda item: -item[1])
+    for name, part_shares in shares.items():
+        parts = sorted(part_shares.items(), key=lambda item: -item[1])
         print(f"{name}: " + ", ".join(f"{PARTS[part]} {share:.1%}" for part, share in parts if share >= 0.0005))
     if options.plot:
         plot(shares, options.plot, title)

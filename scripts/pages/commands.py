@@ -37,7 +37,7 @@ the output to its end.
 
 def page() -> str:
     """The whole page."""
-    parts = [HEAD, "\n".join(f"- [robustkit {name}](#robustkit-{name}): {_first(one)}" for name, one in commands())]
+    parts = [HEAD, "\n".join(f"- [robustkit {name}](#robustkit-{name}): {_first(entry)}" for name, entry in commands())]
     return "\n".join([*parts, *(_section(name, command) for name, command in commands())]).rstrip() + "\n"
 
 

@@ -96,19 +96,19 @@ def evaluate(part: Part, options: argparse.Namespace) -> Run:
         )
 
 
-def page(found: Sequence[tuple[Part, Run]], command: str, galleries: Sequence[tuple[str, str]]) -> str:
+def page(runs: Sequence[tuple[Part, Run]], command: str, galleries: Sequence[tuple[str, str]]) -> str:
     """The whole page as Markdown. galleries: (file beside the page, what it shows)."""
     texts = [
         "# What maps are worth",
         f"Made by `{command}`; do not edit.",
         *INTRODUCTION,
         "## In short",
-        in_short([(part.title, run) for part, run in found]),
+        in_short([(part.title, run) for part, run in runs]),
         "The same counts, with names, stand below each part. At the threshold of 0.5, marking much wins, whether "
         "or not it is there: read those columns with the one for ABPC. They are many, and each is judged by "
         "itself.",
     ]
-    for part, run in found:
+    for part, run in runs:
         texts += [f"## {part.title}", source(run)]
         if part.folder == "zoo":
             texts += [
@@ -155,9 +155,9 @@ def draw(run: Run, folder: Path) -> Iterator[tuple[str, str]]:
         yield f"{folder.name}/shapes-{name}.png", f"Generated shapes on which {caption}"
 
 
-def pictures(found: Sequence[tuple[Part, Run]], folder: Path) -> Iterator[tuple[str, str]]:
+def pictures(runs: Sequence[tuple[Part, Run]], folder: Path) -> Iterator[tuple[str, str]]:
     """All of them, as (path from the page, caption)."""
-    real = [(part, run) for part, run in found if part.folder != "zoo"]
+    real = [(part, run) for part, run in runs if part.folder != "zoo"]
     panels = [(part.title, run, run.manifest["checkpoints"][0]["name"]) for part, run in real]
     # Where maps have no ABPC, a panel lacks its line; all others have the same scores in the same order.
     panels = [panel for panel in panels if "ABPC" in leads(panel[1], panel[2])]
@@ -169,7 +169,7 @@ def pictures(found: Sequence[tuple[Part, Run]], folder: Path) -> Iterator[tuple[
         "--data-dir IMAGES --masks MASKS --cams agcam,centre --choose worst` draws those on which AG-CAM fares "
         "worst beside the Gaussian",
     )
-    yield from draw(found[-1][1], folder)
+    yield from draw(runs[-1][1], folder)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -190,9 +190,9 @@ def main(arguments: list[str] | None = None) -> int:
     if (options.photographs is None) != (options.masks is None):
         parser.error("expected --photographs and --masks together")
     try:
-        found = [(part, evaluate(part, options)) for part in parts(options)]
-        galleries = list(pictures(found, options.markdown.with_suffix(""))) if options.markdown else []
-        written = page(found, " ".join(["python -m scripts.pages.maps", *given]), galleries)
+        runs = [(part, evaluate(part, options)) for part in parts(options)]
+        galleries = list(pictures(runs, options.markdown.with_suffix(""))) if options.markdown else []
+        written = page(runs, " ".join(["python -m scripts.pages.maps", *given]), galleries)
     except RobustkitError as error:
         print(f"scripts.pages.maps: {error}", file=sys.stderr)
         return error.exit_code

@@ -49,9 +49,9 @@ UNRESOLVED = {"top1": 0.002, "nll": 0.005}
 
 def published_figures() -> dict[str, Any]:
     """The paper's tables: by attention, then condition, then metric."""
-    found = asdict(read_published("quest"))
-    figures = found.pop("figures")
-    return {**found, **figures}
+    tables = asdict(read_published("quest"))
+    figures = tables.pop("figures")
+    return {**tables, **figures}
 
 
 @dataclass(frozen=True)
@@ -125,13 +125,13 @@ def comparisons(run: Run, published: dict[str, Any]) -> Iterator[Comparison]:
         fits = name not in ("fgsm", "pgd", "spsa", "autoattack") or card.startswith(published["protocol"])
         lines = []
         for checkpoint in known:
-            own = {r["metric"]: r for r in rows if (r["checkpoint"], r["condition"]) == (checkpoint, condition)}
-            metrics = tuple(metric for metric in wanted if metric in own)
+            metrics_of = {r["metric"]: r for r in rows if (r["checkpoint"], r["condition"]) == (checkpoint, condition)}
+            metrics = tuple(metric for metric in wanted if metric in metrics_of)
             differences = {
                 m: paired_difference(Side(run, known[0]), Side(run, checkpoint), condition, m) for m in metrics
             }
             figures = published.get(of[checkpoint], {}).get(name, {}) if fits else {}
-            lines.append(Line(_label(checkpoint, of), own, differences, figures))
+            lines.append(Line(_label(checkpoint, of), metrics_of, differences, figures))
         gaps = _gaps(run, card, condition, name, metrics, of, published) if fits else ()
         yield Comparison(card, name, condition, metrics, tuple(lines), tuple(gaps))
 
@@ -154,13 +154,13 @@ def _gaps(
     for attention, others in AGAINST.items():
         for against in others:
             for metric in metrics:
-                told = [
+                levels = [
                     published.get(a, {}).get(name, {}).get(PUBLISHED_AS.get(metric, metric))
                     for a in (against, attention)
                 ]
-                if metric in UNJUDGED or None in told or not {attention, against} <= alone.keys():
+                if metric in UNJUDGED or None in levels or not {attention, against} <= alone.keys():
                     continue
-                gap = told[1] - told[0]
+                gap = levels[1] - levels[0]
                 if abs(gap) > UNRESOLVED.get(metric, 0):
                     ours = paired_difference(Side(run, alone[against]), Side(run, alone[attention]), condition, metric)
                     sign = -1 if metric in LOWER else 1

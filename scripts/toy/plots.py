@@ -90,8 +90,8 @@ def key_norms(results: Results, formulas: Sequence[str], path: Path) -> Path:
 
 
 def _norm_panel(axes: Any, results: Results, formula: str, group: str) -> None:
-    told = "look for b" if group == "shortcut" else "correct"
-    axes.set_title(f"{formula}, {told}: {results.group(formula, group).sum()} models", loc="left")
+    title = "look for b" if group == "shortcut" else "correct"
+    axes.set_title(f"{formula}, {title}: {results.group(formula, group).sum()} models", loc="left")
     curve = results.curves.get((formula, group))
     if curve is None:
         axes.text(0.5, 0.5, "none", transform=axes.transAxes, ha="center")

@@ -32,11 +32,11 @@ Floats = NDArray[np.float64]
 def outcomes(train: Floats, test: Floats) -> NDArray[Any]:
     """The class of each model (§2.2): correct where both accuracies are above 90 %, biased where training is 50 to 80 %
     and test 20 to 40 %, degenerate where both are at chance; many models are none of these."""
-    found = np.full(train.shape, OUTCOMES[3], dtype="<U13")
-    found[(train <= CHANCE) & (test <= CHANCE)] = "degenerate"
-    found[(train >= 0.5) & (train <= 0.8) & (test >= 0.2) & (test <= 0.4)] = "biased"
-    found[(train > 0.9) & (test > 0.9)] = "correct"
-    return found
+    names = np.full(train.shape, OUTCOMES[3], dtype="<U13")
+    names[(train <= CHANCE) & (test <= CHANCE)] = "degenerate"
+    names[(train >= 0.5) & (train <= 0.8) & (test >= 0.2) & (test <= 0.4)] = "biased"
+    names[(train > 0.9) & (test > 0.9)] = "correct"
+    return names
 
 
 def _shortcut(columns: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
@@ -45,13 +45,13 @@ def _shortcut(columns: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
     `test_alike` is half of either kind, up to the draw.
     """
     with_b = 2 * columns["test_alike"] - columns["test"]
-    found: NDArray[Any] = (with_b > 0.9) & (columns["test"] < 0.5)
-    return found
+    shortcut: NDArray[Any] = (with_b > 0.9) & (columns["test"] < 0.5)
+    return shortcut
 
 
 def _correct(columns: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
-    found: NDArray[Any] = outcomes(columns["train"], columns["test"]) == "correct"
-    return found
+    correct: NDArray[Any] = outcomes(columns["train"], columns["test"]) == "correct"
+    return correct
 
 
 GROUPS = {"shortcut": _shortcut, "correct": _correct}
@@ -100,9 +100,9 @@ class Results:
 
     def _by_pair(self, formula: str) -> Floats:
         """(realisations, starts): the share of correct models of each pair."""
-        own, grid = self.of(formula), self.plan.grid
+        rows, grid = self.of(formula), self.plan.grid
         correct = np.zeros((grid.data, grid.seeds))
-        np.add.at(correct, (self.columns["data"][own], self.columns["seed"][own]), self.outcomes()[own] == "correct")
+        np.add.at(correct, (self.columns["data"][rows], self.columns["seed"][rows]), self.outcomes()[rows] == "correct")
         return correct / (len(grid.rates) * len(grid.decays))
 
     def _interval(self, by_pair: Floats) -> tuple[float, float, float]:
@@ -115,14 +115,14 @@ class Results:
 
     def map(self, formula: str) -> Floats:
         """(decays, rates): the share of correct models in each cell of the grid."""
-        own, grid = self.of(formula), self.plan.grid
+        rows, grid = self.of(formula), self.plan.grid
         correct = self.outcomes() == "correct"
-        found = np.empty((len(grid.decays), len(grid.rates)))
+        shares = np.empty((len(grid.decays), len(grid.rates)))
         for row, decay in enumerate(grid.decays):
             for column, rate in enumerate(grid.rates):
-                cell = own & (self.columns["decay"] == decay) & (self.columns["rate"] == rate)
-                found[row, column] = correct[cell].mean()
-        return found
+                cell = rows & (self.columns["decay"] == decay) & (self.columns["rate"] == rate)
+                shares[row, column] = correct[cell].mean()
+        return shares
 
 
 def gather(work: Path, plan: Plan) -> Results:
@@ -131,9 +131,9 @@ def gather(work: Path, plan: Plan) -> Results:
     rates, decays, seeds = (np.array(column) for column in zip(*models, strict=True))
     parts: dict[str, list[NDArray[Any]]] = {name: [] for name in (*KEYS, *MEASURED)}
     for (formula, number), unit in units.items():
-        own = {"formula": np.full(len(models), formula), "data": np.full(len(models), number)}
-        own |= {"seed": seeds, "rate": rates, "decay": decays} | {name: unit[name].round(4) for name in MEASURED}
-        for name, values in own.items():
+        facts = {"formula": np.full(len(models), formula), "data": np.full(len(models), number)}
+        facts |= {"seed": seeds, "rate": rates, "decay": decays} | {name: unit[name].round(4) for name in MEASURED}
+        for name, values in facts.items():
             parts[name].append(values)
     columns = {name: np.concatenate(values) for name, values in parts.items()}
     norms = np.concatenate([unit["norms"] for unit in units.values()])

@@ -36,10 +36,10 @@ GRIDS = {"full": Grid(), "quick": Grid(FEW, rates=(0.001, 0.0025, 0.005), decays
 def chosen(names: str) -> tuple[str, ...]:
     """The formulas of a list, in their own order; those that are the same as others become these."""
     wanted = [find_formula(name.strip()).name for name in names.split(",")]
-    known = (*SAME_AS, *GRIDS["full"].formulas)
-    if odd := [name for name in wanted if name not in known]:
-        raise ProtocolError(f"--formulas {odd[0]}: the toy task has no such model; expected of {', '.join(known)}")
-    return tuple(name for name in FORMULAS if name in {SAME_AS.get(one, one) for one in wanted})
+    formulas = (*SAME_AS, *GRIDS["full"].formulas)
+    if odd := [name for name in wanted if name not in formulas]:
+        raise ProtocolError(f"--formulas {odd[0]}: the toy task has no such model; expected of {', '.join(formulas)}")
+    return tuple(name for name in FORMULAS if name in {SAME_AS.get(formula, formula) for formula in wanted})
 
 
 def plan_of(options: argparse.Namespace) -> Plan:
@@ -118,25 +118,25 @@ def main(arguments: list[str] | None = None) -> int:
 def arguments_of(plan: Plan, out: Path) -> str:
     """What makes this plan: the preset whose grid it is, and the options that differ."""
     fits = (name for name, grid in GRIDS.items() if replace(grid, formulas=plan.grid.formulas) == plan.grid)
-    found = next(fits, None)
-    if found is None:
+    plan_name = next(fits, None)
+    if plan_name is None:
         raise RunError(f"{out}: its grid is of no preset; expected one of {', '.join(GRIDS)}; train again")
-    own, usual = plan.setting, Setting()
+    setting, usual = plan.setting, Setting()
     more = [
         f"--{name} {value}"
         for name, value, default in (
-            ("reading", own.shape.reading, usual.shape.reading),
-            ("start", own.shape.start, usual.shape.start),
-            ("samples", own.samples, usual.samples),
-            ("length", own.shape.length, usual.shape.length),
-            ("epochs", own.epochs, usual.epochs),
+            ("reading", setting.shape.reading, usual.shape.reading),
+            ("start", setting.shape.start, usual.shape.start),
+            ("samples", setting.samples, usual.samples),
+            ("length", setting.shape.length, usual.shape.length),
+            ("epochs", setting.epochs, usual.epochs),
         )
         if value != default
     ]
-    more += ["--bias"] * own.shape.bias + ["--final-norm"] * own.shape.final_norm
-    if plan.grid.formulas != GRIDS[found].formulas:
+    more += ["--bias"] * setting.shape.bias + ["--final-norm"] * setting.shape.final_norm
+    if plan.grid.formulas != GRIDS[plan_name].formulas:
         more.append(f"--formulas {','.join(plan.grid.formulas)}")
-    return " ".join([f"--preset {found} --out {out}", *more])
+    return " ".join([f"--preset {plan_name} --out {out}", *more])
 
 
 if __name__ == "__main__":

@@ -26,11 +26,11 @@ def watch(model: nn.Module, images: Tensor) -> dict[str, list[float]]:
     _, seen = attention_watch.watch(model.eval(), images)
     heads = [layer.heads for layer in seen.layers]
     named = {"query_norm": "query_norms", "key_norm": "key_norms", "entropy": "attention_entropies"}
-    found = {"largest_logit": [part.max().item() for part in seen.values["largest_logits"].split(heads, dim=1)]}
-    found |= {
-        name: [part.mean().item() for part in seen.values[own].split(heads, dim=1)] for name, own in named.items()
+    columns = {"largest_logit": [part.max().item() for part in seen.values["largest_logits"].split(heads, dim=1)]}
+    columns |= {
+        name: [part.mean().item() for part in seen.values[column].split(heads, dim=1)] for name, column in named.items()
     }
-    return {name: [round(value, 5) for value in values] for name, values in found.items()}
+    return {name: [round(value, 5) for value in values] for name, values in columns.items()}
 
 
 def read_logs(work: Path) -> dict[str, list[Row]]:
@@ -42,12 +42,12 @@ def read_logs(work: Path) -> dict[str, list[Row]]:
         family, _, formula = rest.partition("-vit-")
         return family, (order.index(formula) if formula in order else len(order)), seed
 
-    found = {}
+    logs = {}
     for path in sorted(work.glob("*/log.jsonl"), key=place):
         rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
         if rows:
-            found[path.parent.name] = rows
-    return found
+            logs[path.parent.name] = rows
+    return logs
 
 
 def _epochs(rows: list[Row], key: str) -> list[float]:

@@ -67,16 +67,16 @@ def cached(
     """
     stamp = f"{FORMAT} {split} {limit} {names} {_content(spec)}"
     path = folder / f"{split}-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}.safetensors"
-    found = _read(path)
-    if found is None:
-        found = _decode(spec, split, limit, family, names)
+    images = _read(path)
+    if images is None:
+        images = _decode(spec, split, limit, family, names)
         folder.mkdir(parents=True, exist_ok=True)
-        tensors = {"pixels": found.pixels, "labels": found.labels}
-        said = {"name": found.name, "digest": found.digest, "class_names": json.dumps(found.class_names)}
+        tensors = {"pixels": images.pixels, "labels": images.labels}
+        said = {"name": images.name, "digest": images.digest, "class_names": json.dumps(images.class_names)}
         partial = path.with_suffix(f".{os.getpid()}.partial")
         save_file(tensors, partial, {**said, "content": digest_of(tensors)})
         partial.replace(path)
-    return found
+    return images
 
 
 def _content(spec: str) -> str:

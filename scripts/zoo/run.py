@@ -145,13 +145,13 @@ class Run:
         state = torch.load(self._path, map_location=self.task.device, weights_only=True)
         identity = {"stabiliser": NONE.text, **state["identity"]}  # states from before there were stabilisers
         for what, value in self.task.identity().items():
-            if (found := identity.get(what)) != value:
+            if (saved := identity.get(what)) != value:
                 if what == "recipe":
-                    before, now = json.loads(found or "{}"), json.loads(value)
+                    before, now = json.loads(saved or "{}"), json.loads(value)
                     what = next(key for key in {**now, **before} if now.get(key) != before.get(key))
-                    found, value = before.get(what), now.get(what)
+                    saved, value = before.get(what), now.get(what)
                 raise RunError(
-                    f"{self.task.folder}: holds a run with {what} {found}, not {value}; "
+                    f"{self.task.folder}: holds a run with {what} {saved}, not {value}; "
                     "give another --work, or delete it"
                 )
         self.model.load_state_dict(state["model"])

@@ -104,9 +104,9 @@ def serialise(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
 
 def enter(path: Path, facts: dict[str, Any]) -> None:
     listing = path.parent / "checkpoints.json"
-    known = json.loads(listing.read_text("utf-8")) if listing.exists() else {}
-    known[path.stem] = {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest(), **facts}
-    write(listing, (json.dumps(dict(sorted(known.items())), indent=2) + "\n").encode())
+    entries = json.loads(listing.read_text("utf-8")) if listing.exists() else {}
+    entries[path.stem] = {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest(), **facts}
+    write(listing, (json.dumps(dict(sorted(entries.items())), indent=2) + "\n").encode())
 
 
 def write(path: Path, content: bytes) -> None:

@@ -201,12 +201,12 @@ def save(training: Training, test: Scenes, out: Path) -> tuple[Path, float]:
 def scenes_of(options: argparse.Namespace, which: str, limit: int | None = None) -> Scenes:
     """The images of a split: those of the options, or the embedded ones."""
     given = getattr(options, which)
-    found: LabelledScenes
+    scenes: LabelledScenes
     if given is None:
-        found = open_scenes("embedded:shapes-train" if which == "train" else "embedded:shapes")
+        scenes = open_scenes("embedded:shapes-train" if which == "train" else "embedded:shapes")
     else:
-        found = open_scenes(given[0], masks=given[1], classes=options.classes, ignore=tuple(options.ignore))
-    return Scenes.of(found if limit is None else found.select(limit=limit, ids=None, seed=0))
+        scenes = open_scenes(given[0], masks=given[1], classes=options.classes, ignore=tuple(options.ignore))
+    return Scenes.of(scenes if limit is None else scenes.select(limit=limit, ids=None, seed=0))
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:

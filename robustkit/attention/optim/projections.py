@@ -112,30 +112,30 @@ def projections(model: nn.Module) -> list[Projections]:
     Raises ModelError where there is none, one of another class, or one whose weights are computed from others or
     belong to two layers.
     """
-    found, foreign = [], set()
+    layers, foreign = [], set()
     for path, module in nn.Module.named_modules(model):
         name = path.replace("_orig_mod.", "").removeprefix("module.")  # of torch.compile and DistributedDataParallel
         reader = next((reader for kind, reader in READERS.items() if isinstance(module, kind)), None)
         if reader is not None:
             _check_plain(name, module)
-            found.append(reader(name, module))
+            layers.append(reader(name, module))
         elif _foreign(module):
             foreign.add(type(module).__name__)
-    if foreign or not found:
+    if foreign or not layers:
         why = f"attention of class {', '.join(sorted(foreign))}" if foreign else "no attention layer"
         raise ModelError(
             f"{type(model).__name__} has {why}; expected that of timm's ViTs or CrossViT, nn.MultiheadAttention or "
             "LatentAttention; use the optimiser without the wrapper"
         )
     holders: dict[int, str] = {}
-    for layer in found:
+    for layer in layers:
         for weight in {id(rows.weight): rows.weight for rows in layer.rows.values()}.values():
             if (other := holders.setdefault(id(weight), layer.name)) != layer.name:
                 raise ModelError(
                     f"{other} and {layer.name} share a query or key weight, which cannot have a rate for each; "
                     "use the optimiser without the wrapper"
                 )
-    return found
+    return layers
 
 
 def _foreign(module: nn.Module) -> bool:
@@ -164,16 +164,16 @@ def _of_timm(name: str, layer: Any) -> Projections:
 
 def _of_torch(name: str, layer: Any) -> Projections:
     heads, width = layer.num_heads, layer.embed_dim
-    found = {}
+    parts = {}
     for part, which in enumerate(("query", "key")):
         if layer.in_proj_weight is not None:
             start = part * width
-            found[which] = Rows(layer.in_proj_weight, layer.in_proj_bias, start, heads, width // heads, start)
+            parts[which] = Rows(layer.in_proj_weight, layer.in_proj_bias, start, heads, width // heads, start)
         else:
             weight = layer.q_proj_weight if which == "query" else layer.k_proj_weight
             bias = layer.in_proj_bias  # one for all three, while the weights are apart
-            found[which] = Rows(weight, bias, 0, heads, width // heads, part * width)
-    return Projections(name, layer, "mha", found)
+            parts[which] = Rows(weight, bias, 0, heads, width // heads, part * width)
+    return Projections(name, layer, "mha", parts)
 
 
 def _of_crossvit(name: str, layer: Any) -> Projections:

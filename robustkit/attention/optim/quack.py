@@ -93,14 +93,14 @@ class QuacK(ScaledRows):
 
     def rates(self) -> dict[str, dict[str, Tensor]]:
         """What the optimiser's rates are multiplied by in the next step: (heads,) by layer and projection."""
-        found: dict[str, dict[str, Tensor]] = {}
+        rates: dict[str, dict[str, Tensor]] = {}
         for layer in self.layers:
             initial = self.initial[layer.name]
             ratios = {name: factor / initial[name] for name, factor in self._factors(layer).items()}
-            found[layer.name] = {
+            rates[layer.name] = {
                 name: torch.where(ratio.isfinite(), self.tau * ratio, self.tau) for name, ratio in ratios.items()
             }
-        return found
+        return rates
 
     def multipliers(self) -> Sequence[Tensor]:
         rates = self.rates()
@@ -112,16 +112,21 @@ class QuacK(ScaledRows):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore both; as an optimiser's rates, tau is the state's. CheckpointError where it is of something else."""
-        own = state_dict.get("quack")
-        if own is None:
+        saved = state_dict.get("quack")
+        if saved is None:
             raise CheckpointError(
                 "the state has no entry 'quack': it is of the bare optimiser; load it into that one, then wrap it"
             )
-        if own["norm"] != self.norm:
-            raise CheckpointError(f"the state is of {own['norm']} norms, not {self.norm}; give norm={own['norm']!r}")
+        if saved["norm"] != self.norm:
+            raise CheckpointError(
+                f"the state is of {saved['norm']} norms, not {self.norm}; give norm={saved['norm']!r}"
+            )
         shapes = [
-            {layer: {name: tuple(factor.shape) for name, factor in factors.items()} for layer, factors in found.items()}
-            for found in (own["initial"], self.initial)
+            {
+                layer: {name: tuple(factor.shape) for name, factor in factors.items()}
+                for layer, factors in initial.items()
+            }
+            for initial in (saved["initial"], self.initial)
         ]
         if shapes[0] != shapes[1]:
             raise CheckpointError(
@@ -129,10 +134,10 @@ class QuacK(ScaledRows):
                 f"{', '.join(shapes[1])}; load it beside the model that it was saved with"
             )
         super().load_state_dict(state_dict)
-        self.tau = own["tau"]
+        self.tau = saved["tau"]
         for layer, factors in self.initial.items():
             for name, factor in factors.items():
-                factors[name] = own["initial"][layer][name].to(factor)
+                factors[name] = saved["initial"][layer][name].to(factor)
 
 
 def _check_algorithm(algorithm: str, layers: Sequence[Projections]) -> None:

@@ -239,16 +239,18 @@ def stabiliser(text: str) -> Stabiliser:
     if name not in DEFAULTS:
         capped = "; capped logits are an attention: --attention 'softcap(cap=50)'" if "cap" in name else ""
         raise ProtocolError(unknown("stabiliser", name, DEFAULTS) + capped)
-    found, given = dict(DEFAULTS[name]), set[str]()
+    options, given = dict(DEFAULTS[name]), set[str]()
     for item in filter(None, map(str.strip, (form[2] or "").split(","))):
         key, _, value = (part.strip() for part in item.partition("="))
-        if key not in found:
-            raise ProtocolError(unknown(f"parameter of {name}", key, found) if found else f"{name} takes no parameters")
+        if key not in options:
+            raise ProtocolError(
+                unknown(f"parameter of {name}", key, options) if options else f"{name} takes no parameters"
+            )
         if key in given:
             raise ProtocolError(f"{name}: {key} is given twice; expected it once")
         given.add(key)
-        found[key] = check_norm(value) if key == "norm" else _positive(f"{name}: {key}", value)
-    return Stabiliser(name, tuple(found.items()))
+        options[key] = check_norm(value) if key == "norm" else _positive(f"{name}: {key}", value)
+    return Stabiliser(name, tuple(options.items()))
 
 
 def _positive(what: str, text: str) -> float:

@@ -60,8 +60,8 @@ def _versions() -> str:
     import cv2
 
     names = ("torch", "torchvision", "timm", "safetensors", "numpy", "pillow", "pyarrow", "pandas")
-    found = [f"{name} {metadata.version(name)}" for name in names]
-    return ", ".join([*found, f"opencv {cv2.__version__}"])
+    versions = [f"{name} {metadata.version(name)}" for name in names]
+    return ", ".join([*versions, f"opencv {cv2.__version__}"])
 
 
 def _device() -> str:
@@ -72,15 +72,15 @@ def _device() -> str:
     if torch.cuda.is_available():
         total = torch.cuda.get_device_properties(0).total_memory
         return f"{torch.cuda.get_device_name(0)}, {total / 2**30:.0f} GiB; CPU, {threads} thread{'s' * (threads > 1)}"
-    found = f"CPU, {threads} thread{'s' * (threads > 1)}; no CUDA device"
+    text = f"CPU, {threads} thread{'s' * (threads > 1)}; no CUDA device"
     if any(DEVICE_FILES.glob("nvidia[0-9]*")):
-        found += (
+        text += (
             f"; warning: {DEVICE_FILES} has an NVIDIA device that torch {torch.__version__} does not see; install "
             "torch's build for CUDA, or look at nvidia-smi"
         )
     if threads == 1:
-        found += "; warning: one thread is slow; set OMP_NUM_THREADS to the number of cores, or unset it"
-    return found
+        text += "; warning: one thread is slow; set OMP_NUM_THREADS to the number of cores, or unset it"
+    return text
 
 
 def _disk() -> str:
@@ -113,10 +113,10 @@ def _records() -> str:
         run = RunFolder(folder)
         path = run.shard_path("doctor", "clean", 0)
         run.write_shard(path, table)
-        found = read_rows(path, path.read_bytes())
-    known = {key: value for key, value in (found.schema.metadata or {}).items() if key in table.schema.metadata}
-    if not found.replace_schema_metadata(known).equals(table, check_metadata=True):
-        raise UnexpectedAnswer(f"Parquet gives back {found.to_pydict()} and not {table.to_pydict()}")
+        read = read_rows(path, path.read_bytes())
+    kept = {key: value for key, value in (read.schema.metadata or {}).items() if key in table.schema.metadata}
+    if not read.replace_schema_metadata(kept).equals(table, check_metadata=True):
+        raise UnexpectedAnswer(f"Parquet gives back {read.to_pydict()} and not {table.to_pydict()}")
     return "a record comes back from Parquet as it was written"
 
 
@@ -128,11 +128,11 @@ def _renaming() -> str:
             write_whole(path, contents[0])
             with path.open("rb") as held:
                 write_whole(path, contents[1])
-                found = (held.read(), path.read_bytes())
+                read = (held.read(), path.read_bytes())
             left = [other.name for other in Path(folder).iterdir() if other != path]
     except PermissionError as fault:
         return f"warning: {Path.cwd()} cannot be written ({fault.strerror}); give runs a folder with --out"
-    if found != contents or left:
+    if read != contents or left:
         raise UnexpectedAnswer(
             f"{Path.cwd()}: a file that is replaced is not replaced as a whole{': ' * bool(left)}{left or ''}"
         )
@@ -150,8 +150,8 @@ def _draws() -> str:
         states = [signed((1234567 + 0x9E3779B97F4A7C15 * i) % 2**64) for i in range(1, 4)]
         words = [word % 2**64 for word in splitmix64(torch.tensor(states, device=device)).tolist()]
         rng = SampleRng.of(["sample"], seed=0, condition="clean", device=device)
-        found = [rng.uniform((3,), "doctor")[0].tolist(), rng.signs((8,), "doctor")[0].tolist()]
-        for what, got, expected in (("SplitMix64", words, SPLITMIX), ("the stream", found, [DRAWS, SIGNS])):
+        draws = [rng.uniform((3,), "doctor")[0].tolist(), rng.signs((8,), "doctor")[0].tolist()]
+        for what, got, expected in (("SplitMix64", words, SPLITMIX), ("the stream", draws, [DRAWS, SIGNS])):
             if got != expected:
                 raise UnexpectedAnswer(f"{what} on {device} gives {got} and not {expected}")
         normal = rng.normal((3,), "doctor")[0].tolist()
@@ -173,8 +173,8 @@ def _fgsm() -> str:
     from attacks import FGSM, ThreatModel
 
     image = torch.tensor([[[[0.5]], [[0.5]], [[0.01]]]])
-    found = FGSM(ThreatModel(eps=0.1))(_linear, image, torch.tensor([0])).flatten().tolist()
-    _expect_close("the step on a linear model", found, [0.4, 0.6, 0.0])
+    point = FGSM(ThreatModel(eps=0.1))(_linear, image, torch.tensor([0])).flatten().tolist()
+    _expect_close("the step on a linear model", point, [0.4, 0.6, 0.0])
     return "the step on a linear model is right"
 
 
@@ -194,9 +194,9 @@ def _projection() -> str:
     return "PGD ends on its ball, and both projections are right"
 
 
-def _expect_close(what: str, found: list[float], expected: list[float]) -> None:
-    if not all(abs(a - b) < 1e-5 for a, b in zip(found, expected, strict=True)):
-        raise UnexpectedAnswer(f"{what} is {[round(value, 6) for value in found]} and not {expected}")
+def _expect_close(what: str, actual: list[float], expected: list[float]) -> None:
+    if not all(abs(a - b) < 1e-5 for a, b in zip(actual, expected, strict=True)):
+        raise UnexpectedAnswer(f"{what} is {[round(value, 6) for value in actual]} and not {expected}")
 
 
 def _known(name: str) -> Callable[[], str]:

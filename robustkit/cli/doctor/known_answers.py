@@ -36,9 +36,11 @@ def no_radius() -> str:
     model, images, labels = _shown(3)
     clean = model(images)
     for kind in (getattr(attacks, name) for name in ATTACKS):
-        found = kind(attacks.ThreatModel(eps=0.0))(model, images, labels)
-        if not (torch.equal(found, images) and torch.equal(model(found), clean)):
-            raise UnexpectedAnswer(f"{kind.__name__} changes the images by {(found - images).abs().max():.3g} at eps 0")
+        points = kind(attacks.ThreatModel(eps=0.0))(model, images, labels)
+        if not (torch.equal(points, images) and torch.equal(model(points), clean)):
+            raise UnexpectedAnswer(
+                f"{kind.__name__} changes the images by {(points - images).abs().max():.3g} at eps 0"
+            )
     return "with eps 0 every attack returns the clean images and logits, bit for bit"
 
 
@@ -74,9 +76,9 @@ def checkpoints() -> str:
         with torch.no_grad():
             logits, predicted = model.to(device)(images.to(device)).max(dim=1)
         if predicted.tolist() != PREDICTIONS or not np.allclose(logits.tolist(), LOGITS, atol=0.02):
-            found = [round(value, 3) for value in logits.tolist()]
+            rounded = [round(value, 3) for value in logits.tolist()]
             raise UnexpectedAnswer(
-                f"on {device}: {predicted.tolist()} with {found} and not {PREDICTIONS} with {LOGITS}"
+                f"on {device}: {predicted.tolist()} with {rounded} and not {PREDICTIONS} with {LOGITS}"
             )
     return f"{len(names)} files are as shipped; predictions are right on {', '.join(devices())}"
 
@@ -84,10 +86,10 @@ def checkpoints() -> str:
 def corrupted() -> str:
     """18 corruptions at severity 3, frost's photographs apart: 12 pixels and the mean of a fixed image."""
     for name, (mean, expected) in CORRUPTED.items():
-        found_mean, found = corrupted_pixels(name)
-        off = [abs(a - b) > 1 for a, b in zip(found, expected, strict=True)]
-        if sum(off) > 1 or abs(found_mean - mean) > 0.25:  # where rounding ties, one level and rarely more
-            raise UnexpectedAnswer(f"{name} gives pixels {found}, mean {found_mean}, and not {expected}, mean {mean}")
+        pixel_mean, pixels = corrupted_pixels(name)
+        off = [abs(a - b) > 1 for a, b in zip(pixels, expected, strict=True)]
+        if sum(off) > 1 or abs(pixel_mean - mean) > 0.25:  # where rounding ties, one level and rarely more
+            raise UnexpectedAnswer(f"{name} gives pixels {pixels}, mean {pixel_mean}, and not {expected}, mean {mean}")
     return f"{len(CORRUPTED)} corruptions give the pixels that they gave when this was written"
 
 
@@ -98,9 +100,9 @@ def corrupted_pixels(name: str) -> tuple[float, list[int]]:
     channel, row, column = torch.meshgrid(*map(torch.arange, (3, 32, 48)), indexing="ij")
     image = ((5 * column + 3 * row + 50 * channel + 40 * ((row // 8 + column // 8) % 2)) % 256).to(torch.uint8)[None]
     rng = SampleRng.of(["sample"], seed=0, condition=name, device="cpu")
-    found = corruption(name)(image, 3, rng)[0]
-    pixels = [int(found[i % 3, (5 * i + 3) % 32, (11 * i + 7) % 48]) for i in range(12)]
-    return round(float(found.double().mean()), 2), pixels
+    result = corruption(name)(image, 3, rng)[0]
+    pixels = [int(result[i % 3, (5 * i + 3) % 32, (11 * i + 7) % 48]) for i in range(12)]
+    return round(float(result.double().mean()), 2), pixels
 
 
 def formulas() -> str:
@@ -108,10 +110,10 @@ def formulas() -> str:
     for name in FORMULAS:
         model, image = small_vit(name)
         with torch.no_grad():
-            found = model(image)[0].numpy()
+            logits = model(image)[0].numpy()
         expected, _ = slow_vit(_arrays(model), image[0].numpy(), name)
-        if not np.allclose(found, expected, rtol=1e-8, atol=1e-8):
-            raise UnexpectedAnswer(f"{name}: logits {found.round(6).tolist()} and not {expected.round(6).tolist()}")
+        if not np.allclose(logits, expected, rtol=1e-8, atol=1e-8):
+            raise UnexpectedAnswer(f"{name}: logits {logits.round(6).tolist()} and not {expected.round(6).tolist()}")
     return f"{len(FORMULAS)} attention formulas are right"
 
 
@@ -121,9 +123,9 @@ def agcam() -> str:
     gaps = {}
     for method in (AGCAM, AGCAMFull):
         with method(model) as explain:
-            found = explain(image, 1)[0].numpy()
+            actual = explain(image, 1)[0].numpy()
         expected = slow_agcam(_arrays(model), image[0].numpy(), 1, full=method is AGCAMFull)
-        gap = gaps[method.name] = float(np.abs(found - expected).max())
+        gap = gaps[method.name] = float(np.abs(actual - expected).max())
         if not gap < 1e-4:
             raise UnexpectedAnswer(f"the map of {method.name} differs from its definition by up to {gap:.3g} of [0, 1]")
     return f"the maps of {' and '.join(gaps)} are those of their definitions, within {max(gaps.values()):.0e}"

@@ -40,7 +40,7 @@ def _metric(values: Floats, before: Floats | None) -> Floats:
 
 def slow_score(name: str, q: Floats, k: Floats, metric: Floats, head: int, p: Mapping[str, Floats]) -> float:
     """The logit of one query and one key (d,) under a formula; p: the layer's own parameters."""
-    one, nil = np.ones(len(q)), np.zeros(len(q))
+    ones, zeros = np.ones(len(q)), np.zeros(len(q))
     rules: dict[str, Callable[[], tuple[Floats, Floats]]] = {
         "standard": lambda: (q / math.sqrt(len(q)), k),
         "quest": lambda: (q, _unit(k)),
@@ -55,7 +55,7 @@ def slow_score(name: str, q: Floats, k: Floats, metric: Floats, head: int, p: Ma
         "elliptical": lambda: (q * metric / math.sqrt(len(q)), k),
         "elliptical-quest": lambda: (q * metric, _unit(k)),
         "qk-l2": lambda: (math.sqrt(len(q)) * _unit(q), _unit(k)),
-        "qk-layer-norm": lambda: (math.sqrt(len(q)) * _norm(q, one, nil, 1e-5), _norm(k, one, nil, 1e-5)),
+        "qk-layer-norm": lambda: (math.sqrt(len(q)) * _norm(q, ones, zeros, 1e-5), _norm(k, ones, zeros, 1e-5)),
     }
     left, right = rules.get(name, rules["standard"])()
     score = float(sum(a * b for a, b in zip(left, right, strict=True)))
@@ -92,16 +92,16 @@ def slow_vit(
     x, seen, before = np.array(tokens) + w["pos_embed"][0], [], None
     for block in range(DEPTH):
         p = {name.removeprefix(f"blocks.{block}."): value for name, value in w.items()}
-        own = {name.removeprefix("attn."): value for name, value in p.items() if name.startswith("attn.")}
+        attn = {name.removeprefix("attn."): value for name, value in p.items() if name.startswith("attn.")}
         normed = np.array([_norm(row, p["norm1.weight"], p["norm1.bias"]) for row in x])
-        mixed = normed @ own["qkv.weight"].T + own["qkv.bias"]
+        mixed = normed @ attn["qkv.weight"].T + attn["qkv.bias"]
         q, k, v = mixed.reshape(len(x), 3, HEADS, -1).transpose(1, 2, 0, 3)
         heads = []
         for head in range(HEADS):
             metric = _metric(v[head], None if before is None else before[head])
-            logits = np.array([[slow_score(formula, a, b, metric, head, own) for b in k[head]] for a in q[head]])
+            logits = np.array([[slow_score(formula, a, b, metric, head, attn) for b in k[head]] for a in q[head]])
             if formula == "qana":
-                rows = normed @ own["query_network.weight"].T + own["query_network.bias"]
+                rows = normed @ attn["query_network.weight"].T + attn["query_network.bias"]
                 rows = rows.reshape(len(x), HEADS, -1)[:, head]
                 logits += np.array([[slow_network(row, b) for b in k[head]] for row in rows])
             seen.append(logits[0])
@@ -113,7 +113,7 @@ def slow_vit(
         given = np.concatenate(heads, axis=1)
         if mixtures is not None and not (nudge and nudge[0] == block):
             given = mixtures.setdefault(block, given)
-        x = x + given @ own["proj.weight"].T + own["proj.bias"]
+        x = x + given @ attn["proj.weight"].T + attn["proj.bias"]
         normed = np.array([_norm(row, p["norm2.weight"], p["norm2.bias"]) for row in x])
         hidden = normed @ p["mlp.fc1.weight"].T + p["mlp.fc1.bias"]
         hidden = np.array([[_gelu(h) for h in row] for row in hidden])

@@ -25,12 +25,12 @@ def build_attack(condition: Condition, card: Card) -> attacks.Attack | attacks.D
     fields = dict(condition.parameters)
     eps = float(fields.pop("eps"))
     norm, engine = fields.pop("norm"), fields.pop("engine")
-    own = card.attacks.get(condition.name, {})
-    bounds = tuple(own["bounds"]) if "bounds" in own else card.bounds
+    options = card.attacks.get(condition.name, {})
+    bounds = tuple(options["bounds"]) if "bounds" in options else card.bounds
     if isinstance(fields.get("step_size"), str):
         fields["step_size"] = float(number(str(fields["step_size"]).removesuffix("*eps"))) * eps
     try:
-        threat = attacks.ThreatModel(norm, eps, bounds, own.get("cut_images", False))  # type: ignore[arg-type]
+        threat = attacks.ThreatModel(norm, eps, bounds, options.get("cut_images", False))  # type: ignore[arg-type]
         if card.task == "segmentation":
             return DENSE_ATTACKS[condition.name](threat, **cast(dict[str, Any], fields))
         if engine != "robustkit":

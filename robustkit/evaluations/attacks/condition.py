@@ -81,31 +81,31 @@ def parse_conditions(
 ) -> tuple[Condition, ...]:
     """The conditions of a comma-separated list, `clean` first, each once; several eps give one of each."""
     names = [item for item in re.split(r",(?![^(]*\))", text) if item.strip()]
-    found = [CLEAN]
+    conditions = [CLEAN]
     for item in names:
         for radius in eps or (None,):
             condition = parse_condition(item, card, eps=radius, norm=norm, engine=engine)
-            if condition not in found:
-                found.append(condition)
-    return tuple(found)
+            if condition not in conditions:
+                conditions.append(condition)
+    return tuple(conditions)
 
 
 def _defaults(name: str, card: Card, norm: str | None = None) -> dict[str, Value]:
     """All parameters of an attack in the order of its class, with the card's values for a norm; None: for its own."""
-    own: dict[str, Value] = {"eps": card.eps, "norm": card.norm}
+    defaults: dict[str, Value] = {"eps": card.eps, "norm": card.norm}
     stated = card.attacks.get(name, {})
     norm = norm or str(stated.get("norm", card.norm))
     share = 0.15 if card.task == "segmentation" else STEP_SHARES.get(norm, 0.15)
     for field in dataclasses.fields(attacks_of(card)[name]):
         if field.init and field.name not in ("threat", "chunk"):
-            own[field.name] = f"{share}*eps" if field.name == "step_size" else cast(Value, field.default)
+            defaults[field.name] = f"{share}*eps" if field.name == "step_size" else cast(Value, field.default)
     for key, value in stated.items():
         if key not in _OF_CARD:
-            own[key] = _value(name, key, str(value), own)
+            defaults[key] = _value(name, key, str(value), defaults)
     if norm == "l2" and "step_size_l2" in stated:
-        own["step_size"] = _value(name, "step_size", str(stated["step_size_l2"]), own)
-    own["engine"] = "robustkit"
-    return own
+        defaults["step_size"] = _value(name, "step_size", str(stated["step_size_l2"]), defaults)
+    defaults["engine"] = "robustkit"
+    return defaults
 
 
 def _arguments(name: str, text: str | None, default: dict[str, Value]) -> dict[str, Value]:

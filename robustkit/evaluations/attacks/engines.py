@@ -90,15 +90,15 @@ def peer(engine: str, name: str, threat: ThreatModel, parameters: Mapping[str, A
         raise ProtocolError(f"engine robustkit is not a peer; expected one of: {', '.join(_SUPPORTED)}")
     names = supported(engine)
     if name not in names:
-        known = ", ".join(names)
-        raise ProtocolError(f"engine {engine} has no {name} that means the same; expected one of: {known}; or {ours}")
+        listed = ", ".join(names)
+        raise ProtocolError(f"engine {engine} has no {name} that means the same; expected one of: {listed}; or {ours}")
     resolved = _DEFAULTS[name] | dict(parameters)
     for key, value in resolved.items():
         if key not in _DEFAULTS[name]:
             raise ProtocolError(unknown(f"parameter of {name}", key, _DEFAULTS[name]))
         able = _ONLY.get(name, {}).get(key, (value,))
         if value not in able:
-            said, expected = str(value).lower(), " or ".join(str(one).lower() for one in able)
+            said, expected = str(value).lower(), " or ".join(str(choice).lower() for choice in able)
             raise ProtocolError(f"engine {engine}, {name}: {key} is {said}; expected {expected}; or {ours}")
     if threat.bounds != (0.0, 1.0) or threat.cut_images:
         bounds = f"{threat.bounds}{' with cut_images' * threat.cut_images}"
@@ -121,11 +121,11 @@ def _stages(name: str, resolved: dict[str, Any]) -> tuple[PeerStage, ...]:
     """The stages of AutoAttack; any other attack is its own."""
     if name != "autoattack":
         return (PeerStage(name, name, resolved),)
-    found = []
-    for stage, (attack, own) in _VERSIONS[resolved["version"]].items():
+    stages = []
+    for stage, (attack, changes) in _VERSIONS[resolved["version"]].items():
         shared = {key: value for key, value in resolved.items() if key in _DEFAULTS[attack]}
-        found.append(PeerStage(stage, attack, _DEFAULTS[attack] | shared | own))
-    return tuple(found)
+        stages.append(PeerStage(stage, attack, _DEFAULTS[attack] | shared | changes))
+    return tuple(stages)
 
 
 def _gap(stage: PeerStage) -> str | None:

@@ -55,7 +55,7 @@ def bearing_evidence(conditions: Sequence[Condition], card: Card) -> list[Condit
         key = condition.norm, condition.eps
         if key not in best or _STRENGTH.index(condition.name) > _STRENGTH.index(best[key].name):
             best[key] = condition
-    return [one for one in wanted if one.name == "autoattack" or one in best.values()]
+    return [attack for attack in wanted if attack.name == "autoattack" or attack in best.values()]
 
 
 def gather_evidence(

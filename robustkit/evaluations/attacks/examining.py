@@ -181,7 +181,7 @@ class _Examiner:
         points = torch.stack([images, moved], dim=1).flatten(0, 1)
         first = asker.plain(points)
         clean, after = first[::2], first[1::2]
-        found = {"noise": difference(asker.plain(points), first)}
+        columns = {"noise": difference(asker.plain(points), first)}
         probes: list[tuple[str, Callable[[], Columns]]] = [
             ("graph", lambda: {"graph": with_a_graph(asker, points, first)}),
             ("batches", lambda: {"batch": in_other_batches(asker, points, first)}),
@@ -207,12 +207,12 @@ class _Examiner:
         probes.append(("called again", lambda: {"again": difference(asker.plain(points), first)}))
         for check, probe in probes:
             try:
-                found |= probe()
+                columns |= probe()
             except (RuntimeError, ValueError, TypeError, NotImplementedError) as fault:
                 if out_of_memory(fault):
                     raise  # in smaller batches it may go well
                 self.unmeasured[check] = f"{type(fault).__name__}: {(str(fault).splitlines() or [''])[0]}"
-        return found
+        return columns
 
     def _saved(self, images: Tensor, points: Tensor, labels: Tensor, logits: Tensor) -> Columns:
         """Whether the points, once saved, are as right or wrong as before."""
@@ -250,16 +250,16 @@ class _Examiner:
         least = _READABLE * noise.amax().clamp_min(2.0**-23) * logits.abs().amax(dim=1)  # float32's rounding
         low, high = self.threat.bounds or (-math.inf, math.inf)
         direction = self.threat.steepest(gradient.clone())
-        found = []
+        ratios = []
         for step in (*_STEPS, _FAR):
             ends = [(images + sign * step * self.threat.eps * direction).clamp(low, high) for sign in (1, -1)]
             up, down = ((x.gather(1, rival) - x.gather(1, labels)).flatten() for x in map(self.asker.logits, ends))
             # What rounding made of the step, not what was asked for.
             predicted = (gradient.double() * (ends[0].double() - ends[1].double())).flatten(1).sum(dim=1)
-            found.append(((up - down) / predicted).to(noise).masked_fill(~(predicted >= least), math.nan))
-        near = torch.where(found[0].isnan(), found[1], found[0])
-        near = torch.where(near.isnan(), found[2], near)
-        return near[near.isfinite()], found[2][found[2].isfinite()]
+            ratios.append(((up - down) / predicted).to(noise).masked_fill(~(predicted >= least), math.nan))
+        near = torch.where(ratios[0].isnan(), ratios[1], ratios[0])
+        near = torch.where(near.isnan(), ratios[2], near)
+        return near[near.isfinite()], ratios[2][ratios[2].isfinite()]
 
     def _sweep(self, images: Tensor, labels: Tensor, rng: Rng) -> Tensor:
         """(B, 1 + R) whether a sample stands at radius 0 and the others: what fell in a smaller ball fell in all."""

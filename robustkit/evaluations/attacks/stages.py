@@ -33,20 +33,20 @@ def is_stage_column(column: str) -> bool:
 
 def stages(run: RunFolder, checkpoint: str, condition: str) -> list[StageCounts]:
     """The stages of an attack, with the seconds of each where they are known; none for an attack in one piece."""
-    found = stages_of(readable(run.table(checkpoint, condition, is_stage_column)))
-    seconds = run.stage_seconds(checkpoint, condition) if found else {}
-    return [replace(stage, seconds=seconds.get(stage.name)) for stage in found]
+    counts = stages_of(readable(run.table(checkpoint, condition, is_stage_column)))
+    seconds = run.stage_seconds(checkpoint, condition) if counts else {}
+    return [replace(stage, seconds=seconds.get(stage.name)) for stage in counts]
 
 
 def stages_of(read: pa.Table) -> list[StageCounts]:
     names = [name.removeprefix("forwards ") for name in read.column_names if name.startswith("forwards ")]
     often = Counter(read["broken_by"].to_pylist() if names else ())
-    standing, found = len(read), []
+    standing, counts = len(read), []
     for name in names:
         standing -= often[name]
         passes = (int(np.nansum(column_of(read, f"{what} {name}"))) for what in ("forwards", "backwards"))
-        found.append(StageCounts(name, standing, *passes))
-    return found
+        counts.append(StageCounts(name, standing, *passes))
+    return counts
 
 
 def dossier(run: RunFolder, checkpoint: str, condition: str) -> list[Doubt]:

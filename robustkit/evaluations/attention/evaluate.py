@@ -32,20 +32,20 @@ class Seen:
 
     def columns(self) -> dict[str, list[Any]]:
         """As records have them: what is of each head, and a figure a sample of all heads together."""
-        own = self.values
+        seen = self.values
         keys = torch.tensor([layer.keys for layer in self.layers for _ in range(layer.heads)], dtype=torch.float32)
-        shares = own["attention_entropies"] / keys.log()
+        shares = seen["attention_entropies"] / keys.log()
         means = {
-            "query_norm": own["query_norms"],
-            "key_norm": own["key_norms"],
-            "attention_entropy": own["attention_entropies"],
+            "query_norm": seen["query_norms"],
+            "key_norm": seen["key_norms"],
+            "attention_entropy": seen["attention_entropies"],
             "entropy_share": torch.where(keys > 1, shares, 1.0),  # over one key there is only one way to attend
-            "strongest_key": own["strongest_keys"],
+            "strongest_key": seen["strongest_keys"],
         }
         return {
-            "largest_logit": own["largest_logits"].amax(dim=1).tolist(),
+            "largest_logit": seen["largest_logits"].amax(dim=1).tolist(),
             **{name: values.mean(dim=1).tolist() for name, values in means.items()},
-            **{name: own[name].tolist() for name in LISTS},
+            **{name: seen[name].tolist() for name in LISTS},
         }
 
 
@@ -86,7 +86,7 @@ def watch(network: nn.Module, images: Tensor, forward: Callable[[Tensor], Tensor
     Raises:
         ModelError: its attention is of another kind, or no layer of it ran.
     """
-    found: list[tuple[Layer, dict[str, Tensor]]] = []
+    watched: list[tuple[Layer, dict[str, Tensor]]] = []
     with ExitStack() as held:
         captured = held.enter_context(capture(network))
 
@@ -94,7 +94,7 @@ def watch(network: nn.Module, images: Tensor, forward: Callable[[Tensor], Tensor
             def reduce(*_: Any) -> None:
                 parts = captured.scores, captured.attention, captured.query_norms, captured.key_norms
                 for scores, attention, queries, keys in zip(*parts, strict=True):
-                    found.append(_measured(name, scores, attention, queries, keys))
+                    watched.append(_measured(name, scores, attention, queries, keys))
                 captured.clear()
 
             return reduce
@@ -102,10 +102,10 @@ def watch(network: nn.Module, images: Tensor, forward: Callable[[Tensor], Tensor
         for name, layer in attention_layers(network):
             held.callback(layer.register_forward_hook(after(name)).remove)
         output = (forward or network)(images)
-    if not found:
+    if not watched:
         raise ModelError(f"{type(network).__name__}: none of its attention layers ran; expected one at least")
-    layers = tuple(layer for layer, _ in found)
-    return output, Seen(layers, {name: _joined([part[name] for _, part in found], len(images)) for name in LISTS})
+    layers = tuple(layer for layer, _ in watched)
+    return output, Seen(layers, {name: _joined([part[name] for _, part in watched], len(images)) for name in LISTS})
 
 
 def _measured(

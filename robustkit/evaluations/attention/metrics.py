@@ -75,26 +75,26 @@ class Heads:
     @property
     def flags(self) -> list[str]:
         """Doubts, each with the head that gives most cause for it."""
-        found = []
+        flags = []
         if self.lost:
             first = int(np.flatnonzero(self.broken)[0])
-            found.append(f"attention is not finite in {self.lost} of {self.n} samples, first in {self.name(first)}")
+            flags.append(f"attention is not finite in {self.lost} of {self.n} samples, first in {self.name(first)}")
         logits = self.values["largest_logits"]
         high = np.flatnonzero(logits > EXPLOSION)
         if len(high):
             worst = int(high[logits[high].argmax()])
-            found.append(
+            flags.append(
                 f"logit explosion: |logit| {logits[worst]:.0f} in {self.name(worst)}{_more(high)}, above "
                 f"{EXPLOSION:g}, where bfloat16 has steps of 0.5 and more"
             )
         low = np.flatnonzero(self.shares < COLLAPSE)
         if len(low):
             worst = int(low[self.shares[low].argmin()])
-            found.append(
+            flags.append(
                 f"entropy collapse: {100 * self.shares[worst]:.2g} % of log N in {self.name(worst)}{_more(low)}, below "
                 f"{100 * COLLAPSE:g} %: each query attends to one key"
             )
-        return found
+        return flags
 
 
 def _more(places: Any) -> str:
@@ -228,9 +228,9 @@ def _means(values: Floats) -> list[tuple[float, float, float]]:
         return []
     with np.errstate(invalid="ignore"):
         means = values.mean(axis=0)
-    known = np.isfinite(means)
+    finite = np.isfinite(means)
     bounds = np.full((len(means), 2), math.nan)
-    if n >= FEWEST and known.any():
-        finite = values[:, known]
-        bounds[known] = bootstrap(lambda counts: counts @ finite / n, n, means[known])
+    if n >= FEWEST and finite.any():
+        columns = values[:, finite]
+        bounds[finite] = bootstrap(lambda counts: counts @ columns / n, n, means[finite])
     return [(float(mean), float(low), float(high)) for mean, (low, high) in zip(means, bounds, strict=True)]

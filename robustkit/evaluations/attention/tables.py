@@ -45,22 +45,22 @@ Rows = Sequence[Mapping[str, Any]]
 
 def attention_tables(results: Rows) -> list[TextTable]:
     """A table for each checkpoint whose attention was watched, from the rows of the summary."""
-    own: dict[str, dict[str, dict[str, Mapping[str, Any]]]] = {}
+    figures: dict[str, dict[str, dict[str, Mapping[str, Any]]]] = {}
     for row in results:
         if (under := under_of(row["condition"])) is not None:
-            own.setdefault(row["checkpoint"], {}).setdefault(under, {})[row["metric"]] = row
-    return [_table(checkpoint, conditions) for checkpoint, conditions in own.items()]
+            figures.setdefault(row["checkpoint"], {}).setdefault(under, {})[row["metric"]] = row
+    return [_table(checkpoint, conditions) for checkpoint, conditions in figures.items()]
 
 
 def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> TextTable:
     rows, flags = [], dict[str, list[str]]()
-    counts = {under: next(iter(found.values()))["n"] for under, found in conditions.items()}
+    counts = {under: next(iter(figures.values()))["n"] for under, figures in conditions.items()}
     several = len(set(counts.values())) > 1
-    for under, found in conditions.items():
-        shown = [(found.get(f"{name}_change") if under != "clean" else None, found.get(name)) for name in HEADINGS]
+    for under, figures in conditions.items():
+        shown = [(figures.get(f"{name}_change") if under != "clean" else None, figures.get(name)) for name in HEADINGS]
         cells = (_cell(*pair, *HEADINGS[name][1:]) for name, pair in zip(HEADINGS, shown, strict=True))
         rows.append((under, *([str(counts[under])] if several else []), *cells))
-        for flag in next(iter(found.values()))["flags"]:
+        for flag in next(iter(figures.values()))["flags"]:
             flags.setdefault(flag, []).append(under)
     headings = ("condition", *(["n"] if several else []), *(name for name, _, _ in HEADINGS.values()))
     lines = tuple(f"{checkpoint}, {_listed(names)}: {flag}" for flag, names in flags.items())
@@ -80,11 +80,11 @@ def _cell(change: Mapping[str, Any] | None, value: Mapping[str, Any] | None, fac
         return "–"
     if row["value"] is None:
         return "nan"
-    told = _number(factor * row["value"], decimals, sign)
+    text = _number(factor * row["value"], decimals, sign)
     if row["ci_low"] is None or row["ci_high"] is None:
-        return told
+        return text
     low, high = (_number(factor * row[key], decimals, sign) for key in ("ci_low", "ci_high"))
-    return f"{told} [{low}, {high}]"
+    return f"{text} [{low}, {high}]"
 
 
 def _number(value: float, decimals: int, sign: str = "") -> str:
@@ -115,9 +115,9 @@ def layer_table(heads: Heads, title: str) -> TextTable:
 
 def _mean_and_worst(values: Floats, sign: int, percent: bool) -> str:
     """`8.25, 10.12 (2)`; of what is not finite `nan`."""
-    known = np.flatnonzero(np.isfinite(values))
-    if not len(known):
+    finite = np.flatnonzero(np.isfinite(values))
+    if not len(finite):
         return "nan"
-    worst = int(known[(sign * values[known]).argmax()])
-    digits = 1 if percent or float(np.abs(values[known]).max()) >= 10 else 2
-    return f"{_number(float(values[known].mean()), digits)}, {_number(float(values[worst]), digits)} ({worst})"
+    worst = int(finite[(sign * values[finite]).argmax()])
+    digits = 1 if percent or float(np.abs(values[finite]).max()) >= 10 else 2
+    return f"{_number(float(values[finite].mean()), digits)}, {_number(float(values[worst]), digits)} ({worst})"

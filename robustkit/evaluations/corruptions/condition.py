@@ -83,12 +83,12 @@ def parse_corrupted(text: str) -> Corrupted | None:
         key, _, value = (word.strip() for word in item.partition("="))
         given[key] = value
     severity = given.pop("severity", "0")
-    known = {"preset": PRESETS, "variant": VARIANTS, "source": SOURCES}
+    choices = {"preset": PRESETS, "variant": VARIANTS, "source": SOURCES}
     for key, value in given.items():
-        if key not in known:
-            raise ProtocolError(f"{text}: " + unknown("parameter of corruption", key, ("severity", *known)))
-        if value not in known[key]:
-            raise ProtocolError(f"{text}: " + unknown(key, value, known[key]))
+        if key not in choices:
+            raise ProtocolError(f"{text}: " + unknown("parameter of corruption", key, ("severity", *choices)))
+        if value not in choices[key]:
+            raise ProtocolError(f"{text}: " + unknown(key, value, choices[key]))
     if severity not in ("0", "1", "2", "3", "4", "5"):
         raise ProtocolError(f"{text}: severity {severity!r}; expected a whole number from 1 to 5")
     return Corrupted(form[1], int(severity), **given)

@@ -17,11 +17,11 @@ _SOME_SEVERITIES = re.compile(r"severity=([1-5](?:\+[1-5])+)")
 def means_of_shares(example: Corrupted, evaluated: Iterable[tuple[str, int]]) -> Iterator[str]:
     """The texts of the means over corruptions of one definition that may be there."""
     for name in CORRUPTIONS:
-        own = replace(example, name=name)
+        named = replace(example, name=name)
         for severities in dict.fromkeys(members[name] for members in SETS.values() if name in members):
             several = "severity=" + "+".join(map(str, severities))
-            one = replace(own, severity=1).text
-            yield own.mean.text if len(severities) == 5 else one.replace("severity=1", several, 1)
+            text = replace(named, severity=1).text
+            yield named.mean.text if len(severities) == 5 else text.replace("severity=1", several, 1)
     yield from sets_at(evaluated, example.definition)
 
 

@@ -60,10 +60,10 @@ class CorruptedTree:
         root = Path(path)
         if not root.is_dir():
             raise DataError(f"{root}: no such folder; expected a tree <corruption>/<1-5>/<class>/<file>")
-        found = list(_corruptions(root))
+        corruptions = list(_corruptions(root))
         folders = {
             (name, severity): f"{folder}/{severity}"
-            for name, folder in found
+            for name, folder in corruptions
             for severity in _SEVERITIES
             if _holds_something(root / folder / str(severity))
         }
@@ -71,7 +71,7 @@ class CorruptedTree:
             raise DataError(
                 f"{root}: no corruption in it; expected folders such as fog/3/<class>/<file> or weather/fog/3/..."
             )
-        return cls(root, folders, _strangers(root, {folder for _, folder in found}))
+        return cls(root, folders, _strangers(root, {folder for _, folder in corruptions}))
 
     @property
     def present(self) -> dict[str, tuple[int, ...]]:
@@ -198,15 +198,15 @@ def _corruptions(root: Path) -> Iterable[tuple[str, str]]:
                 break
 
 
-def _strangers(root: Path, known: set[str]) -> tuple[str, ...]:
+def _strangers(root: Path, expected: set[str]) -> tuple[str, ...]:
     """A line that names the folders beside the known corruptions."""
-    categories = {folder.partition("/")[0] for folder in known if "/" in folder}
+    categories = {folder.partition("/")[0] for folder in expected if "/" in folder}
     places = [(root, ""), *((root / category, f"{category}/") for category in sorted(categories))]
     strange = [
         prefix + entry.name
         for place, prefix in places
         for entry in sorted(place.iterdir())
-        if entry.is_dir() and prefix + entry.name not in known | categories and not entry.name.startswith(".")
+        if entry.is_dir() and prefix + entry.name not in expected | categories and not entry.name.startswith(".")
     ]
     if not strange:
         return ()

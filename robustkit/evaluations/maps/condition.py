@@ -90,13 +90,13 @@ def parse_cams(text: str | Iterable[str], faithfulness: str = "abpc") -> tuple[M
         ProtocolError: an unknown method or parameter, or a value that is none.
     """
     named = parse_named(text, faithfulness)
-    return tuple(dict.fromkeys([*named, *(replace(one, method=name) for one in named for name in CONTROLS)]))
+    return tuple(dict.fromkeys([*named, *(replace(spec, method=name) for spec in named for name in CONTROLS)]))
 
 
 def parse_named(text: str | Iterable[str], faithfulness: str = "abpc") -> tuple[MapSpec, ...]:
     """The maps of a person's list alone. Raises ProtocolError as `parse_cams` does."""
     parts = re.split(r",(?![^(]*\))", text) if isinstance(text, str) else list(text)
-    found: dict[MapSpec, None] = {}
+    specs: dict[MapSpec, None] = {}
     for part in filter(None, map(str.strip, parts)):
         form = _ITEM.fullmatch(part)
         if form and form[1] == "cam":  # as records call it
@@ -108,10 +108,10 @@ def parse_named(text: str | Iterable[str], faithfulness: str = "abpc") -> tuple[
         explained = _explained(form[1].lower(), form[2] or "", part)
         if "faithfulness" not in (form[2] or ""):
             explained = replace(explained, faithfulness=faithfulness)
-        found[explained] = None
-    if not found:
+        specs[explained] = None
+    if not specs:
         raise ProtocolError(f"maps {text!r}: none is left; expected methods such as agcam,grad-cam")
-    return tuple(found)
+    return tuple(specs)
 
 
 def _explained(method: str, arguments: str, where: str) -> MapSpec:

@@ -211,5 +211,5 @@ def pick(scores: Mapping[str, Sequence[float]], how: str, count: int, order: Seq
         "worst": lambda values: sum(values) / len(values),
         "disagreement": lambda values: min(values) - max(values),
     }
-    known = [sample for sample in order if all(map(math.isfinite, scores.get(sample, (math.nan,))))]
-    return sorted(known, key=lambda sample: keys[how](scores[sample]))[:count]
+    scored = [sample for sample in order if all(map(math.isfinite, scores.get(sample, (math.nan,))))]
+    return sorted(scored, key=lambda sample: keys[how](scores[sample]))[:count]

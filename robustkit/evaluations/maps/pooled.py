@@ -46,9 +46,9 @@ class Counted:
         values, places = self._read(), self.places[rows]
 
         def floats(some: slice) -> Floats:
-            found = values[places[some]]
-            packed = found.dtype == np.uint8
-            return (np.unpackbits(found, axis=1, count=_BITS) if packed else found).astype(np.float64)
+            chosen = values[places[some]]
+            packed = chosen.dtype == np.uint8
+            return (np.unpackbits(chosen, axis=1, count=_BITS) if packed else chosen).astype(np.float64)
 
         return resampled_sums(floats, len(rows), has_interval(len(rows), self.metric))
 
@@ -68,17 +68,17 @@ class Pooled:
                 continue
             column = shard[name].combine_chunks()
             self._known[name].append(column.is_valid().to_numpy(zero_copy_only=False))
-            found = column.drop_null()
-            if len(found):
-                self._values[name].append(_few_bytes(found) if name == "pixel_counts" else _bits(found))
+            present = column.drop_null()
+            if len(present):
+                self._values[name].append(_few_bytes(present) if name == "pixel_counts" else _bits(present))
         return shard.drop_columns([name for name in POOLED if name in shard.column_names])
 
     def of(self, column: str, rows: Rows, again: Callable[[], Pooled]) -> Counted | None:
         """Those of some samples; None where no sample of the condition has any. again: takes all from the shards."""
         if not self._values[column]:
             return None
-        known = np.concatenate(self._known[column])
-        places = np.where(known, np.cumsum(known) - 1, -1)[rows]
+        present = np.concatenate(self._known[column])
+        places = np.where(present, np.cumsum(present) - 1, -1)[rows]
 
         def read() -> NDArray[Any]:
             held = self._values.pop(column, None)  # the first time
