@@ -72,24 +72,24 @@ class Tally:
         self.notes: list[str] = []
 
     def note_targets(self, classes: int, asked: int) -> None:
-        """There are fewer classes than targets were asked for."""
+        """Note that there are fewer classes than targets were asked for."""
         left = classes - 1
         self.note(f"{classes} classes: {left} target{'s' * (left > 1)} instead of {asked}")
 
     def note(self, text: str) -> None:
-        """Something was done otherwise than asked; said once."""
+        """Note once how the attack deviated from its settings."""
         if text not in self.notes:
             self.notes.append(text)
 
     def count(self, rows: Tensor, forwards: Tensor | int = 0, backwards: int = 0, steps: int = 0) -> None:
-        """Adds to the counts of `rows`, in which a sample may stand several times."""
+        """Add to the counts of `rows`, in which a sample may occur several times."""
         ones = torch.ones_like(rows)
         for total, more in ((self.forwards, forwards), (self.backwards, backwards), (self.steps, steps)):
             if isinstance(more, Tensor) or more:
                 total.index_add_(0, rows, ones * more)
 
     def saw(self, rows: Tensor, wrong: Tensor) -> None:
-        """Notes the rows whose prediction was `wrong` just now."""
+        """Note the rows whose prediction was `wrong` just now."""
         before = self.broken_at[rows]
         self.broken_at[rows] = torch.where(wrong & (before < 0), self.steps[rows], before)
 
@@ -167,11 +167,11 @@ class Attack(ABC):
 
     @abstractmethod
     def _points(self, oracle: Oracle, clean: Tensor, labels: Tensor | None, rng: Rng, tally: Tally) -> Tensor:
-        """The adversarial points for `clean` (B > 0, float32 or float64), which it must not change."""
+        """Return the adversarial points for `clean` (B > 0, float32 or float64), which it must not change."""
 
 
 def check_images(images: Tensor, threat: ThreatModel) -> None:
-    """Raises unless `images` is a floating batch inside the bounds of `threat`."""
+    """Raise unless `images` is a floating batch inside the bounds of `threat`."""
     if not (isinstance(images, Tensor) and images.is_floating_point()):
         kind = images.dtype if isinstance(images, Tensor) else type(images).__name__
         raise TypeError(f"images are {kind}; expected a floating-point tensor (for uint8 pixels: images.float() / 255)")

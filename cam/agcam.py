@@ -113,7 +113,7 @@ class _Trail:
         return attention
 
     def relevance(self, logit: Tensor, more: bool) -> Tensor:
-        """(B, N) sums over blocks and heads for one target; `more` backwards may follow."""
+        """Return the sums (B, N) over blocks and heads for one target; `more` backwards may follow."""
         self.total, self.met = None, 0
         if logit.requires_grad and self.first is not None:
             torch.autograd.grad(logit, self.first, retain_graph=more, allow_unused=True)

@@ -20,8 +20,8 @@ from .similarity import rank_correlation
 
 @contextmanager
 def redrawn_head(model: nn.Module, seed: int = 0) -> Iterator[None]:
-    """Inside, the head's weights are normal draws of their own standard deviation, a function of the seed alone, and
-    its bias is 0. On leaving, also by an exception, they are what they were.
+    """Draw the head's weights again inside: normal, of their own standard deviation, a function of the seed alone, with
+    bias 0. On leaving, also by an exception, they are what they were.
 
     The head is what timm's `get_classifier` names (both of a distilled model), or else the last layer with weights.
 

@@ -54,7 +54,7 @@ def _foreign(module: nn.Module) -> bool:
 
 
 def attention_layers(model: nn.Module) -> list[tuple[str, Any]]:
-    """(name, layer) of every attention layer, in order.
+    """Return (name, layer) of every attention layer, in order.
 
     Raises ModelError where the model has none, or some of another kind.
     """
@@ -83,7 +83,7 @@ def _formula_name(layer: Any) -> str:
 
 
 def get_attention(model: nn.Module) -> str:
-    """The name of the model's attention formula. ModelError where it has none or more than one."""
+    """Return the name of the model's attention formula. ModelError where it has none or more than one."""
     names = sorted({_formula_name(layer) for _, layer in attention_layers(model)})
     if len(names) > 1:
         raise ModelError(f"blocks differ in attention: {', '.join(names)}; expected one formula for all of a model")
@@ -91,7 +91,9 @@ def get_attention(model: nn.Module) -> str:
 
 
 def attention_kind(model: nn.Module) -> str:
-    """The formula's name; 'other' for attention that is none of the formulas, 'none' for a model without attention."""
+    """Return the formula's name; 'other' for attention that is none of the formulas, 'none' for a model without
+    attention.
+    """
     try:
         return get_attention(model)
     except ModelError:
@@ -145,7 +147,7 @@ def _nest(model: nn.Module, allowed: bool) -> None:
 
 
 def _check(formula: Formula, layer: Any) -> None:
-    """Raises ModelError where the layer cannot have the formula, before any layer is changed."""
+    """Raise ModelError where the layer cannot have the formula, before any layer is changed."""
     if formula.network is not None and formula.network.rope:
         check_rotary(head_size(layer))
     norm = getattr(layer, "q_norm", nn.Identity())

@@ -88,7 +88,9 @@ def rank_formulas(
 
 
 def _candidates(model: nn.Module, current: str) -> tuple[list[str], tuple[str, ...]]:
-    """Formulas without parameters of their own, the model's own one, and qknorm-ln where its LayerNorms are there."""
+    """Return the formulas without parameters of their own, the model's own one, and qknorm-ln where its LayerNorms are
+    there.
+    """
     has_norms = any(name.endswith(".q_norm.weight") for name, _ in nn.Module.named_parameters(model))
     names = []
     for name, formula in ({current: find_formula(current)} | FORMULAS).items():
@@ -101,8 +103,9 @@ def _candidates(model: nn.Module, current: str) -> tuple[list[str], tuple[str, .
 
 
 def _fit(logits: Tensor, labels: Tensor) -> Tensor:
-    """(n, 2) in float64: NLL, and 1 where the prediction is right. For labels of pixels, (B, H, W), the means over
-    those of an image that are not negative; images without one are left out."""
+    """Return (n, 2) in float64: NLL, and 1 where the prediction is right. For labels of pixels, (B, H, W): the means
+    over the labels of an image that are not negative; images without such labels are left out.
+    """
     nll = torch.nn.functional.cross_entropy(logits.float(), labels, reduction="none", ignore_index=-1).double()
     right = (logits.argmax(dim=1) == labels).double()
     if labels.ndim == 1:
@@ -113,7 +116,7 @@ def _fit(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def judge(fits: dict[str, Tensor], declared: str, left_out: tuple[str, ...], guessing: float) -> Fingerprint:
-    """The ranking of (n, 2) tables of NLL and 1 where right, one a formula, the images in the same order.
+    """Rank the formulas by their (n, 2) tables of NLL and 1 where right, which have the images in the same order.
 
     guessing: the NLL of a model that knows nothing, log(number of classes); above it no formula is believed.
     """
@@ -170,7 +173,7 @@ def _between(best: str, rival: FormulaFit | None, n: int) -> str:
 
 
 def _interval(differences: Tensor) -> tuple[float, float, float]:
-    """Mean and its 95 % interval by Student's t; infinite for one image."""
+    """Return the mean and its 95 % interval by Student's t; infinite for one image."""
     n, mean = len(differences), float(differences.mean())
     if n < 2:
         return mean, -math.inf, math.inf
@@ -179,7 +182,7 @@ def _interval(differences: Tensor) -> tuple[float, float, float]:
 
 
 def _t975(freedom: int) -> float:
-    """The 97.5 % point of Student's t (Cornish-Fisher; within 1 % from 4 degrees of freedom on)."""
+    """Return the 97.5 % point of Student's t (Cornish-Fisher; within 1 % from 4 degrees of freedom on)."""
     z = 1.959964
     terms = (z, (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96, (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384)
     return math.fsum(term / float(freedom) ** power for power, term in enumerate(terms))

@@ -24,7 +24,7 @@ LAYER_NORM_EPS = 1e-6  # of the LayerNorm that timm puts on queries and keys
 
 
 def unit(x: Tensor) -> Tensor:
-    """Rows of x over their l2 norm; a zero row stays zero.
+    """Return the rows of x over their l2 norm; a zero row stays zero.
 
     The norm is held above 1e-12 (above the smallest normal number in float16), far below any row of a trained model.
     """
@@ -34,7 +34,7 @@ def unit(x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def elliptical_metric(v: Tensor, previous: Tensor) -> Tensor:
-    """The diagonal of M (Nielsen 2024, eq. 12; QUEST, A.5.2), (B, H, 1, d), largest entry 1, without gradient.
+    """Return the diagonal of M (Nielsen 2024, eq. 12; QUEST, A.5.2), (B, H, 1, d), largest entry 1, without gradient.
 
     v, previous: the values of this block and of the block before it. Each entry is the mean over all tokens of the
     absolute difference of the two, over the largest of them. Where the two are equal there is no direction to
@@ -124,16 +124,16 @@ class Formula:
     def reduce(
         self, q: Tensor, k: Tensor, *, metric: Tensor | None = None, parameters: Parameters | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Q' and K', so that the logits are Q' K'ᵀ, over sqrt(d) where `scaled`."""
+        """Return q' and K', so that the logits are Q' K'ᵀ, over sqrt(d) where `scaled`."""
         q, k = self.transform(q, k, parameters or {})
         return (q if metric is None else q * metric.to(q.dtype)), k
 
     def constant(self, dim: int) -> float:
-        """C in the logits C Q' K'ᵀ for head size `dim`."""
+        """Return c in the logits C Q' K'ᵀ for head size `dim`."""
         return float(dim**-0.5) if self.scaled else 1.0
 
     def bend(self, logits: Tensor) -> Tensor:
-        """Logits C Q' K'ᵀ as they are without a cap."""
+        """Return the logits C Q' K'ᵀ after the formula's cap; without one, as they are."""
         return logits if self.cap is None else self.cap * torch.tanh(logits / self.cap)
 
 

@@ -154,7 +154,7 @@ FAMILIES: dict[str, tuple[dict[str, Option], Callable[[str, Given], Formula]]] =
 
 
 def make(family: str, arguments: str) -> Formula:
-    """The formula of a family, by the text between the brackets. ModelError for what is none of its options."""
+    """Return the formula of a family from the text between the brackets. ModelError for an unknown option."""
     options, build = FAMILIES[family]
     given: dict[str, Value] = {key: option.usual for key, option in options.items()}
     said: set[str] = set()
@@ -175,7 +175,7 @@ def make(family: str, arguments: str) -> Formula:
 
 
 def shown(value: Value) -> str:
-    """A value as names have it."""
+    """Return a value as names have it."""
     if isinstance(value, bool):
         return str(value).lower()
     short = f"{value:g}" if isinstance(value, float) else str(value)

@@ -75,7 +75,7 @@ class Handover:
         return Handover, (self.blocks,)
 
     def metric(self, index: int, v: Tensor) -> Tensor | None:
-        """M for block `index`, None for the first one; keeps v for the block after it."""
+        """Return m for block `index`, None for the first one; keep v for the block after it."""
         thread = 0 if torch.compiler.is_compiling() else threading.get_ident()
         before = self.waiting.pop(thread, None)
         if index < self.blocks - 1:
@@ -106,14 +106,14 @@ class Formulaic:
     dropout: float = 0.0
 
     def _own(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """What the layer's own code does to queries and keys."""
+        """Apply what the layer's own code does to queries and keys."""
         return q, k
 
     def _drop(self, attention: Tensor) -> Tensor:
         return functional.dropout(attention, self.dropout, self.training)  # type: ignore[attr-defined]
 
     def _dropout(self) -> float:
-        """The share of attention that is dropped, for fused kernels."""
+        """Return the share of attention that is dropped, for fused kernels."""
         return self.dropout if self.training else 0.0  # type: ignore[attr-defined]
 
     def _parameters_of(self, formula: Formula) -> dict[str, Tensor]:
@@ -140,7 +140,7 @@ class Formulaic:
         is_causal: bool = False,
         fused: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """(B, H, N, d) of the values, and the attention (B, H, N, M) unless a fused kernel kept it to itself.
+        """Return (B, H, N, d) of the values, and the attention (B, H, N, M) unless a fused kernel kept it to itself.
 
         source: what the queries were projected from, (B, N, C). mask: as `scaled_dot_product_attention` takes it.
         """
@@ -227,7 +227,7 @@ class FormulaCrossAttention(Formulaic, CrossAttention):  # type: ignore[misc, un
 
 
 def _check_sees_all(formula: Formula, k: Tensor, mask: Tensor | None, is_causal: bool) -> None:
-    """Raises ModelError for a mask that hides some key from some query: M is made of the values of all tokens, so what
+    """Raise ModelError for a mask that hides some key from some query: M is made of the values of all tokens, so what
     is hidden would reach the query through it. k, mask, is_causal: as `scaled_dot_product_attention` takes them.
     """
     given = "is_causal" if is_causal and k.shape[-2] > 1 else "attn_mask" if mask is not None and _hides(mask) else ""
@@ -245,7 +245,7 @@ def _hides(mask: Tensor) -> bool:
 
 
 def _bias(q: Tensor, k: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor | None:
-    """What is added to the logits: 0 where attention may go and -inf elsewhere, or the caller's own numbers."""
+    """Return what is added to the logits: 0 where attention may go and -inf elsewhere, or the caller's own numbers."""
     if is_causal:
         return q.new_full((q.shape[-2], k.shape[-2]), float("-inf")).triu(1)
     if mask is None or mask.dtype != torch.bool:

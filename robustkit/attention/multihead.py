@@ -55,7 +55,9 @@ class MultiheadAttention(Formulaic, nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """As torch's: bool masks are True where attention may not go; `is_causal` goes with `attn_mask`."""
+        """Attend as torch's layer does: bool masks are True where attention may not go; `is_causal` goes with
+        `attn_mask`.
+        """
         if is_causal and attn_mask is None:
             raise ModelError("is_causal without attn_mask: torch takes it as a hint about the mask; give the mask, too")
         self._check(query, key, value, key_padding_mask, attn_mask)
@@ -83,7 +85,7 @@ class MultiheadAttention(Formulaic, nn.MultiheadAttention):
         return out, weights[0] if alone else weights
 
     def _check(self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None, mask: Tensor | None) -> None:
-        """Raises ModelError for shapes that torch would refuse, some of which would be broadcast without a word."""
+        """Raise ModelError for shapes that torch would refuse, or broadcast without a word."""
         alone = query.dim() == 2
         tokens, samples = (0, 0) if alone else (1, 0) if self.batch_first else (0, 1)
         batch = 1 if alone else query.shape[samples]
@@ -112,7 +114,7 @@ class MultiheadAttention(Formulaic, nn.MultiheadAttention):
             )
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, N, E) queries, and keys and values with the learned and the zero token that torch may add."""
+        """Return (B, N, E) queries, and keys and values with the learned and the zero token that torch may add."""
         separate = self._parameters["q_proj_weight"] is not None
         of_query, of_key, of_value = (
             (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight) if separate else self.in_proj_weight.chunk(3)
@@ -128,7 +130,9 @@ class MultiheadAttention(Formulaic, nn.MultiheadAttention):
         return q, k, v
 
     def _mask(self, mask: Tensor | None, padding: Tensor | None, q: Tensor, added: int) -> Tensor | None:
-        """Both masks as one that is added to the logits, (B or 1, H or 1, N or 1, M); added tokens are never hidden."""
+        """Merge both masks into one that is added to the logits, (B or 1, H or 1, N or 1, M); added tokens are never
+        hidden.
+        """
 
         def numbers(part: Tensor) -> Tensor:
             if part.dtype == torch.bool:

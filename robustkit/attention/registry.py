@@ -18,7 +18,7 @@ _FORM = re.compile(r"\s*([\w-]+)\s*\((.*)\)\s*", re.DOTALL)
 
 
 def find_formula(name: str) -> Formula:
-    """The formula of that name, options in brackets: `quest`, `qana(hidden=8,gate=true)`.
+    """Return the formula of that name, with options in brackets: `quest`, `qana(hidden=8,gate=true)`.
 
     Raises ModelError with the nearest name where there is none, or the option that is not understood.
     """
@@ -42,7 +42,7 @@ def scores(
     *,
     parameters: Parameters | None = None,
 ) -> Tensor:
-    """Attention logits before softmax, (B, H, N, N).
+    """Return attention logits before softmax, (B, H, N, N).
 
     v, previous_v: the values of this block and of the one before, for the elliptical formulas; without previous_v
         the block counts as the first one.

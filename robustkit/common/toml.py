@@ -19,8 +19,9 @@ _DOTS = 1000  # in a line; a key of n parts takes time and memory in the square 
 
 
 def written_text(path: Path, where: str, error: type[RobustkitError]) -> str:
-    """The text of a TOML file; what is not UTF-8 in it is replaced. Raises `error` for what is no plain file of at
-    most a megabyte."""
+    """Return the text of a TOML file; bytes that are not UTF-8 are replaced. Raises `error` unless it is a plain file
+    of at most a megabyte.
+    """
     try:
         return text_of(path, TEXT, errors="replace")
     except OSError as fault:
@@ -28,7 +29,7 @@ def written_text(path: Path, where: str, error: type[RobustkitError]) -> str:
 
 
 def parse_toml(text: str, where: str, error: type[RobustkitError]) -> dict[str, Any]:
-    """The table that `text` holds; `where` names the file in the message.
+    """Return the table that `text` holds; `where` names the file in the message.
 
     Raises:
         error: the text is not TOML; the message has line and column.

@@ -11,7 +11,7 @@ from .class_lists import WNID, descriptions, synsets
 
 
 def class_names(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
-    """Readable names in the order of the outputs; numbers where nothing is known."""
+    """Return readable names in the order of the outputs, or numbers where no names are given."""
     if names and not all(WNID.fullmatch(name) for name in names):
         return tuple(names)
     if names:
@@ -22,13 +22,13 @@ def class_names(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
 
 
 def class_name(given: Sequence[str], index: int, count: int = 0) -> str:
-    """The first word of a class's name."""
+    """Return the first word of a class's name."""
     names = class_names(given, count or len(given))
     return names[index].split(",")[0] if index < len(names) else str(index)
 
 
 def target_of(text: str, names: Sequence[str]) -> int:
-    """The class that a person names, by number, whole name or one of its synonyms.
+    """Return the class that a person means, by number, whole name or one of its synonyms.
 
     Raises:
         ModelError: there is none or several of it; the line has the nearest names.

@@ -26,7 +26,7 @@ def read_table(
     num_classes: int | None = None,
     class_names: tuple[str, ...] | None = None,
 ) -> tuple[tuple[str, ...], dict[str, int]]:
-    """The class names, and the label of every image that the table names.
+    """Return the class names, and the label of every image that the table names.
 
     images: ids under `where`; `prefix` is what their paths may start with in the table besides. A row names an image by
     its path, or by its file name or stem where only one image has it. A label is an index, a wnid or a class name.
@@ -51,7 +51,7 @@ def read_table(
 
 
 def _rows(path: Path) -> Iterator[tuple[int, str, str]]:
-    """(line, file name, label) of a comma, semicolon or tab separated table, with or without a header."""
+    """Yield (line, file name, label) of a table separated by commas, semicolons or tabs, with or without a header."""
     rows = _parse(path)
     first = next(rows, None)
     if first is None:
@@ -74,7 +74,7 @@ def _rows(path: Path) -> Iterator[tuple[int, str, str]]:
 
 
 def _parse(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """(number, cells) of the rows that hold anything, one at a time: a table may be larger than the memory."""
+    """Yield (number, cells) of the rows that are not empty, one at a time: a table may be larger than the memory."""
     try:
         lines = lines_of(path)
         first = next(lines, "")
@@ -112,7 +112,7 @@ def _finder(images: Sequence[str], prefix: str, where: str) -> Callable[[str, st
 def _classes(
     table: Path, texts: Sequence[str], num_classes: int | None, class_names: tuple[str, ...] | None
 ) -> tuple[tuple[str, ...], dict[str, int]]:
-    """Names in label order, and the label of every text that may stand in the table."""
+    """Return the names in label order, and the label of every text that may stand in the table."""
     if class_names and set(texts) <= set(class_names):
         return class_names, {name: place for place, name in enumerate(class_names)}
     if all(_is_number(text) for text in texts):

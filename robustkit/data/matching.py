@@ -14,7 +14,9 @@ _PLAIN = re.compile(r"((?!\.{1,2}/)[^/]+/)*")
 
 
 def match_names(dataset: Dataset, place: Path, names: Mapping[str, str], what: str) -> dict[str, str]:
-    """The key in `names` of every sample that has one, by its id. names: what to show by path without suffix."""
+    """Return, by sample id, the key in `names` that means the sample, where there is one. names: what to show, by path
+    without suffix.
+    """
     samples = _grouped([sample.id for sample in dataset.samples], bare_path)
     matches = {key: key for key in names if key in samples}
     folders = {_tail(path, 2).rpartition("/")[0] for path in samples}
@@ -59,7 +61,7 @@ def _grouped(names: Iterable[str], key: Callable[[str], str]) -> dict[str, list[
 
 
 def bare_path(name: str) -> str:
-    """A path without its suffix, as `PurePosixPath` has it, which takes ten times as long."""
+    """Return a path without its suffix, as `PurePosixPath` has it, which takes ten times as long."""
     folder, slash, last = name.rpartition("/")
     stem, _, suffix = last.rpartition(".")
     if last and not last.startswith(".") and not (stem and not suffix) and _PLAIN.fullmatch(folder + slash):

@@ -61,7 +61,7 @@ class LabelledScenes:
         return tuple(label - self.first for label in self.ignored if 0 <= label - self.first < len(self.class_names))
 
     def labels(self, sample: Sample, size: tuple[int, int]) -> npt.NDArray[np.int16]:
-        """The label map of a sample: (H, W), classes 0 … K - 1, -1 where a pixel is ignored.
+        """Return the label map of a sample: (H, W), classes 0 … K - 1, -1 where a pixel is ignored.
 
         size: (height, width) of the upright image, which the mask must have.
         Raises BadImageError, with the mask's path, for a mask that is missing (then with the sample's id), broken, in
@@ -94,7 +94,8 @@ class LabelledScenes:
         return f"label {counted}; expected {self.first} … {last}{_ignoring(self.ignored)}; {remedy}"
 
     def digest(self) -> str:
-        """SHA-256 (hex) over the images, whose each mask is and its bytes, the classes, and what is ignored.
+        """Return the SHA-256 (hex) over the images, the owner and the bytes of each mask, the classes, and what is
+        ignored.
 
         The embedded masks are not hashed: a change of theirs comes with one of the images.
         """
@@ -116,7 +117,7 @@ class LabelledScenes:
     def select(
         self, limit: int | None = None, ids: Path | Sequence[str] | None = None, seed: int = 0
     ) -> LabelledScenes:
-        """A part of the scenes; see Dataset.select. A smaller limit takes a subset of a larger one."""
+        """Return a part of the scenes; see Dataset.select. A smaller limit takes a subset of a larger one."""
         return replace(self, dataset=self.dataset.select(limit, ids, seed))
 
 
@@ -159,7 +160,7 @@ def open_scenes(
 
 
 def whole(dataset: Dataset, sample: Sample) -> Tensor:
-    """(3, H, W) uint8: the image at its own size. Raises BadImageError."""
+    """Return (3, H, W) uint8: the image at its own size. Raises BadImageError."""
     return torch.from_numpy(np.array(dataset.image(sample))).permute(2, 0, 1).contiguous()
 
 

@@ -15,7 +15,7 @@ _WORDS = ("condition", "figure", "at 0.05")  # headings of columns that are word
 
 
 def terminal_tables(tables: Sequence[TextTable]) -> Iterator[Table | Text]:
-    """The tables, each after its title and before its flags; a note that they share stands last."""
+    """Yield the tables, each after its title and before its flags; a note that they share comes last."""
     from rich import box
     from rich.table import Table
 
@@ -37,7 +37,7 @@ def terminal_tables(tables: Sequence[TextTable]) -> Iterator[Table | Text]:
 
 
 def cell(text: str) -> Text:
-    """Without characters that steer a terminal, which a run folder or file of someone else may hold."""
+    """Return a text without characters that steer a terminal, which an untrusted run folder or file may hold."""
     from rich.text import Text
 
     return Text("".join(character for character in text if character.isprintable()))

@@ -88,7 +88,7 @@ class Point:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Point:
-        """From a row of results, in whose JSON None stands for what is not finite."""
+        """Return the point of a row of results, in whose JSON None stands for what is not finite."""
         value, low, high = (math.nan if row[key] is None else float(row[key]) for key in ("value", "ci_low", "ci_high"))
         return cls(value, low, high, int(row["n"]))
 
@@ -108,12 +108,14 @@ class Style:
 
 
 def style(place: int) -> Style:
-    """Of the series at this place, from 0; no two of the first 28 are alike, even without colours."""
+    """Return the style of the series at this place, from 0; no two of the first 28 are alike, even without colours."""
     return Style(PALETTE[place % len(PALETTE)], _MARKERS[place % len(_MARKERS)], _LINES[place % len(_LINES)])
 
 
 def plain(text: object, limit: int = 28) -> str:
-    """A name from outside as one line of at most `limit` characters; what is left out, in its middle, is `…`."""
+    """Return an untrusted name as one line of at most `limit` characters; `…` stands for what is left out in its
+    middle.
+    """
     line = " ".join("".join("\ufffd" if _is_odd(sign) else sign for sign in str(text)).split())
     return line if len(line) <= limit else f"{line[: limit // 2]}…{line[len(line) - (limit - limit // 2 - 1) :]}"
 
@@ -124,7 +126,9 @@ def _is_odd(sign: str) -> bool:
 
 
 def labels(names: Iterable[str], limit: int = 28) -> dict[str, str]:
-    """Names as labels, `plain` and still distinct: where they differ in what would be left out, what leads there is."""
+    """Return names as labels, `plain` and still distinct: where they differ only in what would be left out, that part
+    is kept.
+    """
     texts = {name: plain(name, limit) for name in dict.fromkeys(names)}
     groups: dict[str, list[str]] = {}
     for name, label in texts.items():
@@ -150,12 +154,12 @@ def _cut(line: str, limit: int) -> str:
 
 
 def percent(value: float) -> str:
-    """`93.3 %`; a dash where there is no figure."""
+    """Return `93.3 %`; a dash where there is no figure."""
     return f"{100 * value:.1f} %" if math.isfinite(value) else "–"
 
 
 def listed(sentences: Sequence[str]) -> str:
-    """The first of many sentences about checkpoints, and how many more there are."""
+    """Return the first of many sentences about checkpoints, and how many more there are."""
     more = len(sentences) - _SPOKEN
     return "; ".join(sentences[:_SPOKEN]) + (f"; and {more} more, which the tables have" if more > 0 else "")
 
@@ -163,7 +167,7 @@ def listed(sentences: Sequence[str]) -> str:
 def draw(
     section: str, title: str, height: float, paint: Callable[[Canvas], None], *, alt: str, caption: str, name: str = ""
 ) -> Figure:
-    """A figure of `height` units that `paint` draws on an empty canvas, whatever a user's matplotlibrc says.
+    """Return a figure of `height` units that `paint` draws on an empty canvas, whatever a user's matplotlibrc says.
 
     name: what tells it from the other figures of a page, where the title does not.
     """
@@ -186,7 +190,7 @@ def draw(
 
 
 def _tidy(source: bytes, prefix: str, alt: str) -> str:
-    """Matplotlib's file as markup for a page: no prolog, own ids, no rule that would reach beyond it."""
+    """Return matplotlib's file as markup for a page: no prolog, ids of its own, no rule that would reach beyond it."""
     root = ElementTree.fromstring(source)
     for parent in list(root.iter()):
         for child in [child for child in parent if child.tag.endswith(("}style", "}metadata"))]:

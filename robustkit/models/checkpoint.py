@@ -75,7 +75,7 @@ def read(path: str | Path, *, use_ema: bool = False) -> Checkpoint:
 
 
 def sha256(path: Path) -> str:
-    """Hex digest of a file, read in pieces."""
+    """Return the hex digest of a file, read in pieces."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while piece := file.read(1 << 20):
@@ -84,7 +84,9 @@ def sha256(path: Path) -> str:
 
 
 def digest_of(tensors: Mapping[str, Tensor]) -> str:
-    """Hex digest of weights that came without a file: names, types, shapes and bytes, in the order of the names."""
+    """Return the hex digest of weights that came without a file: names, types, shapes and bytes, in the order of the
+    names.
+    """
     digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
@@ -155,7 +157,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def _refuse_doubles(path: Path) -> None:
-    """Raises ValueError where a header names a tensor twice: readers would disagree about which counts."""
+    """Raise ValueError where a header names a tensor twice: readers would disagree about which counts."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         unique = dict(pairs)
@@ -205,7 +207,9 @@ def _dtypes(tensors: Mapping[str, Tensor], names: set[str]) -> set[str]:
 
 
 def _refuse_expanded(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """A tensor may repeat the few numbers of its storage, and would fill the memory at the first operation."""
+    """Raise CheckpointError for a tensor that repeats the few numbers of its storage: the first operation on it would
+    fill the memory.
+    """
     held = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors.values()}
     claimed, stored = sum(t.numel() * max(t.itemsize, 4) for t in tensors.values()), sum(held.values())
     if claimed > 4 * stored + _ROOM:
@@ -245,7 +249,7 @@ def load_into(model: nn.Module, checkpoint: Checkpoint, *, allow_partial: bool =
 
 
 def _aligned(tensors: dict[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors by the model's names, where these have one of the prefixes that `read` takes off."""
+    """Return the tensors under the model's names, where these have one of the prefixes that `read` removes."""
     for prefix in PREFIXES:
         if expected and all(name.startswith(prefix) for name in expected):
             inner = _aligned(tensors, {name.removeprefix(prefix): tensor for name, tensor in expected.items()})
@@ -260,7 +264,7 @@ _SCALE = re.compile(r".*\.(qk_scale|q_scale|k_scale|temperature|alpha|([qk]_norm
 def _remedy(
     missing: Sequence[str], unexpected: Sequence[str], wrong: Sequence[str], tensors: Mapping[str, Tensor]
 ) -> str:
-    """What to do, where all faults have one of a few known causes."""
+    """Return what to do, if all faults have one of a few known causes."""
     heads = [name for name in wrong if _HEAD.fullmatch(name)]
     positions = [name for name in wrong if name.endswith("pos_embed")]
     names = (*missing, *unexpected)
@@ -285,7 +289,7 @@ def _starred(name: str) -> str:
 
 
 def _groups(names: Sequence[str], shapes: Mapping[str, str] | None = None) -> str:
-    """'blocks.*.attn.qkv.weight (12), head.bias': the first five kinds of names, block numbers starred."""
+    """Return 'blocks.*.attn.qkv.weight (12), head.bias': the first five kinds of names, block numbers starred."""
     counts = Counter(map(_starred, names))
     shape = {_starred(name): text for name, text in reversed(list((shapes or {}).items()))}
     texts = [f"{kind} ({n})" if n > 1 else kind for kind, n in counts.items()]

@@ -36,7 +36,7 @@ class InputOptions:
 
 
 def _timm_config(config: object) -> dict[str, Any]:
-    """timm's data config with its defaults filled in; empty where there is none."""
+    """Return timm's data config with its defaults filled in; empty where there is none."""
     if not hasattr(config, "get"):
         return {}
     return dict(resolve_data_config(pretrained_cfg=config))  # type: ignore[no-untyped-call, unused-ignore]
@@ -45,7 +45,9 @@ def _timm_config(config: object) -> dict[str, Any]:
 def resolve_preprocessing(
     network: nn.Module, wanted: InputOptions, metadata: Mapping[str, Any], where: str
 ) -> tuple[Preprocessing, tuple[str, ...]]:
-    """Option, else metadata, else the architecture's config; what none of them says is said in a note."""
+    """Take each value from the option, else metadata, else the architecture's config; a note names the values that none
+    of them has.
+    """
     config = getattr(network, "pretrained_cfg", None) or getattr(network, "default_cfg", None)
     defaults = _timm_config(config)
     notes: list[str] = []
@@ -106,7 +108,7 @@ def _input_size(
 
 
 def pair(value: object, where: object, most: float = math.inf) -> tuple[int, int]:
-    """(height, width) of one or two numbers; `most` for what a file says. Raises ModelError."""
+    """Return (height, width) of one or two numbers; `most` for what a file says. Raises ModelError."""
     pair = (value, value) if isinstance(value, int) else value
     if isinstance(pair, Sequence) and len(pair) == 2 and all(isinstance(v, int) and 0 < v <= most for v in pair):
         return pair[0], pair[1]

@@ -55,7 +55,7 @@ def load_segmenter(
     use_ema: bool = False,
     allow_partial: bool = False,
 ) -> Segmenter:
-    """A segmenter from FILE, `zoo:NAME`, `hf-hub:ORG/NAME` or `local-dir:PATH`.
+    """Load a segmenter from FILE, `zoo:NAME`, `hf-hub:ORG/NAME` or `local-dir:PATH`.
 
     A Segmenter (Strudel et al. 2021) is recognised by its tensors, ours by its metadata too.
 
@@ -204,7 +204,7 @@ def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 def _without_heads(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Without the classifier that the public encoders still carry and a Segmenter does not use."""
+    """Drop the classifier that the public encoders still carry and a Segmenter does not use."""
     kept = {key: tensor for key, tensor in tensors.items() if not re.match(r"encoder\.head(_dist)?\.", key)}
     left = len(tensors) - len(kept)
     return kept, (f"{left} tensors of the encoder's classifier left out",) if left else ()
@@ -224,7 +224,7 @@ def _classes(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> int:
 def _encoder(
     checkpoint: Checkpoint, tensors: Mapping[str, Tensor], wanted: InputOptions
 ) -> tuple[str, dict[str, Any], tuple[int, int], tuple[str, ...]]:
-    """(arch, its arguments, the image size that it was trained at, notes): metadata, else a guess."""
+    """Return (arch, its arguments, the image size of its training, notes): from metadata, else a guess."""
     metadata = checkpoint.metadata
     claimed, kwargs, size = metadata.get("arch"), metadata.get("arch_kwargs", {}), metadata.get("input_size")
     if isinstance(claimed, str) and timm.is_model(claimed) and size is not None and wanted.arch in (None, claimed):

@@ -28,7 +28,7 @@ class ModelFile:
 
 
 def find(spec: str) -> ModelFile:
-    """The file behind `zoo:NAME`, `hf-hub:ORG/NAME`, `local-dir:PATH` or a path. Errors name what is there."""
+    """Find the file behind `zoo:NAME`, `hf-hub:ORG/NAME`, `local-dir:PATH` or a path. Errors list what is there."""
     kind, _, rest = spec.partition(":")
     if kind == "zoo":
         return _embedded(rest)
@@ -46,13 +46,14 @@ def find(spec: str) -> ModelFile:
 
 
 def embedded(task: str = "classification") -> tuple[str, ...]:
-    """The names of the checkpoints for a task that ship with the package."""
+    """Return the names of the checkpoints for a task that ship with the package."""
     return tuple(name for name, entry in _shipped().items() if entry.get("task", "classification") == task)
 
 
 def embedded_file(name: str) -> Path:
-    """The file of one of them. ModelError for an unknown name; CheckpointError where the file is missing or is not the
-    one that was shipped: its digest stands in checkpoints.json."""
+    """Return the file of a shipped checkpoint. ModelError for an unknown name; CheckpointError where the file is
+    missing or is not the one that was shipped, by its digest in checkpoints.json.
+    """
     shipped = _shipped()
     if name not in shipped:
         raise ModelError(unknown("zoo model", name, shipped))
@@ -106,7 +107,7 @@ def _folder(folder: Path, name: str) -> ModelFile:
 
 
 def _metadata(config: dict[str, Any]) -> dict[str, Any]:
-    """timm's config.json by the names of our own metadata; old ones have everything at the top."""
+    """Translate timm's config.json into the names of our own metadata; old ones have everything at the top."""
     inner = config.get("pretrained_cfg")
     merged = {**config, **(inner if isinstance(inner, dict) else {})}
     names = {"architecture": "arch", "model_args": "arch_kwargs", "label_names": "class_names"}

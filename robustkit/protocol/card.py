@@ -29,7 +29,7 @@ _THREAT = {"space", "labels", "norm", "eps", "bounds"}
 
 
 def number(text: object, what: str = "number") -> Fraction:
-    """A finite number as people write it: `1/255`, `0.5/255`, `0.004`, `2e-3`.
+    """Parse a finite number as people write it: `1/255`, `0.5/255`, `0.004`, `2e-3`.
 
     Raises:
         ProtocolError: it is none of these.
@@ -51,7 +51,7 @@ def number(text: object, what: str = "number") -> Fraction:
 
 
 def format_number(value: Fraction) -> str:
-    """The shortest exact text that `number` reads back: `0.1`, `1/255`, `0.25/255`."""
+    """Return the shortest exact text that `number` reads back: `0.1`, `1/255`, `0.25/255`."""
     for unit, suffix in ((1, ""), (255, "/255")):
         scaled = value * unit
         if (scaled * 10**6).denominator == 1:
@@ -98,7 +98,7 @@ class Card:
         }
 
     def preprocess(self, preprocessing: Preprocessing) -> tuple[Preprocessing, str]:
-        """The preprocessing under this card, and a line that says what it changed (empty: nothing)."""
+        """Return the preprocessing under this card, and a line that says what the card changed (empty: nothing)."""
         rule = dict(self.preprocessing)
         if not rule:
             return preprocessing, ""
@@ -116,12 +116,12 @@ class Card:
 
 
 def card_names() -> list[str]:
-    """The cards that travel with the package."""
+    """Return the cards that travel with the package."""
     return sorted(entry.name[:-5] for entry in _FOLDER.iterdir() if entry.name.endswith(".toml"))
 
 
 def load_card(spec: str) -> Card:
-    """A card by its name or from a TOML file of one's own.
+    """Load a card by its name, or from the user's own TOML file.
 
     Raises:
         ProtocolError: no such card, or a field is missing, unknown or of the wrong type.

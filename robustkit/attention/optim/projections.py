@@ -50,17 +50,17 @@ class Rows:
         return [self.block, entries.view(self.heads, self.size)]
 
     def norms(self, kind: str) -> Tensor:
-        """The norm of each head's weight without its bias, (heads,), in float32 or the weight's own wider type."""
+        """Return the norm of each head's weight without its bias, (heads,), in float32 or a wider type of its own."""
         return NORMS[kind](at_least_float32(self.block))
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:
-    """Half precision widened: squares of small weights vanish in it."""
+    """Widen half precision, in which squares of small weights vanish."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def spread(factor: Tensor, over: Tensor) -> Tensor:
-    """(heads,) shaped so that it multiplies (heads, ...)."""
+    """Reshape (heads,) so that it multiplies (heads, ...)."""
     return factor.reshape(-1, *[1] * (over.ndim - 1))
 
 
@@ -70,7 +70,7 @@ def _frobenius(weight: Tensor) -> Tensor:
 
 
 def _spectral(weight: Tensor) -> Tensor:
-    """The largest singular value, from the Gram matrix of the shorter side; weights that are no numbers have none."""
+    """Return the largest singular value, from the Gram matrix of the shorter side; nan where they are not finite."""
     gram = weight @ weight.mT if weight.shape[-2] <= weight.shape[-1] else weight.mT @ weight
     finite = gram.isfinite().all(-1).all(-1)
     largest = torch.linalg.eigvalsh(torch.where(finite[:, None, None], gram, 0.0))[:, -1]
@@ -82,7 +82,7 @@ NORMS: Mapping[str, Callable[[Tensor], Tensor]] = {"frobenius": _frobenius, "spe
 
 
 def check_norm(name: str) -> str:
-    """The name, or a ProtocolError with the names that are known."""
+    """Return the name; raise ProtocolError with the known names for any other."""
     if name not in NORMS:
         raise ProtocolError(unknown("norm of weights", name, NORMS))
     return name
@@ -107,7 +107,7 @@ class Projections:
 
 
 def projections(model: nn.Module) -> list[Projections]:
-    """Every attention layer of `model`, in order.
+    """Return every attention layer of `model`, in order.
 
     Raises ModelError where there is none, one of another class, or one whose weights are computed from others or
     belong to two layers.
@@ -139,7 +139,7 @@ def projections(model: nn.Module) -> list[Projections]:
 
 
 def _foreign(module: nn.Module) -> bool:
-    """Attention between tokens that is not known, and does not hold a layer that is."""
+    """Whether it is attention between tokens of an unknown class that does not hold a layer of a known one."""
     name = type(module).__name__
     looks = ("Attention" in name or "Attn" in name) and not name.startswith("AttentionPool")
     return looks and not any(isinstance(part, tuple(READERS)) for part in nn.Module.modules(module))

@@ -29,12 +29,14 @@ Norms = Mapping[str, Tensor]
 
 
 def mha_factors(norms: Norms) -> dict[str, Tensor]:
-    """Equation 3, from the norms of a layer's `query` and `key` weights, (heads,) each, to what rates follow."""
+    """Compute equation 3 from the norms of a layer's `query` and `key` weights, (heads,) each."""
     return {"query": 1 / norms["key"], "key": 1 / norms["query"]}
 
 
 def mla_factors(norms: Norms) -> dict[str, Tensor]:
-    """Algorithm 2 (equations 22), from the norms of `uq`, `uk`, `qr`, (heads,) each, and of `dq`, `dkv`, `kr`, (1,)."""
+    """Compute algorithm 2 (equations 22) from the norms of `uq`, `uk`, `qr`, (heads,) each, and of `dq`, `dkv`, `kr`,
+    (1,).
+    """
     uq, uk, qr, dq, dkv, kr = (norms[name] for name in ("uq", "uk", "qr", "dq", "dkv", "kr"))
     content, position = (uq * uk).amax(0, keepdim=True), qr.amax(0, keepdim=True)  # bounded for all heads
     return {
@@ -92,7 +94,7 @@ class QuacK(ScaledRows):
             return ALGORITHMS[layer.kind](layer.norms(self.norm))
 
     def rates(self) -> dict[str, dict[str, Tensor]]:
-        """What the optimiser's rates are multiplied by in the next step: (heads,) by layer and projection."""
+        """Return the factors of the optimiser's rates in the next step: (heads,) by layer and projection."""
         rates: dict[str, dict[str, Tensor]] = {}
         for layer in self.layers:
             initial = self.initial[layer.name]
@@ -107,7 +109,7 @@ class QuacK(ScaledRows):
         return [rates[layer.name][name] for layer in self.layers for name in layer.rows]
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimiser's own, and under `quack` tau, the norm's name, and the factors at the start."""
+        """Return the optimiser's own state, with tau, the norm's name and the first factors under `quack`."""
         return {**super().state_dict(), "quack": {"tau": self.tau, "norm": self.norm, "initial": self.initial}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

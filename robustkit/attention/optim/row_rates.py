@@ -42,7 +42,7 @@ class WrappedOptimizer(Optimizer):
             )
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One step of the optimiser. The loss, where there is a closure."""
+        """Take a step of the optimiser; return the loss, where there is a closure."""
         return self.optimizer.step(closure)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -52,7 +52,7 @@ class WrappedOptimizer(Optimizer):
         self.optimizer.add_param_group(param_group)
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimiser's own."""
+        """Return the optimiser's own state."""
         return self.optimizer.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -71,7 +71,7 @@ class WrappedOptimizer(Optimizer):
         return self.optimizer.defaults
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but what a scheduler patched in: its `step` is bound to the original."""
+        """Return everything but what a scheduler patched in: its `step` is bound to the original."""
         return {name: value for name, value in self.__dict__.items() if name != "step"}
 
     def __repr__(self) -> str:
@@ -82,12 +82,12 @@ class ScaledRows(WrappedOptimizer):
     """An optimiser whose step is scaled on some rows. Memory: a second copy of these rows during the step."""
 
     def multipliers(self) -> Sequence[Tensor]:
-        """One (heads,) for each of the rows, from the weights as they are before the step."""
+        """Return one factor (heads,) for each of the rows, from the weights as they are before the step."""
         raise NotImplementedError
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One step of the optimiser, scaled. The loss, where there is a closure."""
+        """Take a step of the optimiser, scaled; return the loss, where there is a closure."""
         factors = self.multipliers()
         before = [[view.clone() for view in part.views] for part in self.rows]
         loss = self.optimizer.step(closure)

@@ -29,7 +29,7 @@ from .row_rates import ScaledRows, WrappedOptimizer
 
 
 def positive(what: str, value: float) -> float:
-    """The value, or a ProtocolError where it is not a finite number above 0."""
+    """Return the value; raise ProtocolError unless it is a finite number above 0."""
     if not (math.isfinite(value) and value > 0):
         raise ProtocolError(f"{what} {value:g}: expected a number above 0")
     return value
@@ -107,7 +107,7 @@ class QKClip(WrappedOptimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One step of the optimiser, then the clip. The loss, where there is a closure."""
+        """Take a step of the optimiser, then clip; return the loss, where there is a closure."""
         loss = self.optimizer.step(closure)
         for layer in self.layers:
             largest = self.largest.pop(layer.name, None)
@@ -202,12 +202,12 @@ class Stabiliser:
         return f"{self.name}({inside})" if inside else self.name
 
     def prepare(self, model: nn.Module) -> None:
-        """What comes before the optimiser is made."""
+        """Change the model before the optimiser is made."""
         if self.name == "sigma-reparam":
             sigma_reparam(model)
 
     def wrap(self, optimizer: Optimizer, model: nn.Module) -> Optimizer:
-        """The optimiser that steps instead."""
+        """Return the optimiser that takes the steps instead."""
         wrapper = WRAPPERS.get(self.name)
         return optimizer if wrapper is None else wrapper(optimizer, model, **dict(self.parameters))
 
@@ -228,7 +228,7 @@ DEFAULTS: Mapping[str, Mapping[str, float | str]] = {
 
 
 def stabiliser(text: str) -> Stabiliser:
-    """The stabiliser that `text` names, such as `quack` or `quack(tau=0.5,norm=spectral)`.
+    """Return the stabiliser that `text` names, such as `quack` or `quack(tau=0.5,norm=spectral)`.
 
     Raises ProtocolError for an unknown name or parameter, or a value out of range.
     """

@@ -35,7 +35,7 @@ class Check:
 
 
 def examine() -> list[Check]:
-    """All checks; one that breaks is a finding, not a crash."""
+    """Run all checks; one that breaks is a finding, not a crash."""
     findings = []
     for name, check, remedy in CHECKS:
         try:
@@ -48,7 +48,7 @@ def examine() -> list[Check]:
 
 
 def _distribution() -> str:
-    """PyPI's `robustkit` is another project; installed beside ours, the two overwrite each other's files."""
+    """Raise where PyPI's `robustkit` is installed: it is another project, and the two overwrite each other's files."""
     try:
         other = metadata.distribution("robustkit")
     except metadata.PackageNotFoundError:
@@ -65,7 +65,7 @@ def _versions() -> str:
 
 
 def _device() -> str:
-    """A missing GPU or a single thread is slow, not wrong: said, and no fault."""
+    """Describe the device. A missing GPU or a single thread is slow, not wrong: a warning, not a fault."""
     import torch
 
     threads = torch.get_num_threads()
@@ -84,7 +84,7 @@ def _device() -> str:
 
 
 def _disk() -> str:
-    """Little space is no fault either: a small run fits."""
+    """Describe the free space. Little of it is not a fault either: a small run fits."""
     here = Path.cwd()
     free = shutil.disk_usage(here).free
     said = f"{free / 2**30:.1f} GiB free in {here}"
@@ -94,7 +94,7 @@ def _disk() -> str:
 
 
 def _frost() -> str:
-    """Not a fault: only frost needs its photographs."""
+    """Say where frost's photographs are. It is not a fault if they are missing: only frost needs them."""
     from corruptions import find_photographs
 
     try:
@@ -104,7 +104,7 @@ def _frost() -> str:
 
 
 def _records() -> str:
-    """A unit's rows as Parquet, and back, in a temporary folder."""
+    """Write a unit's rows as Parquet and read them back, in a temporary folder."""
     import pyarrow as pa
 
     rows = {"sample_id": ["a", "b"], "label": [1, 2], "nll": [0.25, float("inf")], "error": [None, "broken"]}
@@ -121,7 +121,9 @@ def _records() -> str:
 
 
 def _renaming() -> str:
-    """Records appear by rename: who holds the old file keeps it whole, and nothing half-written stays behind."""
+    """Check that a rename replaces a file as a whole: an open handle keeps the old one, and nothing half-written stays
+    behind.
+    """
     try:
         with tempfile.TemporaryDirectory(prefix=".robustkit-doctor-", dir=Path.cwd()) as folder:
             path, contents = Path(folder) / "record", (b"old" * 5000, b"new" * 5000)
@@ -140,7 +142,9 @@ def _renaming() -> str:
 
 
 def _draws() -> str:
-    """SplitMix64's published vector, and uniform numbers, normal ones and signs of a known stream, on every device."""
+    """Check SplitMix64's published vector, and uniform numbers, normal ones and signs of a known stream, on every
+    device.
+    """
     import torch
 
     from ...common.randomness import SampleRng, signed, splitmix64
@@ -160,14 +164,16 @@ def _draws() -> str:
 
 
 def _linear(images: Tensor) -> Tensor:
-    """Two classes whose logits rise with the first and third value, and falls with the second."""
+    """Return two logits, of which the first rises with the first and third value and falls with the second; the other
+    is its negative.
+    """
     import torch
 
     return images.flatten(1) @ torch.tensor([[1.0, -1.0, 0.5], [-1.0, 1.0, -0.5]]).T
 
 
 def _fgsm() -> str:
-    """A linear model's step by hand: x + eps sign(w_wrong - w_true), cut to [0, 1]."""
+    """Check the step on a linear model, by hand: x + eps sign(w_wrong - w_true), cut to [0, 1]."""
     import torch
 
     from attacks import FGSM, ThreatModel
@@ -179,7 +185,9 @@ def _fgsm() -> str:
 
 
 def _projection() -> str:
-    """Three steps of 0.08 end on the ball of 0.1; and the nearest points of an l-inf and an l2 ball by hand."""
+    """Check that three steps of 0.08 end on the ball of 0.1, and the nearest points of an l-inf and an l2 ball, by
+    hand.
+    """
     import torch
 
     from attacks import PGD, ThreatModel
@@ -200,7 +208,7 @@ def _expect_close(what: str, actual: list[float], expected: list[float]) -> None
 
 
 def _known(name: str) -> Callable[[], str]:
-    """A check of `known_answers`, imported when it runs: without torch, each says so."""
+    """Return a check of `known_answers`, which is imported when the check runs: without torch, each says so."""
     return lambda: str(getattr(import_module(".known_answers", __package__), name)())
 
 

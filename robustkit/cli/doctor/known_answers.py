@@ -32,7 +32,9 @@ def devices() -> list[str]:
 
 
 def no_radius() -> str:
-    """With eps 0 every attack returns the images, bit for bit, and the logits are those of the clean images."""
+    """Check that with eps 0 every attack returns the images, bit for bit, and that their logits are those of the clean
+    images.
+    """
     model, images, labels = _shown(3)
     clean = model(images)
     for kind in (getattr(attacks, name) for name in ATTACKS):
@@ -45,7 +47,7 @@ def no_radius() -> str:
 
 
 def monotone() -> str:
-    """PGD breaks no fewer of the same images with a wider radius, and at 4/255 many."""
+    """Check that PGD breaks no fewer of the same images with a wider radius, and many at 4/255."""
     model, images, labels = _shown(16)
     rng = SampleRng.of([str(i) for i in range(16)], seed=0, condition="doctor", device="cpu")
     right = []
@@ -60,14 +62,14 @@ def monotone() -> str:
 
 
 def _shown(count: int, name: str = "shapes-vit-standard") -> tuple[Any, Tensor, Tensor]:
-    """An embedded classifier, and the first test images with their labels."""
+    """Return an embedded classifier, and the first test images with their labels."""
     pixels = np.stack([shapes.render("test", index).pixels for index in range(count)])
     labels = torch.tensor([shapes.label(index) for index in range(count)])
     return load(f"zoo:{name}"), unit(torch.from_numpy(pixels).permute(0, 3, 1, 2)), labels
 
 
 def checkpoints() -> str:
-    """The shipped files are those that were shipped, and one of them predicts what it did then, on every device."""
+    """Check that the shipped files are intact, and that one of them predicts as it did then, on every device."""
     names = [*embedded(), *embedded("segmentation")]
     for name in names:
         embedded_file(name)  # CheckpointError for another digest
@@ -84,7 +86,9 @@ def checkpoints() -> str:
 
 
 def corrupted() -> str:
-    """18 corruptions at severity 3, frost's photographs apart: 12 pixels and the mean of a fixed image."""
+    """Check 12 pixels and the mean of a fixed image under 18 corruptions at severity 3; frost's photographs are not
+    shipped.
+    """
     for name, (mean, expected) in CORRUPTED.items():
         pixel_mean, pixels = corrupted_pixels(name)
         off = [abs(a - b) > 1 for a, b in zip(pixels, expected, strict=True)]
@@ -94,7 +98,7 @@ def corrupted() -> str:
 
 
 def corrupted_pixels(name: str) -> tuple[float, list[int]]:
-    """Mean, and 12 pixels, of a pattern of 32 x 48 under a corruption at severity 3."""
+    """Return the mean, and 12 pixels, of a pattern of 32 x 48 under a corruption at severity 3."""
     from corruptions import corruption
 
     channel, row, column = torch.meshgrid(*map(torch.arange, (3, 32, 48)), indexing="ij")
@@ -106,7 +110,7 @@ def corrupted_pixels(name: str) -> tuple[float, list[int]]:
 
 
 def formulas() -> str:
-    """The logits of a small ViT under each of the attention formulas, against loops."""
+    """Check the logits of a small ViT under each of the attention formulas, against loops."""
     for name in FORMULAS:
         model, image = small_vit(name)
         with torch.no_grad():
@@ -118,7 +122,7 @@ def formulas() -> str:
 
 
 def agcam() -> str:
-    """AG-CAM's maps of a small ViT against their definitions, with gradients from differences."""
+    """Check AG-CAM's maps of a small ViT against their definitions, with gradients from differences."""
     model, image = small_vit("standard")
     gaps = {}
     for method in (AGCAM, AGCAMFull):
@@ -132,7 +136,7 @@ def agcam() -> str:
 
 
 def small_vit(formula: str) -> tuple[Any, Tensor]:
-    """A ViT of 6 patches, 3 blocks and 2 heads in float64, every weight drawn, and an image (1, 3, 16, 24)."""
+    """Build a ViT of 6 patches, 3 blocks and 2 heads in float64, every weight drawn, and an image (1, 3, 16, 24)."""
     size = (GRID[0] * PATCH, GRID[1] * PATCH)
     model: Any = VisionTransformer(
         img_size=size, patch_size=PATCH, embed_dim=8, depth=DEPTH, num_heads=HEADS, mlp_ratio=2, num_classes=3

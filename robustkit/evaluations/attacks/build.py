@@ -14,12 +14,12 @@ from .engines import peer
 
 
 def attacked_labels(condition: Condition, card: Card) -> str:
-    """Which labels the attack is given: `true` or `predicted`."""
+    """Return which labels the attack is given: `true` or `predicted`."""
     return str(card.attacks.get(condition.name, {}).get("labels", card.labels))
 
 
 def build_attack(condition: Condition, card: Card) -> attacks.Attack | attacks.DensePGD | None:
-    """The attack with these parameters under the card's bounds; None for all else."""
+    """Build the attack with these parameters under the card's bounds; None for all other conditions."""
     if condition.name in ("clean", "corruption", "cam", "stability", "attention"):
         return None
     fields = dict(condition.parameters)

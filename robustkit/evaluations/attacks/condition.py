@@ -31,14 +31,14 @@ _FORM = re.compile(r"\s*([A-Za-z][\w-]*)\s*(?:\((.*)\))?\s*", re.DOTALL)
 
 
 def attacks_of(card: Card) -> Mapping[str, type[attacks.Attack] | type[attacks.DensePGD]]:
-    """The attacks that a card can have, by name."""
+    """Return the attacks that a card can have, by name."""
     return DENSE_ATTACKS if card.task == "segmentation" else ATTACKS
 
 
 def parse_condition(
     text: str, card: Card, *, eps: Fraction | None = None, norm: str | None = None, engine: str | None = None
 ) -> Condition:
-    """The condition that `text` names under a card; `eps`, `norm`, `engine` count where the text has none.
+    """Return the condition that `text` names under a card; `eps`, `norm` and `engine` count where the text has none.
 
     Raises:
         ProtocolError: unknown attack or parameter, or a value of the wrong kind.
@@ -79,7 +79,7 @@ def parse_conditions(
     norm: str | None = None,
     engine: str | None = None,
 ) -> tuple[Condition, ...]:
-    """The conditions of a comma-separated list, `clean` first, each once; several eps give one of each."""
+    """Return the conditions of a comma-separated list, `clean` first, each once; several eps give one of each."""
     names = [item for item in re.split(r",(?![^(]*\))", text) if item.strip()]
     conditions = [CLEAN]
     for item in names:
@@ -91,7 +91,7 @@ def parse_conditions(
 
 
 def _defaults(name: str, card: Card, norm: str | None = None) -> dict[str, Value]:
-    """All parameters of an attack in the order of its class, with the card's values for a norm; None: for its own."""
+    """Return all parameters of an attack in the order of its class, with the card's values for a norm (None: its)."""
     defaults: dict[str, Value] = {"eps": card.eps, "norm": card.norm}
     stated = card.attacks.get(name, {})
     norm = norm or str(stated.get("norm", card.norm))
@@ -119,7 +119,7 @@ def _arguments(name: str, text: str | None, default: dict[str, Value]) -> dict[s
 
 
 def _value(name: str, key: str, text: str, like: dict[str, Value]) -> Value:
-    """`text` as a value of the kind that parameter `key` takes."""
+    """Return `text` as a value of the kind that parameter `key` takes."""
     if key not in like:
         raise ProtocolError(unknown(f"parameter of {name}", key, like))
     default = like[key]

@@ -75,7 +75,7 @@ def supported(engine: str) -> tuple[str, ...]:
 
 
 def peer(engine: str, name: str, threat: ThreatModel, parameters: Mapping[str, Any]) -> PeerAttack:
-    """The attack `name` of RobustKit as the library `engine` makes it.
+    """Return the attack `name` of RobustKit as the library `engine` makes it.
 
     parameters: RobustKit's own, resolved; what is missing has the default of its attack.
 
@@ -118,7 +118,7 @@ def peer(engine: str, name: str, threat: ThreatModel, parameters: Mapping[str, A
 
 
 def _stages(name: str, resolved: dict[str, Any]) -> tuple[PeerStage, ...]:
-    """The stages of AutoAttack; any other attack is its own."""
+    """Return the stages of AutoAttack; any other attack is its own."""
     if name != "autoattack":
         return (PeerStage(name, name, resolved),)
     stages = []
@@ -129,7 +129,7 @@ def _stages(name: str, resolved: dict[str, Any]) -> tuple[PeerStage, ...]:
 
 
 def _gap(stage: PeerStage) -> str | None:
-    """Why torchattacks 3.5.1 does something else under l2, and what to do; None where it does not."""
+    """Return why torchattacks 3.5.1 does something else under l2, and what to do; None where it does not."""
     if stage.attack == "fgsm":
         return "it steps along the gradient's sign; use norm=linf or --engine robustkit"
     if stage.attack == "pgd" and stage.parameters["random_start"]:

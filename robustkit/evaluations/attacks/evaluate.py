@@ -53,7 +53,7 @@ def evaluate(subject: Subject, batch: Batch, condition: Condition, rng: SampleRn
 
 
 def _stage(rows: dict[str, list[Any]], result: StagedResult) -> dict[str, float]:
-    """Completes the rows by what the stages of an attack did; returns the seconds of each.
+    """Add what the stages of an attack did to the rows; return the seconds of each.
 
     The attack says what it broke: it asked in float32, and for a random model it averaged passes, which one more pass
     cannot overrule unless it gives no number. A sample that it left standing, and that is wrong all the same, was wrong

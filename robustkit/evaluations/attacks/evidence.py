@@ -45,7 +45,8 @@ def wants_evidence(condition: Condition, card: Card) -> bool:
 
 
 def bearing_evidence(conditions: Sequence[Condition], card: Card) -> list[Condition]:
-    """The attacks on which evidence is taken: each AutoAttack, and of others the strongest of each norm and eps.
+    """Return the attacks on which evidence is taken: each AutoAttack, and otherwise the strongest attack per norm and
+    eps.
 
     Figures are the model's, the same for all attacks of one radius; an AutoAttack of that radius has them already.
     """
@@ -106,6 +107,6 @@ def gather_evidence(
 
 
 def spread(samples: Sequence[Sample], count: int) -> list[Sample]:
-    """At most `count` samples at even distances."""
+    """Return at most `count` samples at even distances."""
     count = min(count, len(samples))
     return [samples[i * len(samples) // count] for i in range(count)]

@@ -55,7 +55,7 @@ def examine(
     attack: Attack | None = None,
     brief: bool = False,
 ) -> dict[str, Any]:
-    """Figures of JSON types about the model's gradients and answers at some images; about 32 of them say enough.
+    """Measure a model's gradients and answers at some images, as figures of JSON types; about 32 images say enough.
 
     model: (B, ...) images to (B, K) logits, in float32: a coarser dtype rounds as a defence would, and looks like one.
     images: (B, ...) inside the bounds of `threat`, B > 0. labels: (B,) int64. threat: the attack's norm and eps > 0.
@@ -129,7 +129,7 @@ class _Examiner:
         self.radii = [threat.eps * growth**power for power in range(_SWEEP_RADII if growth > 1 else 1)]
 
     def part(self, images: Tensor, labels: Tensor, rng: Rng) -> Columns:
-        """One batch: a row for each sample, for each right one, or for each whose slope can be read."""
+        """Examine one batch: a row for each sample, for each right one, or for each whose slope can be read."""
         logits_of = self.asker.logits
         passes = torch.stack([logits_of(images) for _ in range(3)]).detach()
         logits, predictions = passes[0], passes.argmax(dim=2)
@@ -173,7 +173,7 @@ class _Examiner:
         attack: Attack | None,
         has_gradient: bool,
     ) -> Columns:
-        """What is asked of all samples at once: in many ways; of the `right` ones on the way, saved, shifted."""
+        """Probe all samples at once, and the `right` ones on the way to another image, saved in 8 bits, and shifted."""
         asker = self.asker
         # Where PGD stands still, another point than the image.
         still = (ends == images).flatten(1).all(dim=1).reshape(-1, *[1] * (images.ndim - 1))
@@ -240,7 +240,8 @@ class _Examiner:
     def _slopes(
         self, images: Tensor, labels: Tensor, gradient: Tensor, logits: Tensor, noise: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """(S,) measured over predicted change of the margin, of the samples where it can be read: near, and far.
+        """Return measured over predicted change of the margin, (S,) near and (S,) far, for the samples where it can be
+        read.
 
         From a step against the gradient to one along it, so that curvature cancels, and at the smallest step whose
         predicted change is well above the noise: there a rounding layer with a made-up gradient is flat or erratic,
@@ -262,7 +263,9 @@ class _Examiner:
         return near[near.isfinite()], ratios[2][ratios[2].isfinite()]
 
     def _sweep(self, images: Tensor, labels: Tensor, rng: Rng) -> Tensor:
-        """(B, 1 + R) whether a sample stands at radius 0 and the others: what fell in a smaller ball fell in all."""
+        """Return (B, 1 + R) whether a sample stands at radius 0 and the others: what fell in a smaller ball falls in
+        all larger ones.
+        """
         standing = (labels >= 0)[:, None].repeat(1, 1 + len(self.radii))
         for column, eps in enumerate(self.radii, start=1):
             rows = standing[:, column].nonzero().flatten()
@@ -274,7 +277,7 @@ class _Examiner:
 
 
 def _others(images: Tensor, labels: Tensor) -> Tensor:
-    """For each image (B, ...) the next one of another class; itself where there is none."""
+    """Return, for each image (B, ...), the next one of another class; the image itself where there is none."""
     places = torch.arange(len(labels), device=labels.device)
     away = (places[None] - places[:, None] - 1) % len(labels) + len(labels) * (labels[None] == labels[:, None])
     return images[torch.where(away.amin(dim=1) < len(labels), away.argmin(dim=1), places)]

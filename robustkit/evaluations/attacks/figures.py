@@ -44,7 +44,7 @@ class Standing:
 
 
 def curves(results: Sequence[Mapping[str, Any]], claims: Mapping[str, Mapping[str, Any]]) -> list[Curve]:
-    """A curve for each attack (whose parameters but eps are alike) and checkpoint that was attacked by it."""
+    """Return a curve for each attack (whose parameters but eps are alike) and each checkpoint that it attacked."""
     clean: dict[str, Point] = {}
     by_curve: dict[tuple[str, str, str], dict[float, Point]] = {}
     for row in results:
@@ -75,7 +75,7 @@ def _without_eps(condition: str) -> str:
 def curve_figures(
     lines: Sequence[Curve], looks: Mapping[str, Style], metric: str, section: str, in_pixels: bool
 ) -> Iterator[Figure]:
-    """A figure for each norm, with a panel for each attack."""
+    """Yield a figure for each norm, with a panel for each attack."""
     for norm in dict.fromkeys(line.norm for line in lines):
         drawn = [line for line in lines if line.norm == norm]
         attacks = list(dict.fromkeys(line.attack for line in drawn))
@@ -140,7 +140,7 @@ def _counted(lines: Sequence[Curve]) -> str:
 
 
 def _ticks(axes: Axes, places: Sequence[float]) -> None:
-    """The radii themselves, unless they stand too close."""
+    """Mark the radii themselves, unless they stand too close."""
     widest = max(places) or 1
     apart = min((b - a for a, b in pairwise(places)), default=widest)
     if apart >= 0.12 * widest:
@@ -149,7 +149,7 @@ def _ticks(axes: Axes, places: Sequence[float]) -> None:
 
 
 def _wrapped(text: str, width: int = 28) -> str:
-    """An attack's name, and its parameters in lines below."""
+    """Return an attack's name, with its parameters in lines below."""
     lines = [""]
     for item in plain(text, 90).split(", "):
         if lines[-1] and len(lines[-1]) + len(item) + 2 > width:
@@ -159,7 +159,7 @@ def _wrapped(text: str, width: int = 28) -> str:
 
 
 def standings(results: Sequence[Mapping[str, Any]]) -> list[Standing]:
-    """Of every checkpoint under every attack in stages."""
+    """Return how many samples of every checkpoint stand after each stage of every attack in stages."""
     stages: dict[tuple[str, str], list[tuple[str, Point]]] = {}
     for row in results:
         if row["metric"].startswith("top1_after_") and row["value"] is not None:
@@ -169,13 +169,13 @@ def standings(results: Sequence[Mapping[str, Any]]) -> list[Standing]:
 
 
 def _short(condition: str) -> str:
-    """`autoattack, eps 4/255` of `autoattack(eps=4/255,version=standard)`."""
+    """Return `autoattack, eps 4/255` of `autoattack(eps=4/255,version=standard)`."""
     eps = re.search(r"\beps=([^,)]+)", condition)
     return plain(condition.partition("(")[0] + (f", eps {eps[1]}" if eps else ""), 60)
 
 
 def stage_figures(every: Sequence[Standing], looks: Mapping[str, Style]) -> Iterator[Figure]:
-    """A figure for each attack in stages."""
+    """Yield a figure for each attack in stages."""
     for condition in dict.fromkeys(entry.condition for entry in every):
         group = [entry for entry in every if entry.condition == condition]
         stages = list(dict.fromkeys(stage for entry in group for stage, _ in entry.points))

@@ -48,7 +48,7 @@ _SURROGATE = "try loss margin or dlr, Square or SPSA with more queries, or a sur
 def findings(
     figures: _Figures, stages: Mapping[str, int] | None = None, n: int | None = None, *, averaged: bool = False
 ) -> list[Doubt]:
-    """One finding for each check, always all of them and in the same order.
+    """Return one finding for each check, always all of them and in the same order.
 
     figures: what `examine` returned; a check whose figures are missing or None is "not measured".
     stages: samples still standing after each stage of AutoAttack, in order. n: samples; None: as the first stage says.
@@ -60,8 +60,8 @@ def findings(
     if failed := figures.get("failed"):
         doubts.append(Doubt("evidence", failed, f"evidence could not be gathered: {failed}", _AGAIN))
     for check, names, judge in _CHECKS:
-        if text := _told(check, figures):
-            doubts.append(text)
+        if doubt := _told(check, figures):
+            doubts.append(doubt)
             continue
         values = [available.get(name) for name in names]
         missing = any(value is None or (isinstance(value, list) and None in value) for value in values)
@@ -77,7 +77,7 @@ def findings(
 
 
 def _told(check: str, figures: _Figures) -> Doubt | None:
-    """The finding where the examination itself says why it has no figure: a probe failed, or has no place here."""
+    """Return the doubt where the examination itself says why it has no figure: a probe failed, or does not apply."""
     if why := (figures.get("unmeasured") or {}).get(check):
         return Doubt(check, f"not measured: {why}", f"{check}: could not be measured: {why}", _AGAIN)
     why = (figures.get("unasked") or {}).get(check)
@@ -90,7 +90,9 @@ NO_EVIDENCE = Doubt("evidence", "not there", "evidence is missing: the same audi
 
 
 def _why_missing(names: tuple[str, ...], available: _Figures) -> str:
-    """Why a figure that a check needs could not be measured; empty where another finding says so, or none is due."""
+    """Return why a figure that a check needs could not be measured; empty where another finding says so, or the check
+    does not apply.
+    """
     if "stages" in names or available.get("failed") or available.get("has_gradient") == 0:
         return ""
     for name in names:
@@ -179,7 +181,7 @@ def _finite(share: float) -> _Verdict:
 
 
 def _alike(how: str, advice: str) -> Callable[[float, float], _Verdict]:
-    """A judge of answers that were asked for in another way."""
+    """Return a judge of answers that were asked for in another way."""
 
     def judge(apart: float, noise: float) -> _Verdict:
         figure = f"answers {how} differ by {apart:.2g} of their size, asked twice alike by {noise:.2g}"

@@ -40,12 +40,12 @@ class Right:
 
     @classmethod
     def of(cls, table: pa.Table) -> Right:
-        """Of a condition's readable rows."""
+        """Return the answers of a condition's readable rows."""
         return cls(table["sample_id"], table["correct"].fill_null(False).to_numpy().astype(bool))
 
 
 def _aligned(rights: Sequence[Right]) -> list[_Bools]:
-    """One array for each condition, of the samples that all of them have."""
+    """Return one array for each condition, of the samples that all of them have."""
     if all(each.ids.equals(rights[0].ids) for each in rights[1:]):
         return [each.right for each in rights]
     by_id = [dict(zip(each.ids.to_pylist(), each.right.tolist(), strict=True)) for each in rights]
@@ -59,7 +59,7 @@ def is_compared(condition: str) -> bool:
 
 
 def order_flag(manifest: Mapping[str, Any], condition: str, rights: Mapping[str, Right]) -> str:
-    """What is odd about an attack beside clean and the weaker attacks at the same eps, "" if nothing.
+    """Return what is odd about an attack beside clean and the weaker attacks at the same eps, or "".
 
     rights: of the conditions of one checkpoint.
     """
@@ -79,7 +79,7 @@ def order_flag(manifest: Mapping[str, Any], condition: str, rights: Mapping[str,
 
 
 def findings_of(flags: Sequence[str]) -> list[Doubt]:
-    """The findings about attacks in order among the flags of a result."""
+    """Return those flags of a result that are about attacks in order."""
     ours = dict.fromkeys(flag for flag in flags if flag.startswith(_CHECK))
     return [
         Doubt(_CHECK[:-2], flag.removeprefix(_CHECK).removesuffix(f": {_ADVICE}; {_INSTEAD}"), flag, _INSTEAD)
@@ -88,7 +88,7 @@ def findings_of(flags: Sequence[str]) -> list[Doubt]:
 
 
 def chance(more: int, fewer: int) -> float:
-    """Probability that a fair coin gives at least `more` heads in `more + fewer` throws."""
+    """Return the probability that a fair coin gives at least `more` heads in `more + fewer` throws."""
     n = more + fewer
     if n > 1000:  # the normal approximation, with the correction for continuity
         return 0.5 * math.erfc((more - fewer - 1) / math.sqrt(2 * n))
@@ -116,13 +116,13 @@ def _name(condition: str) -> str:
 
 
 def _steps(condition: str) -> int:
-    """Updates of an attack by its text, restarts together; 1 for a single step."""
+    """Return the updates of an attack from its text, over all restarts; 1 for a single step."""
     counts = {key: int(count) for key, count in re.findall(r"(steps|restarts)=(\d+)", condition)}
     return counts.get("steps", _STEPS.get(_name(condition), 1)) * counts.get("restarts", 1)
 
 
 def _travel(condition: str, eps: float) -> float:
-    """How many radii the steps of PGD go in all; any number for attacks that choose their own."""
+    """Return how many radii the steps of PGD can go in all; infinity for attacks that choose their own steps."""
     if _name(condition) != "pgd":
         return math.inf if _steps(condition) >= 10 else 0.0
     size = re.search(r"step_size=([\d.e+-]+)(\*eps)?", condition)

@@ -82,7 +82,7 @@ class _PeerTally(Tally):
         self.seconds = [0.0] * count
 
     def classify(self, oracle: Oracle, clean: Tensor, labels: Tensor | None) -> None:
-        """Labels, number of classes, and who is wrong before any attack."""
+        """Find labels, the number of classes, and who is wrong before any attack."""
         begin = time.perf_counter()
         self.oracle, self.batch_size = oracle, oracle.batch_size or len(clean)
         self.images = clean.to(oracle.dtype)
@@ -101,7 +101,7 @@ class _PeerTally(Tally):
         self.seconds[0] = time.perf_counter() - begin
 
     def enter(self, position: int, stage: PeerStage, seed: int) -> None:
-        """Hands the samples of a stage to the peer, batch by batch."""
+        """Hand the samples of a stage to the peer, batch by batch."""
         begin = time.perf_counter()
         if self._too_few(stage):
             return
@@ -137,12 +137,12 @@ class _PeerTally(Tally):
         return self.classes < least
 
     def _inside(self, part: Tensor, points: Tensor) -> Tensor:
-        """Which points lie inside eps, give or take float32 rounding."""
+        """Return which points lie inside eps, give or take float32 rounding."""
         eps = self.attack.threat.eps
         return self.attack.threat.distance(points, self.images[part]) <= eps * (1 + 1e-5) + 1e-6
 
     def _fell(self, position: int, part: Tensor, points: Tensor, wrong: Tensor) -> None:
-        """Notes the samples of `part` that stage `position` broke."""
+        """Note which samples of `part` stage `position` broke."""
         if self.staged:
             wrong, asked = self.oracle.confirm(points, self.labels[part], wrong)
             self.stage_forwards[position, part] += asked.long()
@@ -188,7 +188,7 @@ class _Counter:
         return gradient.contiguous()  # one that a model left in another layout cannot be viewed, which peers do
 
     def module(self, device: Any) -> nn.Module:
-        """An nn.Module without parts, so that a peer has nothing to switch into another mode.
+        """Return an nn.Module without parts, so that a peer has nothing to switch into another mode.
 
         Its one empty parameter says where it is: torchattacks looks there.
         """
@@ -198,7 +198,7 @@ class _Counter:
         return module
 
     def spread(self, forwards: Tensor, backwards: Tensor, part: Tensor) -> None:
-        """Adds what was counted since the last call to the samples `part` (n,) of both (B,), in equal shares."""
+        """Add what was counted since the last call to the samples `part` (n,) of both (B,), in equal shares."""
         for counts, total in ((forwards, self.forwards), (backwards, self.backwards)):
             each, left = divmod(total, len(part))
             counts[part] += each
@@ -208,7 +208,7 @@ class _Counter:
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Seeds torch's global generators, and puts them back on leaving, whatever was drawn or seeded meanwhile."""
+    """Seed torch's global generators, and put them back on leaving, whatever was drawn or seeded meanwhile."""
     used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     devices = list(range(torch.cuda.device_count())) if used else []
     with torch.random.fork_rng(devices):

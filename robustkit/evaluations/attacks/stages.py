@@ -32,7 +32,7 @@ def is_stage_column(column: str) -> bool:
 
 
 def stages(run: RunFolder, checkpoint: str, condition: str) -> list[StageCounts]:
-    """The stages of an attack, with the seconds of each where they are known; none for an attack in one piece."""
+    """Return the stages of an attack, with the seconds of each where these are known; none for one in one piece."""
     counts = stages_of(readable(run.table(checkpoint, condition, is_stage_column)))
     seconds = run.stage_seconds(checkpoint, condition) if counts else {}
     return [replace(stage, seconds=seconds.get(stage.name)) for stage in counts]
@@ -50,7 +50,7 @@ def stages_of(read: pa.Table) -> list[StageCounts]:
 
 
 def dossier(run: RunFolder, checkpoint: str, condition: str) -> list[Doubt]:
-    """What speaks for and against the result of an attack; empty where no evidence was asked for."""
+    """Return what speaks for and against the result of an attack; empty where no evidence was taken."""
     manifest = run.manifest
     if condition not in manifest.get("evidence", []):
         return []

@@ -17,7 +17,7 @@ STAGE_HEADINGS = ("stage", "standing", "forwards", "backwards", "seconds")
 
 
 def stage_tables(run: RunFolder) -> list[tuple[str, str, list[tuple[str, ...]]]]:
-    """For each attack in stages its checkpoint, condition and rows of texts under `STAGE_HEADINGS`."""
+    """Return, for each attack in stages, its checkpoint, condition and rows of texts under `STAGE_HEADINGS`."""
     tables, claims = [], run.manifest.get("claims", {})
     for checkpoint, condition in run.units():
         if condition not in claims:
@@ -45,7 +45,7 @@ def dossiers(run: RunFolder, results: Sequence[Mapping[str, Any]]) -> list[tuple
 
 
 def terminal_stages(run: RunFolder) -> Table | None:
-    """The stages of all attacks that have some as one rich table; None if there are none."""
+    """Return the stages of all attacks that have some as one rich table; None if there are none."""
     from rich import box
     from rich.table import Table
     from rich.text import Text

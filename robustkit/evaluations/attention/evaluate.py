@@ -31,7 +31,7 @@ class Seen:
     values: dict[str, Tensor]
 
     def columns(self) -> dict[str, list[Any]]:
-        """As records have them: what is of each head, and a figure a sample of all heads together."""
+        """Return the columns of a record: lists over all heads, and a figure per sample over all heads together."""
         seen = self.values
         keys = torch.tensor([layer.keys for layer in self.layers for _ in range(layer.heads)], dtype=torch.float32)
         shares = seen["attention_entropies"] / keys.log()
@@ -65,7 +65,7 @@ def evaluate(subject: Subject, batch: Batch, condition: Condition) -> Evaluation
 
 
 def check_watchable(network: nn.Module, name: str, option: str) -> None:
-    """Raises ModelError where there is no attention to watch. option: what asked for it."""
+    """Raise ModelError where there is no attention to watch. option: the one that asked for it."""
     try:
         attention_layers(network)
     except ModelError:
@@ -79,7 +79,8 @@ def check_watchable(network: nn.Module, name: str, option: str) -> None:
 
 @torch.inference_mode()
 def watch(network: nn.Module, images: Tensor, forward: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Seen]:
-    """What `network` makes of a batch, (B, K), and what its attention did meanwhile, in the network's own dtype.
+    """Return the output (B, K) of `network` for a batch, and what its attention did meanwhile, in the network's own
+    dtype.
 
     forward: called with the images in place of the network, and calls it once.
 
@@ -111,7 +112,7 @@ def watch(network: nn.Module, images: Tensor, forward: Callable[[Tensor], Tensor
 def _measured(
     name: str, scores: Tensor, attention: Tensor, queries: Tensor, keys: Tensor
 ) -> tuple[Layer, dict[str, Tensor]]:
-    """Of scores and attention (B, H, N, M), and norms (B, H, N) and (B, H, M): (B, H) of each figure."""
+    """Return each figure, (B, H), of scores and attention (B, H, N, M), and norms (B, H, N) and (B, H, M)."""
     attention = attention.float()
     return Layer(name, attention.shape[1], attention.shape[3]), {
         "largest_logits": scores.float().abs().amax(dim=(2, 3)),

@@ -47,7 +47,7 @@ class Watched:
 
 
 def watched(run: RunFolder) -> list[Watched]:
-    """Of all checkpoints whose attention was watched, from the records."""
+    """Return all checkpoints whose attention was watched, from the records."""
     by_checkpoint: dict[str, dict[str, Heads]] = {}
     for checkpoint, condition in run.units():
         under = under_of(condition)
@@ -61,7 +61,7 @@ def watched(run: RunFolder) -> list[Watched]:
 
 
 def attention_figures(entries: Sequence[Watched]) -> Iterator[Figure]:
-    """Figures of at most `COLUMNS` checkpoints, all with the same axes."""
+    """Yield figures of at most `COLUMNS` checkpoints, all with the same axes."""
     if not entries:
         return
     shown = _shown(entries)
@@ -107,7 +107,7 @@ def attention_figures(entries: Sequence[Watched]) -> Iterator[Figure]:
 
 
 def _said(conditions: Sequence[str]) -> dict[str, str]:
-    """Conditions as a legend names them: `fog, severity 3`, in full where two would be alike."""
+    """Return conditions as a legend names them: `fog, severity 3`, in full where two would be alike."""
     short = {text: vocabulary_of(kind_of(text)).label(text) for text in conditions}
     often = Counter(short.values())
     names = {text: name if often[name] == 1 else text for text, name in short.items()}
@@ -116,7 +116,9 @@ def _said(conditions: Sequence[str]) -> dict[str, str]:
 
 
 def _shown(entries: Sequence[Watched]) -> list[str]:
-    """Clean, and the conditions with the largest change of entropy in any layer of any checkpoint, in their order."""
+    """Return clean, and the conditions with the largest change of entropy in any layer of any checkpoint, in their
+    order.
+    """
     every = dict.fromkeys(condition for entry in entries for condition in entry.heads)
     moved = dict.fromkeys(every, 0.0)
     for entry in entries:
@@ -136,7 +138,7 @@ def _every(entries: Sequence[Watched], shown: Sequence[str], name: str) -> list[
 
 
 def _limits(values: Sequence[Floats], factor: int) -> tuple[float, float, bool]:
-    """The lowest and highest finite figure with a margin, and whether the axis is logarithmic."""
+    """Return the lowest and highest finite figure with a margin, and whether the axis is logarithmic."""
     every = factor * np.concatenate(values)
     finite = every[np.isfinite(every)]
     if not len(finite):
@@ -149,7 +151,7 @@ def _limits(values: Sequence[Floats], factor: int) -> tuple[float, float, bool]:
 
 
 def _curve(axes: Axes, layers: Sequence[Floats], factor: int, colour: str) -> None:
-    """The band from the lowest head to the highest."""
+    """Draw the band from the lowest head to the highest."""
     finite = [
         (place, factor * values[np.isfinite(values)])
         for place, values in enumerate(layers)
@@ -189,7 +191,7 @@ def _finish(axes: Axes, name: str, limits: tuple[float, float, bool]) -> None:
 
 
 def _bound(name: str, limits: tuple[float, float, bool]) -> float:
-    """Where heads are flagged, if a panel shows that; else 0."""
+    """Return where heads are flagged, if a panel shows that; else 0."""
     bound = {"largest_logits": EXPLOSION, "entropy_shares": 100 * COLLAPSE}.get(name, 0.0)
     return bound if limits[0] < bound < limits[1] else 0.0
 

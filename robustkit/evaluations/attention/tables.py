@@ -44,7 +44,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def attention_tables(results: Rows) -> list[TextTable]:
-    """A table for each checkpoint whose attention was watched, from the rows of the summary."""
+    """Return a table for each checkpoint whose attention was watched, from the rows of the summary."""
     figures: dict[str, dict[str, dict[str, Mapping[str, Any]]]] = {}
     for row in results:
         if (under := under_of(row["condition"])) is not None:
@@ -73,7 +73,7 @@ def _listed(conditions: Sequence[str]) -> str:
 
 
 def _cell(change: Mapping[str, Any] | None, value: Mapping[str, Any] | None, factor: int, decimals: int) -> str:
-    """`12.30 [12.10, 12.50]`, or of a change `+0.31 [+0.20, +0.42]`."""
+    """Return `12.30 [12.10, 12.50]`, or of a change `+0.31 [+0.20, +0.42]`."""
     row, sign = (change, "+") if change is not None else (value, "")
     decimals = max(decimals, 2) if sign and factor == 1 else decimals
     if row is None:
@@ -98,7 +98,7 @@ def _number(value: float, decimals: int, sign: str = "") -> str:
 
 
 def layer_table(heads: Heads, title: str) -> TextTable:
-    """A row for each layer, with what was flagged."""
+    """Return a row for each layer, with its flags."""
     headings = ("layer", "heads", "N", *(name for _, name, _, _ in _LAYERS))
     parts = [(heads.by_layer(name), factor, worst) for name, _, factor, worst in _LAYERS]
     rows = [
@@ -114,7 +114,7 @@ def layer_table(heads: Heads, title: str) -> TextTable:
 
 
 def _mean_and_worst(values: Floats, sign: int, percent: bool) -> str:
-    """`8.25, 10.12 (2)`; of what is not finite `nan`."""
+    """Return `8.25, 10.12 (2)`: the mean, the worst and its head; `nan` where nothing is finite."""
     finite = np.flatnonzero(np.isfinite(values))
     if not len(finite):
         return "nan"

@@ -59,14 +59,14 @@ class Corrupted:
         return self.source == "released"
 
     def make(self, frost_dir: str | None = None) -> corruptions.Corruption:
-        """The corruption that does it here."""
+        """Return the corruption to be computed here."""
         import corruptions
 
         return corruptions.corruption(self.name, preset=self.preset, variant=self.variant, frost_dir=frost_dir)
 
 
 def parse_corrupted(text: str) -> Corrupted | None:
-    """The parts of a condition's text; None if it is no corruption.
+    """Return the parts of a condition's text; None if it is not a corruption.
 
     Raises:
         ProtocolError: it is one that is not understood.
@@ -95,7 +95,7 @@ def parse_corrupted(text: str) -> Corrupted | None:
 
 
 def corruption_condition(corrupted: Corrupted) -> Condition:
-    """The condition of a corruption."""
+    """Return the condition of a corruption."""
     return Condition(
         "corruption",
         corrupted.text,
@@ -107,5 +107,5 @@ def corruption_condition(corrupted: Corrupted) -> Condition:
 
 
 def corrupted_of(condition: Condition) -> Corrupted | None:
-    """Which corruption a condition is; None for other conditions."""
+    """Return which corruption a condition is; None for other conditions."""
     return condition.payload if isinstance(condition.payload, Corrupted) else None

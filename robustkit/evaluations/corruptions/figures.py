@@ -34,7 +34,7 @@ class Bars:
 
 
 def accuracy_bars(results: Sequence[Mapping[str, Any]]) -> list[Bars]:
-    """Mean accuracy over severities, of every checkpoint and definition."""
+    """Return the mean accuracy over severities of every checkpoint and definition."""
     clean: dict[str, Point] = {}
     means: dict[tuple[str, str], dict[str, Point]] = {}
     single: dict[tuple[str, str], dict[str, dict[int, Point]]] = {}
@@ -58,7 +58,7 @@ def accuracy_bars(results: Sequence[Mapping[str, Any]]) -> list[Bars]:
 
 
 def _mean(some: Mapping[int, Point]) -> Point:
-    """Of severities of which there is no mean in the results."""
+    """Return the mean over severities that have no mean in the results."""
     if len(some) == 1:
         return next(iter(some.values()))
     value = sum(point.value for point in some.values()) / len(some)
@@ -66,7 +66,7 @@ def _mean(some: Mapping[int, Point]) -> Point:
 
 
 def retention_bars(results: Sequence[Mapping[str, Any]]) -> list[Bars]:
-    """The share of the clean mIoU that is left, mean over severities: over all five, or the first three."""
+    """Return the share of the clean mIoU that is left, averaged over severities: over all five, or the first three."""
     by_key: dict[tuple[str, str], dict[str, tuple[Point, str]]] = {}
     for row in results:
         if row["metric"] != "retention" or row["value"] is None or not row["condition"].startswith("corruption("):
@@ -83,7 +83,9 @@ def retention_bars(results: Sequence[Mapping[str, Any]]) -> list[Bars]:
 def bar_figures(
     drawn: Sequence[Bars], looks: Mapping[str, Style], section: str, title: str, what: str
 ) -> Iterator[Figure]:
-    """A figure for each definition and some checkpoints, with a panel for each of these. what: the bars' figure."""
+    """Yield figures for each definition, with a panel for each of a few checkpoints. what: the figure that the bars
+    show.
+    """
     for definition in dict.fromkeys(bars.definition for bars in drawn):
         every = [bars for bars in drawn if bars.definition == definition]
         for start in range(0, len(every), _TOGETHER):
@@ -130,7 +132,7 @@ def _points(group: Sequence[Bars]) -> list[Point]:
 
 
 def _rows(group: Sequence[Bars]) -> Iterator[tuple[str, str]]:
-    """Text and corruption of each row; of a category's heading the latter is empty."""
+    """Yield the text and corruption of each row; a category's heading has an empty corruption."""
     for category, members in CATEGORIES.items():
         present = [name for name in members if any(name in bars.bars for bars in group)]
         if present:

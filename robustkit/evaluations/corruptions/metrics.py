@@ -61,8 +61,8 @@ class CorruptionSample:
 
     @classmethod
     def of(cls, read: pa.Table, flags: Sequence[str], like: CorruptionSample | None = None) -> CorruptionSample:
-        """From the records of samples that were read. like: another, with which it shares the ids where they are the
-        same.
+        """Return the sample of a condition from the records that were read. like: another one, whose ids are shared
+        where they are the same.
         """
         ids = read["sample_id"].combine_chunks()
         nll, confidence = (read[name].to_numpy(zero_copy_only=False) for name in ("nll", "confidence"))
@@ -71,13 +71,13 @@ class CorruptionSample:
         return cls(like.ids if like is not None and same else ids, wrong, nll, confidence, tuple(flags))
 
     def take(self, rows: NDArray[np.int64]) -> CorruptionSample:
-        """The samples at these rows, in their order."""
+        """Return the samples at these rows, in their order."""
         ids = self.ids if len(rows) == len(self.ids) else self.ids.take(rows)
         return CorruptionSample(ids, self.wrong[rows], self.nll[rows], self.confidence[rows], self.flags)
 
 
 def corruption_rows(outcomes: Mapping[str, CorruptionSample], expected: int, why_no_mce: str) -> Iterator[Row]:
-    """Condition, metric, value, n, interval and flags of every mean that the outcomes of one checkpoint allow.
+    """Yield condition, metric, value, n, interval and flags of every mean that the outcomes of one checkpoint allow.
 
     A mean is over the samples that could be read under all of its conditions; without any, there is none.
 
@@ -142,7 +142,7 @@ def _means(
     reason: str = "",
     losses: bool = True,
 ) -> Iterator[Row]:
-    """A row for each weighting of the conditions' errors, and their mean NLL and calibration error."""
+    """Yield a row for each weighting of the conditions' errors, and their mean NLL and calibration error."""
     conditions = _of_common_samples(conditions)
     n = len(conditions[0].wrong)
     if n == 0:
@@ -177,13 +177,13 @@ def _calibration(outcome: CorruptionSample) -> float:
 
 
 def _merged(conditions: Sequence[CorruptionSample]) -> list[str]:
-    """The flags of conditions, each once; but for samples that are lacking, which are counted over all of them."""
+    """Return the flags of conditions, each once; missing samples are counted over all conditions."""
     every = dict.fromkeys(flag for condition in conditions for flag in condition.flags)
     return [flag for flag in every if not flag.startswith("incomplete") and "could not be read" not in flag]
 
 
 def _of_common_samples(conditions: Sequence[CorruptionSample]) -> list[CorruptionSample]:
-    """The conditions with the samples that could be read under every one of them, in one order."""
+    """Return the conditions with the samples that could be read under every one of them, in one order."""
     first = conditions[0].ids
     if all(condition.ids is first or condition.ids.equals(first) for condition in conditions):
         return list(conditions)
@@ -202,7 +202,7 @@ def _of_common_samples(conditions: Sequence[CorruptionSample]) -> list[Corruptio
 
 
 def why_no_mce(manifest: Mapping[str, Any]) -> str:
-    """Why AlexNet's errors are no yardstick for a run's images; empty where they are."""
+    """Return why AlexNet's errors are not a yardstick for a run's images; empty where they are."""
     data = manifest["data"]
     if data.get("layout") != "imagenet" or data.get("classes") != 1000:
         return f"AlexNet's errors are known for the 1000 ImageNet classes only, not for {data.get('name')}"
@@ -210,7 +210,7 @@ def why_no_mce(manifest: Mapping[str, Any]) -> str:
 
 
 def doubts(condition: str, input_size: Sequence[int], released: Sequence[Mapping[str, Any]]) -> list[str]:
-    """In what the images of a mean, `in-c(variant=bethgelab)`, differ from the benchmark's.
+    """Return how the images of a mean, `in-c(variant=bethgelab)`, differ from the benchmark's.
 
     released: what run.json says of the trees that its conditions were read from.
     """
@@ -230,7 +230,7 @@ def doubts(condition: str, input_size: Sequence[int], released: Sequence[Mapping
 
 
 def conditions_of(mean: str) -> list[str]:
-    """The texts of the conditions that a mean is over: `corruption(fog)`, `in-c(source=released)` or
+    """Return the texts of the conditions that a mean is over: `corruption(fog)`, `in-c(source=released)` or
     `in-c(severity=3)`.
     """
     if (parts := set_of(mean)) is None:

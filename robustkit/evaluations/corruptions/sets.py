@@ -35,8 +35,8 @@ SETS: dict[str, dict[str, tuple[int, ...]]] = {
 
 
 def set_of(condition: str) -> tuple[str, tuple[int, ...], str] | None:
-    """Of `in-c(severity=1+3,preset=cifar)` the set, its severities (none for its own) and the rest, `(preset=cifar)`;
-    None of what is no set.
+    """Split `in-c(severity=1+3,preset=cifar)` into the set, its severities (none: its own) and the rest,
+    `(preset=cifar)`; None if it is not a set.
     """
     name, _, rest = condition.partition("(")
     if name not in SETS:
@@ -48,8 +48,8 @@ def set_of(condition: str) -> tuple[str, tuple[int, ...], str] | None:
 
 
 def sets_at(evaluated: Iterable[tuple[str, int]], definition: str) -> list[str]:
-    """The texts of the sets whose corruptions were all evaluated at all their severities; then of those that were so at
-    other ones, the same for all, `in-c(severity=3)`, unless one of the first holds them.
+    """Return the texts of the sets whose corruptions were all evaluated at all their severities; then of those whose
+    corruptions were all evaluated at the same other severities, `in-c(severity=3)`, unless one of the first holds them.
 
     evaluated: corruptions and severities. definition: `(preset=cifar)`, empty for the default.
     """
@@ -73,7 +73,7 @@ def sets_at(evaluated: Iterable[tuple[str, int]], definition: str) -> list[str]:
 
 
 def span(severities: Iterable[int]) -> str:
-    """`3`, `1–3`, or `1,3`."""
+    """Return `3`, `1–3`, or `1,3`."""
     ordered = sorted(severities)
     whole = len(ordered) == ordered[-1] - ordered[0] + 1 and len(ordered) > 1
     return f"{ordered[0]}–{ordered[-1]}" if whole else ",".join(map(str, ordered))
@@ -83,7 +83,8 @@ _ITEM = re.compile(r"\s*(-?)\s*([A-Za-z][\w-]*)\s*(?:\(([^()]*)\))?\s*")
 
 
 def expand(text: str | Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """Corruptions and their severities, in the benchmark's order: `in-c`, `fog,snow(severity=3)`, `in-c,-frost`.
+    """Return corruptions and their severities, in the benchmark's order, from `in-c`, `fog,snow(severity=3)` or
+    `in-c,-frost`.
 
     Raises:
         ProtocolError: an item is no set and no corruption, a severity is none of 1 to 5, or nothing is left.

@@ -15,7 +15,7 @@ _SOME_SEVERITIES = re.compile(r"severity=([1-5](?:\+[1-5])+)")
 
 
 def means_of_shares(example: Corrupted, evaluated: Iterable[tuple[str, int]]) -> Iterator[str]:
-    """The texts of the means over corruptions of one definition that may be there."""
+    """Yield the texts of the means over corruptions that one definition may have."""
     for name in CORRUPTIONS:
         named = replace(example, name=name)
         for severities in dict.fromkeys(members[name] for members in SETS.values() if name in members):
@@ -26,8 +26,9 @@ def means_of_shares(example: Corrupted, evaluated: Iterable[tuple[str, int]]) ->
 
 
 def shares_of(condition: str) -> dict[str, float]:
-    """The conditions that a result is over and the share of each: `in-c`, `in-c(severity=3)`, `corruption(fog)`,
-    `corruption(fog,severity=1+2+3)` are means over severities and then over corruptions; all else stands for itself."""
+    """Return the conditions that a result is over and the share of each: `in-c`, `in-c(severity=3)`, `corruption(fog)`
+    and `corruption(fog,severity=1+2+3)` are means over severities and then over corruptions; any other is itself.
+    """
     texts = [condition]
     if set_of(condition):
         texts = conditions_of(condition)

@@ -58,7 +58,7 @@ def is_of_corruptions(condition: str) -> bool:
 
 
 def corruption_tables(results: Sequence[Mapping[str, Any]]) -> list[CorruptionTable]:
-    """The tables of all checkpoints, from the rows of the summary."""
+    """Return the tables of all checkpoints, from the rows of the summary."""
     figures: dict[str, dict[tuple[str, str], Mapping[str, Any]]] = {}
     for row in results:
         figures.setdefault(row["checkpoint"], {})[row["condition"], row["metric"]] = row
@@ -79,7 +79,7 @@ def corruption_tables(results: Sequence[Mapping[str, Any]]) -> list[CorruptionTa
 
 
 def _used(headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], tuple[Any, ...]]:
-    """The table without AlexNet's columns where all of them are dashes."""
+    """Return the table without AlexNet's columns if all their cells are dashes."""
     kept = [
         place
         for place, heading in enumerate(headings)
@@ -132,7 +132,7 @@ def _means(definition: str, figures: Figures) -> Iterator[tuple[str, ...]]:
 
 
 def _flags(definition: str, figures: Figures) -> Iterator[str]:
-    """Each flag once, with what bears it."""
+    """Yield each flag once, with what bears it."""
     seen: dict[str, list[str]] = {}
     for (condition, _), row in figures.items():
         part = parse_corrupted(condition)
@@ -159,8 +159,9 @@ def _with_interval(row: Mapping[str, Any]) -> str:
 
 
 def left_out_lines(run: RunFolder, checkpoint: str | None = None) -> list[str]:
-    """What is in no table: images whose names cannot be told, what was asked of a tree and is not in it, and
-    conditions without any record."""
+    """Return what is in no table: images whose names cannot be read, what was asked of a tree and is not in it, and
+    conditions without any record.
+    """
     unnamed = [line for line in run.manifest["data"].get("notes", []) if "whose names" in line]
     return [
         *unnamed,
@@ -182,7 +183,7 @@ def _without_records(run: RunFolder, checkpoint: str | None) -> Iterator[str]:
 
 
 def terminal_corruptions(tables: Sequence[CorruptionTable]) -> Iterator[Table | Text]:
-    """The tables for a terminal, each after its title."""
+    """Yield the tables for a terminal, each after its title."""
     from rich import box
     from rich.table import Table
     from rich.text import Text

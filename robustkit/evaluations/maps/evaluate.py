@@ -58,7 +58,7 @@ held: whether the prediction under the condition is that of the clean image. map
 
 
 def check_explainable(model: torch.nn.Module, name: str, wanted: Sequence[MapSpec]) -> None:
-    """Raises ModelError where a method does not work for a model; says which do."""
+    """Raise ModelError where a method does not work for a model; the message lists those that do."""
     for method in dict.fromkeys(spec.method for spec in wanted):
         try:
             cam.method(method)(model)
@@ -98,7 +98,7 @@ def explain(
     rng: Any,
     located: Sequence[Located | None],
 ) -> tuple[Tensor, dict[str, list[Any]], Tensor]:
-    """Logits (B, K) of inputs as the card has them, the columns of the map, and the maps (B, H, W)."""
+    """Return the logits (B, K), the record columns, and the maps (B, H, W) of inputs in the card's space."""
     explanation = _maps(subject, inputs, labels if wanted.target == "label" else None, wanted.method, rng)
     columns: dict[str, list[Any]] = {
         "target": subject.classes(explanation.target),
@@ -132,7 +132,7 @@ def stability(
     wanted: MapSpec,
     rng: Any,
 ) -> tuple[Tensor, dict[str, list[Any]], Tensor]:
-    """Logits (B, K) of the images shown, how their maps differ from those of the clean ones, of the same class, and
+    """Return the logits (B, K) of the images shown, how their maps differ from the clean ones of the same class, and
     these maps (B, H, W).
     """
     before = _maps(subject, clean, labels if wanted.target == "label" else None, wanted.method, rng)

@@ -41,7 +41,7 @@ class Score:
 
 
 def scores(results: Sequence[Mapping[str, Any]]) -> list[Score]:
-    """Of all checkpoints, in the order of `SCORES`."""
+    """Return the scores of all checkpoints, in the order of `SCORES`."""
     by_score: dict[tuple[str, str, str], dict[str, Point]] = {}
     for row in results:
         parts = parts_of(row["condition"])
@@ -56,7 +56,7 @@ def scores(results: Sequence[Mapping[str, Any]]) -> list[Score]:
 
 
 def map_figures(entries: Sequence[Score], looks: Mapping[str, Style]) -> Iterator[Figure]:
-    """A figure for each kind of maps, with a panel for each score."""
+    """Yield a figure for each kind of map, with a panel for each score."""
     for kind in dict.fromkeys(entry.kind for entry in entries):
         group = [entry for entry in entries if entry.kind == kind]
         shown = list(dict.fromkeys(entry.score for entry in group))
@@ -104,7 +104,7 @@ def map_figures(entries: Sequence[Score], looks: Mapping[str, Style]) -> Iterato
 
 
 def _limits(rivals: Sequence[Score]) -> tuple[float, float]:
-    """What holds all figures and intervals, and a little more."""
+    """Return limits that hold all figures and intervals, and a little more."""
     every = [bound for entry in rivals for p in entry.points.values() for bound in (p.value, p.low, p.high)]
     finite = [bound for bound in every if math.isfinite(bound)]
     pad = 0.06 * (max(finite) - min(finite)) or 0.05

@@ -57,8 +57,8 @@ def map_figures(
     keep: bool,
     flags: Sequence[str],
 ) -> Figures:
-    """From the records of a condition, in one table. pooled: what was taken from them; shards: to take it from again.
-    keep: count wrong predictions too.
+    """Return the figures of a condition from its records, in one table. pooled: what was taken from them. shards: to
+    take it from again. keep: count wrong predictions too.
     """
 
     def again() -> Pooled:
@@ -101,13 +101,14 @@ def map_figures(
 
 
 def of_mode(explained: MapSpec, mode: str) -> str:
-    """The condition of scores at the threshold: `cam(agcam,mode=box)`."""
+    """Return the condition of scores at the threshold: `cam(agcam,mode=box)`."""
     return f"{explained.text[:-1]},mode={mode})"
 
 
 def map_rows(maps: Sequence[Figures]) -> Iterator[Row]:
-    """Condition, metric, value, n, interval and flags of every score of one checkpoint's maps; and under
-    `<metric>_over_control` how far each is ahead of the best control (negative: behind), paired by sample."""
+    """Yield condition, metric, value, n, interval and flags of every score of one checkpoint's maps; and under
+    `<metric>_over_control` how far each is ahead of the best control (negative: behind), paired by sample.
+    """
     for figures in maps:
         for key in figures.values:
             rows = _known(figures.values[key])
@@ -127,7 +128,7 @@ def map_rows(maps: Sequence[Figures]) -> Iterator[Row]:
 
 
 def _over_control(figures: Figures, key: tuple[str, str], maps: Sequence[Figures]) -> Iterator[Row]:
-    """The lead over the best control; which one that is, is found anew in every resample."""
+    """Yield the lead over the best control, which is chosen again in every resample."""
     sign = -1 if key[1] in _LOWER_IS_BETTER else 1
     rivals: dict[str, Floats | Counted] = {}
     for other in maps:
@@ -152,7 +153,8 @@ def _over_control(figures: Figures, key: tuple[str, str], maps: Sequence[Figures
 
 
 def stability_rows(table: pa.Table, explained: MapSpec, keep: bool, flags: Sequence[str]) -> Iterator[Row]:
-    """Mean rank correlation and IoU with the clean map: for predictions that held, for those that fell, and for all.
+    """Yield the mean rank correlation and IoU with the clean map, for predictions that held, for those that fell, and
+    for all.
 
     keep: count samples that are predicted wrong without the condition, too.
     """
@@ -178,7 +180,7 @@ def stability_rows(table: pa.Table, explained: MapSpec, keep: bool, flags: Seque
 
 
 def _estimate(drawn: Floats, n: int, metric: str) -> tuple[float, float, float]:
-    """The figure and its interval; none for a few samples, and for a maximum, which resampling biases upwards."""
+    """Return the metric and its interval; nan for a few samples, and for a maximum, which resampling biases upwards."""
     if not has_interval(n, metric):
         return float(drawn[0]), math.nan, math.nan
     ((low, high),) = intervals(drawn[1:, None], drawn[:1])
@@ -186,12 +188,12 @@ def _estimate(drawn: Floats, n: int, metric: str) -> tuple[float, float, float]:
 
 
 def _known(values: Floats | Counted) -> Rows:
-    """Rows of the samples that have a figure."""
+    """Return the rows of the samples that have a figure."""
     return values.known if isinstance(values, Counted) else np.flatnonzero(np.isfinite(values))
 
 
 def _drawn(values: Floats | Counted, metric: str, rows: Rows) -> Floats:
-    """The figure of those samples, and where it has an interval of each time that they are drawn anew: (1 + R,)."""
+    """Return the metric on the samples, followed by its R bootstrap replicates if it has an interval: (1 + R,)."""
     if isinstance(values, Counted):
         return values.figure(rows)
     n = len(rows)

@@ -53,7 +53,7 @@ def is_of_maps(condition: str) -> bool:
 
 
 def map_tables(results: Sequence[Mapping[str, Any]]) -> list[MapTable]:
-    """The tables of all checkpoints, from the rows of the summary."""
+    """Return the tables of all checkpoints, from the rows of the summary."""
     by_checkpoint: dict[str, list[Mapping[str, Any]]] = {}
     for row in results:
         if is_of_maps(row["condition"]):
@@ -97,7 +97,9 @@ def _scores(
     headings: Mapping[str, str],
     part: Mapping[MapSpec, Mapping[str, Mapping[str, Any]]],
 ) -> Iterator[MapTable]:
-    """A column a method, the controls last and without intervals; below a score the lead over the best control."""
+    """Yield a table with a column per method, the controls last and without intervals; below a score the lead over the
+    best control.
+    """
     used = [metric for metric in headings if any(metric in metrics for metrics in part.values())]
     if not used:
         return
@@ -133,7 +135,7 @@ def _stable(spec: MapSpec, metrics: Mapping[str, Mapping[str, Any]]) -> tuple[st
 
 
 def _interval(row: Mapping[str, Any], sign: str = "", plain: bool = False) -> str:
-    """`0.436 [0.410, 0.461]`: the third digit is noise at some hundred images, a fourth would be a lie."""
+    """Return `0.436 [0.410, 0.461]`: the third digit is noise at some hundred images, a fourth would be a lie."""
     if row["value"] is None:
         return "nan"
     if plain or row["ci_low"] is None:
@@ -147,7 +149,7 @@ def _thousandths(value: float, sign: str) -> str:
 
 
 def terminal_maps(tables: Sequence[MapTable]) -> Iterator[Table | Text]:
-    """The tables for a terminal, each after its title."""
+    """Yield the tables for a terminal, each after its title."""
     from rich import box
     from rich.table import Table
     from rich.text import Text

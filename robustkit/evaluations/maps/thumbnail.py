@@ -14,7 +14,7 @@ from ...runs.links import refuse_link
 
 
 def gallery_uri(run: RunFolder) -> str | None:
-    """The contact sheet of maps, made small enough for a page, as a data URI; None where there is none."""
+    """Return the contact sheet of maps, made small enough for a page, as a data URI; None if there is none."""
     path = run.path / "cams" / "gallery.png"
     refuse_link(path, run.path)
     if not path.is_file():

@@ -62,7 +62,7 @@ class Truth:
     notes: tuple[str, ...] = ()
 
     def locate(self, sample: Sample, preprocessing: Preprocessing) -> Located | None:
-        """The object in the frame that the model sees; None where nothing is known of it.
+        """Return the object in the frame that the model sees; None where nothing is known of it.
 
         Raises:
             BadImageError: the image's size or its mask cannot be read, or the mask or annotation is of another size.
@@ -91,7 +91,7 @@ class Truth:
 
 
 def open_truth(dataset: Dataset, boxes: str | Path | None = None, masks: str | Path | None = None) -> Truth:
-    """The ground truth for the samples of a data set, in the pixels of their upright images.
+    """Open the ground truth for the samples of a data set, in the pixels of their upright images.
 
     boxes: a CSV of boxes, or a folder of ILSVRC XML files. masks: a folder of mask images (see `read_mask`), of the
     images' sizes. What belongs to a sample has its path but for the suffix; or its stem alone, where no other sample
@@ -149,7 +149,7 @@ def _annotation(path: Path) -> Annotation:
 
 
 def _check_table(place: Path) -> None:
-    """Raises DataError or OSError for a CSV whose boxes would take more memory or time than any data set's."""
+    """Raise DataError or OSError for a CSV whose boxes would take more memory or time than any data set's."""
     lines = 0
     try:
         for line in lines_of(place, _TABLE):
@@ -187,7 +187,9 @@ def _with_masks(dataset: Dataset, place: Path) -> Truth:
 
 
 def _look(path: Path) -> tuple[str, bool]:
-    """The digest of a mask's file, and whether it is empty; one that cannot be read is not, a run will name it."""
+    """Return the digest of a mask's file, and whether it is empty; an unreadable one counts as not empty, and a run
+    will name it.
+    """
     try:
         content = bytes_of(path, MAX_FILE_BYTES)
     except OSError as fault:
@@ -203,7 +205,7 @@ def _look(path: Path) -> tuple[str, bool]:
 
 
 def _sizes(dataset: Dataset, keys: Mapping[str, str]) -> dict[str, tuple[int, int]]:
-    """(width, height) by key, of the images that can be read."""
+    """Return (width, height) by key, of the images that can be read."""
     sizes = {}
     for sample in dataset.samples:
         if sample.id in keys:
