@@ -158,7 +158,7 @@ class DenseOracle(Oracle):
 
 
 def check_masks(masks: Tensor | None, images: Tensor) -> int:
-    """Return the largest class of the masks (-1 for none); raise unless they are integers, one per pixel of `images`."""
+    """Return the largest class of the masks (-1 for none); raise unless they are integers for these pixels."""
     if images.ndim != 4:
         raise ValueError(f"images have shape {tuple(images.shape)}; expected (B, 3, H, W)")
     if masks is None:

@@ -36,14 +36,14 @@ Random = np.random.Generator
 
 
 def conditions(card: Card) -> list[Condition]:
-    """100 of them: clean, 19 attacks, in-c at all severities, two maps and their three controls."""
+    """Return 100 conditions: clean, 19 attacks, in-c at all severities, two maps and their three controls."""
     attacks = [condition for condition in parse_conditions(ASKED, card) if condition != CLEAN]
     corruptions = [corruption_condition(Corrupted(name, s)) for name, members in SETS["in-c"].items() for s in members]
     return [CLEAN, *attacks, *corruptions, *map(map_condition, parse_cams("agcam,grad-cam"))]
 
 
 def manifest(n: int, checkpoints: int, card: Card, every: Sequence[Condition]) -> dict[str, Any]:
-    """What run.json holds of such a run."""
+    """Return the content of run.json of such a run."""
     shape = {"input_size": [224, 224], "mean": [0.5] * 3, "std": [0.5] * 3}
     shape |= {"interpolation": "bicubic", "crop_pct": 0.9, "crop_mode": "center"}
     described: dict[str, Any] = {
@@ -90,7 +90,7 @@ def manifest(n: int, checkpoints: int, card: Card, every: Sequence[Condition]) -
 
 
 def rows(condition: Condition, start: int, stop: int, rng: Random) -> tuple[Columns, np.ndarray[Any, Any]]:
-    """Columns of the samples from start to stop under a condition, and which of them were read."""
+    """Return the columns of the samples from start to stop under a condition, and which of them were read."""
     n = stop - start
     read = np.random.default_rng([1, start]).random(n) >= UNREADABLE
     label = np.arange(start, stop) * 7919 % CLASSES
@@ -128,7 +128,7 @@ def rows(condition: Condition, start: int, stop: int, rng: Random) -> tuple[Colu
 
 
 def of_map(n: int, label: np.ndarray[Any, Any], rng: Random) -> Columns:
-    """The columns that a map adds, but for those that were not asked."""
+    """Return the columns that a map adds, but for those that were not asked."""
     scores = [f"{mode}_{name}" for mode in ("mask", "box") for name in ("pixel_accuracy", "iou", "dice")]
     scores += [f"{mode}_{name}" for mode in ("mask", "box") for name in ("precision", "recall")]
     scores += ["pointing_game", "energy_inside", "abpc"]
@@ -144,7 +144,7 @@ def of_map(n: int, label: np.ndarray[Any, Any], rng: Random) -> Columns:
 
 
 def table(condition: Condition, start: int, stop: int, rng: Random, metadata: Mapping[bytes, bytes]) -> pa.Table:
-    """A record as the audit writes it."""
+    """Return a record as the audit writes it."""
     columns, read = rows(condition, start, stop, rng)
     lost = ~read
     fields = [*CLASSIFICATION, *((k, MAP_COLUMNS.get(k, pa.int32())) for k in columns if k not in CLASSIFICATION.names)]
@@ -165,7 +165,7 @@ def table(condition: Condition, start: int, stop: int, rng: Random, metadata: Ma
 
 
 def pictures(condition: Condition, rng: Random) -> list[Picture]:
-    """A few, which stand for all."""
+    """Return a few pictures, which stand for all."""
     made = []
     for _ in range(8):
         coarse = torch.from_numpy(rng.random((1, 3, 28, 28)).astype(np.float32))

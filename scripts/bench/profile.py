@@ -79,7 +79,7 @@ class Clock:
         return timed
 
     def units(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Around what computes a unit: its condition names the kind."""
+        """Wrap what computes a unit: its condition names the kind."""
 
         @functools.wraps(function)
         def timed(asked: Any, images: Any, decoding: Any, condition: Any, *more: Any) -> Any:
@@ -97,7 +97,7 @@ class Clock:
 
 
 def profiled(clock: Clock, checkpoint: str, options: argparse.Namespace, out: Path) -> Run:
-    """The audit, with clocks in it."""
+    """Run the audit, with clocks in it."""
     load = pipeline.load
 
     def timed_load(*arguments: Any, **more: Any) -> Any:
@@ -146,7 +146,7 @@ def profiled(clock: Clock, checkpoint: str, options: argparse.Namespace, out: Pa
 
 
 def plot(shares: dict[str, dict[str, float]], path: Path, title: str) -> None:
-    """A bar for each kind of condition and one for all, in per cent of its time."""
+    """Plot a bar for each kind of condition and one for all, in per cent of its time."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 

@@ -48,7 +48,7 @@ class Clock:
         self.cpu += time.process_time() - self.since[1]
 
     def told(self, part: str) -> dict[str, float]:
-        """By the name of the part."""
+        """Return the seconds by the name of the part."""
         return {part: self.wall, f"{part} CPU": self.cpu}
 
 
@@ -83,7 +83,7 @@ def compared(run: Run) -> dict[str, float]:
 
 
 def one_part(part: str, folder: Path, n: int, checkpoints: int) -> dict[str, float]:
-    """In this process: seconds, and MB at the peak and before it began."""
+    """Run one part in this process; return its seconds, and MB at the peak and before it began."""
     run = Run(folder)
     before = peak()
     seconds = written(run, n, checkpoints) if part == "write" else (refreshed if part == "refresh" else compared)(run)
@@ -91,12 +91,14 @@ def one_part(part: str, folder: Path, n: int, checkpoints: int) -> dict[str, flo
 
 
 def peak() -> float:
-    """The largest resident set of this process so far, in MB."""
+    """Return the largest resident set of this process so far, in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
 
 
 def measured(n: int, checkpoints: int, folder: Path, repeat: int) -> dict[str, float]:
-    """All parts at one size, each in a process of its own; of repeated ones the lowest time and the highest peak."""
+    """Run all parts at one size, each in a process of its own; of repeated ones the lowest time and the highest peak
+    count.
+    """
     figures = {"samples": float(n)}
     for part in ("write", *["refresh"] * repeat, *(["compare"] if checkpoints > 1 else [])):
         command = [sys.executable, "-m", "scripts.bench.scale", "--part", part, "--samples", str(n)]
@@ -108,7 +110,7 @@ def measured(n: int, checkpoints: int, folder: Path, repeat: int) -> dict[str, f
 
 
 def line(places: Sequence[float], values: Sequence[float]) -> tuple[float, float, float]:
-    """Of a line fitted by least squares: slope, value at 0, and R²."""
+    """Fit a line by least squares; return slope, value at 0, and R²."""
     x, y = np.asarray(places), np.asarray(values)
     slope, start = np.polyfit(x, y, 1)
     spread = float(((y - y.mean()) ** 2).sum())
@@ -116,7 +118,7 @@ def line(places: Sequence[float], values: Sequence[float]) -> tuple[float, float
 
 
 def plot(sizes: Sequence[Mapping[str, float]], path: Path, title: str) -> None:
-    """Seconds of the processor against samples, with the fitted lines."""
+    """Plot seconds of the processor against samples, with the fitted lines."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
@@ -143,7 +145,7 @@ def plot(sizes: Sequence[Mapping[str, float]], path: Path, title: str) -> None:
 
 
 def told(sizes: Sequence[Mapping[str, float]]) -> Iterator[str]:
-    """The figures as a Markdown table, seconds on the wall and (of the processor), and the fitted lines."""
+    """Yield the figures as a Markdown table, seconds on the wall and (of the processor), and the fitted lines."""
     parts = (*PARTS, *(["compare"] if "compare" in sizes[0] else []))
     yield f"| samples | {' | '.join(f'{WORDS[part]}, s' for part in parts)} | peak of summary and report, MB |"
     yield "|---:|" + "---:|" * (len(parts) + 1)

@@ -25,7 +25,7 @@ from robustkit.models.windows import Windows
 
 
 def seconds(call: Callable[[], object], device: torch.device) -> float:
-    """Of one call, on a device that has finished."""
+    """Return the seconds of one call, on a device that has finished."""
     began = time.perf_counter()
     call()
     if device.type == "cuda":

@@ -103,7 +103,7 @@ def main() -> None:
 
 
 def tried(model: Model, k: Known) -> tuple[int, str, str]:
-    """Clean accuracy and what AutoAttack, made short, leaves standing, in per cent; the flags."""
+    """Return, in per cent, clean accuracy and what shortened AutoAttack leaves standing; and the flags."""
     torch.manual_seed(0)
     with torch.no_grad():
         clean = round(100 * float((model(k.images).argmax(dim=1) == k.labels).float().mean()))
@@ -131,7 +131,7 @@ def flags_of(figures: dict[str, Any]) -> str:
 
 
 def honest(shared: Path | None) -> Iterator[tuple[str, Model, Tensor, Tensor]]:
-    """Name, model, images and labels."""
+    """Yield name, model, images and labels."""
     specs: list[tuple[str, str, dict[str, Any], str, int]] = [
         (f"zoo:shapes-vit-{kind}", f"zoo:shapes-vit-{kind}", {}, "embedded:shapes", 16)
         for kind in ("standard", "quest", "elliptical", "elliptical-quest")

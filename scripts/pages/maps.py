@@ -67,7 +67,7 @@ class Part:
 
 
 def parts(options: argparse.Namespace) -> Iterator[Part]:
-    """The audits that the options ask for."""
+    """Yield the audits that the options ask for."""
     real = (options.checkpoint,)
     boxes = {"data_dir": options.images, "boxes": options.boxes, "limit": options.limit, "cams": METHODS}
     yield Part("boxes", "Real images with boxes, the published protocol", real, boxes | {"protocol": "agcam-paper"})
@@ -97,7 +97,7 @@ def evaluate(part: Part, options: argparse.Namespace) -> Run:
 
 
 def page(runs: Sequence[tuple[Part, Run]], command: str, galleries: Sequence[tuple[str, str]]) -> str:
-    """The whole page as Markdown. galleries: (file beside the page, what it shows)."""
+    """Return the whole page as Markdown. galleries: (file beside the page, what it shows)."""
     texts = [
         "# What maps are worth",
         f"Made by `{command}`; do not edit.",
@@ -128,7 +128,7 @@ def page(runs: Sequence[tuple[Part, Run]], command: str, galleries: Sequence[tup
 
 
 def draw(run: Run, folder: Path) -> Iterator[tuple[str, str]]:
-    """Two galleries of the zoo's run, as (path from the page, caption)."""
+    """Yield two galleries of the zoo's run, as (path from the page, caption)."""
     first = SHAPES[:1]
     for name, models, cams, how, caption in (
         ("disagreement", SHAPES, "agcam", "disagreement", "AG-CAM maps of the four checkpoints differ most in IoU"),
@@ -156,7 +156,7 @@ def draw(run: Run, folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def pictures(runs: Sequence[tuple[Part, Run]], folder: Path) -> Iterator[tuple[str, str]]:
-    """All of them, as (path from the page, caption)."""
+    """Yield all pictures, as (path from the page, caption)."""
     real = [(part, run) for part, run in runs if part.folder != "zoo"]
     panels = [(part.title, run, run.manifest["checkpoints"][0]["name"]) for part, run in real]
     # Where maps have no ABPC, a panel lacks its line; all others have the same scores in the same order.
@@ -173,7 +173,7 @@ def pictures(runs: Sequence[tuple[Part, Run]], folder: Path) -> Iterator[tuple[s
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Audit, then print. The exit status."""
+    """Audit, then print. Return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", help="a ViT of ImageNet's classes")
     parser.add_argument("--arch", help="its timm name, where it cannot be guessed")

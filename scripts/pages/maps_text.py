@@ -34,7 +34,7 @@ class Lead(NamedTuple):
 
 
 def leads(run: Run, checkpoint: str) -> dict[str, dict[str, Lead]]:
-    """By score, as the tables name it, and by method."""
+    """Return the leads by score, as the tables name it, and by method."""
     by_score: dict[str, dict[str, Lead]] = {}
     headings = SCORE_HEADINGS | FREE_HEADINGS
     for row in run.summary():
@@ -49,12 +49,12 @@ def leads(run: Run, checkpoint: str) -> dict[str, dict[str, Lead]]:
 
 
 def names(run: Run) -> list[str]:
-    """Of its checkpoints."""
+    """Return the names of its checkpoints."""
     return [known["name"] for known in run.manifest["checkpoints"]]
 
 
 def source(run: Run) -> str:
-    """Which images, which checkpoints, seen how: all that a figure of the run depends on."""
+    """Return which images, which checkpoints, seen how: all that a figure of the run depends on."""
     manifest = run.manifest
     data, protocol, first = manifest["data"], manifest["protocol"], manifest["checkpoints"][0]["preprocessing"]
     size = "x".join(map(str, first["input_size"]))
@@ -73,7 +73,9 @@ def source(run: Run) -> str:
 
 
 def behind(run: Run) -> Iterator[str]:
-    """Where a map that looks at the image is better than one that does not, where worse, and where neither is shown."""
+    """Yield where a map that looks at the image is better than one that does not, where worse, and where neither is
+    shown.
+    """
     for checkpoint in names(run):
         by_method: dict[str, dict[str, list[str]]] = {}
         for score, methods in leads(run, checkpoint).items():
@@ -92,7 +94,7 @@ def behind(run: Run) -> Iterator[str]:
 
 
 def in_short(runs: Sequence[tuple[str, Run]]) -> str:
-    """A table of how often each map is ahead of the controls, level with them and behind, by the kind of score."""
+    """Return a table of how often each map is ahead of the controls, level with them and behind, by kind of score."""
     rows = [("", "map", "at a threshold", "without one", "MaxBoxAccV2", "ABPC")]
     for title, run in runs:
         for checkpoint in names(run):
@@ -113,7 +115,7 @@ def in_short(runs: Sequence[tuple[str, Run]]) -> str:
 
 
 def side_by_side(run: Run) -> str:
-    """AG-CAM of every checkpoint, a column each."""
+    """Return AG-CAM of every checkpoint, with a column for each."""
     scores = ("cam_iou", "cam_dice", "pointing_game", "pxap", "max_box_acc", "abpc")
     headings = SCORE_HEADINGS | FREE_HEADINGS
     cells: dict[tuple[str, str], dict[str, str]] = {}
@@ -129,7 +131,7 @@ def side_by_side(run: Run) -> str:
 
 
 def plot(panels: Sequence[tuple[str, Run, str]], path: Path) -> None:
-    """The leads of each method over the best control, a panel for each (title, run, checkpoint), as SVG."""
+    """Plot the leads of each method over the best control, with a panel for each (title, run, checkpoint), as SVG."""
     import matplotlib
 
     matplotlib.use("svg")

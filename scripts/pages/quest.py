@@ -48,7 +48,7 @@ UNRESOLVED = {"top1": 0.002, "nll": 0.005}
 
 
 def published_figures() -> dict[str, Any]:
-    """The paper's tables: by attention, then condition, then metric."""
+    """Return the paper's tables: by attention, then condition, then metric."""
     tables = asdict(read_published("quest"))
     figures = tables.pop("figures")
     return {**tables, **figures}
@@ -78,7 +78,7 @@ class Gap:
     sign: int
 
     def verdict(self, p_value: float) -> str:
-        """What becomes of the published order. p_value: of no difference here, corrected for the number of gaps."""
+        """Return what becomes of the published order. p_value: of no difference here, corrected for the gaps' number."""
         if not p_value <= 0.05:
             return "cannot tell"
         return "shown" if self.ours.value * self.published > 0 else "the opposite"
@@ -97,13 +97,14 @@ class Comparison:
 
 
 def baseline(name: str, attention: str) -> None:
-    """Raises RobustkitError where the checkpoint that the others are held against has not standard attention."""
+    """Raise RobustkitError where the checkpoint that the others are compared with does not have standard attention."""
     if attention != "standard":
         raise RobustkitError(f"{name} has {attention} attention; expected one with standard attention first")
 
 
 def comparisons(run: Run, published: dict[str, Any]) -> Iterator[Comparison]:
-    """Every condition of a run that the page knows, the maps last, for the checkpoints that it was last asked for.
+    """Yield every condition of a run that the page knows, maps last, for the checkpoints that the run was last asked
+    for.
 
     Raises:
         RobustkitError: the first checkpoint has another attention than standard.
@@ -137,7 +138,7 @@ def comparisons(run: Run, published: dict[str, Any]) -> Iterator[Comparison]:
 
 
 def _label(checkpoint: str, of: dict[str, str]) -> str:
-    """The attention, or the checkpoint's name where several have it."""
+    """Return the attention, or the checkpoint's name where several have it."""
     return of[checkpoint] if list(of.values()).count(of[checkpoint]) == 1 else checkpoint
 
 

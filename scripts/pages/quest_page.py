@@ -34,7 +34,7 @@ TITLES = {
 
 
 def page(runs: Sequence[Run], published: dict[str, Any], command: str) -> str:
-    """The whole page. Of a condition in several runs the first counts; clean images know no card."""
+    """Return the whole page. If a condition is in several runs, the first counts; clean images have no card."""
     seen: dict[tuple[str, ...], tuple[Run, Comparison]] = {}
     for run in runs:
         for comparison in comparisons(run, published):
@@ -67,7 +67,7 @@ def page(runs: Sequence[Run], published: dict[str, Any], command: str) -> str:
 
 
 def _order(gaps: Sequence[Gap]) -> str:
-    """The verdicts: how many of each, and a table."""
+    """Return the verdicts: how many of each, and a table."""
     adjusted = holm([gap.ours.p_value for gap in gaps])
     words = [gap.verdict(p) for gap, p in zip(gaps, adjusted, strict=True)]
     heading = ("card", "condition", "figure", "attention", "against", "published", "ours [95 %]", "n", "p", "order")
@@ -91,7 +91,7 @@ def _order(gaps: Sequence[Gap]) -> str:
 
 
 def _elsewhere(every: Sequence[Comparison]) -> str:
-    """The differences without a published one that stand out."""
+    """Return the differences that stand out and have no published counterpart."""
     lines = []
     for comparison in every:
         judged = {gap.metric for gap in comparison.gaps}
@@ -137,7 +137,7 @@ def _section(run: Run, comparison: Comparison) -> Iterator[str]:
 
 
 def _table(comparison: Comparison) -> list[tuple[str, ...]]:
-    """Heading and rows of texts."""
+    """Return the heading and rows of texts."""
     heading = ["attention"]
     for metric in comparison.metrics:
         heading += [f"{UNITS[metric][0]} [95 %]", *(["minus standard"] if metric not in UNJUDGED else [])]

@@ -48,7 +48,7 @@ class Trained:
         return math.nan if self.diverged else float(self.rows[-1]["test_accuracy"])
 
     def curve(self, name: str) -> tuple[list[int], list[float]]:
-        """(steps, values): the loss, the largest logit of all layers, or the lowest entropy of a layer."""
+        """Return (steps, values): the loss, the largest logit of all layers, or the lowest entropy of a layer."""
         rows = [row for row in self.rows if "probe" in row]
         pick = {"loss": None, "largest_logit": max, "entropy": min}[name]
         return [row["step"] for row in rows], [
@@ -60,7 +60,7 @@ Found = dict[tuple[float, str], list[Trained]]
 
 
 def collect(work: Path) -> Found:
-    """Finished runs by rate and method's title, the seeds in order."""
+    """Return the finished runs by rate and method's title, the seeds in order."""
     outcomes: Found = {}
     for rate in RATES:
         for method in METHODS:
@@ -75,7 +75,7 @@ def collect(work: Path) -> Found:
 
 
 def span(values: Sequence[float], form: str) -> str:
-    """`0.71`, or the median with the lowest and the highest of several seeds."""
+    """Return `0.71`, or the median with the lowest and the highest of several seeds."""
     if any(map(math.isnan, values)):
         return "no number"
     middle = format(statistics.median(values), form)
@@ -83,7 +83,7 @@ def span(values: Sequence[float], form: str) -> str:
 
 
 def table(outcomes: Found, rate: float) -> str:
-    """What became of each method at a rate."""
+    """Return what became of each method at a rate."""
     rows = [["method", "seeds", "stuck", "loss", "test accuracy, %", "largest logit", "lowest entropy, nats"]]
     for method in METHODS:
         runs = outcomes.get((rate, method.title), [])
@@ -106,7 +106,7 @@ def table(outcomes: Found, rate: float) -> str:
 
 
 def in_short(outcomes: Found) -> str:
-    """Which methods were stuck at which rate."""
+    """Return which methods were stuck at which rate."""
     lines = []
     for rate in sorted(RATES):
         counts = {
@@ -125,7 +125,7 @@ def in_short(outcomes: Found) -> str:
 
 
 def draw(outcomes: Found, path: Path) -> None:
-    """A column a rate and a row a quantity; a line a seed."""
+    """Draw a column per rate and a row per quantity, with a line per seed."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -171,7 +171,7 @@ def _line(place: int, method: Method) -> dict[str, Any]:
 
 
 def page(outcomes: Found, command: str, figure: str) -> str:
-    """The whole page as Markdown."""
+    """Return the whole page as Markdown."""
     done = sum(map(len, outcomes.values()))
     asked = len(RATES) * len(METHODS) * len(SEEDS)
     blind = f"{done} of {asked} runs are in it; the others were not trained." if done < asked else f"All {done} runs."

@@ -75,7 +75,7 @@ def _summary(work: Path, plan: Plan) -> Iterator[Choice]:
 
 
 def save(work: Path, path: Path, grid: Grid = SLICE) -> None:
-    """choices.csv of a folder in which `explore` has ended."""
+    """Write choices.csv of a folder in which `explore` has ended."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(HEADING)
@@ -86,7 +86,7 @@ def save(work: Path, path: Path, grid: Grid = SLICE) -> None:
 
 
 def load(path: Path) -> list[Choice]:
-    """What `save` wrote. Raises RunError where it cannot be read."""
+    """Read what `save` wrote. Raises RunError where it cannot be read."""
     try:
         with path.open(newline="") as file:
             heading, *rows = csv.reader(file)
@@ -102,7 +102,9 @@ def load(path: Path) -> list[Choice]:
 
 
 def distance(choices: list[Choice]) -> float:
-    """Root mean square distance of one setting's success rates from the published ones, in percentage points."""
+    """Return the root mean square distance of one setting's success rates from the published ones, in percentage
+    points.
+    """
     gaps = [100 * choice.success - PUBLISHED[choice.formula] for choice in choices]
     return float(np.sqrt(np.mean(np.square(gaps))))
 
@@ -120,13 +122,13 @@ def _table(choices: list[Choice]) -> str:
 
 
 def _failed(choices: list[Choice], reading: str) -> str:
-    """The range of mean test accuracies of failed models under a reading, in percent."""
+    """Return the range of mean test accuracies of failed models under a reading, in percent."""
     means = [choice.means[3] for choice in choices if reading in choice.setting and np.isfinite(choice.means[3])]
     return f"{whole_percent(min(means))} to {whole_percent(max(means))} %" if means else "nothing, since none failed,"
 
 
 def section(choices: list[Choice]) -> str:
-    """What a page says of the choices."""
+    """Return the page's section about the choices."""
     return f"""## What the paper leaves open
 
 A slice of the grid under each choice, {choices[0].models} models of a formula: percent correct and, in brackets, mean \

@@ -53,7 +53,7 @@ class Shape:
     final_norm: bool = False
 
     def sizes(self, formula: Formula) -> dict[str, tuple[int, ...]]:
-        """The parameters of one model by name, in the order in which they are drawn."""
+        """Return the parameters of one model by name, in the order in which they are drawn."""
         square = (WIDTH, WIDTH)
         sizes: dict[str, tuple[int, ...]] = {"cls": (WIDTH,), "positions": (self.length + 1, WIDTH)}
         for name in ("q", "k", "v"):
@@ -69,7 +69,7 @@ class Shape:
 
 
 def _own(formula: Formula) -> dict[str, Tensor]:
-    """What the formula adds to a model, as one model has it, at its initial values."""
+    """Return the parameters that the formula adds to a model, as one model has them, at their initial values."""
     if formula.name == "qknorm-ln":
         ones, zeros = torch.ones(WIDTH), torch.zeros(WIDTH)
         return {"q_norm.weight": ones, "q_norm.bias": zeros, "k_norm.weight": ones, "k_norm.bias": zeros}
@@ -77,7 +77,7 @@ def _own(formula: Formula) -> dict[str, Tensor]:
 
 
 def initial(shape: Shape, formula: Formula, seed: int) -> dict[str, Tensor]:
-    """One model's weights before training: a function of the seed, and the same for every formula but for its own."""
+    """Draw one model's weights before training: a function of the seed, the same for every formula but its own."""
     generator = torch.Generator().manual_seed(seed)
     scales = _own(formula)
     weights = {}
@@ -107,7 +107,7 @@ class Tokens:
 
     @classmethod
     def of(cls, tokens: Tensor, reading: str) -> Tokens:
-        """tokens: (B, N, 20). Centred for pre-norm."""
+        """Prepare tokens (B, N, 20), centred for pre-norm."""
         rows = functional.pad(tokens.transpose(0, 1), (0, 0, 0, 0, 1, 0))
         if reading == "pre-norm":
             rows = rows - rows.mean(dim=-1, keepdim=True)
@@ -115,19 +115,19 @@ class Tokens:
 
 
 def _affine(x: Tensor, p: Weights, name: str) -> Tensor:
-    """x (M, B, 20) through a linear layer of each model."""
+    """Apply a linear layer of each model to x (M, B, 20)."""
     matrix = p[f"{name}.weight"].transpose(1, 2)
     return torch.baddbmm(p[f"{name}.bias"][:, None], x, matrix) if f"{name}.bias" in p else x @ matrix
 
 
 def _norm(x: Tensor, p: Weights, name: str) -> Tensor:
-    """x (M, B, 20) through a LayerNorm of each model."""
+    """Apply a LayerNorm of each model to x (M, B, 20)."""
     y = functional.layer_norm(x, (WIDTH,), eps=NORM_EPS)
     return torch.addcmul(p[f"{name}.bias"][:, None], y, p[f"{name}.weight"][:, None])
 
 
 def _shared(rows: Tensor, columns: Tensor) -> Tensor:
-    """(T, B, M): rows (T, B, 20) times a vector of each model and place, own (M, T, 20)."""
+    """Return (T, B, M): rows (T, B, 20) times a vector of each model and place, columns (M, T, 20)."""
     return rows @ columns.permute(1, 2, 0)
 
 
@@ -161,13 +161,13 @@ class Keys:
         return x if self.scale is None else x * self.scale
 
     def along(self, direction: Tensor) -> Tensor:
-        """(T, B, M): keys times the direction of each model, (M, 20, 1)."""
+        """Return (T, B, M): keys times the direction of each model, (M, 20, 1)."""
         seen = self.matrix @ direction  # (M, 20, 1)
         products = self._scaled(self.tokens.rows @ seen[..., 0].T + (self.places @ seen)[..., 0].T[:, None])
         return products if self.shift is None else products + (self.shift @ direction)[:, 0, 0]
 
     def square(self) -> Tensor:
-        """(T, B, M): |k|²."""
+        """Return (T, B, M): |k|²."""
         gram = self.matrix @ self.matrix.transpose(1, 2)
         seen = self.places @ gram
         squares = (self.tokens.squares @ gram.flatten(1).T).view(*self.tokens.rows.shape[:2], -1)
@@ -183,7 +183,7 @@ class Keys:
 
 
 def attention_logits(formula: Formula, q: Tensor, keys: Keys, p: Weights) -> Tensor:
-    """(T, B, M): a model's one query (M, 1, 20) against its keys, before softmax.
+    """Return (T, B, M): a model's one query (M, 1, 20) against its keys, before softmax.
 
     Models stand where the formulas have heads, which have parameters of their own. What a formula does to a query, and
     by which factors it stretches keys, is asked of it with the axes for keys.
@@ -206,7 +206,9 @@ def attention_logits(formula: Formula, q: Tensor, keys: Keys, p: Weights) -> Ten
 
 
 def class_logits(shape: Shape, formula: Formula, p: Weights, tokens: Tensor) -> Tensor:
-    """(M, B, 10) logits of the classes. p: parameters of M models. tokens: (B, N, 20), the same for all models."""
+    """Return the logits (M, B, 10) of the classes. p: parameters of M models. tokens: (B, N, 20), the same for all
+    models.
+    """
     places = _places(p)
     keys, first = Keys(shape, p, Tokens.of(tokens, shape.reading), places), places[:, :1]  # CLS is as in all samples
     literal = shape.reading == "literal"
@@ -226,17 +228,17 @@ def class_logits(shape: Shape, formula: Formula, p: Weights, tokens: Tensor) -> 
 
 
 def key_norms(shape: Shape, p: Weights, tokens: Tensor) -> Tensor:
-    """(T, B, M): l2 norms of the keys as projected, before a formula normalises them. tokens: (B, N, 20)."""
+    """Return (T, B, M): l2 norms of the keys as projected, before a formula normalises them. tokens: (B, N, 20)."""
     return Keys(shape, p, Tokens.of(tokens, shape.reading), _places(p)).square().clamp_min(0).sqrt()
 
 
 def _places(p: Weights) -> Tensor:
-    """(M, T, 20): what is added to the tokens, the CLS token with its position first."""
+    """Return what is added to the tokens, (M, T, 20): the CLS token with its position first."""
     return torch.cat([(p["positions"][:, 0] + p["cls"])[:, None], p["positions"][:, 1:]], dim=1)
 
 
 def _weighted(keys: Keys, weights: Tensor) -> Tensor:
-    """(M, B, 20): the sum over tokens of what attention sees, with weights (T, B, M)."""
+    """Return (M, B, 20): the sum over tokens of what attention sees, with weights (T, B, M)."""
     shared = weights.permute(1, 2, 0) @ keys.tokens.rows.transpose(0, 1)  # (B, M, 20)
     return torch.baddbmm(shared.transpose(0, 1), weights.permute(2, 1, 0), keys.places)
 

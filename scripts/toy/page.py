@@ -61,7 +61,7 @@ def _accuracies(results: Results) -> str:
 
 
 def _said(results: Results) -> Iterator[str]:
-    """Sentences about order and width, computed."""
+    """Yield computed sentences about order and width."""
     formulas = results.plan.grid.formulas
     shares = {formula: results.success(formula)[0] for formula in formulas}
     ranked = sorted(formulas, key=lambda formula: -shares[formula])
@@ -97,7 +97,7 @@ def _norm_words(results: Results) -> Iterator[str]:
 
 
 def _paragraphs(text: str) -> str:
-    """Prose and lists in lines of up to 120 signs; tables, images and headings as they are."""
+    """Return prose and lists in lines of up to 120 characters; tables, images and headings as they are."""
     lines = []
     for block in text.split("\n"):
         if block.startswith(("|", "!", "#", "Made by")):
@@ -208,7 +208,7 @@ in the paper, and rates move with each of them. What holds here may not hold in 
 
 
 def write(results: Results, choices: list[Choice], out: Path, command: str) -> Path:
-    """toy-retrieval.md in `out`, its figures in `out`/toy."""
+    """Write toy-retrieval.md to `out`, its figures to `out`/toy."""
     folder = out / "toy"
     shown = [formula for formula in CURVES if formula in results.plan.grid.formulas]
     heat_maps(results, folder / "success.svg")

@@ -34,7 +34,7 @@ GRIDS = {"full": Grid(), "quick": Grid(FEW, rates=(0.001, 0.0025, 0.005), decays
 
 
 def chosen(names: str) -> tuple[str, ...]:
-    """The formulas of a list, in their own order; those that are the same as others become these."""
+    """Return the formulas of a list, in their own order; those that are the same as others become these."""
     wanted = [find_formula(name.strip()).name for name in names.split(",")]
     formulas = (*SAME_AS, *GRIDS["full"].formulas)
     if odd := [name for name in wanted if name not in formulas]:
@@ -43,7 +43,7 @@ def chosen(names: str) -> tuple[str, ...]:
 
 
 def plan_of(options: argparse.Namespace) -> Plan:
-    """What the options ask for. Raises RobustkitError, one line."""
+    """Return the plan that the options ask for. Raises RobustkitError, one line."""
     shape = Shape(options.length, options.reading, options.start, options.bias, options.final_norm)
     for name in ("samples", "length", "epochs", "workers"):
         if getattr(options, name) < 1:
@@ -70,7 +70,7 @@ def train(options: argparse.Namespace) -> None:
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The options."""
+    """Return the options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", choices=(*GRIDS, "choices"), default="quick")
     parser.add_argument("--out", type=Path, required=True, help="where the page goes; toy/ in it has the rest")
@@ -116,7 +116,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def arguments_of(plan: Plan, out: Path) -> str:
-    """What makes this plan: the preset whose grid it is, and the options that differ."""
+    """Return the options that make this plan: the preset whose grid it is, and what differs."""
     fits = (name for name, grid in GRIDS.items() if replace(grid, formulas=plan.grid.formulas) == plan.grid)
     plan_name = next(fits, None)
     if plan_name is None:

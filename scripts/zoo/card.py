@@ -36,7 +36,7 @@ Facts = dict[str, Any]
 
 
 def facts() -> list[Facts]:
-    """What each shipped checkpoint says of itself, with its name, size in bytes and parameters."""
+    """Return what each shipped checkpoint says of itself, with its name, size in bytes and parameters."""
     rows = []
     for name in embedded():
         path = embedded_file(name)
@@ -50,7 +50,7 @@ def facts() -> list[Facts]:
 
 @torch.inference_mode()
 def ranking(checkpoint: str, data_dir: str, limit: int) -> Fingerprint:
-    """A checkpoint's weights under all nine formulas on `limit` test images.
+    """Rank a checkpoint's weights under all nine formulas on `limit` test images.
 
     Scales that a formula has and the weights lack are at their initial values.
     """
@@ -115,7 +115,7 @@ def _last(rows: list[Facts]) -> tuple[str, ...]:
 
 
 def _said_of(logs: dict[str, list[Facts]], family: str) -> str:
-    """What the logs of a family say of the formulas, in a sentence."""
+    """Return in a sentence what the logs of a family say of the formulas."""
     by_formula = {
         name.partition("-vit-")[2].rpartition("-seed")[0]: rows for name, rows in logs.items() if family in name
     }
@@ -129,7 +129,7 @@ def _said_of(logs: dict[str, list[Facts]], family: str) -> str:
 
 
 def card(zoo: Sequence[Facts], logs: dict[str, list[Facts]], images: dict[str, str], limit: int) -> str:
-    """The page."""
+    """Return the page."""
     families = {said["name"].partition("-vit-")[0]: said for said in zoo}
     cifar = families["cifar10"]
     kinds = "\n".join(

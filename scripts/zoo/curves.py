@@ -17,9 +17,9 @@ Row = dict[str, Any]
 
 
 def watch(model: nn.Module, images: Tensor) -> dict[str, list[float]]:
-    """For each layer, over images, heads and tokens: the largest absolute attention logit (before softmax, the scale
-    included), the mean l2 norm of queries and of keys (before the formula normalises them), and the mean entropy of
-    attention in nats (log of the number of tokens where it is even).
+    """Return, for each layer, over images, heads and tokens: the largest absolute attention logit (before softmax, the
+    scale included), the mean l2 norm of queries and of keys (before the formula normalises them), and the mean entropy
+    of attention in nats (log of the number of tokens where it is even).
 
     images: (B, 3, H, W), normalised.
     """
@@ -34,7 +34,7 @@ def watch(model: nn.Module, images: Tensor) -> dict[str, list[float]]:
 
 
 def read_logs(work: Path) -> dict[str, list[Row]]:
-    """The rows of all runs in a work folder, by the name of the run's folder, in the order of the formulas."""
+    """Return the rows of all runs in a work folder, by the name of the run's folder, in the order of the formulas."""
     order = list(FORMULAS)
 
     def place(path: Path) -> tuple[str, int, str]:
@@ -55,7 +55,7 @@ def _epochs(rows: list[Row], key: str) -> list[float]:
 
 
 def _panels(layers: int) -> list[tuple[str, Callable[[list[Row]], dict[str, list[float]]]]]:
-    """(title, rows -> named curves) of each row of the figure."""
+    """Return (title, rows -> named curves) of each row of the figure."""
 
     def probe(name: str) -> Callable[[list[Row]], dict[str, list[float]]]:
         return lambda rows: {
@@ -93,7 +93,7 @@ def plot(work: Path, out: Path) -> list[Path]:
 
 
 def _draw(whole: dict[str, list[Row]], path: Path) -> Path:
-    """A column a run and a row a quantity."""
+    """Draw a column per run and a row per quantity."""
     import matplotlib
 
     matplotlib.use("Agg")
