@@ -78,7 +78,7 @@ class Gap:
     sign: int
 
     def verdict(self, p_value: float) -> str:
-        """Return what becomes of the published order. p_value: of no difference here, corrected for the gaps' number."""
+        """Return what becomes of the published order. p_value: of no difference here, corrected for their number."""
         if not p_value <= 0.05:
             return "cannot tell"
         return "shown" if self.ours.value * self.published > 0 else "the opposite"
