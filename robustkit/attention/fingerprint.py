@@ -1,7 +1,7 @@
-"""Which attention formula do given weights fit? The one under which the model predicts the labels best.
+"""Find the attention formula that given weights fit: the one under which the model predicts the labels best.
 
 A checkpoint loads under a wrong formula without an error and gives plausible, wrong numbers. Its clean NLL on labelled
-images tells the formulas apart; the comparison is paired, image by image, so a few hundred images are enough.
+images distinguishes the formulas; the comparison is paired, image by image, so a few hundred images are enough.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def rank_formulas(
 ) -> Fingerprint:
     """Rank the formulas by clean NLL. `model` is left as it is.
 
-    batches: of (images as the model takes them, labels), read once. declared: the formula the checkpoint is said to
+    batches: (images as the model takes them, labels), read once. declared: the formula the checkpoint is said to
         have; left out, the one that the model has now.
     Raises ModelError for a model without timm's attention, NothingEvaluated when there is no image.
     """
@@ -68,7 +68,7 @@ def rank_formulas(
     declared = declared or current
     names, left_out = _candidates(model, current)
     shared: dict[int, object] = {id(t): t for t in (*nn.Module.parameters(model), *nn.Module.buffers(model))}
-    other = copy.deepcopy(model, shared).eval()  # its own modules, the same tensors; the model's scales stay its own
+    other = copy.deepcopy(model, shared).eval()  # other modules, the same tensors; the model keeps its scales
     was_training, guessing = model.training, math.inf
     losses: dict[str, list[Tensor]] = {name: [] for name in names}
     try:

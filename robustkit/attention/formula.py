@@ -1,8 +1,8 @@
 """What an attention formula is, and the nine that are compared in the papers, as pure functions of queries and keys.
 
-Every formula is reduced to `softmax(C Q' K'ᵀ) V`: it says how Q' and K' come from Q and K, and whether the constant C
-is 1/sqrt(d) or 1. So one fused kernel serves them all, and scores are one matrix product away. Two of
-`formula_options` do more to the logits: one bends them, one adds what each query's own network says.
+Every formula is reduced to `softmax(C Q' K'ᵀ) V`: it defines how Q' and K' come from Q and K, and whether the constant
+C is 1/sqrt(d) or 1. So one fused kernel serves them all, and scores are one matrix product away. Two of
+`formula_options` do more to the logits: one caps them, one adds the output of each query's own network.
 
 Shapes: q, k, v are (B, H, N, d): batch, heads, tokens, head size. A bar is an l2-normalised row.
 """
@@ -106,9 +106,9 @@ class Formula:
     scaled: whether the constant is 1/sqrt(d) (otherwise 1).
     elliptical: whether queries are multiplied by M; the first block has no M and uses the formula without it.
     transform: (q, k, parameters) -> (q', k').
-    initial: (heads, head size) -> parameters at the start of training. They make the forms with learned scales begin
+    initial: (heads, head size) -> parameters at the start of training. With them the forms with learned scales begin
         as sqrt(d) times the cosine, which is standard attention on rows of unit mean square.
-    cap: where given, logits are bent to cap · tanh(logits / cap). network: where given, adds to the logits.
+    cap: where given, logits become cap · tanh(logits / cap). network: where given, adds to the logits.
     """
 
     name: str

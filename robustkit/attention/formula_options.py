@@ -1,4 +1,4 @@
-"""Formulas that take options, `qana(hidden=8,gate=true)`: QK-Norm of the document, QANA, capped logits.
+"""Formulas that take options, `qana(hidden=8,gate=true)`: the document's QK-Norm, QANA, capped logits.
 
 A name gives only the options that differ from the usual ones, so equal formulas have equal names.
 """
@@ -28,7 +28,7 @@ Value = bool | int | float | str
 
 @dataclass(frozen=True)
 class Option:
-    """One option of a formula. read: a text into the value, ValueError where it is none. expected: in words."""
+    """One option of a formula. read: text to value; ValueError for an invalid one. expected: in words."""
 
     usual: Value
     read: Callable[[str], Value]

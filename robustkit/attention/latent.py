@@ -31,10 +31,10 @@ def rotate(x: Tensor, positions: Tensor, base: float = 10_000.0) -> Tensor:
 
 
 class LatentAttention(nn.Module):
-    """MLA between the tokens of (B, N, dim). It is called as timm's Attention, and can take its place in a block.
+    """MLA between the tokens of (B, N, dim). It is called like timm's Attention, and can replace it in a block.
 
-    nope, rope, value: sizes in a head of the parts of queries and keys without and with position, and of values.
-    query_latent, key_latent: sizes of c_q and c_kv. base: of the rotation. Raises ModelError for a size that cannot be.
+    nope, rope, value: sizes per head: of the parts of queries and keys without and with position, and of values.
+    query_latent, key_latent: sizes of c_q and c_kv. base: of the rotation. Raises ModelError for an impossible size.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ from .parameters import SCALES
 
 
 class Captured:
-    """What `capture` saw in the last forward, one entry a block, in order.
+    """What `capture` saw in the last forward, one entry per block, in order.
 
     names: the layers. scores: before softmax, (B, H, N, N), or the chosen rows of them.
     attention: after softmax and before dropout, (B, H, N, N), part of the graph; N x M where M tokens are attended to.
@@ -93,8 +93,8 @@ class Handover:
 class Formulaic:
     """What layers of every make share: a formula, a place in a chain of blocks, and being watched.
 
-    A layer becomes one by getting another class, so these are class attributes, and an instance holds only what
-    differs. formula: None is the layer's own code, unfused, under `capture`.
+    A layer becomes one by a change of its class, so these are class attributes, and an instance holds only what
+    differs. formula: None for the layer's own code, unfused, under `capture`.
     """
 
     formula: Formula | None = None

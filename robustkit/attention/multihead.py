@@ -16,12 +16,12 @@ from .registry import find_formula
 
 
 class MultiheadAttention(Formulaic, nn.MultiheadAttention):
-    """`torch.nn.MultiheadAttention`, arguments and tensors alike, and which formula it computes.
+    """`torch.nn.MultiheadAttention` with a formula; arguments and tensors are the same.
 
         layer = MultiheadAttention(64, 4, batch_first=True, attention="quest")
 
     For `standard` its outputs and weights equal torch's. `set_attention` turns layers of torch's class into this one.
-    An elliptical formula needs the values of the block before; a layer alone counts as the first block.
+    An elliptical formula needs the values of the block before; a single layer counts as the first block.
     """
 
     def __init__(self, *args: Any, attention: str = "standard", **kwargs: Any) -> None:
@@ -37,7 +37,7 @@ class MultiheadAttention(Formulaic, nn.MultiheadAttention):
     @property
     def _qkv_same_embed_dim(self) -> bool:
         """What torch's encoder layers ask before they compute standard attention by themselves, in one fused kernel
-        that never calls this layer. So it is no once the layer is built, whatever the sizes are."""
+        that never calls this layer. So it is False once the layer is built, whatever the sizes are."""
         return not self.__dict__.get("_built", True) and bool(self.__dict__["_qkv_same_embed_dim"])
 
     @_qkv_same_embed_dim.setter

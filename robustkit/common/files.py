@@ -77,7 +77,7 @@ def reason(fault: Exception) -> str:
 def write_whole(path: Path, data: bytes, durable: bool = True) -> None:
     """Write a file so that, whatever happens, `path` holds all of it or what it held before.
 
-    durable: whether that includes a power cut; else it costs far less.
+    durable: whether it survives a power cut, too, which costs far more.
 
     Raises:
         RunError: the folder cannot be written.

@@ -14,10 +14,10 @@ Interval = tuple[float, float]
 Z = 1.959963984540054
 BINS = 15
 _TAIL = 0.025
-_DRAWS = 2000  # of which an end of an interval of ECE is
-_STEPS = 20  # in which it is found, to a millionth of where it can be
+_DRAWS = 2000  # draws for each end of an interval of ECE
+_STEPS = 20  # halvings that find it, to a millionth of its range
 _ROUNDING = 1e-12  # a relative width that sums of the same numbers in another order can have
-_ROWS = 2048  # held as floats at once
+_ROWS = 2048  # rows held as floats at once
 
 
 def wilson(successes: int, n: int) -> tuple[float, float]:
@@ -54,12 +54,12 @@ def _bins(confidence: Floats) -> NDArray[np.int64]:
 def calibration_interval(confidence: Floats, correct: Floats) -> Interval:
     """Return a 95 % interval of `calibration_error` that holds its value, from one fixed stream; nan without samples.
 
-    The estimate is too high, since the noise of one bin never cancels that of another; samples drawn anew are too high
-    by that once more, so that no percentile of theirs covers. So tests are inverted (Carpenter 1999): each end is the
-    error that is just not refuted, at 2.5 %, by an estimate as large, or as small, as this one. Estimates are drawn
-    where the numbers of samples by bin are drawn anew, and outcomes are noise about each bin's gap. For the lower end
-    the gaps are those that were found, shrunk together, down to none; for the upper end they are spread over the bins
-    as their noise is, where they show least.
+    The estimate is too high, since the noise of one bin never cancels that of another; resampled estimates are too high
+    by that once more, so that none of their percentiles covers. So tests are inverted (Carpenter 1999): each end is the
+    error that is just not refuted, at 2.5 %, by an estimate as large, or as small, as this one. For each draw the
+    numbers of samples per bin are resampled, and outcomes are noise about each bin's gap. For the lower end the gaps
+    are the measured ones, shrunk together, down to none; for the upper end they are spread over the bins like their
+    noise, where they show least.
     """
     n = len(confidence)
     if not n:
@@ -110,7 +110,7 @@ def _first(holds: Callable[[float], bool]) -> float:
 def bootstrap(statistic: Callable[[Floats], Floats], n: int, values: Sequence[float] | Floats) -> list[Interval]:
     """Return percentile 95 % intervals of figures of n resampled samples, from one fixed stream, so that they repeat.
 
-    statistic: how often each sample was drawn, (R, n), to one figure or several for each of the R resamples. values:
+    statistic: from how often each sample was drawn, (R, n), to one or several figures per resample. values:
     the figures of the samples themselves, which their intervals hold.
     """
     return intervals(resampled_figures(statistic, n), values)
@@ -126,7 +126,7 @@ def intervals(figures: Floats, values: Sequence[float] | Floats) -> list[Interva
     """Return the percentile 95 % interval of each of K figures, from those of R resamples, (R, K); each holds its
     value.
     """
-    with np.errstate(invalid="ignore"):  # of infinite figures there is no interval
+    with np.errstate(invalid="ignore"):  # infinite figures have no interval
         low, high = np.percentile(figures, [2.5, 97.5], axis=0)
     return [enclosing(*map(float, ends)) for ends in zip(values, low, high, strict=True)]
 
@@ -140,14 +140,15 @@ def enclosing(value: float, low: float, high: float) -> Interval:
     return min(low, value), max(high, value)  # nan stays nan
 
 
-def resampled_sums(rows: Callable[[slice], Floats], n: int, anew: bool = True) -> Floats:
+def resampled_sums(rows: Callable[[slice], Floats], n: int, resample: bool = True) -> Floats:
     """Sum over n samples and over each of `bootstrap`'s resamples of them, (1 + R, K), without holding all rows at
     once.
 
-    rows: some of the n samples to their figures, (…, K); whole numbers, so that no order of adding makes a difference.
-    anew: False for the sums over all samples alone, (1, K).
+    rows: from some of the n samples to their figures, (…, K); whole numbers, so that the order of adding makes no
+    difference.
+    resample: False for the sums over all samples alone, (1, K).
     """
-    counts = np.concatenate([np.ones((1, n), np.uint8), *(_resamples(n) if anew else ())])
+    counts = np.concatenate([np.ones((1, n), np.uint8), *(_resamples(n) if resample else ())])
     total: Floats = np.zeros(())
     for start in range(0, n, _ROWS):
         some = slice(start, start + _ROWS)

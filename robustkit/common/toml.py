@@ -1,4 +1,4 @@
-"""Reading TOML, with one line for a file that is not."""
+"""Read TOML, with a one-line error for a file that is not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ else:
     import tomli as tomllib
 
 
-_DOTS = 1000  # in a line; a key of n parts takes time and memory in the square of n
+_DOTS = 1000  # per line; a key of n parts takes time and memory in the square of n
 
 
 def written_text(path: Path, where: str, error: type[RobustkitError]) -> str:
@@ -42,5 +42,5 @@ def parse_toml(text: str, where: str, error: type[RobustkitError]) -> dict[str, 
         raise error(f"{where}: tables nested too deeply; expected a few levels") from None
     except tomllib.TOMLDecodeError as fault:
         raise error(f"{where}: not valid TOML: {fault}") from None
-    except ValueError as fault:  # whole numbers of thousands of digits
+    except ValueError as fault:  # raised by whole numbers of thousands of digits
         raise error(f"{where}: not valid TOML: {str(fault).partition(';')[0]}; expected shorter numbers") from None

@@ -1,4 +1,4 @@
-"""Texts of others into Markdown that shows just them."""
+"""Escape untrusted text so that Markdown shows it literally."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text of others where a program might obey it: cells that a spreadsheet would compute, characters that steer."""
+"""Neutralise untrusted text that a program might obey: cells that a spreadsheet computes, characters that steer."""
 
 from __future__ import annotations
 

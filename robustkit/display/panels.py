@@ -28,7 +28,7 @@ def panels(canvas: Canvas, count: int, columns: int = 2, **options: Any) -> list
     for place, axes in enumerate(every):
         axes.tick_params(length=0)
         axes.set_visible(place < count)
-        if count - columns <= place < count:  # the lowest of its column, also where none stands in the last row
+        if count - columns <= place < count:  # the lowest of its column, also if the last row is not full
             axes.tick_params(labelbottom=True)
     return every[:count]
 
@@ -83,7 +83,7 @@ def legend(canvas: Canvas, looks: Mapping[str, Style], lines: bool = True, colum
         Line2D([], [], color=look.colour, marker=look.marker, markersize=5.5, linestyle=look.line if lines else "none")
         for look in looks.values()
     ]
-    # Texts are put in afterwards: matplotlib leaves out labels that begin with an underscore.
+    # Texts are set afterwards: matplotlib leaves out labels that begin with an underscore.
     box = canvas.legend(handles, ["?"] * len(handles), loc="outside upper left", ncols=columns, handlelength=2.6)
     for text, label in zip(box.get_texts(), looks, strict=True):
         text.set_text(label)

@@ -1,7 +1,7 @@
-"""Drawing for a page: figures as SVG that reads in a light and a dark page alike, with words for whoever cannot see it.
+"""Draw figures for a page, as SVG that reads the same on light and dark pages, with a text alternative.
 
-Text and axes are in `currentColor` on nothing; series differ by colour, marker and line at once. The bytes depend on
-what is drawn alone, and ids carry a digest of the figure's name, so that many can stand in one page.
+Text and axes are in `currentColor` without a background; series differ by colour, marker and line at once. The bytes
+depend only on what is drawn, and ids carry a digest of the figure's name, so that one page can hold many.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 WIDTH = 480
-"""Of every figure, in its own units. At 360 pixels its smallest text is of 9 pixels, at `WIDEST` of 16."""
+"""Width of every figure, in its own units. Its smallest text has 9 pixels at a width of 360 pixels, 16 at `WIDEST`."""
 WIDEST = "40rem"
 SMALL, TITLE = 12, 13
 INK = "#010203"  # stands for currentColor while matplotlib draws
@@ -31,7 +31,7 @@ PALETTE = ("#0090d9", "#f25100", "#bf009f", "#70837f", "#a100f2", "#a66342")
 Line = Literal["-", "--", "-.", ":", "none"]
 _MARKERS = "osD^vPX"
 _LINES: tuple[Line, ...] = ("-", "--", "-.", ":")
-_SPOKEN = 8  # checkpoints that a text alternative tells of
+_SPOKEN = 8  # checkpoints that a text alternative describes
 
 _SETTINGS: dict[str, Any] = {
     "figure.facecolor": "none",
@@ -66,7 +66,7 @@ class Figure:
     """A drawing for a page.
 
     section: attacks, corruptions, calibration, classes, stages, maps, attention or segmentation. title, alt, caption:
-    plain texts, to be escaped by whoever shows them; alt says the numbers that matter, and svg has it. svg: markup,
+    plain texts, to be escaped where they are shown; alt has the numbers that matter, and svg contains it. svg: markup,
     safe in a page.
     """
 
@@ -94,13 +94,13 @@ class Point:
 
     @property
     def complement(self) -> Point:
-        """1 minus it: of an error the accuracy."""
+        """1 minus the figure: the accuracy of an error."""
         return Point(1 - self.value, 1 - self.high, 1 - self.low, self.n)
 
 
 @dataclass(frozen=True)
 class Style:
-    """What tells a series from another."""
+    """What distinguishes one series from another."""
 
     colour: str
     marker: str
@@ -169,7 +169,7 @@ def draw(
 ) -> Figure:
     """Return a figure of `height` units that `paint` draws on an empty canvas, whatever a user's matplotlibrc says.
 
-    name: what tells it from the other figures of a page, where the title does not.
+    name: what distinguishes it from the other figures of a page, where the title does not.
     """
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -178,7 +178,7 @@ def draw(
     digest = hashlib.sha256(f"{section}\n{title}\n{name}".encode(errors="replace")).hexdigest()[:10]
     buffer = io.BytesIO()
     with matplotlib.rc_context(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from")  # the reader's fonts have it
+        warnings.filterwarnings("ignore", "Glyph .* missing from")  # the reader's fonts have the glyph
         matplotlib.rcdefaults()
         settings: Any = matplotlib.rcParams
         settings.update(_SETTINGS | {"svg.hashsalt": digest})

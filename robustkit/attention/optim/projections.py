@@ -1,7 +1,7 @@
 """Where the queries and keys of each head are in the weights of a model.
 
-Known are the attention of timm's ViTs (one fused `qkv`) and of CrossViT, `nn.MultiheadAttention` (fused or three
-weights), each with any formula, and `LatentAttention`. For optimisers that treat these rows on their own: `quack`,
+It knows the attention of timm's ViTs (one fused `qkv`) and of CrossViT, `nn.MultiheadAttention` (fused or three
+weights), each with any formula, and `LatentAttention`. Optimisers that treat these rows on their own use it: `quack`,
 `stabilisers`.
 """
 
@@ -25,7 +25,7 @@ from ..latent import LatentAttention
 class Rows:
     """The rows of one projection: `heads` blocks of `size` rows, from row `start` of `weight` (rows, inputs) on.
 
-    bias: whose entries belong to the rows, from entry `bias_start` on, or None.
+    bias: its entries from `bias_start` on belong to the rows; or None.
     """
 
     weight: nn.Parameter

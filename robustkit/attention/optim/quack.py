@@ -5,10 +5,10 @@
 Logits change by about (ΔQ) Kᵀ + Q (ΔK)ᵀ in a step, so large keys amplify a step of the queries. With rates of
 tau · lr · (norm at the start) / (norm now), each of the other's weight, the change of a head's logits is bounded
 whatever the norms (Lemma 1). Source: "Controlling changes to attention logits", Algorithm 1 for multi-head attention,
-fused weights too, and Algorithm 2 for latent attention. What an optimiser must do for it: `wrapped_optimizer`.
+fused weights too, and Algorithm 2 for latent attention. `row_rates` says what an optimiser must do for it.
 
-A bias has the rate of its rows, and no part in norms. Values, and all else, keep the optimiser's rates; so does the
-`query_network` of qana, of which the paper knows nothing.
+A bias has the rate of its rows, and is not part of norms. Values, and all else, keep the optimiser's rates; so does the
+`query_network` of qana, which the paper does not know.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class QuacK(ScaledRows):
     algorithm: 'mha', 'mla', or 'auto' for that of each layer's own kind.
 
     Norms are taken before every step. Those at the start are of the weights as they are here, and are saved and
-    restored with the optimiser's state. A norm that falls to 0 later on leaves the rates that follow it at tau.
+    restored with the optimiser's state. If a norm falls to 0 later, the rates that follow it stay at tau.
 
     Raises ProtocolError for a parameter out of range, ModelError for a model without attention, attention of another
     kind than the algorithm's, a weight of norm 0, or an optimiser of other parameters.
@@ -90,7 +90,7 @@ class QuacK(ScaledRows):
 
     def _factors(self, layer: Projections) -> dict[str, Tensor]:
         device = next(nn.Module.parameters(layer.layer)).device.type
-        with torch.autocast(device, enabled=False):  # a step may be taken under it
+        with torch.autocast(device, enabled=False):  # the step may run under autocast
             return ALGORITHMS[layer.kind](layer.norms(self.norm))
 
     def rates(self) -> dict[str, dict[str, Tensor]]:

@@ -1,11 +1,12 @@
 """Learning rates of single rows: a wrapper around any torch optimiser.
 
-A torch optimiser has one rate a parameter, while a fused qkv weight holds the queries and keys of all heads. So the
+A torch optimiser has one rate per parameter, while a fused qkv weight holds the queries and keys of all heads. So the
 optimiser steps at its own rates, and then the change of each head's rows is scaled. Where a step is a multiple of the
 rate this *is* the step at the scaled rate, up to rounding: SGD, Adam, AdamW, NAdam, RAdam, Adamax, Adagrad, RMSprop,
 Adadelta and Muon, with momentum and weight decay of both kinds, plain, foreach or fused. It is not for LBFGS, Rprop,
 ASGD and Adafactor, whose steps depend on the rate in other ways; they take a scaled step all the same. An optimiser
-whose direction is of a whole matrix, as Muon's, sees the fused matrix. Weights must be whole: no FSDP, no DTensor.
+whose direction depends on a whole matrix, such as Muon, sees the fused matrix. Weights must be whole: no FSDP, no
+DTensor.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from .projections import Rows, spread
 class WrappedOptimizer(Optimizer):
     """An optimiser around another one, whose groups, state and defaults it shares.
 
-    Schedulers, GradScaler (which calls `step` here, or leaves it out) and hooks of steps treat it as that one.
+    Schedulers, GradScaler (which calls `step` here, or leaves it out) and step hooks treat it as that one.
     Raises ModelError where the optimiser inside holds none of the weights of `rows`.
     """
 
@@ -32,7 +33,7 @@ class WrappedOptimizer(Optimizer):
     rows: list[Rows]
 
     def __init__(self, optimizer: Optimizer, rows: Sequence[Rows]) -> None:
-        # Optimizer.__init__ would build groups of its own; __setstate__ makes what else a subclass needs.
+        # Optimizer.__init__ would build groups of its own; __setstate__ makes the rest that a subclass needs.
         self.__setstate__({"optimizer": optimizer, "rows": list(rows)})
         held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         if not any(id(part.weight) in held for part in rows):

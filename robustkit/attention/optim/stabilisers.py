@@ -1,8 +1,8 @@
-"""What else keeps attention logits from running away: the baselines beside QuacK.
+"""Other ways to keep attention logits from running away: the baselines beside QuacK.
 
 Fixed smaller rates for queries and keys, and QK clip, are wrappers around an optimiser; σReparam is a parametrisation
 of weights. Logit soft-capping changes what a model computes, so it is an attention formula, `softcap(cap=50)`.
-`stabiliser` reads a name such as `quack(tau=0.5)`, for commands that train.
+`stabiliser` reads a name such as `quack(tau=0.5)`, for training scripts.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class SigmaReparam(nn.Module):
     """W = γ / σ(W₀) · W₀ with a learned γ, where σ is the largest singular value (Zhai 2023, eq. 3).
 
     σ comes from a singular vector that each pass in training moves on by one power iteration, and gradients run
-    through it but not through the vector. γ begins as σ(W₀), as in the published code of vision, so the weight does not
+    through it but not through the vector. γ begins as σ(W₀), as in the published vision code, so the weight does not
     change at first.
     """
 
@@ -164,12 +164,12 @@ def sigma_reparam(model: nn.Module) -> None:
     """
     layers = [(name, module) for name, module in nn.Module.named_modules(model) if isinstance(module, nn.Linear)]
     if not layers:
-        raise ModelError(f"{type(model).__name__} has no linear layer; σReparam is of their weights")
+        raise ModelError(f"{type(model).__name__} has no linear layer; σReparam needs weights of linear layers")
     for name, module in nn.Module.named_modules(model):
         if isinstance(module, nn.MultiheadAttention):
             raise ModelError(
-                f"{name}: queries, keys and values of nn.MultiheadAttention are no linear layers, and σReparam would "
-                "leave out what it is for; use another stabiliser"
+                f"{name}: queries, keys and values of nn.MultiheadAttention are not linear layers, and σReparam would "
+                "miss what it is for; use another stabiliser"
             )
     if len({id(layer.weight) for _, layer in layers}) < len(layers):
         raise ModelError(f"{type(model).__name__}: linear layers share a weight; σReparam would part them")
@@ -197,7 +197,7 @@ class Stabiliser:
 
     @property
     def text(self) -> str:
-        """`quack(tau=0.5,norm=frobenius)`: which one, for people and as part of a run's identity."""
+        """`quack(tau=0.5,norm=frobenius)`: its text, for people and as part of a run's identity."""
         inside = ",".join(f"{key}={shown(value)}" for key, value in self.parameters)
         return f"{self.name}({inside})" if inside else self.name
 
