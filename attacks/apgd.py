@@ -155,7 +155,8 @@ class APGD(QueuedAttack):
         return self._climb(s, pick(losses, stay), gradient_of(stay))
 
     def _ask(self, front: Front, s: _Climb, last: bool) -> tuple[Tensor, Tensor, Callable[[Tensor | None], Tensor]]:
-        """Logits (n, K) and losses (n,) of the runs' points, and a function from an index to their gradients there.
+        """Return logits (n, K) and losses (n,) of the runs' points, and a function from an index to their gradients
+        there.
 
         last: no gradient will be wanted.
         """
@@ -184,7 +185,7 @@ class APGD(QueuedAttack):
         return LOSSES[self.loss](logits, s.labels)
 
     def _climb(self, s: _Climb, losses: Tensor, gradient: Tensor) -> _Climb:
-        """The runs after the checkpoint, where they are at one, and their next step."""
+        """Return the runs after the checkpoint, where they are at one, and their next step."""
         begins = s.step == 0
         higher = losses > s.best_loss
         wide = per_sample(higher, s.points)
@@ -221,7 +222,7 @@ class APGD(QueuedAttack):
 
 @functools.cache
 def _lengths(steps: int, device: torch.device) -> Tensor:
-    """(steps + 1,) for each number of updates those since the last checkpoint if it is one, else 0."""
+    """Return (steps + 1,): for each number of updates the updates since the last checkpoint if it is one, else 0."""
     table, before = [0] * (steps + 1), 0
     for at in _checkpoints(steps):
         table[at], before = at - before, at
@@ -229,10 +230,12 @@ def _lengths(steps: int, device: torch.device) -> Tensor:
 
 
 def _checkpoints(steps: int) -> list[int]:
-    """After which updates a run is looked at: windows of 22 % of the steps, each 3 % shorter, at least 6 % (eq. 2)."""
+    """Return the updates after which a run is looked at: windows of 22 % of the steps, each 3 % shorter, at least 6 %
+    (eq. 2).
+    """
     length, shorter, least = (max(int(share * steps), 1) for share in (0.22, 0.03, 0.06))
-    found = [length]
-    while found[-1] < steps:
+    checkpoints = [length]
+    while checkpoints[-1] < steps:
         length = max(length - shorter, least)
-        found.append(found[-1] + length)
-    return [at for at in found if at <= steps]
+        checkpoints.append(checkpoints[-1] + length)
+    return [at for at in checkpoints if at <= steps]

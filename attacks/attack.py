@@ -72,26 +72,26 @@ class Tally:
         self.notes: list[str] = []
 
     def note_targets(self, classes: int, asked: int) -> None:
-        """There are fewer classes than targets were asked for."""
+        """Note that there are fewer classes than targets were asked for."""
         left = classes - 1
         self.note(f"{classes} classes: {left} target{'s' * (left > 1)} instead of {asked}")
 
     def note(self, text: str) -> None:
-        """Something was done otherwise than asked; said once."""
+        """Note once how the attack deviated from its settings."""
         if text not in self.notes:
             self.notes.append(text)
 
     def count(self, rows: Tensor, forwards: Tensor | int = 0, backwards: int = 0, steps: int = 0) -> None:
-        """Adds to the counts of `rows`, in which a sample may stand several times."""
+        """Add to the counts of `rows`, in which a sample may occur several times."""
         ones = torch.ones_like(rows)
         for total, more in ((self.forwards, forwards), (self.backwards, backwards), (self.steps, steps)):
             if isinstance(more, Tensor) or more:
                 total.index_add_(0, rows, ones * more)
 
     def saw(self, rows: Tensor, wrong: Tensor) -> None:
-        """Notes the rows whose prediction was `wrong` just now."""
-        known = self.broken_at[rows]
-        self.broken_at[rows] = torch.where(wrong & (known < 0), self.steps[rows], known)
+        """Note the rows whose prediction was `wrong` just now."""
+        before = self.broken_at[rows]
+        self.broken_at[rows] = torch.where(wrong & (before < 0), self.steps[rows], before)
 
     def result(self, adversarials: Tensor) -> AttackResult:
         counts = (self.steps, self.forwards, self.backwards, self.broken_at)
@@ -142,7 +142,7 @@ class Attack(ABC):
         batch_size: int | None = None,
         tell: Tell | None = None,
     ) -> AttackResult:
-        top_label = check_arguments(images, labels, self.threat, batch_size)
+        top_label = self._check(images, labels, batch_size)
         with frozen(model), frozen(judge or model):
             images = images.detach().clone()
             tally = self._tally(len(images), images.device, tell)
@@ -155,24 +155,23 @@ class Attack(ABC):
             points = self._points(oracle, clean, labels, rng or TorchRng(len(images), images.device), tally)
             return tally.result(round_towards(images, points))
 
+    def _check(self, images: Tensor, labels: Tensor | None, batch_size: int | None) -> int:
+        """Return the largest label, -1 for none; raise for what the attack cannot be run with."""
+        check_images(images, self.threat)
+        if batch_size is not None and batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size}; expected 1 or more, or None for all at once")
+        return -1 if labels is None else check_labels(labels, len(images))
+
     def _tally(self, batch: int, device: torch.device, tell: Tell | None) -> Tally:
         return Tally(batch, device, tell)
 
     @abstractmethod
     def _points(self, oracle: Oracle, clean: Tensor, labels: Tensor | None, rng: Rng, tally: Tally) -> Tensor:
-        """The adversarial points for `clean` (B > 0, float32 or float64), which it must not change."""
-
-
-def check_arguments(images: Tensor, labels: Tensor | None, threat: ThreatModel, batch_size: int | None) -> int:
-    """The largest label (-1 for none); raises as `Attack` says for what an attack cannot be run with."""
-    check_images(images, threat)
-    if batch_size is not None and batch_size < 1:
-        raise ValueError(f"batch_size is {batch_size}; expected 1 or more, or None for all at once")
-    return -1 if labels is None else check_labels(labels, len(images))
+        """Return the adversarial points for `clean` (B > 0, float32 or float64), which it must not change."""
 
 
 def check_images(images: Tensor, threat: ThreatModel) -> None:
-    """Raises unless `images` is a floating batch inside the bounds of `threat`."""
+    """Raise unless `images` is a floating batch inside the bounds of `threat`."""
     if not (isinstance(images, Tensor) and images.is_floating_point()):
         kind = images.dtype if isinstance(images, Tensor) else type(images).__name__
         raise TypeError(f"images are {kind}; expected a floating-point tensor (for uint8 pixels: images.float() / 255)")

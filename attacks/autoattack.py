@@ -33,14 +33,14 @@ class StagedTally(Tally):
         self.enter("clean")
 
     def enter(self, stage: str) -> None:
-        """What is counted from here on belongs to `stage`."""
+        """Begin a stage: what is counted from here on belongs to it."""
         self._close()
         self.stages.append(stage)
         self.since.append(time.perf_counter())
         self.passes.append((self.forwards.clone(), self.backwards.clone()))
 
     def _close(self) -> None:
-        """Samples broken since the last call were broken by the stage that ends."""
+        """Attribute samples broken since the last call to the stage that ends."""
         new = (self.broken_at >= 0) & (self.broken_by < 0)
         self.broken_by.masked_fill_(new, len(self.stages) - 1)
 
@@ -96,7 +96,7 @@ class AutoAttack(Attack):
                 raise ValueError(f"{name} is {getattr(self, name)}; expected 1 or more")
 
     def stages(self, classes: int) -> tuple[QueuedAttack, ...]:
-        """The attacks in their order, for a model with that many classes."""
+        """Return the attacks in their order, for a model with that many classes."""
         targets = min(self.targets, classes - 1)
         plus, rand = self.version == "plus", self.version == "rand"
 

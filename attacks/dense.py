@@ -101,7 +101,7 @@ class DensePGD:
         return points
 
     def _losses(self, logits: Tensor, masks: Tensor, step: int) -> Tensor:
-        """(B,) weighted cross-entropies of `step` (1 to T), over the number of pixels that are not ignored."""
+        """Return the weighted cross-entropies (B,) of `step` (1 to T), over the number of pixels not ignored."""
         weights = (masks >= 0).to(logits.dtype)
         counting = weights.flatten(1).sum(dim=1).clamp_(min=1)
         losses = cross_entropy(logits, masks.clamp(min=0))
@@ -136,12 +136,12 @@ class DenseOracle(Oracle):
     """An `Oracle` of logits for each pixel; `top_label` is the largest class of the masks."""
 
     def __call__(self, points: Tensor) -> Tensor:
-        """(B, K, H, W) logits, float32 or float64, of `points` (B, 3, H, W).
+        """Return the logits (B, K, H, W), float32 or float64, of `points` (B, 3, H, W).
 
         Raises ValueError for logits of another shape, for fewer than two classes (whose cross-entropy is always 0), and
         for classes of the masks beyond the last one.
         """
-        logits = self._model(points.to(self._dtype))
+        logits = self._model(points.to(self.dtype))
         count, *size = len(points), *points.shape[2:]
         shape = tuple(logits.shape) if isinstance(logits, Tensor) else ()
         if len(shape) != 4 or shape[0] != count or shape[2:] != tuple(size) or shape[1] < 2:
@@ -158,7 +158,7 @@ class DenseOracle(Oracle):
 
 
 def check_masks(masks: Tensor | None, images: Tensor) -> int:
-    """The largest class of the masks (-1 for none); raises unless they are integers for the pixels of `images`."""
+    """Return the largest class of the masks (-1 for none); raise unless they are integers for these pixels."""
     if images.ndim != 4:
         raise ValueError(f"images have shape {tuple(images.shape)}; expected (B, 3, H, W)")
     if masks is None:

@@ -133,7 +133,8 @@ class FAB(QueuedAttack):
     def _plane(
         self, front: Front, s: _Walk, logits: Tensor, points: Tensor, stay: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """The boundary as the runs `s` see it: gaps (m,) and normals (m, ...), normals · (z - point) = gaps on it.
+        """Return the boundary as the runs `s` see it: gaps (m,) and normals (m, ...), normals · (z - point) = gaps on
+        it.
 
         logits, points: of a pass in which these runs are the rows `stay` (None: all).
         """
@@ -156,7 +157,7 @@ class FAB(QueuedAttack):
         return gaps, normals
 
     def _step(self, s: _Walk, start: Tensor, seen: Tensor, gaps: Tensor, normals: Tensor) -> Tensor:
-        """The next points, from `start` and from the images, towards the plane as it was `seen`."""
+        """Return the next points, from `start` and from the images, towards the plane as it was `seen`."""
         norm, bounds = self.threat.norm, self.threat.bounds
 
         def towards(points: Tensor) -> Tensor:
@@ -165,14 +166,14 @@ class FAB(QueuedAttack):
 
         from_start, from_image = towards(start), towards(s.clean)
         zero = torch.zeros_like(start)
-        one, two = (distance(norm, way, zero).clamp_(min=_LEAST) for way in (from_start, from_image))
-        share = per_sample((one / (one + two)).clamp_(max=self.alpha_max), start)
+        first, second = (distance(norm, way, zero).clamp_(min=_LEAST) for way in (from_start, from_image))
+        share = per_sample((first / (first + second)).clamp_(max=self.alpha_max), start)
         points = (start + self.eta * from_start).mul_(1 - share).add_((s.clean + self.eta * from_image).mul_(share))
         return points if bounds is None else points.clamp_(*bounds)
 
 
 def _linear(gap: Tensor, points: Tensor, stay: Tensor | None, more: bool = False) -> tuple[Tensor, Tensor]:
-    """What is missing to 0 of the gaps, and their gradients; `more`: other gradients of the same pass will follow."""
+    """Return how far the gaps are from 0, and their gradients. more: other gradients of the same pass will follow."""
     normal = pick(input_gradient(gap, points, more), stay).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
     lost = ~gap.detach().isfinite()  # there is no plane to be seen: the next point is nearer to the image
     return -gap.detach().to(normal.dtype).masked_fill(lost, 0.0), normal.masked_fill_(per_sample(lost, normal), 0.0)

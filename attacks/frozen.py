@@ -16,7 +16,7 @@ Model = Callable[[Tensor], Tensor]
 
 @contextmanager
 def frozen(model: Model) -> Iterator[None]:
-    """Holds a model still: evaluation mode, no gradients for parameters, gradients for inputs even in `no_grad`.
+    """Hold a model still: evaluation mode, no gradients for parameters, gradients for inputs even in `no_grad`.
 
     Every module's mode and every parameter's `requires_grad` are put back on leaving, also after an exception;
     `.grad` and hooks are not touched. A model that is a plain function has nothing to hold, and is only called.
@@ -58,17 +58,17 @@ class Oracle:
         batch_size: int | None = None,
     ) -> None:
         self._model = model
-        self._dtype = dtype
+        self.dtype = dtype
         self._top_label = top_label
         self._judge = judge
         self.batch_size = batch_size
 
     def __call__(self, points: Tensor) -> Tensor:
-        """(B, K) logits, float32 or float64, of `points` (B, ...).
+        """Return the logits (B, K), float32 or float64, of `points` (B, ...).
 
         Raises ValueError for anything but one row of logits for each point, and for labels beyond the last class.
         """
-        logits = self._model(points.to(self._dtype))
+        logits = self._model(points.to(self.dtype))
         if not (isinstance(logits, Tensor) and logits.ndim == 2 and len(logits) == len(points)):
             got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             raise ValueError(f"the model returned {got} for {len(points)} images; expected logits (images, classes)")
@@ -80,22 +80,22 @@ class Oracle:
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
     def predict(self, points: Tensor) -> Tensor:
-        """(B, K) logits without a graph."""
+        """Return the logits (B, K) without a graph."""
         with torch.inference_mode():
             logits = self(points)
         return logits.clone()  # an ordinary tensor again
 
     def confirm(self, points: Tensor, labels: Tensor, wrong: Tensor) -> tuple[Tensor, Tensor]:
-        """Which of the rows that look `wrong` (B,) the judge finds wrong too, and which (B,) it was asked about."""
+        """Return which of the rows that look `wrong` (B,) the judge finds wrong, too, and which (B,) it was asked."""
         if self._judge is None or not wrong.any():
             return wrong, torch.zeros_like(wrong)
-        judge = Oracle(self._judge, self._dtype, self._top_label)
+        judge = Oracle(self._judge, self.dtype, self._top_label)
         agreed = missed(judge.predict(points[wrong]), labels[wrong])
         return wrong.masked_scatter(wrong, agreed), wrong
 
 
 def input_gradient(loss: Tensor, points: Tensor, more: bool = False) -> Tensor:
-    """Gradient (B, ...) of the (B,) losses, each with respect to its own point; `more` gradients may follow.
+    """Return the gradient (B, ...) of the (B,) losses, each with respect to its own point; `more` gradients may follow.
 
     Raises ValueError where the loss has no path back to the points.
     """

@@ -14,7 +14,7 @@ _FAR = 1e18  # bounds where there are none
 def step_to_hyperplane(
     norm: Norm, points: Tensor, normals: Tensor, gaps: Tensor, bounds: tuple[float, float] | None
 ) -> Tensor:
-    """The change d of least norm with `normals` · d = `gaps` and points + d inside the bounds.
+    """Return the change d of least norm with `normals` · d = `gaps` and points + d inside the bounds.
 
     Where no point of the box reaches the plane, the corner nearest to it (Croce and Hein 2020, arXiv:1907.02044,
     section 2.1).

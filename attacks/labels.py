@@ -16,7 +16,7 @@ INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 def check_labels(labels: Tensor, batch: int) -> int:
-    """The largest label (-1 for none); raises unless `labels` are integers as above for `batch` samples."""
+    """Return the largest label (-1 for none); raise unless `labels` are integers as above for `batch` samples."""
     if not isinstance(labels, Tensor) or labels.dtype not in INTEGERS:
         kind = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
         raise TypeError(f"labels are {kind}; expected a tensor of integer class indices")
@@ -36,7 +36,7 @@ def check_labels(labels: Tensor, batch: int) -> int:
 
 
 def settled(labels: Tensor, device: torch.device) -> Tensor:
-    """A copy in int64 on the device, in which -1 gave way to a class of the set; (B,) where all sets hold one class."""
+    """Copy to int64 on the device, with a class of the set in place of -1; (B,) where all sets hold one class."""
     labels = labels.to(device, torch.int64, copy=True)
     if labels.ndim == 1:
         return labels
@@ -46,27 +46,27 @@ def settled(labels: Tensor, device: torch.device) -> Tensor:
 
 
 def as_sets(labels: Tensor) -> Tensor:
-    """(B, L), also of (B,) labels, which are sets of one."""
+    """Return (B, L), also for (B,) labels, which are sets of one."""
     return labels if labels.ndim == 2 else labels[:, None]
 
 
 def holds(labels: Tensor, classes: Tensor) -> Tensor:
-    """(B,) whether the class (B,) is the label, or one of the set."""
+    """Whether each class (B,) is the label, or one of the set: (B,)."""
     return (as_sets(labels) == classes[:, None]).any(dim=1)
 
 
 def members(labels: Tensor, like: Tensor) -> Tensor:
-    """(B, K) True at the classes that count as right; `like` are the logits."""
+    """Return (B, K), True at the classes that count as right; `like` are the logits."""
     return torch.zeros_like(like, dtype=torch.bool).scatter_(1, as_sets(labels), True)
 
 
 def answered(logits: Tensor) -> Tensor:
-    """(B,) whether all logits (B, K) of a sample are numbers: neither NaN nor infinite."""
+    """Whether all logits (B, K) of each sample are numbers, neither NaN nor infinite: (B,)."""
     return logits.detach().abs().amax(dim=1) < math.inf
 
 
 def missed(logits: Tensor, labels: Tensor) -> Tensor:
-    """(B,) whether the prediction is wrong: not of the labels, or no answer at all.
+    """Whether each prediction is wrong, not one of the labels or not an answer at all: (B,).
 
     Logits that are not all finite rank no classes: argmax over them is whatever comes first, a softmax is NaN. A model
     that gives them has not answered, and an attacker who makes it fail so has won. Else a model that says infinity for

@@ -21,8 +21,8 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Negative log-likelihood of the label, of a set that of any of its classes (-log of the summed probability), in
-    nats.
+    """Return the negative log-likelihood of the label, for a set of any of its classes (-log of the summed
+    probability), in nats.
     """
     if labels.ndim != 2:
         return nn.functional.cross_entropy(logits, labels, reduction="none")
@@ -31,7 +31,8 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def margin(logits: Tensor, labels: Tensor) -> Tensor:
-    """The largest other logit minus the label's (Carlini and Wagner 2017): above 0 where the prediction is wrong.
+    """Return the largest other logit minus the label's (Carlini and Wagner 2017): above 0 where the prediction is
+    wrong.
 
     Of a set: the largest logit outside it minus the largest inside.
 
@@ -42,7 +43,8 @@ def margin(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def dlr(logits: Tensor, labels: Tensor) -> Tensor:
-    """Difference of logits ratio (Croce and Hein 2020, eq. 4): the margin over the gap from the first to the third.
+    """Return the difference of logits ratio (Croce and Hein 2020, eq. 4): the margin over the gap from the first to the
+    third.
 
     It does not change when the logits are shifted or scaled, so confident models do not flatten it. First and third
     are of the classes that compete: those outside a set, and the likeliest inside; where only two do, the plain margin
@@ -54,8 +56,8 @@ def dlr(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def dlr_targeted(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
-    """The targeted DLR (Croce and Hein 2020, eq. 6): target minus label, over the gap from the first logit to the mean
-    of the third and fourth; sets as in `dlr`. Raises ValueError for fewer than four classes.
+    """Return the targeted DLR (Croce and Hein 2020, eq. 6): target minus label, over the gap from the first logit to
+    the mean of the third and fourth; sets as in `dlr`. Raises ValueError for fewer than four classes.
 
     targets: (B,), classes outside the sets.
     """
@@ -65,7 +67,7 @@ def dlr_targeted(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
 
 
 def margin_targeted(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
-    """The target's logit minus the label's, of a set minus the largest of it."""
+    """Return the target's logit minus the label's, for a set minus the largest of it."""
     return _of_label(logits, targets) - _of_label(logits, labels)
 
 
@@ -74,7 +76,7 @@ LOSSES: Mapping[str, Loss] = MappingProxyType({"ce": cross_entropy, "margin": ma
 
 
 def check_loss(name: str) -> None:
-    """Raises ValueError unless `name` is one of `LOSSES`."""
+    """Raise ValueError unless `name` is one of `LOSSES`."""
     if name not in LOSSES:
         raise ValueError(f"loss is {name!r}; expected one of: {', '.join(LOSSES)}")
 
@@ -90,7 +92,7 @@ def _largest_other(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _competing(logits: Tensor, labels: Tensor) -> Tensor:
-    """The logits; of a set's classes the largest alone, -inf for the others."""
+    """Return the logits; of a set's classes only the largest remains, the others become -inf."""
     if labels.ndim == 1:
         return logits
     best, place = logits.gather(1, labels).max(dim=1, keepdim=True)
@@ -98,7 +100,7 @@ def _competing(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _scale(top: Tensor, gap: Tensor) -> Tensor:
-    """What DLR divides by: `gap`; 1 where fewer classes compete than the (B, n) `top` has places."""
+    """Return the divisor of DLR: `gap`, or 1 where fewer classes compete than the (B, n) `top` has places."""
     return torch.where(top[:, -1] == float("-inf"), 1.0, gap + 1e-12)
 
 

@@ -90,14 +90,14 @@ class PGD(Attack):
         return worst
 
     def _start(self, ascent: _Ascent, rng: Rng, restart: int) -> _Ascent:
-        """The same samples where this restart begins."""
+        """Return the same samples where this restart begins."""
         if not self.random_start:
             return ascent
         draws = rng.take(ascent.rows)
         return replace(ascent, points=ascent.ball.random_start(draws, f"pgd/start/{restart}"))
 
     def _climb(self, oracle: Oracle, ascent: _Ascent, ends: Tensor, tally: Tally) -> tuple[Tensor, Tensor]:
-        """Writes each sample's last point to its row of `ends`; returns that and which samples (B,) left as broken."""
+        """Write each sample's last point to its row of `ends`; return that and which samples (B,) left as broken."""
         step_size = STEP_SHARES[self.threat.norm] * self.threat.eps if self.step_size is None else self.step_size
         fell = torch.zeros_like(tally.steps, dtype=torch.bool)
         for _ in range(self.steps):
@@ -129,7 +129,7 @@ class PGD(Attack):
         return ends, fell
 
     def _score(self, oracle: Oracle, ascent: _Ascent, ends: Tensor, tally: Tally) -> tuple[Tensor, Tensor]:
-        """Losses and wrongness (n,) of the samples' last points, at the price of a forward."""
+        """Return losses and wrongness (n,) of the samples' last points, at the price of a forward."""
         assert ascent.labels is not None  # restarts need random_start, which predicts labels beforehand
         if not len(ascent):
             return ends.new_empty(0), ascent.rows.bool()

@@ -63,14 +63,14 @@ class Front:
             self.fall(rows[wrong], torch.zeros_like(rows)[wrong], clean[rows[wrong]], torch.zeros_like(rows)[wrong])
 
     def targets(self, count: int) -> Tensor:
-        """(B, count) the classes nearest to winning on the clean images, the labels left out.
+        """Return the classes (B, count) nearest to winning on the clean images, the labels left out.
 
         A sample with fewer `contenders` has labels in the last places.
         """
         return self.logits.scatter(1, as_sets(self.labels), float("-inf")).topk(count, dim=1).indices
 
     def note_targets(self, asked: int) -> None:
-        """Takes down where fewer classes than `asked` are left as targets."""
+        """Note if fewer classes than `asked` are left as targets."""
         classes = self.logits.shape[1]
         if classes <= asked:
             self.tally.note_targets(classes, asked)
@@ -78,14 +78,14 @@ class Front:
             self.tally.note(f"samples with many valid labels: all other classes as targets, fewer than {asked}")
 
     def wrong(self, rows: Tensor, points: Tensor, seen: Tensor) -> Tensor:
-        """Which of the points that were `seen` to be wrong (n,) are, asking the judge if there is one."""
+        """Return which of the points that were `seen` to be wrong (n,) are wrong, asking the judge if there is one."""
         confirmed, asked = self.oracle.confirm(points, self.labels[rows], seen)
         if asked.any():
             self.tally.count(rows, forwards=asked.long())
         return confirmed
 
     def report(self, runs: Runs, points: Tensor, losses: Tensor, falls: Tensor, done: Tensor) -> None:
-        """Takes down the runs (n,) whose points (n, ...) break their sample, and those that are over without that."""
+        """Record the runs (n,) whose points (n, ...) break their sample, and those that are over without that."""
         if falls.any():
             self.fall(runs.rows[falls], runs.run[falls], points[falls], runs.step[falls])
         if done.any():
@@ -95,7 +95,7 @@ class Front:
                     self.ends[row] = point
 
     def fall(self, rows: Tensor, runs: Tensor, points: Tensor, steps: Tensor) -> None:
-        """Samples `rows` are broken by `points`; where runs of one sample meet here, the first run counts."""
+        """Record that `points` break the samples `rows`; where runs of one sample meet here, the first run counts."""
         order = sorted(range(len(rows)), key=runs.tolist().__getitem__)
         where = rows.tolist()
         first = {where[i]: i for i in reversed(order) if self.standing[where[i]]}
@@ -123,7 +123,7 @@ class QueuedAttack(Attack):
 
     @abstractmethod
     def _runs(self, classes: int) -> int:
-        """Runs at a sample for which that many classes compete."""
+        """Return the number of runs at a sample for which that many classes compete."""
 
     @property
     def _aims(self) -> int:
@@ -137,11 +137,11 @@ class QueuedAttack(Attack):
 
     @abstractmethod
     def _begin(self, front: Front, rows: Tensor, runs: Tensor) -> Runs:
-        """The state of new runs `runs` (n,) of the samples `rows` (n,)."""
+        """Return the state of new runs `runs` (n,) of the samples `rows` (n,)."""
 
     @abstractmethod
     def _advance(self, front: Front, state: Runs) -> Runs:
-        """A forward and an update of every run: reports to `front` and returns the runs that go on."""
+        """Make a forward and an update of every run; report to `front`, and return the runs that go on."""
 
     def _points(self, oracle: Oracle, clean: Tensor, labels: Tensor | None, rng: Rng, tally: Tally) -> Tensor:
         front = Front(oracle, clean, labels, rng, tally)
@@ -151,7 +151,7 @@ class QueuedAttack(Attack):
         return front.ends
 
     def drain(self, front: Front) -> None:
-        """Makes all runs at all samples of `front` that stand, until those are over or these are broken."""
+        """Make all runs at all samples of `front` that stand, until those are over or these are broken."""
         totals = [self._runs(classes) for classes in front.contenders]
         made = [0] * len(front.clean)
         state: Runs | None = None
@@ -172,7 +172,7 @@ class QueuedAttack(Attack):
             front.tally.tell(self.stage, sum(front.standing), 1 - (left + len(state)) / whole if whole else 1.0)
 
     def _next(self, front: Front, state: Runs | None, made: list[int], totals: list[int]) -> list[tuple[int, int]]:
-        """(sample, run) pairs to begin now, first runs first; counts them in `made`.
+        """Return (sample, run) pairs to begin now, first runs first, and count them in `made`.
 
         A sample's next run waits for the one before, unless places are left over: then it may join once that one has
         made `_alone` updates, by when a sample that falls has mostly fallen.

@@ -19,15 +19,15 @@ class Rng(Protocol):
     """Random numbers for a batch of B samples; `purpose` names the draw, so that no two draws share numbers."""
 
     def uniform(self, shape: Sequence[int], purpose: str) -> Tensor:
-        """(B, *shape) float32 in [0, 1)."""
+        """Return (B, *shape) float32 in [0, 1)."""
         ...
 
     def normal(self, shape: Sequence[int], purpose: str) -> Tensor:
-        """(B, *shape) float32, mean 0, variance 1."""
+        """Return (B, *shape) float32, mean 0, variance 1."""
         ...
 
     def signs(self, shape: Sequence[int], purpose: str, first: int = 0) -> Tensor:
-        """(B, *shape) float32 of -1 and 1: rows first, first + 1, ... of an endless draw along shape[0].
+        """Return (B, *shape) float32 of -1 and 1: rows first, first + 1, ... of an endless draw along shape[0].
 
         So `signs((8, 3), p)` equals `cat([signs((4, 3), p), signs((4, 3), p, first=4)], dim=1)` where the numbers are
         a function of the sample: a chunked loop draws what an unchunked one does.
@@ -35,7 +35,7 @@ class Rng(Protocol):
         ...
 
     def take(self, index: Tensor) -> Rng:
-        """The source for the samples `index` (int64) of this batch."""
+        """Return the source for the samples `index` (int64) of this batch."""
         ...
 
 
@@ -64,6 +64,6 @@ class TorchRng:
 
 
 def _signs_of_bytes(device: torch.device) -> Tensor:
-    """(256, 8) float32: the bits of every byte, 0 as -1."""
+    """Return (256, 8) float32: the bits of every byte, 0 as -1."""
     byte, bit = torch.arange(256, device=device), torch.arange(8, device=device)
     return ((byte[:, None] >> bit) & 1).float().mul_(2).sub_(1)

@@ -87,7 +87,7 @@ class SPSA(Attack):
         return points
 
     def _gradient(self, oracle: Oracle, centre: Tensor, labels: Tensor, rng: Rng, purpose: str) -> Tensor:
-        """The estimate (B, ...) at `centre`, in chunks of `_rows` rows."""
+        """Return the estimate (B, ...) at `centre`, in chunks of `_rows` rows."""
         width = min(self.directions, self._rows(centre) // 2)
         gradient = torch.zeros_like(centre)
         batch = room_for(self._rows(centre), centre)
@@ -102,7 +102,8 @@ class SPSA(Attack):
         return gradient.div_(self.directions)
 
     def _slopes(self, oracle: Oracle, around: Tensor, signs: Tensor, labels: Tensor, batch: Tensor) -> Tensor:
-        """(b, d) slopes of the loss at `around` (b, ...) along `signs` (b, d, ...); those not finite count as 0.
+        """Return the slopes (b, d) of the loss at `around` (b, ...) along `signs` (b, d, ...); slopes that are not
+        finite count as 0.
 
         batch: room for the rows to ask, overwritten.
         """
@@ -117,13 +118,13 @@ class SPSA(Attack):
         return slopes.clone()
 
     def _rows(self, images: Tensor) -> int:
-        """Most rows of one forward."""
+        """Return the most rows of one forward."""
         more = 1 if images.device.type == "cpu" else 16
         return self.chunk or max(2, more * min(_ROWS, _VALUES // max(1, images[0].numel())))
 
 
 def room_for(rows: int, images: Tensor) -> Tensor:
-    """An uninitialised batch of `rows` in the dtype, device and memory format of `images`."""
+    """Return an uninitialised batch of `rows` in the dtype, device and memory format of `images`."""
     last = images.ndim == 4 and not images.is_contiguous()
     return torch.empty(
         (rows, *images.shape[1:]),

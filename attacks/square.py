@@ -111,7 +111,7 @@ class Square(QueuedAttack):
         return replace(s, step=s.step + 1)
 
     def _proposal(self, s: _Search) -> Tensor:
-        """The points (n, C, H, W) to ask about at the runs' next query."""
+        """Return the points (n, C, H, W) to ask about at the runs' next query."""
         query = (s.step - 1).clamp_(min=0)
         draws = s.draws[torch.arange(len(s), device=query.device), query]
         sides = _sides(self, *s.points.shape[2:], query.device)[query]
@@ -132,7 +132,7 @@ class Square(QueuedAttack):
 
 @functools.cache
 def _sides(attack: Square, height: int, width: int, device: torch.device) -> Tensor:
-    """(queries,) the side of the square at each query."""
+    """Return the side of the square at each query, (queries,)."""
     scale = 10000 / attack.queries if attack.rescale_schedule else 1.0
     sides = []
     for query in range(attack.queries):
@@ -149,7 +149,7 @@ def _signs(uniform: Tensor) -> Tensor:
 
 
 def _window(draws: Tensor, sides: Tensor, height: int, width: int) -> Tensor:
-    """(n, H, W) True in squares whose place is `draws[:, :2]` in [0, 1)."""
+    """Return (n, H, W), True in squares whose place is `draws[:, :2]` in [0, 1)."""
     inside = []
     for number, size in enumerate((height, width)):
         first = (draws[:, number] * (size - sides + 1)).long()[:, None]
@@ -159,7 +159,8 @@ def _window(draws: Tensor, sides: Tensor, height: int, width: int) -> Tensor:
 
 
 def _exchange(change: Tensor, draws: Tensor, side: int, eps: float) -> Tensor:
-    """The l2 proposal: one window of `change` (m, C, H, W) gets a new bump and the budget of another, which is emptied.
+    """Make the l2 proposal: one window of `change` (m, C, H, W) gets a new bump and the budget of another, which is
+    emptied.
 
     draws: (m, 5 + C): two places, which way the bump lies, and its sign in each channel.
     """
@@ -179,14 +180,16 @@ def _exchange(change: Tensor, draws: Tensor, side: int, eps: float) -> Tensor:
 
 
 def _tiled(signs: Tensor, tile: int, height: int, width: int) -> Tensor:
-    """(n, C, H, W) bumps of the given signs (n, C, rows, columns) side by side, 0 at the right and lower rest."""
+    """Return bumps (n, C, H, W) of these signs (n, C, rows, columns) side by side, 0 at the right and lower rest."""
     bumps = torch.kron(signs, _bump(tile).to(signs))
     return nn.functional.pad(bumps, (0, width - bumps.shape[3], 0, height - bumps.shape[2]))
 
 
 @functools.cache
 def _bump(side: int) -> Tensor:
-    """(side, side) of length 1: a hill in the upper half and a hollow in the lower one (equation 2 of the paper)."""
+    """Return (side, side) of length 1: a hill in the upper half and a hollow in the lower one (equation 2 of the
+    paper).
+    """
     halves = [_hill(side // 2, side), -_hill(side - side // 2, side)]
     whole = torch.cat(halves)
     length: Tensor = torch.linalg.vector_norm(whole)
@@ -194,7 +197,9 @@ def _bump(side: int) -> Tensor:
 
 
 def _hill(rows: int, columns: int) -> Tensor:
-    """(rows, columns): at d cells from the middle, by the larger of both distances, the sum over c >= d of 1/(c+1)²."""
+    """Return (rows, columns): at d cells from the middle, by the larger of both distances, the sum over c >= d of
+    1/(c+1)².
+    """
     last = max(rows // 2, columns // 2)
     away = [(torch.arange(size) - size // 2).abs() for size in (rows, columns)]
     distance = torch.maximum(away[0][:, None], away[1][None, :])

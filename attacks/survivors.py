@@ -21,7 +21,7 @@ S = TypeVar("S", bound="Survivors")
 
 
 def pick(values: Tensor, index: Tensor | None) -> Tensor:
-    """`values[index]`, or all of them without a copy."""
+    """Return `values[index]`, or all of them without a copy."""
     return values if index is None else values[index]
 
 
@@ -38,7 +38,7 @@ class Survivors:
         return len(self.rows)
 
     def take(self: S, index: Tensor) -> S:
-        """The same state for the rows `index` (int64) only."""
+        """Return the same state for the rows `index` (int64) only."""
 
         def pick(value: object) -> object:
             if isinstance(value, Tensor):
@@ -48,14 +48,16 @@ class Survivors:
         return replace(self, **cast("dict[str, Tensor]", {f.name: pick(getattr(self, f.name)) for f in fields(self)}))
 
     def leave(self: S, gone: Tensor) -> tuple[S, Tensor | None]:
-        """The same state without the rows that are `gone` (n,), and the index of those that stay; None: all stay."""
+        """Return the same state without the rows that are `gone` (n,), and the index of those that stay; None: all
+        stay.
+        """
         if not gone.any():
             return self, None
         stay = (~gone).nonzero().flatten()
         return self.take(stay), stay
 
     def join(self: S, more: S) -> S:
-        """These rows followed by those of `more`."""
+        """Return these rows followed by those of `more`."""
 
         def both(name: str) -> object:
             first, second = getattr(self, name), getattr(more, name)

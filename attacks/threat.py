@@ -17,12 +17,12 @@ _SMALL = 4.0  # float32 values up to here are rounded by at most 2.4e-7
 
 
 def per_sample(values: Tensor, like: Tensor) -> Tensor:
-    """(B,) values shaped (B, 1, ..., 1), to multiply the batch `like`."""
+    """Reshape (B,) values to (B, 1, ..., 1), to multiply the batch `like`."""
     return values.reshape(-1, *[1] * (like.ndim - 1))
 
 
 def distance(norm: Norm, adversarial: Tensor, clean: Tensor) -> Tensor:
-    """(B,) size of the perturbation in float32 (float64 for float64 images), in the unit of the images."""
+    """Return the size (B,) of the perturbation in float32 (float64 for float64 images), in the unit of the images."""
     wide = torch.promote_types(clean.dtype, torch.float32)
     change = (adversarial.to(wide) - clean.to(wide)).flatten(1)
     size: Tensor = torch.linalg.vector_norm(change, ord=math.inf if norm == "linf" else 2, dim=1)
@@ -66,7 +66,7 @@ class ThreatModel:
             )
 
     def ball(self, clean: Tensor) -> Ball:
-        """The ball around `clean` (B, ...), float32 or float64; made once and projected on at every step."""
+        """Return the ball around `clean` (B, ...), float32 or float64; made once and projected on at every step."""
         if self.norm == "l2":
             return Ball(self, clean)
         low, high = clean - self.eps, clean + self.eps
@@ -81,7 +81,8 @@ class ThreatModel:
         return Ball(self, clean, low, high)
 
     def project(self, adversarial: Tensor, clean: Tensor) -> Tensor:
-        """The points of the ball around `clean` nearest to `adversarial`, both (B, ...), in the dtype of `clean`.
+        """Return the points of the ball around `clean` nearest to `adversarial`, both (B, ...), in the dtype of
+        `clean`.
 
         For l-inf the nearest point exactly; for l2 the ball first and the bounds second, which is inside both.
         """
@@ -90,16 +91,16 @@ class ThreatModel:
         return round_towards(clean, self.ball(wide).project_(points))
 
     def distance(self, adversarial: Tensor, clean: Tensor) -> Tensor:
-        """(B,) size of the perturbation in this norm, measured in float32 or better."""
+        """Return the size (B,) of the perturbation in this norm, measured in float32 or better."""
         return distance(self.norm, adversarial, clean)
 
     def random_start(self, clean: Tensor, rng: Rng, purpose: str) -> Tensor:
-        """Points drawn uniformly from the ball around `clean` (B, ...), then cut to the bounds."""
+        """Return points drawn uniformly from the ball around `clean` (B, ...), then cut to the bounds."""
         wide = clean.to(torch.promote_types(clean.dtype, torch.float32))
         return round_towards(clean, self.ball(wide).random_start(rng, purpose))
 
     def steepest(self, gradient: Tensor) -> Tensor:
-        """The direction of length 1 in this norm that raises the loss most; may overwrite `gradient`.
+        """Return the direction of length 1 in this norm that raises the loss most; may overwrite `gradient`.
 
         A NaN component counts as 0, and a sample whose gradient is 0 does not move.
         """
@@ -116,7 +117,7 @@ class Ball:
     high: Tensor | None = None
 
     def project_(self, points: Tensor) -> Tensor:
-        """Moves `points` in place to inside the ball and the bounds, and returns them."""
+        """Move `points` in place to inside the ball and the bounds, and return them."""
         if self.low is not None:
             return torch.clamp(points, self.low, self.high, out=points)
         length = distance("l2", points, self.clean)
@@ -126,7 +127,7 @@ class Ball:
         return points if self.threat.bounds is None else points.clamp_(*self.threat.bounds)
 
     def random_start(self, rng: Rng, purpose: str) -> Tensor:
-        """Points drawn uniformly from the ball, then cut to the bounds; `rng` names the draws by `purpose`."""
+        """Return points drawn uniformly from the ball, then cut to the bounds; `rng` names the draws by `purpose`."""
         shape, start = self.clean.shape[1:], self.clean.clone()
         if self.threat.norm == "linf":
             start.add_(rng.uniform(shape, purpose).to(start).mul_(2).sub_(1), alpha=self.threat.eps)
@@ -137,13 +138,13 @@ class Ball:
         return self.project_(start)
 
     def take(self, index: Tensor) -> Ball:
-        """The ball around the samples `index` only."""
+        """Return the ball around the samples `index` only."""
         if self.low is None or self.high is None:
             return Ball(self.threat, self.clean[index])
         return Ball(self.threat, self.clean[index], self.low[index], self.high[index])
 
     def join(self, more: Ball) -> Ball:
-        """The balls around these samples followed by those of `more`."""
+        """Return the balls around these samples followed by those of `more`."""
         clean = torch.cat([self.clean, more.clean])
         if self.low is None or self.high is None or more.low is None or more.high is None:
             return Ball(self.threat, clean)
@@ -151,7 +152,7 @@ class Ball:
 
 
 def unit(gradient: Tensor) -> Tensor:
-    """`gradient` (B, ...) scaled in place to l2 length 1 for each sample; NaN counts as 0, and 0 stays 0."""
+    """Scale `gradient` (B, ...) in place to l2 length 1 for each sample; NaN counts as 0, and 0 stays 0."""
     largest = torch.finfo(gradient.dtype).max
     gradient.nan_to_num_(nan=0.0, posinf=largest, neginf=-largest)
     # By the largest component first: squares of very small or very large ones would leave the range of float32.
@@ -162,7 +163,7 @@ def unit(gradient: Tensor) -> Tensor:
 
 
 def round_towards(clean: Tensor, points: Tensor) -> Tensor:
-    """`points` in the dtype of `clean`; where that is a narrower one, no value lands further from `clean` than it was.
+    """Return `points` in the dtype of `clean`; if that is narrower, no value ends further from `clean` than it was.
 
     bfloat16 has 256 values between 1/2 and 1 and below: rounding to the nearest would break a ball of 1/255.
     """

@@ -51,7 +51,7 @@ METHODS: dict[str, type[Explainer]] = {
 
 
 def method(name: str) -> type[Explainer]:
-    """The explainer of this name. ValueError for an unknown one, with near names."""
+    """Return the explainer of this name. ValueError for an unknown one, with near names."""
     if name not in METHODS:
         near = difflib.get_close_matches(name, METHODS, n=2)
         guess = f"; did you mean {' or '.join(map(repr, near))}?" if near else ";"

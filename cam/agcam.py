@@ -92,12 +92,12 @@ class _Trail:
         row = scores[:, :, 0].detach().float().sigmoid()  # a copy: the rest of the scores can go
 
         def meet(gradient: Tensor) -> None:
-            own = gradient[:, :, 0].float()
-            term = (own.relu() * row).sum(dim=1)
+            of_class = gradient[:, :, 0].float()
+            term = (of_class.relu() * row).sum(dim=1)
             self.total = term if self.total is None else self.total + term
             self.met += 1
             if not self.read:
-                self.read = bool(own.any())
+                self.read = bool(of_class.any())
                 self.others_read = self.others_read or bool(gradient.any())
 
         if self.cut:
@@ -113,7 +113,7 @@ class _Trail:
         return attention
 
     def relevance(self, logit: Tensor, more: bool) -> Tensor:
-        """(B, N) sums over blocks and heads for one target; `more` backwards may follow."""
+        """Return the sums (B, N) over blocks and heads for one target; `more` backwards may follow."""
         self.total, self.met = None, 0
         if logit.requires_grad and self.first is not None:
             torch.autograd.grad(logit, self.first, retain_graph=more, allow_unused=True)

@@ -40,7 +40,7 @@ class Annotation:
 
 
 def as_boxes(boxes: Boxes) -> Tensor:
-    """Boxes as a float64 tensor (n, 4) on the CPU, n may be 0; ValueError for anything else, or an empty box."""
+    """Return boxes as a float64 tensor (n, 4) on the CPU, n may be 0; ValueError for anything else, or an empty box."""
     table = torch.as_tensor(boxes, dtype=torch.float64, device="cpu") if len(boxes) else torch.zeros(0, 4).double()
     if table.ndim != 2 or table.shape[1] != 4:
         raise ValueError(f"boxes have the shape {tuple(table.shape)}; expected (n, 4): x0, y0, x1, y1 of each")
@@ -52,7 +52,7 @@ def as_boxes(boxes: Boxes) -> Tensor:
 
 
 def mask_of(boxes: Boxes, height: int, width: int) -> Tensor:
-    """The union of boxes as a mask, (height, width) bool; what lies outside is cut off.
+    """Return the union of boxes as a mask, (height, width) bool; what lies outside is cut off.
 
     Raises ValueError for corners between two pixels: `resize_crop_boxes` rounds them outwards.
     """
@@ -66,14 +66,15 @@ def mask_of(boxes: Boxes, height: int, width: int) -> Tensor:
 
 
 def box_iou(boxes: Boxes, others: Boxes) -> Tensor:
-    """Intersection over union of every box (n, 4) with every other (m, 4): (n, m) float64."""
+    """Return the intersection over union of every box (n, 4) with every other (m, 4): (n, m) float64."""
     a, b = as_boxes(boxes)[:, None], as_boxes(others)[None]
     shared = (torch.minimum(a[..., 2:], b[..., 2:]) - torch.maximum(a[..., :2], b[..., :2])).clamp(min=0).prod(dim=-1)
     return shared / ((a[..., 2:] - a[..., :2]).prod(dim=-1) + (b[..., 2:] - b[..., :2]).prod(dim=-1) - shared)
 
 
 def boxes_of(mask: Tensor, nested: bool = False) -> Tensor:
-    """The box around each outer contour of a mask (H, W) bool: (n, 4) int64 on the CPU, in raster order of (y0, x0).
+    """Return the box around each outer contour of a mask (H, W) bool: (n, 4) int64 on the CPU, in raster order of (y0,
+    x0).
 
     Pixels that touch at a corner belong together. nested: also the parts that lie in a hole of another part.
     """
@@ -82,8 +83,10 @@ def boxes_of(mask: Tensor, nested: bool = False) -> Tensor:
     if not len(contours):
         return torch.zeros(0, 4, dtype=torch.int64)
     hole = np.asarray(tree)[0, :, 3] >= 0  # a contour inside another is the rim of a hole
-    found = [cv2.boundingRect(contour) for contour, inner in zip(contours, hole, strict=True) if not inner]
-    return torch.tensor(sorted(((x, y, x + w, y + h) for x, y, w, h in found), key=lambda box: (box[1], box[0], *box)))
+    rectangles = [cv2.boundingRect(contour) for contour, inner in zip(contours, hole, strict=True) if not inner]
+    return torch.tensor(
+        sorted(((x, y, x + w, y + h) for x, y, w, h in rectangles), key=lambda box: (box[1], box[0], *box))
+    )
 
 
 # --- how boxes and masks follow the image ----------------------------------------------------------------------------
@@ -92,7 +95,7 @@ def boxes_of(mask: Tensor, nested: bool = False) -> Tensor:
 def resize_crop_boxes(
     boxes: Boxes, size: tuple[int, int], frame: tuple[int, int], crop_mode: str = "squash", crop_pct: float = 1.0
 ) -> tuple[Tensor, int]:
-    """Where boxes of an image come to lie after timm's evaluation transform, and how many are wholly cut off.
+    """Return where boxes of an image lie after timm's evaluation transform, and how many are wholly cut off.
 
     boxes: (n, 4) in the original image. size: its (width, height). frame: (H, W) that the model takes.
     crop_mode, crop_pct: as timm has them. `squash` resizes both sides, `center` the shorter one and the other in
@@ -112,7 +115,8 @@ def resize_crop_boxes(
 
 
 def resize_crop_mask(mask: Tensor, frame: tuple[int, int], crop_mode: str = "squash", crop_pct: float = 1.0) -> Tensor:
-    """A pixel mask (h, w) as `resize_crop_boxes` moves boxes: (H, W), nearest neighbour (the pixel under the centre).
+    """Move a pixel mask (h, w) as `resize_crop_boxes` moves boxes: (H, W), nearest neighbour (the pixel under the
+    centre).
 
     Of any dtype, such as labels. Equals timm's transform with Pillow's nearest-neighbour filter, but where a centre
     falls between two pixels exactly: the right or lower one counts here, and Pillow's rounding errors decide there.
@@ -127,7 +131,7 @@ def resize_crop_mask(mask: Tensor, frame: tuple[int, int], crop_mode: str = "squ
 def _placement(
     size: tuple[int, int], frame: tuple[int, int], crop_mode: str, crop_pct: float
 ) -> tuple[int, int, int, int]:
-    """Width and height after resizing, left and top of the crop: timm's and torchvision's own rounding."""
+    """Return width and height after resizing, and left and top of the crop, rounded as timm and torchvision do."""
     if crop_mode not in ("squash", "center"):
         raise ValueError(f"crop_mode {crop_mode!r}: expected squash or center")
     if not 0 < crop_pct <= 1:
@@ -152,7 +156,7 @@ def _stem(name: str) -> str:
 def read_csv(
     path: Path, sizes: Mapping[str, tuple[int, int]] | None = None, key: Callable[[str], str] = _stem
 ) -> dict[str, Annotation]:
-    """Boxes from a CSV file with the columns image, synset, xmin, ymin, xmax, ymax and a row for each box.
+    """Read boxes from a CSV file with the columns image, synset, xmin, ymin, xmax, ymax and a row for each box.
 
     sizes: (width, height) by image, to refuse boxes that reach outside. key: what to call an image, from its name with
         forward slashes; without folders and suffix, which are spelt in several ways, if left out.
@@ -161,7 +165,7 @@ def read_csv(
     Raises BoxFileError: not UTF-8, a column missing, no rows, a corner that is no number, a box that is empty or
     outside its image, or two images of one name.
     """
-    found: dict[str, list[tuple[Box, str]]] = {}
+    by_image: dict[str, list[tuple[Box, str]]] = {}
     names: dict[str, str] = {}
     try:
         text = path.read_bytes().decode("utf-8-sig")
@@ -179,17 +183,17 @@ def read_csv(
         if names.setdefault(image, row["image"]) != row["image"]:
             raise BoxFileError(f"{where}: {row['image']} and {names[image]} are both called {image}; rename one")
         box = _box([row[corner] for corner in CORNERS], where, (sizes or {}).get(image))
-        found.setdefault(image, []).append((box, row["synset"]))
-    if not found:
+        by_image.setdefault(image, []).append((box, row["synset"]))
+    if not by_image:
         raise BoxFileError(f"{path}: no boxes; expected a row for each box below the header")
     return {
         image: Annotation(tuple(box for box, _ in rows), tuple(synset for _, synset in rows), (sizes or {}).get(image))
-        for image, rows in found.items()
+        for image, rows in by_image.items()
     }
 
 
 def read_xml(path: Path) -> Annotation:
-    """The boxes of one image from an ILSVRC or Pascal VOC annotation (`Annotations/CLS-LOC/val/*.xml`).
+    """Read the boxes of one image from an ILSVRC or Pascal VOC annotation (`Annotations/CLS-LOC/val/*.xml`).
 
     The numbers are taken as they stand, though the format counts from 1 and means xmax and ymax inclusively: so do
     the published evaluations. A file with a DOCTYPE is refused, so that no entity is ever expanded.

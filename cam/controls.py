@@ -43,7 +43,7 @@ class Control(Explainer):
 
     @abstractmethod
     def _grid(self, images: Tensor, rng: Rng | None) -> Tensor:
-        """(B, h, w) raw maps."""
+        """Return (B, h, w) raw maps."""
 
 
 class RandomMap(Control):

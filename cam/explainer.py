@@ -83,7 +83,9 @@ class Explainer(ABC):
         return self.explain(images, target, rng=rng).maps
 
     def explain(self, images: Tensor, target: Target = None, *, rng: Rng | None = None) -> Explanation:
-        """Maps, logits, targets and which maps are degenerate. For B = 0 the logits are (0, 0): no model is asked."""
+        """Return maps, logits, targets and which maps are degenerate. For B = 0 the logits are (0, 0): the model is not
+        asked.
+        """
         check_images(images)
         wanted = wanted_targets(target, images)
         if self._inside is None:
@@ -103,24 +105,24 @@ class Explainer(ABC):
 
     @contextmanager
     def _hold(self) -> Iterator[None]:
-        """What is done to the model while inside."""
+        """Return the context that changes the model while the explainer is entered."""
         with held(self.model):
             yield
 
     @abstractmethod
     def _raw(self, images: Tensor, wanted: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits (B, K), the classes explained (B, T), and for each a map of any scale and size (B, T, h, w)."""
+        """Return logits (B, K), the classes explained (B, T), and for each a map of any scale and size (B, T, h, w)."""
 
     def _finish(self, grids: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
         return upright(grids, size)
 
     def _as_fed(self, images: Tensor) -> Tensor:
-        """The images as the model takes them, without a graph."""
+        """Return the images as the model takes them, without a graph."""
         dtypes = (p.dtype for p in nn.Module.parameters(self.model) if p.is_floating_point())
         return images.detach().to(next(dtypes, images.dtype))
 
     def _logits(self, images: Tensor) -> Tensor:
-        """(B, K) logits. ValueError for a model that returns anything else."""
+        """Return the logits (B, K). ValueError for a model that returns anything else."""
         logits = self.model(images)
         if not (isinstance(logits, Tensor) and logits.ndim == 2 and len(logits) == len(images)):
             got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
@@ -130,7 +132,9 @@ class Explainer(ABC):
 
 @contextmanager
 def held(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, no gradients for parameters, no gradient checkpointing, compiled models run as written."""
+    """Hold a model still: evaluation mode, no gradients for parameters, no gradient checkpointing, compiled models run
+    as written.
+    """
     modes = [(part, part.training) for part in nn.Module.modules(model)]  # a network may have a list `modules`
     learning = [parameter for parameter in nn.Module.parameters(model) if parameter.requires_grad]
     forgetful = [part for part, _ in modes if getattr(part, "grad_checkpointing", False) is True]
@@ -154,7 +158,7 @@ def held(model: nn.Module) -> Iterator[None]:
 
 
 def check_images(images: Tensor) -> None:
-    """TypeError or ValueError for anything but floating (B, C, H, W)."""
+    """Raise TypeError or ValueError for anything but floating (B, C, H, W)."""
     if not isinstance(images, Tensor):
         raise TypeError(f"images are {type(images).__name__}; expected a torch tensor (B, 3, H, W)")
     if not images.is_floating_point():
@@ -164,7 +168,7 @@ def check_images(images: Tensor) -> None:
 
 
 def wanted_targets(target: Target, images: Tensor) -> Tensor | None:
-    """The classes asked for, (B, T) int64 on the images' device; None for the predicted ones."""
+    """Return the classes asked for, (B, T) int64 on the images' device; None for the predicted ones."""
     if target is None:
         return None
     B = len(images)
@@ -178,7 +182,9 @@ def wanted_targets(target: Target, images: Tensor) -> Tensor | None:
 
 
 def chosen(logits: Tensor, wanted: Tensor | None) -> Tensor:
-    """(B, T) classes: those wanted, or the predicted ones. ValueError for a class that the model has not."""
+    """Return the classes (B, T): those wanted, or the predicted ones. ValueError for a class that the model does not
+    have.
+    """
     if wanted is None:
         return logits.detach().argmax(dim=1, keepdim=True)
     outside = (wanted < 0) | (wanted >= logits.shape[1])
@@ -189,14 +195,16 @@ def chosen(logits: Tensor, wanted: Tensor | None) -> Tensor:
 
 
 def each_target(logits: Tensor, classes: Tensor) -> Iterator[tuple[Tensor, bool]]:
-    """For each of the (B, T) classes, the sum over the batch of its logits, and whether another one follows."""
+    """Yield, for each of the (B, T) classes, the sum over the batch of its logits, and whether another one follows."""
     last = classes.shape[1] - 1
     for t in range(last + 1):
         yield logits.gather(1, classes[:, t : t + 1]).sum(), t < last
 
 
 def upright(grids: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Raw maps (B, T, h, w) upsampled bilinearly to `size` and min-max normalised, and which (B, T) are degenerate."""
+    """Upsample raw maps (B, T, h, w) bilinearly to `size` and normalise them by min and max; return also which (B, T)
+    are degenerate.
+    """
     grids = grids.detach().float()
     maps = grids
     if grids.shape[2:] != size and len(grids):

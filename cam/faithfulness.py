@@ -51,7 +51,8 @@ def abpc(
     steps: int = 11,
     batch_size: int = 64,
 ) -> Perturbation:
-    """Area between the perturbation curves (Samek et al. 2017, arXiv:1509.06321; Schulz et al. 2020, arXiv:2001.00396).
+    """Return the area between the perturbation curves (Samek et al. 2017, arXiv:1509.06321; Schulz et al. 2020,
+    arXiv:2001.00396).
 
     Step i of n removes the first i * H * W // (n - 1) pixels, from the highest value down (MoRF) or from the lowest up
     (LeRF): 11 steps remove 0, 10, … 100 %. ABPC is the mean over the steps, the two ends included, of the class's
@@ -79,7 +80,7 @@ def insertion_deletion(
     steps: int = 29,
     batch_size: int = 64,
 ) -> InsertionDeletion:
-    """Insertion and deletion (Petsiuk et al. 2018, arXiv:1806.07421).
+    """Return insertion and deletion (Petsiuk et al. 2018, arXiv:1806.07421).
 
     Deletion removes pixels from the highest value down, until all are `fill`; insertion puts the same ones, in the same
     order, onto `canvas` (B, 3, H, W), by default the `blurred` images. A good map has a high insertion area and a low
@@ -103,7 +104,7 @@ def insertion_deletion(
 
 
 def blurred(images: Tensor, length: int = 11, sigma: float = 5.0) -> Tensor:
-    """Images (B, C, H, W) under a Gaussian of `length` taps a side (odd) and `sigma` pixels; edges are repeated."""
+    """Blur images (B, C, H, W) by a Gaussian of `length` taps per side (odd) and `sigma` pixels; edges are repeated."""
     offsets = torch.arange(length, device=images.device, dtype=images.dtype) - length // 2
     taps = torch.exp(-(offsets**2) / (2 * sigma**2))
     taps = (taps / taps.sum()).expand(images.shape[1], 1, 1, length)
@@ -117,7 +118,7 @@ def _counts(maps: Tensor, steps: int) -> list[int]:
 
 
 def _ranks(maps: Tensor, descending: bool) -> Tensor:
-    """Each pixel's place (B, H, W) in the order of its map, raster order among equals."""
+    """Return each pixel's place (B, H, W) in the order of its map, raster order among equals."""
     order = maps.flatten(1).argsort(dim=1, descending=descending, stable=True)
     places = torch.arange(order.shape[1], device=order.device).expand_as(order)
     return torch.empty_like(order).scatter_(1, order, places).view_as(maps)
@@ -126,18 +127,18 @@ def _ranks(maps: Tensor, descending: bool) -> Tensor:
 def _curve(
     model: Model, front: Tensor, back: Tensor, ranks: Tensor, target: Tensor, counts: Sequence[int], batch_size: int
 ) -> Tensor:
-    """Probability of the target (B, counts) where the first `count` pixels show `back` instead of `front`."""
+    """Return the target's probability (B, counts) where the first `count` pixels show `back` instead of `front`."""
     rows = torch.arange(len(front), device=front.device).repeat_interleave(len(counts))
     limits = torch.tensor(counts, device=front.device).repeat(len(front))
-    found = [torch.empty(0, device=front.device)]
+    parts = [torch.empty(0, device=front.device)]
     for start in range(0, len(rows), batch_size):
         row, limit = rows[start : start + batch_size], limits[start : start + batch_size]
         with torch.inference_mode():
             logits = model(torch.where((ranks[row] < limit[:, None, None])[:, None], back[row], front[row]))
         if start == 0 and int(target.max()) >= logits.shape[1]:
             raise ValueError(f"target {int(target.max())}; the model has {logits.shape[1]} classes, from 0 on")
-        found.append(logits.float().softmax(dim=1).gather(1, target[row, None])[:, 0])
-    return torch.cat(found).view(len(front), len(counts))
+        parts.append(logits.float().softmax(dim=1).gather(1, target[row, None])[:, 0])
+    return torch.cat(parts).view(len(front), len(counts))
 
 
 def _checked(
@@ -149,7 +150,7 @@ def _checked(
     steps: int,
     batch_size: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Images, maps, targets (B,) and what removed pixels become (B, 3, H, W), fit for each other."""
+    """Return images, maps, targets (B,) and what removed pixels become (B, 3, H, W), fit for each other."""
     if getattr(model, "training", False):
         raise ValueError("the model is in training mode; call model.eval() first")
     for name, value, least in (("steps", steps, 2), ("batch_size", batch_size, 1)):

@@ -76,7 +76,7 @@ class GradCAM(Explainer):
         return logits, classes, torch.stack(maps, dim=1)
 
     def _spread(self, features: Tensor, layer: nn.Module, batch: int) -> Tensor:
-        """Features as (B, C, h, w) float32."""
+        """Return features as (B, C, h, w) float32."""
         features = features.detach().float()
         if len(features) == batch and features.ndim == 4:
             return features.permute(0, 3, 1, 2) if self._channels_last(layer) else features
@@ -112,7 +112,7 @@ class _Cut:
         return self.features.clone()  # what follows may write into it
 
     def at_any(self, batch: int) -> Callable[[nn.Module, Any, Any], Tensor | None]:
-        """A hook for all modules that cuts at each map, so that the last cut stays."""
+        """Register a hook for all modules that cuts at each map, so that the last cut stays."""
 
         def hook(module: nn.Module, inputs: Any, output: Any) -> Tensor | None:
             if not (isinstance(output, Tensor) and len(output) == batch):

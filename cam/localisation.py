@@ -41,7 +41,7 @@ class Localisation:
 
 
 def as_maps(maps: Tensor) -> Tensor:
-    """`maps` as (B, H, W); TypeError or ValueError unless floating, in [0, 1], and (H, W) or (B, H, W)."""
+    """Return `maps` as (B, H, W); TypeError or ValueError unless floating, in [0, 1], and (H, W) or (B, H, W)."""
     if not isinstance(maps, Tensor) or not maps.is_floating_point():
         what = maps.dtype if isinstance(maps, Tensor) else type(maps).__name__
         raise TypeError(f"maps are {what}; expected a floating torch tensor (B, H, W) in [0, 1]")
@@ -57,7 +57,7 @@ def as_maps(maps: Tensor) -> Tensor:
 
 
 def as_masks(truth: Truth, maps: Tensor) -> Tensor:
-    """`truth` as a bool mask (B, H, W) for `maps` (B, H, W), on their device."""
+    """Return `truth` as a bool mask (B, H, W) for `maps` (B, H, W), on their device."""
     if isinstance(truth, Tensor) and truth.dtype == torch.bool:
         masks = truth if truth.ndim == 3 else truth[None]
     elif isinstance(truth, Tensor):
@@ -76,7 +76,7 @@ def as_masks(truth: Truth, maps: Tensor) -> Tensor:
 
 
 def score(maps: Tensor, truth: Truth, threshold: float = 0.5, mode: str = "mask") -> Localisation:
-    """The scores published for AG-CAM (Leem and Seo, AAAI 2024), image by image; one map is a batch of one.
+    """Score maps as published for AG-CAM (Leem and Seo, AAAI 2024), image by image; one map is a batch of one.
 
     threshold: pixels of at least this value are foreground.
     mode: `mask` compares the foreground with the truth; `box` the union of the boxes around its outer contours.
@@ -89,7 +89,7 @@ def score(maps: Tensor, truth: Truth, threshold: float = 0.5, mode: str = "mask"
         raise ValueError(f"mode {mode!r}: expected {' or '.join(MODES)}")
     predicted = maps.double() >= threshold
     if mode == "box":
-        unions = [mask_of(boxes_of(one), *one.shape) for one in predicted]
+        unions = [mask_of(boxes_of(mask), *mask.shape) for mask in predicted]
         predicted = torch.stack(unions).to(maps.device) if unions else predicted
     hits, chosen, wanted = (x.sum(dim=(1, 2)).double() for x in (predicted & truth, predicted, truth))
     agreed = (predicted == truth).double().mean(dim=(1, 2))
@@ -119,7 +119,9 @@ def pointing_game(maps: Tensor, truth: Truth) -> Tensor:
 
 
 def energy_inside(maps: Tensor, truth: Truth) -> Tensor:
-    """Share of the map's sum inside the truth (Wang et al. 2020, arXiv:1910.01279): (B,) float64; 0 where it is 0."""
+    """Return the share of the map's sum inside the truth (Wang et al. 2020, arXiv:1910.01279): (B,) float64; 0 where
+    the sum is 0.
+    """
     maps = as_maps(maps)
     truth = as_masks(truth, maps)
     inside, whole = (maps.double() * truth).sum(dim=(1, 2)), maps.double().sum(dim=(1, 2))
@@ -134,7 +136,8 @@ def _where_asked(values: Tensor, truth: Tensor) -> Tensor:
 
 
 def pixel_counts(maps: Tensor, truth: Truth, bins: int = BINS) -> Tensor:
-    """How many pixels of each image reach each level: (B, 2, bins + 1) int64, first outside the truth, then inside.
+    """Return how many pixels of each image reach each level: (B, 2, bins + 1) int64, first outside the truth, then
+    inside.
 
     Level k holds the values from k / bins up to, not including, (k + 1) / bins; the last one holds 1. Counts of images
     add up, so PxAP of any selection or resample of images is `pxap(counts.sum(dim=0))`, without the maps.
@@ -149,7 +152,7 @@ def pixel_counts(maps: Tensor, truth: Truth, bins: int = BINS) -> Tensor:
 
 
 def pxap(counts: Tensor) -> Tensor:
-    """PxAP: area under the precision-recall curve of all pixels, thresholds k / bins; float64, in [0, 1].
+    """Compute PxAP: area under the precision-recall curve of all pixels, thresholds k / bins; float64, in [0, 1].
 
     counts: sums of `pixel_counts`, (..., 2, bins + 1); the result has the leading shape. The area is the sum of
     precision times the gain in recall, from the highest threshold down. NaN where no pixel belongs to the truth.
@@ -171,7 +174,7 @@ class PxAP:
         self.counts += pixel_counts(maps, truth, self.counts.shape[1] - 1).sum(dim=0).cpu()
 
     def compute(self) -> float:
-        """PxAP of everything added; NaN while no pixel belonged to the truth."""
+        """Compute PxAP of everything added; NaN while no pixel belonged to the truth."""
         return pxap(self.counts).item()
 
 
@@ -181,7 +184,7 @@ def box_hits(
     thresholds: Sequence[float] = THRESHOLDS,
     ious: Sequence[float] = IOUS,
 ) -> Tensor:
-    """Which thresholds give which images a box that fits: (B, thresholds, ious) bool, on the CPU.
+    """Return which thresholds give which images a box that fits: (B, thresholds, ious) bool, on the CPU.
 
     boxes: the true boxes of each image (for one map: of it); an image without any is never hit, and is best left out.
     A hit: some box around a connected part of the pixels of at least the threshold, and some true box, have an IoU of
@@ -194,18 +197,21 @@ def box_hits(
         )
     wanted = torch.tensor(ious, dtype=torch.float64)
     hits = torch.zeros(len(maps), len(thresholds), len(ious), dtype=torch.bool)
-    for row, (one, truth) in enumerate(zip(maps, boxes, strict=True)):
+    for row, (heat, truth) in enumerate(zip(maps, boxes, strict=True)):
         if len(truth):
-            found = [boxes_of(one >= threshold, nested=True) for threshold in thresholds]
-            columns = torch.arange(len(found)).repeat_interleave(torch.tensor([len(some) for some in found]))
-            fits = box_iou(torch.cat(found), truth).amax(dim=1)
-            best = torch.zeros(len(found), dtype=torch.float64).scatter_reduce_(0, columns, fits, "amax")
+            by_threshold = [boxes_of(heat >= threshold, nested=True) for threshold in thresholds]
+            columns = torch.arange(len(by_threshold)).repeat_interleave(
+                torch.tensor([len(some) for some in by_threshold])
+            )
+            fits = box_iou(torch.cat(by_threshold), truth).amax(dim=1)
+            best = torch.zeros(len(by_threshold), dtype=torch.float64).scatter_reduce_(0, columns, fits, "amax")
             hits[row] = best[:, None] >= wanted
     return hits
 
 
 def max_box_acc(hits: Tensor) -> Tensor:
-    """MaxBoxAccV2 of `box_hits` (N, thresholds, ious): the best threshold's share of hits, averaged over the IoUs.
+    """Compute MaxBoxAccV2 of `box_hits` (N, thresholds, ious): the best threshold's share of hits, averaged over the
+    IoUs.
 
     The threshold is chosen for all images together and for each IoU by itself (Choe et al. 2020, arXiv:2007.04178).
     NaN without images.
@@ -225,9 +231,9 @@ class MaxBoxAcc:
         """Add a batch; see `box_hits`."""
         hits = box_hits(maps, boxes, self.thresholds, self.ious)
         self.hits += hits.sum(dim=0)
-        self.images += sum(len(one) > 0 for one in boxes)
-        self.skipped += sum(len(one) == 0 for one in boxes)
+        self.images += sum(len(truth) > 0 for truth in boxes)
+        self.skipped += sum(len(truth) == 0 for truth in boxes)
 
     def compute(self) -> float:
-        """MaxBoxAccV2 of everything added; NaN without images."""
+        """Compute MaxBoxAccV2 of everything added; NaN without images."""
         return max_box_acc(self.hits.double()[None] / self.images).item()

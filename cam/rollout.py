@@ -47,7 +47,8 @@ class Rollout(Explainer):
 
 
 def roll(averages: Sequence[Tensor]) -> Tensor:
-    """(B, N): the first row of the product, last block first, of (A + I) / 2 with rows summing to 1; A are (B, N, N).
+    """Return (B, N): the first row of the product, last block first, of (A + I) / 2 with rows summing to 1; A are (B,
+    N, N).
 
     A row times matrices from the last block down, which costs a factor N less than the whole product.
     """

@@ -20,8 +20,8 @@ from .similarity import rank_correlation
 
 @contextmanager
 def redrawn_head(model: nn.Module, seed: int = 0) -> Iterator[None]:
-    """Inside, the head's weights are normal draws of their own standard deviation, a function of the seed alone, and
-    its bias is 0. On leaving, also by an exception, they are what they were.
+    """Draw the head's weights again inside: normal, of their own standard deviation, a function of the seed alone, with
+    bias 0. On leaving, also by an exception, they are what they were.
 
     The head is what timm's `get_classifier` names (both of a distilled model), or else the last layer with weights.
 
@@ -58,17 +58,17 @@ def head_correlation(
     of all classes of the image share, so 0 is not to be expected: this is a test to pass, not a score. NaN where a map
     is constant. A forward and a backward a head.
     """
-    found = []
+    correlations = []
     for seed in range(heads):
         with redrawn_head(explain.model, seed):
-            found.append(rank_correlation(maps, explain(images, target, rng=rng)))
-    return torch.stack(found).mean(dim=0)
+            correlations.append(rank_correlation(maps, explain(images, target, rng=rng)))
+    return torch.stack(correlations).mean(dim=0)
 
 
 def _heads(model: nn.Module) -> list[nn.Module]:
     named: Any = next((m for m in nn.Module.modules(model) if callable(getattr(m, "get_classifier", None))), None)
-    found = None if named is None else named.get_classifier()
-    heads = [head for head in (found if isinstance(found, tuple) else (found,)) if _has_weights(head)]
+    classifier = None if named is None else named.get_classifier()
+    heads = [head for head in (classifier if isinstance(classifier, tuple) else (classifier,)) if _has_weights(head)]
     if not heads:
         heads = [part for part in nn.Module.modules(model) if _has_weights(part)][-1:]
     if not heads:

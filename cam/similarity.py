@@ -9,7 +9,7 @@ from .localisation import as_maps
 
 
 def rank_correlation(a: Tensor, b: Tensor) -> Tensor:
-    """Spearman's rank correlation over the pixels of each pair of maps: (B,) float64 in [-1, 1].
+    """Return Spearman's rank correlation over the pixels of each pair of maps: (B,) float64 in [-1, 1].
 
     a, b: (B, H, W), or one (H, W), floating in [0, 1]. Equal values share the mean of their ranks. NaN where either
     map is constant: its ranks say nothing.
@@ -20,7 +20,8 @@ def rank_correlation(a: Tensor, b: Tensor) -> Tensor:
 
 
 def iou_at(a: Tensor, b: Tensor, threshold: float = 0.5) -> Tensor:
-    """IoU of the pixels of at least `threshold` in each pair of maps: (B,) float64; NaN where neither has one.
+    """Return the IoU of the pixels of at least `threshold` in each pair of maps: (B,) float64; NaN where neither has
+    one.
 
     a, b: as for `rank_correlation`.
     """
@@ -36,7 +37,9 @@ def _pair(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _centred_ranks(values: Tensor) -> Tensor:
-    """Ranks of (B, N) along each row less their mean, as float64: the mean of first and last place among equals."""
+    """Return the ranks of (B, N) along each row less their mean, as float64: the mean of first and last place among
+    equals.
+    """
     values = values.contiguous()
     ordered = values.sort(dim=1).values
     below, up_to = (torch.searchsorted(ordered, values, right=right) for right in (False, True))

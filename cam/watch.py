@@ -40,29 +40,33 @@ class Transformer:
 
     @classmethod
     def find(cls, model: nn.Module) -> Transformer | None:
-        """The one in `model`, None where there is none. ValueError for several, of which none can speak for all."""
+        """Find the transformer in `model`, None where there is none. ValueError for several, of which none can speak
+        for all.
+        """
         parts = ("patch_embed", "blocks", "num_prefix_tokens")
-        found = [module for module in nn.Module.modules(model) if all(hasattr(module, part) for part in parts)]
-        found = [m for m in found if hasattr(m.patch_embed, "dynamic_feat_size") and "_orig_mod" not in m._modules]
-        if len(found) > 1:
-            raise ValueError(f"{type(model).__name__} holds {len(found)} vision transformers; explain each alone")
-        return cls(found[0]) if found else None
+        modules = [module for module in nn.Module.modules(model) if all(hasattr(module, part) for part in parts)]
+        modules = [m for m in modules if hasattr(m.patch_embed, "dynamic_feat_size") and "_orig_mod" not in m._modules]
+        if len(modules) > 1:
+            raise ValueError(f"{type(model).__name__} holds {len(modules)} vision transformers; explain each alone")
+        return cls(modules[0]) if modules else None
 
     @classmethod
     def with_class_token(cls, model: nn.Module, method: str) -> Transformer:
-        """The one in `model`, for a method that reads the class token's attention. ValueError where it has none."""
-        found = cls.find(model)
-        if found is None:
+        """Find the transformer in `model`, for a method that reads the class token's attention. ValueError if it has
+        none.
+        """
+        transformer = cls.find(model)
+        if transformer is None:
             raise ValueError(
                 f"{method} needs a vision transformer of timm's kind, with patch_embed and blocks, and "
                 f"{type(getattr(model, 'network', model)).__name__} is none; {OTHER_METHODS}"
             )
-        if getattr(found.vit, "cls_token", None) is None:
+        if getattr(transformer.vit, "cls_token", None) is None:
             raise ValueError(
-                f"{method} reads the attention of a class token, and this {type(found.vit).__name__} has none; "
+                f"{method} reads the attention of a class token, and this {type(transformer.vit).__name__} has none; "
                 f"{OTHER_METHODS}"
             )
-        return found
+        return transformer
 
     @property
     def pools_patches(self) -> bool:
@@ -77,7 +81,7 @@ class Transformer:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Layers unfused and hooks in place."""
+        """Unfuse the layers and put hooks in place."""
         switched = [layer for layer in self.layers if getattr(layer, "fused_attn", False)]
         with ExitStack() as stack:
             stack.enter_context(self.sized())
@@ -95,7 +99,7 @@ class Transformer:
 
     @contextmanager
     def sized(self) -> Iterator[None]:
-        """Notes the size of the images as they reach the patch embedding; a wrapper may have resized them."""
+        """Note the size of the images at the patch embedding; a wrapper may have resized them."""
         handle = self.vit.patch_embed.register_forward_pre_hook(self._note_size)
         try:
             yield
@@ -104,7 +108,7 @@ class Transformer:
 
     @contextmanager
     def showing(self, see: See, cut: bool = False) -> Iterator[None]:
-        """Shows `see` the attention of every block while inside `watched`.
+        """Show `see` the attention of every block while inside `watched`.
 
         cut: no gradient passes from a layer to its input. Where the block stands for its layer, whose input goes on to
             the MLP too, none passes to the values; queries and keys are for `see` to cut, at the attention.
@@ -136,7 +140,7 @@ class Transformer:
             )
 
     def to_grid(self, tokens: Tensor) -> Tensor:
-        """(..., N) values of tokens to (..., rows, columns) of patches; prefix tokens are dropped."""
+        """Return (..., N) values of tokens as (..., rows, columns) of patches; prefix tokens are dropped."""
         rows, columns = self.vit.patch_embed.dynamic_feat_size(self._size)
         if tokens.shape[-1] != self.prefix + rows * columns:
             raise ValueError(
@@ -170,7 +174,9 @@ class Transformer:
 
 
 def _detached(inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """A call's arguments without their graph. What was one tensor stays one: layers ask whether keys are queries."""
+    """Return a call's arguments without their graph. What was one tensor stays one: layers ask whether keys are
+    queries.
+    """
     cut = {id(part): part.detach() for part in (*inputs, *named.values()) if isinstance(part, Tensor)}
     return tuple(cut.get(id(part), part) for part in inputs), {k: cut.get(id(v), v) for k, v in named.items()}
 

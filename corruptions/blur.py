@@ -61,7 +61,7 @@ class DefocusBlur(Deterministic):
 
 @lru_cache(maxsize=32)
 def disk(radius: float, sigma: float) -> np.ndarray:
-    """Disk of sum 1 smoothed by a small Gaussian, odd square float32.
+    """Return a disk of sum 1 smoothed by a small Gaussian, odd square float32.
 
     A radius of 8 or 10 reaches the edge of the square, where the smoothing mirrors: the sum is then 1.01. Rounding
     shows in flat areas, where a sum just short of 1 costs a level: hence OpenCV's order of adding up, with fused
@@ -87,14 +87,14 @@ def disk(radius: float, sigma: float) -> np.ndarray:
 
 @lru_cache(maxsize=32)
 def _response(constants: tuple[float, float], size: tuple[int, int], device: torch.device) -> Tensor:
-    """The disk's Fourier transform. (The disk is symmetric: convolution and correlation are one.)"""
+    """Return the disk's Fourier transform. (The disk is symmetric: convolution and correlation are one.)"""
     response: Tensor = torch.fft.rfft2(torch.from_numpy(disk(*constants)).double(), s=size)
     return response.to(device)
 
 
 @lru_cache(maxsize=256)
 def fast_length(length: int) -> int:
-    """The next length with no prime factor above 5, where the fast Fourier transform is fast."""
+    """Return the next length with no prime factor above 5, where the fast Fourier transform is fast."""
     while True:
         rest = length
         for prime in (2, 3, 5):
@@ -107,7 +107,9 @@ def fast_length(length: int) -> int:
 
 @lru_cache(maxsize=64)
 def _mirrored(length: int, reach: int, device: torch.device) -> Tensor:
-    """Source of each of length + 2 * reach positions, mirrored about the outermost pixels (c b | a b c | b a)."""
+    """Return the source of each of length + 2 * reach positions, mirrored about the outermost pixels (c b | a b c | b
+    a).
+    """
     period = 2 * length - 2
     position = torch.arange(-reach, length + reach, device=device).remainder(period)
     return torch.minimum(position, period - position)
@@ -144,7 +146,7 @@ class GlassBlur(Corruption):
 
 
 def glass_walk(offsets: Tensor, reach: int, size: tuple[int, int]) -> Tensor:
-    """Which pixel each one shows after all passes: (B, H * W) raster indices.
+    """Return which pixel each one shows after all passes: (B, H * W) raster indices.
 
     offsets: uniform (B, passes, H - 2 reach, W - 2 reach, 2), see `GlassBlur`.
 

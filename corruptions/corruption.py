@@ -47,14 +47,14 @@ class Corruption(ABC):
     category: ClassVar[str]  # noise, blur, weather or digital; extra for the four held out for validation
 
     def __post_init__(self) -> None:
-        for what, value, known in (("preset", self.preset, PRESETS), ("variant", self.variant, VARIANTS)):
-            if value not in known:
-                raise ValueError(f"{what} {value!r}: expected {' or '.join(known)}")
+        for what, value, choices in (("preset", self.preset, PRESETS), ("variant", self.variant, VARIANTS)):
+            if value not in choices:
+                raise ValueError(f"{what} {value!r}: expected {' or '.join(choices)}")
         if (self.preset, self.variant) == ("cifar", "bethgelab"):
             raise ValueError("variant 'bethgelab' has no constants for preset 'cifar'; use variant 'hendrycks'")
 
     def constants(self, severity: int) -> Any:
-        """The entry of `constants.PRESETS` for this severity.
+        """Return the entry of `constants.PRESETS` for this severity.
 
         Raises:
             ValueError: the severity is none of 1 to 5.
@@ -65,11 +65,12 @@ class Corruption(ABC):
 
     @abstractmethod
     def draw(self, shape: Sequence[int], severity: int, rng: Rng) -> Draws:
-        """The random numbers for images of `shape` (3, H, W), as many images as `rng` has."""
+        """Return the random numbers for images of `shape` (3, H, W), one image per sample of `rng`."""
 
     @abstractmethod
     def apply(self, images: Tensor, draws: Draws) -> Tensor:
-        """Corrupted images, (B, 3, H, W) uint8 like `images`, on their device: a function of the two arguments.
+        """Return the corrupted images, (B, 3, H, W) uint8 like `images`, on their device: a function of the two
+        arguments.
 
         What becomes of one image does not depend on the others of the batch. Draws in float64 are computed with in
         float64, so that the reference's own draws give the reference's own pixels.
@@ -101,7 +102,7 @@ class Deterministic(Corruption):
 
 
 def as_bytes(images: Tensor) -> Tensor:
-    """(B, 3, H, W) images as uint8. See `Corruption.__call__` for what is refused."""
+    """Return images (B, 3, H, W) as uint8. See `Corruption.__call__` for what is refused."""
     if not isinstance(images, Tensor):
         raise TypeError(f"images are {type(images).__name__}; expected a torch tensor (B, 3, H, W)")
     if images.dtype != torch.uint8 and not images.is_floating_point():

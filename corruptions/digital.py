@@ -48,7 +48,7 @@ class Saturate(Deterministic):
 
 
 def _to_hsv(images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Sixths of the circle of hues in [0, 6), saturation, value in [0, 1]; each (B, H, W) float64.
+    """Return hue in sixths of the circle, [0, 6), saturation, and value in [0, 1]; each (B, H, W) float64.
 
     The hue went through [0, 1) as in skimage.color.rgb2hsv, whose rounding decides ties.
     """
@@ -73,7 +73,7 @@ _SECTORS = ((0, 3, 1), (2, 0, 1), (1, 0, 3), (1, 2, 0), (3, 1, 0), (0, 1, 2))
 
 
 def _from_hsv(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
-    """(B, 3, H, W) uint8 of what `_to_hsv` gives."""
+    """Return the images (B, 3, H, W) uint8 of what `_to_hsv` gives."""
     sector = hue.floor()
     fraction = hue - sector
     p = value * (1 - saturation)
@@ -147,7 +147,7 @@ class JpegCompression(Deterministic):
 
 
 def _with_pillow(images: Tensor, function: Callable[[Image.Image], Image.Image]) -> Tensor:
-    """What `function` makes of each image, (B, 3, H, W) uint8; in as many threads as torch may use.
+    """Apply `function` to each image, (B, 3, H, W) uint8, in as many threads as torch may use.
 
     Threads help where images are large, since Pillow releases Python's lock.
     """

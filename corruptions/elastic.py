@@ -52,7 +52,7 @@ class ElasticTransform(Corruption):
 
 
 def affine_inverse(draws: Tensor, shift: float, size: tuple[int, int]) -> Tensor:
-    """(B, 2, 3) float64: where in the image the pixel (column, row, 1) of the result comes from.
+    """Return (B, 2, 3) float64: where in the image the pixel (column, row, 1) of the result comes from.
 
     Three corners of a square about the middle move by up to `shift`. The reference gives them to OpenCV as (row,
     column) where (column, row) is expected, which matters where the image is not square.
@@ -73,8 +73,8 @@ def affine_inverse(draws: Tensor, shift: float, size: tuple[int, int]) -> Tensor
 
 
 def affine_warp(images: Tensor, inverse: Tensor) -> Tensor:
-    """Images (B, 3, H, W) float32 at the coordinates `inverse` (B, 2, 3), bilinearly, borders mirrored without the
-    outermost pixel.
+    """Return the images (B, 3, H, W) float32 at the coordinates `inverse` (B, 2, 3), bilinearly, borders mirrored
+    without the outermost pixel.
 
     In OpenCV's fixed point, which is part of the benchmark: coordinates rounded to 1/1024 of a pixel, once for the
     column's share and once for the row's, and their sum to 1/32.
@@ -98,8 +98,10 @@ def affine_warp(images: Tensor, inverse: Tensor) -> Tensor:
 
 
 def displaced(images: Tensor, shifts: Tensor) -> Tensor:
-    """Images (B, 3, H, W) float32 at each pixel's place plus `shifts` (B, 2, H, W) float32, rows first: bilinearly,
-    computed in float64; borders mirrored with the outermost pixel: scipy.ndimage.map_coordinates in mode `reflect`."""
+    """Return the images (B, 3, H, W) float32 at each pixel's place plus `shifts` (B, 2, H, W) float32, rows first:
+    bilinearly, computed in float64; borders mirrored with the outermost pixel: scipy.ndimage.map_coordinates in mode
+    `reflect`.
+    """
     height, width = images.shape[-2:]
     whole = shifts.floor()
     down, across = (shifts.double() - whole).unsqueeze(2).unbind(1)
@@ -113,7 +115,7 @@ def displaced(images: Tensor, shifts: Tensor) -> Tensor:
 
 
 def mirrored(first: Tensor, size: int, outermost: bool = True) -> tuple[Tensor, Tensor]:
-    """Whole positions, and those after them, as float32 numbers within [0, size).
+    """Return whole positions and their successors, as float32 numbers within [0, size).
 
     outermost: whether the mirror repeats the outermost pixel (b a | a b c | c b), or not (c b | a b c | b a).
     """
@@ -125,6 +127,6 @@ def mirrored(first: Tensor, size: int, outermost: bool = True) -> tuple[Tensor, 
 
 
 def pixels(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """(B, 3, H, W): for each position the pixel in this row and column, both (B, H, W) whole float32 numbers."""
+    """Return (B, 3, H, W): for each position the pixel in this row and column, both (B, H, W) whole float32 numbers."""
     index = (rows * images.shape[-1] + columns).long().flatten(1)[:, None].expand(-1, 3, -1)
     return images.flatten(2).gather(2, index).view(len(images), 3, *rows.shape[-2:])

@@ -21,7 +21,7 @@ def _gaussian(sigma: float, truncate: float) -> np.ndarray:
 
 
 def _beyond(size: int, reach: int, mode: str) -> np.ndarray:
-    """Which of `size` positions stands at -reach, ..., size - 1 + reach."""
+    """Return which of `size` positions stands at -reach, ..., size - 1 + reach."""
     position = np.arange(-reach, size + reach)
     if mode == "nearest":
         return position.clip(0, size - 1)
@@ -33,7 +33,7 @@ def _beyond(size: int, reach: int, mode: str) -> np.ndarray:
 def gaussian_operator(
     size: int, sigma: float, mode: str, truncate: float, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    """(size, size): what scipy.ndimage.gaussian_filter1d does to a line, as a matrix.
+    """Return (size, size): scipy.ndimage.gaussian_filter1d of a line, as a matrix.
 
     mode: `nearest` repeats the border, `reflect` mirrors it (d c b a | a b c d | d c b a), however wide the kernel.
     """
@@ -46,7 +46,7 @@ def gaussian_operator(
 
 
 def smooth(planes: Tensor, sigma: tuple[float, float] | float, mode: str = "nearest", truncate: float = 4.0) -> Tensor:
-    """Gaussian filter with one sigma, or those of rows and columns; equals scipy's to rounding, at any sigma.
+    """Apply a Gaussian filter with one sigma, or those of rows and columns; equals scipy's to rounding, at any sigma.
 
     Short kernels are summed in scipy's order, which gives its very bits in float64; long ones are matrix products.
     """
@@ -83,7 +83,9 @@ def _correlate(planes: Tensor, kernel: np.ndarray, mode: str, dim: int) -> Tenso
 
 
 def by_parts(function: Callable[..., Tensor], *batch: Tensor, pixels: int = 1 << 16) -> Tensor:
-    """function(*batch) in parts of the batch whose intermediate results stay in a CPU's cache, or in some 400 MB."""
+    """Compute function(*batch) in parts of the batch whose intermediate results stay in a CPU's cache, or in some 400
+    MB.
+    """
     images = batch[0]
     together = (1 << 24 if images.is_cuda else pixels) // (images.shape[-2] * images.shape[-1])
     parts = zip(*(torch.split(tensor, max(1, together)) for tensor in batch), strict=True)
@@ -91,17 +93,19 @@ def by_parts(function: Callable[..., Tensor], *batch: Tensor, pixels: int = 1 <<
 
 
 def unit(images: Tensor, dtype: torch.dtype) -> Tensor:
-    """8-bit images on [0, 1]. The divisor is a tensor, since CUDA turns a number into a product, rounded otherwise."""
+    """Scale 8-bit images to [0, 1]. The divisor is a tensor, since CUDA turns a number into a product, rounded
+    otherwise.
+    """
     return images.to(dtype) / torch.tensor(255, dtype=dtype, device=images.device)
 
 
 def to_bytes(images: Tensor) -> Tensor:
-    """Images clipped to [0, 1] as uint8: truncated, as numpy does where the benchmark stores its floats."""
+    """Clip images to [0, 1] and truncate to uint8, as numpy does where the benchmark stores its floats."""
     return images.clamp(0, 1).mul_(255).to(torch.uint8)
 
 
 def gaussian_blur(images: Tensor, sigma: float) -> Tensor:
-    """8-bit images smoothed and truncated.
+    """Smooth 8-bit images, and truncate.
 
     In a flat area the sum may fall short of a level by its last bit, and truncation then by a whole level. A matrix
     product adds up in another order than scipy, so that such areas are told what scipy makes of them.
@@ -118,7 +122,7 @@ def gaussian_blur(images: Tensor, sigma: float) -> Tensor:
 
 @lru_cache(maxsize=64)
 def _short(sigma: float, device: torch.device) -> Tensor:
-    """(256,) bool: whether scipy's Gaussian filter, truncated, takes a level off a flat area of this level."""
+    """Return (256,) bool: whether scipy's Gaussian filter, truncated, takes a level off a flat area of this level."""
     kernel, value = _gaussian(float(sigma), 4.0), np.arange(256) / 255
     for _ in range(2):
         total = value * kernel[len(kernel) // 2]
@@ -129,7 +133,7 @@ def _short(sigma: float, device: torch.device) -> Tensor:
 
 
 def zoom_in(planes: Tensor, factor: float) -> Tensor:
-    """The middle of (B, C, H, W) float64 planes, enlarged to at least their size: scipy.ndimage.zoom of order 1.
+    """Return the middle of (B, C, H, W) float64 planes, enlarged to at least their size: scipy.ndimage.zoom of order 1.
 
     Where rounding takes the last coordinate past the last pixel, that line is 0: scipy's quirk, and so the reference's.
     It happens at some sizes, 36 or 160 among them, not at 32, 224 or 256.
@@ -147,7 +151,7 @@ def zoom_in(planes: Tensor, factor: float) -> Tensor:
 
 
 def trimmed(planes: Tensor, size: Sequence[int]) -> Tensor:
-    """Planes without the rows and columns that `zoom_in` made in excess, as many at the start as at the end."""
+    """Drop the rows and columns that `zoom_in` made in excess, as many at the start as at the end."""
     top, left = ((now - wanted) // 2 for now, wanted in zip(planes.shape[-2:], size, strict=True))
     return planes[..., top : top + size[0], left : left + size[1]]
 
@@ -157,7 +161,9 @@ Q16_HALF = 1 / 514
 
 
 def motion_path(radius: int, sigma: float, degrees: float) -> list[tuple[float, int, int]]:
-    """Weight, row and column of each pixel that a motion blur mixes in: half a Gaussian from the pixel onwards."""
+    """Return the weight, row and column of each pixel that a motion blur mixes in: half a Gaussian from the pixel
+    onwards.
+    """
     width = 2 * radius + 1
     weights = np.array([math.exp(-(i**2) / (2 * sigma**2)) / (math.sqrt(2 * math.pi) * sigma) for i in range(width)])
     down, across = width * math.sin(math.radians(degrees)), width * math.cos(math.radians(degrees))
@@ -169,7 +175,7 @@ def motion_path(radius: int, sigma: float, degrees: float) -> list[tuple[float, 
 
 
 def motion_blur(image: Tensor, path: list[tuple[float, int, int]], fused: bool = True) -> Tensor:
-    """(C, H, W) float64 mixed along `path`; beyond the border stands the border's pixel.
+    """Mix (C, H, W) float64 along `path`; beyond the border stands the border's pixel.
 
     fused: whether a product may be rounded together with the sum. That is faster, and shows only in a flat area whose
         result is truncated.
@@ -191,7 +197,7 @@ def motion_blur(image: Tensor, path: list[tuple[float, int, int]], fused: bool =
 
 
 def inside(path: list[tuple[float, int, int]], shape: Sequence[int]) -> list[tuple[float, int, int]]:
-    """The path up to where it would be as long as the image; the weights stay, so that the rest goes dark."""
+    """Cut the path where it would be as long as the image; the weights stay, so that the rest goes dark."""
     height, width = shape[-2:]
     too_far = (i for i, (_, row, column) in enumerate(path) if abs(row) >= height or abs(column) >= width)
     return path[: next(too_far, len(path))]

@@ -45,7 +45,7 @@ def _map_size(shape: Sequence[int]) -> int:
 
 
 def height_map(uniform: Tensor, size: int, decay: float) -> Tensor:
-    """(B, size, size) float64 in [0, 1]: the diamond-square algorithm on a torus (Fournier et al. 1982).
+    """Return (B, size, size) float64 in [0, 1]: the diamond-square algorithm on a torus (Fournier et al. 1982).
 
     uniform: (B, size * size - 1) in [0, 1). From the coarsest step on, each level takes the middles of its squares,
     then those of their upper edges, then of their left edges; each set row by row. A new height is the mean of four

@@ -52,7 +52,7 @@ class Frost(Corruption):
         return Draws(severity, {"uniform": rng.uniform((3,), "uniform")})
 
     def apply(self, images: Tensor, draws: Draws) -> Tensor:
-        own, ice = self.constants(draws.severity)
+        weight, ice = self.constants(draws.severity)
         height, width = images.shape[2:]
         paths = find_photographs(self.photographs)
         parts = []
@@ -62,10 +62,10 @@ class Frost(Corruption):
             left = int(column * (photograph.shape[2] - width))
             parts.append(photograph[:, top : top + height, left : left + width])
         layer = torch.stack(parts).double().mul_(ice)
-        return images.double().mul_(own).add_(layer).clamp_(0, 255).to(torch.uint8)
+        return images.double().mul_(weight).add_(layer).clamp_(0, 255).to(torch.uint8)
 
     def _photograph(self, path: Path, height: int, width: int, device: torch.device) -> Tensor:
-        """(3, Hf, Wf) uint8: the photograph from which a part of this size is taken."""
+        """Return the photograph from which a part of this size is taken, (3, Hf, Wf) uint8."""
         shrink = 0.2 if self.preset == "cifar" else 1.0
         rows, columns, _ = _decoded(path, shrink).shape
         if self.variant == "hendrycks" and height < rows and width < columns:
@@ -75,7 +75,7 @@ class Frost(Corruption):
 
 @lru_cache(maxsize=2 * CHOSEN)
 def _decoded(path: Path, shrink: float) -> Bytes:
-    """(H, W, 3) uint8, RGB. OpenCV decodes and scales, as in the reference: other libraries round otherwise."""
+    """Decode and scale to (H, W, 3) uint8, RGB, with OpenCV as the reference does: other libraries round otherwise."""
     remedy = "copy the six photographs again"
     try:
         with Image.open(path, formats=("PNG", "JPEG")) as header:
@@ -102,7 +102,7 @@ def _on_device(path: Path, shrink: float, growth: float, device: torch.device) -
 
 
 def find_photographs(folder: str | Path | None = None) -> tuple[Path, ...]:
-    """The paths of the six photographs: from `folder`, else from an installed imagecorruptions.
+    """Return the paths of the six photographs: from `folder`, else from an installed imagecorruptions.
 
     That package is located, not imported: its import fails with today's libraries.
 

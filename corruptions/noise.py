@@ -85,7 +85,7 @@ BINS = 1024
 
 
 def _photons(values: Tensor, uniform: Tensor, photons: int) -> Tensor:
-    """min(k, photons) of every value, (N,) int32: more photons than that are white all the same.
+    """Return min(k, photons) of every value, (N,) int32: more photons than that are white all the same.
 
     Of most values the bin of u alone decides; a bisection decides the others.
     """
@@ -107,7 +107,7 @@ def _photons(values: Tensor, uniform: Tensor, photons: int) -> Tensor:
 
 @lru_cache(maxsize=32)
 def _poisson_tables(photons: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """The distribution function, and what a bin of u says of the count; flat, a row for each 8-bit value v.
+    """Return the distribution function, and what a bin of u says of the count; flat, with a row for each 8-bit value v.
 
     table: 256 x (photons + 1) float64, F(k; v / 255 * photons) for k up to photons.
     guide: 256 x (BINS + 1) int32, the count at u = b / BINS, at most `photons`.

@@ -31,7 +31,8 @@ CORRUPTIONS: dict[str, type[Corruption]] = {kind.name: kind for kind in _CLASSES
 def corruption(
     name: str, *, preset: str = "imagenet", variant: str = "hendrycks", frost_dir: str | None = None
 ) -> Corruption:
-    """The corruption of this name; see `Corruption` for preset and variant. frost_dir: where frost's photographs are.
+    """Return the corruption of this name; see `Corruption` for preset and variant. frost_dir: where frost's photographs
+    are.
 
     Raises:
         ValueError: unknown name, preset or variant.

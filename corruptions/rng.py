@@ -16,11 +16,11 @@ class Rng(Protocol):
     """Random numbers for a batch of B images; `purpose` names the draw, so that no two draws share numbers."""
 
     def uniform(self, shape: Sequence[int], purpose: str) -> Tensor:
-        """(B, *shape) floating in [0, 1)."""
+        """Return (B, *shape) floating in [0, 1)."""
         ...
 
     def normal(self, shape: Sequence[int], purpose: str) -> Tensor:
-        """(B, *shape) floating, mean 0, variance 1."""
+        """Return (B, *shape) floating, mean 0, variance 1."""
         ...
 
 

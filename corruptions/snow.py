@@ -42,7 +42,7 @@ class Snow(Corruption):
         return by_parts(snowed, images, self.flakes(draws))
 
     def flakes(self, draws: Draws) -> Tensor:
-        """The layer of snow, (B, 1, H, W) uint8."""
+        """Return the layer of snow, (B, 1, H, W) uint8."""
         mean, deviation, zoom, threshold, radius, sigma, _ = self.constants(draws.severity)
         exact = self.variant == "bethgelab"
         noise = draws["normal"].double()[:, None] * deviation + mean

@@ -55,7 +55,7 @@ def _color(levels: tuple[int, int, int], device: torch.device, dtype: torch.dtyp
 
 
 def _stain(muddy: Tensor, sigma: float) -> Tensor:
-    """(B, H, W) float32: how much mud covers, 0 where it is less than 0.8."""
+    """Return how much mud covers, (B, H, W) float32, 0 where it is less than 0.8."""
     planes = muddy.double()[:, None]
     # Between the two directions float32 as well, as scipy does on float32 images.
     down = smooth(planes, (sigma, 0)).float().double()
@@ -64,7 +64,7 @@ def _stain(muddy: Tensor, sigma: float) -> Tensor:
 
 
 def _gloss(liquid: Tensor) -> Tensor:
-    """(B, H, W) float32 in [0, 1]: thick liquid near its edges shines. On the CPU, image by image."""
+    """Return how thick liquid shines near its edges, (B, H, W) float32 in [0, 1]. On the CPU, image by image."""
     # Large images have values above 1; they wrap around, as numpy's conversion does.
     levels = (liquid * 255).to(torch.int32).to(torch.uint8).cpu().numpy()
     shine = np.stack([plane * _shading(plane) for plane in levels])
@@ -74,7 +74,7 @@ def _gloss(liquid: Tensor) -> Tensor:
 
 
 def _shading(levels: np.ndarray) -> np.ndarray:
-    """(H, W) float32: the distance to the liquid's edges as a relief, lit from one side."""
+    """Return the distance to the liquid's edges as a relief lit from one side, (H, W) float32."""
     distance = cv2.distanceTransform(255 - cv2.Canny(levels, 50, 150), cv2.DIST_L2, 5)
     distance = np.minimum(distance, np.float32(20))
     relief = cv2.equalizeHist(cv2.blur(distance, (3, 3)).astype(np.uint8))

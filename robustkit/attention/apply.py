@@ -5,9 +5,9 @@
         logits = model(images)
         gradients = torch.autograd.grad(logits[:, 3].sum(), captured.attention)
 
-Of timm's ViTs (ViT, DeiT, DeiT-3) and CrossViT, and of whatever is made of `torch.nn.MultiheadAttention`, such as
+It works for timm's ViTs (ViT, DeiT, DeiT-3) and CrossViT, and for models made of `torch.nn.MultiheadAttention`, such as
 torchvision's ViTs. Layers are changed in place by giving them another class: module objects, parameters, tensor names
-and hooks stay as they are, `copy.deepcopy`, pickling and `torch.compile` go on working, and 'standard' is the library's
+and hooks stay as they are, `copy.deepcopy`, pickling and `torch.compile` still work, and 'standard' is the library's
 own code again.
 """
 
@@ -36,8 +36,8 @@ _WITH_FORMULA: dict[type, type] = {
     CrossAttention: FormulaCrossAttention,
     nn.MultiheadAttention: MultiheadAttention,
 }
-_OWN = {made: own for own, made in _WITH_FORMULA.items()}
-_PLACE = re.compile(r"(.*?)(\d+)(\.\D*)")  # of a layer in a row of blocks: the last number of its path
+_OWN = {made: plain for plain, made in _WITH_FORMULA.items()}
+_PLACE = re.compile(r"(.*?)(\d+)(\.\D*)")  # place of a layer in a row of blocks: the last number of its path
 
 
 def _known(module: nn.Module) -> bool:
@@ -54,7 +54,7 @@ def _foreign(module: nn.Module) -> bool:
 
 
 def attention_layers(model: nn.Module) -> list[tuple[str, Any]]:
-    """(name, layer) of every attention layer, in order.
+    """Return (name, layer) of every attention layer, in order.
 
     Raises ModelError where the model has none, or some of another kind.
     """
@@ -83,7 +83,7 @@ def _formula_name(layer: Any) -> str:
 
 
 def get_attention(model: nn.Module) -> str:
-    """The name of the model's attention formula. ModelError where it has none or more than one."""
+    """Return the name of the model's attention formula. ModelError where it has none or more than one."""
     names = sorted({_formula_name(layer) for _, layer in attention_layers(model)})
     if len(names) > 1:
         raise ModelError(f"blocks differ in attention: {', '.join(names)}; expected one formula for all of a model")
@@ -91,7 +91,9 @@ def get_attention(model: nn.Module) -> str:
 
 
 def attention_kind(model: nn.Module) -> str:
-    """The formula's name; 'other' for attention that is none of the formulas, 'none' for a model without attention."""
+    """Return the formula's name; 'other' for attention that is none of the formulas, 'none' for a model without
+    attention.
+    """
     try:
         return get_attention(model)
     except ModelError:
@@ -103,13 +105,13 @@ def set_attention(model: Model, name: str) -> Model:
 
     Scales of the qknorm forms (`attn.qk_scale`, or `attn.q_scale` and `attn.k_scale`), a learned `attn.temperature`,
     the LayerNorms of qknorm-ln and the `attn.query_network` of qana are created at their initial values where they are
-    absent, frozen where the layer's weights are; load a state_dict after the call to fill them. They go when another
-    formula is set. LayerNorms that the model came with always stay, and are passed over by the formulas that do not
-    use them. Setting the same formula again changes nothing.
+    absent, frozen where the layer's weights are; load a state_dict after the call to fill them. They are removed when
+    another formula is set. LayerNorms that the model came with always stay; formulas that do not use them bypass them.
+    Setting the same formula again changes nothing.
 
     Values of the block before, which the elliptical formulas compare, come from the layer of the same path but for its
-    last number: `blocks.3.attn` and `blocks.2.attn`. The class token's attention in CrossViT has none before it, and
-    so counts as a first block.
+    last number: `blocks.3.attn` and `blocks.2.attn`. The class token's attention in CrossViT has no block before it, so
+    it counts as a first block.
 
     Raises ModelError for an unknown name, or a model whose attention is of another kind.
     """
@@ -145,7 +147,7 @@ def _nest(model: nn.Module, allowed: bool) -> None:
 
 
 def _check(formula: Formula, layer: Any) -> None:
-    """Raises ModelError where the layer cannot have the formula, before any layer is changed."""
+    """Raise ModelError where the layer cannot have the formula, before any layer is changed."""
     if formula.network is not None and formula.network.rope:
         check_rotary(head_size(layer))
     norm = getattr(layer, "q_norm", nn.Identity())
@@ -160,10 +162,10 @@ def _swap(layer: Any, formula: Formula) -> None:
     give_parameters(layer, formula)
     for attribute in ("formula", "handover", "position"):
         layer.__dict__.pop(attribute, None)
-    own = _OWN.get(type(layer), type(layer))
+    plain = _OWN.get(type(layer), type(layer))
     unnormed = isinstance(getattr(layer, "q_norm", nn.Identity()), nn.Identity)
-    native = unnormed if formula.name == "standard" else formula.name == "qknorm-ln" and own is Attention
-    layer.__class__ = own if native else _WITH_FORMULA[own]
+    native = unnormed if formula.name == "standard" else formula.name == "qknorm-ln" and plain is Attention
+    layer.__class__ = plain if native else _WITH_FORMULA[plain]
     if not native:
         layer.formula = formula
 
@@ -176,8 +178,8 @@ def capture(model: nn.Module, *, rows: slice | None = None) -> Iterator[Captured
         since it is what gradients are taken for. It requires a gradient even with frozen weights and plain images,
         so `torch.autograd.grad(logit, captured.attention)` works.
 
-    Layers run unfused while inside, and are as before after it, also after an exception. One capture a model at a
-    time; an inner one takes over from an outer one. Attention of another kind gives a ModelError.
+    Layers run unfused while inside, and are restored on leaving, also after an exception. One capture per model at a
+    time; an inner one takes over from an outer one. Raises ModelError for attention of another kind.
     """
     layers = attention_layers(model)
     captured = Captured([name for name, _ in layers], rows)

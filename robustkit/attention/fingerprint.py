@@ -1,7 +1,7 @@
-"""Which attention formula do given weights fit? The one under which the model predicts the labels best.
+"""Find the attention formula that given weights fit: the one under which the model predicts the labels best.
 
 A checkpoint loads under a wrong formula without an error and gives plausible, wrong numbers. Its clean NLL on labelled
-images tells the formulas apart; the comparison is paired, image by image, so a few hundred images are enough.
+images distinguishes the formulas; the comparison is paired, image by image, so a few hundred images are enough.
 """
 
 from __future__ import annotations
@@ -60,49 +60,52 @@ def rank_formulas(
 ) -> Fingerprint:
     """Rank the formulas by clean NLL. `model` is left as it is.
 
-    batches: of (images as the model takes them, labels), read once. declared: the formula the checkpoint is said to
+    batches: (images as the model takes them, labels), read once. declared: the formula the checkpoint is said to
         have; left out, the one that the model has now.
     Raises ModelError for a model without timm's attention, NothingEvaluated when there is no image.
     """
-    own = get_attention(model)
-    declared = declared or own
-    names, left_out = _candidates(model, own)
+    current = get_attention(model)
+    declared = declared or current
+    names, left_out = _candidates(model, current)
     shared: dict[int, object] = {id(t): t for t in (*nn.Module.parameters(model), *nn.Module.buffers(model))}
-    other = copy.deepcopy(model, shared).eval()  # its own modules, the same tensors; the model's scales stay its own
+    other = copy.deepcopy(model, shared).eval()  # other modules, the same tensors; the model keeps its scales
     was_training, guessing = model.training, math.inf
-    found: dict[str, list[Tensor]] = {name: [] for name in names}
+    losses: dict[str, list[Tensor]] = {name: [] for name in names}
     try:
         model.eval()
         with torch.inference_mode():
             for images, labels in batches() if callable(batches) else batches:
                 for name in names:
-                    network = model if name == own else set_attention(other, name)
+                    network = model if name == current else set_attention(other, name)
                     logits = network(images)
                     guessing = math.log(logits.shape[1])
-                    found[name].append(_fit(logits, labels))
+                    losses[name].append(_fit(logits, labels))
     finally:
         model.train(was_training)
-    if not found[own]:
+    if not losses[current]:
         raise NothingEvaluated("no image to test the attention formulas on; give --data-dir with labelled images")
-    return judge({name: torch.cat(parts) for name, parts in found.items()}, declared, left_out, guessing)
+    return judge({name: torch.cat(parts) for name, parts in losses.items()}, declared, left_out, guessing)
 
 
-def _candidates(model: nn.Module, own: str) -> tuple[list[str], tuple[str, ...]]:
-    """Formulas without parameters of their own, the model's own one, and qknorm-ln where its LayerNorms are there."""
+def _candidates(model: nn.Module, current: str) -> tuple[list[str], tuple[str, ...]]:
+    """Return the formulas without parameters of their own, the model's own one, and qknorm-ln where its LayerNorms are
+    there.
+    """
     has_norms = any(name.endswith(".q_norm.weight") for name, _ in nn.Module.named_parameters(model))
-    names, every = [], dict(EVERY_FORMULA.usable())
-    for name, formula in ({own: find_formula(own)} | every).items():
+    names = []
+    for name, formula in ({current: find_formula(current)} | FORMULAS).items():
         needs = bool(formula.initial(1, 1)) or formula.network is not None or (name == "qknorm-ln" and not has_norms)
-        if name == own or not (needs or formula.cap is not None):  # a cap above all logits changes nothing
+        if name == current or not (needs or formula.cap is not None):  # a cap above all logits changes nothing
             names.append(name)
-    family = own.partition("(")[0]
-    left = (name for name, formula in every.items() if name not in (*names, family) and formula.cap is None)
+    family = current.partition("(")[0]
+    left = (name for name, formula in FORMULAS.items() if name not in (*names, family) and formula.cap is None)
     return names, tuple(left)
 
 
 def _fit(logits: Tensor, labels: Tensor) -> Tensor:
-    """(n, 2) in float64: NLL, and 1 where the prediction is right. For labels of pixels, (B, H, W), the means over
-    those of an image that are not negative; images without one are left out."""
+    """Return (n, 2) in float64: NLL, and 1 where the prediction is right. For labels of pixels, (B, H, W): the means
+    over the labels of an image that are not negative; images without such labels are left out.
+    """
     nll = torch.nn.functional.cross_entropy(logits.float(), labels, reduction="none", ignore_index=-1).double()
     right = (logits.argmax(dim=1) == labels).double()
     if labels.ndim == 1:
@@ -113,7 +116,7 @@ def _fit(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def judge(fits: dict[str, Tensor], declared: str, left_out: tuple[str, ...], guessing: float) -> Fingerprint:
-    """The ranking of (n, 2) tables of NLL and 1 where right, one a formula, the images in the same order.
+    """Rank the formulas by their (n, 2) tables of NLL and 1 where right, which have the images in the same order.
 
     guessing: the NLL of a model that knows nothing, log(number of classes); above it no formula is believed.
     """
@@ -170,7 +173,7 @@ def _between(best: str, rival: FormulaFit | None, n: int) -> str:
 
 
 def _interval(differences: Tensor) -> tuple[float, float, float]:
-    """Mean and its 95 % interval by Student's t; infinite for one image."""
+    """Return the mean and its 95 % interval by Student's t; infinite for one image."""
     n, mean = len(differences), float(differences.mean())
     if n < 2:
         return mean, -math.inf, math.inf
@@ -179,7 +182,7 @@ def _interval(differences: Tensor) -> tuple[float, float, float]:
 
 
 def _t975(freedom: int) -> float:
-    """The 97.5 % point of Student's t (Cornish-Fisher; within 1 % from 4 degrees of freedom on)."""
+    """Return the 97.5 % point of Student's t (Cornish-Fisher; within 1 % from 4 degrees of freedom on)."""
     z = 1.959964
     terms = (z, (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96, (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384)
     return math.fsum(term / float(freedom) ** power for power, term in enumerate(terms))

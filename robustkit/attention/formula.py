@@ -1,8 +1,8 @@
 """What an attention formula is, and the nine that are compared in the papers, as pure functions of queries and keys.
 
-Every formula is reduced to `softmax(C Q' K'ᵀ) V`: it says how Q' and K' come from Q and K, and whether the constant C
-is 1/sqrt(d) or 1. So one fused kernel serves them all, and scores are one matrix product away. Two of
-`formula_options` do more to the logits: one bends them, one adds what each query's own network says.
+Every formula is reduced to `softmax(C Q' K'ᵀ) V`: it defines how Q' and K' come from Q and K, and whether the constant
+C is 1/sqrt(d) or 1. So one fused kernel serves them all, and scores are one matrix product away. Two of
+`formula_options` do more to the logits: one caps them, one adds the output of each query's own network.
 
 Shapes: q, k, v are (B, H, N, d): batch, heads, tokens, head size. A bar is an l2-normalised row.
 """
@@ -24,7 +24,7 @@ LAYER_NORM_EPS = 1e-6  # of the LayerNorm that timm puts on queries and keys
 
 
 def unit(x: Tensor) -> Tensor:
-    """Rows of x over their l2 norm; a zero row stays zero.
+    """Return the rows of x over their l2 norm; a zero row stays zero.
 
     The norm is held above 1e-12 (above the smallest normal number in float16), far below any row of a trained model.
     """
@@ -34,7 +34,7 @@ def unit(x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def elliptical_metric(v: Tensor, previous: Tensor) -> Tensor:
-    """The diagonal of M (Nielsen 2024, eq. 12; QUEST, A.5.2), (B, H, 1, d), largest entry 1, without gradient.
+    """Return the diagonal of M (Nielsen 2024, eq. 12; QUEST, A.5.2), (B, H, 1, d), largest entry 1, without gradient.
 
     v, previous: the values of this block and of the block before it. Each entry is the mean over all tokens of the
     absolute difference of the two, over the largest of them. Where the two are equal there is no direction to
@@ -106,9 +106,9 @@ class Formula:
     scaled: whether the constant is 1/sqrt(d) (otherwise 1).
     elliptical: whether queries are multiplied by M; the first block has no M and uses the formula without it.
     transform: (q, k, parameters) -> (q', k').
-    initial: (heads, head size) -> parameters at the start of training. They make the forms with learned scales begin
+    initial: (heads, head size) -> parameters at the start of training. With them the forms with learned scales begin
         as sqrt(d) times the cosine, which is standard attention on rows of unit mean square.
-    cap: where given, logits are bent to cap · tanh(logits / cap). network: where given, adds to the logits.
+    cap: where given, logits become cap · tanh(logits / cap). network: where given, adds to the logits.
     """
 
     name: str
@@ -124,16 +124,16 @@ class Formula:
     def reduce(
         self, q: Tensor, k: Tensor, *, metric: Tensor | None = None, parameters: Parameters | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Q' and K', so that the logits are Q' K'ᵀ, over sqrt(d) where `scaled`."""
+        """Return q' and K', so that the logits are Q' K'ᵀ, over sqrt(d) where `scaled`."""
         q, k = self.transform(q, k, parameters or {})
         return (q if metric is None else q * metric.to(q.dtype)), k
 
     def constant(self, dim: int) -> float:
-        """C in the logits C Q' K'ᵀ for head size `dim`."""
+        """Return c in the logits C Q' K'ᵀ for head size `dim`."""
         return float(dim**-0.5) if self.scaled else 1.0
 
     def bend(self, logits: Tensor) -> Tensor:
-        """Logits C Q' K'ᵀ as they are without a cap."""
+        """Return the logits C Q' K'ᵀ after the formula's cap; without one, as they are."""
         return logits if self.cap is None else self.cap * torch.tanh(logits / self.cap)
 
 

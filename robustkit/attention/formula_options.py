@@ -1,4 +1,4 @@
-"""Formulas that take options, `qana(hidden=8,gate=true)`: QK-Norm of the document, QANA, capped logits.
+"""Formulas that take options, `qana(hidden=8,gate=true)`: the document's QK-Norm, QANA, capped logits.
 
 A name gives only the options that differ from the usual ones, so equal formulas have equal names.
 """
@@ -28,7 +28,7 @@ Value = bool | int | float | str
 
 @dataclass(frozen=True)
 class Option:
-    """One option of a formula. read: a text into the value, ValueError where it is none. expected: in words."""
+    """One option of a formula. read: text to value; ValueError for an invalid one. expected: in words."""
 
     usual: Value
     read: Callable[[str], Value]
@@ -154,7 +154,7 @@ FAMILIES: dict[str, tuple[dict[str, Option], Callable[[str, Given], Formula]]] =
 
 
 def make(family: str, arguments: str) -> Formula:
-    """The formula of a family, by the text between the brackets. ModelError for what is none of its options."""
+    """Return the formula of a family from the text between the brackets. ModelError for an unknown option."""
     options, build = FAMILIES[family]
     given: dict[str, Value] = {key: option.usual for key, option in options.items()}
     said: set[str] = set()
@@ -175,7 +175,7 @@ def make(family: str, arguments: str) -> Formula:
 
 
 def shown(value: Value) -> str:
-    """A value as names have it."""
+    """Return a value as names have it."""
     if isinstance(value, bool):
         return str(value).lower()
     short = f"{value:g}" if isinstance(value, float) else str(value)

@@ -31,10 +31,10 @@ def rotate(x: Tensor, positions: Tensor, base: float = 10_000.0) -> Tensor:
 
 
 class LatentAttention(nn.Module):
-    """MLA between the tokens of (B, N, dim). It is called as timm's Attention, and can take its place in a block.
+    """MLA between the tokens of (B, N, dim). It is called like timm's Attention, and can replace it in a block.
 
-    nope, rope, value: sizes in a head of the parts of queries and keys without and with position, and of values.
-    query_latent, key_latent: sizes of c_q and c_kv. base: of the rotation. Raises ModelError for a size that cannot be.
+    nope, rope, value: sizes per head: of the parts of queries and keys without and with position, and of values.
+    query_latent, key_latent: sizes of c_q and c_kv. base: of the rotation. Raises ModelError for an impossible size.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class LatentAttention(nn.Module):
         self.o = nn.Linear(num_heads * value, dim, bias=False)
 
     def queries_and_keys(self, x: Tensor, positions: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """(B, H, N, nope + rope) each; their products, times `scale`, are the logits.
+        """Return queries and keys, (B, H, N, nope + rope) each; their products, times `scale`, are the logits.
 
         positions: (N,); 0, 1, … if left out.
         """
@@ -94,5 +94,5 @@ class LatentAttention(nn.Module):
         return self.o(out.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def _heads(self, x: Tensor) -> Tensor:
-        """(B, N, H * d) to (B, H, N, d)."""
+        """Reshape (B, N, H * d) to (B, H, N, d)."""
         return x.reshape(*x.shape[:2], self.num_heads, -1).transpose(1, 2)

@@ -17,7 +17,7 @@ from .parameters import SCALES
 
 
 class Captured:
-    """What `capture` saw in the last forward, one entry a block, in order.
+    """What `capture` saw in the last forward, one entry per block, in order.
 
     names: the layers. scores: before softmax, (B, H, N, N), or the chosen rows of them.
     attention: after softmax and before dropout, (B, H, N, N), part of the graph; N x M where M tokens are attended to.
@@ -75,7 +75,7 @@ class Handover:
         return Handover, (self.blocks,)
 
     def metric(self, index: int, v: Tensor) -> Tensor | None:
-        """M for block `index`, None for the first one; keeps v for the block after it."""
+        """Return m for block `index`, None for the first one; keep v for the block after it."""
         thread = 0 if torch.compiler.is_compiling() else threading.get_ident()
         before = self.waiting.pop(thread, None)
         if index < self.blocks - 1:
@@ -93,8 +93,8 @@ class Handover:
 class Formulaic:
     """What layers of every make share: a formula, a place in a chain of blocks, and being watched.
 
-    A layer becomes one by getting another class, so these are class attributes, and an instance holds only what
-    differs. formula: None is the layer's own code, unfused, under `capture`.
+    A layer becomes one by a change of its class, so these are class attributes, and an instance holds only what
+    differs. formula: None for the layer's own code, unfused, under `capture`.
     """
 
     formula: Formula | None = None
@@ -106,28 +106,28 @@ class Formulaic:
     dropout: float = 0.0
 
     def _own(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """What the layer's own code does to queries and keys."""
+        """Apply what the layer's own code does to queries and keys."""
         return q, k
 
     def _drop(self, attention: Tensor) -> Tensor:
         return functional.dropout(attention, self.dropout, self.training)  # type: ignore[attr-defined]
 
     def _dropout(self) -> float:
-        """The share of attention that is dropped, for fused kernels."""
+        """Return the share of attention that is dropped, for fused kernels."""
         return self.dropout if self.training else 0.0  # type: ignore[attr-defined]
 
     def _parameters_of(self, formula: Formula) -> dict[str, Tensor]:
-        own: dict[str, Tensor | None] = self._parameters  # type: ignore[attr-defined]
-        found = {}
+        parameters: dict[str, Tensor | None] = self._parameters  # type: ignore[attr-defined]
+        tensors = {}
         for name in SCALES:
-            scale = own.get(name)
+            scale = parameters.get(name)
             if scale is not None:
-                found[name] = scale
+                tensors[name] = scale
         if formula.name == "qknorm-ln":
             for which in ("q_norm", "k_norm"):
                 norm = getattr(self, which)
-                found[f"{which}.weight"], found[f"{which}.bias"] = norm.weight, norm.bias
-        return found
+                tensors[f"{which}.weight"], tensors[f"{which}.bias"] = norm.weight, norm.bias
+        return tensors
 
     def _attend(
         self,
@@ -140,7 +140,7 @@ class Formulaic:
         is_causal: bool = False,
         fused: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """(B, H, N, d) of the values, and the attention (B, H, N, M) unless a fused kernel kept it to itself.
+        """Return (B, H, N, d) of the values, and the attention (B, H, N, M) unless a fused kernel kept it to itself.
 
         source: what the queries were projected from, (B, N, C). mask: as `scaled_dot_product_attention` takes it.
         """
@@ -227,7 +227,7 @@ class FormulaCrossAttention(Formulaic, CrossAttention):  # type: ignore[misc, un
 
 
 def _check_sees_all(formula: Formula, k: Tensor, mask: Tensor | None, is_causal: bool) -> None:
-    """Raises ModelError for a mask that hides some key from some query: M is made of the values of all tokens, so what
+    """Raise ModelError for a mask that hides some key from some query: M is made of the values of all tokens, so what
     is hidden would reach the query through it. k, mask, is_causal: as `scaled_dot_product_attention` takes them.
     """
     given = "is_causal" if is_causal and k.shape[-2] > 1 else "attn_mask" if mask is not None and _hides(mask) else ""
@@ -245,7 +245,7 @@ def _hides(mask: Tensor) -> bool:
 
 
 def _bias(q: Tensor, k: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor | None:
-    """What is added to the logits: 0 where attention may go and -inf elsewhere, or the caller's own numbers."""
+    """Return what is added to the logits: 0 where attention may go and -inf elsewhere, or the caller's own numbers."""
     if is_causal:
         return q.new_full((q.shape[-2], k.shape[-2]), float("-inf")).triu(1)
     if mask is None or mask.dtype != torch.bool:

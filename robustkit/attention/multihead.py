@@ -16,12 +16,12 @@ from .registry import find_formula
 
 
 class MultiheadAttention(Formulaic, nn.MultiheadAttention):
-    """`torch.nn.MultiheadAttention`, arguments and tensors alike, and which formula it computes.
+    """`torch.nn.MultiheadAttention` with a formula; arguments and tensors are the same.
 
         layer = MultiheadAttention(64, 4, batch_first=True, attention="quest")
 
     For `standard` its outputs and weights equal torch's. `set_attention` turns layers of torch's class into this one.
-    An elliptical formula needs the values of the block before; a layer alone counts as the first block.
+    An elliptical formula needs the values of the block before; a single layer counts as the first block.
     """
 
     def __init__(self, *args: Any, attention: str = "standard", **kwargs: Any) -> None:
@@ -37,7 +37,7 @@ class MultiheadAttention(Formulaic, nn.MultiheadAttention):
     @property
     def _qkv_same_embed_dim(self) -> bool:
         """What torch's encoder layers ask before they compute standard attention by themselves, in one fused kernel
-        that never calls this layer. So it is no once the layer is built, whatever the sizes are."""
+        that never calls this layer. So it is False once the layer is built, whatever the sizes are."""
         return not self.__dict__.get("_built", True) and bool(self.__dict__["_qkv_same_embed_dim"])
 
     @_qkv_same_embed_dim.setter
@@ -55,7 +55,9 @@ class MultiheadAttention(Formulaic, nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """As torch's: bool masks are True where attention may not go; `is_causal` goes with `attn_mask`."""
+        """Attend as torch's layer does: bool masks are True where attention may not go; `is_causal` goes with
+        `attn_mask`.
+        """
         if is_causal and attn_mask is None:
             raise ModelError("is_causal without attn_mask: torch takes it as a hint about the mask; give the mask, too")
         self._check(query, key, value, key_padding_mask, attn_mask)
@@ -83,23 +85,23 @@ class MultiheadAttention(Formulaic, nn.MultiheadAttention):
         return out, weights[0] if alone else weights
 
     def _check(self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None, mask: Tensor | None) -> None:
-        """Raises ModelError for shapes that torch would refuse, some of which would be broadcast without a word."""
+        """Raise ModelError for shapes that torch would refuse, or broadcast without a word."""
         alone = query.dim() == 2
         tokens, samples = (0, 0) if alone else (1, 0) if self.batch_first else (0, 1)
         batch = 1 if alone else query.shape[samples]
         asking, asked = query.shape[tokens], key.shape[tokens]
         expected = {"key": (*key.shape[:-1], self.kdim), "value": (*key.shape[:-1], self.vdim)}
         lead = () if alone else (batch,)
-        found = {"key": (key, {expected["key"]}), "value": (value, {expected["value"]})}
+        given = {"key": (key, {expected["key"]}), "value": (value, {expected["value"]})}
         if key.dim() != query.dim() or (not alone and key.shape[samples] != batch):
             raise ModelError(
                 f"queries have shape {tuple(query.shape)} and keys {tuple(key.shape)}; expected as many samples of both"
             )
         if padding is not None:
-            found["key_padding_mask"] = (padding, {(*lead, asked)})
+            given["key_padding_mask"] = (padding, {(*lead, asked)})
         if mask is not None:
-            found["attn_mask"] = (mask, {(asking, asked), (batch * self.num_heads, asking, asked)})
-        for name, (tensor, shapes) in found.items():
+            given["attn_mask"] = (mask, {(asking, asked), (batch * self.num_heads, asking, asked)})
+        for name, (tensor, shapes) in given.items():
             if tuple(tensor.shape) not in shapes:
                 said = " or ".join(str(shape) for shape in sorted(shapes, key=len))
                 raise ModelError(f"{name} has shape {tuple(tensor.shape)}; expected {said}")
@@ -112,7 +114,7 @@ class MultiheadAttention(Formulaic, nn.MultiheadAttention):
             )
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, N, E) queries, and keys and values with the learned and the zero token that torch may add."""
+        """Return (B, N, E) queries, and keys and values with the learned and the zero token that torch may add."""
         separate = self._parameters["q_proj_weight"] is not None
         of_query, of_key, of_value = (
             (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight) if separate else self.in_proj_weight.chunk(3)
@@ -128,7 +130,9 @@ class MultiheadAttention(Formulaic, nn.MultiheadAttention):
         return q, k, v
 
     def _mask(self, mask: Tensor | None, padding: Tensor | None, q: Tensor, added: int) -> Tensor | None:
-        """Both masks as one that is added to the logits, (B or 1, H or 1, N or 1, M); added tokens are never hidden."""
+        """Merge both masks into one that is added to the logits, (B or 1, H or 1, N or 1, M); added tokens are never
+        hidden.
+        """
 
         def numbers(part: Tensor) -> Tensor:
             if part.dtype == torch.bool:

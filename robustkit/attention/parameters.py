@@ -14,7 +14,7 @@ SCALES = ("qk_scale", "q_scale", "k_scale", "temperature", "alpha")
 
 
 def head_size(layer: Any) -> int:
-    """Channels of a head's queries and keys."""
+    """Return the channels of a head's queries and keys."""
     return int(getattr(layer, "head_dim", 0)) or layer.wq.out_features // layer.num_heads
 
 
@@ -37,7 +37,9 @@ def give_parameters(layer: Any, formula: Formula) -> None:
 
 
 def _give_norms(layer: Any, formula: Formula, weight: Tensor) -> None:
-    """LayerNorms on queries and keys where the formula has them and the layer has none; those made here go again."""
+    """Put LayerNorms on queries and keys where the formula has them and the layer does not; remove those that were put
+    here.
+    """
     norm = getattr(layer, "q_norm", None)
     if formula.name == "qknorm-ln" and (norm is None or isinstance(norm, nn.Identity)):
         layer.created_norms = True
@@ -54,7 +56,7 @@ def _give_norms(layer: Any, formula: Formula, weight: Tensor) -> None:
 
 
 def _width(layer: Any) -> int:
-    """Channels of what queries are projected from."""
+    """Return the channels of what queries are projected from."""
     if isinstance(layer, nn.MultiheadAttention):
         return int(layer.embed_dim)
     return int((layer.qkv if isinstance(layer, Attention) else layer.wq).in_features)

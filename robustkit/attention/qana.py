@@ -2,9 +2,9 @@
 
     score(q, k) = s̃ᵀ k̃ / sqrt(d) + V σ(Ũ k̃ + b) + c
 
-The query is cut into s, of d numbers, which scores as ever, and the weights of a network of h hidden units: U (h, d),
-V (h,), b (h,) and c. With rotary positions (RoPE), a tilde is a rotation by the token's position: keys, s, and each row
-of U by itself, so that scores depend on relative positions only.
+The query is split into s, of d numbers, which scores as usual, and the weights of a network of h hidden units:
+U (h, d), V (h,), b (h,) and c. With rotary positions (RoPE), a tilde is a rotation by the token's position of keys, s, and
+each row of U by itself, so that scores depend on relative positions only.
 
 Shapes: queries (B, H, N, …), keys (B, H, M, d): batch, heads, tokens, head size.
 """
@@ -45,11 +45,12 @@ class Network:
     rope: bool
 
     def rows(self, dim: int) -> int:
-        """Numbers that a query of head size `dim` has beside s: h·d of U, h of V, h of b, and c."""
+        """Return how many numbers a query of head size `dim` has beside s: h·d of U, h of V, h of b, and c."""
         return self.hidden * dim + 2 * self.hidden + 1
 
     def linear(self, width: int, heads: int, dim: int) -> nn.Linear:
-        """From tokens of `width` channels to what each head's queries say of their networks, at its initial values.
+        """Return the layer from tokens of `width` channels to the networks of each head's queries, at its initial
+        values.
 
         The rows of V, b and c are zero, so nothing is added at first; with a gate, its α is zero and V is drawn, too.
         The document has all rows zero, but then no gradient ever reaches them: that of U and b is a multiple of V, and
@@ -64,14 +65,14 @@ class Network:
         return made
 
     def split(self, weights: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """(…, rows) in the document's order to U (…, h, d), V (…, h), b (…, h) and c (…, 1)."""
+        """Split (…, rows) in the document's order into U (…, h, d), V (…, h), b (…, h) and c (…, 1)."""
         h = self.hidden
         dim = (weights.shape[-1] - 2 * h - 1) // h
         u, v, b, c = torch.split(weights, [h * dim, h, h, 1], dim=-1)
         return u.reshape(*u.shape[:-1], h, dim), v, b, c
 
     def logits(self, weights: Tensor, k: Tensor, alpha: Tensor | None = None) -> Tensor:
-        """What the network adds to the scores, (B, H, N, M).
+        """Return what the network adds to the scores, (B, H, N, M).
 
         weights: (B, H, N, rows). k: keys, rotated already where there is RoPE. alpha: of the gate.
 
@@ -97,7 +98,7 @@ class Network:
 
 
 def rotate(x: Tensor) -> Tensor:
-    """RoPE (Su et al. 2021): token i's pairs of channels (j, j + d/2) turned by i · 10000^(-2j/d).
+    """Apply RoPE (Su et al. 2021): token i's pairs of channels (j, j + d/2) are turned by i · 10000^(-2j/d).
 
     x: (…, N, d), positions 0 to N - 1. Raises ModelError for an odd d.
     """
@@ -112,6 +113,6 @@ def rotate(x: Tensor) -> Tensor:
 
 
 def check_rotary(dim: int) -> None:
-    """Raises ModelError where channels cannot be paired."""
+    """Raise ModelError where channels cannot be paired."""
     if dim % 2:
         raise ModelError(f"RoPE turns pairs of channels, and the head size is {dim}; expected an even number")

@@ -21,9 +21,9 @@ _FORM = re.compile(r"\s*([\w-]+)\s*\((.*)\)\s*", re.DOTALL)
 
 
 def find_formula(name: str) -> Formula:
-    """The formula of that name, options in brackets: `quest`, `qana(hidden=8,gate=true)`.
+    """Return the formula of that name, with options in brackets: `quest`, `qana(hidden=8,gate=true)`.
 
-    Raises ModelError with the nearest name where there is none, or the option that is not understood.
+    Raises ModelError with the nearest name where there is none, or with the option that is not understood.
     """
     form = _FORM.fullmatch(name)
     family = form[1] if form else name.strip()
@@ -45,7 +45,7 @@ def scores(
     *,
     parameters: Parameters | None = None,
 ) -> Tensor:
-    """Attention logits before softmax, (B, H, N, N).
+    """Return attention logits before softmax, (B, H, N, N).
 
     v, previous_v: the values of this block and of the one before, for the elliptical formulas; without previous_v
         the block counts as the first one.
@@ -65,5 +65,5 @@ def scores(
     if formula.network is None:
         return logits
     if "network" not in parameters:
-        raise ModelError(f"{name} attention needs parameters['network'], what each query says of its network")
+        raise ModelError(f"{name} attention needs parameters['network'], the weights of each query's network")
     return logits + formula.network.logits(parameters["network"], k, parameters.get("alpha"))

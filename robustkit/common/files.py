@@ -20,7 +20,7 @@ TABLE = 1 << 27  # bytes of a table or list of samples: ImageNet's two million i
 
 
 def check_plain(path: Path, limit: int | None = None) -> None:
-    """Raises OSError for what is missing, is no plain file, or has more than `limit` bytes. Links are followed."""
+    """Raise OSError where a file is missing, not a plain file, or has more than `limit` bytes. Links are followed."""
     status = path.stat()
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(21, "Is a directory", str(path))
@@ -34,20 +34,22 @@ def check_plain(path: Path, limit: int | None = None) -> None:
 
 
 def bytes_of(path: Path, limit: int | None = None) -> bytes:
-    """A file's bytes. limit: as its suffix has it in LARGEST if left out. Raises OSError as `check_plain` does."""
+    """Return a file's bytes. limit: default, LARGEST of its suffix. Raises OSError as `check_plain` does."""
     check_plain(path, LARGEST.get(path.suffix, 1 << 30) if limit is None else limit)
     return path.read_bytes()
 
 
 def text_of(path: Path, limit: int | None = None, *, errors: str = "strict") -> str:
-    """As `bytes_of`, of UTF-8 with or without a byte order mark. Raises UnicodeDecodeError, too, unless `errors` says
-    otherwise."""
+    """Return a file's text, UTF-8 with or without a byte order mark; limit and errors as in `bytes_of`. Raises
+    UnicodeDecodeError, too, unless `errors` says otherwise.
+    """
     return bytes_of(path, limit).decode("utf-8-sig", errors)
 
 
 def lines_of(path: Path, limit: int = TABLE) -> Iterator[str]:
-    """The lines of a text, with their ends, one at a time. Raises as `text_of` does, and ValueError for a line of more
-    than a million characters, or more than 17 million lines."""
+    """Yield the lines of a text, with their ends, one at a time. Raises as `text_of` does, and ValueError for a line of
+    more than a million characters, or more than 17 million lines.
+    """
     check_plain(path, limit)
     left = LINES
     with path.open(encoding="utf-8-sig", newline="") as file:
@@ -60,7 +62,7 @@ def lines_of(path: Path, limit: int = TABLE) -> Iterator[str]:
 
 
 def json_of(path: Path, limit: int | None = None) -> Any:
-    """What a file of JSON holds. Raises OSError as `check_plain` does, and ValueError for what is no JSON."""
+    """Return what a JSON file holds. Raises OSError as `check_plain` does, and ValueError where it is not JSON."""
     try:
         return json.loads(text_of(path, limit))
     except RecursionError:
@@ -68,14 +70,14 @@ def json_of(path: Path, limit: int | None = None) -> Any:
 
 
 def reason(fault: Exception) -> str:
-    """Why a file cannot be read, without its name."""
+    """Return why a file cannot be read, without its name."""
     return (fault.strerror if isinstance(fault, OSError) else None) or str(fault) or type(fault).__name__
 
 
 def write_whole(path: Path, data: bytes, durable: bool = True) -> None:
     """Write a file so that, whatever happens, `path` holds all of it or what it held before.
 
-    durable: whether that includes a power cut; else it costs far less.
+    durable: whether it survives a power cut, too, which costs far more.
 
     Raises:
         RunError: the folder cannot be written.

@@ -14,14 +14,14 @@ Interval = tuple[float, float]
 Z = 1.959963984540054
 BINS = 15
 _TAIL = 0.025
-_DRAWS = 2000  # of which an end of an interval of ECE is
-_STEPS = 20  # in which it is found, to a millionth of where it can be
+_DRAWS = 2000  # draws for each end of an interval of ECE
+_STEPS = 20  # halvings that find it, to a millionth of its range
 _ROUNDING = 1e-12  # a relative width that sums of the same numbers in another order can have
-_ROWS = 2048  # held as floats at once
+_ROWS = 2048  # rows held as floats at once
 
 
 def wilson(successes: int, n: int) -> tuple[float, float]:
-    """Wilson's 95 % score interval of a proportion (Wilson 1927); (0, 1) where n is 0."""
+    """Return Wilson's 95 % score interval of a proportion (Wilson 1927); (0, 1) where n is 0."""
     if n == 0:
         return 0.0, 1.0
     share = successes / n
@@ -33,7 +33,7 @@ def wilson(successes: int, n: int) -> tuple[float, float]:
 
 
 def calibration_error(confidence: Floats, correct: Floats) -> float:
-    """Expected calibration error over 15 bins of equal width (Guo et al. 2017), a fraction."""
+    """Return the expected calibration error over 15 bins of equal width (Guo et al. 2017), a fraction."""
     if not len(confidence):
         return math.nan
     sums = np.bincount(_bins(confidence), confidence - correct, BINS)
@@ -41,7 +41,7 @@ def calibration_error(confidence: Floats, correct: Floats) -> float:
 
 
 def calibration_gaps(confidence: Floats, correct: Floats) -> Floats:
-    """(n, 15): confidence minus correctness of each sample in the column of its bin; the rest is 0."""
+    """Return (n, 15): confidence minus correctness of each sample in the column of its bin, 0 elsewhere."""
     gaps = np.zeros((len(confidence), BINS))
     gaps[np.arange(len(confidence)), _bins(confidence)] = confidence - correct
     return gaps
@@ -52,14 +52,14 @@ def _bins(confidence: Floats) -> NDArray[np.int64]:
 
 
 def calibration_interval(confidence: Floats, correct: Floats) -> Interval:
-    """A 95 % interval of `calibration_error` that holds it, from one fixed stream; nan without samples.
+    """Return a 95 % interval of `calibration_error` that holds its value, from one fixed stream; nan without samples.
 
-    The estimate is too high, since the noise of one bin never cancels that of another; samples drawn anew are too high
-    by that once more, so that no percentile of theirs covers. So tests are inverted (Carpenter 1999): each end is the
-    error that is just not refuted, at 2.5 %, by an estimate as large, or as small, as this one. Estimates are drawn
-    where the numbers of samples by bin are drawn anew, and outcomes are noise about each bin's gap. For the lower end
-    the gaps are those that were found, shrunk together, down to none; for the upper end they are spread over the bins
-    as their noise is, where they show least.
+    The estimate is too high, since the noise of one bin never cancels that of another; resampled estimates are too high
+    by that once more, so that none of their percentiles covers. So tests are inverted (Carpenter 1999): each end is the
+    error that is just not refuted, at 2.5 %, by an estimate as large, or as small, as this one. For each draw the
+    numbers of samples per bin are resampled, and outcomes are noise about each bin's gap. For the lower end the gaps
+    are the measured ones, shrunk together, down to none; for the upper end they are spread over the bins like their
+    noise, where they show least.
     """
     n = len(confidence)
     if not n:
@@ -73,7 +73,9 @@ def calibration_interval(confidence: Floats, correct: Floats) -> Interval:
     sizes, noise = generator.multinomial(n, share, _DRAWS) / n / wide, generator.standard_normal((_DRAWS, BINS))
 
     def spread(shrunk: float) -> Floats:
-        """The noise of each gap, where probabilities of being right are off by so much of what was found."""
+        """Return the noise of each gap, where the probabilities of being right are off by this much from what was
+        measured.
+        """
         right = np.clip(confidence - (shrunk * gaps / wide)[bins], 0, 1)
         return np.sqrt(np.bincount(bins, right * (1 - right), BINS)) / n
 
@@ -97,7 +99,7 @@ def calibration_interval(confidence: Floats, correct: Floats) -> Interval:
 
 
 def _first(holds: Callable[[float], bool]) -> float:
-    """Where between 0 and 1 something begins to hold; 1 if nowhere."""
+    """Return where between 0 and 1 something begins to hold; 1 if nowhere."""
     low, high = 0.0, 1.0
     for _ in range(_STEPS):
         middle = (low + high) / 2
@@ -106,43 +108,47 @@ def _first(holds: Callable[[float], bool]) -> float:
 
 
 def bootstrap(statistic: Callable[[Floats], Floats], n: int, values: Sequence[float] | Floats) -> list[Interval]:
-    """Percentile 95 % intervals of figures of n resampled samples, from one fixed stream, so that they repeat.
+    """Return percentile 95 % intervals of figures of n resampled samples, from one fixed stream, so that they repeat.
 
-    statistic: how often each sample was drawn, (R, n), to one figure or several for each of the R resamples. values:
+    statistic: from how often each sample was drawn, (R, n), to one or several figures per resample. values:
     the figures of the samples themselves, which their intervals hold.
     """
     return intervals(resampled_figures(statistic, n), values)
 
 
 def resampled_figures(statistic: Callable[[Floats], Floats], n: int) -> Floats:
-    """The figures of `bootstrap`'s resamples, (R, K), of which the intervals are."""
+    """Return the figures of `bootstrap`'s resamples, (R, K), from which its intervals are made."""
     blocks = (statistic(block.astype(np.float64)) for block in _resamples(n))
     return np.concatenate([np.atleast_2d(figures.T).T for figures in blocks])
 
 
 def intervals(figures: Floats, values: Sequence[float] | Floats) -> list[Interval]:
-    """The percentile 95 % interval of each of K figures, from those of R resamples, (R, K); each holds its value."""
-    with np.errstate(invalid="ignore"):  # of infinite figures there is no interval
+    """Return the percentile 95 % interval of each of K figures, from those of R resamples, (R, K); each holds its
+    value.
+    """
+    with np.errstate(invalid="ignore"):  # infinite figures have no interval
         low, high = np.percentile(figures, [2.5, 97.5], axis=0)
     return [enclosing(*map(float, ends)) for ends in zip(values, low, high, strict=True)]
 
 
 def enclosing(value: float, low: float, high: float) -> Interval:
-    """An interval as far as its own estimate, which biased resamples may leave out, so that no rule about the one
-    contradicts a rule about the other. Of a width that is only rounding, none is left.
+    """Return an interval widened to its own estimate, which biased resamples may leave out, so that no rule about the
+    one contradicts a rule about the other. A width that is only rounding becomes 0.
     """
     if 0 <= high - low <= _ROUNDING * max(abs(low), abs(high)) < math.inf:
         return value, value
     return min(low, value), max(high, value)  # nan stays nan
 
 
-def resampled_sums(rows: Callable[[slice], Floats], n: int, anew: bool = True) -> Floats:
-    """Sums over n samples and over each of `bootstrap`'s resamples of them, (1 + R, K), without all rows at once.
+def resampled_sums(rows: Callable[[slice], Floats], n: int, resample: bool = True) -> Floats:
+    """Sum over n samples and over each of `bootstrap`'s resamples of them, (1 + R, K), without holding all rows at
+    once.
 
-    rows: some of the n samples to their figures, (…, K); whole numbers, so that no order of adding makes a difference.
-    anew: False for the sums over all samples alone, (1, K).
+    rows: from some of the n samples to their figures, (…, K); whole numbers, so that the order of adding makes no
+    difference.
+    resample: False for the sums over all samples alone, (1, K).
     """
-    counts = np.concatenate([np.ones((1, n), np.uint8), *(_resamples(n) if anew else ())])
+    counts = np.concatenate([np.ones((1, n), np.uint8), *(_resamples(n) if resample else ())])
     total: Floats = np.zeros(())
     for start in range(0, n, _ROWS):
         some = slice(start, start + _ROWS)
@@ -152,7 +158,7 @@ def resampled_sums(rows: Callable[[slice], Floats], n: int, anew: bool = True) -
 
 @lru_cache(maxsize=2)
 def _resamples(n: int) -> list[NDArray[np.uint8]]:
-    """How often each of n samples is drawn in each resample, in blocks of at most a million figures."""
+    """Yield how often each of n samples is drawn in each resample, in blocks of at most a million figures."""
     generator = np.random.Generator(np.random.PCG64(0))
     resamples = int(min(1000, max(200, 5_000_000 // max(n, 1))))
     counts = np.empty((resamples, n), np.uint8)

@@ -12,15 +12,15 @@ from pathlib import Path
 from ..errors import RunError
 
 FILE = ".lock"
-_OURS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)  # a link would have its target overwritten
+_OURS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)  # through a link, its target would be overwritten
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold a folder, which is made where it is not there.
 
-    The file stays behind and means nothing: the lock is the kernel's, and gone when its process is. Where a file system
-    knows no locks, there is none.
+    The file that stays behind means nothing: the lock is the kernel's and ends with its process. A file system without
+    locks gives none.
 
     Raises:
         RunError: another process holds the folder, or it cannot be written.
@@ -62,7 +62,7 @@ def _take(handle: int) -> bool:
 
 def _holder(text: str) -> str:
     try:
-        known = json.loads(text)
-        return f"process {int(known['pid'])} on {known['host']}"
+        holder = json.loads(text)
+        return f"process {int(holder['pid'])} on {holder['host']}"
     except (ValueError, KeyError, TypeError):
         return "another process"

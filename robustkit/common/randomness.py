@@ -22,7 +22,7 @@ _MIX_2 = 0x94D049BB133111EB
 
 
 def signed(word: int) -> int:
-    """A 64-bit word as torch's int64 holds it."""
+    """Return a 64-bit word as torch's int64 holds it."""
     return word - (1 << 64) if word >= 1 << 63 else word
 
 
@@ -32,7 +32,7 @@ def _hash64(*parts: object) -> int:
 
 
 def _shift(word: Tensor, bits: int) -> Tensor:
-    """Logical shift to the right; torch's own keeps the sign."""
+    """Return a logical shift to the right; torch's own keeps the sign."""
     return (word >> bits).bitwise_and_((1 << (64 - bits)) - 1)
 
 
@@ -53,40 +53,40 @@ class SampleRng:
 
     @classmethod
     def of(cls, sample_ids: Sequence[str], *, seed: int, condition: str, device: torch.device | str) -> SampleRng:
-        """The source for these samples under this condition."""
+        """Return the source for these samples under this condition."""
         keys = [signed(_hash64(seed, condition, sample_id)) for sample_id in sample_ids]
         return cls(torch.tensor(keys, dtype=torch.int64, device=device))
 
     def _words(self, count: int, purpose: str, first: int = 0) -> Tensor:
-        """Words first, ..., first + count - 1 of each sample's stream: (B, count) int64."""
+        """Return words first, ..., first + count - 1 of each sample's stream: (B, count) int64."""
         counter = torch.arange(first + 1, first + 1 + count, dtype=torch.int64, device=self.keys.device)
         state = self.keys ^ signed(_hash64("purpose", purpose))
         return splitmix64(splitmix64(state)[:, None] + counter * signed(_GOLDEN))
 
     def uniform(self, shape: Sequence[int], purpose: str) -> Tensor:
-        """(B, *shape) float32 in [0, 1), multiples of 2^-24: two of each word."""
+        """Return (B, *shape) float32 in [0, 1), multiples of 2^-24: two of each word."""
         first, second = self._pairs(shape, purpose)
         return self._joined(first.mul_(2.0**-24), second.mul_(2.0**-24), shape)
 
     def normal(self, shape: Sequence[int], purpose: str) -> Tensor:
-        """(B, *shape) float32, standard normal: two of each word by the Box-Muller transform."""
+        """Return (B, *shape) float32, standard normal: two of each word by the Box-Muller transform."""
         first, second = self._pairs(shape, purpose)
         radius = first.add_(1).mul_(2.0**-24).log_().mul_(-2.0).sqrt_()
         angle = second.mul_(2.0 * math.pi * 2.0**-24)
         return self._joined(angle.cos().mul_(radius), angle.sin_().mul_(radius), shape)
 
     def _pairs(self, shape: Sequence[int], purpose: str) -> tuple[Tensor, Tensor]:
-        """The upper 24 bits of as many words as there are pairs, and the 24 bits below: (B, words) float32."""
+        """Return the upper 24 bits of as many words as there are pairs, and the 24 bits below: (B, words) float32."""
         words = self._words(-(-math.prod(shape) // 2), purpose)
         return _shift(words, 40).float(), (words >> 16).bitwise_and_(0xFFFFFF).float()
 
     @staticmethod
     def _joined(first: Tensor, second: Tensor, shape: Sequence[int]) -> Tensor:
-        """Numbers of the two in turn: (B, *shape)."""
+        """Return the numbers of both in turn: (B, *shape)."""
         return torch.stack((first, second), dim=-1).flatten(1)[:, : math.prod(shape)].reshape(-1, *shape)
 
     def signs(self, shape: Sequence[int], purpose: str, first: int = 0) -> Tensor:
-        """(B, *shape) float32 of -1 and 1: rows first, first + 1, ... along shape[0] of an endless draw."""
+        """Return (B, *shape) float32 of -1 and 1: rows first, first + 1, ... along shape[0] of an endless draw."""
         rows, *rest = shape
         size = math.prod(rest)
         per_row = -(-size // 64)
@@ -96,5 +96,5 @@ class SampleRng:
         return bits.reshape(-1, rows, per_row * 64)[..., :size].float().mul_(2).sub_(1).reshape(-1, *shape)
 
     def take(self, index: Tensor) -> SampleRng:
-        """The source for the samples `index` of this batch."""
+        """Return the source for the samples `index` of this batch."""
         return SampleRng(self.keys[index])

@@ -1,4 +1,4 @@
-"""Reading TOML, with one line for a file that is not."""
+"""Read TOML, with a one-line error for a file that is not."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ else:
     import tomli as tomllib
 
 
-_DOTS = 1000  # in a line; a key of n parts takes time and memory in the square of n
+_DOTS = 1000  # per line; a key of n parts takes time and memory in the square of n
 
 
 def written_text(path: Path, where: str, error: type[RobustkitError]) -> str:
-    """The text of a TOML file; what is not UTF-8 in it is replaced. Raises `error` for what is no plain file of at
-    most a megabyte."""
+    """Return the text of a TOML file; bytes that are not UTF-8 are replaced. Raises `error` unless it is a plain file
+    of at most a megabyte.
+    """
     try:
         return text_of(path, TEXT, errors="replace")
     except OSError as fault:
@@ -28,7 +29,7 @@ def written_text(path: Path, where: str, error: type[RobustkitError]) -> str:
 
 
 def parse_toml(text: str, where: str, error: type[RobustkitError]) -> dict[str, Any]:
-    """The table that `text` holds; `where` names the file in the message.
+    """Return the table that `text` holds; `where` names the file in the message.
 
     Raises:
         error: the text is not TOML; the message has line and column.
@@ -41,5 +42,5 @@ def parse_toml(text: str, where: str, error: type[RobustkitError]) -> dict[str, 
         raise error(f"{where}: tables nested too deeply; expected a few levels") from None
     except tomllib.TOMLDecodeError as fault:
         raise error(f"{where}: not valid TOML: {fault}") from None
-    except ValueError as fault:  # whole numbers of thousands of digits
+    except ValueError as fault:  # raised by whole numbers of thousands of digits
         raise error(f"{where}: not valid TOML: {str(fault).partition(';')[0]}; expected shorter numbers") from None

@@ -26,7 +26,7 @@ _SPLITS = ("validation", "training")
 
 
 def find(place: Path) -> tuple[str, Path, Path] | None:
-    """The split, its folder of images and its folder of masks; None where the names are not those of ADE20K.
+    """Return the split, its folder of images and its folder of masks; None where the names are not those of ADE20K.
 
     place: ADEChallengeData2016, the folder around it, its `images`, or one split's folder of images. The validation
     split is taken before the training split. Raises DataError for a split without masks.

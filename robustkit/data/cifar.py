@@ -30,14 +30,16 @@ class CifarSource(DataSource):
     batches: tuple[str, ...]
 
     def read(self, sample_id: str) -> bytes:
-        """See Source."""
+        """Encode the sample's pixels as PNG."""
         pixels, _ = read_cifar(self.batches)
         return encode_png(pixels[int(sample_id.rpartition("/")[2])])
 
 
 @lru_cache(maxsize=2)
 def read_cifar(batches: tuple[str, ...]) -> tuple[npt.NDArray[np.uint8], tuple[int, ...]]:
-    """Pixels (N, 32, 32, 3) uint8 and labels of CIFAR-10 batch files, in file order, without running their pickles."""
+    """Return the pixels (N, 32, 32, 3) uint8 and labels of CIFAR-10 batch files, in file order; their pickles do not
+    run.
+    """
     pixels, labels = [], []
     for path in batches:
         content = read_plain_pickle(Path(path))
@@ -55,7 +57,7 @@ def read_cifar(batches: tuple[str, ...]) -> tuple[npt.NDArray[np.uint8], tuple[i
 
 
 def read_plain_pickle(path: Path) -> dict[str, Any]:
-    """A pickled dict of plain values and NumPy arrays, where an array becomes its raw bytes (`.raw`).
+    """Read a pickled dict of plain values and NumPy arrays, where an array becomes its raw bytes (`.raw`).
 
     No code of the file runs: every class that it names is either one of three NumPy names, replaced by an inert
     stand-in, or refused by name.
@@ -109,7 +111,7 @@ def _text(value: object) -> str:
 
 
 def cifar_names(meta: Path) -> tuple[str, ...] | None:
-    """Class names of a `batches.meta` file, or None without one."""
+    """Return the class names of a `batches.meta` file, or None without one."""
     if not meta.is_file():
         return None
     names: Iterable[object] = read_plain_pickle(meta).get("label_names", ())

@@ -23,13 +23,15 @@ SYNSET_FILES = {
 
 
 def synsets(num_classes: int | None = None) -> tuple[str, ...]:
-    """The wnids in the output order of a model with that many classes; ImageNet-1k where that tells nothing."""
+    """Return the wnids in the output order of a model with that many classes; ImageNet-1k where the number tells
+    nothing.
+    """
     return timm_list(SYNSET_FILES.get(num_classes or 1000, SYNSET_FILES[1000]))
 
 
 @lru_cache(maxsize=16)
 def timm_list(name: str) -> tuple[str, ...]:
-    """Lines of a list that timm ships, read without importing timm (which would import torch)."""
+    """Read the lines of a list that timm ships, without importing timm (which would import torch)."""
     spec = importlib.util.find_spec("timm")
     if spec is None or not spec.submodule_search_locations:
         raise DataError("timm is not installed; its class lists are needed")
@@ -42,11 +44,11 @@ def timm_list(name: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=8)
 def descriptions(wnids: tuple[str, ...]) -> tuple[str, ...]:
-    """Readable names of wnids: 'tench, Tinca tinca'."""
+    """Return the readable names of wnids: 'tench, Tinca tinca'."""
     lemmas = dict(line.split("\t", 1) for line in timm_list("imagenet_synset_to_lemma.txt"))
     return tuple(lemmas.get(wnid, wnid) for wnid in wnids)
 
 
 def few(names: Sequence[str], count: int = 5) -> str:
-    """The first names, and how many more there are."""
+    """Return the first names, and how many more there are."""
     return ", ".join(names[:count]) + (f" and {len(names) - count} more" if len(names) > count else "")

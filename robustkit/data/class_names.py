@@ -10,25 +10,25 @@ from ..errors import ModelError
 from .class_lists import WNID, descriptions, synsets
 
 
-def class_names(known: Sequence[str] | None, count: int) -> tuple[str, ...]:
-    """Readable names in the order of the outputs; numbers where nothing is known."""
-    if known and not all(WNID.fullmatch(name) for name in known):
-        return tuple(known)
-    if known:
-        return descriptions(tuple(known))
+def class_names(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
+    """Return readable names in the order of the outputs, or numbers where no names are given."""
+    if names and not all(WNID.fullmatch(name) for name in names):
+        return tuple(names)
+    if names:
+        return descriptions(tuple(names))
     if count == 1000:
         return descriptions(synsets(1000))
     return tuple(map(str, range(count)))
 
 
-def class_name(known: Sequence[str], index: int, count: int = 0) -> str:
-    """The first word of a class's name."""
-    names = class_names(known, count or len(known))
+def class_name(given: Sequence[str], index: int, count: int = 0) -> str:
+    """Return the first word of a class's name."""
+    names = class_names(given, count or len(given))
     return names[index].split(",")[0] if index < len(names) else str(index)
 
 
 def target_of(text: str, names: Sequence[str]) -> int:
-    """The class that a person names, by number, whole name or one of its synonyms.
+    """Return the class that a person means, by number, whole name or one of its synonyms.
 
     Raises:
         ModelError: there is none or several of it; the line has the nearest names.
@@ -46,6 +46,6 @@ def target_of(text: str, names: Sequence[str]) -> int:
     if exact:
         raise ModelError(f"target {text!r} names classes {', '.join(map(str, exact))}; give the number")
     every = {part: names[index].split(",")[0] for index, parts in synonyms.items() for part in parts}
-    near = list(dict.fromkeys(every[one] for one in difflib.get_close_matches(wanted, every, n=3, cutoff=0.5)))
+    near = list(dict.fromkeys(every[match] for match in difflib.get_close_matches(wanted, every, n=3, cutoff=0.5)))
     guess = f"did you mean {', '.join(near)}?" if near else f"expected a name or a number from 0 to {len(names) - 1}"
     raise ModelError(f"no class {text!r} among the model's {len(names)}; {guess}")

@@ -62,23 +62,25 @@ class Dataset:
         return len(self.samples)
 
     def read(self, sample: Sample) -> bytes:
-        """The sample's whole image file. Raises BadImageError."""
+        """Return the sample's whole image file. Raises BadImageError."""
         return self.source.read(sample.id)
 
     def image(self, sample: Sample) -> Image.Image:
-        """The sample as 8-bit RGB, upright. Raises BadImageError."""
+        """Return the sample as 8-bit RGB, upright. Raises BadImageError."""
         return read_image(self.read(sample), sample.id)
 
     def mask(self, sample: Sample) -> Mask | None:
-        """(H, W) uint8 in the image's own pixels, 1 on the labelled object; None where the data set has no masks."""
+        """Return (H, W) uint8 in the image's own pixels, 1 on the labelled object; None where the data set has no
+        masks.
+        """
         return self.source.mask(sample.id)
 
     def box(self, sample: Sample) -> Box | None:
-        """(x0, y0, x1, y1) in the image's own pixels, x1 and y1 exclusive; None where the data set has no boxes."""
+        """Return (x0, y0, x1, y1) in the image's own pixels, x1 and y1 exclusive; None if the data set has no boxes."""
         return self.source.box(sample.id)
 
     def digest(self) -> str:
-        """SHA-256 (hex) over id, labels and content of every sample, and over the logits that compete."""
+        """Return the SHA-256 (hex) over id, labels and content of every sample, and over the logits that compete."""
         total = hashlib.sha256(repr(self.valid_labels).encode())
         with ThreadPoolExecutor() as pool:
             for block in _blocks(self.samples, 1024):  # so that not 50 000 futures wait at once
@@ -93,7 +95,7 @@ class Dataset:
             return "unreadable"
 
     def select(self, limit: int | None = None, ids: Path | Sequence[str] | None = None, seed: int = 0) -> Dataset:
-        """A part of the data set: the samples that `ids` names, then at most `limit` of them.
+        """Return a part of the data set: the samples that `ids` names, then at most `limit` of them.
 
         ids: a text file with one id a line, or the ids; a full id, or a file's name or stem where only one has it.
         limit: classes take turns, and inside a class a hash of (seed, id) decides, so that the choice depends on
@@ -109,7 +111,7 @@ class Dataset:
         return replace(self, samples=tuple(sorted(samples, key=lambda sample: sample.id)))
 
     def _distinct(self, lines: Iterable[str]) -> dict[str, None]:
-        """The ids, up to one more than could each name a sample: by id, name or stem."""
+        """Return the ids, up to one more than could each name a sample: by id, name or stem."""
         wanted: dict[str, None] = {}
         for line in lines:
             if name := line.strip():
@@ -136,12 +138,12 @@ class Dataset:
             name = sample.id.rpartition("/")[2]
             for key in {name, name.rpartition(".")[0] or name}:
                 loose.setdefault(key, []).append(sample)
-        found: dict[str, Sample] = {}
+        chosen: dict[str, Sample] = {}
         strange = []
         for name in wanted:
             match = [exact[name]] if name in exact else loose.get(name, [])
             if len(match) == 1:
-                found[match[0].id] = match[0]
+                chosen[match[0].id] = match[0]
             else:
                 strange.append(f"{name} ({len(match)} samples)" if match else name)
         if strange:
@@ -150,7 +152,7 @@ class Dataset:
                 f"ids that name no single sample of {self.name}: {', '.join(strange[:5])}{more}; "
                 f"an id looks like {self.samples[0].id!r}"
             )
-        return list(found.values())
+        return list(chosen.values())
 
 
 def open_dataset(
@@ -210,7 +212,7 @@ def open_dataset(
 
 
 def _root(images: tuple[str, ...], split: str | None, where: str) -> tuple[str, tuple[str, ...]]:
-    """The prefix under which class folders begin: single top folders are stepped into, and one split is chosen."""
+    """Return the prefix under which class folders begin: single top folders are entered, and one split is chosen."""
     prefix = ""
     notes: tuple[str, ...] = ()
     while True:

@@ -65,7 +65,7 @@ def read_image(data: bytes, name: str) -> Image.Image:
 
 
 def image_size(data: bytes) -> tuple[int, int] | None:
-    """(height, width) of the upright image, as `read_image` decodes it; None if its header cannot be read."""
+    """Return (height, width) of the upright image, as `read_image` decodes it; None if its header cannot be read."""
     _quiet_pillow()
     try:
         with open_picture(data) as image:
@@ -125,7 +125,7 @@ def to_pixels(image: Image.Image, preprocessing: Preprocessing, name: str = "the
 
 
 def unit(levels: Tensor) -> Tensor:
-    """Grey levels of 0 … 255, or differences of them, in float32 on [0, 1]: the same bits on every device.
+    """Return grey levels of 0 … 255, or differences of them, in float32 on [0, 1]: the same bits on every device.
 
     The divisor is a tensor on that device: of a number, or of a tensor on the CPU, CUDA takes the reciprocal and
     multiplies, which gives half of the levels another last bit.
@@ -135,7 +135,7 @@ def unit(levels: Tensor) -> Tensor:
 
 
 def _resized(height: int, width: int, p: Preprocessing) -> tuple[int, int]:
-    """The size that the resize gives an image, before its crop; to a pixel."""
+    """Return the size of an image after the resize and before the crop, to a pixel."""
     target = [math.floor(side / p.crop_pct) for side in p.input_size]
     if p.crop_mode == "squash":
         return target[0], target[1]
@@ -163,7 +163,7 @@ def _transform(p: Preprocessing) -> Callable[[Image.Image], Tensor]:
 
 
 def encode_png(pixels: npt.NDArray[np.uint8]) -> bytes:
-    """(H, W, 3) uint8 to an uncompressed PNG whose bytes are the same with every version of every library."""
+    """Encode (H, W, 3) uint8 as an uncompressed PNG whose bytes are the same with every version of every library."""
     height, width, _ = pixels.shape
     rows = np.zeros((height, 1 + width * 3), np.uint8)  # each row starts with filter type 0
     rows[:, 1:] = pixels.reshape(height, -1)
@@ -259,7 +259,7 @@ def _to_indices(image: Image.Image, name: str) -> npt.NDArray[np.int32]:
 
 
 def _quiet_pillow() -> None:
-    """No warnings from Pillow, and never a half-grey picture because some library switched that on.
+    """Silence Pillow's warnings, and never accept a half-grey picture because some library switched that on.
 
     `warnings.catch_warnings` is not safe among threads, so one narrow filter stays installed instead.
     """

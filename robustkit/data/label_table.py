@@ -26,23 +26,23 @@ def read_table(
     num_classes: int | None = None,
     class_names: tuple[str, ...] | None = None,
 ) -> tuple[tuple[str, ...], dict[str, int]]:
-    """The class names, and the label of every image that the table names.
+    """Return the class names, and the label of every image that the table names.
 
     images: ids under `where`; `prefix` is what their paths may start with in the table besides. A row names an image by
     its path, or by its file name or stem where only one image has it. A label is an index, a wnid or a class name.
     Raises DataError, with the line, for a missing or twice named image, a path outside, or an unknown label.
     """
     find = _finder(images, prefix, where)
-    found: dict[str, tuple[str, str]] = {}
+    entries: dict[str, tuple[str, str]] = {}
     for line, name, text in _rows(table):
         at = f"{table.name} line {line}"
         image = find(name, at)
-        if image in found:
+        if image in entries:
             raise DataError(f"{at}: {name!r} is named twice")
-        found[image] = (at, text)
-    names, places = _classes(table, sorted({text for _, text in found.values()}), num_classes, class_names)
+        entries[image] = (at, text)
+    names, places = _classes(table, sorted({text for _, text in entries.values()}), num_classes, class_names)
     labels = {}
-    for image, (at, text) in found.items():
+    for image, (at, text) in entries.items():
         key = str(int(text)) if _is_number(text) and len(text) < 100 and text not in places else text
         if key not in places:
             raise DataError(f"{at}: label {text!r} is none of the {len(places)} classes")
@@ -51,7 +51,7 @@ def read_table(
 
 
 def _rows(path: Path) -> Iterator[tuple[int, str, str]]:
-    """(line, file name, label) of a comma, semicolon or tab separated table, with or without a header."""
+    """Yield (line, file name, label) of a table separated by commas, semicolons or tabs, with or without a header."""
     rows = _parse(path)
     first = next(rows, None)
     if first is None:
@@ -74,7 +74,7 @@ def _rows(path: Path) -> Iterator[tuple[int, str, str]]:
 
 
 def _parse(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """(number, cells) of the rows that hold anything, one at a time: a table may be larger than the memory."""
+    """Yield (number, cells) of the rows that are not empty, one at a time: a table may be larger than the memory."""
     try:
         lines = lines_of(path)
         first = next(lines, "")
@@ -112,7 +112,7 @@ def _finder(images: Sequence[str], prefix: str, where: str) -> Callable[[str, st
 def _classes(
     table: Path, texts: Sequence[str], num_classes: int | None, class_names: tuple[str, ...] | None
 ) -> tuple[tuple[str, ...], dict[str, int]]:
-    """Names in label order, and the label of every text that may stand in the table."""
+    """Return the names in label order, and the label of every text that may stand in the table."""
     if class_names and set(texts) <= set(class_names):
         return class_names, {name: place for place, name in enumerate(class_names)}
     if all(_is_number(text) for text in texts):

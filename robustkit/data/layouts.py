@@ -120,16 +120,16 @@ def _recognise(q: Question) -> str:
 
 def _folders(q: Question) -> Labels:
     names = q.class_folders
-    known = q.class_names or (CIFAR10 if q.num_classes == 10 and set(names) <= set(CIFAR10) else None)
+    classes = q.class_names or (CIFAR10 if q.num_classes == 10 and set(names) <= set(CIFAR10) else None)
     places: dict[str, int] = {}
-    if known is not None:
-        fold = {name.casefold(): place for place, name in enumerate(known)}
+    if classes is not None:
+        fold = {name.casefold(): place for place, name in enumerate(classes)}
         places = {name: fold[name.casefold()] for name in names if name.casefold() in fold}
         if places and len(places) < len(names):
             strange = [name for name in names if name not in places]
             raise DataError(f"{q.where}: class folders that the model does not name: {few(strange)}")
     if not places:
-        known = tuple(names)
+        classes = tuple(names)
         places = {name: place for place, name in enumerate(names)}
         by_number = sorted(names, key=int) if all(n.isascii() and n.isdigit() for n in names) else names
         if by_number != names:
@@ -147,9 +147,9 @@ def _folders(q: Question) -> Labels:
                 f"{q.where}: no class folder ({few(names, 3)}) bears the name of a class of the checkpoint "
                 f"({few(list(q.class_names), 3)}); rename the folders or give a CSV of labels (--labels)"
             )
-    assert known is not None
+    assert classes is not None
     samples, left = _by_folder(q, places)
-    return Labels("folders", tuple(known), samples, None, (*_count(places, samples, known), *left))
+    return Labels("folders", tuple(classes), samples, None, (*_count(places, samples, classes), *left))
 
 
 def _imagenet(q: Question) -> Labels:
@@ -165,8 +165,8 @@ def _imagenet(q: Question) -> Labels:
     notes = _count({name: places[name] for name in q.class_folders}, samples, names)
     for letter in ("a", "r"):
         if set(q.class_folders) == set(timm_list(f"imagenet_{letter}_synsets.txt")):
-            told = f"{SUBSET}{letter.upper()}, and all {len(names)} compete; in published figures only the 200 do"
-            notes = (*notes, told + f": --layout imagenet-{letter}" * (len(names) == 1000))
+            caveat = f"{SUBSET}{letter.upper()}, and all {len(names)} compete; in published figures only the 200 do"
+            notes = (*notes, caveat + f": --layout imagenet-{letter}" * (len(names) == 1000))
     return Labels("imagenet", names, samples, None, (*notes, *left))
 
 
@@ -231,7 +231,7 @@ def _imagenet_real(q: Question) -> Labels:
 def _csv(q: Question) -> Labels:
     if q.labels_csv is None:
         raise DataError("layout csv needs a CSV of labels (--labels)")
-    names, found = read_table(
+    names, labels = read_table(
         q.labels_csv,
         q.images,
         where=q.where,
@@ -239,8 +239,8 @@ def _csv(q: Question) -> Labels:
         num_classes=q.num_classes,
         class_names=q.class_names,
     )
-    samples = tuple(Sample(image, place) for image, place in found.items())
-    notes = [f"{len(samples)} labels from {q.labels_csv.name}, {len(set(found.values()))} classes"]
+    samples = tuple(Sample(image, place) for image, place in labels.items())
+    notes = [f"{len(samples)} labels from {q.labels_csv.name}, {len(set(labels.values()))} classes"]
     if len(samples) < len(q.images):
         notes.append(f"left out {len(q.images) - len(samples)} images that the CSV does not name")
     return Labels("csv", names, samples, None, tuple(notes))

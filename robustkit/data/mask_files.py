@@ -16,7 +16,7 @@ _MOST = 32767  # classes that int16 numbers
 
 
 def find_masks(dataset: Dataset, folder: Path) -> tuple[dict[str, Path], tuple[str, ...]]:
-    """The mask of every sample that has one, by its id; and lines for the user.
+    """Return the mask of every sample that has one, by its id, and lines for the user.
 
     A mask belongs to the image of its path but for the suffix, or of its stem where that is unique, as in `truth`.
     Raises DataError for a folder without masks or without the name of any image, and for a name that may mean two.
@@ -50,7 +50,9 @@ def find_masks(dataset: Dataset, folder: Path) -> tuple[dict[str, Path], tuple[s
 
 
 def part(folder: Path, dataset: Dataset) -> Path:
-    """The folder of masks, or what it holds by the name of the images' own folder: annotations/test for images/test."""
+    """Return the folder of masks, or its subfolder named as the images' own folder is: annotations/test for
+    images/test.
+    """
     source = dataset.source
     parts: tuple[str, ...] = ()
     if isinstance(source, FolderSource):
@@ -63,12 +65,12 @@ def part(folder: Path, dataset: Dataset) -> Path:
 
 
 def printable(name: str) -> str:
-    """The name without characters that steer a terminal or turn the direction of text."""
+    """Return the name without characters that steer a terminal or turn the direction of text."""
     return "".join(character for character in name if character.isprintable())
 
 
 def read_names(place: Path, path: Path | None, num_classes: int | None) -> tuple[str, ...]:
-    """The classes in the order of their labels: of the file, or numbers where there is none.
+    """Return the classes in the order of their labels, from the file, or numbers where there is none.
 
     path: a text file, one name a line; blank lines and lines that start with # are skipped. place: the images, for
     errors. Raises DataError for no class, too many, a name that comes twice, and a file that cannot be read.

@@ -14,9 +14,11 @@ _PLAIN = re.compile(r"((?!\.{1,2}/)[^/]+/)*")
 
 
 def match_names(dataset: Dataset, place: Path, names: Mapping[str, str], what: str) -> dict[str, str]:
-    """The key in `names` of every sample that has one, by its id. names: what to show by path without suffix."""
+    """Return, by sample id, the key in `names` that means the sample, where there is one. names: what to show, by path
+    without suffix.
+    """
     samples = _grouped([sample.id for sample in dataset.samples], bare_path)
-    found = {key: key for key in names if key in samples}
+    matches = {key: key for key in names if key in samples}
     folders = {_tail(path, 2).rpartition("/")[0] for path in samples}
     if folders & set(dataset.class_names):
         folders |= set(dataset.class_names)  # also of classes that --limit left out
@@ -26,20 +28,20 @@ def match_names(dataset: Dataset, place: Path, names: Mapping[str, str], what: s
         if tail.rpartition("/")[0] not in folders:  # one that the data set knows cannot mean an image of another
             tail = _tail(key, 1)
         meant, rivals = (groups.get(tail, []) for groups in alike[1 + tail.count("/")])
-        if key in samples or all(path in found for path in meant):
+        if key in samples or all(path in matches for path in meant):
             continue
-        path = _only([name for one in meant for name in samples[one]], names[key], place)
+        path = _only([name for path_of in meant for name in samples[path_of]], names[key], place)
         if len(rivals) > 1:
             first, second = (names[rival] for rival in rivals[:2])
             raise DataError(
                 f"{place}: {first} and {second} may both be meant for {path}; keep one, or name it {bare_path(path)}"
             )
-        found[bare_path(path)] = key
-    if not found:
+        matches[bare_path(path)] = key
+    if not matches:
         raise DataError(
             f"{place}: {what} of none of the {len(dataset)} images; expected names such as {next(iter(samples))}"
         )
-    return {_only(samples[path], names[key], place): key for path, key in sorted(found.items())}
+    return {_only(samples[path], names[key], place): key for path, key in sorted(matches.items())}
 
 
 def _only(meant: Sequence[str], shown: str, place: Path) -> str:
@@ -59,7 +61,7 @@ def _grouped(names: Iterable[str], key: Callable[[str], str]) -> dict[str, list[
 
 
 def bare_path(name: str) -> str:
-    """A path without its suffix, as `PurePosixPath` has it, which takes ten times as long."""
+    """Return a path without its suffix, as `PurePosixPath` has it, which takes ten times as long."""
     folder, slash, last = name.rpartition("/")
     stem, _, suffix = last.rpartition(".")
     if last and not last.startswith(".") and not (stem and not suffix) and _PLAIN.fullmatch(folder + slash):

@@ -68,7 +68,7 @@ def open_picture(source: bytes | Path) -> Image.Image:
 
 
 def check_exif(image: Image.Image) -> None:
-    """Raises Refused where what Pillow would read of the EXIF data is many times the size of these."""
+    """Raise Refused where Pillow would read many times more EXIF data than the file holds."""
     exif = image.info.get("exif")
     if exif is None and "Raw profile type exif" in image.info:
         exif = bytes.fromhex("".join(str(image.info["Raw profile type exif"]).split("\n")[3:]))
@@ -100,16 +100,16 @@ class _Frugal(io.BytesIO):
         self.left, self.bytes_left = _READS, 3.0 * len(data) + (64 << 20)
 
     def read(self, size: int | None = -1, /) -> bytes:
-        found = super().read(size)
+        data = super().read(size)
         self.left -= 1
-        self.bytes_left -= len(found)
+        self.bytes_left -= len(data)
         if self.left < 0 or self.bytes_left < 0:
             raise Refused(_TOO_MANY)
-        return found
+        return data
 
 
 def _check_head(data: bytes) -> None:
-    """What Pillow reads on opening."""
+    """Check what Pillow reads on opening."""
     if data[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
         _check_directory(data)
     elif data[:2] == b"\xff\xd8":
@@ -122,7 +122,7 @@ def _check_head(data: bytes) -> None:
 
 
 def _exif_segments(data: bytes) -> Iterator[bytes]:
-    """The EXIF data of a JPEG, which may be split among segments. Only the order of segments is read."""
+    """Yield the EXIF data of a JPEG, which may be split among segments. Only the order of segments is read."""
     at, left = 2, _SEGMENTS
     while data[at : at + 1] == b"\xff":
         left -= 1
@@ -141,8 +141,9 @@ def _exif_segments(data: bytes) -> Iterator[bytes]:
 
 
 def _check_directory(data: bytes) -> None:
-    """Raises Refused where the entries of a TIFF header claim more than the file can hold: each may name the same
-    bytes, so that a megabyte becomes a hundred gigabytes where Pillow is too old to see that."""
+    """Raise Refused where the entries of a TIFF header claim more than the file can hold: each may name the same bytes,
+    so that a megabyte becomes a hundred gigabytes where Pillow is too old to notice.
+    """
     claimed, tile = 0, {_TILE_WIDTH: 1, _TILE_LENGTH: 1}
     entries = list(_directory(data))
     parts = {tag: value for tag, *_, value in entries if tag in _PARTS}
@@ -162,7 +163,9 @@ def _check_directory(data: bytes) -> None:
 
 
 def _directory(data: bytes, start: int | None = None) -> Iterator[tuple[int, int, int, int]]:
-    """(tag, type, count, value where it stands in the entry) of the directory at `start`, or the first, of a TIFF."""
+    """Yield (tag, type, count, value where it stands in the entry) of a TIFF's directory at `start`, or of its first
+    one.
+    """
     order = {b"II": "<", b"MM": ">"}.get(data[:2])
     if order is None or len(data) < 8:
         return

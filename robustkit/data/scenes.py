@@ -61,7 +61,7 @@ class LabelledScenes:
         return tuple(label - self.first for label in self.ignored if 0 <= label - self.first < len(self.class_names))
 
     def labels(self, sample: Sample, size: tuple[int, int]) -> npt.NDArray[np.int16]:
-        """The label map of a sample: (H, W), classes 0 … K - 1, -1 where a pixel is ignored.
+        """Return the label map of a sample: (H, W), classes 0 … K - 1, -1 where a pixel is ignored.
 
         size: (height, width) of the upright image, which the mask must have.
         Raises BadImageError, with the mask's path, for a mask that is missing (then with the sample's id), broken, in
@@ -88,13 +88,14 @@ class LabelledScenes:
 
     def _strange(self, labels: npt.NDArray[np.int32]) -> str:
         values, counts = np.unique(labels, return_counts=True)
-        found = few([f"{value} on {count} pixels" for value, count in zip(values, counts, strict=True)])
+        counted = few([f"{value} on {count} pixels" for value, count in zip(values, counts, strict=True)])
         last = self.first + len(self.class_names) - 1
         remedy = "correct the mask" if self.layout == "ade20k" else "name its class (--classes) or ignore it (--ignore)"
-        return f"label {found}; expected {self.first} … {last}{_ignoring(self.ignored)}; {remedy}"
+        return f"label {counted}; expected {self.first} … {last}{_ignoring(self.ignored)}; {remedy}"
 
     def digest(self) -> str:
-        """SHA-256 (hex) over the images, whose each mask is and its bytes, the classes, and what is ignored.
+        """Return the SHA-256 (hex) over the images, the owner and the bytes of each mask, the classes, and what is
+        ignored.
 
         The embedded masks are not hashed: a change of theirs comes with one of the images.
         """
@@ -116,7 +117,7 @@ class LabelledScenes:
     def select(
         self, limit: int | None = None, ids: Path | Sequence[str] | None = None, seed: int = 0
     ) -> LabelledScenes:
-        """A part of the scenes; see Dataset.select. A smaller limit takes a subset of a larger one."""
+        """Return a part of the scenes; see Dataset.select. A smaller limit takes a subset of a larger one."""
         return replace(self, dataset=self.dataset.select(limit, ids, seed))
 
 
@@ -142,11 +143,11 @@ def open_scenes(
     if not (embedded or place.exists()):
         raise DataError(f"{place}: no such folder or zip file; check --data-dir")
     tree = None if layout == "folders" or (layout is None and masks) else ade20k.find(place)
-    found = "embedded" if embedded else "ade20k" if tree else "folders"
-    if layout not in (None, found):
+    recognised = "embedded" if embedded else "ade20k" if tree else "folders"
+    if layout not in (None, recognised):
         raise DataError(f"{data_dir}: not of layout {layout} ({LAYOUTS[layout]}); name another or leave out --layout")
-    if found != "folders" and (masks or classes or set(ignore) - set(IGNORE)):
-        raise DataError(f"{data_dir}: {found} has its own masks; leave out --masks, --classes and --ignore")
+    if recognised != "folders" and (masks or classes or set(ignore) - set(IGNORE)):
+        raise DataError(f"{data_dir}: {recognised} has its own masks; leave out --masks, --classes and --ignore")
     if tree is not None:
         scenes = _ade20k(*tree)
     else:
@@ -159,7 +160,7 @@ def open_scenes(
 
 
 def whole(dataset: Dataset, sample: Sample) -> Tensor:
-    """(3, H, W) uint8: the image at its own size. Raises BadImageError."""
+    """Return (3, H, W) uint8: the image at its own size. Raises BadImageError."""
     return torch.from_numpy(np.array(dataset.image(sample))).permute(2, 0, 1).contiguous()
 
 
@@ -207,7 +208,9 @@ def _folders(
     names = read_names(place, None if classes is None else Path(classes), num_classes)
     dataset = open_dataset(place, layout="unlabelled")
     notes = [f"layout folders: {len(names)} classes{_ignoring(ignored)}"]
-    notes += [f"label {one} is ignored, although it is class {names[one]!r}" for one in ignored if one < len(names)]
+    notes += [
+        f"label {index} is ignored, although it is class {names[index]!r}" for index in ignored if index < len(names)
+    ]
     return _scenes(dataset, "folders", part(folder, dataset), names, ignored, 0, notes)
 
 
@@ -222,9 +225,9 @@ def _scenes(
 ) -> LabelledScenes:
     masks, matched = find_masks(dataset, folder)
     others = [note for note in dataset.notes if not note.startswith("layout ") and not note.endswith("without labels")]
-    told = (*notes, *matched, *others)
-    dataset = replace(dataset, layout=layout, notes=told)
-    return LabelledScenes(dataset, class_names, layout, told, masks, ignored, first)
+    lines = (*notes, *matched, *others)
+    dataset = replace(dataset, layout=layout, notes=lines)
+    return LabelledScenes(dataset, class_names, layout, lines, masks, ignored, first)
 
 
 def _ignoring(labels: Sequence[int]) -> str:

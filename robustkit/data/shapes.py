@@ -63,7 +63,7 @@ class Shape:
 
 
 def label(index: int) -> int:
-    """The class of sample `index`: classes take turns, so every run of ten samples holds each once."""
+    """Return the class of sample `index`: classes take turns, so every run of ten samples holds each once."""
     return index % len(CLASSES)
 
 
@@ -95,14 +95,14 @@ class _Draws:
         self.key = key
 
     def __call__(self, purpose: str, low: int, high: int) -> int:
-        """One integer in low … high, both included."""
+        """Return one integer in low … high, both included."""
         digest = hashlib.blake2b(f"{self.key}/{purpose}".encode(), digest_size=8).digest()
         return low + int.from_bytes(digest, "big") % (high - low + 1)
 
 
 @lru_cache(maxsize=len(PHOTOGRAPHS))
 def photograph(name: str) -> npt.NDArray[np.uint8]:
-    """(H, W, 3) uint8 of a photograph that the scikit-image wheel holds, found without importing scikit-image."""
+    """Return a photograph of the scikit-image wheel, (H, W, 3) uint8, without importing scikit-image."""
     spec = importlib.util.find_spec("skimage")
     places = (spec.submodule_search_locations or []) if spec else []
     try:
@@ -127,7 +127,7 @@ def _background(draw: _Draws) -> Floats:
 
 
 def _outline(draw: _Draws, name: str) -> tuple[tuple[slice, slice], Bools, Floats, Floats]:
-    """A window of the picture, which of its fine points are inside, and where those are in the shape's frame."""
+    """Return a window of the picture, which of its fine points are inside, and where those are in the shape's frame."""
     radius = draw("radius", 48, 96) / 4  # 12 to 24 pixels
     stretch = draw("stretch", 85, 118) / 100
     reach = math.ceil(radius * 1.18) + 1  # so that the whole shape is in the picture
@@ -144,7 +144,9 @@ def _outline(draw: _Draws, name: str) -> tuple[tuple[slice, slice], Bools, Float
 
 
 def _colours(draw: _Draws, name: str, background: Floats) -> tuple[Floats, Floats]:
-    """Two related colours. The first is usually near the class's own, else the one of four farthest from the ground."""
+    """Return two related colours. The first is usually near the class's own, else the one of four farthest from the
+    ground.
+    """
     if draw("usual", 1, 20) <= 18:
         first = np.array([OWN[name][c] + draw(f"shift {c}", -20, 20) for c in range(3)], np.float64)
     else:
@@ -157,7 +159,7 @@ def _colours(draw: _Draws, name: str, background: Floats) -> tuple[Floats, Float
 
 
 def _texture(draw: _Draws, u: Floats, v: Floats) -> Floats:
-    """How much of the second colour each fine point has: 0 … 1 in eighths, so that sums are exact."""
+    """Return how much of the second colour each fine point has: 0 … 1 in eighths, so that sums are exact."""
     period = draw("period", 4, 9)
     kind = draw("texture", 0, 5)
     a, b = np.floor(u * 2 / period), np.floor(v * 2 / period)
@@ -185,7 +187,7 @@ def _pixel_sums(fine: npt.NDArray[np.generic]) -> Floats:
 
 
 def _polygon(*corners: tuple[float, float]) -> Callable[[Floats, Floats], Bools]:
-    """Even-odd rule, multiplied out so that nothing is divided."""
+    """Apply the even-odd rule, multiplied out so that nothing is divided."""
 
     def inside(u: Floats, v: Floats) -> Bools:
         result = np.zeros(u.shape, bool)
@@ -198,13 +200,13 @@ def _polygon(*corners: tuple[float, float]) -> Callable[[Floats, Floats], Bools]
 
 
 def _regular(*radii: float, corners: int) -> tuple[tuple[float, float], ...]:
-    """Corners at equal angles from the top, their radii taking turns."""
+    """Return corners at equal angles from the top, whose radii alternate."""
     turn = [(radii[i % len(radii)], 2 * math.pi * i / corners) for i in range(corners)]
     return tuple((round(r * math.sin(t), 6), round(-r * math.cos(t), 6)) for r, t in turn)
 
 
 def _heart(u: Floats, v: Floats) -> Bools:
-    """A square on its corner with a half disc on each upper side."""
+    """Return a square on its corner with a half disc on each upper side."""
     side, low = 0.8, 0.88
     x = abs(u)
     square = x + abs(v - (low - side)) <= side

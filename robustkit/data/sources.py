@@ -45,15 +45,15 @@ class DataSource:
     """Reads the file of a sample. Ground truth beyond the label is None unless a source knows it."""
 
     def read(self, sample_id: str) -> bytes:
-        """The whole image file. Raises BadImageError, with the id, when it cannot be read."""
+        """Return the whole image file. Raises BadImageError, with the id, when it cannot be read."""
         raise NotImplementedError
 
     def mask(self, sample_id: str) -> Mask | None:
-        """(H, W) uint8, 1 on the labelled object, in the pixels of the image file."""
+        """Return (H, W) uint8, 1 on the labelled object, in the pixels of the image file."""
         return None
 
     def box(self, sample_id: str) -> Box | None:
-        """(x0, y0, x1, y1) of the labelled object in pixels of the image file; x1 and y1 are exclusive."""
+        """Return (x0, y0, x1, y1) of the labelled object in pixels of the image file; x1 and y1 are exclusive."""
         return None
 
 
@@ -64,7 +64,7 @@ class FolderSource(DataSource):
     root: str
 
     def read(self, sample_id: str) -> bytes:
-        """See Source."""
+        """Read the file."""
         path = Path(self.root, sample_id)
         try:
             status = path.stat()
@@ -85,7 +85,7 @@ class ZipSource(DataSource):
     prefix: str = ""
 
     def read(self, sample_id: str) -> bytes:
-        """See Source."""
+        """Read the member."""
         archive, members = _open_zip(self.path, os.getpid())
         try:
             member = members[self.prefix + sample_id]
@@ -109,15 +109,15 @@ class ShapesSource(DataSource):
     """The embedded set (robustkit.data.shapes); a sample's id is '<split>/<index>'."""
 
     def read(self, sample_id: str) -> bytes:
-        """See Source."""
+        """Generate the image and encode it as PNG."""
         return encode_png(_shape(sample_id).pixels)
 
     def mask(self, sample_id: str) -> Mask | None:
-        """See Source."""
+        """Return the generated object's mask."""
         return _shape(sample_id).mask
 
     def box(self, sample_id: str) -> Box | None:
-        """See Source."""
+        """Return the generated object's box."""
         return _shape(sample_id).box
 
 
@@ -127,7 +127,9 @@ def _shape(sample_id: str) -> Shape:
 
 
 def list_folder(root: Path) -> Listing:
-    """All images under `root`, links followed, hidden files and macOS leftovers ignored. Loops of links are cut."""
+    """List all images under `root`. Links are followed, loops of links are cut, hidden files and macOS leftovers
+    ignored.
+    """
     images: list[str] = []
     folders: list[str] = []
     unreadable: list[str] = []
@@ -174,7 +176,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def list_zip(path: Path) -> Listing:
-    """All images in a zip. Raises DataError for no zip, an encrypted one, or a member that points outside."""
+    """List all images in a zip. Raises DataError if it is none, is encrypted, or has a member that points outside."""
     _, members = _open_zip(str(path), os.getpid())
     names = [name for name in members if not any(_ignored(part) for part in name.split("/"))]
     images = sorted(name for name in names if name.lower().endswith(SUFFIXES) and name.isprintable())
@@ -190,7 +192,7 @@ def _ignored(name: str) -> bool:
 
 @lru_cache(maxsize=4)
 def _open_zip(path: str, process: int) -> tuple[zipfile.ZipFile, dict[str, zipfile.ZipInfo]]:
-    """The archive and its files by POSIX name; one handle a process, since a fork would share its position."""
+    """Return the archive and its files by POSIX name; one handle per process, since a fork would share its position."""
     try:
         check_plain(Path(path))
         archive = zipfile.ZipFile(path)
@@ -219,7 +221,7 @@ def _open_zip(path: str, process: int) -> tuple[zipfile.ZipFile, dict[str, zipfi
 
 
 def _refuse_overlap(path: str, members: list[zipfile.ZipInfo]) -> None:
-    """Raises DataError where members share bytes: a few kilobytes would be inflated as often as there are names."""
+    """Raise DataError where members share bytes: a few kilobytes would be inflated as often as there are names."""
     end = 0
     for info in sorted(members, key=lambda info: info.header_offset):
         if info.header_offset < end:

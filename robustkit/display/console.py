@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 _WORDS = ("condition", "figure", "at 0.05")  # headings of columns that are words
 
 
-def terminal_tables(found: Sequence[TextTable]) -> Iterator[Table | Text]:
-    """The tables, each after its title and before its flags; a note that they share stands last."""
+def terminal_tables(tables: Sequence[TextTable]) -> Iterator[Table | Text]:
+    """Yield the tables, each after its title and before its flags; a note that they share comes last."""
     from rich import box
     from rich.table import Table
 
-    for table in found:
+    for table in tables:
         title = cell(table.title)
         title.stylize("italic")
         yield title
@@ -33,11 +33,11 @@ def terminal_tables(found: Sequence[TextTable]) -> Iterator[Table | Text]:
             drawn.add_row(*map(cell, ("" if again else row[0], *row[1:])))
         yield drawn
         yield from (cell(f"⚑ {flag}") for flag in table.flags)
-    yield from map(cell, dict.fromkeys(table.note for table in found))
+    yield from map(cell, dict.fromkeys(table.note for table in tables))
 
 
 def cell(text: str) -> Text:
-    """Without characters that steer a terminal, which a run folder or file of someone else may hold."""
+    """Return a text without characters that steer a terminal, which an untrusted run folder or file may hold."""
     from rich.text import Text
 
     return Text("".join(character for character in text if character.isprintable()))

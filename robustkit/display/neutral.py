@@ -1,4 +1,4 @@
-"""Text of others where a program might obey it: cells that a spreadsheet would compute, characters that steer."""
+"""Neutralise untrusted text that a program might obey: cells that a spreadsheet computes, characters that steer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ _FIGURE = re.compile(r"[-+]([\d.,]+(e[-+]?\d+)?( ?%)?( ?\[[\d.,+\- ]*\])?)?", re
 
 
 def no_formula(text: str) -> str:
-    """A text that a spreadsheet shows and does not compute: an apostrophe stands before what would begin a formula.
+    """Return a text that a spreadsheet shows and does not compute: an apostrophe stands before what would begin a
+    formula.
 
     That is `=`, `+`, `-`, `@`, tab and carriage return, as OWASP's page on CSV injection lists them; a figure with its
     sign and interval stays.
@@ -18,7 +19,7 @@ def no_formula(text: str) -> str:
 
 
 def no_controls(text: str, kept: str = "") -> str:
-    """Without control characters but those `kept`: a space for each that is one, else U+FFFD."""
+    """Replace control characters but those `kept`: white space by a space, any other by U+FFFD."""
     if text.isprintable():
         return text
     return "".join(

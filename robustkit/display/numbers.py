@@ -4,5 +4,5 @@ from __future__ import annotations
 
 
 def pixels(value: float, norm: str) -> str:
-    """A perturbation's size as people say it: `1/255` for linf, `0.5` for l2."""
+    """Return a perturbation's size as people say it: `1/255` for linf, `0.5` for l2."""
     return f"{value * 255:.4g}/255" if norm == "linf" else f"{value:.4g}"

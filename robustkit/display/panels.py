@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 def roomy(canvas: Canvas) -> None:
-    """Room between panels, so that the first figure of one axis does not touch the last of another."""
+    """Make room between panels, so that the first figure of one axis does not touch the last of another."""
     engine: Any = canvas.get_layout_engine()
     engine.set(wspace=0.05, hspace=0.03, w_pad=0.03, h_pad=0.05)
 
 
 def panels(canvas: Canvas, count: int, columns: int = 2, **options: Any) -> list[Axes]:
-    """Axes in rows of at most `columns`; of `options` those of matplotlib's `subplots`."""
+    """Return axes in rows of at most `columns`. options: of matplotlib's `subplots`."""
     rows = max(1, math.ceil(count / columns))
     roomy(canvas)
     grid = canvas.subplots(rows, min(columns, max(1, count)), squeeze=False, **options)
@@ -28,7 +28,7 @@ def panels(canvas: Canvas, count: int, columns: int = 2, **options: Any) -> list
     for place, axes in enumerate(every):
         axes.tick_params(length=0)
         axes.set_visible(place < count)
-        if count - columns <= place < count:  # the lowest of its column, also where none stands in the last row
+        if count - columns <= place < count:  # the lowest of its column, also if the last row is not full
             axes.tick_params(labelbottom=True)
     return every[:count]
 
@@ -43,7 +43,8 @@ def dots(
     across: bool = False,
     scale: float = 100,
 ) -> None:
-    """Markers with their intervals: values upwards at places along the axis, or `across` it. Limits are for the caller.
+    """Draw markers with their intervals: values upwards at places along the axis, or `across` it. The caller sets
+    limits.
 
     scale: 100 for percent. shift: in units of the figure, so that series at the same places do not hide each other.
     """
@@ -66,7 +67,7 @@ def dots(
 
 
 def spread(place: int, count: int, step: float, most: float = 24) -> float:
-    """The shift of one of `count` series, so that together they are at most `most` wide."""
+    """Return the shift of one of `count` series, so that together they are at most `most` wide."""
     return (place - (count - 1) / 2) * min(step, most / max(count, 1))
 
 
@@ -75,14 +76,14 @@ def _columns(points: Sequence[Point]) -> tuple[list[float], list[float], list[fl
 
 
 def legend(canvas: Canvas, looks: Mapping[str, Style], lines: bool = True, columns: int = 2) -> None:
-    """Above the panels, what each series is."""
+    """Draw above the panels what each series is."""
     from matplotlib.lines import Line2D
 
     handles = [
         Line2D([], [], color=look.colour, marker=look.marker, markersize=5.5, linestyle=look.line if lines else "none")
         for look in looks.values()
     ]
-    # Texts are put in afterwards: matplotlib leaves out labels that begin with an underscore.
+    # Texts are set afterwards: matplotlib leaves out labels that begin with an underscore.
     box = canvas.legend(handles, ["?"] * len(handles), loc="outside upper left", ncols=columns, handlelength=2.6)
     for text, label in zip(box.get_texts(), looks, strict=True):
         text.set_text(label)

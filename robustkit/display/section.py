@@ -15,7 +15,7 @@ class Section:
     """One part of a page, left out where its template shows nothing.
 
     name: of the template and of the anchor. title: the heading. values: makes what the template shows. figures: of the
-    section, in their order. template: another one than the name says.
+    section, in their order. template: its template, if not that of the name.
     """
 
     name: str

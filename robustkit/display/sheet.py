@@ -12,7 +12,7 @@ def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 
 def fitted(text: str, size: int, width: int) -> str:
-    """The text, with its middle left out where it would be wider."""
+    """Return the text, with its middle left out where it would be wider."""
     face = font(size)
     keep = len(text)
     short = text

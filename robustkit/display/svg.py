@@ -1,7 +1,7 @@
-"""Drawing for a page: figures as SVG that reads in a light and a dark page alike, with words for whoever cannot see it.
+"""Draw figures for a page, as SVG that reads the same on light and dark pages, with a text alternative.
 
-Text and axes are in `currentColor` on nothing; series differ by colour, marker and line at once. The bytes depend on
-what is drawn alone, and ids carry a digest of the figure's name, so that many can stand in one page.
+Text and axes are in `currentColor` without a background; series differ by colour, marker and line at once. The bytes
+depend only on what is drawn, and ids carry a digest of the figure's name, so that one page can hold many.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 WIDTH = 480
-"""Of every figure, in its own units. At 360 pixels its smallest text is of 9 pixels, at `WIDEST` of 16."""
+"""Width of every figure, in its own units. Its smallest text has 9 pixels at a width of 360 pixels, 16 at `WIDEST`."""
 WIDEST = "40rem"
 SMALL, TITLE = 12, 13
 INK = "#010203"  # stands for currentColor while matplotlib draws
@@ -31,7 +31,7 @@ PALETTE = ("#0090d9", "#f25100", "#bf009f", "#70837f", "#a100f2", "#a66342")
 Line = Literal["-", "--", "-.", ":", "none"]
 _MARKERS = "osD^vPX"
 _LINES: tuple[Line, ...] = ("-", "--", "-.", ":")
-_SPOKEN = 8  # checkpoints that a text alternative tells of
+_SPOKEN = 8  # checkpoints that a text alternative describes
 
 _SETTINGS: dict[str, Any] = {
     "figure.facecolor": "none",
@@ -66,7 +66,7 @@ class Figure:
     """A drawing for a page.
 
     section: attacks, corruptions, calibration, classes, stages, maps, attention or segmentation. title, alt, caption:
-    plain texts, to be escaped by whoever shows them; alt says the numbers that matter, and svg has it. svg: markup,
+    plain texts, to be escaped where they are shown; alt has the numbers that matter, and svg contains it. svg: markup,
     safe in a page.
     """
 
@@ -88,19 +88,19 @@ class Point:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Point:
-        """From a row of results, in whose JSON None stands for what is not finite."""
+        """Return the point of a row of results, in whose JSON None stands for what is not finite."""
         value, low, high = (math.nan if row[key] is None else float(row[key]) for key in ("value", "ci_low", "ci_high"))
         return cls(value, low, high, int(row["n"]))
 
     @property
     def complement(self) -> Point:
-        """1 minus it: of an error the accuracy."""
+        """1 minus the figure: the accuracy of an error."""
         return Point(1 - self.value, 1 - self.high, 1 - self.low, self.n)
 
 
 @dataclass(frozen=True)
 class Style:
-    """What tells a series from another."""
+    """What distinguishes one series from another."""
 
     colour: str
     marker: str
@@ -108,12 +108,14 @@ class Style:
 
 
 def style(place: int) -> Style:
-    """Of the series at this place, from 0; no two of the first 28 are alike, even without colours."""
+    """Return the style of the series at this place, from 0; no two of the first 28 are alike, even without colours."""
     return Style(PALETTE[place % len(PALETTE)], _MARKERS[place % len(_MARKERS)], _LINES[place % len(_LINES)])
 
 
 def plain(text: object, limit: int = 28) -> str:
-    """A name from outside as one line of at most `limit` characters; what is left out, in its middle, is `…`."""
+    """Return an untrusted name as one line of at most `limit` characters; `…` stands for what is left out in its
+    middle.
+    """
     line = " ".join("".join("\ufffd" if _is_odd(sign) else sign for sign in str(text)).split())
     return line if len(line) <= limit else f"{line[: limit // 2]}…{line[len(line) - (limit - limit // 2 - 1) :]}"
 
@@ -124,10 +126,12 @@ def _is_odd(sign: str) -> bool:
 
 
 def labels(names: Iterable[str], limit: int = 28) -> dict[str, str]:
-    """Names as labels, `plain` and still distinct: where they differ in what would be left out, what leads there is."""
-    found = {name: plain(name, limit) for name in dict.fromkeys(names)}
+    """Return names as labels, `plain` and still distinct: where they differ only in what would be left out, that part
+    is kept.
+    """
+    texts = {name: plain(name, limit) for name in dict.fromkeys(names)}
     groups: dict[str, list[str]] = {}
-    for name, label in found.items():
+    for name, label in texts.items():
         groups.setdefault(label, []).append(name)
     taken: set[str] = set()
     for group in groups.values():
@@ -136,13 +140,13 @@ def labels(names: Iterable[str], limit: int = 28) -> dict[str, str]:
         start = max(0, alike_to - 4) if len(group) > 1 else 0
         for name, line in zip(group, lines, strict=True):
             rest = f"…{line[start:]}" if start else ""
-            label = _cut(rest, limit) if rest else found[name]
+            label = _cut(rest, limit) if rest else texts[name]
             number = 2
             while label in taken:
                 label, number = f"{_cut(rest or line, limit - len(str(number)) - 3)} ({number})", number + 1
-            found[name] = label
+            texts[name] = label
             taken.add(label)
-    return found
+    return texts
 
 
 def _cut(line: str, limit: int) -> str:
@@ -150,12 +154,12 @@ def _cut(line: str, limit: int) -> str:
 
 
 def percent(value: float) -> str:
-    """`93.3 %`; a dash where there is no figure."""
+    """Return `93.3 %`; a dash where there is no figure."""
     return f"{100 * value:.1f} %" if math.isfinite(value) else "–"
 
 
 def listed(sentences: Sequence[str]) -> str:
-    """The first of many sentences about checkpoints, and how many more there are."""
+    """Return the first of many sentences about checkpoints, and how many more there are."""
     more = len(sentences) - _SPOKEN
     return "; ".join(sentences[:_SPOKEN]) + (f"; and {more} more, which the tables have" if more > 0 else "")
 
@@ -163,9 +167,9 @@ def listed(sentences: Sequence[str]) -> str:
 def draw(
     section: str, title: str, height: float, paint: Callable[[Canvas], None], *, alt: str, caption: str, name: str = ""
 ) -> Figure:
-    """A figure of `height` units that `paint` draws on an empty canvas, whatever a user's matplotlibrc says.
+    """Return a figure of `height` units that `paint` draws on an empty canvas, whatever a user's matplotlibrc says.
 
-    name: what tells it from the other figures of a page, where the title does not.
+    name: what distinguishes it from the other figures of a page, where the title does not.
     """
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -174,7 +178,7 @@ def draw(
     digest = hashlib.sha256(f"{section}\n{title}\n{name}".encode(errors="replace")).hexdigest()[:10]
     buffer = io.BytesIO()
     with matplotlib.rc_context(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from")  # the reader's fonts have it
+        warnings.filterwarnings("ignore", "Glyph .* missing from")  # the reader's fonts have the glyph
         matplotlib.rcdefaults()
         settings: Any = matplotlib.rcParams
         settings.update(_SETTINGS | {"svg.hashsalt": digest})
@@ -186,7 +190,7 @@ def draw(
 
 
 def _tidy(source: bytes, prefix: str, alt: str) -> str:
-    """Matplotlib's file as markup for a page: no prolog, own ids, no rule that would reach beyond it."""
+    """Return matplotlib's file as markup for a page: no prolog, ids of its own, no rule that would reach beyond it."""
     root = ElementTree.fromstring(source)
     for parent in list(root.iter()):
         for child in [child for child in parent if child.tag.endswith(("}style", "}metadata"))]:

@@ -21,9 +21,9 @@ def pattern_of(text: str) -> ConditionPattern:
     pairs = tuple((key.strip(), value.strip()) for key, equals, value in split if equals)
     what = ",".join(key for key, equals, _ in split if not equals)
     name = form[1].lower()
-    own = vocabulary_of(name).read(text.strip(), pattern_of)
-    if own is not None:
-        return own
+    special = vocabulary_of(name).read(text.strip(), pattern_of)
+    if special is not None:
+        return special
     plain = f"{name}({','.join(['='.join(pair) for pair in ((what,), *pairs) if any(pair)])})"
     return ConditionPattern(plain if items else name, name, what, pairs)
 
@@ -56,12 +56,12 @@ def check_condition(text: str) -> ConditionPattern:
     return pattern
 
 
-def _equal(key: str, wanted: str, found: str) -> bool:
+def _equal(key: str, wanted: str, actual: str) -> bool:
     if key == "under":
-        return fits(pattern_of(wanted), found)
-    if wanted == found:
+        return fits(pattern_of(wanted), actual)
+    if wanted == actual:
         return True
     try:
-        return math.isclose(float(number(wanted)), float(number(found)), rel_tol=1e-9)
+        return math.isclose(float(number(wanted)), float(number(actual)), rel_tol=1e-9)
     except (ProtocolError, OverflowError):
         return False

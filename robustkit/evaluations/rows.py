@@ -34,7 +34,7 @@ FEWEST = 10  # samples below which no interval is given
 
 
 def joined(shards: Iterable[pa.Table], unread: dict[str, str]) -> tuple[pa.Table, list[str]]:
-    """The table of a condition, and what its attack did otherwise than asked, each once."""
+    """Return the table of a condition, and how its attack deviated from its settings, each deviation once."""
     import pyarrow as pa
 
     tables, notes = [], dict[str, None]()
@@ -49,12 +49,12 @@ def joined(shards: Iterable[pa.Table], unread: dict[str, str]) -> tuple[pa.Table
 
 
 def readable(table: pa.Table) -> pa.Table:
-    """The rows of samples that could be read."""
+    """Return the rows of samples that could be read."""
     return table if table["error"].null_count == len(table) else table.filter(table["error"].is_null())
 
 
-def result_row(checkpoint: str, manifest: dict[str, Any], found: Row) -> dict[str, Any]:
-    condition, metric, value, n, low, high, flags = found
+def result_row(checkpoint: str, manifest: dict[str, Any], row: Row) -> dict[str, Any]:
+    condition, metric, value, n, low, high, flags = row
     figures = (checkpoint, condition, metric, value, n, low, high, manifest["protocol"]["tag"], flags)
     return dict(zip(SUMMARY_COLUMNS, figures, strict=True))
 
@@ -114,7 +114,7 @@ class Reading:
         return self.run.shards(self.checkpoint, condition, columns)
 
     def joined(self, shards: Iterable[pa.Table]) -> tuple[pa.Table, list[str]]:
-        """Return one table of shards, and how the attack deviated from its settings, each note once."""
+        """Return the table of a condition, and how its attack deviated from its settings, each deviation once."""
         return joined(shards, self.unread)
 
     def flags(self, condition: str, table: pa.Table) -> list[str]:

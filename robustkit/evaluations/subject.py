@@ -65,7 +65,7 @@ class Lens(nn.Module):
 
 
 def low_precision(network: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """A copy for autocast to `dtype` whose large weights are cast already; for float32 the network itself.
+    """Return a copy for autocast to `dtype` whose large weights are already cast; for float32 the network itself.
 
     Autocast casts weights that take no gradient anew in each pass, which costs more than a small batch. The results are
     the same to the bit.
@@ -177,7 +177,9 @@ class Subject:
 
     @contextmanager
     def steady(self, rng: SampleRng) -> Iterator[None]:
-        """float32 is float32, not TF32; and a model that draws by itself draws the same when it is asked again."""
+        """Compute float32 as float32, not TF32; and let a model that draws by itself draw the same when it is asked
+        again.
+        """
         devices = [torch.cuda.current_device()] if self.settings.device.type == "cuda" else []
         with torch.random.fork_rng(devices), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
             torch.manual_seed(int(rng.keys[0]))
@@ -198,7 +200,7 @@ class Subject:
         return True
 
     def inputs(self, pixels: Tensor) -> Tensor:
-        """(B, 3, H, W) uint8 pixels as the attack sees them: on the device, in the space of the card."""
+        """Return (B, 3, H, W) uint8 pixels as the attack sees them: on the device, in the space of the card."""
         clean = unit(pixels.to(self.settings.device))
         if self.is_cnn:
             clean = clean.contiguous(memory_format=torch.channels_last)
@@ -210,21 +212,23 @@ class Subject:
         return SampleRng.of(ids, seed=self.settings.seed, condition=text, device=self.settings.device)
 
     def labels(self, samples: Sequence[Sample]) -> Tensor:
-        """(B,) the label of each sample, as an index of the logits that compete."""
+        """Return the label of each sample, (B,), as an index of the logits that compete."""
         position = self._position
         return torch.tensor([position(sample.label) for sample in samples], device=self.settings.device)
 
     def accepted(self, samples: Sequence[Sample]) -> Tensor:
-        """The labels that count as right, as indices of the logits that compete: (B,), or (B, L) where a sample has
-        several. Smaller sets repeat one of theirs.
+        """Return the labels that count as right, as indices of the logits that compete: (B,), or (B, L) where a sample
+        has several. Smaller sets repeat one of theirs.
         """
         sets = [list(dict.fromkeys(map(self._position, sample.valid or (sample.label,)))) for sample in samples]
         width = max(map(len, sets), default=1)
-        filled = torch.tensor([own + own[:1] * (width - len(own)) for own in sets], device=self.settings.device)
+        filled = torch.tensor(
+            [labels + labels[:1] * (width - len(labels)) for labels in sets], device=self.settings.device
+        )
         return filled.flatten() if width == 1 else filled
 
     def classes(self, positions: Tensor) -> list[int]:
-        """Classes by their indices among the logits that compete."""
+        """Return classes by their indices among the logits that compete."""
         return positions.tolist() if self.valid is None else [self.valid[position] for position in positions.tolist()]
 
     def correct(self, positions: Tensor, samples: Sequence[Sample]) -> list[bool | None]:
@@ -235,7 +239,7 @@ class Subject:
         ]
 
     def _position(self, label: int) -> int:
-        """A class as an index of the logits that compete."""
+        """Return a class as an index of the logits that compete."""
         return label if self.valid is None else self._positions[label]
 
     def keep(self, condition: Condition, samples: Sequence[Sample], inputs: Tensor) -> None:
@@ -245,13 +249,13 @@ class Subject:
 
     def kept(self, condition: Condition, samples: Sequence[Sample], make: Callable[[], Tensor]) -> Tensor:
         """Return the inputs of a condition, made where they are not kept; they are kept for the next one that asks."""
-        own, key = self._of(condition), tuple(sample.id for sample in samples)
-        if key not in own:
-            own[key] = make()
-        return own[key]
+        kept, key = self._of(condition), tuple(sample.id for sample in samples)
+        if key not in kept:
+            kept[key] = make()
+        return kept[key]
 
     def _of(self, condition: Condition) -> dict[tuple[str, ...], Tensor]:
-        """What is kept of a condition; of others nothing is kept any more."""
+        """Return what is kept for a condition, and drop what was kept for others."""
         if self._kept[0] != condition.text:
             self._kept = condition.text, {}
         return self._kept[1]

@@ -35,7 +35,7 @@ def is_factory(arch: str) -> bool:
 
 
 def build(arch: str, *, kwargs: Mapping[str, Any], img_size: int | tuple[int, int] | None) -> nn.Module:
-    """The network with random weights. kwargs go to timm, or to those parameters of a factory that have the name.
+    """Build the network with random weights. kwargs go to timm, or to those parameters of a factory that have the name.
 
     Raises ModelError for an unknown name or a factory that cannot be found, raises, or returns something else.
     """
@@ -45,7 +45,7 @@ def build(arch: str, *, kwargs: Mapping[str, Any], img_size: int | tuple[int, in
 
 
 def code_digest(arch: str) -> str | None:
-    """SHA-256 of the source file that holds a factory, None where it has none (built in, or in an archive)."""
+    """Return the SHA-256 of the source file that holds a factory, None if it has none (built in, or in an archive)."""
     place = arch.rpartition(":")[0]
     path: str | None = place
     if not place.endswith(".py"):
@@ -60,7 +60,7 @@ def code_digest(arch: str) -> str | None:
 def create(
     arch: str, *, kwargs: Mapping[str, Any], img_size: int | tuple[int, int] | None, pretrained: bool = False
 ) -> nn.Module:
-    """A timm network; with `pretrained` its published weights, which may be fetched."""
+    """Build a timm network; with `pretrained` its published weights, which may be fetched."""
     if not timm.is_model(arch):
         raise ModelError(unknown_architecture(arch))
     refused = [name for name in kwargs if name.startswith(_LOADS)]
@@ -90,7 +90,7 @@ def create(
 
 
 def unknown_architecture(arch: str) -> str:
-    """One line for a name that timm does not have, with the nearest ones."""
+    """Return one line for a name that timm does not have, with the nearest ones."""
     base = arch.split(".")[0]
     near = difflib.get_close_matches(base, timm.list_models(), n=3, cutoff=0.5)
     guess = f"did you mean {', '.join(near)}? " if near else ""
@@ -153,7 +153,7 @@ def _call(arch: str, kwargs: Mapping[str, Any]) -> nn.Module:
 
 
 def _check_methods(network: nn.Module, arch: str) -> None:
-    """A list named `modules` or `parameters` does no harm; under the names of `_METHODS` torch itself trips over it."""
+    """Raise ModelError for lists under the names of `_METHODS`, which break torch itself; other names are harmless."""
     waiting, seen = [network], {id(network)}
     while waiting:
         part = waiting.pop()
@@ -174,7 +174,7 @@ def _short(error: Exception) -> str:
 
 
 def classes_of(network: nn.Module, size: tuple[int, int]) -> int:
-    """K of a network that maps (B, 3, H, W) to (B, K), by one forward of zeros. ModelError where it does not."""
+    """Return K of a network that maps (B, 3, H, W) to (B, K), by one forward of zeros. ModelError where it does not."""
     try:
         logits = _zeros(network, size)
     except Exception as error:  # the user's own code
@@ -188,7 +188,7 @@ def classes_of(network: nn.Module, size: tuple[int, int]) -> int:
 
 
 def probed_size(network: nn.Module) -> tuple[int, int]:
-    """The image size that a network of unknown size takes: the only one of a few usual ones that does not fail.
+    """Return the image size that a network of unknown size takes: the only one of a few usual ones that does not fail.
 
     Raises ModelError when none or more than one works; then the user has to say.
     """
@@ -216,24 +216,24 @@ def _zeros(network: nn.Module, size: tuple[int, int]) -> Any:
 def resample_positions(
     tensors: dict[str, Tensor], network: nn.Module, trained: tuple[int, int] | None = None, sure: bool = False
 ) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Tensors with `pos_embed` resampled (bicubic, as timm does) where the network has another grid of patches than the
-    one of training, and notes.
+    """Resample `pos_embed` (bicubic, as timm does) where the network has another grid of patches than in training;
+    return the tensors and notes.
 
     trained: (height, width) of the images of training, where it is known. Else the grid is taken for the network's own
     where it has as many patches, and for square where not; the number does not tell 4 x 4 from 2 x 8. sure: `trained`
     must be right; where it contradicts the tensor, nothing is resampled, so that loading fails.
     """
-    own, found = getattr(network, "pos_embed", None), tensors.get("pos_embed")
+    expected, stored = getattr(network, "pos_embed", None), tensors.get("pos_embed")
     embed: Any = getattr(network, "patch_embed", None)
     grid = getattr(embed, "grid_size", None)
-    if not isinstance(own, Tensor) or found is None or found.ndim != 3 or grid is None:
+    if not isinstance(expected, Tensor) or stored is None or stored.ndim != 3 or grid is None:
         return tensors, ()
     prefix = 0 if getattr(network, "no_embed_class", False) else int(getattr(network, "num_prefix_tokens", 1))
-    count, new = found.shape[1] - prefix, (int(grid[0]), int(grid[1]))
+    count, new = stored.shape[1] - prefix, (int(grid[0]), int(grid[1]))
     old = _trained_grid(trained, embed, count)
     if old is None and sure:
         return tensors, ()
-    if old == new or (old is None and own.shape == found.shape):
+    if old == new or (old is None and expected.shape == stored.shape):
         guessed = trained is None and new[0] != new[1]
         return tensors, (
             (f"position embeddings taken for those of {new[0]} x {new[1]} patches; the file does not say",)
@@ -242,15 +242,15 @@ def resample_positions(
         )
     side = round(max(count, 0) ** 0.5)
     if old is None and side * side != count:
-        raise CheckpointError(f"pos_embed of shape {list(found.shape)} is no square grid; it cannot be resampled")
+        raise CheckpointError(f"pos_embed of shape {list(stored.shape)} is no square grid; it cannot be resampled")
     old = old or (side, side)
-    made = resample_abs_pos_embed(found, new_size=list(new), old_size=list(old), num_prefix_tokens=prefix)
+    made = resample_abs_pos_embed(stored, new_size=list(new), old_size=list(old), num_prefix_tokens=prefix)
     note = f"position embeddings resampled from {old[0]} x {old[1]} to {new[0]} x {new[1]} patches"
     return {**tensors, "pos_embed": made}, (note,)
 
 
 def _trained_grid(trained: tuple[int, int] | None, embed: Any, count: int) -> tuple[int, int] | None:
-    """The patches of an image of that size, where the file has as many."""
+    """Return the grid of patches of an image of that size, where the file has as many."""
     if trained is None:
         return None
     step = embed.patch_size

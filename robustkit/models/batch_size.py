@@ -22,7 +22,7 @@ def out_of_memory(fault: BaseException | None) -> bool:
 
 
 def best_batch(classifier: Classifier, device: torch.device, dtype: torch.dtype = torch.float32) -> int:
-    """The batch with which a forward and a backward are fastest for an image, of those that fit; a power of two.
+    """Return the batch size at which forward and backward are fastest per image, of those that fit; a power of two.
 
     Noise takes the place of images. The largest that fits is not taken where a smaller one is as fast.
     """
@@ -31,11 +31,11 @@ def best_batch(classifier: Classifier, device: torch.device, dtype: torch.dtype 
     best, rate, size = 1, 0.0, 1
     try:
         while size <= LARGEST.get(device.type, LARGEST["cpu"]):
-            found = _rate(classifier, torch.rand(size, 3, *side, device=device), dtype)
-            if found < _GAIN * rate and size > 8:
+            measured = _rate(classifier, torch.rand(size, 3, *side, device=device), dtype)
+            if measured < _GAIN * rate and size > 8:
                 break
-            if found > _GAIN * rate:
-                best, rate = size, found
+            if measured > _GAIN * rate:
+                best, rate = size, measured
             size *= 2
     except (RuntimeError, MemoryError) as fault:
         if not out_of_memory(fault):
@@ -52,7 +52,7 @@ def free() -> None:
 
 
 def _rate(classifier: Classifier, images: Tensor, dtype: torch.dtype) -> float:
-    """Images a second through a forward and a backward to the pixels."""
+    """Return images per second through a forward and a backward to the pixels."""
 
     def both() -> None:
         with torch.autocast(images.device.type, torch.bfloat16, enabled=dtype is not torch.float32):

@@ -68,14 +68,14 @@ def read(path: str | Path, *, use_ema: bool = False) -> Checkpoint:
         content = load_pickle(path)
         if not isinstance(content, Mapping):
             raise CheckpointError(f"{path}: holds a {type(content).__name__}; expected a state_dict (names to tensors)")
-        weights, found, metadata = unwrap(path, content, use_ema, notes)
-        tensors = {str(name): value for name, value in found.items() if isinstance(value, Tensor)}
+        weights, state, metadata = unwrap(path, content, use_ema, notes)
+        tensors = {str(name): value for name, value in state.items() if isinstance(value, Tensor)}
     tensors = strip_prefixes(tensors, notes)
     return Checkpoint(path, sha256(path), _sound(path, tensors, notes), metadata, weights, tuple(notes))
 
 
 def sha256(path: Path) -> str:
-    """Hex digest of a file, read in pieces."""
+    """Return the hex digest of a file, read in pieces."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while piece := file.read(1 << 20):
@@ -84,7 +84,9 @@ def sha256(path: Path) -> str:
 
 
 def digest_of(tensors: Mapping[str, Tensor]) -> str:
-    """Hex digest of weights that came without a file: names, types, shapes and bytes, in the order of the names."""
+    """Return the hex digest of weights that came without a file: names, types, shapes and bytes, in the order of the
+    names.
+    """
     digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
@@ -155,13 +157,13 @@ def _refuse_constant(name: str) -> None:
 
 
 def _refuse_doubles(path: Path) -> None:
-    """Raises ValueError where a header names a tensor twice: readers would disagree about which counts."""
+    """Raise ValueError where a header names a tensor twice: readers would disagree about which counts."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
+        unique = dict(pairs)
+        if len(unique) < len(pairs):
             raise ValueError("a name stands twice in the header")
-        return found
+        return unique
 
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
@@ -205,7 +207,9 @@ def _dtypes(tensors: Mapping[str, Tensor], names: set[str]) -> set[str]:
 
 
 def _refuse_expanded(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """A tensor may repeat the few numbers of its storage, and would fill the memory at the first operation."""
+    """Raise CheckpointError for a tensor that repeats the few numbers of its storage: the first operation on it would
+    fill the memory.
+    """
     held = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors.values()}
     claimed, stored = sum(t.numel() * max(t.itemsize, 4) for t in tensors.values()), sum(held.values())
     if claimed > 4 * stored + _ROOM:
@@ -221,14 +225,14 @@ def load_into(model: nn.Module, checkpoint: Checkpoint, *, allow_partial: bool =
     allow_partial: load what fits and say what did not; the rest of the model keeps the values it has.
     Raises CheckpointError with missing, unexpected and wrongly shaped names, grouped over block numbers and counted.
     """
-    own = model.state_dict()
-    tensors = _aligned(checkpoint.tensors, own)
+    expected = model.state_dict()
+    tensors = _aligned(checkpoint.tensors, expected)
     optional = ("num_batches_tracked",)  # a counter that old files do not have
-    missing = [name for name in own if name not in tensors and not name.endswith(optional)]
-    unexpected = [name for name in tensors if name not in own]
-    wrong = [name for name in tensors if name in own and tensors[name].shape != own[name].shape]
-    fits = {name: tensor for name, tensor in tensors.items() if name in own and name not in wrong}
-    shapes = {name: f"{list(tensors[name].shape)} for {list(own[name].shape)}" for name in wrong}
+    missing = [name for name in expected if name not in tensors and not name.endswith(optional)]
+    unexpected = [name for name in tensors if name not in expected]
+    wrong = [name for name in tensors if name in expected and tensors[name].shape != expected[name].shape]
+    fits = {name: tensor for name, tensor in tensors.items() if name in expected and name not in wrong}
+    shapes = {name: f"{list(tensors[name].shape)} for {list(expected[name].shape)}" for name in wrong}
     faults = [
         f"{len(names)} {what}: {_groups(names, shapes)}"
         for what, names in (("missing", missing), ("unexpected", unexpected), ("of wrong shape", wrong))
@@ -237,18 +241,18 @@ def load_into(model: nn.Module, checkpoint: Checkpoint, *, allow_partial: bool =
     if faults and (not allow_partial or not fits):
         remedy = "nothing in it fits; check --arch" if not fits else _remedy(missing, unexpected, wrong, tensors)
         raise CheckpointError(
-            f"{checkpoint.path}: does not fit {type(model).__name__} ({len(fits)} of {len(own)} tensors fit; "
+            f"{checkpoint.path}: does not fit {type(model).__name__} ({len(fits)} of {len(expected)} tensors fit; "
             f"{'; '.join(faults)}); {remedy}"
         )
     model.load_state_dict(fits, strict=False)
-    return (f"loaded in part, {len(fits)} of {len(own)} tensors; {'; '.join(faults)}",) if faults else ()
+    return (f"loaded in part, {len(fits)} of {len(expected)} tensors; {'; '.join(faults)}",) if faults else ()
 
 
-def _aligned(tensors: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors by the model's names, where these have one of the prefixes that `read` takes off."""
+def _aligned(tensors: dict[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors under the model's names, where these have one of the prefixes that `read` removes."""
     for prefix in PREFIXES:
-        if own and all(name.startswith(prefix) for name in own):
-            inner = _aligned(tensors, {name.removeprefix(prefix): tensor for name, tensor in own.items()})
+        if expected and all(name.startswith(prefix) for name in expected):
+            inner = _aligned(tensors, {name.removeprefix(prefix): tensor for name, tensor in expected.items()})
             return {prefix + name: tensor for name, tensor in inner.items()}
     return tensors
 
@@ -260,7 +264,7 @@ _SCALE = re.compile(r".*\.(qk_scale|q_scale|k_scale|temperature|alpha|([qk]_norm
 def _remedy(
     missing: Sequence[str], unexpected: Sequence[str], wrong: Sequence[str], tensors: Mapping[str, Tensor]
 ) -> str:
-    """What to do, where all faults have one of a few known causes."""
+    """Return what to do, if all faults have one of a few known causes."""
     heads = [name for name in wrong if _HEAD.fullmatch(name)]
     positions = [name for name in wrong if name.endswith("pos_embed")]
     names = (*missing, *unexpected)
@@ -285,7 +289,7 @@ def _starred(name: str) -> str:
 
 
 def _groups(names: Sequence[str], shapes: Mapping[str, str] | None = None) -> str:
-    """'blocks.*.attn.qkv.weight (12), head.bias': the first five kinds of names, block numbers starred."""
+    """Return 'blocks.*.attn.qkv.weight (12), head.bias': the first five kinds of names, block numbers starred."""
     counts = Counter(map(_starred, names))
     shape = {_starred(name): text for name, text in reversed(list((shapes or {}).items()))}
     texts = [f"{kind} ({n})" if n > 1 else kind for kind, n in counts.items()]

@@ -41,7 +41,7 @@ _BUILT = frozenset(_WORDS.split())
 def check_arguments(
     kwargs: Mapping[str, Any], where: Path | str, *, own: bool = False, name: str = "arch_kwargs"
 ) -> None:
-    """Raises ModelError for an argument that is unknown, too large, or no plain value.
+    """Raise ModelError for an argument that is unknown, too large, or not a plain value.
 
     own: they go to the user's own function, whose arguments have any name.
     """

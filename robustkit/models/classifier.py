@@ -55,7 +55,7 @@ class ModelIdentity:
     metadata: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """The same in JSON types."""
+        """Return the same in JSON types."""
         return asdict(self) | {"path": None if self.path is None else str(self.path), "notes": list(self.notes)}
 
 
@@ -78,7 +78,7 @@ class Classifier(nn.Module):
         self.eval().requires_grad_(False)
 
     def normalize(self, pixels: Tensor) -> Tensor:
-        """(pixels - mean) / std, the same operations in the same order as torchvision's Normalize."""
+        """Return (pixels - mean) / std, by the same operations in the same order as torchvision's Normalize."""
         return (pixels - self.mean) / self.std
 
     def forward(self, pixels: Tensor) -> Tensor:
@@ -101,7 +101,7 @@ def load(
     allow_partial: bool = False,
     pretrained: bool = True,
 ) -> Classifier:
-    """A classifier from FILE, `zoo:NAME`, `timm:NAME`, `hf-hub:ORG/NAME` or `local-dir:PATH`.
+    """Load a classifier from FILE, `zoo:NAME`, `timm:NAME`, `hf-hub:ORG/NAME` or `local-dir:PATH`.
 
     arch: a timm name, or the user's own `package.module:function` or `file.py:function` that returns a network. Left
         out, it comes from the file's metadata, or is guessed from the tensors of a ViT or DeiT.
@@ -208,7 +208,9 @@ def _from_file(name: str, spec: str, checkpoint: Checkpoint, wanted: InputOption
 def _architecture(
     checkpoint: Checkpoint, tensors: Mapping[str, Tensor], wanted: InputOptions
 ) -> tuple[str, dict[str, Any], tuple[str, ...]]:
-    """(arch, arguments, notes): the option, else a timm name from metadata, else a guess. A file never names code."""
+    """Return (arch, arguments, notes): from the option, else a timm name from metadata, else a guess. A file never
+    names code.
+    """
     claimed = checkpoint.metadata.get("arch")
     kwargs = checkpoint.metadata.get("arch_kwargs", {})
     if not isinstance(kwargs, dict):
@@ -223,11 +225,11 @@ def _architecture(
         return claimed, kwargs, (f"architecture {claimed} from the file's metadata",)
     notes = () if claimed is None else (f"the file names its architecture {claimed!r}, which timm does not have",)
     try:
-        found = guess(tensors, file_name=checkpoint.path.name)
+        guessed = guess(tensors, file_name=checkpoint.path.name)
     except CheckpointError as error:
         said = f"; {notes[0]}" if notes else ""
         raise CheckpointError(f"{checkpoint.path}: {error}{said}") from error
-    return found.arch, found.kwargs, notes + found.notes
+    return guessed.arch, guessed.kwargs, notes + guessed.notes
 
 
 def give_attention(
@@ -256,7 +258,7 @@ _FORM = {("qk_scale", 1): "qknorm-hs", ("q_scale", 1): "qknorm-ds", ("q_scale", 
 
 
 def attention_notes(kind: str, source: str, option: str | None, metadata: Mapping[str, Any]) -> tuple[str, ...]:
-    """What the user should know of how the formula was found."""
+    """Return notes for the user on where the formula comes from."""
     said = metadata.get("attention")
     if source == "option" and said not in (None, option):
         return (f"attention {option} from --attention; the file's metadata says {said}",)
@@ -269,18 +271,18 @@ def attention_notes(kind: str, source: str, option: str | None, metadata: Mappin
 
 
 def display_name(name: str) -> str:
-    """A name as a folder can have it."""
+    """Return a name that a folder can have."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "model"
 
 
 def distinct_names(classifiers: Sequence[Classifier]) -> Sequence[Classifier]:
     """Give a checkpoint that shares its name with an earlier one a number of its own, in place."""
     taken: set[str] = set()
-    own = {classifier.identity.name for classifier in classifiers}
+    originals = {classifier.identity.name for classifier in classifiers}
     for classifier in classifiers:
         identity = classifier.identity
         names = (identity.name, *(f"{identity.name}-{count}" for count in range(2, 2 * len(classifiers) + 2)))
-        name = next(name for name in names if name not in taken and (name == identity.name or name not in own))
+        name = next(name for name in names if name not in taken and (name == identity.name or name not in originals))
         taken.add(name)
         classifier.identity = replace(identity, name=name)
     return classifiers

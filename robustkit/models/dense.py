@@ -63,7 +63,7 @@ class Segmenter(Classifier):
 
 
 def count_classes(dense: Dense, size: tuple[int, int]) -> int:
-    """K, by one forward of zeros. ModelError where the network does not give (B, K, H, W)."""
+    """Return K, by one forward of zeros. ModelError where the network does not give (B, K, H, W)."""
     name = type(dense.network).__name__
     try:
         with torch.no_grad():

@@ -13,12 +13,13 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}  # float16 gradi
 
 
 def local_rank() -> int:
-    """Of the processes on this machine; 0 for the only one."""
+    """Return the rank of this process among those on this machine; 0 for the only one."""
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto` is CUDA where there is one; of processes that torchrun started, each takes its own device.
+    """Return the device; `auto` is CUDA if available. Of the processes that torchrun started, each takes its own
+    device.
 
     Raises:
         ModelError: the device is not there.
@@ -39,5 +40,5 @@ def pick_device(name: str) -> torch.device:
 
 
 def unknown_dtype(name: str) -> str:
-    """One line for a dtype that is not computed in."""
+    """Return one line about a dtype that is not supported."""
     return unknown("dtype", name, DTYPES)

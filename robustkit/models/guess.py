@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import isqrt
 from typing import Any
 
+import timm
 from torch import Tensor
 
 from ..errors import CheckpointError
@@ -36,7 +37,9 @@ class Guess:
 
 
 def renamed(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Tensors with the LayerScale names of the DeiT-3 files (`gamma_1`) as timm has them (`ls1.gamma`), and notes."""
+    """Return tensors with the LayerScale names of the DeiT-3 files (`gamma_1`) as timm has them (`ls1.gamma`), and
+    notes.
+    """
     new = {re.sub(r"^(blocks\.\d+)\.gamma_([12])$", r"\1.ls\2.gamma", name): tensor for name, tensor in tensors.items()}
     changed = sum(name not in tensors for name in new)
     return new, (
@@ -45,7 +48,9 @@ def renamed(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str
 
 
 def guess(tensors: Mapping[str, Tensor], *, file_name: str = "") -> Guess:
-    """The architecture of a ViT/DeiT state_dict (timm names). CheckpointError with the reason where it is another."""
+    """Return the architecture of a ViT/DeiT state_dict (timm names). CheckpointError with the reason for any other
+    network.
+    """
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     _check_family(shapes)
     dim, channels, patch, patch_width = shapes["patch_embed.proj.weight"]
@@ -101,7 +106,7 @@ def guess(tensors: Mapping[str, Tensor], *, file_name: str = "") -> Guess:
 
 
 def _shown_heads(shapes: Mapping[str, tuple[int, ...]], dim: int) -> int | None:
-    """The number of heads, where a norm or a scale of queries shows it."""
+    """Return the number of heads, where a norm or a scale of queries shows it."""
     for name in ("q_norm.weight", "q_scale"):
         shape = shapes.get(f"blocks.0.attn.{name}")
         if shape:
@@ -130,7 +135,7 @@ def _check_family(shapes: Mapping[str, tuple[int, ...]]) -> None:
 
 
 def _grid(length: int, prefix: int) -> tuple[int, bool]:
-    """(patches a side, whether the prefix tokens are left out) of position embeddings of that length."""
+    """Return (patches per side, whether the prefix tokens are left out) of position embeddings of that length."""
     for patches, no_embed_class in ((length - prefix, False), (length, True)):
         if patches > 0 and isqrt(patches) ** 2 == patches:
             return isqrt(patches), no_embed_class and prefix > 0
@@ -145,9 +150,7 @@ def _pooling(shapes: Mapping[str, tuple[int, ...]], tokens: bool) -> dict[str, A
 
 
 def _name(size: str, patch: int, distilled: bool, *, deit3: bool, file_name: str) -> str:
-    """The timm name whose defaults (mean, std, crop) suit best. Sizes and patches themselves go into kwargs."""
-    import timm
-
+    """Return the timm name whose defaults (mean, std, crop) suit best. Sizes and patches themselves go into kwargs."""
     deit = distilled or "deit" in file_name.lower()
     family = "deit3" if deit3 else "deit" if deit else "vit"
     middle = "distilled_" if distilled else ""

@@ -36,7 +36,7 @@ class InputOptions:
 
 
 def _timm_config(config: object) -> dict[str, Any]:
-    """timm's data config with its defaults filled in; empty where there is none."""
+    """Return timm's data config with its defaults filled in; empty where there is none."""
     if not hasattr(config, "get"):
         return {}
     return dict(resolve_data_config(pretrained_cfg=config))  # type: ignore[no-untyped-call, unused-ignore]
@@ -45,14 +45,16 @@ def _timm_config(config: object) -> dict[str, Any]:
 def resolve_preprocessing(
     network: nn.Module, wanted: InputOptions, metadata: Mapping[str, Any], where: str
 ) -> tuple[Preprocessing, tuple[str, ...]]:
-    """Option, else metadata, else the architecture's config; what none of them says is said in a note."""
+    """Take each value from the option, else metadata, else the architecture's config; a note names the values that none
+    of them has.
+    """
     config = getattr(network, "pretrained_cfg", None) or getattr(network, "default_cfg", None)
-    known = _timm_config(config)
+    defaults = _timm_config(config)
     notes: list[str] = []
 
     def choose(name: str, default: Any) -> Any:
         option, said = getattr(wanted, name), metadata.get(name)
-        value = option if option is not None else said if said is not None else known.get(name, default)
+        value = option if option is not None else said if said is not None else defaults.get(name, default)
         if name in ("mean", "std"):
             numbers = isinstance(value, Sequence) and all(isinstance(v, int | float) for v in value)
             within = (lambda v: 0 <= v <= 1) if name == "mean" else (lambda v: 1e-30 < v < 1e30)
@@ -64,7 +66,7 @@ def resolve_preprocessing(
             return tuple(map(float, value))
         return value
 
-    if not known and wanted.mean is None and wanted.std is None and "mean" not in metadata:
+    if not defaults and wanted.mean is None and wanted.std is None and "mean" not in metadata:
         notes.append("NO NORMALISATION: nothing gives mean and std, 0 and 1 are taken; give --mean and --std")
     interpolation, crop_mode = choose("interpolation", "bicubic"), choose("crop_mode", "center")
     for name, value, choices in (
@@ -78,7 +80,7 @@ def resolve_preprocessing(
         raise ModelError(
             f"{where}: crop_pct is {repr(crop_pct)[:80]}; expected a number in [{_LEAST_CROP}, 1]; check --crop-pct"
         )
-    size = _input_size(network, wanted, metadata, known, where, notes)
+    size = _input_size(network, wanted, metadata, defaults, where, notes)
     mean, std = choose("mean", (0.0, 0.0, 0.0)), choose("std", (1.0, 1.0, 1.0))
     return Preprocessing(size, mean, std, interpolation, float(crop_pct), crop_mode), tuple(notes)
 
@@ -87,7 +89,7 @@ def _input_size(
     network: nn.Module,
     wanted: InputOptions,
     metadata: Mapping[str, Any],
-    known: Mapping[str, Any],
+    defaults: Mapping[str, Any],
     where: str,
     notes: list[str],
 ) -> tuple[int, int]:
@@ -98,15 +100,15 @@ def _input_size(
         return pair(built, where)
     if "input_size" in metadata:
         return pair(metadata["input_size"], where, LARGEST_SIDE)
-    if "input_size" in known:
-        return pair(known["input_size"][-2:], where)
+    if "input_size" in defaults:
+        return pair(defaults["input_size"][-2:], where)
     size = probed_size(network)
     notes.append(f"image size {size[0]} x {size[1]} found by trying; --img-size says otherwise")
     return size
 
 
 def pair(value: object, where: object, most: float = math.inf) -> tuple[int, int]:
-    """(height, width) of one or two numbers; `most` for what a file says. Raises ModelError."""
+    """Return (height, width) of one or two numbers; `most` for what a file says. Raises ModelError."""
     pair = (value, value) if isinstance(value, int) else value
     if isinstance(pair, Sequence) and len(pair) == 2 and all(isinstance(v, int) and 0 < v <= most for v in pair):
         return pair[0], pair[1]

@@ -31,7 +31,7 @@ _RUNS = ("posix.", "nt.", "os.", "subprocess.", "sys.", "shutil.", "socket.", "i
 
 
 def load_pickle(path: Path) -> Any:
-    """What a .pth, .pt, .bin, .ckpt or .tar file of torch holds: tensors in plain containers.
+    """Load what a .pth, .pt, .bin, .ckpt or .tar file of torch holds: tensors in plain containers.
 
     Raises CheckpointError when the file holds any other kind of object (named), is a TorchScript archive, or is
     damaged.
@@ -46,7 +46,7 @@ def load_pickle(path: Path) -> Any:
 
 
 def _refuse_bomb(path: Path) -> None:
-    """torch writes zips without compression; a small one may inflate to more than the memory holds."""
+    """Refuse a zip that inflates to more than the memory holds; torch writes zips without compression."""
     members = _members(path)
     size, claimed = path.stat().st_size, sum(member.file_size for member in members)
     program = max((member.file_size for member in members if member.filename.endswith(".pkl")), default=0)
@@ -58,7 +58,7 @@ def _refuse_bomb(path: Path) -> None:
 
 
 def _members(path: Path) -> list[zipfile.ZipInfo]:
-    """Of a zip; none of what is no zip or a damaged one, of which torch says what is wrong."""
+    """Return the members of a zip file; an empty list if it is not one or is damaged (torch then reports the error)."""
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.infolist()
@@ -90,15 +90,16 @@ def _first_line(error: Exception) -> str:
 
 
 def foreign_globals(path: Path) -> list[str]:
-    """Names of the objects, other than parts of tensors, that a file's pickles refer to; the most dangerous first.
+    """Return the names of the objects, other than parts of tensors, that a file's pickles refer to, the most dangerous
+    first.
 
     Runs nothing.
     """
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for stream in _pickles(path):
         for name in _globals(stream):
-            found[name] = None
-    foreign = [name for name in found if not _PLAIN.fullmatch(name)]
+            names[name] = None
+    foreign = [name for name in names if not _PLAIN.fullmatch(name)]
     return sorted(foreign, key=lambda name: not name.startswith((*_RUNS, "builtins.", "__builtin__.")))
 
 

@@ -55,7 +55,7 @@ def load_segmenter(
     use_ema: bool = False,
     allow_partial: bool = False,
 ) -> Segmenter:
-    """A segmenter from FILE, `zoo:NAME`, `hf-hub:ORG/NAME` or `local-dir:PATH`.
+    """Load a segmenter from FILE, `zoo:NAME`, `hf-hub:ORG/NAME` or `local-dir:PATH`.
 
     A Segmenter (Strudel et al. 2021) is recognised by its tensors, ours by its metadata too.
 
@@ -144,9 +144,11 @@ def _factory(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network = build(arch, kwargs=kwargs, img_size=None)
-    own = network.state_dict()
+    expected = network.state_dict()
     tensors = {
-        key: value for key, value in checkpoint.tensors.items() if key in own or not key.startswith("aux_classifier.")
+        key: value
+        for key, value in checkpoint.tensors.items()
+        if key in expected or not key.startswith("aux_classifier.")
     }
     notes: tuple[str, ...] = ()
     if len(tensors) < len(checkpoint.tensors):
@@ -202,7 +204,7 @@ def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 def _without_heads(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Without the classifier that the public encoders still carry and a Segmenter does not use."""
+    """Drop the classifier that the public encoders still carry and a Segmenter does not use."""
     kept = {key: tensor for key, tensor in tensors.items() if not re.match(r"encoder\.head(_dist)?\.", key)}
     left = len(tensors) - len(kept)
     return kept, (f"{left} tensors of the encoder's classifier left out",) if left else ()
@@ -222,7 +224,7 @@ def _classes(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> int:
 def _encoder(
     checkpoint: Checkpoint, tensors: Mapping[str, Tensor], wanted: InputOptions
 ) -> tuple[str, dict[str, Any], tuple[int, int], tuple[str, ...]]:
-    """(arch, its arguments, the image size that it was trained at, notes): metadata, else a guess."""
+    """Return (arch, its arguments, the image size of its training, notes): from metadata, else a guess."""
     metadata = checkpoint.metadata
     claimed, kwargs, size = metadata.get("arch"), metadata.get("arch_kwargs", {}), metadata.get("input_size")
     if isinstance(claimed, str) and timm.is_model(claimed) and size is not None and wanted.arch in (None, claimed):
@@ -237,11 +239,11 @@ def _encoder(
         )
     encoder = _part(tensors, "encoder.")
     try:
-        found = guess({**encoder, "head.weight": torch.empty(1, 1)}, file_name=checkpoint.path.name)
+        guessed = guess({**encoder, "head.weight": torch.empty(1, 1)}, file_name=checkpoint.path.name)
     except CheckpointError as error:
         raise CheckpointError(f"{checkpoint.path}: encoder: {error}") from error
-    kwargs = {key: value for key, value in found.kwargs.items() if key not in ("num_classes", "img_size")}
-    arch = wanted.arch or found.arch
-    notes = tuple(note.replace(", 1 classes", "").replace("architecture", "encoder") for note in found.notes)
-    side = found.kwargs["img_size"]
+    kwargs = {key: value for key, value in guessed.kwargs.items() if key not in ("num_classes", "img_size")}
+    arch = wanted.arch or guessed.arch
+    notes = tuple(note.replace(", 1 classes", "").replace("architecture", "encoder") for note in guessed.notes)
+    side = guessed.kwargs["img_size"]
     return arch, kwargs, (side, side), notes

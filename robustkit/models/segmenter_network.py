@@ -131,7 +131,7 @@ def build_segmenter(
     decoder_kwargs: Mapping[str, Any] | None = None,
     norm_eps: float | None = None,
 ) -> SegmenterNetwork:
-    """A Segmenter with random weights.
+    """Build a Segmenter with random weights.
 
     arch: a ViT of timm. window: side or (height, width) of the images, multiples of the patch; the architecture's own
         if left out. decoder_kwargs: depth, heads, dropout, drop_path of a mask transformer.
@@ -166,7 +166,9 @@ def build_segmenter(
 
 
 def _check_patches(encoder: VisionTransformer) -> None:
-    """timm leaves out the last pixels of an image that is no multiple of its patches; here they need a label."""
+    """Raise ModelError where an image is not a multiple of the patches: timm leaves out its last pixels, which need a
+    label here.
+    """
     embed: Any = encoder.patch_embed
     patch = embed.feat_ratio(as_scalar=False)
     if any(side % step for side, step in zip(embed.img_size, patch, strict=True)):

@@ -28,7 +28,7 @@ class ModelFile:
 
 
 def find(spec: str) -> ModelFile:
-    """The file behind `zoo:NAME`, `hf-hub:ORG/NAME`, `local-dir:PATH` or a path. Errors name what is there."""
+    """Find the file behind `zoo:NAME`, `hf-hub:ORG/NAME`, `local-dir:PATH` or a path. Errors list what is there."""
     kind, _, rest = spec.partition(":")
     if kind == "zoo":
         return _embedded(rest)
@@ -46,13 +46,14 @@ def find(spec: str) -> ModelFile:
 
 
 def embedded(task: str = "classification") -> tuple[str, ...]:
-    """The names of the checkpoints for a task that ship with the package."""
+    """Return the names of the checkpoints for a task that ship with the package."""
     return tuple(name for name, entry in _shipped().items() if entry.get("task", "classification") == task)
 
 
 def embedded_file(name: str) -> Path:
-    """The file of one of them. ModelError for an unknown name; CheckpointError where the file is missing or is not the
-    one that was shipped: its digest stands in checkpoints.json."""
+    """Return the file of a shipped checkpoint. ModelError for an unknown name; CheckpointError where the file is
+    missing or is not the one that was shipped, by its digest in checkpoints.json.
+    """
     shipped = _shipped()
     if name not in shipped:
         raise ModelError(unknown("zoo model", name, shipped))
@@ -72,10 +73,10 @@ def _intact(name: str, entry: dict[str, Any]) -> Path:
     path: Path = _zoo() / entry["file"]
     if not path.is_file():
         raise CheckpointError(f"zoo:{name}: {path} is missing; install robustkit-audit again")
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
-    if found != entry["sha256"]:
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    if digest != entry["sha256"]:
         raise CheckpointError(
-            f"zoo:{name}: {path} has sha256 {found[:12]}…, expected {entry['sha256'][:12]}…: it is not the checkpoint "
+            f"zoo:{name}: {path} has sha256 {digest[:12]}…, expected {entry['sha256'][:12]}…: it is not the checkpoint "
             "that was shipped; install robustkit-audit again"
         )
     return path
@@ -106,7 +107,7 @@ def _folder(folder: Path, name: str) -> ModelFile:
 
 
 def _metadata(config: dict[str, Any]) -> dict[str, Any]:
-    """timm's config.json by the names of our own metadata; old ones have everything at the top."""
+    """Translate timm's config.json into the names of our own metadata; old ones have everything at the top."""
     inner = config.get("pretrained_cfg")
     merged = {**config, **(inner if isinstance(inner, dict) else {})}
     names = {"architecture": "arch", "model_args": "arch_kwargs", "label_names": "class_names"}

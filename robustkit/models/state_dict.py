@@ -29,7 +29,7 @@ def _holds_tensors(value: object) -> bool:
 def unwrap(
     path: Path, content: Mapping[str, Any], use_ema: bool, notes: list[str]
 ) -> tuple[str, Mapping[str, Any], dict[str, Any]]:
-    """(which part, the part, metadata) of what torch.load returned."""
+    """Return (which part, the part, metadata) of what torch.load returned."""
     metadata = _hints(content)
     parts = [str(name) for name, value in content.items() if _holds_tensors(value)]
     plain = [name for name in WEIGHTS if name in parts]
@@ -51,7 +51,7 @@ def unwrap(
 
 
 def _hints(content: Mapping[str, Any]) -> dict[str, Any]:
-    """What the arguments saved beside the weights say of the model, by the names of our metadata."""
+    """Return what the arguments saved beside the weights say of the model, by the names of our metadata."""
     sources: list[Mapping[str, Any]] = [content]
     for name in ("args", "config", "hparams", "hyper_parameters"):
         value = content.get(name)
@@ -75,7 +75,7 @@ def _hints(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_plain(value: object) -> bool:
-    """A text, or a number that a message can show."""
+    """Whether it is a text, or a number that a message can show."""
     return (isinstance(value, str) and value != "") or (isinstance(value, int | float) and not abs(value) >= 1 << 63)
 
 

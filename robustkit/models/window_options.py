@@ -35,7 +35,7 @@ def sides(value: object, option: str) -> tuple[int, int]:
 def resolve_windows(
     size: tuple[int, int], options: WindowOptions, metadata: Mapping[str, Any], ours: bool, stride: object
 ) -> tuple[Windows, tuple[str, ...]]:
-    """stride: what the file says, of windows of this size."""
+    """Return the windows, and notes. stride: what the file says, for windows of this size."""
     notes: tuple[str, ...] = ()
     said = options.stride if options.stride is not None else stride
     if said is None:

@@ -53,7 +53,7 @@ class Windows:
             )
 
     def sizes(self, height: int, width: int) -> list[tuple[int, int]]:
-        """The sizes that an image takes one after the other, from its own to that at which windows are cut."""
+        """Return the sizes that an image takes in turn, from its own to that at which windows are cut."""
         taken = [(height, width)]
         if self.resize is not None:
             short, most = RESIZES[self.resize]
@@ -63,11 +63,13 @@ class Windows:
         return taken
 
     def frame(self, height: int, width: int) -> tuple[int, int]:
-        """The size of an image at which windows are cut."""
+        """Return the size of an image at which windows are cut."""
         return self.sizes(height, width)[-1]
 
     def _covering(self, height: int, width: int) -> tuple[int, int]:
-        """The short side as asked, each side at least a window's. In floats, rounded down, as the public code does."""
+        """Return the size with the short side as asked and each side at least a window's; rounded down in floats, as
+        the public code does.
+        """
         sides, wanted = (height, width), list(self.size)
         if self.short_side is not None:
             shorter = int(width < height)
@@ -76,12 +78,12 @@ class Windows:
             return sides
         first = 0 if wanted[0] * width >= wanted[1] * height else 1  # the side that has to grow most
         other = 1 - first
-        found = wanted.copy()
-        found[other] = max(wanted[other], int(sides[other] / sides[first] * wanted[first]))
-        return found[0], found[1]
+        size = wanted.copy()
+        size[other] = max(wanted[other], int(sides[other] / sides[first] * wanted[first]))
+        return size[0], size[1]
 
     def edges(self, height: int, width: int) -> tuple[list[int], list[int]]:
-        """Top rows and left columns of the windows on an image shown at that size."""
+        """Return the top rows and left columns of the windows on an image shown at that size."""
         rows, columns = (
             [*(at for at in range(0, side, step) if at < side - window), side - window]
             for side, step, window in zip((height, width), self.stride, self.size, strict=True)
@@ -89,12 +91,12 @@ class Windows:
         return rows, columns
 
     def corners(self, height: int, width: int) -> list[tuple[int, int]]:
-        """Top left corners of the windows on an image shown at that size, row by row."""
+        """Return the top left corners of the windows on an image shown at that size, row by row."""
         rows, columns = self.edges(height, width)
         return [(top, left) for top in rows for left in columns]
 
     def __call__(self, network: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
-        """Logits (B, K, H, W) of normalised images (B, 3, H, W); differentiable.
+        """Return the logits (B, K, H, W) of normalised images (B, 3, H, W); differentiable.
 
         network: windows to logits of their size, or of a coarser grid, which is enlarged bilinearly.
         """
@@ -117,7 +119,9 @@ class Windows:
 
 
 def _averaged(parts: Sequence[Tensor], starts: Sequence[int], dim: int) -> Tensor:
-    """Parts of equal length that begin at `starts` along a dimension as one tensor, their mean where they overlap."""
+    """Join parts of equal length that begin at `starts` along a dimension into one tensor, their mean where they
+    overlap.
+    """
     if len(parts) == 1:
         return parts[0]
     length = parts[0].shape[dim]
@@ -137,8 +141,9 @@ def _averaged(parts: Sequence[Tensor], starts: Sequence[int], dim: int) -> Tenso
 def _enlarged(
     seen: Tensor, edges: tuple[Sequence[int], Sequence[int]], window: tuple[int, int], frame: tuple[int, int]
 ) -> Tensor:
-    """The windows enlarged and averaged, (B, K, *frame), in two products of matrices: to enlarge a window bilinearly,
-    to put it in its place, and to divide by the number of windows there, is linear in its rows, and in its columns.
+    """Return the windows enlarged and averaged, (B, K, *frame), in two products of matrices: to enlarge a window
+    bilinearly, to put it in its place, and to divide by the number of windows there, is linear in its rows, and in its
+    columns.
 
     seen: (rows of windows, columns of windows, B, K, h, w).
     """
@@ -153,7 +158,7 @@ def _enlarged(
 
 
 def _placed(side: int, starts: Sequence[int], length: int, whole: int, like: Tensor) -> Tensor:
-    """(windows * side, whole): what each of a window's `side` values adds to each place of the whole."""
+    """Return (windows * side, whole): the share of each of a window's `side` values in each place of the whole."""
     weights = functional.interpolate(
         torch.eye(side, dtype=like.dtype, device=like.device)[None], length, mode="linear"
     )[0]

@@ -30,7 +30,7 @@ _THREAT = {"space", "labels", "norm", "eps", "bounds"}
 
 
 def number(text: object, what: str = "number") -> Fraction:
-    """A finite number as people write it: `1/255`, `0.5/255`, `0.004`, `2e-3`.
+    """Parse a finite number as people write it: `1/255`, `0.5/255`, `0.004`, `2e-3`.
 
     Raises:
         ProtocolError: it is none of these.
@@ -52,7 +52,7 @@ def number(text: object, what: str = "number") -> Fraction:
 
 
 def format_number(value: Fraction) -> str:
-    """The shortest exact text that `number` reads back: `0.1`, `1/255`, `0.25/255`."""
+    """Return the shortest exact text that `number` reads back: `0.1`, `1/255`, `0.25/255`."""
     for unit, suffix in ((1, ""), (255, "/255")):
         scaled = value * unit
         if (scaled * 10**6).denominator == 1:
@@ -94,32 +94,35 @@ class Card:
         rest = {"scoring": {"autocast": self.score_autocast}, "preprocessing": dict(self.preprocessing)}
         return {
             "threat": threat,
-            **{name: own for name, own in rest.items() if any(own.values())},
-            **{name: dict(own) for name, own in self.attacks.items()},
+            **{name: options for name, options in rest.items() if any(options.values())},
+            **{name: dict(options) for name, options in self.attacks.items()},
         }
 
-    def preprocess(self, own: Preprocessing) -> tuple[Preprocessing, str]:
-        """The preprocessing under this card, and a line that says what it changed (empty: nothing)."""
+    def preprocess(self, preprocessing: Preprocessing) -> tuple[Preprocessing, str]:
+        """Return the preprocessing under this card, and a line that says what the card changed (empty: nothing)."""
         rule = dict(self.preprocessing)
         if not rule:
-            return own, ""
+            return preprocessing, ""
         size = tuple(rule.pop("input_size"))
-        if size != own.input_size:
-            text = f"{own.input_size[0]}x{own.input_size[1]}"
-            return own, f"card {self.name} has a resize rule for {size[0]}x{size[1]} only; the model's {text} is kept"
-        changed = replace(own, **rule)
-        if changed == own:
-            return own, ""
+        if size != preprocessing.input_size:
+            text = f"{preprocessing.input_size[0]}x{preprocessing.input_size[1]}"
+            return (
+                preprocessing,
+                f"card {self.name} has a resize rule for {size[0]}x{size[1]} only; the model's {text} is kept",
+            )
+        changed = replace(preprocessing, **rule)
+        if changed == preprocessing:
+            return preprocessing, ""
         return changed, f"card {self.name}: {changed.crop_mode} crop {changed.crop_pct}, {changed.interpolation}"
 
 
 def card_names() -> list[str]:
-    """The cards that travel with the package."""
+    """Return the cards that travel with the package."""
     return sorted(entry.name[:-5] for entry in _FOLDER.iterdir() if entry.name.endswith(".toml"))
 
 
 def load_card(spec: str) -> Card:
-    """A card by its name or from a TOML file of one's own.
+    """Load a card by its name, or from the user's own TOML file.
 
     Raises:
         ProtocolError: no such card, or a field is missing, unknown or of the wrong type.
@@ -161,9 +164,9 @@ def _card(text: str, where: str) -> Card:
     if bounds is not None and space != "pixels":
         raise ProtocolError(f"protocol card {where}: bounds are of pixels; leave them out where space is normalised")
     attacks = {name: _table(data["attacks"], name, where) for name in _table(data, "attacks", where)}
-    for found in (bounds, *(own.get("bounds") for own in attacks.values())):
-        if found is not None and not (isinstance(found, list) and len(found) == 2 and all(map(_is_number, found))):
-            raise ProtocolError(f"protocol card {where}: bounds {found!r}; expected two numbers such as [0.0, 1.0]")
+    for limits in (bounds, *(options.get("bounds") for options in attacks.values())):
+        if limits is not None and not (isinstance(limits, list) and len(limits) == 2 and all(map(_is_number, limits))):
+            raise ProtocolError(f"protocol card {where}: bounds {limits!r}; expected two numbers such as [0.0, 1.0]")
     if not _is_number(rule.get("crop_pct", 1)):
         raise ProtocolError(f"protocol card {where}: crop_pct {rule['crop_pct']!r}; expected a number such as 0.875")
     try:

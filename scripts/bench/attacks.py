@@ -45,7 +45,7 @@ class Pixels(nn.Module):
 
 
 def build(name: str, options: argparse.Namespace) -> tuple[nn.Module, Tensor, Tensor]:
-    """The model, images in the layout that suits it, and labels that it predicts right."""
+    """Return the model, images in the layout that suits it, and labels that it predicts right."""
     torch.manual_seed(0)
     file = options.checkpoint if name.startswith("vit") else None
     net = timm.create_model(name, pretrained=False, checkpoint_path=str(file) if file else "")
@@ -70,7 +70,7 @@ def forward_floor(model: nn.Module, rows: Tensor, times: int) -> None:
 
 
 def gradient_contenders(model: nn.Module, images: Tensor, labels: Tensor, steps: int) -> Contenders:
-    """FGSM for steps = 1, PGD from a random start for more."""
+    """Return FGSM for steps = 1, PGD from a random start for more."""
     threat = ThreatModel("linf", EPS)
     ours = FGSM(threat) if steps == 1 else PGD(threat, steps=steps)
     contenders: Contenders = {
@@ -94,7 +94,7 @@ def gradient_contenders(model: nn.Module, images: Tensor, labels: Tensor, steps:
 
 
 def spsa_contenders(model: nn.Module, images: Tensor, labels: Tensor, options: argparse.Namespace) -> Contenders:
-    """A few of SPSA's steps on a few images: 256 rows for each step and image."""
+    """Return a few of SPSA's steps on a few images: 256 rows for each step and image."""
     images, labels, steps = images[: options.spsa_images], labels[: options.spsa_images], options.spsa_steps
     total = 256 * steps * len(images)
     ours = SPSA(ThreatModel("linf", EPS), steps=steps, chunk=options.chunk)
@@ -112,7 +112,7 @@ def spsa_contenders(model: nn.Module, images: Tensor, labels: Tensor, options: a
 
 
 def race(contenders: Contenders, rounds: int, clock: Callable[[], float]) -> dict[str, list[float]]:
-    """Seconds of each contender in each round, after one round to warm up."""
+    """Return the seconds of each contender in each round, after one round to warm up."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for turn in range(rounds + 1):
         for name, run in contenders.items():
@@ -126,7 +126,7 @@ def race(contenders: Contenders, rounds: int, clock: Callable[[], float]) -> dic
 
 
 def rows_of(model: str, attack: str, seconds: dict[str, list[float]]) -> list[dict[str, object]]:
-    """A row for each contender, with its ratio to the fastest floor of the same round."""
+    """Return a row for each contender, with its ratio to the fastest floor of the same round."""
     floor = [min(turn) for turn in zip(*(v for k, v in seconds.items() if k.startswith("floor")), strict=True)]
     return [
         {

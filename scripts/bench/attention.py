@@ -33,7 +33,7 @@ class Kept:
         self._storages: dict[int, int] = {}
 
     def pack(self, tensor: Tensor) -> Tensor:
-        """A tensor is kept."""
+        """Count a tensor that is kept."""
         storage = tensor.untyped_storage()
         self._storages[storage.data_ptr()] = storage.nbytes()
         return tensor
@@ -45,20 +45,20 @@ class Kept:
 
 
 def forward(model: nn.Module, images: Tensor) -> None:
-    """A pass without gradients."""
+    """Make a pass without gradients."""
     with torch.inference_mode():
         model(images)
 
 
 def gradient(model: nn.Module, images: Tensor) -> None:
-    """A pass, and the gradient of its loss by the images."""
+    """Make a pass, and the gradient of its loss by the images."""
     images = images.clone().requires_grad_()
     loss = model(images).logsumexp(1).sum()
     torch.autograd.grad(loss, images)
 
 
 def seconds(call: Callable[[nn.Module, Tensor], None], model: nn.Module, images: Tensor) -> float:
-    """Of one call, on a device that has finished."""
+    """Return the seconds of one call, on a device that has finished."""
     began = time.perf_counter()
     call(model, images)
     if images.is_cuda:
@@ -67,7 +67,7 @@ def seconds(call: Callable[[nn.Module, Tensor], None], model: nn.Module, images:
 
 
 def kept(model: nn.Module, images: Tensor) -> int:
-    """Bytes that a forward pass keeps for the gradient by the images."""
+    """Return the bytes that a forward pass keeps for the gradient by the images."""
     counted = Kept()
     with torch.autograd.graph.saved_tensors_hooks(counted.pack, lambda tensor: tensor):
         model(images.clone().requires_grad_())

@@ -60,7 +60,7 @@ class Counting(nn.Module):
 
 
 def load(options: argparse.Namespace) -> tuple[Classifier, Tensor, Tensor, list[str]]:
-    """The classifier, its images and labels on the device, and their ids."""
+    """Return the classifier, its images and labels on the device, and their ids."""
     if options.checkpoint:
         classifier = robustkit.load(options.checkpoint, arch=options.arch, attention=options.attention)
     else:
@@ -83,7 +83,7 @@ def load(options: argparse.Namespace) -> tuple[Classifier, Tensor, Tensor, list[
 
 
 def total(results: list[tuple[StagedResult, int]]) -> dict[str, dict[str, float]]:
-    """What the stages did over all chunks; standing by the attack's own account."""
+    """Return what the stages did over all chunks; by the attack's own account of who stands."""
     table = {name: {"standing": 0.0, "forwards": 0.0, "backwards": 0.0, "seconds": 0.0} for name in STAGES}
     for result, samples in results:
         standing, done = samples, dict.fromkeys(STAGES, False)

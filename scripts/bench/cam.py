@@ -32,12 +32,12 @@ from robustkit.pipeline.data import labelled_data
 
 
 def resident() -> float:
-    """MB of memory that the process holds."""
+    """Return the MB of memory that the process holds."""
     return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * 4096 / 1e6
 
 
 def passes(model: Classifier, work: Callable[[], object]) -> tuple[int, int]:
-    """(forwards, backwards) of the network that `work` makes."""
+    """Return the (forwards, backwards) of the network that `work` makes."""
     counts = [0, 0]
 
     def forward(_: object, __: object, output: Tensor) -> None:
@@ -54,7 +54,7 @@ def passes(model: Classifier, work: Callable[[], object]) -> tuple[int, int]:
 
 
 def bare(model: Classifier, images: Tensor, unfused: bool) -> None:
-    """One forward and one backward down to the pixels, without gradients of parameters."""
+    """Make one forward and one backward down to the pixels, without gradients of parameters."""
     with held(model), torch.enable_grad(), capture(model.network, rows=slice(0, 1)) if unfused else nullcontext():
         leaf = images.detach().requires_grad_()
         logits = model(leaf)
@@ -62,7 +62,7 @@ def bare(model: Classifier, images: Tensor, unfused: bool) -> None:
 
 
 def peer(model: Classifier) -> Callable[[Tensor], object] | None:
-    """pytorch-grad-cam's GradCAM on the last block, as its documentation has it; None where it is not installed.
+    """Return pytorch-grad-cam's GradCAM on the last block, as its documentation has it; None where it is not installed.
 
     It needs parameters that take gradients, as those of a model that was just made do.
     """

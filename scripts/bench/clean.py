@@ -38,7 +38,7 @@ class Silent:
 
 
 def bare(classifier: Classifier, images: torch.Tensor, batch_size: int, dtype: torch.dtype) -> float:
-    """Images a second of the bare model on ready pixels."""
+    """Return images per second of the bare model on ready pixels."""
     start = time.perf_counter()
     with torch.inference_mode(), torch.autocast(images.device.type, dtype, enabled=dtype != torch.float32):
         for first in range(0, len(images), batch_size):

@@ -45,7 +45,9 @@ SEVERITIES = range(1, 6)
 
 
 def photographs(count: int, size: int) -> np.ndarray:
-    """(count, size, size, 3) crops of scikit-image's astronaut, coffee and chelsea, reduced where `size` is small."""
+    """Return crops of scikit-image's astronaut, coffee and chelsea, (count, size, size, 3), reduced where `size` is
+    small.
+    """
     import skimage
 
     folder = Path(skimage.__file__).parent / "data"
@@ -69,7 +71,7 @@ def seconds(run: Callable[[], object], device: torch.device) -> float:
 
 
 def corrupt_batch(name: str, severity: int, images: Tensor, options: argparse.Namespace) -> Tensor:
-    """One batch by ours, with the draws that an audit would make."""
+    """Corrupt one batch by ours, with the draws that an audit would make."""
     ids = [str(index) for index in range(len(images))]
     rng = SampleRng.of(ids, seed=0, condition=f"{name} {severity}", device=images.device)
     made = corruptions.corruption(name, preset=options.preset, variant=options.variant, frost_dir=options.frost_dir)
@@ -77,7 +79,9 @@ def corrupt_batch(name: str, severity: int, images: Tensor, options: argparse.Na
 
 
 def run_reference(module: ModuleType, name: str, severity: int, picture: np.ndarray) -> None:
-    """On one thread (beside OpenCV, it uses no library with threads); what it prints and warns of is its own."""
+    """Run the reference on one thread (beside OpenCV, it uses no library with threads); its prints and warnings are its
+    own.
+    """
     threads = cv2.getNumThreads()
     cv2.setNumThreads(1)
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
@@ -87,7 +91,7 @@ def run_reference(module: ModuleType, name: str, severity: int, picture: np.ndar
 
 
 def measure(name: str, module: ModuleType | None, pictures: np.ndarray, options: argparse.Namespace) -> list[float]:
-    """Milliseconds an image of the reference (nan without it) and of ours, means over severities."""
+    """Return milliseconds per image of the reference (nan without it) and of ours, means over severities."""
     images = torch.from_numpy(pictures.transpose(0, 3, 1, 2).copy()).to(options.device)
     theirs: dict[int, list[float]] = {severity: [] for severity in SEVERITIES}
     ours: dict[int, list[float]] = {severity: [] for severity in SEVERITIES}
@@ -125,7 +129,7 @@ def suite(options: argparse.Namespace) -> None:
 
 
 def pipeline(options: argparse.Namespace) -> None:
-    """Share of corrupt -> model spent corrupting, on one batch of a data set's own images."""
+    """Print the share of corrupt -> model spent corrupting, on one batch of a data set's own images."""
     device = options.device
     classifier = load_model(options.pipeline, arch=options.arch).to(options.device)
     preprocessing = classifier.identity.preprocessing

@@ -22,7 +22,7 @@ _RESAMPLES = 500
 
 
 def _logit(shrunk: float) -> Callable[[Floats], Floats]:
-    """The probability of being right whose log odds are those of the confidence times a factor."""
+    """Return the probability of being right whose log odds are those of the confidence times a factor."""
     return lambda confidence: 1 / (1 + ((1 - confidence) / confidence) ** shrunk)
 
 
@@ -46,19 +46,19 @@ RIGHT: dict[str, Callable[[Floats], Floats]] = {
 
 
 def true_error(confidence: str, right: str) -> float:
-    """The calibration error of a model, from two million samples without noise."""
+    """Return the calibration error of a model, from two million samples without noise."""
     given = CONFIDENCE[confidence](np.random.default_rng(0), 2_000_000)
     return calibration_error(given, RIGHT[right](given))
 
 
 def samples(confidence: str, right: str, n: int, stream: Generator) -> tuple[Floats, Floats]:
-    """(n,) confidences and outcomes of a data set."""
+    """Return confidences and outcomes (n,) of a data set."""
     given = CONFIDENCE[confidence](stream, n)
     return given, (stream.random(n) < RIGHT[right](given)).astype(np.float64)
 
 
 def usual(confidence: Floats, correct: Floats, stream: Generator) -> dict[str, tuple[float, float]]:
-    """Intervals of a plain bootstrap."""
+    """Return the intervals of a plain bootstrap."""
     from scipy.stats import norm
 
     n, estimate = len(confidence), calibration_error(confidence, correct)
@@ -75,21 +75,21 @@ def usual(confidence: Floats, correct: Floats, stream: Generator) -> dict[str, t
 
 
 def measured(confidence: str, right: str, n: int, simulations: int, others: bool = True) -> dict[str, Floats]:
-    """For each kind of interval the shares that hold the truth and the estimate, and the mean width."""
+    """Return, for each kind of interval, the shares that hold the truth and the estimate, and the mean width."""
     true, stream = true_error(confidence, right), np.random.default_rng(n)
-    found: dict[str, list[tuple[bool, bool, float]]] = {}
+    covered: dict[str, list[tuple[bool, bool, float]]] = {}
     for _ in range(simulations):
         given = samples(confidence, right, n, stream)
         estimate = calibration_error(*given)
         ends = {"here": calibration_interval(*given)} | (usual(*given, stream) if others else {})
         for kind, (low, high) in ends.items():
             holds = max(low, 0) <= true <= max(high, 0)
-            found.setdefault(kind, []).append((holds, low <= estimate <= high, high - low))
-    return {kind: np.mean(rows, axis=0) for kind, rows in found.items()}
+            covered.setdefault(kind, []).append((holds, low <= estimate <= high, high - low))
+    return {kind: np.mean(rows, axis=0) for kind, rows in covered.items()}
 
 
 def lines(simulations: int) -> Iterator[str]:
-    """A line for each model and size."""
+    """Yield a line for each model and size."""
     for confidence in CONFIDENCE:
         for right in RIGHT:
             for n in SIZES:

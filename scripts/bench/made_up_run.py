@@ -36,14 +36,14 @@ Random = np.random.Generator
 
 
 def conditions(card: Card) -> list[Condition]:
-    """100 of them: clean, 19 attacks, in-c at all severities, two maps and their three controls."""
-    attacks = [one for one in parse_conditions(ASKED, card) if one != CLEAN]
+    """Return 100 conditions: clean, 19 attacks, in-c at all severities, two maps and their three controls."""
+    attacks = [condition for condition in parse_conditions(ASKED, card) if condition != CLEAN]
     corruptions = [corruption_condition(Corrupted(name, s)) for name, members in SETS["in-c"].items() for s in members]
     return [CLEAN, *attacks, *corruptions, *map(map_condition, parse_cams("agcam,grad-cam"))]
 
 
 def manifest(n: int, checkpoints: int, card: Card, every: Sequence[Condition]) -> dict[str, Any]:
-    """What run.json holds of such a run."""
+    """Return the content of run.json of such a run."""
     shape = {"input_size": [224, 224], "mean": [0.5] * 3, "std": [0.5] * 3}
     shape |= {"interpolation": "bicubic", "crop_pct": 0.9, "crop_mode": "center"}
     described: dict[str, Any] = {
@@ -72,11 +72,11 @@ def manifest(n: int, checkpoints: int, card: Card, every: Sequence[Condition]) -
         "arguments": {},
         "seed": 0,
         "protocol": protocol,
-        "conditions": [one.text for one in every],
-        "claims": {one.text: one.claim for one in every if one.claim},
+        "conditions": [condition.text for condition in every],
+        "claims": {condition.text: condition.claim for condition in every if condition.claim},
         "checkpoints": [described | {"name": f"vit-{number}", "preprocessing": shape} for number in range(checkpoints)],
         "data": data | {"class_names": names, "shards": digests_of_shards(ids, SHARD)},
-        "evidence": [one.text for one in every if one.name == "autoattack"],
+        "evidence": [condition.text for condition in every if condition.name == "autoattack"],
         "corrupted": {"digests": {}, "released": {}, "left_out": {}},
         "keep_misclassified": False,
         "deciding": {"seed": 0, "protocol": card.tag, "data digest": "0" * 64, "dtype": "float32", "compile": False},
@@ -89,17 +89,19 @@ def manifest(n: int, checkpoints: int, card: Card, every: Sequence[Condition]) -
     }
 
 
-def rows(one: Condition, start: int, stop: int, rng: Random) -> tuple[Columns, np.ndarray[Any, Any]]:
-    """Columns of the samples from start to stop under a condition, and which of them were read."""
+def rows(condition: Condition, start: int, stop: int, rng: Random) -> tuple[Columns, np.ndarray[Any, Any]]:
+    """Return the columns of the samples from start to stop under a condition, and which of them were read."""
     n = stop - start
     read = np.random.default_rng([1, start]).random(n) >= UNREADABLE
     label = np.arange(start, stop) * 7919 % CLASSES
-    strength = 0.2 if one in (CLEAN,) or explained_of(one) else 0.75 if corrupted_of(one) is None else 0.35
+    strength = (
+        0.2 if condition in (CLEAN,) or explained_of(condition) else 0.75 if corrupted_of(condition) is None else 0.35
+    )
     wrong = np.random.default_rng([2, start]).random(n) < 0.2
     wrong |= (rng.random(n) < strength) if strength > 0.2 else False
     confidence = rng.beta(5, 2, n).astype(np.float32)
-    size = 0.0 if one == CLEAN or explained_of(one) else one.eps or 0.2
-    found: Columns = {
+    size = 0.0 if condition == CLEAN or explained_of(condition) else condition.eps or 0.2
+    columns: Columns = {
         "prediction": np.where(wrong, (label + rng.integers(1, CLASSES, n)) % CLASSES, label),
         "correct": ~wrong,
         "top5": ~wrong | (rng.random(n) < 0.5),
@@ -108,21 +110,25 @@ def rows(one: Condition, start: int, stop: int, rng: Random) -> tuple[Columns, n
         "linf": np.full(n, size * (1 - 1e-7)),
         "l2": rng.random(n).astype(np.float32) * np.float32(300 * size),
     }
-    if one.eps is not None:
+    if condition.eps is not None:
         steps = rng.integers(1, 20, n)
-        stage = np.array(STAGES[1:])[rng.integers(0, 4, n)] if one.name == "autoattack" else np.full(n, one.name)
-        found["broken_by"] = np.where(wrong, stage.astype(object), _NONE)
-        found |= {"steps": steps, "forwards": steps + 1, "backwards": steps}
-        if one.name == "autoattack":
+        stage = (
+            np.array(STAGES[1:])[rng.integers(0, 4, n)]
+            if condition.name == "autoattack"
+            else np.full(n, condition.name)
+        )
+        columns["broken_by"] = np.where(wrong, stage.astype(object), _NONE)
+        columns |= {"steps": steps, "forwards": steps + 1, "backwards": steps}
+        if condition.name == "autoattack":
             spent = [f"{what} {name}" for what in ("forwards", "backwards") for name in STAGES]
-            found |= {name: rng.integers(0, 100, n) for name in spent}
-    if explained_of(one) is not None:
-        found |= of_map(n, label, rng)
-    return {"label": label} | found, read
+            columns |= {name: rng.integers(0, 100, n) for name in spent}
+    if explained_of(condition) is not None:
+        columns |= of_map(n, label, rng)
+    return {"label": label} | columns, read
 
 
 def of_map(n: int, label: np.ndarray[Any, Any], rng: Random) -> Columns:
-    """The columns that a map adds, but for those that were not asked."""
+    """Return the columns that a map adds, but for those that were not asked."""
     scores = [f"{mode}_{name}" for mode in ("mask", "box") for name in ("pixel_accuracy", "iou", "dice")]
     scores += [f"{mode}_{name}" for mode in ("mask", "box") for name in ("precision", "recall")]
     scores += ["pointing_game", "energy_inside", "abpc"]
@@ -137,20 +143,20 @@ def of_map(n: int, label: np.ndarray[Any, Any], rng: Random) -> Columns:
     }
 
 
-def table(one: Condition, start: int, stop: int, rng: Random, metadata: Mapping[bytes, bytes]) -> pa.Table:
-    """A record as the audit writes it."""
-    found, read = rows(one, start, stop, rng)
+def table(condition: Condition, start: int, stop: int, rng: Random, metadata: Mapping[bytes, bytes]) -> pa.Table:
+    """Return a record as the audit writes it."""
+    columns, read = rows(condition, start, stop, rng)
     lost = ~read
-    fields = [*CLASSIFICATION, *((k, MAP_COLUMNS.get(k, pa.int32())) for k in found if k not in CLASSIFICATION.names)]
+    fields = [*CLASSIFICATION, *((k, MAP_COLUMNS.get(k, pa.int32())) for k in columns if k not in CLASSIFICATION.names)]
     schema = pa.schema(fields, metadata={**metadata, b"notes": b"[]"})
-    found["sample_id"] = [f"val/{place:06d}" for place in range(start, stop)]
-    found["error"] = np.where(lost, "truncated file", _NONE)
+    columns["sample_id"] = [f"val/{place:06d}" for place in range(start, stop)]
+    columns["error"] = np.where(lost, "truncated file", _NONE)
     arrays = []
     for field in schema:
-        if field.name not in found:
+        if field.name not in columns:
             arrays.append(pa.nulls(stop - start, field.type))
             continue
-        values = found[field.name]
+        values = columns[field.name]
         hidden = None if field.name in ("sample_id", "label", "error") or not lost.any() else lost
         if field.name == "pixel_counts":
             values, hidden = [None if gone else row for row, gone in zip(values, lost, strict=True)], None
@@ -158,14 +164,14 @@ def table(one: Condition, start: int, stop: int, rng: Random, metadata: Mapping[
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def pictures(one: Condition, rng: Random) -> list[Picture]:
-    """A few, which stand for all."""
+def pictures(condition: Condition, rng: Random) -> list[Picture]:
+    """Return a few pictures, which stand for all."""
     made = []
     for _ in range(8):
         coarse = torch.from_numpy(rng.random((1, 3, 28, 28)).astype(np.float32))
         image = torch.nn.functional.interpolate(coarse, size=(224, 224), mode="bicubic").clamp(0, 1)[0]
-        heat = image.mean(0) if explained_of(one) else None
-        delta = None if one.eps is None else 0.1 * (image.roll(1, 1) - image)
+        heat = image.mean(0) if explained_of(condition) else None
+        delta = None if condition.eps is None else 0.1 * (image.roll(1, 1) - image)
         made.append(picture(image=None if heat is not None else image, delta=delta, heat=heat))
     return made
 
@@ -174,25 +180,30 @@ def write(run: Run, n: int, checkpoints: int, clock: AbstractContextManager[None
     """Write a whole run. clock: entered while records are written, but not while figures are made up."""
     card, clock = load_card("standard"), clock or nullcontext()
     every = conditions(card)
-    known = manifest(n, checkpoints, card, every)
-    run.write_manifest(known)
-    kept = {name: place for place, name in enumerate(known["pictures"])}
+    description = manifest(n, checkpoints, card, every)
+    run.write_manifest(description)
+    kept = {name: place for place, name in enumerate(description["pictures"])}
     for number in range(checkpoints):
         name = f"vit-{number}"
-        for place, one in enumerate(every):
-            shown = pictures(one, np.random.default_rng(place)) if kept else []
-            middle = corrupted_of(one) is None or corrupted_of(one).severity == 3
-            if one.name == "autoattack":
-                run.write_evidence(name, one.text, EVIDENCE)
-            of = provenance_of(known, known["checkpoints"][number], one.text)
+        for place, condition in enumerate(every):
+            shown = pictures(condition, np.random.default_rng(place)) if kept else []
+            middle = corrupted_of(condition) is None or corrupted_of(condition).severity == 3
+            if condition.name == "autoattack":
+                run.write_evidence(name, condition.text, EVIDENCE)
+            of = provenance_of(description, description["checkpoints"][number], condition.text)
             for shard, start in enumerate(range(0, n, SHARD)):
                 metadata, rng = provenance_metadata(of, shard), np.random.default_rng([3, number, place, shard])
-                found = table(one, start, min(n, start + SHARD), rng, metadata)
-                own = [sample for sample in found["sample_id"].to_pylist() if sample in kept] if middle else []
-                timing = {"seconds": 1.0, "stages": dict.fromkeys(STAGES, 0.2) if one.name == "autoattack" else {}}
+                record = table(condition, start, min(n, start + SHARD), rng, metadata)
+                pictured = [sample for sample in record["sample_id"].to_pylist() if sample in kept] if middle else []
+                timing = {
+                    "seconds": 1.0,
+                    "stages": dict.fromkeys(STAGES, 0.2) if condition.name == "autoattack" else {},
+                }
                 with clock:
-                    write_pictures(run, name, one.text, shard, {s: shown[kept[s] % len(shown)] for s in own}, metadata)
-                    run.write_shard(run.shard_path(name, one.text, shard), found, timing)
+                    write_pictures(
+                        run, name, condition.text, shard, {s: shown[kept[s] % len(shown)] for s in pictured}, metadata
+                    )
+                    run.write_shard(run.shard_path(name, condition.text, shard), record, timing)
 
 
 EVIDENCE: dict[str, Any] = {

@@ -28,7 +28,7 @@ from .autoattack import load
 
 
 def contenders(threat: ThreatModel, options: argparse.Namespace) -> Iterator[tuple[str, Attack]]:
-    """Names and attacks; a name says steps, their length as a share of eps, loss and restarts."""
+    """Yield names and attacks; a name has steps, their length as a share of eps, loss and restarts."""
     for loss in options.losses.split(","):
         for budget in options.budgets.split(","):
             steps, _, restarts = budget.partition("x")
@@ -38,7 +38,7 @@ def contenders(threat: ThreatModel, options: argparse.Namespace) -> Iterator[tup
 
 
 def standing(classifier: Classifier, attack: Attack, images: Tensor, labels: Tensor, ids: list[str]) -> Tensor:
-    """(B,) whether a sample is right after the attack."""
+    """Whether each sample is right after the attack, (B,)."""
     rng = SampleRng.of(ids, seed=0, condition="bench", device=images.device)
     points = attack.run(classifier, images, labels, rng=rng, batch_size=64).adversarials
     with torch.inference_mode():

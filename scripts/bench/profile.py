@@ -79,7 +79,7 @@ class Clock:
         return timed
 
     def units(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Around what computes a unit: its condition names the kind."""
+        """Wrap what computes a unit: its condition names the kind."""
 
         @functools.wraps(function)
         def timed(asked: Any, images: Any, decoding: Any, condition: Any, *more: Any) -> Any:
@@ -97,7 +97,7 @@ class Clock:
 
 
 def profiled(clock: Clock, checkpoint: str, options: argparse.Namespace, out: Path) -> Run:
-    """The audit, with clocks in it."""
+    """Run the audit, with clocks in it."""
     load = pipeline.load
 
     def timed_load(*arguments: Any, **more: Any) -> Any:
@@ -146,7 +146,7 @@ def profiled(clock: Clock, checkpoint: str, options: argparse.Namespace, out: Pa
 
 
 def plot(shares: dict[str, dict[str, float]], path: Path, title: str) -> None:
-    """A bar for each kind of condition and one for all, in per cent of its time."""
+    """Plot a bar for each kind of condition and one for all, in per cent of its time."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
@@ -210,15 +210,15 @@ def main() -> int:
     total = sum(whole.values())
     shares = {f"all, {total:.0f} s": {part: seconds / total for part, seconds in whole.items()}}
     for kind in kinds:
-        own = {part: seconds / sums[kind] for (k, part), seconds in clock.seconds.items() if k == kind}
-        shares[f"{kind or 'around the units'}, {sums[kind]:.0f} s"] = own
+        part_shares = {part: seconds / sums[kind] for (k, part), seconds in clock.seconds.items() if k == kind}
+        shares[f"{kind or 'around the units'}, {sums[kind]:.0f} s"] = part_shares
     title = (
         f"{options.limit} images, {device}, {torch.get_num_threads()} threads, {dtype}, {platform.machine()}, "
         f"torch {torch.__version__}"
     )
     print(title)
-    for name, own in shares.items():
-        parts = sorted(own.items(), key=lambda item: -item[1])
+    for name, part_shares in shares.items():
+        parts = sorted(part_shares.items(), key=lambda item: -item[1])
         print(f"{name}: " + ", ".join(f"{PARTS[part]} {share:.1%}" for part, share in parts if share >= 0.0005))
     if options.plot:
         plot(shares, options.plot, title)

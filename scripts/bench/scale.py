@@ -48,7 +48,7 @@ class Clock:
         self.cpu += time.process_time() - self.since[1]
 
     def told(self, part: str) -> dict[str, float]:
-        """By the name of the part."""
+        """Return the seconds by the name of the part."""
         return {part: self.wall, f"{part} CPU": self.cpu}
 
 
@@ -83,7 +83,7 @@ def compared(run: Run) -> dict[str, float]:
 
 
 def one_part(part: str, folder: Path, n: int, checkpoints: int) -> dict[str, float]:
-    """In this process: seconds, and MB at the peak and before it began."""
+    """Run one part in this process; return its seconds, and MB at the peak and before it began."""
     run = Run(folder)
     before = peak()
     seconds = written(run, n, checkpoints) if part == "write" else (refreshed if part == "refresh" else compared)(run)
@@ -91,40 +91,42 @@ def one_part(part: str, folder: Path, n: int, checkpoints: int) -> dict[str, flo
 
 
 def peak() -> float:
-    """The largest resident set of this process so far, in MB."""
+    """Return the largest resident set of this process so far, in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
 
 
 def measured(n: int, checkpoints: int, folder: Path, repeat: int) -> dict[str, float]:
-    """All parts at one size, each in a process of its own; of repeated ones the lowest time and the highest peak."""
-    found = {"samples": float(n)}
+    """Run all parts at one size, each in a process of its own; of repeated ones the lowest time and the highest peak
+    count.
+    """
+    figures = {"samples": float(n)}
     for part in ("write", *["refresh"] * repeat, *(["compare"] if checkpoints > 1 else [])):
         command = [sys.executable, "-m", "scripts.bench.scale", "--part", part, "--samples", str(n)]
         command += ["--checkpoints", str(checkpoints), "--out", str(folder)]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         for name, value in json.loads(done.stdout.splitlines()[-1]).items():
-            found[name] = (max if "MB" in name else min)(value, found.get(name, value))
-    return found
+            figures[name] = (max if "MB" in name else min)(value, figures.get(name, value))
+    return figures
 
 
 def line(places: Sequence[float], values: Sequence[float]) -> tuple[float, float, float]:
-    """Of a line fitted by least squares: slope, value at 0, and R²."""
+    """Fit a line by least squares; return slope, value at 0, and R²."""
     x, y = np.asarray(places), np.asarray(values)
     slope, start = np.polyfit(x, y, 1)
     spread = float(((y - y.mean()) ** 2).sum())
     return float(slope), float(start), 1 - float(((y - slope * x - start) ** 2).sum()) / spread if spread else 1.0
 
 
-def plot(found: Sequence[Mapping[str, float]], path: Path, title: str) -> None:
-    """Seconds of the processor against samples, with the fitted lines."""
+def plot(sizes: Sequence[Mapping[str, float]], path: Path, title: str) -> None:
+    """Plot seconds of the processor against samples, with the fitted lines."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.2, 4.2), layout="constrained")
     axes = figure.subplots()
-    places = [one["samples"] for one in found]
+    places = [size["samples"] for size in sizes]
     for part, colour, marker in zip(PARTS, ("#3b6ea5", "#e08214", "#7b3294"), "os^", strict=True):
-        values = [one[f"{part} CPU"] for one in found]
+        values = [size[f"{part} CPU"] for size in sizes]
         slope, start, r2 = line(places, values)
         label = f"{WORDS[part]}: {start:.1f} s + {1000 * slope:.2f} s per 1000 samples, R² {r2:.4f}"
         axes.plot(places, values, marker, color=colour, label=label)
@@ -142,16 +144,16 @@ def plot(found: Sequence[Mapping[str, float]], path: Path, title: str) -> None:
     figure.savefig(path, format="svg", metadata={"Date": None})
 
 
-def told(found: Sequence[Mapping[str, float]]) -> Iterator[str]:
-    """The figures as a Markdown table, seconds on the wall and (of the processor), and the fitted lines."""
-    parts = (*PARTS, *(["compare"] if "compare" in found[0] else []))
+def told(sizes: Sequence[Mapping[str, float]]) -> Iterator[str]:
+    """Yield the figures as a Markdown table, seconds on the wall and (of the processor), and the fitted lines."""
+    parts = (*PARTS, *(["compare"] if "compare" in sizes[0] else []))
     yield f"| samples | {' | '.join(f'{WORDS[part]}, s' for part in parts)} | peak of summary and report, MB |"
     yield "|---:|" + "---:|" * (len(parts) + 1)
-    for one in found:
-        cells = [f"{one['samples']:,.0f}", *(f"{one[part]:.1f} ({one[f'{part} CPU']:.1f})" for part in parts)]
-        yield f"| {' | '.join(cells)} | {one['refresh MB']:.0f} |"
-    for part in PARTS if len(found) > 2 else ():
-        slope, start, r2 = line([one["samples"] for one in found], [one[f"{part} CPU"] for one in found])
+    for size in sizes:
+        cells = [f"{size['samples']:,.0f}", *(f"{size[part]:.1f} ({size[f'{part} CPU']:.1f})" for part in parts)]
+        yield f"| {' | '.join(cells)} | {size['refresh MB']:.0f} |"
+    for part in PARTS if len(sizes) > 2 else ():
+        slope, start, r2 = line([size["samples"] for size in sizes], [size[f"{part} CPU"] for size in sizes])
         yield f"{WORDS[part]}: {start:.2f} s + {1000 * slope:.3f} s per 1000 samples, R² {r2:.5f}"
 
 
@@ -170,15 +172,15 @@ def main() -> int:
     if options.part:
         print(json.dumps(one_part(options.part, options.out, sizes[0], options.checkpoints)))
         return 0
-    found = []
+    measurements = []
     with tempfile.TemporaryDirectory() as scratch:
         for n in sizes:
             folder = (options.out or Path(scratch)) / f"{n}x{options.checkpoints}"
-            found.append(measured(n, options.checkpoints, folder, options.repeat))
-            print(json.dumps(found[-1]), file=sys.stderr)
-    print("\n".join(told(found)))
+            measurements.append(measured(n, options.checkpoints, folder, options.repeat))
+            print(json.dumps(measurements[-1]), file=sys.stderr)
+    print("\n".join(told(measurements)))
     if options.plot:
-        plot(found, options.plot, "What is left to do beside the models: 100 conditions, one checkpoint")
+        plot(measurements, options.plot, "What is left to do beside the models: 100 conditions, one checkpoint")
         print(options.plot)
     return 0
 

@@ -25,7 +25,7 @@ from robustkit.models.windows import Windows
 
 
 def seconds(call: Callable[[], object], device: torch.device) -> float:
-    """Of one call, on a device that has finished."""
+    """Return the seconds of one call, on a device that has finished."""
     began = time.perf_counter()
     call()
     if device.type == "cuda":
@@ -73,22 +73,22 @@ def main(arguments: list[str] | None = None) -> int:
         return lambda: [part(some) for some in torch.split(cut, windows.batch)]
 
     rivals = {"its forward": alone(forward), "encoder and decoder alone": alone(network)}
-    own: list[float] = []
+    times: list[float] = []
     others: dict[str, list[float]] = {name: [] for name in rivals}
     for _ in range(options.pairs):
         for name, rival in rivals.items():
             others[name].append(seconds(rival, device))
-        own.append(seconds(lambda: dense(images), device))
+        times.append(seconds(lambda: dense(images), device))
     print(
         f"{options.arch}, {options.classes} classes, {options.batch} image(s) of {options.size}, windows of "
         f"{options.window} every {options.window - 32}, {device.type}, {torch.get_num_threads()} threads\n"
         f"windows shown: {sum(passes)} of {len(cut)}, in {len(passes)} pass(es)"
     )
     for name, taken in others.items():
-        ratios = sorted(one / other for one, other in zip(own, taken, strict=True))
+        ratios = sorted(ours / other for ours, other in zip(times, taken, strict=True))
         middle = statistics.median(ratios)
         print(f"sliding windows / {name}: {middle:.3f} (of {len(ratios)}, {ratios[0]:.3f} to {ratios[-1]:.3f})")
-    print(f"{options.batch / statistics.median(own):.2f} images a second")
+    print(f"{options.batch / statistics.median(times):.2f} images a second")
     return 0
 
 

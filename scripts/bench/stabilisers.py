@@ -25,14 +25,14 @@ NAMES = ("none", "quack", "quack(norm=spectral)", "fixed-rates", "qk-clip", "sig
 
 
 def clock(device: torch.device) -> float:
-    """Seconds, once the device has finished."""
+    """Return the time in seconds, once the device has finished."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
 
 
 def step(model: nn.Module, optimiser: Optimizer, images: Tensor) -> tuple[float, float]:
-    """Seconds of one step, and of the update in it."""
+    """Return the seconds of one step, and of the update in it."""
     began = clock(images.device)
     optimiser.zero_grad()
     model(images).square().mean().backward()

@@ -48,7 +48,7 @@ PACKAGES = ("numpy", "scipy", "scikit-image", "opencv-python-headless", "pillow"
 
 
 def crops() -> list[npt.NDArray[np.uint8]]:
-    """The photographs, 33x39 and 34x32: averages of blocks of pixels."""
+    """Return the photographs, 33x39 and 34x32: averages of blocks of pixels."""
     spec = find_spec("skimage")
     assert spec and spec.submodule_search_locations
     pictures = []
@@ -60,7 +60,7 @@ def crops() -> list[npt.NDArray[np.uint8]]:
 
 
 def ties() -> npt.NDArray[np.uint8]:
-    """(32, 36, 3): red flat, green rising by 6 a row, blue by 6 a column."""
+    """Return (32, 36, 3): red flat, green rising by 6 per row, blue by 6 per column."""
     row, column = np.mgrid[:32, :36]
     return np.stack([np.full_like(row, 128), 32 + 6 * row, 20 + 6 * column], axis=-1).astype(np.uint8)
 

@@ -27,7 +27,7 @@ PATCHES = {
 
 
 def find(folder: str | Path | None = None) -> Path | None:
-    """The folder with corruptions.py and frost/, or None; found without importing the package."""
+    """Return the folder with corruptions.py and frost/, or None; without importing the package."""
     given = folder or os.environ.get(VARIABLE)
     if given:
         return Path(given) if (Path(given) / "corruptions.py").is_file() else None
@@ -36,7 +36,7 @@ def find(folder: str | Path | None = None) -> Path | None:
 
 
 def load(folder: str | Path | None = None, frost_dir: str | Path | None = None) -> ModuleType:
-    """A module with the reference's 19 functions `f(picture, severity)`; see `reference`.
+    """Load a module with the reference's 19 functions `f(picture, severity)`; see `reference`.
 
     frost_dir: photographs for frost other than the package's.
 
@@ -63,5 +63,5 @@ def load(folder: str | Path | None = None, frost_dir: str | Path | None = None) 
 
 
 def reference(module: ModuleType, name: str, image: npt.NDArray[np.uint8], severity: int) -> npt.NDArray[np.uint8]:
-    """One (H, W, 3) image corrupted by the reference; floats become bytes by truncation, as the benchmark's did."""
+    """Corrupt one (H, W, 3) image by the reference; floats become bytes by truncation, as the benchmark's did."""
     return np.asarray(getattr(module, name)(Image.fromarray(image), severity)).astype(np.uint8)

@@ -95,15 +95,15 @@ def main() -> None:
         for eps, norm in BESIDE:
             threat = ThreatModel(norm, eps)  # type: ignore[arg-type]
             figures, brief = (looked_at(model, pixels, labels, threat, brief) for brief in (False, True))
-            found = ", ".join(dict.fromkeys(flags for each in (figures, brief) if (flags := flags_of(each)) != "none"))
+            noted = ", ".join(dict.fromkeys(flags for each in (figures, brief) if (flags := flags_of(each)) != "none"))
             size = f"{eps * 255:g}/255" if norm == "linf" else f"{eps:g} ({norm})"
-            text += f"| {name} | {size} | {len(labels)} | {figures['right']} | {found or 'none'} |\n"
-            print(name, size, found, flush=True)
+            text += f"| {name} | {size} | {len(labels)} | {figures['right']} | {noted or 'none'} |\n"
+            print(name, size, noted, flush=True)
     given.markdown.write_text(text)
 
 
 def tried(model: Model, k: Known) -> tuple[int, str, str]:
-    """Clean accuracy and what AutoAttack, made short, leaves standing, in per cent; the flags."""
+    """Return, in per cent, clean accuracy and what shortened AutoAttack leaves standing; and the flags."""
     torch.manual_seed(0)
     with torch.no_grad():
         clean = round(100 * float((model(k.images).argmax(dim=1) == k.labels).float().mean()))
@@ -131,16 +131,16 @@ def flags_of(figures: dict[str, Any]) -> str:
 
 
 def honest(shared: Path | None) -> Iterator[tuple[str, Model, Tensor, Tensor]]:
-    """Name, model, images and labels."""
+    """Yield name, model, images and labels."""
     specs: list[tuple[str, str, dict[str, Any], str, int]] = [
         (f"zoo:shapes-vit-{kind}", f"zoo:shapes-vit-{kind}", {}, "embedded:shapes", 16)
         for kind in ("standard", "quest", "elliptical", "elliptical-quest")
     ]
     if shared:
         cifar = str(shared / "data" / "cifar10-test.zip")
-        own = shared / "weights" / "cifar10"
+        weights = shared / "weights" / "cifar10"
         for name, arch in CIFAR.items():
-            specs.append((name, str(own / name), {"arch": f"{ROOT / 'tests/support' / arch}"}, cifar, 32))
+            specs.append((name, str(weights / name), {"arch": f"{ROOT / 'tests/support' / arch}"}, cifar, 32))
         specs.append(("zoo:cifar10-vit-standard", "zoo:cifar10-vit-standard", {}, cifar, 16))
         val = str(shared / "data" / "imagenet-val" / "val")
         specs.append((VIT_TINY, str(shared / "weights" / VIT_TINY), {}, val, 8))
@@ -148,7 +148,7 @@ def honest(shared: Path | None) -> Iterator[tuple[str, Model, Tensor, Tensor]]:
         model = robustkit.load(spec, **options)
         dataset = open_dataset(root, num_classes=model.identity.num_classes).select(limit=count, ids=None, seed=0)
         pixels = [to_pixels(dataset.image(sample), model.identity.preprocessing) for sample in dataset.samples]
-        yield name, model, torch.stack(pixels).float() / 255, torch.tensor([one.label for one in dataset.samples])
+        yield name, model, torch.stack(pixels).float() / 255, torch.tensor([entry.label for entry in dataset.samples])
 
 
 if __name__ == "__main__":

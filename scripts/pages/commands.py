@@ -36,13 +36,13 @@ the output to its end.
 
 
 def page() -> str:
-    """The whole page."""
-    parts = [HEAD, "\n".join(f"- [robustkit {name}](#robustkit-{name}): {_first(one)}" for name, one in commands())]
+    """Return the whole page."""
+    parts = [HEAD, "\n".join(f"- [robustkit {name}](#robustkit-{name}): {_first(entry)}" for name, entry in commands())]
     return "\n".join([*parts, *(_section(name, command) for name, command in commands())]).rstrip() + "\n"
 
 
 def commands() -> list[tuple[str, click.Command]]:
-    """In the order in which a person meets them."""
+    """Yield commands in the order in which a person meets them."""
     return list(cli.commands.items())
 
 
@@ -61,7 +61,7 @@ def _first(command: click.Command) -> str:
 
 
 def _help(command: click.Command) -> tuple[str, str]:
-    """A command's text, paragraphs joined, and its examples."""
+    """Return a command's text, paragraphs joined, and its examples."""
     text, _, examples = (command.help or "").partition("\b")
     paragraphs = [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
     return "\n\n".join(paragraphs), "\n".join(line.strip() for line in examples.strip().splitlines())

@@ -67,7 +67,7 @@ class Part:
 
 
 def parts(options: argparse.Namespace) -> Iterator[Part]:
-    """The audits that the options ask for."""
+    """Yield the audits that the options ask for."""
     real = (options.checkpoint,)
     boxes = {"data_dir": options.images, "boxes": options.boxes, "limit": options.limit, "cams": METHODS}
     yield Part("boxes", "Real images with boxes, the published protocol", real, boxes | {"protocol": "agcam-paper"})
@@ -96,19 +96,19 @@ def evaluate(part: Part, options: argparse.Namespace) -> Run:
         )
 
 
-def page(found: Sequence[tuple[Part, Run]], command: str, galleries: Sequence[tuple[str, str]]) -> str:
-    """The whole page as Markdown. galleries: (file beside the page, what it shows)."""
+def page(runs: Sequence[tuple[Part, Run]], command: str, galleries: Sequence[tuple[str, str]]) -> str:
+    """Return the whole page as Markdown. galleries: (file beside the page, what it shows)."""
     texts = [
         "# What maps are worth",
         f"Made by `{command}`; do not edit.",
         *INTRODUCTION,
         "## In short",
-        in_short([(part.title, run) for part, run in found]),
+        in_short([(part.title, run) for part, run in runs]),
         "The same counts, with names, stand below each part. At the threshold of 0.5, marking much wins, whether "
         "or not it is there: read those columns with the one for ABPC. They are many, and each is judged by "
         "itself.",
     ]
-    for part, run in found:
+    for part, run in runs:
         texts += [f"## {part.title}", source(run)]
         if part.folder == "zoo":
             texts += [
@@ -128,7 +128,7 @@ def page(found: Sequence[tuple[Part, Run]], command: str, galleries: Sequence[tu
 
 
 def draw(run: Run, folder: Path) -> Iterator[tuple[str, str]]:
-    """Two galleries of the zoo's run, as (path from the page, caption)."""
+    """Yield two galleries of the zoo's run, as (path from the page, caption)."""
     first = SHAPES[:1]
     for name, models, cams, how, caption in (
         ("disagreement", SHAPES, "agcam", "disagreement", "AG-CAM maps of the four checkpoints differ most in IoU"),
@@ -155,9 +155,9 @@ def draw(run: Run, folder: Path) -> Iterator[tuple[str, str]]:
         yield f"{folder.name}/shapes-{name}.png", f"Generated shapes on which {caption}"
 
 
-def pictures(found: Sequence[tuple[Part, Run]], folder: Path) -> Iterator[tuple[str, str]]:
-    """All of them, as (path from the page, caption)."""
-    real = [(part, run) for part, run in found if part.folder != "zoo"]
+def pictures(runs: Sequence[tuple[Part, Run]], folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield all pictures, as (path from the page, caption)."""
+    real = [(part, run) for part, run in runs if part.folder != "zoo"]
     panels = [(part.title, run, run.manifest["checkpoints"][0]["name"]) for part, run in real]
     # Where maps have no ABPC, a panel lacks its line; all others have the same scores in the same order.
     panels = [panel for panel in panels if "ABPC" in leads(panel[1], panel[2])]
@@ -169,11 +169,11 @@ def pictures(found: Sequence[tuple[Part, Run]], folder: Path) -> Iterator[tuple[
         "--data-dir IMAGES --masks MASKS --cams agcam,centre --choose worst` draws those on which AG-CAM fares "
         "worst beside the Gaussian",
     )
-    yield from draw(found[-1][1], folder)
+    yield from draw(runs[-1][1], folder)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Audit, then print. The exit status."""
+    """Audit, then print. Return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", help="a ViT of ImageNet's classes")
     parser.add_argument("--arch", help="its timm name, where it cannot be guessed")
@@ -190,9 +190,9 @@ def main(arguments: list[str] | None = None) -> int:
     if (options.photographs is None) != (options.masks is None):
         parser.error("expected --photographs and --masks together")
     try:
-        found = [(part, evaluate(part, options)) for part in parts(options)]
-        galleries = list(pictures(found, options.markdown.with_suffix(""))) if options.markdown else []
-        written = page(found, " ".join(["python -m scripts.pages.maps", *given]), galleries)
+        runs = [(part, evaluate(part, options)) for part in parts(options)]
+        galleries = list(pictures(runs, options.markdown.with_suffix(""))) if options.markdown else []
+        written = page(runs, " ".join(["python -m scripts.pages.maps", *given]), galleries)
     except RobustkitError as error:
         print(f"scripts.pages.maps: {error}", file=sys.stderr)
         return error.exit_code

@@ -34,8 +34,8 @@ class Lead(NamedTuple):
 
 
 def leads(run: Run, checkpoint: str) -> dict[str, dict[str, Lead]]:
-    """By score, as the tables name it, and by method."""
-    found: dict[str, dict[str, Lead]] = {}
+    """Return the leads by score, as the tables name it, and by method."""
+    by_score: dict[str, dict[str, Lead]] = {}
     headings = SCORE_HEADINGS | FREE_HEADINGS
     for row in run.summary():
         parts_found, metric = parts_of(row["condition"]), row["metric"].removesuffix("_over_control")
@@ -44,17 +44,17 @@ def leads(run: Run, checkpoint: str) -> dict[str, dict[str, Lead]]:
         explained, mode = parts_found
         name = f"{headings[metric].removesuffix(' ↓')}{f' ({mode})' if mode else ''}"
         control = row["flags"][0].partition(": ")[2]
-        found.setdefault(name, {})[explained.method] = Lead(row["value"], row["ci_low"], row["ci_high"], control)
-    return found
+        by_score.setdefault(name, {})[explained.method] = Lead(row["value"], row["ci_low"], row["ci_high"], control)
+    return by_score
 
 
 def names(run: Run) -> list[str]:
-    """Of its checkpoints."""
+    """Return the names of its checkpoints."""
     return [known["name"] for known in run.manifest["checkpoints"]]
 
 
 def source(run: Run) -> str:
-    """Which images, which checkpoints, seen how: all that a figure of the run depends on."""
+    """Return which images, which checkpoints, seen how: all that a figure of the run depends on."""
     manifest = run.manifest
     data, protocol, first = manifest["data"], manifest["protocol"], manifest["checkpoints"][0]["preprocessing"]
     size = "x".join(map(str, first["input_size"]))
@@ -73,15 +73,17 @@ def source(run: Run) -> str:
 
 
 def behind(run: Run) -> Iterator[str]:
-    """Where a map that looks at the image is better than one that does not, where worse, and where neither is shown."""
+    """Yield where a map that looks at the image is better than one that does not, where worse, and where neither is
+    shown.
+    """
     for checkpoint in names(run):
-        found: dict[str, dict[str, list[str]]] = {}
+        by_method: dict[str, dict[str, list[str]]] = {}
         for score, methods in leads(run, checkpoint).items():
             for method, lead in methods.items():
-                told = {"ahead": score, "behind": f"{score}, by {-lead.value:.3f} ({lead.control})"}
-                text = told.get(lead.verdict, f"{score} {round(lead.value, 3) + 0.0:+.3f} ({lead.control})")
-                found.setdefault(method, {}).setdefault(lead.verdict, []).append(text)
-        for method, said in found.items():
+                texts = {"ahead": score, "behind": f"{score}, by {-lead.value:.3f} ({lead.control})"}
+                text = texts.get(lead.verdict, f"{score} {round(lead.value, 3) + 0.0:+.3f} ({lead.control})")
+                by_method.setdefault(method, {}).setdefault(lead.verdict, []).append(text)
+        for method, said in by_method.items():
             parts = [
                 f"ahead of every control in {'; '.join(said.get('ahead', ['nothing']))}",
                 f"behind the best one in {'; '.join(said.get('behind', ['nothing']))}",
@@ -91,21 +93,21 @@ def behind(run: Run) -> Iterator[str]:
             yield f"- {checkpoint}, {method}: {'. '.join(part[0].upper() + part[1:] for part in parts)}."
 
 
-def in_short(found: Sequence[tuple[str, Run]]) -> str:
-    """A table of how often each map is ahead of the controls, level with them and behind, by the kind of score."""
+def in_short(runs: Sequence[tuple[str, Run]]) -> str:
+    """Return a table of how often each map is ahead of the controls, level with them and behind, by kind of score."""
     rows = [("", "map", "at a threshold", "without one", "MaxBoxAccV2", "ABPC")]
-    for title, run in found:
+    for title, run in runs:
         for checkpoint in names(run):
             scores = leads(run, checkpoint)
             for method in next(iter(scores.values())):
-                own = {score: methods[method] for score, methods in scores.items() if method in methods}
-                fixed = [lead.verdict for score, lead in own.items() if "(" in score]
-                free = [own[score].verdict for score in ("pointing", "energy inside", "PxAP") if score in own]
+                leads_of = {score: methods[method] for score, methods in scores.items() if method in methods}
+                fixed = [lead.verdict for score, lead in leads_of.items() if "(" in score]
+                free = [leads_of[score].verdict for score in ("pointing", "energy inside", "PxAP") if score in leads_of]
                 counted = (
                     f"{some.count('ahead')} ahead, {some.count('level')} level, {some.count('behind')} behind"
                     for some in (fixed, free)
                 )
-                box, asked = own.get("MaxBoxAccV2"), own.get("ABPC")
+                box, asked = leads_of.get("MaxBoxAccV2"), leads_of.get("ABPC")
                 last = "–" if asked is None else f"{asked.verdict} ({asked.value:+.3f})"
                 who = f"{checkpoint}, {method}"
                 rows.append((title, who, *counted, "–" if box is None else f"{box.value:+.3f}", last))
@@ -113,23 +115,23 @@ def in_short(found: Sequence[tuple[str, Run]]) -> str:
 
 
 def side_by_side(run: Run) -> str:
-    """AG-CAM of every checkpoint, a column each."""
+    """Return AG-CAM of every checkpoint, with a column for each."""
     scores = ("cam_iou", "cam_dice", "pointing_game", "pxap", "max_box_acc", "abpc")
     headings = SCORE_HEADINGS | FREE_HEADINGS
-    found: dict[tuple[str, str], dict[str, str]] = {}
+    cells: dict[tuple[str, str], dict[str, str]] = {}
     for row in run.summary():
         parts_found = parts_of(row["condition"])
         if parts_found is None or parts_found[0].method != "agcam" or row["metric"] not in scores:
             continue
         interval = "" if row["ci_low"] is None else f" [{row['ci_low']:.3f}, {row['ci_high']:.3f}]"
         name = headings[row["metric"]] + (f" ({parts_found[1]})" if parts_found[1] else "")
-        found.setdefault((row["metric"], name), {})[row["checkpoint"]] = f"{row['value']:.3f}{interval}"
-    order = sorted(found, key=lambda key: scores.index(key[0]))
-    return markdown([("AG-CAM", *names(run)), *((key[1], *(found[key][name] for name in names(run))) for key in order)])
+        cells.setdefault((row["metric"], name), {})[row["checkpoint"]] = f"{row['value']:.3f}{interval}"
+    order = sorted(cells, key=lambda key: scores.index(key[0]))
+    return markdown([("AG-CAM", *names(run)), *((key[1], *(cells[key][name] for name in names(run))) for key in order)])
 
 
 def plot(panels: Sequence[tuple[str, Run, str]], path: Path) -> None:
-    """The leads of each method over the best control, a panel for each (title, run, checkpoint), as SVG."""
+    """Plot the leads of each method over the best control, with a panel for each (title, run, checkpoint), as SVG."""
     import matplotlib
 
     matplotlib.use("svg")

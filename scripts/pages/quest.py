@@ -48,10 +48,10 @@ UNRESOLVED = {"top1": 0.002, "nll": 0.005}
 
 
 def published_figures() -> dict[str, Any]:
-    """The paper's tables: by attention, then condition, then metric."""
-    found = asdict(read_published("quest"))
-    figures = found.pop("figures")
-    return {**found, **figures}
+    """Return the paper's tables: by attention, then condition, then metric."""
+    tables = asdict(read_published("quest"))
+    figures = tables.pop("figures")
+    return {**tables, **figures}
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Gap:
     sign: int
 
     def verdict(self, p_value: float) -> str:
-        """What becomes of the published order. p_value: of no difference here, corrected for the number of gaps."""
+        """Return what becomes of the published order. p_value: of no difference here, corrected for their number."""
         if not p_value <= 0.05:
             return "cannot tell"
         return "shown" if self.ours.value * self.published > 0 else "the opposite"
@@ -97,13 +97,14 @@ class Comparison:
 
 
 def baseline(name: str, attention: str) -> None:
-    """Raises RobustkitError where the checkpoint that the others are held against has not standard attention."""
+    """Raise RobustkitError where the checkpoint that the others are compared with does not have standard attention."""
     if attention != "standard":
         raise RobustkitError(f"{name} has {attention} attention; expected one with standard attention first")
 
 
 def comparisons(run: Run, published: dict[str, Any]) -> Iterator[Comparison]:
-    """Every condition of a run that the page knows, the maps last, for the checkpoints that it was last asked for.
+    """Yield every condition of a run that the page knows, maps last, for the checkpoints that the run was last asked
+    for.
 
     Raises:
         RobustkitError: the first checkpoint has another attention than standard.
@@ -125,19 +126,19 @@ def comparisons(run: Run, published: dict[str, Any]) -> Iterator[Comparison]:
         fits = name not in ("fgsm", "pgd", "spsa", "autoattack") or card.startswith(published["protocol"])
         lines = []
         for checkpoint in known:
-            own = {r["metric"]: r for r in rows if (r["checkpoint"], r["condition"]) == (checkpoint, condition)}
-            metrics = tuple(metric for metric in wanted if metric in own)
+            metrics_of = {r["metric"]: r for r in rows if (r["checkpoint"], r["condition"]) == (checkpoint, condition)}
+            metrics = tuple(metric for metric in wanted if metric in metrics_of)
             differences = {
                 m: paired_difference(Side(run, known[0]), Side(run, checkpoint), condition, m) for m in metrics
             }
             figures = published.get(of[checkpoint], {}).get(name, {}) if fits else {}
-            lines.append(Line(_label(checkpoint, of), own, differences, figures))
+            lines.append(Line(_label(checkpoint, of), metrics_of, differences, figures))
         gaps = _gaps(run, card, condition, name, metrics, of, published) if fits else ()
         yield Comparison(card, name, condition, metrics, tuple(lines), tuple(gaps))
 
 
 def _label(checkpoint: str, of: dict[str, str]) -> str:
-    """The attention, or the checkpoint's name where several have it."""
+    """Return the attention, or the checkpoint's name where several have it."""
     return of[checkpoint] if list(of.values()).count(of[checkpoint]) == 1 else checkpoint
 
 
@@ -154,13 +155,13 @@ def _gaps(
     for attention, others in AGAINST.items():
         for against in others:
             for metric in metrics:
-                told = [
+                levels = [
                     published.get(a, {}).get(name, {}).get(PUBLISHED_AS.get(metric, metric))
                     for a in (against, attention)
                 ]
-                if metric in UNJUDGED or None in told or not {attention, against} <= alone.keys():
+                if metric in UNJUDGED or None in levels or not {attention, against} <= alone.keys():
                     continue
-                gap = told[1] - told[0]
+                gap = levels[1] - levels[0]
                 if abs(gap) > UNRESOLVED.get(metric, 0):
                     ours = paired_difference(Side(run, alone[against]), Side(run, alone[attention]), condition, metric)
                     sign = -1 if metric in LOWER else 1

@@ -34,12 +34,16 @@ TITLES = {
 
 
 def page(runs: Sequence[Run], published: dict[str, Any], command: str) -> str:
-    """The whole page. Of a condition in several runs the first counts; clean images know no card."""
+    """Return the whole page. If a condition is in several runs, the first counts; clean images have no card."""
     seen: dict[tuple[str, ...], tuple[Run, Comparison]] = {}
     for run in runs:
-        for one in comparisons(run, published):
-            key = (one.name,) if one.name == "clean" else (one.name, one.card, run.manifest["data"]["name"])
-            seen.setdefault(key, (run, one))
+        for comparison in comparisons(run, published):
+            key = (
+                (comparison.name,)
+                if comparison.name == "clean"
+                else (comparison.name, comparison.card, run.manifest["data"]["name"])
+            )
+            seen.setdefault(key, (run, comparison))
     parts = [
         "# The QUEST paper's tables on the zoo",
         f"Made by `{command}`; do not edit.",
@@ -49,30 +53,30 @@ def page(runs: Sequence[Run], published: dict[str, Any], command: str) -> str:
         f"Columns headed *published* are of {published['data']} and larger models ({published['source']}; "
         f"{published['summary']}): their levels are no goal here.",
         "## Does the published order show?",
-        _order([gap for _, one in seen.values() for gap in one.gaps]),
-        _elsewhere([one for _, one in seen.values()]),
+        _order([gap for _, comparison in seen.values() for gap in comparison.gaps]),
+        _elsewhere([comparison for _, comparison in seen.values()]),
     ]
-    for card in dict.fromkeys(one.card for _, one in seen.values()):
+    for card in dict.fromkeys(comparison.card for _, comparison in seen.values()):
         loaded = load_card(card.partition("@")[0])
         parts.append(f"## Card `{card}`\n\n{loaded.summary[0].upper()}{loaded.summary[1:]}.")
-        for run, one in seen.values():
-            if one.card == card:
-                parts += list(_section(run, one))
+        for run, comparison in seen.values():
+            if comparison.card == card:
+                parts += list(_section(run, comparison))
     parts += ["## Runs", _runs(runs)]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def _order(gaps: Sequence[Gap]) -> str:
-    """The verdicts: how many of each, and a table."""
+    """Return the verdicts: how many of each, and a table."""
     adjusted = holm([gap.ours.p_value for gap in gaps])
     words = [gap.verdict(p) for gap, p in zip(gaps, adjusted, strict=True)]
     heading = ("card", "condition", "figure", "attention", "against", "published", "ours [95 %]", "n", "p", "order")
     rows: list[tuple[str, ...]] = [heading]
     for gap, p, word in zip(gaps, adjusted, words, strict=True):
         title, scale, digits = UNITS[gap.metric]
-        told = "better" if gap.sign * gap.published > 0 else "worse"
+        direction = "better" if gap.sign * gap.published > 0 else "worse"
         ours = _figure(gap.ours.value, gap.ours.ci_low, gap.ours.ci_high, scale, digits, "+")
-        said = f"{scale * gap.published:+.{digits + (scale == 100)}f} ({told})"
+        said = f"{scale * gap.published:+.{digits + (scale == 100)}f} ({direction})"
         card = gap.card.partition("@")[0]
         n = str(gap.ours.n)
         rows.append((card, gap.name, title, gap.attention, gap.against, said, ours, n, _p(p), word))
@@ -87,23 +91,23 @@ def _order(gaps: Sequence[Gap]) -> str:
 
 
 def _elsewhere(every: Sequence[Comparison]) -> str:
-    """The differences without a published one that stand out."""
-    found = []
-    for one in every:
-        judged = {gap.metric for gap in one.gaps}
-        for line in one.lines[1:]:
+    """Return the differences that stand out and have no published counterpart."""
+    lines = []
+    for comparison in every:
+        judged = {gap.metric for gap in comparison.gaps}
+        for line in comparison.lines[1:]:
             for metric, d in line.differences.items():
                 if metric not in judged and metric not in UNJUDGED and (d.ci_low > 0 or d.ci_high < 0):
                     title, scale, digits = UNITS[metric]
-                    what = f"{line.attention}, {one.name} ({one.card.partition('@')[0]}), {title}"
+                    what = f"{line.attention}, {comparison.name} ({comparison.card.partition('@')[0]}), {title}"
                     better = (d.value > 0) == (metric not in LOWER)
                     figure = _figure(d.value, d.ci_low, d.ci_high, scale, digits, "+")
-                    found.append(f"- {what}: {figure}, {'better' if better else 'worse'}")
-    if not found:
+                    lines.append(f"- {what}: {figure}, {'better' if better else 'worse'}")
+    if not lines:
         return ""
     return (
         "Where the paper has no figure, these differences from standard attention leave 0 out of their interval (each "
-        "for itself, not corrected for their number):\n\n" + "\n".join(found)
+        "for itself, not corrected for their number):\n\n" + "\n".join(lines)
     )
 
 
@@ -133,14 +137,14 @@ def _section(run: Run, comparison: Comparison) -> Iterator[str]:
 
 
 def _table(comparison: Comparison) -> list[tuple[str, ...]]:
-    """Heading and rows of texts."""
+    """Return the heading and rows of texts."""
     heading = ["attention"]
     for metric in comparison.metrics:
         heading += [f"{UNITS[metric][0]} [95 %]", *(["minus standard"] if metric not in UNJUDGED else [])]
         if metric in OVER_CONTROL:
             heading.append("minus best control")
-    known = dict.fromkeys(PUBLISHED_AS.get(metric, metric) for metric in comparison.metrics)
-    beside = [metric for metric in known if any(metric in line.published for line in comparison.lines)]
+    names = dict.fromkeys(PUBLISHED_AS.get(metric, metric) for metric in comparison.metrics)
+    beside = [metric for metric in names if any(metric in line.published for line in comparison.lines)]
     heading += [f"published: {UNITS[metric][0]}" for metric in beside]
     rows = [tuple(heading)]
     for line in comparison.lines:
@@ -159,8 +163,10 @@ def _table(comparison: Comparison) -> list[tuple[str, ...]]:
                 cells.append(f"{_figure(lead['value'], lead['ci_low'], lead['ci_high'], scale, digits, '+')} ({best})")
         for metric in beside:
             _, scale, digits = UNITS[metric]
-            told = line.published.get(metric)
-            cells.append("–" if told is None else f"{scale * told:.{digits + (metric != 'mce_16') * (scale == 100)}f}")
+            level = line.published.get(metric)
+            cells.append(
+                "–" if level is None else f"{scale * level:.{digits + (metric != 'mce_16') * (scale == 100)}f}"
+            )
         rows.append(tuple(cells))
     return rows
 

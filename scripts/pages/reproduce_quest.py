@@ -88,7 +88,7 @@ def evaluate(part: Part, checkpoints: Sequence[str], options: argparse.Namespace
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The options."""
+    """Return the options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "checkpoints", nargs="*", default=list(ZOO), help="standard attention first; the zoo's by default"
@@ -116,7 +116,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Audit, then print. The exit status."""
+    """Audit, then print. Return the exit status."""
     options = parse(arguments)
     given = sys.argv[1:] if arguments is None else arguments
     runs = []

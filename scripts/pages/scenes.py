@@ -23,7 +23,7 @@ from .writing import markdown
 
 
 def checkpoint_lines(manifest: dict[str, Any]) -> Iterator[str]:
-    """What each checkpoint is, in a line."""
+    """Yield a line about each checkpoint."""
     for known in manifest["checkpoints"]:
         said = known["metadata"]
         facts = [f"{known['attention']} attention", f"sha256 {str(known['sha256'])[:12]}…"]
@@ -38,7 +38,7 @@ def checkpoint_lines(manifest: dict[str, Any]) -> Iterator[str]:
 
 
 def page(run: Run, title: str, notes: Sequence[str], picture: str | None) -> str:
-    """The whole page. picture: its path from the page, if there is one."""
+    """Return the whole page. picture: its path from the page, if there is one."""
     manifest, results = run.manifest, run.summary()
     protocol, data = manifest["protocol"], manifest["data"]
     texts = [

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """A table of Markdown, the heading first, its columns aligned for readers of the source."""
+    """Return a table in Markdown, the heading first, its columns aligned for readers of the source."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
@@ -17,5 +17,5 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
 
 
 def whole_percent(share: float) -> str:
-    """`93` for 0.934; a dash where there is no figure."""
+    """Return `93` for 0.934; a dash for nan."""
     return f"{100 * share:.0f}" if math.isfinite(share) else "–"

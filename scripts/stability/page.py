@@ -48,7 +48,7 @@ class Trained:
         return math.nan if self.diverged else float(self.rows[-1]["test_accuracy"])
 
     def curve(self, name: str) -> tuple[list[int], list[float]]:
-        """(steps, values): the loss, the largest logit of all layers, or the lowest entropy of a layer."""
+        """Return (steps, values): the loss, the largest logit of all layers, or the lowest entropy of a layer."""
         rows = [row for row in self.rows if "probe" in row]
         pick = {"loss": None, "largest_logit": max, "entropy": min}[name]
         return [row["step"] for row in rows], [
@@ -60,33 +60,33 @@ Found = dict[tuple[float, str], list[Trained]]
 
 
 def collect(work: Path) -> Found:
-    """Finished runs by rate and method's title, the seeds in order."""
-    found: Found = {}
+    """Return the finished runs by rate and method's title, the seeds in order."""
+    outcomes: Found = {}
     for rate in RATES:
         for method in METHODS:
             for seed in SEEDS:
                 log = work / method.folder(rate, seed) / "log.jsonl"
                 rows = [json.loads(line) for line in log.read_text("utf-8").splitlines()] if log.exists() else []
                 if rows and (rows[-1].get("diverged") or rows[-1]["epoch"] == PRESET.epochs):
-                    found.setdefault((rate, method.title), []).append(Trained(rows))
-    if not found:
+                    outcomes.setdefault((rate, method.title), []).append(Trained(rows))
+    if not outcomes:
         raise RobustkitError(f"{work}: no finished run; start with scripts/stability/train.py --work {work}")
-    return found
+    return outcomes
 
 
 def span(values: Sequence[float], form: str) -> str:
-    """`0.71`, or the median with the lowest and the highest of several seeds."""
+    """Return `0.71`, or the median with the lowest and the highest of several seeds."""
     if any(map(math.isnan, values)):
         return "no number"
     middle = format(statistics.median(values), form)
     return middle if len(values) == 1 else f"{middle} ({format(min(values), form)} to {format(max(values), form)})"
 
 
-def table(found: Found, rate: float) -> str:
-    """What became of each method at a rate."""
+def table(outcomes: Found, rate: float) -> str:
+    """Return what became of each method at a rate."""
     rows = [["method", "seeds", "stuck", "loss", "test accuracy, %", "largest logit", "lowest entropy, nats"]]
     for method in METHODS:
-        runs = found.get((rate, method.title), [])
+        runs = outcomes.get((rate, method.title), [])
         if not runs:
             continue
         whole = [run for run in runs if not run.diverged]
@@ -105,14 +105,14 @@ def table(found: Found, rate: float) -> str:
     return markdown(rows)
 
 
-def in_short(found: Found) -> str:
-    """Which methods were stuck at which rate."""
+def in_short(outcomes: Found) -> str:
+    """Return which methods were stuck at which rate."""
     lines = []
     for rate in sorted(RATES):
         counts = {
             method.title: (sum(run.stuck for run in runs), len(runs))
             for method in METHODS
-            if (runs := found.get((rate, method.title)))
+            if (runs := outcomes.get((rate, method.title)))
         }
         if not counts:
             continue
@@ -124,14 +124,14 @@ def in_short(found: Found) -> str:
     return "\n".join(lines)
 
 
-def draw(found: Found, path: Path) -> None:
-    """A column a rate and a row a quantity; a line a seed."""
+def draw(outcomes: Found, path: Path) -> None:
+    """Draw a column per rate and a row per quantity, with a line per seed."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    rates = sorted({rate for rate, _ in found})
+    rates = sorted({rate for rate, _ in outcomes})
     panels = {"loss": "training loss", "largest_logit": "largest |logit|", "entropy": "lowest entropy, nats"}
     figure, axes = pyplot.subplots(
         len(panels),
@@ -147,7 +147,7 @@ def draw(found: Found, path: Path) -> None:
         axes[-1, column].set_xlabel("step", fontsize=9)
         for axis, (name, title) in zip(axes[:, column], panels.items(), strict=True):
             for place, method in enumerate(METHODS):
-                for seed, run in enumerate(found.get((rate, method.title), [])):
+                for seed, run in enumerate(outcomes.get((rate, method.title), [])):
                     axis.plot(*run.curve(name), **_line(place, method), label=None if seed else method.title)
             axis.grid(alpha=0.25)
             axis.tick_params(labelsize=8)
@@ -170,9 +170,9 @@ def _line(place: int, method: Method) -> dict[str, Any]:
     return {"color": colours[place], "linewidth": 1.6 if first else 0.9, "linestyle": "-" if first else "--"}
 
 
-def page(found: Found, command: str, figure: str) -> str:
-    """The whole page as Markdown."""
-    done = sum(map(len, found.values()))
+def page(outcomes: Found, command: str, figure: str) -> str:
+    """Return the whole page as Markdown."""
+    done = sum(map(len, outcomes.values()))
     asked = len(RATES) * len(METHODS) * len(SEEDS)
     blind = f"{done} of {asked} runs are in it; the others were not trained." if done < asked else f"All {done} runs."
     texts = [
@@ -183,12 +183,12 @@ def page(found: Found, command: str, figure: str) -> str:
         setting(),
         blind,
         "In short:",
-        in_short(found),
+        in_short(outcomes),
         f"![Training loss, largest attention logit and lowest attention entropy of each method at each rate, a line a "
         f"seed]({figure})",
     ]
-    for rate in sorted({rate for rate, _ in found}):
-        texts += [f"Rate {rate:g}:", table(found, rate)]
+    for rate in sorted({rate for rate, _ in outcomes}):
+        texts += [f"Rate {rate:g}:", table(outcomes, rate)]
     return "\n\n".join(texts) + "\n"
 
 
@@ -199,14 +199,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--markdown", type=Path, required=True, help="the page")
     options = parser.parse_args(arguments)
     try:
-        found = collect(options.work)
+        outcomes = collect(options.work)
     except RobustkitError as error:
         print(f"scripts.stability.page: {error}", file=sys.stderr)
         return error.exit_code
     folder = options.markdown.with_suffix("")
-    draw(found, folder / "curves.svg")
+    draw(outcomes, folder / "curves.svg")
     command = "python -m scripts.stability.page --work docs/stabilisers/runs --markdown docs/stabilisers.md"
-    options.markdown.write_text(page(found, command, f"{folder.name}/curves.svg"), "utf-8")
+    options.markdown.write_text(page(outcomes, command, f"{folder.name}/curves.svg"), "utf-8")
     return 0
 
 

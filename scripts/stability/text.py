@@ -40,7 +40,7 @@ schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=1000)
 
 
 def guide() -> Iterator[str]:
-    """What there is and how to use it, as paragraphs."""
+    """Yield what there is and how to use it, as paragraphs."""
     yield (
         "Attention logits can run away in training at high rates: large keys amplify every step of the queries, and "
         "the other way round, until attention is all but one-hot and no longer learns. Against it there are"
@@ -63,7 +63,7 @@ def guide() -> Iterator[str]:
 
 
 def setting() -> str:
-    """What was trained, and what the words of the tables mean."""
+    """Return what was trained, and what the words of the tables mean."""
     tokens = (FAMILY.side // FAMILY.patch) ** 2 + 1
     return (
         f"A ViT of width {FAMILY.width}, depth {FAMILY.depth} and {FAMILY.heads} heads on {PRESET.train_images} "

@@ -57,7 +57,7 @@ class Method:
     stabiliser: str = "none"
 
     def folder(self, rate: float, seed: int) -> str:
-        """Of its run, under --work."""
+        """Return the folder of its run, under --work."""
         return re.sub(r"[^\w.]+", "-", f"rate {rate:g} {self.attention} {self.stabiliser} seed {seed}")
 
 
@@ -75,7 +75,7 @@ METHODS = (
 
 
 def tasks(work: Path, train: Images, test: Images) -> Iterator[Task]:
-    """Every run, the first seeds first, and of each the rates in their order above."""
+    """Yield every run, the first seeds first, and for each the rates in their order above."""
     for seed in SEEDS:
         for rate in RATES:
             for method in METHODS:

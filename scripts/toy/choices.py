@@ -55,38 +55,38 @@ def explore(work: Path, workers: int, grid: Grid = SLICE) -> Iterator[str]:
     for number, setting in enumerate(SETTINGS):
         for _ in run(work / f"setting{number}", Plan(setting, grid), workers):
             pass
-        found = list(_summary(work / f"setting{number}", Plan(setting, grid)))
-        yield f"{setting.text()}: " + ", ".join(f"{one.formula} {100 * one.success:.0f} %" for one in found)
+        choices = list(_summary(work / f"setting{number}", Plan(setting, grid)))
+        yield f"{setting.text()}: " + ", ".join(f"{choice.formula} {100 * choice.success:.0f} %" for choice in choices)
 
 
 def _summary(work: Path, plan: Plan) -> Iterator[Choice]:
     results = gather(work, plan)
     classes = results.outcomes()
     for formula in plan.grid.formulas:
-        own = results.of(formula)
-        counts = tuple(int((classes[own] == outcome).sum()) for outcome in OUTCOMES)
-        failed = own & (classes != "correct")
+        rows = results.of(formula)
+        counts = tuple(int((classes[rows] == outcome).sum()) for outcome in OUTCOMES)
+        failed = rows & (classes != "correct")
         means = [
             float(results.columns[name][some].mean()) if some.any() else np.nan
-            for some in (own, failed)
+            for some in (rows, failed)
             for name in ("train", "test")
         ]
-        yield Choice(plan.setting.text(), formula, int(own.sum()), counts, tuple(round(mean, 4) for mean in means))
+        yield Choice(plan.setting.text(), formula, int(rows.sum()), counts, tuple(round(mean, 4) for mean in means))
 
 
 def save(work: Path, path: Path, grid: Grid = SLICE) -> None:
-    """choices.csv of a folder in which `explore` has ended."""
+    """Write choices.csv of a folder in which `explore` has ended."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(HEADING)
     for number, setting in enumerate(SETTINGS):
-        for one in _summary(work / f"setting{number}", Plan(setting, grid)):
-            writer.writerow([one.setting, one.formula, one.models, *one.counts, *one.means])
+        for choice in _summary(work / f"setting{number}", Plan(setting, grid)):
+            writer.writerow([choice.setting, choice.formula, choice.models, *choice.counts, *choice.means])
     write_whole(path, buffer.getvalue().encode())
 
 
 def load(path: Path) -> list[Choice]:
-    """What `save` wrote. Raises RunError where it cannot be read."""
+    """Read what `save` wrote. Raises RunError where it cannot be read."""
     try:
         with path.open(newline="") as file:
             heading, *rows = csv.reader(file)
@@ -102,31 +102,33 @@ def load(path: Path) -> list[Choice]:
 
 
 def distance(choices: list[Choice]) -> float:
-    """Root mean square distance of one setting's success rates from the published ones, in percentage points."""
-    gaps = [100 * one.success - PUBLISHED[one.formula] for one in choices]
+    """Return the root mean square distance of one setting's success rates from the published ones, in percentage
+    points.
+    """
+    gaps = [100 * choice.success - PUBLISHED[choice.formula] for choice in choices]
     return float(np.sqrt(np.mean(np.square(gaps))))
 
 
 def _table(choices: list[Choice]) -> str:
     rows = []
-    for setting, group in groupby(choices, key=lambda one: one.setting):
-        own = list(group)
-        failed = [f"{whole_percent(one.means[2])}, {whole_percent(one.means[3])}" for one in own]
-        cells = [f"{whole_percent(one.success)} ({told})" for one, told in zip(own, failed, strict=True)]
-        rows.append((setting, *cells, f"{distance(own):.0f}"))
-    formulas = list(dict.fromkeys(one.formula for one in choices))
+    for setting, group in groupby(choices, key=lambda choice: choice.setting):
+        members = list(group)
+        failed = [f"{whole_percent(choice.means[2])}, {whole_percent(choice.means[3])}" for choice in members]
+        cells = [f"{whole_percent(choice.success)} ({shares})" for choice, shares in zip(members, failed, strict=True)]
+        rows.append((setting, *cells, f"{distance(members):.0f}"))
+    formulas = list(dict.fromkeys(choice.formula for choice in choices))
     published = (f"{PUBLISHED[formula]}" if PUBLISHED[formula] else "about 0" for formula in formulas)
     return markdown([("setting", *formulas, "distance"), ("*published*", *published, ""), *rows])
 
 
 def _failed(choices: list[Choice], reading: str) -> str:
-    """The range of mean test accuracies of failed models under a reading, in percent."""
-    found = [one.means[3] for one in choices if reading in one.setting and np.isfinite(one.means[3])]
-    return f"{whole_percent(min(found))} to {whole_percent(max(found))} %" if found else "nothing, since none failed,"
+    """Return the range of mean test accuracies of failed models under a reading, in percent."""
+    means = [choice.means[3] for choice in choices if reading in choice.setting and np.isfinite(choice.means[3])]
+    return f"{whole_percent(min(means))} to {whole_percent(max(means))} %" if means else "nothing, since none failed,"
 
 
 def section(choices: list[Choice]) -> str:
-    """What a page says of the choices."""
+    """Return the page's section about the choices."""
     return f"""## What the paper leaves open
 
 A slice of the grid under each choice, {choices[0].models} models of a formula: percent correct and, in brackets, mean \

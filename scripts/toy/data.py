@@ -48,13 +48,13 @@ class Realisation:
 
     @classmethod
     def draw(cls, number: int) -> Realisation:
-        """A function of the number alone."""
+        """Draw the realisation of that number, on which alone it depends."""
         generator = _generator(number, 0)
         mixing = generator.standard_normal((KEY, KEY))
         return cls(number, mixing, mixing @ generator.standard_normal(KEY))
 
     def samples(self, count: int, length: int, *, purpose: int, biased: float, uniform: bool = False) -> Samples:
-        """`count` sequences of `length` tokens.
+        """Draw `count` sequences of `length` tokens.
 
         purpose: which draws; other numbers give other samples. biased: the share of samples with the bias vector.
         uniform: locations uniform over the sequence, instead of normal around 10.
@@ -79,7 +79,7 @@ class Realisation:
         )
 
     def order(self, count: int, epoch: int) -> Tensor:
-        """(S,): in which order the training samples come in this epoch."""
+        """Return the order (S,) of the training samples in this epoch."""
         return torch.from_numpy(_generator(self.number, 1_000 + epoch).permutation(count))
 
 

@@ -53,23 +53,23 @@ class Shape:
     final_norm: bool = False
 
     def sizes(self, formula: Formula) -> dict[str, tuple[int, ...]]:
-        """The parameters of one model by name, in the order in which they are drawn."""
+        """Return the parameters of one model by name, in the order in which they are drawn."""
         square = (WIDTH, WIDTH)
-        found: dict[str, tuple[int, ...]] = {"cls": (WIDTH,), "positions": (self.length + 1, WIDTH)}
+        sizes: dict[str, tuple[int, ...]] = {"cls": (WIDTH,), "positions": (self.length + 1, WIDTH)}
         for name in ("q", "k", "v"):
-            found[f"{name}.weight"] = square
+            sizes[f"{name}.weight"] = square
             if self.bias:
-                found[f"{name}.bias"] = (WIDTH,)
+                sizes[f"{name}.bias"] = (WIDTH,)
         for name in ("out", "fc1", "fc2"):
-            found |= {f"{name}.weight": square, f"{name}.bias": (WIDTH,)}
-        found |= {"head.weight": (CLASSES, WIDTH), "head.bias": (CLASSES,)}
+            sizes |= {f"{name}.weight": square, f"{name}.bias": (WIDTH,)}
+        sizes |= {"head.weight": (CLASSES, WIDTH), "head.bias": (CLASSES,)}
         for name in ("norm1", "norm2", *(["norm"] if self.final_norm else [])):
-            found |= {f"{name}.weight": (WIDTH,), f"{name}.bias": (WIDTH,)}
-        return found | {name: tuple(value.shape) for name, value in _own(formula).items()}
+            sizes |= {f"{name}.weight": (WIDTH,), f"{name}.bias": (WIDTH,)}
+        return sizes | {name: tuple(value.shape) for name, value in _own(formula).items()}
 
 
 def _own(formula: Formula) -> dict[str, Tensor]:
-    """What the formula adds to a model, as one model has it, at its initial values."""
+    """Return the parameters that the formula adds to a model, as one model has them, at their initial values."""
     if formula.name == "qknorm-ln":
         ones, zeros = torch.ones(WIDTH), torch.zeros(WIDTH)
         return {"q_norm.weight": ones, "q_norm.bias": zeros, "k_norm.weight": ones, "k_norm.bias": zeros}
@@ -77,25 +77,25 @@ def _own(formula: Formula) -> dict[str, Tensor]:
 
 
 def initial(shape: Shape, formula: Formula, seed: int) -> dict[str, Tensor]:
-    """One model's weights before training: a function of the seed, and the same for every formula but for its own."""
+    """Draw one model's weights before training: a function of the seed, the same for every formula but its own."""
     generator = torch.Generator().manual_seed(seed)
-    own = _own(formula)
-    found = {}
+    scales = _own(formula)
+    weights = {}
     for name, size in shape.sizes(formula).items():
-        if name in own:
-            found[name] = own[name].clone()
+        if name in scales:
+            weights[name] = scales[name].clone()
         elif name in ("cls", "positions"):
             drawn = torch.randn(size, generator=generator)
-            found[name] = drawn if shape.start == "torch" else 0.02 * drawn
+            weights[name] = drawn if shape.start == "torch" else 0.02 * drawn
         elif name.startswith("norm"):
-            found[name] = torch.ones(size) if name.endswith("weight") else torch.zeros(size)
+            weights[name] = torch.ones(size) if name.endswith("weight") else torch.zeros(size)
         elif shape.start == "timm":
             drawn = torch.randn(size, generator=generator)
-            found[name] = 0.02 * drawn if name.endswith("weight") else torch.zeros(size)
+            weights[name] = 0.02 * drawn if name.endswith("weight") else torch.zeros(size)
         else:
             bound = 1 / math.sqrt(WIDTH)
-            found[name] = torch.empty(size).uniform_(-bound, bound, generator=generator)
-    return found
+            weights[name] = torch.empty(size).uniform_(-bound, bound, generator=generator)
+    return weights
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Tokens:
 
     @classmethod
     def of(cls, tokens: Tensor, reading: str) -> Tokens:
-        """tokens: (B, N, 20). Centred for pre-norm."""
+        """Prepare tokens (B, N, 20), centred for pre-norm."""
         rows = functional.pad(tokens.transpose(0, 1), (0, 0, 0, 0, 1, 0))
         if reading == "pre-norm":
             rows = rows - rows.mean(dim=-1, keepdim=True)
@@ -115,20 +115,20 @@ class Tokens:
 
 
 def _affine(x: Tensor, p: Weights, name: str) -> Tensor:
-    """x (M, B, 20) through a linear layer of each model."""
+    """Apply a linear layer of each model to x (M, B, 20)."""
     matrix = p[f"{name}.weight"].transpose(1, 2)
     return torch.baddbmm(p[f"{name}.bias"][:, None], x, matrix) if f"{name}.bias" in p else x @ matrix
 
 
 def _norm(x: Tensor, p: Weights, name: str) -> Tensor:
-    """x (M, B, 20) through a LayerNorm of each model."""
+    """Apply a LayerNorm of each model to x (M, B, 20)."""
     y = functional.layer_norm(x, (WIDTH,), eps=NORM_EPS)
     return torch.addcmul(p[f"{name}.bias"][:, None], y, p[f"{name}.weight"][:, None])
 
 
-def _shared(rows: Tensor, own: Tensor) -> Tensor:
-    """(T, B, M): rows (T, B, 20) times a vector of each model and place, own (M, T, 20)."""
-    return rows @ own.permute(1, 2, 0)
+def _shared(rows: Tensor, columns: Tensor) -> Tensor:
+    """Return (T, B, M): rows (T, B, 20) times a vector of each model and place, columns (M, T, 20)."""
+    return rows @ columns.permute(1, 2, 0)
 
 
 class Keys:
@@ -161,52 +161,54 @@ class Keys:
         return x if self.scale is None else x * self.scale
 
     def along(self, direction: Tensor) -> Tensor:
-        """(T, B, M): keys times the direction of each model, (M, 20, 1)."""
+        """Return (T, B, M): keys times the direction of each model, (M, 20, 1)."""
         seen = self.matrix @ direction  # (M, 20, 1)
-        found = self._scaled(self.tokens.rows @ seen[..., 0].T + (self.places @ seen)[..., 0].T[:, None])
-        return found if self.shift is None else found + (self.shift @ direction)[:, 0, 0]
+        products = self._scaled(self.tokens.rows @ seen[..., 0].T + (self.places @ seen)[..., 0].T[:, None])
+        return products if self.shift is None else products + (self.shift @ direction)[:, 0, 0]
 
     def square(self) -> Tensor:
-        """(T, B, M): |k|²."""
+        """Return (T, B, M): |k|²."""
         gram = self.matrix @ self.matrix.transpose(1, 2)
         seen = self.places @ gram
-        found = (self.tokens.squares @ gram.flatten(1).T).view(*self.tokens.rows.shape[:2], -1)
-        found = torch.add(found, _shared(self.tokens.rows, seen), alpha=2) + (seen * self.places).sum(-1).T[:, None]
-        found = self._scaled(self._scaled(found))
+        squares = (self.tokens.squares @ gram.flatten(1).T).view(*self.tokens.rows.shape[:2], -1)
+        squares = torch.add(squares, _shared(self.tokens.rows, seen), alpha=2) + (seen * self.places).sum(-1).T[:, None]
+        squares = self._scaled(self._scaled(squares))
         if self.shift is None:
-            return found
+            return squares
         shift = self.shift.transpose(1, 2)
         without, self.shift = self.shift, None
-        found = torch.add(found, self.along(shift), alpha=2) + shift.square().sum(1)[:, 0]
+        squares = torch.add(squares, self.along(shift), alpha=2) + shift.square().sum(1)[:, 0]
         self.shift = without
-        return found
+        return squares
 
 
 def attention_logits(formula: Formula, q: Tensor, keys: Keys, p: Weights) -> Tensor:
-    """(T, B, M): a model's one query (M, 1, 20) against its keys, before softmax.
+    """Return (T, B, M): a model's one query (M, 1, 20) against its keys, before softmax.
 
     Models stand where the formulas have heads, which have parameters of their own. What a formula does to a query, and
     by which factors it stretches keys, is asked of it with the axes for keys.
     """
-    own = {name: p[name].reshape(-1) if name == "qk_scale" else p[name].flatten(1) for name in _own(formula)}
-    own = {} if formula.name == "qknorm-ln" else own
+    scales = {name: p[name].reshape(-1) if name == "qk_scale" else p[name].flatten(1) for name in _own(formula)}
+    scales = {} if formula.name == "qknorm-ln" else scales
     axes = torch.eye(WIDTH, dtype=q.dtype).expand(1, len(q), WIDTH, WIDTH)
-    query, stretched = (x[0] for x in formula.reduce(q[None], axes, parameters=own))
+    query, stretched = (x[0] for x in formula.reduce(q[None], axes, parameters=scales))
     if formula.name == "qknorm-ln":
         query = query * p["q_norm.weight"][:, None] + p["q_norm.bias"][:, None]
         stretched = torch.diag_embed(p["k_norm.weight"])
         keys.centre()
     direction = stretched.transpose(1, 2) @ query.transpose(1, 2) * formula.constant(WIDTH)
-    found = keys.along(direction)
+    logits = keys.along(direction)
     if formula.name in UNIT_KEYS:
-        return found * keys.square().clamp_min(1e-12).rsqrt()
+        return logits * keys.square().clamp_min(1e-12).rsqrt()
     if formula.name == "qknorm-ln":  # its bias adds the same to all tokens of a sample, which softmax does not see
-        return found * (keys.square() / WIDTH + LAYER_NORM_EPS).rsqrt()
-    return found
+        return logits * (keys.square() / WIDTH + LAYER_NORM_EPS).rsqrt()
+    return logits
 
 
 def class_logits(shape: Shape, formula: Formula, p: Weights, tokens: Tensor) -> Tensor:
-    """(M, B, 10) logits of the classes. p: parameters of M models. tokens: (B, N, 20), the same for all models."""
+    """Return the logits (M, B, 10) of the classes. p: parameters of M models. tokens: (B, N, 20), the same for all
+    models.
+    """
     places = _places(p)
     keys, first = Keys(shape, p, Tokens.of(tokens, shape.reading), places), places[:, :1]  # CLS is as in all samples
     literal = shape.reading == "literal"
@@ -226,17 +228,17 @@ def class_logits(shape: Shape, formula: Formula, p: Weights, tokens: Tensor) -> 
 
 
 def key_norms(shape: Shape, p: Weights, tokens: Tensor) -> Tensor:
-    """(T, B, M): l2 norms of the keys as projected, before a formula normalises them. tokens: (B, N, 20)."""
+    """Return (T, B, M): l2 norms of the keys as projected, before a formula normalises them. tokens: (B, N, 20)."""
     return Keys(shape, p, Tokens.of(tokens, shape.reading), _places(p)).square().clamp_min(0).sqrt()
 
 
 def _places(p: Weights) -> Tensor:
-    """(M, T, 20): what is added to the tokens, the CLS token with its position first."""
+    """Return what is added to the tokens, (M, T, 20): the CLS token with its position first."""
     return torch.cat([(p["positions"][:, 0] + p["cls"])[:, None], p["positions"][:, 1:]], dim=1)
 
 
 def _weighted(keys: Keys, weights: Tensor) -> Tensor:
-    """(M, B, 20): the sum over tokens of what attention sees, with weights (T, B, M)."""
+    """Return (M, B, 20): the sum over tokens of what attention sees, with weights (T, B, M)."""
     shared = weights.permute(1, 2, 0) @ keys.tokens.rows.transpose(0, 1)  # (B, M, 20)
     return torch.baddbmm(shared.transpose(0, 1), weights.permute(2, 1, 0), keys.places)
 

@@ -27,12 +27,12 @@ def _rates(results: Results) -> str:
     rows = []
     for formula in results.plan.grid.formulas:
         share, low, high = results.success(formula)
-        own = results.of(formula)
-        counts = [int((results.outcomes()[own] == outcome).sum()) for outcome in OUTCOMES]
+        models = results.of(formula)
+        counts = [int((results.outcomes()[models] == outcome).sum()) for outcome in OUTCOMES]
         published = f"{PUBLISHED[formula]}" if PUBLISHED[formula] else "about 0"
         ours = f"{100 * share:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
         shortcut = int(results.group(formula, "shortcut").sum())
-        guesses = int((results.columns["test"][own] <= CHANCE).sum())
+        guesses = int((results.columns["test"][models] <= CHANCE).sum())
         rows.append((formula, published, ours, *map(str, (*counts, shortcut, guesses))))
     heading = ("attention", "published %", "ours % [95 %]", *OUTCOMES, "look for b", "test at chance")
     return markdown([heading, *rows])
@@ -43,10 +43,10 @@ def _accuracies(results: Results) -> str:
     rows = []
     for formula in results.plan.grid.formulas:
         for group in ("correct", "shortcut"):
-            own = results.group(formula, group)
-            means = [results.columns[name][own].mean() if own.any() else np.nan for name in names]
-            told = "look for b" if group == "shortcut" else group
-            rows.append((formula, told, str(own.sum()), *map(whole_percent, means)))
+            members = results.group(formula, group)
+            means = [results.columns[name][members].mean() if members.any() else np.nan for name in names]
+            title = "look for b" if group == "shortcut" else group
+            rows.append((formula, title, str(members.sum()), *map(whole_percent, means)))
     heading = (
         "attention",
         "models",
@@ -61,23 +61,23 @@ def _accuracies(results: Results) -> str:
 
 
 def _said(results: Results) -> Iterator[str]:
-    """Sentences about order and width, computed."""
+    """Yield computed sentences about order and width."""
     formulas = results.plan.grid.formulas
     shares = {formula: results.success(formula)[0] for formula in formulas}
     ranked = sorted(formulas, key=lambda formula: -shares[formula])
     yield "Order here: " + ", ".join(f"{formula} {100 * shares[formula]:.0f} %" for formula in ranked) + "."
-    known = [formula for formula in ("quest", "qnorm", "standard") if formula in shares]
-    for first, second in combinations(known, 2):
+    named = [formula for formula in ("quest", "qnorm", "standard") if formula in shares]
+    for first, second in combinations(named, 2):
         share, low, high = (100 * number for number in results.ahead(first, second))
-        told = "this shows" if low > 0 else "the opposite shows" if high < 0 else "cannot tell"
+        verdict = "this shows" if low > 0 else "the opposite shows" if high < 0 else "cannot tell"
         gap = PUBLISHED[first] - PUBLISHED[second]
-        yield f"{first} minus {second}: {share:+.1f} [{low:+.1f}, {high:+.1f}] points, published {gap:+d}: {told}."
+        yield f"{first} minus {second}: {share:+.1f} [{low:+.1f}, {high:+.1f}] points, published {gap:+d}: {verdict}."
     normed = [formula for formula in formulas if not PUBLISHED[formula]]
     if normed:
         most = max(normed, key=lambda formula: shares[formula])
         shows = "shows" if shares[most] < 0.05 else "does not show"
         yield f"That the QKNorm forms fail {shows}: at most {100 * shares[most]:.0f} % ({most})."
-    for formula in known:
+    for formula in named:
         cells = results.map(formula)
         half = int((cells >= 0.5).sum())
         yield f"{formula}: half of the models or more are correct in {half} of the {cells.size} cells of the grid."
@@ -89,15 +89,15 @@ def _norm_words(results: Results) -> Iterator[str]:
             curve = results.curves.get((formula, group))
             if curve is not None:
                 at = {kind: curve[1, -1, TOKENS.index(kind)] for kind in TOKENS}
-                told = "models that look for b" if group == "shortcut" else "correct models"
+                models = "models that look for b" if group == "shortcut" else "correct models"
                 yield (
-                    f"{formula}, {told}: biased answers {at['biased']:.1f}, unbiased {at['unbiased']:.1f}, "
+                    f"{formula}, {models}: biased answers {at['biased']:.1f}, unbiased {at['unbiased']:.1f}, "
                     f"others {at['other']:.1f}"
                 )
 
 
 def _paragraphs(text: str) -> str:
-    """Prose and lists in lines of up to 120 signs; tables, images and headings as they are."""
+    """Return prose and lists in lines of up to 120 characters; tables, images and headings as they are."""
     lines = []
     for block in text.split("\n"):
         if block.startswith(("|", "!", "#", "Made by")):
@@ -208,7 +208,7 @@ in the paper, and rates move with each of them. What holds here may not hold in 
 
 
 def write(results: Results, choices: list[Choice], out: Path, command: str) -> Path:
-    """toy-retrieval.md in `out`, its figures in `out`/toy."""
+    """Write toy-retrieval.md to `out`, its figures to `out`/toy."""
     folder = out / "toy"
     shown = [formula for formula in CURVES if formula in results.plan.grid.formulas]
     heat_maps(results, folder / "success.svg")

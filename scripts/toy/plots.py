@@ -21,7 +21,7 @@ BINS = np.linspace(0, 1, 21)
 
 
 def _drawn(path: Path, size: tuple[float, float], paint: Callable[[Figure], None]) -> Path:
-    """A figure on white as SVG, whose bytes depend on what is drawn alone."""
+    """Draw a figure on white as SVG, whose bytes depend only on what is drawn."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure as Canvas
@@ -39,7 +39,7 @@ def _drawn(path: Path, size: tuple[float, float], paint: Callable[[Figure], None
 
 
 def heat_maps(results: Results, path: Path) -> Path:
-    """For each formula the share of correct models in every cell of rates and decays (Figures 3 and A1)."""
+    """Draw, for each formula, the share of correct models in every cell of rates and decays (Figures 3 and A1)."""
     grid = results.plan.grid
 
     def paint(figure: Figure) -> None:
@@ -71,7 +71,7 @@ def heat_maps(results: Results, path: Path) -> Path:
 
 
 def key_norms(results: Results, formulas: Sequence[str], path: Path) -> Path:
-    """Medians and quartiles of the mean key norms of models that look for b, and of correct ones (4, A4, A5)."""
+    """Draw medians and quartiles of the mean key norms of models that look for b, and of correct ones (4, A4, A5)."""
     groups = [group for group in ("shortcut", "correct") if any((f, group) in results.curves for f in formulas)]
 
     def paint(figure: Figure) -> None:
@@ -90,8 +90,8 @@ def key_norms(results: Results, formulas: Sequence[str], path: Path) -> Path:
 
 
 def _norm_panel(axes: Any, results: Results, formula: str, group: str) -> None:
-    told = "look for b" if group == "shortcut" else "correct"
-    axes.set_title(f"{formula}, {told}: {results.group(formula, group).sum()} models", loc="left")
+    title = "look for b" if group == "shortcut" else "correct"
+    axes.set_title(f"{formula}, {title}: {results.group(formula, group).sum()} models", loc="left")
     curve = results.curves.get((formula, group))
     if curve is None:
         axes.text(0.5, 0.5, "none", transform=axes.transAxes, ha="center")
@@ -106,7 +106,7 @@ def _norm_panel(axes: Any, results: Results, formula: str, group: str) -> None:
 
 
 def histograms(results: Results, column: str, title: str, path: Path) -> Path:
-    """How many models of each formula end with which accuracy (Figures A2 and A3)."""
+    """Draw how many models of each formula end with which accuracy (Figures A2 and A3)."""
     formulas = results.plan.grid.formulas
 
     def paint(figure: Figure) -> None:

@@ -30,28 +30,29 @@ Floats = NDArray[np.float64]
 
 
 def outcomes(train: Floats, test: Floats) -> NDArray[Any]:
-    """The class of each model (§2.2): correct where both accuracies are above 90 %, biased where training is 50 to 80 %
-    and test 20 to 40 %, degenerate where both are at chance; many models are none of these."""
-    found = np.full(train.shape, OUTCOMES[3], dtype="<U13")
-    found[(train <= CHANCE) & (test <= CHANCE)] = "degenerate"
-    found[(train >= 0.5) & (train <= 0.8) & (test >= 0.2) & (test <= 0.4)] = "biased"
-    found[(train > 0.9) & (test > 0.9)] = "correct"
-    return found
+    """Return the class of each model (§2.2): correct where both accuracies are above 90 %, biased where training is 50
+    to 80 % and test 20 to 40 %, degenerate where both are at chance; many models are none of these.
+    """
+    names = np.full(train.shape, OUTCOMES[3], dtype="<U13")
+    names[(train <= CHANCE) & (test <= CHANCE)] = "degenerate"
+    names[(train >= 0.5) & (train <= 0.8) & (test >= 0.2) & (test <= 0.4)] = "biased"
+    names[(train > 0.9) & (test > 0.9)] = "correct"
+    return names
 
 
 def _shortcut(columns: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
-    """Models that find the answer in new samples where b marks it, and not where it does not.
+    """Return which models find the answer in new samples where b marks it, and not where it does not.
 
     `test_alike` is half of either kind, up to the draw.
     """
     with_b = 2 * columns["test_alike"] - columns["test"]
-    found: NDArray[Any] = (with_b > 0.9) & (columns["test"] < 0.5)
-    return found
+    shortcut: NDArray[Any] = (with_b > 0.9) & (columns["test"] < 0.5)
+    return shortcut
 
 
 def _correct(columns: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
-    found: NDArray[Any] = outcomes(columns["train"], columns["test"]) == "correct"
-    return found
+    correct: NDArray[Any] = outcomes(columns["train"], columns["test"]) == "correct"
+    return correct
 
 
 GROUPS = {"shortcut": _shortcut, "correct": _correct}
@@ -73,21 +74,21 @@ class Results:
         return len(self.columns["data"])
 
     def outcomes(self) -> NDArray[Any]:
-        """The class of each model."""
+        """Return the class of each model."""
         return outcomes(self.columns["train"], self.columns["test"])
 
     def of(self, formula: str) -> NDArray[Any]:
-        """Which models have this formula."""
+        """Return which models have this formula."""
         chosen: NDArray[Any] = self.columns["formula"] == formula
         return chosen
 
     def group(self, formula: str, name: str) -> NDArray[Any]:
-        """Which models have this formula and are in this group of `GROUPS`."""
+        """Return which models have this formula and are in this group of `GROUPS`."""
         chosen: NDArray[Any] = self.of(formula) & GROUPS[name](self.columns)
         return chosen
 
     def success(self, formula: str) -> tuple[float, float, float]:
-        """Share of correct models and its 95 % interval.
+        """Return the share of correct models and its 95 % interval.
 
         Models of a realisation of the data, or of a start of the weights, share it. So both are drawn anew with
         replacement, and not the models (the pigeonhole bootstrap of Owen, 2007); the rates and decays are as they are.
@@ -95,14 +96,14 @@ class Results:
         return self._interval(self._by_pair(formula))
 
     def ahead(self, formula: str, other: str) -> tuple[float, float, float]:
-        """By how much the share of one is above that of another, with its interval; the same draws for both."""
+        """Return by how much the share of one is above that of another, with its interval; the same draws for both."""
         return self._interval(self._by_pair(formula) - self._by_pair(other))
 
     def _by_pair(self, formula: str) -> Floats:
-        """(realisations, starts): the share of correct models of each pair."""
-        own, grid = self.of(formula), self.plan.grid
+        """Return (realisations, starts): the share of correct models of each pair."""
+        rows, grid = self.of(formula), self.plan.grid
         correct = np.zeros((grid.data, grid.seeds))
-        np.add.at(correct, (self.columns["data"][own], self.columns["seed"][own]), self.outcomes()[own] == "correct")
+        np.add.at(correct, (self.columns["data"][rows], self.columns["seed"][rows]), self.outcomes()[rows] == "correct")
         return correct / (len(grid.rates) * len(grid.decays))
 
     def _interval(self, by_pair: Floats) -> tuple[float, float, float]:
@@ -114,26 +115,26 @@ class Results:
         return float(by_pair.mean()), float(low), float(high)
 
     def map(self, formula: str) -> Floats:
-        """(decays, rates): the share of correct models in each cell of the grid."""
-        own, grid = self.of(formula), self.plan.grid
+        """Return (decays, rates): the share of correct models in each cell of the grid."""
+        rows, grid = self.of(formula), self.plan.grid
         correct = self.outcomes() == "correct"
-        found = np.empty((len(grid.decays), len(grid.rates)))
+        shares = np.empty((len(grid.decays), len(grid.rates)))
         for row, decay in enumerate(grid.decays):
             for column, rate in enumerate(grid.rates):
-                cell = own & (self.columns["decay"] == decay) & (self.columns["rate"] == rate)
-                found[row, column] = correct[cell].mean()
-        return found
+                cell = rows & (self.columns["decay"] == decay) & (self.columns["rate"] == rate)
+                shares[row, column] = correct[cell].mean()
+        return shares
 
 
 def gather(work: Path, plan: Plan) -> Results:
-    """The results of a folder of units."""
+    """Gather the results of a folder of units."""
     units, models = read(work, plan), plan.grid.models()
     rates, decays, seeds = (np.array(column) for column in zip(*models, strict=True))
     parts: dict[str, list[NDArray[Any]]] = {name: [] for name in (*KEYS, *MEASURED)}
     for (formula, number), unit in units.items():
-        own = {"formula": np.full(len(models), formula), "data": np.full(len(models), number)}
-        own |= {"seed": seeds, "rate": rates, "decay": decays} | {name: unit[name].round(4) for name in MEASURED}
-        for name, values in own.items():
+        facts = {"formula": np.full(len(models), formula), "data": np.full(len(models), number)}
+        facts |= {"seed": seeds, "rate": rates, "decay": decays} | {name: unit[name].round(4) for name in MEASURED}
+        for name, values in facts.items():
             parts[name].append(values)
     columns = {name: np.concatenate(values) for name, values in parts.items()}
     norms = np.concatenate([unit["norms"] for unit in units.values()])
@@ -147,7 +148,9 @@ def gather(work: Path, plan: Plan) -> Results:
 
 
 def save(results: Results, folder: Path) -> None:
-    """setting.json, results.csv, curves.csv and cost.json. Raises RunError where the folder holds another setting."""
+    """Write setting.json, results.csv, curves.csv and cost.json. Raises RunError where the folder holds another
+    setting.
+    """
     claim(folder / "setting.json", results.plan)
     rows = zip(*(results.columns[name].tolist() for name in (*KEYS, *MEASURED)), strict=True)
     _write_csv(folder / "results.csv", [[*KEYS, *MEASURED], *map(list, rows)])
@@ -169,7 +172,7 @@ def _write_csv(path: Path, rows: list[list[Any]]) -> None:
 
 
 def load(folder: Path) -> Results:
-    """What `save` wrote. Raises RunError where it is not there or not whole."""
+    """Read what `save` wrote. Raises RunError where it is missing or not whole."""
     try:
         plan = Plan.of(json.loads((folder / "setting.json").read_text("utf-8")))
         with (folder / "results.csv").open(newline="") as file:

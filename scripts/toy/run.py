@@ -51,7 +51,7 @@ class Setting:
     batch: int = 32
 
     def text(self) -> str:
-        """In one line, for a page."""
+        """Return the setting in one line, for a page."""
         shape = self.shape
         more = [*(["bias in q, k, v"] if shape.bias else []), *(["final LayerNorm"] if shape.final_norm else [])]
         parts = (f"{shape.reading} reading", f"start {shape.start}", f"N {shape.length}", f"{self.samples} samples")
@@ -69,11 +69,11 @@ class Grid:
     seeds: int = 5
 
     def units(self) -> list[tuple[str, int]]:
-        """(formula, realisation) of each unit."""
+        """Return the (formula, realisation) of each unit."""
         return list(itertools.product(self.formulas, range(self.data)))
 
     def models(self) -> list[tuple[float, float, int]]:
-        """(rate, decay, seed) of a unit's models."""
+        """Return the (rate, decay, seed) of a unit's models."""
         return list(itertools.product(self.rates, self.decays, range(self.seeds)))
 
     def __len__(self) -> int:
@@ -88,13 +88,13 @@ class Plan:
     grid: Grid
 
     def facts(self) -> dict[str, Any]:
-        """As it stands in setting.json."""
-        found: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return found
+        """Return the plan as it stands in setting.json."""
+        facts: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return facts
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> Plan:
-        """From setting.json."""
+        """Return the plan of a setting.json."""
         setting, grid = dict(facts["setting"]), dict(facts["grid"])
         shape = Shape(**setting.pop("shape"))
         lists: dict[str, Any] = {
@@ -115,29 +115,29 @@ def claim(path: Path, plan: Plan) -> None:
 
 
 def accuracies(batch: Batch, samples: Samples) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Of each model, over all samples and over the biased ones; nan where there is none."""
+    """Return the accuracy of each model, over all samples and over the biased ones; nan where there are none."""
     right = []
     with torch.no_grad():
         for some in torch.split(torch.arange(len(samples)), PROBE):
             logits = class_logits(batch.shape, batch.formula, batch.weights, samples.tokens[some])
             right.append((logits.argmax(-1) == samples.labels[some]) & logits.isfinite().all(-1))
-    found = torch.cat(right, dim=1).double()
-    return found.mean(1).numpy(), found[:, samples.biased].mean(1).numpy()
+    shares = torch.cat(right, dim=1).double()
+    return shares.mean(1).numpy(), shares[:, samples.biased].mean(1).numpy()
 
 
 def norms(batch: Batch, probe: Samples) -> NDArray[Any]:
-    """(M, 3): mean norm of the keys at biased answers, unbiased answers, and all other tokens but CLS."""
+    """Return (M, 3): mean norm of the keys at biased answers, unbiased answers, and all other tokens but CLS."""
     with torch.no_grad():
-        found = key_norms(batch.shape, batch.weights, probe.tokens)
-    rows, answers = torch.arange(len(probe)), found[probe.places + 1, torch.arange(len(probe))]
-    others = torch.ones(found.shape[:2], dtype=torch.bool)
+        by_model = key_norms(batch.shape, batch.weights, probe.tokens)
+    rows, answers = torch.arange(len(probe)), by_model[probe.places + 1, torch.arange(len(probe))]
+    others = torch.ones(by_model.shape[:2], dtype=torch.bool)
     others[0], others[probe.places + 1, rows] = False, False
-    means = (answers[probe.biased].mean(0), answers[~probe.biased].mean(0), found[others].mean(0))
+    means = (answers[probe.biased].mean(0), answers[~probe.biased].mean(0), by_model[others].mean(0))
     return torch.stack(means, dim=1).numpy()
 
 
 def train(plan: Plan, formula: str, number: int) -> Columns:
-    """All models of a unit: what is measured at the end, and `norms` before training and after each epoch."""
+    """Train all models of a unit; return the measures at the end, and `norms` before training and after each epoch."""
     setting, models = plan.setting, plan.grid.models()
     data, length = Realisation.draw(number), setting.shape.length
     samples = data.samples(setting.samples, length, purpose=0, biased=0.5)
@@ -150,15 +150,16 @@ def train(plan: Plan, formula: str, number: int) -> Columns:
         for some in torch.split(data.order(setting.samples, epoch), setting.batch):
             batch.step(samples.tokens[some], samples.labels[some])
         curves.append(norms(batch, probe))
-    found = measure(batch, data, setting, samples)
-    found["norms"] = np.stack(curves, axis=1).astype(np.float32)
-    found["seconds"] = np.array(time.process_time() - began)
-    return found
+    columns = measure(batch, data, setting, samples)
+    columns["norms"] = np.stack(curves, axis=1).astype(np.float32)
+    columns["seconds"] = np.array(time.process_time() - began)
+    return columns
 
 
 def measure(batch: Batch, data: Realisation, setting: Setting, samples: Samples) -> Columns:
-    """Accuracies at the end. test: no sample is biased, answers lie where they do in training; test_uniform: they lie
-    anywhere; test_alike: half of the samples are biased, as in training."""
+    """Return accuracies at the end. test: no sample is biased, answers lie where they do in training; test_uniform:
+    they lie anywhere; test_alike: half of the samples are biased, as in training.
+    """
 
     def test(purpose: int, biased: float, uniform: bool) -> NDArray[Any]:
         drawn = data.samples(setting.tested, setting.shape.length, purpose=purpose, biased=biased, uniform=uniform)
@@ -188,7 +189,7 @@ def _unit(work: Path, plan: Plan, formula: str, number: int) -> str:
 
 
 def unit_path(work: Path, formula: str, number: int) -> Path:
-    """Where a unit lies."""
+    """Return the path of a unit."""
     return work / "units" / f"{formula}-data{number}.npz"
 
 
@@ -197,12 +198,12 @@ def run(work: Path, plan: Plan, workers: int = 1) -> Iterator[str]:
     claim(work / "setting.json", plan)
     missing = [(work, plan, *unit) for unit in plan.grid.units() if not unit_path(work, *unit).exists()]
     if workers == 1 or len(missing) < 2:
-        yield from (_unit(*one) for one in missing)
+        yield from (_unit(*arguments) for arguments in missing)
         return
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-        waiting = [pool.submit(_unit, *one) for one in missing]
+        waiting = [pool.submit(_unit, *arguments) for arguments in missing]
         try:
-            yield from (one.result() for one in waiting)
+            yield from (arguments.result() for arguments in waiting)
         except BrokenProcessPool:
             raise RunError(
                 f"{work}: a worker was killed, perhaps for lack of memory; run the same command again, or with "
@@ -213,12 +214,12 @@ def run(work: Path, plan: Plan, workers: int = 1) -> Iterator[str]:
 
 
 def read(work: Path, plan: Plan) -> dict[tuple[str, int], Columns]:
-    """The units of a folder. Raises RunError where one is missing."""
-    found = {}
+    """Read the units of a folder. Raises RunError where one is missing."""
+    columns = {}
     for unit in plan.grid.units():
         path = unit_path(work, *unit)
         if not path.exists():
             raise RunError(f"{path}: no such file; expected {len(plan.grid.units())} units; run the same command again")
         with np.load(path, allow_pickle=False) as stored:
-            found[unit] = {name: stored[name] for name in stored.files}
-    return found
+            columns[unit] = {name: stored[name] for name in stored.files}
+    return columns

@@ -33,7 +33,7 @@ class Batch:
         self.optimiser = AdamW(self.flat, rates, decays)
 
     def step(self, tokens: Tensor, labels: Tensor) -> None:
-        """One step of every model on the same batch: tokens (B, N, 20), labels (B,)."""
+        """Take one step of every model on the same batch: tokens (B, N, 20), labels (B,)."""
         logits = class_logits(self.shape, self.formula, self.weights, tokens)
         chosen = logits.log_softmax(dim=-1).gather(-1, labels.expand(len(logits), -1)[..., None])
         weights = list(self.weights.values())
@@ -55,7 +55,7 @@ class AdamW:
 
     @torch.no_grad()
     def step(self, gradient: Tensor, first: float = 0.9, second: float = 0.999, eps: float = 1e-8) -> None:
-        """gradient: (M, P)."""
+        """Take one step. gradient: (M, P)."""
         self.steps += 1
         self.mean.lerp_(gradient, 1 - first)
         self.square.mul_(second).addcmul_(gradient, gradient, value=1 - second)

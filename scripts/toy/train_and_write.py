@@ -34,16 +34,16 @@ GRIDS = {"full": Grid(), "quick": Grid(FEW, rates=(0.001, 0.0025, 0.005), decays
 
 
 def chosen(names: str) -> tuple[str, ...]:
-    """The formulas of a list, in their own order; those that are the same as others become these."""
+    """Return the formulas of a list, in their own order; those that are the same as others become these."""
     wanted = [find_formula(name.strip()).name for name in names.split(",")]
-    known = (*SAME_AS, *GRIDS["full"].formulas)
-    if odd := [name for name in wanted if name not in known]:
-        raise ProtocolError(f"--formulas {odd[0]}: the toy task has no such model; expected of {', '.join(known)}")
-    return tuple(name for name in FORMULAS if name in {SAME_AS.get(one, one) for one in wanted})
+    formulas = (*SAME_AS, *GRIDS["full"].formulas)
+    if odd := [name for name in wanted if name not in formulas]:
+        raise ProtocolError(f"--formulas {odd[0]}: the toy task has no such model; expected of {', '.join(formulas)}")
+    return tuple(name for name in FORMULAS if name in {SAME_AS.get(formula, formula) for formula in wanted})
 
 
 def plan_of(options: argparse.Namespace) -> Plan:
-    """What the options ask for. Raises RobustkitError, one line."""
+    """Return the plan that the options ask for. Raises RobustkitError, one line."""
     shape = Shape(options.length, options.reading, options.start, options.bias, options.final_norm)
     for name in ("samples", "length", "epochs", "workers"):
         if getattr(options, name) < 1:
@@ -70,7 +70,7 @@ def train(options: argparse.Namespace) -> None:
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The options."""
+    """Return the options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", choices=(*GRIDS, "choices"), default="quick")
     parser.add_argument("--out", type=Path, required=True, help="where the page goes; toy/ in it has the rest")
@@ -116,27 +116,27 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def arguments_of(plan: Plan, out: Path) -> str:
-    """What makes this plan: the preset whose grid it is, and the options that differ."""
+    """Return the options that make this plan: the preset whose grid it is, and what differs."""
     fits = (name for name, grid in GRIDS.items() if replace(grid, formulas=plan.grid.formulas) == plan.grid)
-    found = next(fits, None)
-    if found is None:
+    plan_name = next(fits, None)
+    if plan_name is None:
         raise RunError(f"{out}: its grid is of no preset; expected one of {', '.join(GRIDS)}; train again")
-    own, usual = plan.setting, Setting()
+    setting, usual = plan.setting, Setting()
     more = [
         f"--{name} {value}"
         for name, value, default in (
-            ("reading", own.shape.reading, usual.shape.reading),
-            ("start", own.shape.start, usual.shape.start),
-            ("samples", own.samples, usual.samples),
-            ("length", own.shape.length, usual.shape.length),
-            ("epochs", own.epochs, usual.epochs),
+            ("reading", setting.shape.reading, usual.shape.reading),
+            ("start", setting.shape.start, usual.shape.start),
+            ("samples", setting.samples, usual.samples),
+            ("length", setting.shape.length, usual.shape.length),
+            ("epochs", setting.epochs, usual.epochs),
         )
         if value != default
     ]
-    more += ["--bias"] * own.shape.bias + ["--final-norm"] * own.shape.final_norm
-    if plan.grid.formulas != GRIDS[found].formulas:
+    more += ["--bias"] * setting.shape.bias + ["--final-norm"] * setting.shape.final_norm
+    if plan.grid.formulas != GRIDS[plan_name].formulas:
         more.append(f"--formulas {','.join(plan.grid.formulas)}")
-    return " ".join([f"--preset {found} --out {out}", *more])
+    return " ".join([f"--preset {plan_name} --out {out}", *more])
 
 
 if __name__ == "__main__":

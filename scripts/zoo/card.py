@@ -36,21 +36,21 @@ Facts = dict[str, Any]
 
 
 def facts() -> list[Facts]:
-    """What each shipped checkpoint says of itself, with its name, size in bytes and parameters."""
-    found = []
+    """Return what each shipped checkpoint says of itself, with its name, size in bytes and parameters."""
+    rows = []
     for name in embedded():
         path = embedded_file(name)
         with safe_open(path, framework="pt") as file:
             said = file.metadata()
             parameters = sum(math.prod(file.get_slice(tensor).get_shape()) for tensor in file.offset_keys())
-        found.append({**said, "name": name, "bytes": path.stat().st_size, "parameters": parameters})
+        rows.append({**said, "name": name, "bytes": path.stat().st_size, "parameters": parameters})
     order = list(PLAIN)
-    return sorted(found, key=lambda said: (said["name"].partition("-vit-")[0], order.index(said["attention"])))
+    return sorted(rows, key=lambda said: (said["name"].partition("-vit-")[0], order.index(said["attention"])))
 
 
 @torch.inference_mode()
 def ranking(checkpoint: str, data_dir: str, limit: int) -> Fingerprint:
-    """A checkpoint's weights under all nine formulas on `limit` test images.
+    """Rank a checkpoint's weights under all nine formulas on `limit` test images.
 
     Scales that a formula has and the weights lack are at their initial values.
     """
@@ -97,12 +97,12 @@ def _architecture(said: Facts) -> str:
 def _losses(zoo: Sequence[Facts], images: dict[str, str], limit: int) -> str:
     rows = []
     for said in zoo:
-        found = ranking(f"zoo:{said['name']}", images[said["name"].partition("-vit-")[0]], limit)
-        nll = {row.name: row.nll for row in found.rows}
-        cells = [f"**{nll[name]:.3f}**" if name == found.best else f"{nll[name]:.3f}" for name in PLAIN]
-        second = found.rows[1]
+        ranks = ranking(f"zoo:{said['name']}", images[said["name"].partition("-vit-")[0]], limit)
+        nll = {row.name: row.nll for row in ranks.rows}
+        cells = [f"**{nll[name]:.3f}**" if name == ranks.best else f"{nll[name]:.3f}" for name in PLAIN]
+        second = ranks.rows[1]
         ahead = f"{second.difference:+.3f} [{second.ci_low:+.3f}, {second.ci_high:+.3f}]"
-        rows.append((f"`{said['name']}`", str(found.n), *cells, ahead))
+        rows.append((f"`{said['name']}`", str(ranks.n), *cells, ahead))
     return markdown([("weights", "images", *PLAIN, "second best, more [95 %]"), *rows])
 
 
@@ -115,17 +115,21 @@ def _last(rows: list[Facts]) -> tuple[str, ...]:
 
 
 def _said_of(logs: dict[str, list[Facts]], family: str) -> str:
-    """What the logs of a family say of the formulas, in a sentence."""
-    own = {name.partition("-vit-")[2].rpartition("-seed")[0]: rows for name, rows in logs.items() if family in name}
-    peaks = {a: max(max(row["probe"]["largest_logit"]) for row in rows if "probe" in row) for a, rows in own.items()}
-    gone = [attention for attention, rows in own.items() if rows[-1].get("diverged")]
+    """Return in a sentence what the logs of a family say of the formulas."""
+    by_formula = {
+        name.partition("-vit-")[2].rpartition("-seed")[0]: rows for name, rows in logs.items() if family in name
+    }
+    peaks = {
+        a: max(max(row["probe"]["largest_logit"]) for row in rows if "probe" in row) for a, rows in by_formula.items()
+    }
+    gone = [attention for attention, rows in by_formula.items() if rows[-1].get("diverged")]
     fate = f"{', '.join(gone)} diverged" if gone else "none of the runs diverged"
-    told = ", ".join(f"{attention} {peak:.0f}" for attention, peak in peaks.items())
-    return f"- {family}-vit: {fate}; the largest attention logit of any epoch is {told}."
+    listed = ", ".join(f"{attention} {peak:.0f}" for attention, peak in peaks.items())
+    return f"- {family}-vit: {fate}; the largest attention logit of any epoch is {listed}."
 
 
 def card(zoo: Sequence[Facts], logs: dict[str, list[Facts]], images: dict[str, str], limit: int) -> str:
-    """The page."""
+    """Return the page."""
     families = {said["name"].partition("-vit-")[0]: said for said in zoo}
     cifar = families["cifar10"]
     kinds = "\n".join(

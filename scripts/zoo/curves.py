@@ -17,24 +17,24 @@ Row = dict[str, Any]
 
 
 def watch(model: nn.Module, images: Tensor) -> dict[str, list[float]]:
-    """For each layer, over images, heads and tokens: the largest absolute attention logit (before softmax, the scale
-    included), the mean l2 norm of queries and of keys (before the formula normalises them), and the mean entropy of
-    attention in nats (log of the number of tokens where it is even).
+    """Return, for each layer, over images, heads and tokens: the largest absolute attention logit (before softmax, the
+    scale included), the mean l2 norm of queries and of keys (before the formula normalises them), and the mean entropy
+    of attention in nats (log of the number of tokens where it is even).
 
     images: (B, 3, H, W), normalised.
     """
     _, seen = attention_watch.watch(model.eval(), images)
     heads = [layer.heads for layer in seen.layers]
     named = {"query_norm": "query_norms", "key_norm": "key_norms", "entropy": "attention_entropies"}
-    found = {"largest_logit": [part.max().item() for part in seen.values["largest_logits"].split(heads, dim=1)]}
-    found |= {
-        name: [part.mean().item() for part in seen.values[own].split(heads, dim=1)] for name, own in named.items()
+    columns = {"largest_logit": [part.max().item() for part in seen.values["largest_logits"].split(heads, dim=1)]}
+    columns |= {
+        name: [part.mean().item() for part in seen.values[column].split(heads, dim=1)] for name, column in named.items()
     }
-    return {name: [round(value, 5) for value in values] for name, values in found.items()}
+    return {name: [round(value, 5) for value in values] for name, values in columns.items()}
 
 
 def read_logs(work: Path) -> dict[str, list[Row]]:
-    """The rows of all runs in a work folder, by the name of the run's folder, in the order of the formulas."""
+    """Return the rows of all runs in a work folder, by the name of the run's folder, in the order of the formulas."""
     order = list(FORMULAS)
 
     def place(path: Path) -> tuple[str, int, str]:
@@ -42,12 +42,12 @@ def read_logs(work: Path) -> dict[str, list[Row]]:
         family, _, formula = rest.partition("-vit-")
         return family, (order.index(formula) if formula in order else len(order)), seed
 
-    found = {}
+    logs = {}
     for path in sorted(work.glob("*/log.jsonl"), key=place):
         rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
         if rows:
-            found[path.parent.name] = rows
-    return found
+            logs[path.parent.name] = rows
+    return logs
 
 
 def _epochs(rows: list[Row], key: str) -> list[float]:
@@ -55,7 +55,7 @@ def _epochs(rows: list[Row], key: str) -> list[float]:
 
 
 def _panels(layers: int) -> list[tuple[str, Callable[[list[Row]], dict[str, list[float]]]]]:
-    """(title, rows -> named curves) of each row of the figure."""
+    """Return (title, rows -> named curves) of each row of the figure."""
 
     def probe(name: str) -> Callable[[list[Row]], dict[str, list[float]]]:
         return lambda rows: {
@@ -93,7 +93,7 @@ def plot(work: Path, out: Path) -> list[Path]:
 
 
 def _draw(whole: dict[str, list[Row]], path: Path) -> Path:
-    """A column a run and a row a quantity."""
+    """Draw a column per run and a row per quantity."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -50,7 +50,7 @@ class Images:
         return replace(self, pixels=self.pixels.to(device), labels=self.labels.to(device))
 
     def spread(self, count: int | None) -> Images:
-        """`count` images in equal steps through the set, or all of it."""
+        """Return `count` images in equal steps through the set, or all of it."""
         if count is None or count >= len(self):
             return self
         chosen = torch.arange(count, device=self.labels.device) * len(self) // count
@@ -60,27 +60,28 @@ class Images:
 def cached(
     spec: str, split: str, limit: int | None, folder: Path, family: Family, names: tuple[str, ...] | None = None
 ) -> Images:
-    """The images of a zip, a folder of class folders, cifar-10-batches-py or an embedded set, kept decoded in `folder`.
+    """Return the images of a zip, a folder of class folders, cifar-10-batches-py or an embedded set, kept decoded in
+    `folder`.
 
     limit: this many, classes in turn. names: the classes that the labels must be of.
     Raises DataError where these are not the images that the family is of.
     """
     stamp = f"{FORMAT} {split} {limit} {names} {_content(spec)}"
     path = folder / f"{split}-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}.safetensors"
-    found = _read(path)
-    if found is None:
-        found = _decode(spec, split, limit, family, names)
+    images = _read(path)
+    if images is None:
+        images = _decode(spec, split, limit, family, names)
         folder.mkdir(parents=True, exist_ok=True)
-        tensors = {"pixels": found.pixels, "labels": found.labels}
-        said = {"name": found.name, "digest": found.digest, "class_names": json.dumps(found.class_names)}
+        tensors = {"pixels": images.pixels, "labels": images.labels}
+        said = {"name": images.name, "digest": images.digest, "class_names": json.dumps(images.class_names)}
         partial = path.with_suffix(f".{os.getpid()}.partial")
         save_file(tensors, partial, {**said, "content": digest_of(tensors)})
         partial.replace(path)
-    return found
+    return images
 
 
 def _content(spec: str) -> str:
-    """A digest of a file, of all files in a folder, or of the code that makes an embedded set."""
+    """Return a digest of a file, of all files in a folder, or of the code that makes an embedded set."""
     place = Path(shapes.__file__ if spec in EMBEDDED else spec)
     if not place.exists():
         raise DataError(f"{spec}: no such folder or zip file; give CIFAR-10 as class folders or cifar-10-batches-py")
@@ -95,7 +96,7 @@ def _content(spec: str) -> str:
 
 
 def _read(path: Path) -> Images | None:
-    """What a cache file holds; None where there is none, or one that is not whole."""
+    """Return what a cache file holds; None where there is none, or one that is not whole."""
     try:
         with safe_open(path, framework="pt") as file:
             said = file.metadata()
@@ -127,7 +128,7 @@ def _decode(spec: str, split: str, limit: int | None, family: Family, names: tup
 
 
 def chosen(preset: Preset, seed: int, count: int, step: int) -> Tensor:
-    """Indices of the images of a step, (batch,). Every epoch has an order of its own."""
+    """Return the indices of the images of a step, (batch,). Every epoch has an order of its own."""
     epoch, place = divmod(step, preset.steps_per_epoch(count))
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed_of(seed, "order", epoch)))
     return order[place * preset.batch : (place + 1) * preset.batch]
@@ -156,7 +157,7 @@ class RandAugmented(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
 def batches(
     images: Images, preset: Preset, seed: int, steps: range, device: torch.device, workers: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """(pixels, labels) of each step on `device`, after RandAugment where the preset has it, and before `augment`."""
+    """Yield (pixels, labels) of each step on `device`, after the preset's RandAugment, if any, and before `augment`."""
     if preset.randaugment:
         loader = torch.utils.data.DataLoader(
             RandAugmented(images, preset, seed),
@@ -176,7 +177,7 @@ def batches(
 
 
 def augment(pixels: Tensor, preset: Preset, seed: int, step: int) -> Tensor:
-    """Random crops of the padded images, half of them mirrored: (B, 3, side, side) uint8."""
+    """Crop the padded images at random and mirror half of them: (B, 3, side, side) uint8."""
     count, _, height, width = pixels.shape
     draw = torch.Generator().manual_seed(seed_of(seed, "crop", step))
     corner = torch.randint(2 * preset.padding + 1, (2, count, 1), generator=draw)

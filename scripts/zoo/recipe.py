@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import timm
 import torch
@@ -45,7 +45,7 @@ class Family:
     test: str = ""
 
     def arch_kwargs(self) -> dict[str, int]:
-        """What makes timm's architecture this one."""
+        """Return the arguments that make timm's architecture this one."""
         return {
             "img_size": self.side,
             "patch_size": self.patch,
@@ -55,12 +55,12 @@ class Family:
         }
 
     def normalise(self, pixels: Tensor) -> Tensor:
-        """(B, 3, H, W) uint8 to the model's input."""
+        """Turn (B, 3, H, W) uint8 into the model's input."""
         mean, std = (pixels.new_tensor(values, dtype=torch.float32)[:, None, None] for values in (self.mean, self.std))
         return (unit(pixels) - mean) / std
 
     def empty(self, attention: str, drop_path: float = 0.0) -> nn.Module:
-        """The architecture with that formula."""
+        """Return the architecture with that formula."""
         model = timm.create_model(ARCH, num_classes=self.classes, drop_path_rate=drop_path, **self.arch_kwargs())
         return set_attention(model, attention)
 
@@ -131,11 +131,11 @@ class Preset:
     family: Family = CIFAR10
 
     def steps_per_epoch(self, images: int) -> int:
-        """Whole batches; the odd images of an epoch are left out, others in each."""
+        """Return the number of whole batches; the odd images of an epoch are left out, others in each."""
         return images // self.batch
 
     def text(self) -> str:
-        """The recipe in one line, for people and as the identity of a run."""
+        """Return the recipe in one line, for people and as the identity of a run."""
         blend = f"mixup {self.mixup} or cutmix {self.cutmix} in {self.mix_prob:.0%} of batches"
         parts = [
             f"preset {self.name}: {self.epochs} epochs, batch {self.batch}",
@@ -152,61 +152,57 @@ class Preset:
         return ", ".join(parts) + "; scripts/zoo/train.py"
 
     def identity(self) -> str:
-        """Every field that the weights depend on, as JSON."""
+        """Return every field that the weights depend on, as JSON."""
         fields = asdict(self)
         for silent in ("compile", "save_every", "watched"):
             del fields[silent]
         return json.dumps(fields)
 
 
+CPU = Preset(
+    "cpu",
+    epochs=14,
+    batch=64,
+    rate=1e-3,
+    warm_up=0.1,
+    mix_prob=0.25,
+    bfloat16=True,
+    compile=True,
+    watched=2000,
+)
+GPU = replace(
+    CPU,
+    name="gpu",
+    epochs=200,
+    batch=512,
+    warm_up=0.05,
+    mix_prob=0.5,
+    randaugment="rand-m9-n2-mstd0.5-inc1",
+    watched=None,
+)
 PRESETS = {
     preset.name: preset
     for preset in (
-        Preset(
-            "cpu",
-            epochs=14,
-            batch=64,
-            rate=1e-3,
-            warm_up=0.1,
-            mix_prob=0.25,
-            bfloat16=True,
-            compile=True,
-            watched=2000,
-        ),
-        Preset(
-            "shapes",
-            epochs=12,
-            batch=64,
-            rate=1e-3,
-            warm_up=0.1,
-            mix_prob=0.25,
-            bfloat16=True,
-            family=SHAPES,
-        ),
-        Preset(
-            "gpu",
-            epochs=200,
-            batch=512,
-            rate=1e-3,
-            warm_up=0.05,
-            mix_prob=0.5,
-            randaugment="rand-m9-n2-mstd0.5-inc1",
-            bfloat16=True,
-            compile=True,
-        ),
+        CPU,
+        replace(CPU, name="shapes", epochs=12, compile=False, watched=None, family=SHAPES),
+        GPU,
         Preset("smoke", epochs=4, batch=32, rate=1e-3, warm_up=0.25, mix_prob=0.25, train_images=320, test_images=320),
     )
 }
 
 
 def seed_of(*parts: object) -> int:
-    """63 bits that are a function of the parts: every draw names what it is for, so a run resumes without a state."""
+    """Return 63 bits that are a function of the parts: every draw names what it is for, so a run resumes without a
+    state.
+    """
     text = "\x1f".join(map(str, parts))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
 
 def rate_at(preset: Preset, step: int, steps: int) -> float:
-    """The learning rate of step 0 … steps - 1: linear warm-up from rate / n in n steps, then a cosine to the floor."""
+    """Return the learning rate of step 0 … steps - 1: linear warm-up from rate / n in n steps, then a cosine to the
+    floor.
+    """
     warm = max(1, round(preset.warm_up * steps))
     if step < warm:
         return preset.rate * (step + 1) / warm
@@ -215,17 +211,19 @@ def rate_at(preset: Preset, step: int, steps: int) -> float:
 
 
 def final_decay(preset: Preset, steps: int) -> float:
-    """The decay of the weights' average once it is warm."""
+    """Return the decay of the weights' average once it is warm."""
     return math.exp(-1 / max(1.0, preset.ema_horizon * steps))
 
 
 def decay_at(preset: Preset, step: int, steps: int) -> float:
-    """The decay after step 0 …: grows with the number of steps seen, so that the first weights do not linger."""
+    """Return the decay after step 0 …, which grows with the number of steps seen, so that the first weights do not
+    linger.
+    """
     return min((1 + step) / (10 + step), final_decay(preset, steps))
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
-    """Matrices decay; biases, norms, scales of the formulas, positions and the CLS token do not."""
+    """Split parameters: matrices decay; biases, norms, scales of the formulas, positions and the CLS token do not."""
     decayed, free = [], []
     for name, parameter in model.named_parameters():
         special = parameter.ndim < 2 or name in ("pos_embed", "cls_token") or name.endswith(("q_scale", "k_scale"))
@@ -234,7 +232,7 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, ob
 
 
 def build(attention: str, preset: Preset, seed: int, examples: Tensor) -> nn.Module:
-    """A model at the start of training.
+    """Build a model at the start of training.
 
     examples: (N, 3, side, side) uint8. The patch embedding starts as a turned whitening of their patches and the
     positions as sines, which saves a small ViT on few images some epochs.

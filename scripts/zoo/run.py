@@ -61,7 +61,7 @@ class Task:
         return self.preset.epochs * self.per_epoch
 
     def identity(self) -> dict[str, str]:
-        """What must agree for a state to go on."""
+        """Return what must agree for a state to go on."""
         return {
             "attention": self.attention,
             "stabiliser": self.stabiliser.text,
@@ -133,7 +133,7 @@ class Run:
         self.write_log()
 
     def write_log(self) -> None:
-        """log.jsonl: one line for each epoch."""
+        """Write log.jsonl: one line for each epoch."""
         partial = self.task.folder / "log.partial"
         partial.write_text("".join(json.dumps(row) + "\n" for row in self.rows), "utf-8")
         partial.replace(self.task.folder / "log.jsonl")
@@ -145,13 +145,13 @@ class Run:
         state = torch.load(self._path, map_location=self.task.device, weights_only=True)
         identity = {"stabiliser": NONE.text, **state["identity"]}  # states from before there were stabilisers
         for what, value in self.task.identity().items():
-            if (found := identity.get(what)) != value:
+            if (saved := identity.get(what)) != value:
                 if what == "recipe":
-                    before, now = json.loads(found or "{}"), json.loads(value)
+                    before, now = json.loads(saved or "{}"), json.loads(value)
                     what = next(key for key in {**now, **before} if now.get(key) != before.get(key))
-                    found, value = before.get(what), now.get(what)
+                    saved, value = before.get(what), now.get(what)
                 raise RunError(
-                    f"{self.task.folder}: holds a run with {what} {found}, not {value}; "
+                    f"{self.task.folder}: holds a run with {what} {saved}, not {value}; "
                     "give another --work, or delete it"
                 )
         self.model.load_state_dict(state["model"])
@@ -165,7 +165,7 @@ class Run:
     # training
 
     def train(self) -> Iterator[dict[str, Any]]:
-        """Go on to the end; yields the log's row of each epoch. Raises DivergedError."""
+        """Train to the end, and yield the log's row of each epoch. Raises DivergedError."""
         task, preset = self.task, self.task.preset
         started = saved = time.monotonic()
         feed = batches(task.train, preset, task.seed, range(self.step, task.steps), task.device, task.workers)
@@ -244,7 +244,7 @@ class Run:
         return row
 
     def weights(self) -> dict[str, Tensor]:
-        """The averaged weights as the architecture names them."""
+        """Return the averaged weights as the architecture names them."""
         model = copy.deepcopy(self.model)
         model.load_state_dict(self.average)
         self.task.stabiliser.finish(model)
@@ -252,7 +252,7 @@ class Run:
 
     @contextmanager
     def averaged(self) -> Iterator[nn.Module]:
-        """The model with the averaged weights, while inside."""
+        """Put the averaged weights into the model, while inside."""
         before = {name: value.clone() for name, value in self.model.state_dict().items()}
         self.model.load_state_dict(self.average)
         try:
@@ -263,7 +263,7 @@ class Run:
 
 @torch.no_grad()
 def accuracy(model: nn.Module, family: Family, images: Images, bfloat16: bool = False) -> float:
-    """Top-1 as a fraction. bfloat16: under autocast, which is faster."""
+    """Return top-1 as a fraction. bfloat16: under autocast, which is faster."""
     model.eval()
     right, kind = 0, images.pixels.device.type
     size = SCORED.get(kind, 2500)

@@ -60,7 +60,7 @@ class Recipe:
     init: str = field(default="")
 
     def text(self) -> str:
-        """The recipe in one line."""
+        """Return the recipe in one line."""
         return (
             f"preset {self.name}: {self.epochs} epochs, batch {self.batch}, crops of {self.window} enlarged by "
             f"{self.scales[0]:g} to {self.scales[1]:g}, mirror images, jitter {self.jitter:g}; AdamW, rate "
@@ -71,7 +71,7 @@ class Recipe:
         )
 
     def identity(self) -> str:
-        """Every field, as JSON."""
+        """Return every field, as JSON."""
         return json.dumps(asdict(self), sort_keys=True)
 
 
@@ -119,7 +119,7 @@ class Scenes:
 
     @classmethod
     def of(cls, scenes: LabelledScenes) -> Scenes:
-        """All of a data set, decoded."""
+        """Decode all of a data set."""
         images, labels = [], []
         for sample in scenes.dataset.samples:
             pixels = np.asarray(scenes.dataset.image(sample))
@@ -133,13 +133,13 @@ class Scenes:
 
 
 def normalise(pixels: Tensor) -> Tensor:
-    """Pixels in 0 … 255 to the network's input."""
+    """Turn pixels in 0 … 255 into the network's input."""
     mean, std = (torch.tensor(values, device=pixels.device)[:, None, None] for values in (MEAN, STD))
     return (unit(pixels) - mean) / std
 
 
 def batch(scenes: Scenes, recipe: Recipe, seed: int, step: int) -> tuple[Tensor, Tensor]:
-    """(B, 3, window, window) normalised and (B, window, window) labels of a step, augmented."""
+    """Return a step's augmented batch: (B, 3, window, window) normalised, and labels (B, window, window)."""
     epoch, place = divmod(step, len(scenes) // recipe.batch)
     order = torch.randperm(len(scenes), generator=torch.Generator().manual_seed(seed_of(seed, "order", epoch)))
     draw = torch.Generator().manual_seed(seed_of(seed, "augment", step))
@@ -173,7 +173,7 @@ def _crop(image: Tensor, labels: Tensor, recipe: Recipe, draw: torch.Generator) 
 
 
 def build(recipe: Recipe, attention: str, classes: int, init: str, seed: int, drop_path: float) -> SegmenterNetwork:
-    """The network at the start: the encoder of the classifier `init`, read under the formula; a new decoder."""
+    """Build the network at the start: the encoder of the classifier `init`, read under the formula; a new decoder."""
     torch.manual_seed(seed_of(seed, "weights"))
     kwargs = {**recipe.arch_kwargs, "drop_path_rate": drop_path}
     network = build_segmenter(

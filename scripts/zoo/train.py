@@ -86,13 +86,17 @@ def save(run: Run, out: Path) -> tuple[Path, float]:
 
 
 def named(task: Task) -> str:
-    """What names of its files begin with: `shapes-vit-quest`, `shapes-vit-standard-quack-tau-1-norm-frobenius`."""
+    """Return what the names of its files begin with: `shapes-vit-quest`,
+    `shapes-vit-standard-quack-tau-1-norm-frobenius`.
+    """
     stabiliser = "" if task.stabiliser == NONE else f"-{task.stabiliser.text}"
     return f"{task.preset.family.name}-" + re.sub(r"[^\w.-]+", "-", f"{task.attention}{stabiliser}").strip("-")
 
 
 def serialise(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
-    """A safetensors file with its metadata in the order of the keys; the library's own order changes at every call."""
+    """Return a safetensors file with its metadata in the order of the keys; the library's own order changes at every
+    call.
+    """
     content = to_bytes(tensors, metadata)
     end = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:end])
@@ -104,20 +108,20 @@ def serialise(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
 
 def enter(path: Path, facts: dict[str, Any]) -> None:
     listing = path.parent / "checkpoints.json"
-    known = json.loads(listing.read_text("utf-8")) if listing.exists() else {}
-    known[path.stem] = {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest(), **facts}
-    write(listing, (json.dumps(dict(sorted(known.items())), indent=2) + "\n").encode())
+    entries = json.loads(listing.read_text("utf-8")) if listing.exists() else {}
+    entries[path.stem] = {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest(), **facts}
+    write(listing, (json.dumps(dict(sorted(entries.items())), indent=2) + "\n").encode())
 
 
 def write(path: Path, content: bytes) -> None:
-    """The whole file or nothing of it."""
+    """Write the whole file or nothing of it."""
     partial = path.with_suffix(f".{os.getpid()}.partial")
     partial.write_bytes(content)
     partial.replace(path)
 
 
 def describe(row: dict[str, Any], epochs: int) -> str:
-    """One epoch in one line."""
+    """Return one epoch in one line."""
     probe = row["probe"]
     return (
         f"epoch {row['epoch']}/{epochs}: loss {row['loss']:.3f}, test {row['test_accuracy']:.2%}, averaged "
@@ -127,7 +131,7 @@ def describe(row: dict[str, Any], epochs: int) -> str:
 
 
 def task_of(options: argparse.Namespace) -> Task:
-    """What the options ask for. Raises RobustkitError, one line."""
+    """Return the task that the options ask for. Raises RobustkitError, one line."""
     preset = PRESETS[options.preset]
     find_formula(options.attention)
     stabilised = stabiliser(options.stabiliser)
@@ -169,7 +173,7 @@ def train(options: argparse.Namespace) -> None:
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The options."""
+    """Return the options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--attention", help="a formula of robustkit.attention")
     parser.add_argument("--stabiliser", default="none", metavar="NAME", help=f"{', '.join(DEFAULTS)}; quack(tau=0.5)")

@@ -99,7 +99,7 @@ class Training:
         self.step, self.rows = state["step"], json.loads(state["rows"])
 
     def train(self) -> Iterator[dict[str, Any]]:
-        """Go on to the end; yields the log's row of each epoch, saved before. Raises DivergedError."""
+        """Train to the end, and yield the log's row of each epoch, saved before. Raises DivergedError."""
         began = time.monotonic()
         while self.step < self.steps:
             self._step(*batch(self.train_set, self.recipe, self.seed, self.step))
@@ -139,7 +139,7 @@ class Training:
 
 @torch.no_grad()
 def mean_iou(network: SegmenterNetwork, scenes: Scenes, stride: int, device: torch.device) -> float:
-    """mIoU of a data set with sliding windows, a fraction."""
+    """Return the mIoU of a data set with sliding windows, a fraction."""
     network.eval().to(device)
     windows = Windows(network.window, (stride, stride))
     total = torch.zeros(3, len(scenes.class_names), dtype=torch.int64)
@@ -199,18 +199,18 @@ def save(training: Training, test: Scenes, out: Path) -> tuple[Path, float]:
 
 
 def scenes_of(options: argparse.Namespace, which: str, limit: int | None = None) -> Scenes:
-    """The images of a split: those of the options, or the embedded ones."""
+    """Return the images of a split: those of the options, or the embedded ones."""
     given = getattr(options, which)
-    found: LabelledScenes
+    scenes: LabelledScenes
     if given is None:
-        found = open_scenes("embedded:shapes-train" if which == "train" else "embedded:shapes")
+        scenes = open_scenes("embedded:shapes-train" if which == "train" else "embedded:shapes")
     else:
-        found = open_scenes(given[0], masks=given[1], classes=options.classes, ignore=tuple(options.ignore))
-    return Scenes.of(found if limit is None else found.select(limit=limit, ids=None, seed=0))
+        scenes = open_scenes(given[0], masks=given[1], classes=options.classes, ignore=tuple(options.ignore))
+    return Scenes.of(scenes if limit is None else scenes.select(limit=limit, ids=None, seed=0))
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The options."""
+    """Return the options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--attention", required=True, help="a formula of robustkit.attention")
     parser.add_argument("--preset", choices=tuple(RECIPES), default="shapes")

@@ -190,7 +190,7 @@ def parquet_loses_metadata(monkeypatch: Patch) -> str:
 
 
 def written_in_place(monkeypatch: Patch) -> str:
-    monkeypatch.setattr("robustkit.common.files.write_whole", lambda path, data: path.write_bytes(data))
+    monkeypatch.setattr(doctor, "write_whole", lambda path, data: path.write_bytes(data))
     return "a file that is replaced is not replaced as a whole"
 
 
@@ -201,7 +201,7 @@ def something_left_behind(monkeypatch: Patch) -> str:
         write_whole(path, data)
         path.with_name(".half.tmp").write_bytes(b"")
 
-    monkeypatch.setattr("robustkit.common.files.write_whole", leaving)
+    monkeypatch.setattr(doctor, "write_whole", leaving)
     return "is not replaced as a whole: ['.half.tmp']"
 
 

@@ -74,6 +74,23 @@ def arguments(archives: tuple[Path, Path], work: Path, attention: str) -> list[s
     return ["--preset", "smoke", "--attention", attention, "--train", train, "--test", test, "--work", str(work)]
 
 
+@pytest.fixture
+def trained(
+    zoo: Any,
+    command: Callable[[Path, str], list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Callable[..., tuple[int, str]]:
+    """Train under the tiny preset with some fields changed; the exit status and what the command wrote to stderr."""
+
+    def trained(attention: str, *options: str, **fields: Any) -> tuple[int, str]:
+        monkeypatch.setitem(zoo.recipe.PRESETS, "smoke", replace(zoo.tiny, **fields))
+        return zoo.script.main([*command(tmp_path, attention), *options]), capsys.readouterr().err
+
+    return trained
+
+
 # the recipe
 
 
@@ -429,42 +446,27 @@ def test_the_shapes_preset_is_the_same_recipe_on_the_generated_set(
     assert cpu == shapes
 
 
-def test_a_folder_of_another_run_is_refused(
-    zoo: Any,
-    command: Callable[[Path, str], list[str]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setitem(zoo.recipe.PRESETS, "smoke", replace(zoo.tiny, epochs=1))
-    assert zoo.script.main(command(tmp_path, "standard")) == 0
+def test_a_folder_of_another_run_is_refused(zoo: Any, trained: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+    assert trained("standard", epochs=1)[0] == 0
     before = (tmp_path / "cifar10-vit-standard-seed0" / "state.pt").read_bytes()
-    monkeypatch.setitem(zoo.recipe.PRESETS, "smoke", replace(zoo.tiny, epochs=1, rate=0.5))
-    assert zoo.script.main(command(tmp_path, "standard")) == 2
+    status, error = trained("standard", epochs=1, rate=0.5)
     rate = f"holds a run with rate {zoo.tiny.rate}, not 0.5; give another --work"
-    assert f"cifar10-vit-standard-seed0: {rate}" in capsys.readouterr().err
-    monkeypatch.setitem(zoo.recipe.PRESETS, "smoke", replace(zoo.tiny, epochs=1))
+    assert status == 2 and f"cifar10-vit-standard-seed0: {rate}" in error
     (tmp_path / "cifar10-vit-standard-seed0").rename(tmp_path / "cifar10-vit-quest-seed0")
-    assert zoo.script.main(command(tmp_path, "quest")) == 2
-    said = capsys.readouterr().err
-    assert said.endswith("holds a run with attention standard, not quest; give another --work, or delete it\n")
+    status, error = trained("quest", epochs=1)
+    assert status == 2
+    assert error.endswith("holds a run with attention standard, not quest; give another --work, or delete it\n")
     (tmp_path / "cifar10-vit-quest-seed0").rename(tmp_path / "cifar10-vit-standard-seed5")
-    assert zoo.script.main([*command(tmp_path, "standard"), "--seed", "5"]) == 2
-    assert "holds a run with seed 0, not 5;" in capsys.readouterr().err
+    status, error = trained("standard", "--seed", "5", epochs=1)
+    assert status == 2 and "holds a run with seed 0, not 5;" in error
     assert (tmp_path / "cifar10-vit-standard-seed5" / "state.pt").read_bytes() == before
 
 
 def test_divergence_is_said_and_logged_and_leaves_no_checkpoint(
-    zoo: Any,
-    command: Callable[[Path, str], list[str]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    zoo: Any, trained: Callable[..., tuple[int, str]], tmp_path: Path
 ) -> None:
-    monkeypatch.setitem(zoo.recipe.PRESETS, "smoke", replace(zoo.tiny, rate=1e30))
-    assert zoo.script.main(command(tmp_path, "standard")) == 1
-    said = capsys.readouterr().err
-    assert "the loss is nan by step 4 (epoch 1); training diverged; lower the rate of 1e+30" in said
+    status, error = trained("standard", rate=1e30)
+    assert status == 1 and "the loss is nan by step 4 (epoch 1); training diverged; lower the rate of 1e+30" in error
     (log,) = zoo.curves.read_logs(tmp_path).values()
     assert log == [{"epoch": 1, "step": 4, "diverged": True}]
     assert not list(tmp_path.glob("*.safetensors"))

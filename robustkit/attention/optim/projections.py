@@ -1,7 +1,7 @@
 """Where the queries and keys of each head are in the weights of a model.
 
-Known are the attention of timm's ViTs (one fused `qkv`) and of CrossViT, `nn.MultiheadAttention` (fused or three
-weights), each with any formula, and `LatentAttention`. For optimisers that treat these rows on their own: `quack`,
+It knows the attention of timm's ViTs (one fused `qkv`) and of CrossViT, `nn.MultiheadAttention` (fused or three
+weights), each with any formula, and `LatentAttention`. Optimisers that treat these rows on their own use it: `quack`,
 `stabilisers`.
 """
 
@@ -25,7 +25,7 @@ from ..latent import LatentAttention
 class Rows:
     """The rows of one projection: `heads` blocks of `size` rows, from row `start` of `weight` (rows, inputs) on.
 
-    bias: whose entries belong to the rows, from entry `bias_start` on, or None.
+    bias: its entries from `bias_start` on belong to the rows; or None.
     """
 
     weight: nn.Parameter
@@ -50,17 +50,17 @@ class Rows:
         return [self.block, entries.view(self.heads, self.size)]
 
     def norms(self, kind: str) -> Tensor:
-        """The norm of each head's weight without its bias, (heads,), in float32 or the weight's own wider type."""
+        """Return the norm of each head's weight without its bias, (heads,), in float32 or a wider type of its own."""
         return NORMS[kind](at_least_float32(self.block))
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:
-    """Half precision widened: squares of small weights vanish in it."""
+    """Widen half precision, in which squares of small weights vanish."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def spread(factor: Tensor, over: Tensor) -> Tensor:
-    """(heads,) shaped so that it multiplies (heads, ...)."""
+    """Reshape (heads,) so that it multiplies (heads, ...)."""
     return factor.reshape(-1, *[1] * (over.ndim - 1))
 
 
@@ -70,7 +70,7 @@ def _frobenius(weight: Tensor) -> Tensor:
 
 
 def _spectral(weight: Tensor) -> Tensor:
-    """The largest singular value, from the Gram matrix of the shorter side; weights that are no numbers have none."""
+    """Return the largest singular value, from the Gram matrix of the shorter side; nan where they are not finite."""
     gram = weight @ weight.mT if weight.shape[-2] <= weight.shape[-1] else weight.mT @ weight
     finite = gram.isfinite().all(-1).all(-1)
     largest = torch.linalg.eigvalsh(torch.where(finite[:, None, None], gram, 0.0))[:, -1]
@@ -82,7 +82,7 @@ NORMS: Mapping[str, Callable[[Tensor], Tensor]] = {"frobenius": _frobenius, "spe
 
 
 def check_norm(name: str) -> str:
-    """The name, or a ProtocolError with the names that are known."""
+    """Return the name; raise ProtocolError with the known names for any other."""
     if name not in NORMS:
         raise ProtocolError(unknown("norm of weights", name, NORMS))
     return name
@@ -107,39 +107,39 @@ class Projections:
 
 
 def projections(model: nn.Module) -> list[Projections]:
-    """Every attention layer of `model`, in order.
+    """Return every attention layer of `model`, in order.
 
     Raises ModelError where there is none, one of another class, or one whose weights are computed from others or
     belong to two layers.
     """
-    found, foreign = [], set()
+    layers, foreign = [], set()
     for path, module in nn.Module.named_modules(model):
         name = path.replace("_orig_mod.", "").removeprefix("module.")  # of torch.compile and DistributedDataParallel
         reader = next((reader for kind, reader in READERS.items() if isinstance(module, kind)), None)
         if reader is not None:
             _check_plain(name, module)
-            found.append(reader(name, module))
+            layers.append(reader(name, module))
         elif _foreign(module):
             foreign.add(type(module).__name__)
-    if foreign or not found:
+    if foreign or not layers:
         why = f"attention of class {', '.join(sorted(foreign))}" if foreign else "no attention layer"
         raise ModelError(
             f"{type(model).__name__} has {why}; expected that of timm's ViTs or CrossViT, nn.MultiheadAttention or "
             "LatentAttention; use the optimiser without the wrapper"
         )
     holders: dict[int, str] = {}
-    for layer in found:
+    for layer in layers:
         for weight in {id(rows.weight): rows.weight for rows in layer.rows.values()}.values():
             if (other := holders.setdefault(id(weight), layer.name)) != layer.name:
                 raise ModelError(
                     f"{other} and {layer.name} share a query or key weight, which cannot have a rate for each; "
                     "use the optimiser without the wrapper"
                 )
-    return found
+    return layers
 
 
 def _foreign(module: nn.Module) -> bool:
-    """Attention between tokens that is not known, and does not hold a layer that is."""
+    """Whether it is attention between tokens of an unknown class that does not hold a layer of a known one."""
     name = type(module).__name__
     looks = ("Attention" in name or "Attn" in name) and not name.startswith("AttentionPool")
     return looks and not any(isinstance(part, tuple(READERS)) for part in nn.Module.modules(module))
@@ -164,16 +164,16 @@ def _of_timm(name: str, layer: Any) -> Projections:
 
 def _of_torch(name: str, layer: Any) -> Projections:
     heads, width = layer.num_heads, layer.embed_dim
-    found = {}
+    parts = {}
     for part, which in enumerate(("query", "key")):
         if layer.in_proj_weight is not None:
             start = part * width
-            found[which] = Rows(layer.in_proj_weight, layer.in_proj_bias, start, heads, width // heads, start)
+            parts[which] = Rows(layer.in_proj_weight, layer.in_proj_bias, start, heads, width // heads, start)
         else:
             weight = layer.q_proj_weight if which == "query" else layer.k_proj_weight
             bias = layer.in_proj_bias  # one for all three, while the weights are apart
-            found[which] = Rows(weight, bias, 0, heads, width // heads, part * width)
-    return Projections(name, layer, "mha", found)
+            parts[which] = Rows(weight, bias, 0, heads, width // heads, part * width)
+    return Projections(name, layer, "mha", parts)
 
 
 def _of_crossvit(name: str, layer: Any) -> Projections:

@@ -5,10 +5,10 @@
 Logits change by about (ΔQ) Kᵀ + Q (ΔK)ᵀ in a step, so large keys amplify a step of the queries. With rates of
 tau · lr · (norm at the start) / (norm now), each of the other's weight, the change of a head's logits is bounded
 whatever the norms (Lemma 1). Source: "Controlling changes to attention logits", Algorithm 1 for multi-head attention,
-fused weights too, and Algorithm 2 for latent attention. What an optimiser must do for it: `wrapped_optimizer`.
+fused weights too, and Algorithm 2 for latent attention. `row_rates` says what an optimiser must do for it.
 
-A bias has the rate of its rows, and no part in norms. Values, and all else, keep the optimiser's rates; so does the
-`query_network` of qana, of which the paper knows nothing.
+A bias has the rate of its rows, and is not part of norms. Values, and all else, keep the optimiser's rates; so does the
+`query_network` of qana, which the paper does not know.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ Norms = Mapping[str, Tensor]
 
 
 def mha_factors(norms: Norms) -> dict[str, Tensor]:
-    """Equation 3, from the norms of a layer's `query` and `key` weights, (heads,) each, to what rates follow."""
+    """Compute equation 3 from the norms of a layer's `query` and `key` weights, (heads,) each."""
     return {"query": 1 / norms["key"], "key": 1 / norms["query"]}
 
 
 def mla_factors(norms: Norms) -> dict[str, Tensor]:
-    """Algorithm 2 (equations 22), from the norms of `uq`, `uk`, `qr`, (heads,) each, and of `dq`, `dkv`, `kr`, (1,)."""
+    """Compute algorithm 2 (equations 22) from the norms of `uq`, `uk`, `qr`, (heads,) each, and of `dq`, `dkv`, `kr`,
+    (1,).
+    """
     uq, uk, qr, dq, dkv, kr = (norms[name] for name in ("uq", "uk", "qr", "dq", "dkv", "kr"))
     content, position = (uq * uk).amax(0, keepdim=True), qr.amax(0, keepdim=True)  # bounded for all heads
     return {
@@ -59,7 +61,7 @@ class QuacK(ScaledRows):
     algorithm: 'mha', 'mla', or 'auto' for that of each layer's own kind.
 
     Norms are taken before every step. Those at the start are of the weights as they are here, and are saved and
-    restored with the optimiser's state. A norm that falls to 0 later on leaves the rates that follow it at tau.
+    restored with the optimiser's state. If a norm falls to 0 later, the rates that follow it stay at tau.
 
     Raises ProtocolError for a parameter out of range, ModelError for a model without attention, attention of another
     kind than the algorithm's, a weight of norm 0, or an optimiser of other parameters.
@@ -88,40 +90,45 @@ class QuacK(ScaledRows):
 
     def _factors(self, layer: Projections) -> dict[str, Tensor]:
         device = next(nn.Module.parameters(layer.layer)).device.type
-        with torch.autocast(device, enabled=False):  # a step may be taken under it
+        with torch.autocast(device, enabled=False):  # the step may run under autocast
             return ALGORITHMS[layer.kind](layer.norms(self.norm))
 
     def rates(self) -> dict[str, dict[str, Tensor]]:
-        """What the optimiser's rates are multiplied by in the next step: (heads,) by layer and projection."""
-        found: dict[str, dict[str, Tensor]] = {}
+        """Return the factors of the optimiser's rates in the next step: (heads,) by layer and projection."""
+        rates: dict[str, dict[str, Tensor]] = {}
         for layer in self.layers:
             initial = self.initial[layer.name]
             ratios = {name: factor / initial[name] for name, factor in self._factors(layer).items()}
-            found[layer.name] = {
+            rates[layer.name] = {
                 name: torch.where(ratio.isfinite(), self.tau * ratio, self.tau) for name, ratio in ratios.items()
             }
-        return found
+        return rates
 
     def multipliers(self) -> Sequence[Tensor]:
         rates = self.rates()
         return [rates[layer.name][name] for layer in self.layers for name in layer.rows]
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimiser's own, and under `quack` tau, the norm's name, and the factors at the start."""
+        """Return the optimiser's own state, with tau, the norm's name and the first factors under `quack`."""
         return {**super().state_dict(), "quack": {"tau": self.tau, "norm": self.norm, "initial": self.initial}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore both; as an optimiser's rates, tau is the state's. CheckpointError where it is of something else."""
-        own = state_dict.get("quack")
-        if own is None:
+        saved = state_dict.get("quack")
+        if saved is None:
             raise CheckpointError(
                 "the state has no entry 'quack': it is of the bare optimiser; load it into that one, then wrap it"
             )
-        if own["norm"] != self.norm:
-            raise CheckpointError(f"the state is of {own['norm']} norms, not {self.norm}; give norm={own['norm']!r}")
+        if saved["norm"] != self.norm:
+            raise CheckpointError(
+                f"the state is of {saved['norm']} norms, not {self.norm}; give norm={saved['norm']!r}"
+            )
         shapes = [
-            {layer: {name: tuple(factor.shape) for name, factor in factors.items()} for layer, factors in found.items()}
-            for found in (own["initial"], self.initial)
+            {
+                layer: {name: tuple(factor.shape) for name, factor in factors.items()}
+                for layer, factors in initial.items()
+            }
+            for initial in (saved["initial"], self.initial)
         ]
         if shapes[0] != shapes[1]:
             raise CheckpointError(
@@ -129,10 +136,10 @@ class QuacK(ScaledRows):
                 f"{', '.join(shapes[1])}; load it beside the model that it was saved with"
             )
         super().load_state_dict(state_dict)
-        self.tau = own["tau"]
+        self.tau = saved["tau"]
         for layer, factors in self.initial.items():
             for name, factor in factors.items():
-                factors[name] = own["initial"][layer][name].to(factor)
+                factors[name] = saved["initial"][layer][name].to(factor)
 
 
 def _check_algorithm(algorithm: str, layers: Sequence[Projections]) -> None:

@@ -1,11 +1,12 @@
 """Learning rates of single rows: a wrapper around any torch optimiser.
 
-A torch optimiser has one rate a parameter, while a fused qkv weight holds the queries and keys of all heads. So the
+A torch optimiser has one rate per parameter, while a fused qkv weight holds the queries and keys of all heads. So the
 optimiser steps at its own rates, and then the change of each head's rows is scaled. Where a step is a multiple of the
 rate this *is* the step at the scaled rate, up to rounding: SGD, Adam, AdamW, NAdam, RAdam, Adamax, Adagrad, RMSprop,
 Adadelta and Muon, with momentum and weight decay of both kinds, plain, foreach or fused. It is not for LBFGS, Rprop,
 ASGD and Adafactor, whose steps depend on the rate in other ways; they take a scaled step all the same. An optimiser
-whose direction is of a whole matrix, as Muon's, sees the fused matrix. Weights must be whole: no FSDP, no DTensor.
+whose direction depends on a whole matrix, such as Muon, sees the fused matrix. Weights must be whole: no FSDP, no
+DTensor.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from .projections import Rows, spread
 class WrappedOptimizer(Optimizer):
     """An optimiser around another one, whose groups, state and defaults it shares.
 
-    Schedulers, GradScaler (which calls `step` here, or leaves it out) and hooks of steps treat it as that one.
+    Schedulers, GradScaler (which calls `step` here, or leaves it out) and step hooks treat it as that one.
     Raises ModelError where the optimiser inside holds none of the weights of `rows`.
     """
 
@@ -32,7 +33,7 @@ class WrappedOptimizer(Optimizer):
     rows: list[Rows]
 
     def __init__(self, optimizer: Optimizer, rows: Sequence[Rows]) -> None:
-        # Optimizer.__init__ would build groups of its own; __setstate__ makes what else a subclass needs.
+        # Optimizer.__init__ would build groups of its own; __setstate__ makes the rest that a subclass needs.
         self.__setstate__({"optimizer": optimizer, "rows": list(rows)})
         held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         if not any(id(part.weight) in held for part in rows):
@@ -42,7 +43,7 @@ class WrappedOptimizer(Optimizer):
             )
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One step of the optimiser. The loss, where there is a closure."""
+        """Take a step of the optimiser; return the loss, where there is a closure."""
         return self.optimizer.step(closure)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -52,7 +53,7 @@ class WrappedOptimizer(Optimizer):
         self.optimizer.add_param_group(param_group)
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimiser's own."""
+        """Return the optimiser's own state."""
         return self.optimizer.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -71,7 +72,7 @@ class WrappedOptimizer(Optimizer):
         return self.optimizer.defaults
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but what a scheduler patched in: its `step` is bound to the original."""
+        """Return everything but what a scheduler patched in: its `step` is bound to the original."""
         return {name: value for name, value in self.__dict__.items() if name != "step"}
 
     def __repr__(self) -> str:
@@ -82,12 +83,12 @@ class ScaledRows(WrappedOptimizer):
     """An optimiser whose step is scaled on some rows. Memory: a second copy of these rows during the step."""
 
     def multipliers(self) -> Sequence[Tensor]:
-        """One (heads,) for each of the rows, from the weights as they are before the step."""
+        """Return one factor (heads,) for each of the rows, from the weights as they are before the step."""
         raise NotImplementedError
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One step of the optimiser, scaled. The loss, where there is a closure."""
+        """Take a step of the optimiser, scaled; return the loss, where there is a closure."""
         factors = self.multipliers()
         before = [[view.clone() for view in part.views] for part in self.rows]
         loss = self.optimizer.step(closure)

@@ -1,8 +1,8 @@
-"""What else keeps attention logits from running away: the baselines beside QuacK.
+"""Other ways to keep attention logits from running away: the baselines beside QuacK.
 
 Fixed smaller rates for queries and keys, and QK clip, are wrappers around an optimiser; σReparam is a parametrisation
 of weights. Logit soft-capping changes what a model computes, so it is an attention formula, `softcap(cap=50)`.
-`stabiliser` reads a name such as `quack(tau=0.5)`, for commands that train.
+`stabiliser` reads a name such as `quack(tau=0.5)`, for training scripts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .row_rates import ScaledRows, WrappedOptimizer
 
 
 def positive(what: str, value: float) -> float:
-    """The value, or a ProtocolError where it is not a finite number above 0."""
+    """Return the value; raise ProtocolError unless it is a finite number above 0."""
     if not (math.isfinite(value) and value > 0):
         raise ProtocolError(f"{what} {value:g}: expected a number above 0")
     return value
@@ -107,7 +107,7 @@ class QKClip(WrappedOptimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One step of the optimiser, then the clip. The loss, where there is a closure."""
+        """Take a step of the optimiser, then clip; return the loss, where there is a closure."""
         loss = self.optimizer.step(closure)
         for layer in self.layers:
             largest = self.largest.pop(layer.name, None)
@@ -135,7 +135,7 @@ class SigmaReparam(nn.Module):
     """W = γ / σ(W₀) · W₀ with a learned γ, where σ is the largest singular value (Zhai 2023, eq. 3).
 
     σ comes from a singular vector that each pass in training moves on by one power iteration, and gradients run
-    through it but not through the vector. γ begins as σ(W₀), as in the published code of vision, so the weight does not
+    through it but not through the vector. γ begins as σ(W₀), as in the published vision code, so the weight does not
     change at first.
     """
 
@@ -164,12 +164,12 @@ def sigma_reparam(model: nn.Module) -> None:
     """
     layers = [(name, module) for name, module in nn.Module.named_modules(model) if isinstance(module, nn.Linear)]
     if not layers:
-        raise ModelError(f"{type(model).__name__} has no linear layer; σReparam is of their weights")
+        raise ModelError(f"{type(model).__name__} has no linear layer; σReparam needs weights of linear layers")
     for name, module in nn.Module.named_modules(model):
         if isinstance(module, nn.MultiheadAttention):
             raise ModelError(
-                f"{name}: queries, keys and values of nn.MultiheadAttention are no linear layers, and σReparam would "
-                "leave out what it is for; use another stabiliser"
+                f"{name}: queries, keys and values of nn.MultiheadAttention are not linear layers, and σReparam would "
+                "miss what it is for; use another stabiliser"
             )
     if len({id(layer.weight) for _, layer in layers}) < len(layers):
         raise ModelError(f"{type(model).__name__}: linear layers share a weight; σReparam would part them")
@@ -197,17 +197,17 @@ class Stabiliser:
 
     @property
     def text(self) -> str:
-        """`quack(tau=0.5,norm=frobenius)`: which one, for people and as part of a run's identity."""
+        """`quack(tau=0.5,norm=frobenius)`: its text, for people and as part of a run's identity."""
         inside = ",".join(f"{key}={shown(value)}" for key, value in self.parameters)
         return f"{self.name}({inside})" if inside else self.name
 
     def prepare(self, model: nn.Module) -> None:
-        """What comes before the optimiser is made."""
+        """Change the model before the optimiser is made."""
         if self.name == "sigma-reparam":
             sigma_reparam(model)
 
     def wrap(self, optimizer: Optimizer, model: nn.Module) -> Optimizer:
-        """The optimiser that steps instead."""
+        """Return the optimiser that takes the steps instead."""
         wrapper = WRAPPERS.get(self.name)
         return optimizer if wrapper is None else wrapper(optimizer, model, **dict(self.parameters))
 
@@ -228,7 +228,7 @@ DEFAULTS: Mapping[str, Mapping[str, float | str]] = {
 
 
 def stabiliser(text: str) -> Stabiliser:
-    """The stabiliser that `text` names, such as `quack` or `quack(tau=0.5,norm=spectral)`.
+    """Return the stabiliser that `text` names, such as `quack` or `quack(tau=0.5,norm=spectral)`.
 
     Raises ProtocolError for an unknown name or parameter, or a value out of range.
     """
@@ -239,16 +239,18 @@ def stabiliser(text: str) -> Stabiliser:
     if name not in DEFAULTS:
         capped = "; capped logits are an attention: --attention 'softcap(cap=50)'" if "cap" in name else ""
         raise ProtocolError(unknown("stabiliser", name, DEFAULTS) + capped)
-    found, given = dict(DEFAULTS[name]), set[str]()
+    options, given = dict(DEFAULTS[name]), set[str]()
     for item in filter(None, map(str.strip, (form[2] or "").split(","))):
         key, _, value = (part.strip() for part in item.partition("="))
-        if key not in found:
-            raise ProtocolError(unknown(f"parameter of {name}", key, found) if found else f"{name} takes no parameters")
+        if key not in options:
+            raise ProtocolError(
+                unknown(f"parameter of {name}", key, options) if options else f"{name} takes no parameters"
+            )
         if key in given:
             raise ProtocolError(f"{name}: {key} is given twice; expected it once")
         given.add(key)
-        found[key] = check_norm(value) if key == "norm" else _positive(f"{name}: {key}", value)
-    return Stabiliser(name, tuple(found.items()))
+        options[key] = check_norm(value) if key == "norm" else _positive(f"{name}: {key}", value)
+    return Stabiliser(name, tuple(options.items()))
 
 
 def _positive(what: str, text: str) -> float:

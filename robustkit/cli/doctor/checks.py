@@ -13,7 +13,10 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...common.files import write_whole
 from ...errors import CheckpointError, RunError
+from ...runs.folder import RunFolder
+from ...runs.untrusted import read_rows
 from .unexpected import UnexpectedAnswer
 
 if TYPE_CHECKING:
@@ -32,7 +35,7 @@ class Check:
 
 
 def examine() -> list[Check]:
-    """All checks; one that breaks is a finding, not a crash."""
+    """Run all checks; one that breaks is a finding, not a crash."""
     findings = []
     for name, check, remedy in CHECKS:
         try:
@@ -45,7 +48,7 @@ def examine() -> list[Check]:
 
 
 def _distribution() -> str:
-    """PyPI's `robustkit` is another project; installed beside ours, the two overwrite each other's files."""
+    """Raise where PyPI's `robustkit` is installed: it is another project, and the two overwrite each other's files."""
     try:
         other = metadata.distribution("robustkit")
     except metadata.PackageNotFoundError:
@@ -57,31 +60,31 @@ def _versions() -> str:
     import cv2
 
     names = ("torch", "torchvision", "timm", "safetensors", "numpy", "pillow", "pyarrow", "pandas")
-    found = [f"{name} {metadata.version(name)}" for name in names]
-    return ", ".join([*found, f"opencv {cv2.__version__}"])
+    versions = [f"{name} {metadata.version(name)}" for name in names]
+    return ", ".join([*versions, f"opencv {cv2.__version__}"])
 
 
 def _device() -> str:
-    """A missing GPU or a single thread is slow, not wrong: said, and no fault."""
+    """Describe the device. A missing GPU or a single thread is slow, not wrong: a warning, not a fault."""
     import torch
 
     threads = torch.get_num_threads()
     if torch.cuda.is_available():
         total = torch.cuda.get_device_properties(0).total_memory
         return f"{torch.cuda.get_device_name(0)}, {total / 2**30:.0f} GiB; CPU, {threads} thread{'s' * (threads > 1)}"
-    found = f"CPU, {threads} thread{'s' * (threads > 1)}; no CUDA device"
+    text = f"CPU, {threads} thread{'s' * (threads > 1)}; no CUDA device"
     if any(DEVICE_FILES.glob("nvidia[0-9]*")):
-        found += (
+        text += (
             f"; warning: {DEVICE_FILES} has an NVIDIA device that torch {torch.__version__} does not see; install "
             "torch's build for CUDA, or look at nvidia-smi"
         )
     if threads == 1:
-        found += "; warning: one thread is slow; set OMP_NUM_THREADS to the number of cores, or unset it"
-    return found
+        text += "; warning: one thread is slow; set OMP_NUM_THREADS to the number of cores, or unset it"
+    return text
 
 
 def _disk() -> str:
-    """Little space is no fault either: a small run fits."""
+    """Describe the free space. Little of it is not a fault either: a small run fits."""
     here = Path.cwd()
     free = shutil.disk_usage(here).free
     said = f"{free / 2**30:.1f} GiB free in {here}"
@@ -91,7 +94,7 @@ def _disk() -> str:
 
 
 def _frost() -> str:
-    """Not a fault: only frost needs its photographs."""
+    """Say where frost's photographs are. It is not a fault if they are missing: only frost needs them."""
     from corruptions import find_photographs
 
     try:
@@ -101,11 +104,8 @@ def _frost() -> str:
 
 
 def _records() -> str:
-    """A unit's rows as Parquet, and back, in a temporary folder."""
+    """Write a unit's rows as Parquet and read them back, in a temporary folder."""
     import pyarrow as pa
-
-    from ...runs.folder import RunFolder
-    from ...runs.untrusted import read_rows
 
     rows = {"sample_id": ["a", "b"], "label": [1, 2], "nll": [0.25, float("inf")], "error": [None, "broken"]}
     table = pa.table(rows).replace_schema_metadata({"protocol": "doctor"})
@@ -113,28 +113,28 @@ def _records() -> str:
         run = RunFolder(folder)
         path = run.shard_path("doctor", "clean", 0)
         run.write_shard(path, table)
-        found = read_rows(path, path.read_bytes())
-    known = {key: value for key, value in (found.schema.metadata or {}).items() if key in table.schema.metadata}
-    if not found.replace_schema_metadata(known).equals(table, check_metadata=True):
-        raise UnexpectedAnswer(f"Parquet gives back {found.to_pydict()} and not {table.to_pydict()}")
+        read = read_rows(path, path.read_bytes())
+    kept = {key: value for key, value in (read.schema.metadata or {}).items() if key in table.schema.metadata}
+    if not read.replace_schema_metadata(kept).equals(table, check_metadata=True):
+        raise UnexpectedAnswer(f"Parquet gives back {read.to_pydict()} and not {table.to_pydict()}")
     return "a record comes back from Parquet as it was written"
 
 
 def _renaming() -> str:
-    """Records appear by rename: who holds the old file keeps it whole, and nothing half-written stays behind."""
-    from ...common.files import write_whole
-
+    """Check that a rename replaces a file as a whole: an open handle keeps the old one, and nothing half-written stays
+    behind.
+    """
     try:
         with tempfile.TemporaryDirectory(prefix=".robustkit-doctor-", dir=Path.cwd()) as folder:
             path, contents = Path(folder) / "record", (b"old" * 5000, b"new" * 5000)
             write_whole(path, contents[0])
             with path.open("rb") as held:
                 write_whole(path, contents[1])
-                found = (held.read(), path.read_bytes())
+                read = (held.read(), path.read_bytes())
             left = [other.name for other in Path(folder).iterdir() if other != path]
     except PermissionError as fault:
         return f"warning: {Path.cwd()} cannot be written ({fault.strerror}); give runs a folder with --out"
-    if found != contents or left:
+    if read != contents or left:
         raise UnexpectedAnswer(
             f"{Path.cwd()}: a file that is replaced is not replaced as a whole{': ' * bool(left)}{left or ''}"
         )
@@ -142,7 +142,9 @@ def _renaming() -> str:
 
 
 def _draws() -> str:
-    """SplitMix64's published vector, and uniform numbers, normal ones and signs of a known stream, on every device."""
+    """Check SplitMix64's published vector, and uniform numbers, normal ones and signs of a known stream, on every
+    device.
+    """
     import torch
 
     from ...common.randomness import SampleRng, signed, splitmix64
@@ -152,8 +154,8 @@ def _draws() -> str:
         states = [signed((1234567 + 0x9E3779B97F4A7C15 * i) % 2**64) for i in range(1, 4)]
         words = [word % 2**64 for word in splitmix64(torch.tensor(states, device=device)).tolist()]
         rng = SampleRng.of(["sample"], seed=0, condition="clean", device=device)
-        found = [rng.uniform((3,), "doctor")[0].tolist(), rng.signs((8,), "doctor")[0].tolist()]
-        for what, got, expected in (("SplitMix64", words, SPLITMIX), ("the stream", found, [DRAWS, SIGNS])):
+        draws = [rng.uniform((3,), "doctor")[0].tolist(), rng.signs((8,), "doctor")[0].tolist()]
+        for what, got, expected in (("SplitMix64", words, SPLITMIX), ("the stream", draws, [DRAWS, SIGNS])):
             if got != expected:
                 raise UnexpectedAnswer(f"{what} on {device} gives {got} and not {expected}")
         normal = rng.normal((3,), "doctor")[0].tolist()
@@ -162,26 +164,30 @@ def _draws() -> str:
 
 
 def _linear(images: Tensor) -> Tensor:
-    """Two classes whose logits rise with the first and third value, and falls with the second."""
+    """Return two logits, of which the first rises with the first and third value and falls with the second; the other
+    is its negative.
+    """
     import torch
 
     return images.flatten(1) @ torch.tensor([[1.0, -1.0, 0.5], [-1.0, 1.0, -0.5]]).T
 
 
 def _fgsm() -> str:
-    """A linear model's step by hand: x + eps sign(w_wrong - w_true), cut to [0, 1]."""
+    """Check the step on a linear model, by hand: x + eps sign(w_wrong - w_true), cut to [0, 1]."""
     import torch
 
     from attacks import FGSM, ThreatModel
 
     image = torch.tensor([[[[0.5]], [[0.5]], [[0.01]]]])
-    found = FGSM(ThreatModel(eps=0.1))(_linear, image, torch.tensor([0])).flatten().tolist()
-    _expect_close("the step on a linear model", found, [0.4, 0.6, 0.0])
+    point = FGSM(ThreatModel(eps=0.1))(_linear, image, torch.tensor([0])).flatten().tolist()
+    _expect_close("the step on a linear model", point, [0.4, 0.6, 0.0])
     return "the step on a linear model is right"
 
 
 def _projection() -> str:
-    """Three steps of 0.08 end on the ball of 0.1; and the nearest points of an l-inf and an l2 ball by hand."""
+    """Check that three steps of 0.08 end on the ball of 0.1, and the nearest points of an l-inf and an l2 ball, by
+    hand.
+    """
     import torch
 
     from attacks import PGD, ThreatModel
@@ -196,13 +202,13 @@ def _projection() -> str:
     return "PGD ends on its ball, and both projections are right"
 
 
-def _expect_close(what: str, found: list[float], expected: list[float]) -> None:
-    if not all(abs(a - b) < 1e-5 for a, b in zip(found, expected, strict=True)):
-        raise UnexpectedAnswer(f"{what} is {[round(value, 6) for value in found]} and not {expected}")
+def _expect_close(what: str, actual: list[float], expected: list[float]) -> None:
+    if not all(abs(a - b) < 1e-5 for a, b in zip(actual, expected, strict=True)):
+        raise UnexpectedAnswer(f"{what} is {[round(value, 6) for value in actual]} and not {expected}")
 
 
 def _known(name: str) -> Callable[[], str]:
-    """A check of `known_answers`, imported when it runs: without torch, each says so."""
+    """Return a check of `known_answers`, which is imported when the check runs: without torch, each says so."""
     return lambda: str(getattr(import_module(".known_answers", __package__), name)())
 
 

@@ -9,8 +9,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
+import attacks
+from attacks import PGD, ThreatModel
+from cam import AGCAM, AGCAMFull
+
+from ...attention.apply import set_attention
+from ...attention.registry import FORMULAS
+from ...common.randomness import SampleRng
+from ...data import shapes
+from ...data.images import unit
+from ...models.classifier import load
+from ...models.specs import embedded, embedded_file
 from .replicas import DEPTH, GRID, HEADS, PATCH, Floats, slow_agcam, slow_vit
 from .unexpected import UnexpectedAnswer
 
@@ -20,24 +32,22 @@ def devices() -> list[str]:
 
 
 def no_radius() -> str:
-    """With eps 0 every attack returns the images, bit for bit, and the logits are those of the clean images."""
-    import attacks
-
+    """Check that with eps 0 every attack returns the images, bit for bit, and that their logits are those of the clean
+    images.
+    """
     model, images, labels = _shown(3)
     clean = model(images)
     for kind in (getattr(attacks, name) for name in ATTACKS):
-        found = kind(attacks.ThreatModel(eps=0.0))(model, images, labels)
-        if not (torch.equal(found, images) and torch.equal(model(found), clean)):
-            raise UnexpectedAnswer(f"{kind.__name__} changes the images by {(found - images).abs().max():.3g} at eps 0")
+        points = kind(attacks.ThreatModel(eps=0.0))(model, images, labels)
+        if not (torch.equal(points, images) and torch.equal(model(points), clean)):
+            raise UnexpectedAnswer(
+                f"{kind.__name__} changes the images by {(points - images).abs().max():.3g} at eps 0"
+            )
     return "with eps 0 every attack returns the clean images and logits, bit for bit"
 
 
 def monotone() -> str:
-    """PGD breaks no fewer of the same images with a wider radius, and at 4/255 many."""
-    from attacks import PGD, ThreatModel
-
-    from ...common.randomness import SampleRng
-
+    """Check that PGD breaks no fewer of the same images with a wider radius, and many at 4/255."""
     model, images, labels = _shown(16)
     rng = SampleRng.of([str(i) for i in range(16)], seed=0, condition="doctor", device="cpu")
     right = []
@@ -52,20 +62,14 @@ def monotone() -> str:
 
 
 def _shown(count: int, name: str = "shapes-vit-standard") -> tuple[Any, Tensor, Tensor]:
-    """An embedded classifier, and the first test images with their labels."""
-    from ...data import shapes
-    from ...data.images import unit
-    from ...models.classifier import load
-
+    """Return an embedded classifier, and the first test images with their labels."""
     pixels = np.stack([shapes.render("test", index).pixels for index in range(count)])
     labels = torch.tensor([shapes.label(index) for index in range(count)])
     return load(f"zoo:{name}"), unit(torch.from_numpy(pixels).permute(0, 3, 1, 2)), labels
 
 
 def checkpoints() -> str:
-    """The shipped files are those that were shipped, and one of them predicts what it did then, on every device."""
-    from ...models.specs import embedded, embedded_file
-
+    """Check that the shipped files are intact, and that one of them predicts as it did then, on every device."""
     names = [*embedded(), *embedded("segmentation")]
     for name in names:
         embedded_file(name)  # CheckpointError for another digest
@@ -74,73 +78,65 @@ def checkpoints() -> str:
         with torch.no_grad():
             logits, predicted = model.to(device)(images.to(device)).max(dim=1)
         if predicted.tolist() != PREDICTIONS or not np.allclose(logits.tolist(), LOGITS, atol=0.02):
-            found = [round(value, 3) for value in logits.tolist()]
+            rounded = [round(value, 3) for value in logits.tolist()]
             raise UnexpectedAnswer(
-                f"on {device}: {predicted.tolist()} with {found} and not {PREDICTIONS} with {LOGITS}"
+                f"on {device}: {predicted.tolist()} with {rounded} and not {PREDICTIONS} with {LOGITS}"
             )
     return f"{len(names)} files are as shipped; predictions are right on {', '.join(devices())}"
 
 
 def corrupted() -> str:
-    """18 corruptions at severity 3, frost's photographs apart: 12 pixels and the mean of a fixed image."""
+    """Check 12 pixels and the mean of a fixed image under 18 corruptions at severity 3; frost's photographs are not
+    shipped.
+    """
     for name, (mean, expected) in CORRUPTED.items():
-        found_mean, found = corrupted_pixels(name)
-        off = [abs(a - b) > 1 for a, b in zip(found, expected, strict=True)]
-        if sum(off) > 1 or abs(found_mean - mean) > 0.25:  # where rounding ties, one level and rarely more
-            raise UnexpectedAnswer(f"{name} gives pixels {found}, mean {found_mean}, and not {expected}, mean {mean}")
+        pixel_mean, pixels = corrupted_pixels(name)
+        off = [abs(a - b) > 1 for a, b in zip(pixels, expected, strict=True)]
+        if sum(off) > 1 or abs(pixel_mean - mean) > 0.25:  # where rounding ties, one level and rarely more
+            raise UnexpectedAnswer(f"{name} gives pixels {pixels}, mean {pixel_mean}, and not {expected}, mean {mean}")
     return f"{len(CORRUPTED)} corruptions give the pixels that they gave when this was written"
 
 
 def corrupted_pixels(name: str) -> tuple[float, list[int]]:
-    """Mean, and 12 pixels, of a pattern of 32 x 48 under a corruption at severity 3."""
+    """Return the mean, and 12 pixels, of a pattern of 32 x 48 under a corruption at severity 3."""
     from corruptions import corruption
-
-    from ...common.randomness import SampleRng
 
     channel, row, column = torch.meshgrid(*map(torch.arange, (3, 32, 48)), indexing="ij")
     image = ((5 * column + 3 * row + 50 * channel + 40 * ((row // 8 + column // 8) % 2)) % 256).to(torch.uint8)[None]
     rng = SampleRng.of(["sample"], seed=0, condition=name, device="cpu")
-    found = corruption(name)(image, 3, rng)[0]
-    pixels = [int(found[i % 3, (5 * i + 3) % 32, (11 * i + 7) % 48]) for i in range(12)]
-    return round(float(found.double().mean()), 2), pixels
+    result = corruption(name)(image, 3, rng)[0]
+    pixels = [int(result[i % 3, (5 * i + 3) % 32, (11 * i + 7) % 48]) for i in range(12)]
+    return round(float(result.double().mean()), 2), pixels
 
 
 def formulas() -> str:
-    """The logits of a small ViT under each of the attention formulas, against loops."""
-    from ...attention.registry import FORMULAS
-
+    """Check the logits of a small ViT under each of the attention formulas, against loops."""
     for name in FORMULAS:
         model, image = small_vit(name)
         with torch.no_grad():
-            found = model(image)[0].numpy()
+            logits = model(image)[0].numpy()
         expected, _ = slow_vit(_arrays(model), image[0].numpy(), name)
-        if not np.allclose(found, expected, rtol=1e-8, atol=1e-8):
-            raise UnexpectedAnswer(f"{name}: logits {found.round(6).tolist()} and not {expected.round(6).tolist()}")
+        if not np.allclose(logits, expected, rtol=1e-8, atol=1e-8):
+            raise UnexpectedAnswer(f"{name}: logits {logits.round(6).tolist()} and not {expected.round(6).tolist()}")
     return f"{len(FORMULAS)} attention formulas are right"
 
 
 def agcam() -> str:
-    """AG-CAM's maps of a small ViT against their definitions, with gradients from differences."""
-    from cam import AGCAM, AGCAMFull
-
+    """Check AG-CAM's maps of a small ViT against their definitions, with gradients from differences."""
     model, image = small_vit("standard")
     gaps = {}
     for method in (AGCAM, AGCAMFull):
         with method(model) as explain:
-            found = explain(image, 1)[0].numpy()
+            actual = explain(image, 1)[0].numpy()
         expected = slow_agcam(_arrays(model), image[0].numpy(), 1, full=method is AGCAMFull)
-        gap = gaps[method.name] = float(np.abs(found - expected).max())
+        gap = gaps[method.name] = float(np.abs(actual - expected).max())
         if not gap < 1e-4:
             raise UnexpectedAnswer(f"the map of {method.name} differs from its definition by up to {gap:.3g} of [0, 1]")
     return f"the maps of {' and '.join(gaps)} are those of their definitions, within {max(gaps.values()):.0e}"
 
 
 def small_vit(formula: str) -> tuple[Any, Tensor]:
-    """A ViT of 6 patches, 3 blocks and 2 heads in float64, every weight drawn, and an image (1, 3, 16, 24)."""
-    from timm.models.vision_transformer import VisionTransformer
-
-    from ...attention.apply import set_attention
-
+    """Build a ViT of 6 patches, 3 blocks and 2 heads in float64, every weight drawn, and an image (1, 3, 16, 24)."""
     size = (GRID[0] * PATCH, GRID[1] * PATCH)
     model: Any = VisionTransformer(
         img_size=size, patch_size=PATCH, embed_dim=8, depth=DEPTH, num_heads=HEADS, mlp_ratio=2, num_classes=3

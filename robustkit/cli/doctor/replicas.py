@@ -23,14 +23,16 @@ def _unit(row: Floats) -> Floats:
 
 
 def _norm(row: Floats, weight: Floats, bias: Floats, eps: float = 1e-6) -> Floats:
-    """LayerNorm of one row."""
+    """Apply LayerNorm to one row."""
     spread = math.sqrt(sum((value - row.mean()) ** 2 for value in row) / len(row) + eps)
     normed: Floats = (row - row.mean()) / spread * weight + bias
     return normed
 
 
 def _metric(values: Floats, before: Floats | None) -> Floats:
-    """The diagonal of M for one head, of values (tokens, d) of this block and the one before; 1 in the first block."""
+    """Return the diagonal of M for one head, of values (tokens, d) of this block and the one before; 1 in the first
+    block.
+    """
     if before is None:
         return np.ones(values.shape[1])
     change = [sum(abs(values[n, j] - before[n, j]) for n in range(len(values))) for j in range(values.shape[1])]
@@ -39,8 +41,8 @@ def _metric(values: Floats, before: Floats | None) -> Floats:
 
 
 def slow_score(name: str, q: Floats, k: Floats, metric: Floats, head: int, p: Mapping[str, Floats]) -> float:
-    """The logit of one query and one key (d,) under a formula; p: the layer's own parameters."""
-    one, nil = np.ones(len(q)), np.zeros(len(q))
+    """Return the logit of one query and one key (d,) under a formula; p: the layer's own parameters."""
+    ones, zeros = np.ones(len(q)), np.zeros(len(q))
     rules: dict[str, Callable[[], tuple[Floats, Floats]]] = {
         "standard": lambda: (q / math.sqrt(len(q)), k),
         "quest": lambda: (q, _unit(k)),
@@ -55,7 +57,7 @@ def slow_score(name: str, q: Floats, k: Floats, metric: Floats, head: int, p: Ma
         "elliptical": lambda: (q * metric / math.sqrt(len(q)), k),
         "elliptical-quest": lambda: (q * metric, _unit(k)),
         "qk-l2": lambda: (math.sqrt(len(q)) * _unit(q), _unit(k)),
-        "qk-layer-norm": lambda: (math.sqrt(len(q)) * _norm(q, one, nil, 1e-5), _norm(k, one, nil, 1e-5)),
+        "qk-layer-norm": lambda: (math.sqrt(len(q)) * _norm(q, ones, zeros, 1e-5), _norm(k, ones, zeros, 1e-5)),
     }
     left, right = rules.get(name, rules["standard"])()
     score = float(sum(a * b for a, b in zip(left, right, strict=True)))
@@ -63,7 +65,7 @@ def slow_score(name: str, q: Floats, k: Floats, metric: Floats, head: int, p: Ma
 
 
 def slow_network(weights: Floats, k: Floats) -> float:
-    """What a query's own network of four hidden units says of a key (d,) under qana."""
+    """Return the score that a query's own network of four hidden units gives a key (d,) under qana."""
     u, v, b, c = np.split(weights, [4 * len(k), 4 * len(k) + 4, 4 * len(k) + 8])
     inner = [sum(u[unit * len(k) + j] * k[j] for j in range(len(k))) + b[unit] for unit in range(4)]
     return float(sum(v[unit] * _gelu(inner[unit]) for unit in range(4)) + c[0])
@@ -80,7 +82,7 @@ def slow_vit(
     nudge: Nudge | None = None,
     mixtures: dict[int, Floats] | None = None,
 ) -> tuple[Floats, Floats]:
-    """Logits of one image (3, H, W), and the class token's scores before softmax, (blocks, heads, tokens).
+    """Return the logits of one image (3, H, W), and the class token's scores before softmax, (blocks, heads, tokens).
 
     mixtures: by block what attention gives, (tokens, width). It takes the place of what a block would compute of its
         input, but in the block of the nudge; what is computed is put there.
@@ -92,16 +94,16 @@ def slow_vit(
     x, seen, before = np.array(tokens) + w["pos_embed"][0], [], None
     for block in range(DEPTH):
         p = {name.removeprefix(f"blocks.{block}."): value for name, value in w.items()}
-        own = {name.removeprefix("attn."): value for name, value in p.items() if name.startswith("attn.")}
+        attn = {name.removeprefix("attn."): value for name, value in p.items() if name.startswith("attn.")}
         normed = np.array([_norm(row, p["norm1.weight"], p["norm1.bias"]) for row in x])
-        mixed = normed @ own["qkv.weight"].T + own["qkv.bias"]
+        mixed = normed @ attn["qkv.weight"].T + attn["qkv.bias"]
         q, k, v = mixed.reshape(len(x), 3, HEADS, -1).transpose(1, 2, 0, 3)
         heads = []
         for head in range(HEADS):
             metric = _metric(v[head], None if before is None else before[head])
-            logits = np.array([[slow_score(formula, a, b, metric, head, own) for b in k[head]] for a in q[head]])
+            logits = np.array([[slow_score(formula, a, b, metric, head, attn) for b in k[head]] for a in q[head]])
             if formula == "qana":
-                rows = normed @ own["query_network.weight"].T + own["query_network.bias"]
+                rows = normed @ attn["query_network.weight"].T + attn["query_network.bias"]
                 rows = rows.reshape(len(x), HEADS, -1)[:, head]
                 logits += np.array([[slow_network(row, b) for b in k[head]] for row in rows])
             seen.append(logits[0])
@@ -113,7 +115,7 @@ def slow_vit(
         given = np.concatenate(heads, axis=1)
         if mixtures is not None and not (nudge and nudge[0] == block):
             given = mixtures.setdefault(block, given)
-        x = x + given @ own["proj.weight"].T + own["proj.bias"]
+        x = x + given @ attn["proj.weight"].T + attn["proj.bias"]
         normed = np.array([_norm(row, p["norm2.weight"], p["norm2.bias"]) for row in x])
         hidden = normed @ p["mlp.fc1.weight"].T + p["mlp.fc1.bias"]
         hidden = np.array([[_gelu(h) for h in row] for row in hidden])
@@ -123,7 +125,8 @@ def slow_vit(
 
 
 def slow_agcam(w: Mapping[str, Floats], image: Floats, target: int, full: bool = False, step: float = 1e-5) -> Floats:
-    """The sum over blocks and heads of relu(gradient) * sigmoid(score) on the patches, upsampled, brought to [0, 1].
+    """Return the sum over blocks and heads of relu(gradient) * sigmoid(score) on the patches, upsampled, brought to [0,
+    1].
 
     full: later attention sees what a nudge has changed. It goes on as it was otherwise, as published.
     """
@@ -142,7 +145,7 @@ def slow_agcam(w: Mapping[str, Floats], image: Floats, target: int, full: bool =
 
 
 def _between(grid: Floats, y: int, x: int) -> float:
-    """The bilinear value of a pixel; centres of pixels and of patches lie on the same plane, edges are repeated."""
+    """Return the bilinear value of a pixel; centres of pixels and patches lie on one plane, edges are repeated."""
     value = 0.0
     row, column = ((at + 0.5) / PATCH - 0.5 for at in (y, x))
     for r in (math.floor(row), math.floor(row) + 1):

@@ -11,28 +11,26 @@ from ...protocol.card import Card, number
 from ...protocol.condition import Condition
 from ..vocabulary import is_attack
 from .engines import peer
-from .peers import PeerAttack
-from .registry import EVERY_ATTACK, EVERY_DENSE_ATTACK
 
 
 def attacked_labels(condition: Condition, card: Card) -> str:
-    """Which labels the attack is given: `true` or `predicted`."""
+    """Return which labels the attack is given: `true` or `predicted`."""
     return str(card.attacks.get(condition.name, {}).get("labels", card.labels))
 
 
-def build_attack(condition: Condition, card: Card) -> attacks.Attack | attacks.DensePGD | PeerAttack | None:
-    """The attack with these parameters under the card's bounds; None for all else."""
-    if not is_attack(condition.name):
+def build_attack(condition: Condition, card: Card) -> attacks.Attack | attacks.DensePGD | None:
+    """Build the attack with these parameters under the card's bounds; None for all other conditions."""
+    if condition.name in ("clean", "corruption", "cam", "stability", "attention"):
         return None
     fields = dict(condition.parameters)
     eps = float(fields.pop("eps"))
     norm, engine = fields.pop("norm"), fields.pop("engine")
-    own = card.attacks.get(condition.name, {})
-    bounds = tuple(own["bounds"]) if "bounds" in own else card.bounds
+    options = card.attacks.get(condition.name, {})
+    bounds = tuple(options["bounds"]) if "bounds" in options else card.bounds
     if isinstance(fields.get("step_size"), str):
         fields["step_size"] = float(number(str(fields["step_size"]).removesuffix("*eps"))) * eps
     try:
-        threat = attacks.ThreatModel(norm, eps, bounds, own.get("cut_images", False))  # type: ignore[arg-type]
+        threat = attacks.ThreatModel(norm, eps, bounds, options.get("cut_images", False))  # type: ignore[arg-type]
         if card.task == "segmentation":
             return EVERY_DENSE_ATTACK[condition.name](threat, **cast(dict[str, Any], fields))
         if engine != "robustkit":

@@ -30,15 +30,15 @@ _BUDGET = {"square": "queries", "autoattack": "version"}  # what the text always
 _OF_CARD = {"labels", "bounds", "cut_images", "step_size_l2"}  # of an attack's table in a card, beside its parameters
 
 
-def attacks_of(card: Card) -> Registry[type[attacks.Attack]] | Registry[type[attacks.DensePGD]]:
+def attacks_of(card: Card) -> Mapping[str, type[attacks.Attack] | type[attacks.DensePGD]]:
     """Return the attacks that a card can have, by name."""
-    return EVERY_DENSE_ATTACK if card.task == "segmentation" else EVERY_ATTACK
+    return DENSE_ATTACKS if card.task == "segmentation" else ATTACKS
 
 
 def parse_condition(
     text: str, card: Card, *, eps: Fraction | None = None, norm: str | None = None, engine: str | None = None
 ) -> Condition:
-    """The condition that `text` names under a card; `eps`, `norm`, `engine` count where the text has none.
+    """Return the condition that `text` names under a card; `eps`, `norm` and `engine` count where the text has none.
 
     Raises:
         ProtocolError: unknown attack or parameter, or a value of the wrong kind.
@@ -75,38 +75,54 @@ def parse_conditions(
     norm: str | None = None,
     engine: str | None = None,
 ) -> tuple[Condition, ...]:
-    """The conditions of a comma-separated list, `clean` first, each once; several eps give one of each."""
+    """Return the conditions of a comma-separated list, `clean` first, each once; several eps give one of each."""
     names = [item for item in re.split(r",(?![^(]*\))", text) if item.strip()]
-    found = [CLEAN]
+    conditions = [CLEAN]
     for item in names:
         for radius in eps or (None,):
             condition = parse_condition(item, card, eps=radius, norm=norm, engine=engine)
-            if condition not in found:
-                found.append(condition)
-    return tuple(found)
+            if condition not in conditions:
+                conditions.append(condition)
+    return tuple(conditions)
 
 
 def _defaults(name: str, card: Card, norm: str | None = None) -> dict[str, Value]:
-    """All parameters of an attack in the order of its class, with the card's values for a norm; None: for its own."""
-    own: dict[str, Value] = {"eps": card.eps, "norm": card.norm}
+    """Return all parameters of an attack in the order of its class, with the card's values for a norm (None: its)."""
+    defaults: dict[str, Value] = {"eps": card.eps, "norm": card.norm}
     stated = card.attacks.get(name, {})
     norm = norm or str(stated.get("norm", card.norm))
     share = 0.15 if card.task == "segmentation" else STEP_SHARES.get(norm, 0.15)
     for field in dataclasses.fields(attacks_of(card)[name]):
         if field.init and field.name not in ("threat", "chunk"):
-            own[field.name] = f"{share}*eps" if field.name == "step_size" else cast(Value, field.default)
+            defaults[field.name] = f"{share}*eps" if field.name == "step_size" else cast(Value, field.default)
     for key, value in stated.items():
         if key not in _OF_CARD:
-            own[key] = _value(name, key, str(value), own)
+            defaults[key] = _value(name, key, str(value), defaults)
     if norm == "l2" and "step_size_l2" in stated:
-        own["step_size"] = _value(name, "step_size", str(stated["step_size_l2"]), own)
-    own["engine"] = "robustkit"
-    return own
+        defaults["step_size"] = _value(name, "step_size", str(stated["step_size_l2"]), defaults)
+    defaults["engine"] = "robustkit"
+    return defaults
 
 
-def _value(name: str, key: str, text: str, known: dict[str, Value]) -> Value:
+def _arguments(name: str, text: str | None, default: dict[str, Value]) -> dict[str, Value]:
+    given: dict[str, Value] = {}
+    for item in filter(None, map(str.strip, (text or "").split(","))):
+        key, equals, value = (part.strip() for part in item.partition("="))
+        if not equals:
+            raise ProtocolError(f"{name}: {item!r} is not key=value; parameters: {', '.join(default)}")
+        given[key] = _value(name, key, value, default)
+    return given
+
+
+def _value(name: str, key: str, text: str, like: dict[str, Value]) -> Value:
     """Return `text` as a value of the kind that parameter `key` takes."""
-    if key == "step_size" and key in known:
+    if key not in like:
+        raise ProtocolError(unknown(f"parameter of {name}", key, like))
+    default = like[key]
+    what = f"{name}: {key}"
+    if key == "eps":
+        return number(text, what)
+    if key == "step_size":
         factor, times, _ = text.partition("*eps")
         value = number(factor, f"{name}: {key}") if times else number(text, f"{name}: {key}")
         return format_number(value) + times if times else float(value)

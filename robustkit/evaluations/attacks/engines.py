@@ -75,7 +75,7 @@ def supported(engine: str) -> tuple[str, ...]:
 
 
 def peer(engine: str, name: str, threat: ThreatModel, parameters: Mapping[str, Any]) -> PeerAttack:
-    """The attack `name` of RobustKit as the library `engine` makes it.
+    """Return the attack `name` of RobustKit as the library `engine` makes it.
 
     parameters: RobustKit's own, resolved; what is missing has the default of its attack.
 
@@ -90,15 +90,15 @@ def peer(engine: str, name: str, threat: ThreatModel, parameters: Mapping[str, A
         raise ProtocolError(f"engine robustkit is not a peer; expected one of: {', '.join(_SUPPORTED)}")
     names = supported(engine)
     if name not in names:
-        known = ", ".join(names)
-        raise ProtocolError(f"engine {engine} has no {name} that means the same; expected one of: {known}; or {ours}")
+        listed = ", ".join(names)
+        raise ProtocolError(f"engine {engine} has no {name} that means the same; expected one of: {listed}; or {ours}")
     resolved = _DEFAULTS[name] | dict(parameters)
     for key, value in resolved.items():
         if key not in _DEFAULTS[name]:
             raise ProtocolError(unknown(f"parameter of {name}", key, _DEFAULTS[name]))
         able = _ONLY.get(name, {}).get(key, (value,))
         if value not in able:
-            said, expected = str(value).lower(), " or ".join(str(one).lower() for one in able)
+            said, expected = str(value).lower(), " or ".join(str(choice).lower() for choice in able)
             raise ProtocolError(f"engine {engine}, {name}: {key} is {said}; expected {expected}; or {ours}")
     if threat.bounds != (0.0, 1.0) or threat.cut_images:
         bounds = f"{threat.bounds}{' with cut_images' * threat.cut_images}"
@@ -114,22 +114,22 @@ def peer(engine: str, name: str, threat: ThreatModel, parameters: Mapping[str, A
     if importlib.util.find_spec(engine) is None:
         extra = 'pip install ".[reference]" in the source folder'
         raise ProtocolError(f"engine {engine} is not installed; {extra}, or pip install {engine}")
-    return PeerAttack(engine, name, threat, stages)
+    return PeerAttack(threat, engine=engine, name=name, stages=stages)
 
 
 def _stages(name: str, resolved: dict[str, Any]) -> tuple[PeerStage, ...]:
-    """The stages of AutoAttack; any other attack is its own."""
+    """Return the stages of AutoAttack; any other attack is its own."""
     if name != "autoattack":
         return (PeerStage(name, name, resolved),)
-    found = []
-    for stage, (attack, own) in _VERSIONS[resolved["version"]].items():
+    stages = []
+    for stage, (attack, changes) in _VERSIONS[resolved["version"]].items():
         shared = {key: value for key, value in resolved.items() if key in _DEFAULTS[attack]}
-        found.append(PeerStage(stage, attack, _DEFAULTS[attack] | shared | own))
-    return tuple(found)
+        stages.append(PeerStage(stage, attack, _DEFAULTS[attack] | shared | changes))
+    return tuple(stages)
 
 
 def _gap(stage: PeerStage) -> str | None:
-    """Why torchattacks 3.5.1 does something else under l2, and what to do; None where it does not."""
+    """Return why torchattacks 3.5.1 does something else under l2, and what to do; None where it does not."""
     if stage.attack == "fgsm":
         return "it steps along the gradient's sign; use norm=linf or --engine robustkit"
     if stage.attack == "pgd" and stage.parameters["random_start"]:

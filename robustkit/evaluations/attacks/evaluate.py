@@ -17,13 +17,18 @@ def show(subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -
     """Return the adversarial images of a batch."""
     inputs = subject.inputs(batch.pixels)
     result = subject.attack(condition, inputs, batch, rng)
-    found, of_pixels = result.adversarials, subject.card.space == "pixels"
+    adversarials, of_pixels = result.adversarials, subject.card.space == "pixels"
     with torch.inference_mode():
-        change = (found - inputs).float()
+        change = (adversarials - inputs).float()
         if not of_pixels:
             change = change * subject.classifier.std
     classifier = subject.classifier
-    return Shown(found, lambda: found if of_pixels else found * classifier.std + classifier.mean, change, result)
+    return Shown(
+        adversarials,
+        lambda: adversarials if of_pixels else adversarials * classifier.std + classifier.mean,
+        change,
+        result,
+    )
 
 
 def evaluate(subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
@@ -48,7 +53,7 @@ def evaluate(subject: Subject, batch: Batch, condition: Condition, rng: SampleRn
 
 
 def _stage(rows: dict[str, list[Any]], result: StagedResult) -> dict[str, float]:
-    """Completes the rows by what the stages of an attack did; returns the seconds of each.
+    """Add what the stages of an attack did to the rows; return the seconds of each.
 
     The attack says what it broke: it asked in float32, and for a random model it averaged passes, which one more pass
     cannot overrule unless it gives no number. A sample that it left standing, and that is wrong all the same, was wrong

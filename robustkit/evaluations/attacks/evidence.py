@@ -45,7 +45,8 @@ def wants_evidence(condition: Condition, card: Card) -> bool:
 
 
 def bearing_evidence(conditions: Sequence[Condition], card: Card) -> list[Condition]:
-    """The attacks on which evidence is taken: each AutoAttack, and of others the strongest of each norm and eps.
+    """Return the attacks on which evidence is taken: each AutoAttack, and otherwise the strongest attack per norm and
+    eps.
 
     Figures are the model's, the same for all attacks of one radius; an AutoAttack of that radius has them already.
     """
@@ -55,7 +56,7 @@ def bearing_evidence(conditions: Sequence[Condition], card: Card) -> list[Condit
         key = condition.norm, condition.eps
         if key not in best or _strength(condition) > _strength(best[key]):
             best[key] = condition
-    return [one for one in wanted if one.name == "autoattack" or one in best.values()]
+    return [attack for attack in wanted if attack.name == "autoattack" or attack in best.values()]
 
 
 def _strength(condition: Condition) -> int:
@@ -111,6 +112,6 @@ def gather_evidence(
 
 
 def spread(samples: Sequence[Sample], count: int) -> list[Sample]:
-    """At most `count` samples at even distances."""
+    """Return at most `count` samples at even distances."""
     count = min(count, len(samples))
     return [samples[i * len(samples) // count] for i in range(count)]

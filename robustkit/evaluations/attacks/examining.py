@@ -55,7 +55,7 @@ def examine(
     attack: Attack | None = None,
     brief: bool = False,
 ) -> dict[str, Any]:
-    """Figures of JSON types about the model's gradients and answers at some images; about 32 of them say enough.
+    """Measure a model's gradients and answers at some images, as figures of JSON types; about 32 images say enough.
 
     model: (B, ...) images to (B, K) logits, in float32: a coarser dtype rounds as a defence would, and looks like one.
     images: (B, ...) inside the bounds of `threat`, B > 0. labels: (B,) int64. threat: the attack's norm and eps > 0.
@@ -129,7 +129,7 @@ class _Examiner:
         self.radii = [threat.eps * growth**power for power in range(_SWEEP_RADII if growth > 1 else 1)]
 
     def part(self, images: Tensor, labels: Tensor, rng: Rng) -> Columns:
-        """One batch: a row for each sample, for each right one, or for each whose slope can be read."""
+        """Examine one batch: a row for each sample, for each right one, or for each whose slope can be read."""
         logits_of = self.asker.logits
         passes = torch.stack([logits_of(images) for _ in range(3)]).detach()
         logits, predictions = passes[0], passes.argmax(dim=2)
@@ -173,7 +173,7 @@ class _Examiner:
         attack: Attack | None,
         has_gradient: bool,
     ) -> Columns:
-        """What is asked of all samples at once: in many ways; of the `right` ones on the way, saved, shifted."""
+        """Probe all samples at once, and the `right` ones on the way to another image, saved in 8 bits, and shifted."""
         asker = self.asker
         # Where PGD stands still, another point than the image.
         still = (ends == images).flatten(1).all(dim=1).reshape(-1, *[1] * (images.ndim - 1))
@@ -181,7 +181,7 @@ class _Examiner:
         points = torch.stack([images, moved], dim=1).flatten(0, 1)
         first = asker.plain(points)
         clean, after = first[::2], first[1::2]
-        found = {"noise": difference(asker.plain(points), first)}
+        columns = {"noise": difference(asker.plain(points), first)}
         probes: list[tuple[str, Callable[[], Columns]]] = [
             ("graph", lambda: {"graph": with_a_graph(asker, points, first)}),
             ("batches", lambda: {"batch": in_other_batches(asker, points, first)}),
@@ -207,12 +207,12 @@ class _Examiner:
         probes.append(("called again", lambda: {"again": difference(asker.plain(points), first)}))
         for check, probe in probes:
             try:
-                found |= probe()
+                columns |= probe()
             except (RuntimeError, ValueError, TypeError, NotImplementedError) as fault:
                 if out_of_memory(fault):
                     raise  # in smaller batches it may go well
                 self.unmeasured[check] = f"{type(fault).__name__}: {(str(fault).splitlines() or [''])[0]}"
-        return found
+        return columns
 
     def _saved(self, images: Tensor, points: Tensor, labels: Tensor, logits: Tensor) -> Columns:
         """Whether the points, once saved, are as right or wrong as before."""
@@ -240,7 +240,8 @@ class _Examiner:
     def _slopes(
         self, images: Tensor, labels: Tensor, gradient: Tensor, logits: Tensor, noise: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """(S,) measured over predicted change of the margin, of the samples where it can be read: near, and far.
+        """Return measured over predicted change of the margin, (S,) near and (S,) far, for the samples where it can be
+        read.
 
         From a step against the gradient to one along it, so that curvature cancels, and at the smallest step whose
         predicted change is well above the noise: there a rounding layer with a made-up gradient is flat or erratic,
@@ -250,19 +251,21 @@ class _Examiner:
         least = _READABLE * noise.amax().clamp_min(2.0**-23) * logits.abs().amax(dim=1)  # float32's rounding
         low, high = self.threat.bounds or (-math.inf, math.inf)
         direction = self.threat.steepest(gradient.clone())
-        found = []
+        ratios = []
         for step in (*_STEPS, _FAR):
             ends = [(images + sign * step * self.threat.eps * direction).clamp(low, high) for sign in (1, -1)]
             up, down = ((x.gather(1, rival) - x.gather(1, labels)).flatten() for x in map(self.asker.logits, ends))
             # What rounding made of the step, not what was asked for.
             predicted = (gradient.double() * (ends[0].double() - ends[1].double())).flatten(1).sum(dim=1)
-            found.append(((up - down) / predicted).to(noise).masked_fill(~(predicted >= least), math.nan))
-        near = torch.where(found[0].isnan(), found[1], found[0])
-        near = torch.where(near.isnan(), found[2], near)
-        return near[near.isfinite()], found[2][found[2].isfinite()]
+            ratios.append(((up - down) / predicted).to(noise).masked_fill(~(predicted >= least), math.nan))
+        near = torch.where(ratios[0].isnan(), ratios[1], ratios[0])
+        near = torch.where(near.isnan(), ratios[2], near)
+        return near[near.isfinite()], ratios[2][ratios[2].isfinite()]
 
     def _sweep(self, images: Tensor, labels: Tensor, rng: Rng) -> Tensor:
-        """(B, 1 + R) whether a sample stands at radius 0 and the others: what fell in a smaller ball fell in all."""
+        """Return (B, 1 + R) whether a sample stands at radius 0 and the others: what fell in a smaller ball falls in
+        all larger ones.
+        """
         standing = (labels >= 0)[:, None].repeat(1, 1 + len(self.radii))
         for column, eps in enumerate(self.radii, start=1):
             rows = standing[:, column].nonzero().flatten()
@@ -274,7 +277,7 @@ class _Examiner:
 
 
 def _others(images: Tensor, labels: Tensor) -> Tensor:
-    """For each image (B, ...) the next one of another class; itself where there is none."""
+    """Return, for each image (B, ...), the next one of another class; the image itself where there is none."""
     places = torch.arange(len(labels), device=labels.device)
     away = (places[None] - places[:, None] - 1) % len(labels) + len(labels) * (labels[None] == labels[:, None])
     return images[torch.where(away.amin(dim=1) < len(labels), away.argmin(dim=1), places)]

@@ -44,9 +44,9 @@ class Standing:
 
 
 def curves(results: Sequence[Mapping[str, Any]], claims: Mapping[str, Mapping[str, Any]]) -> list[Curve]:
-    """A curve for each attack (whose parameters but eps are alike) and checkpoint that was attacked by it."""
+    """Return a curve for each attack (whose parameters but eps are alike) and each checkpoint that it attacked."""
     clean: dict[str, Point] = {}
-    found: dict[tuple[str, str, str], dict[float, Point]] = {}
+    by_curve: dict[tuple[str, str, str], dict[float, Point]] = {}
     for row in results:
         if row["metric"] not in METRICS or row["value"] is None:
             continue
@@ -54,10 +54,10 @@ def curves(results: Sequence[Mapping[str, Any]], claims: Mapping[str, Mapping[st
             clean[row["checkpoint"]] = Point.of(row)
         elif (claim := claims.get(row["condition"])) is not None:
             key = (_without_eps(row["condition"]), str(claim["norm"]), row["checkpoint"])
-            found.setdefault(key, {})[float(claim["eps"])] = Point.of(row)
-    order = {key[:2]: place for place, key in reversed(list(enumerate(found)))}
+            by_curve.setdefault(key, {})[float(claim["eps"])] = Point.of(row)
+    order = {key[:2]: place for place, key in reversed(list(enumerate(by_curve)))}
     lines = []
-    for (attack, norm, checkpoint), points in sorted(found.items(), key=lambda item: order[item[0][:2]]):
+    for (attack, norm, checkpoint), points in sorted(by_curve.items(), key=lambda item: order[item[0][:2]]):
         if checkpoint in clean and 0.0 not in points:
             points[0.0] = clean[checkpoint]
         lines.append(Curve(checkpoint, attack, norm, tuple(sorted(points.items()))))
@@ -75,18 +75,18 @@ def _without_eps(condition: str) -> str:
 def curve_figures(
     lines: Sequence[Curve], looks: Mapping[str, Style], metric: str, section: str, in_pixels: bool
 ) -> Iterator[Figure]:
-    """A figure for each norm, with a panel for each attack."""
+    """Yield a figure for each norm, with a panel for each attack."""
     for norm in dict.fromkeys(line.norm for line in lines):
-        own = [line for line in lines if line.norm == norm]
-        attacks = list(dict.fromkeys(line.attack for line in own))
-        names = labels(dict.fromkeys(line.checkpoint for line in own))
+        drawn = [line for line in lines if line.norm == norm]
+        attacks = list(dict.fromkeys(line.attack for line in drawn))
+        names = labels(dict.fromkeys(line.checkpoint for line in drawn))
         unit = 255 if norm == "linf" else 1
         axis = "eps (linf) in 1/255" if unit == 255 else f"eps ({norm})"
         axis += "" if in_pixels else ", normalised units"
 
         def paint(
             canvas: Canvas,
-            own: Sequence[Curve] = own,
+            group: Sequence[Curve] = drawn,
             attacks: Sequence[str] = attacks,
             names: Mapping[str, str] = names,
             unit: int = unit,
@@ -94,7 +94,7 @@ def curve_figures(
         ) -> None:
             grid = panels(canvas, len(attacks), sharex=True, sharey=True)
             for axes, attack in zip(grid, attacks, strict=True):
-                shown = [line for line in own if line.attack == attack]
+                shown = [line for line in group if line.attack == attack]
                 for place, line in enumerate(shown):
                     places = [unit * eps for eps, _ in line.points]
                     shift = spread(place, len(shown), 5)
@@ -103,13 +103,13 @@ def curve_figures(
                 axes.set_ylim(0, 104)
             for axes in grid[-2:]:
                 axes.set_xlabel(axis)
-            _ticks(grid[0], sorted({unit * eps for line in own for eps, _ in line.points}))
+            _ticks(grid[0], sorted({unit * eps for line in group for eps, _ in line.points}))
             for axes in grid[::2]:
                 axes.set_ylabel(f"{METRICS[metric]} in %")
             legend(canvas, {names[name]: looks[name] for name in names})
 
         what = METRICS[metric][0].upper() + METRICS[metric][1:] if metric == "top1" else METRICS[metric]
-        said = [_told(attack, [line for line in own if line.attack == attack], names) for attack in attacks]
+        said = [_told(attack, [line for line in drawn if line.attack == attack], names) for attack in attacks]
         title = f"{'Robust accuracy' if metric == 'top1' else 'mIoU'} against eps, {norm}"
         rows = -(-len(attacks) // 2)
         yield draw(
@@ -118,7 +118,7 @@ def curve_figures(
             40 + 18 * -(-len(names) // 2) + 215 * rows,
             paint,
             alt=f"{what} against eps. " + " ".join(said),
-            caption=f"{what} with 95 % intervals, {_counted(own)}, from clean images (eps 0) on. Series are drawn a "
+            caption=f"{what} with 95 % intervals, {_counted(drawn)}, from clean images (eps 0) on. Series are drawn a "
             "little apart so that none hides another.",
         )
 
@@ -140,7 +140,7 @@ def _counted(lines: Sequence[Curve]) -> str:
 
 
 def _ticks(axes: Axes, places: Sequence[float]) -> None:
-    """The radii themselves, unless they stand too close."""
+    """Mark the radii themselves, unless they stand too close."""
     widest = max(places) or 1
     apart = min((b - a for a, b in pairwise(places)), default=widest)
     if apart >= 0.12 * widest:
@@ -149,7 +149,7 @@ def _ticks(axes: Axes, places: Sequence[float]) -> None:
 
 
 def _wrapped(text: str, width: int = 28) -> str:
-    """An attack's name, and its parameters in lines below."""
+    """Return an attack's name, with its parameters in lines below."""
     lines = [""]
     for item in plain(text, 90).split(", "):
         if lines[-1] and len(lines[-1]) + len(item) + 2 > width:
@@ -159,39 +159,39 @@ def _wrapped(text: str, width: int = 28) -> str:
 
 
 def standings(results: Sequence[Mapping[str, Any]]) -> list[Standing]:
-    """Of every checkpoint under every attack in stages."""
-    found: dict[tuple[str, str], list[tuple[str, Point]]] = {}
+    """Return how many samples of every checkpoint stand after each stage of every attack in stages."""
+    stages: dict[tuple[str, str], list[tuple[str, Point]]] = {}
     for row in results:
         if row["metric"].startswith("top1_after_") and row["value"] is not None:
             stage = row["metric"].removeprefix("top1_after_")
-            found.setdefault((row["checkpoint"], row["condition"]), []).append((stage, Point.of(row)))
-    return [Standing(*key, tuple(points)) for key, points in found.items()]
+            stages.setdefault((row["checkpoint"], row["condition"]), []).append((stage, Point.of(row)))
+    return [Standing(*key, tuple(points)) for key, points in stages.items()]
 
 
 def _short(condition: str) -> str:
-    """`autoattack, eps 4/255` of `autoattack(eps=4/255,version=standard)`."""
+    """Return `autoattack, eps 4/255` of `autoattack(eps=4/255,version=standard)`."""
     eps = re.search(r"\beps=([^,)]+)", condition)
     return plain(condition.partition("(")[0] + (f", eps {eps[1]}" if eps else ""), 60)
 
 
-def stage_figures(found: Sequence[Standing], looks: Mapping[str, Style]) -> Iterator[Figure]:
-    """A figure for each attack in stages."""
-    for condition in dict.fromkeys(one.condition for one in found):
-        own = [one for one in found if one.condition == condition]
-        stages = list(dict.fromkeys(stage for one in own for stage, _ in one.points))
-        names = labels(one.checkpoint for one in own)
+def stage_figures(every: Sequence[Standing], looks: Mapping[str, Style]) -> Iterator[Figure]:
+    """Yield a figure for each attack in stages."""
+    for condition in dict.fromkeys(entry.condition for entry in every):
+        group = [entry for entry in every if entry.condition == condition]
+        stages = list(dict.fromkeys(stage for entry in group for stage, _ in entry.points))
+        names = labels(entry.checkpoint for entry in group)
 
         def paint(
             canvas: Canvas,
-            own: Sequence[Standing] = own,
+            group: Sequence[Standing] = group,
             stages: Sequence[str] = stages,
             names: Mapping[str, str] = names,
         ) -> None:
             (axes,) = panels(canvas, 1)
-            for place, one in enumerate(own):
-                places = [stages.index(stage) for stage, _ in one.points]
-                shift = spread(place, len(own), 7, 48)
-                dots(axes, places, [point for _, point in one.points], looks[one.checkpoint], shift=shift)
+            for place, entry in enumerate(group):
+                places = [stages.index(stage) for stage, _ in entry.points]
+                shift = spread(place, len(group), 7, 48)
+                dots(axes, places, [point for _, point in entry.points], looks[entry.checkpoint], shift=shift)
             axes.set_xticks(range(len(stages)), stages)
             axes.set_xlim(-0.4, len(stages) - 0.6)
             axes.set_ylim(0, 104)
@@ -199,9 +199,11 @@ def stage_figures(found: Sequence[Standing], looks: Mapping[str, Style]) -> Iter
             legend(canvas, {names[name]: looks[name] for name in names})
 
         sentences = []
-        for one in own:
-            standing = (f"{round(point.value * point.n)} after {stage}" for stage, point in one.points)
-            sentences.append(f"of {one.points[0][1].n} samples of {names[one.checkpoint]} stand {', '.join(standing)}")
+        for entry in group:
+            standing = (f"{round(point.value * point.n)} after {stage}" for stage, point in entry.points)
+            sentences.append(
+                f"of {entry.points[0][1].n} samples of {names[entry.checkpoint]} stand {', '.join(standing)}"
+            )
         shown = plain(condition, 150).replace(",", ", ")  # so that a line can break
         yield draw(
             "stages",

@@ -38,13 +38,14 @@ def _reduce(name: str, column: Tensor | None) -> Any:
 
 
 def _coarse(apart: float | None) -> float | None:
-    """A difference of two answers in two digits, and 0 where rounding in float32 gives as much: that is another one at
-    each call, wherever the numbers lie in memory."""
+    """Return a difference of two answers in two digits, and 0 where it is as small as float32's rounding, which differs
+    at each call, wherever the numbers lie in memory.
+    """
     return None if apart is None else 0.0 if apart < _ROUNDING else float(f"{apart:.2g}")
 
 
 def _rounded(value: Any) -> Any:
-    """Six significant digits; None for what JSON cannot hold."""
+    """Round to six significant digits; None for what JSON cannot hold."""
     if isinstance(value, list):
         return [_rounded(entry) for entry in value]
     finite = not isinstance(value, float) or math.isfinite(value)

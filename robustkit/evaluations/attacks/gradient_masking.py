@@ -48,36 +48,36 @@ _SURROGATE = "try loss margin or dlr, Square or SPSA with more queries, or a sur
 def findings(
     figures: _Figures, stages: Mapping[str, int] | None = None, n: int | None = None, *, averaged: bool = False
 ) -> list[Doubt]:
-    """One finding for each check, always all of them and in the same order.
+    """Return one finding for each check, always all of them and in the same order.
 
     figures: what `examine` returned; a check whose figures are missing or None is "not measured".
     stages: samples still standing after each stage of AutoAttack, in order. n: samples; None: as the first stage says.
     averaged: the attack averaged passes (EOT), as random outputs ask for.
     """
     samples = n if n is not None else next(iter((stages or {}).values()), None)
-    known = {**figures, "averaged": averaged, "stages": stages, "n": samples}
-    found = []
+    available = {**figures, "averaged": averaged, "stages": stages, "n": samples}
+    doubts = []
     if failed := figures.get("failed"):
-        found.append(Doubt("evidence", failed, f"evidence could not be gathered: {failed}", _AGAIN))
+        doubts.append(Doubt("evidence", failed, f"evidence could not be gathered: {failed}", _AGAIN))
     for check, names, judge in _CHECKS:
-        if told := _told(check, figures):
-            found.append(told)
+        if doubt := _told(check, figures):
+            doubts.append(doubt)
             continue
-        values = [known.get(name) for name in names]
+        values = [available.get(name) for name in names]
         missing = any(value is None or (isinstance(value, list) and None in value) for value in values)
-        if missing and (why := _why_missing(names, known)):
+        if missing and (why := _why_missing(names, available)):
             figure = f"not measured: {why}"
-            found.append(Doubt(check, figure, f"{check}: {figure}; run {_WITHOUT}", _WITHOUT))
+            doubts.append(Doubt(check, figure, f"{check}: {figure}; run {_WITHOUT}", _WITHOUT))
             continue
         verdict = None if missing else judge(*values)
         figure, bad, advice = verdict or ("not measured", False, "")
         instead = advice.partition("; ")[2] if bad else ""
-        found.append(Doubt(check, figure, f"{check}: {figure}: {advice}" if bad else "", instead))
-    return found
+        doubts.append(Doubt(check, figure, f"{check}: {figure}: {advice}" if bad else "", instead))
+    return doubts
 
 
 def _told(check: str, figures: _Figures) -> Doubt | None:
-    """The finding where the examination itself says why it has no figure: a probe failed, or has no place here."""
+    """Return the doubt where the examination itself says why it has no figure: a probe failed, or does not apply."""
     if why := (figures.get("unmeasured") or {}).get(check):
         return Doubt(check, f"not measured: {why}", f"{check}: could not be measured: {why}", _AGAIN)
     why = (figures.get("unasked") or {}).get(check)
@@ -89,19 +89,21 @@ NO_EVIDENCE = Doubt("evidence", "not there", "evidence is missing: the same audi
 """Where an attack's result needs evidence, and there is none."""
 
 
-def _why_missing(names: tuple[str, ...], known: _Figures) -> str:
-    """Why a figure that a check needs could not be measured; empty where another finding says so, or none is due."""
-    if "stages" in names or known.get("failed") or known.get("has_gradient") == 0:
+def _why_missing(names: tuple[str, ...], available: _Figures) -> str:
+    """Return why a figure that a check needs could not be measured; empty where another finding says so, or the check
+    does not apply.
+    """
+    if "stages" in names or available.get("failed") or available.get("has_gradient") == 0:
         return ""
     for name in names:
-        value = known.get(name)
+        value = available.get(name)
         if isinstance(value, list) and None in value:
             return f"{name} is not finite"
-        if value is None and name not in known:
+        if value is None and name not in available:
             return f"there is no {name}"
-        if value is None and known.get("right") == 0:
-            return f"none of {known.get('samples')} samples is predicted right"
-        if value is None and name.startswith("slope") and known.get("slope_samples") == 0:
+        if value is None and available.get("right") == 0:
+            return f"none of {available.get('samples')} samples is predicted right"
+        if value is None and name.startswith("slope") and available.get("slope_samples") == 0:
             return "the outputs are too coarse or too noisy at every sample"
         if value is None:
             return f"{name} is not finite"
@@ -179,7 +181,7 @@ def _finite(share: float) -> _Verdict:
 
 
 def _alike(how: str, advice: str) -> Callable[[float, float], _Verdict]:
-    """A judge of answers that were asked for in another way."""
+    """Return a judge of answers that were asked for in another way."""
 
     def judge(apart: float, noise: float) -> _Verdict:
         figure = f"answers {how} differ by {apart:.2g} of their size, asked twice alike by {noise:.2g}"

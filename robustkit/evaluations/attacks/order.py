@@ -40,17 +40,17 @@ class Right:
 
     @classmethod
     def of(cls, table: pa.Table) -> Right:
-        """Of a condition's readable rows."""
+        """Return the answers of a condition's readable rows."""
         return cls(table["sample_id"], table["correct"].fill_null(False).to_numpy().astype(bool))
 
 
 def _aligned(rights: Sequence[Right]) -> list[_Bools]:
-    """One array for each condition, of the samples that all of them have."""
+    """Return one array for each condition, of the samples that all of them have."""
     if all(each.ids.equals(rights[0].ids) for each in rights[1:]):
         return [each.right for each in rights]
-    known = [dict(zip(each.ids.to_pylist(), each.right.tolist(), strict=True)) for each in rights]
-    common = [name for name in known[0] if all(name in each for each in known[1:])]
-    return [np.array([each[name] for name in common], dtype=bool) for each in known]
+    by_id = [dict(zip(each.ids.to_pylist(), each.right.tolist(), strict=True)) for each in rights]
+    common = [name for name in by_id[0] if all(name in each for each in by_id[1:])]
+    return [np.array([each[name] for name in common], dtype=bool) for each in by_id]
 
 
 def is_compared(condition: str) -> bool:
@@ -59,11 +59,11 @@ def is_compared(condition: str) -> bool:
 
 
 def order_flag(manifest: Mapping[str, Any], condition: str, rights: Mapping[str, Right]) -> str:
-    """What is odd about an attack beside clean and the weaker attacks at the same eps, "" if nothing.
+    """Return what is odd about an attack beside clean and the weaker attacks at the same eps, or "".
 
     rights: of the conditions of one checkpoint.
     """
-    found = []
+    pairs = []
     for weaker in rights:
         if not _is_above(manifest, condition, weaker):
             continue
@@ -74,12 +74,12 @@ def order_flag(manifest: Mapping[str, Any], condition: str, rights: Mapping[str,
         least = 0.0 if weaker == "clean" else LEAST * len(ours)
         if more - fewer > least and chance(more, fewer) < CHANCE:
             what = "right that were wrong before it" if weaker == "clean" else f"standing that {weaker} broke"
-            found.append(f"it left {more} of {len(ours)} samples {what}, and {fewer} the other way round")
-    return f"{_CHECK}{', '.join(found)}: {_ADVICE}; {_INSTEAD}" if found else ""
+            pairs.append(f"it left {more} of {len(ours)} samples {what}, and {fewer} the other way round")
+    return f"{_CHECK}{', '.join(pairs)}: {_ADVICE}; {_INSTEAD}" if pairs else ""
 
 
 def findings_of(flags: Sequence[str]) -> list[Doubt]:
-    """The findings about attacks in order among the flags of a result."""
+    """Return those flags of a result that are about attacks in order."""
     ours = dict.fromkeys(flag for flag in flags if flag.startswith(_CHECK))
     return [
         Doubt(_CHECK[:-2], flag.removeprefix(_CHECK).removesuffix(f": {_ADVICE}; {_INSTEAD}"), flag, _INSTEAD)
@@ -88,7 +88,7 @@ def findings_of(flags: Sequence[str]) -> list[Doubt]:
 
 
 def chance(more: int, fewer: int) -> float:
-    """Probability that a fair coin gives at least `more` heads in `more + fewer` throws."""
+    """Return the probability that a fair coin gives at least `more` heads in `more + fewer` throws."""
     n = more + fewer
     if n > 1000:  # the normal approximation, with the correction for continuity
         return 0.5 * math.erfc((more - fewer - 1) / math.sqrt(2 * n))
@@ -116,13 +116,13 @@ def _name(condition: str) -> str:
 
 
 def _steps(condition: str) -> int:
-    """Updates of an attack by its text, restarts together; 1 for a single step."""
-    found = {key: int(count) for key, count in re.findall(r"(steps|restarts)=(\d+)", condition)}
-    return found.get("steps", _STEPS.get(_name(condition), 1)) * found.get("restarts", 1)
+    """Return the updates of an attack from its text, over all restarts; 1 for a single step."""
+    counts = {key: int(count) for key, count in re.findall(r"(steps|restarts)=(\d+)", condition)}
+    return counts.get("steps", _STEPS.get(_name(condition), 1)) * counts.get("restarts", 1)
 
 
 def _travel(condition: str, eps: float) -> float:
-    """How many radii the steps of PGD go in all; any number for attacks that choose their own."""
+    """Return how many radii the steps of PGD can go in all; infinity for attacks that choose their own steps."""
     if _name(condition) != "pgd":
         return math.inf if _steps(condition) >= 10 else 0.0
     size = re.search(r"step_size=([\d.e+-]+)(\*eps)?", condition)
@@ -132,8 +132,8 @@ def _travel(condition: str, eps: float) -> float:
 
 def _labels(manifest: Mapping[str, Any], condition: str) -> str:
     protocol = manifest["protocol"]
-    own = protocol.get("parameters", {}).get(_name(condition), {})
-    return str(own.get("labels", protocol.get("labels", "true")))
+    parameters = protocol.get("parameters", {}).get(_name(condition), {})
+    return str(parameters.get("labels", protocol.get("labels", "true")))
 
 
 class OrderOfAttacks(Overview):
@@ -147,5 +147,5 @@ class OrderOfAttacks(Overview):
             self.rights[condition] = Right.of(read)
 
     def flags(self) -> dict[str, list[str]]:
-        found = {condition: order_flag(self.manifest, condition, self.rights) for condition in self.rights}
-        return {condition: [flag] for condition, flag in found.items() if flag}
+        flags = {condition: order_flag(self.manifest, condition, self.rights) for condition in self.rights}
+        return {condition: [flag] for condition, flag in flags.items() if flag}

@@ -46,7 +46,7 @@ class PeerStage:
 def make_perturb(
     engine: str, stage: PeerStage, model: nn.Module, threat: ThreatModel, seed: int, classes: int
 ) -> Perturb:
-    """The peer's own attack: images (n, C, H, W) float32 in [0, 1] and labels (n,) to points."""
+    """Make the peer's own attack: images (n, C, H, W) float32 in [0, 1] and labels (n,) to points."""
     from attacks.pgd import STEP_SHARES
 
     given, eps = stage.parameters, threat.eps

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from attacks import AttackResult, Rng, StagedResult, ThreatModel, TorchRng
-from attacks.attack import Tell, check_arguments
-from attacks.frozen import Model, Oracle, frozen
+from attacks import Attack, AttackResult, Rng, StagedResult
+from attacks.attack import Tally, Tell
+from attacks.frozen import Oracle
 from attacks.labels import missed
 from attacks.threat import round_towards
 
@@ -22,9 +22,9 @@ from .peer_libraries import PeerStage, make_perturb
 _LEAST_CLASSES = {"dlr": 3, "dlr-targeted": 4}
 
 
-@dataclass(frozen=True)
-class PeerAttack:
-    """An attack that a peer makes; `run` is that of `attacks.Attack`.
+@dataclass(frozen=True, kw_only=True)
+class PeerAttack(Attack):
+    """An attack that a peer makes.
 
     What differs from RobustKit's own:
     - The clean images are classified first, a forward each, for labels and the number of classes.
@@ -39,68 +39,58 @@ class PeerAttack:
 
     engine: str
     name: str
-    threat: ThreatModel
     stages: tuple[PeerStage, ...]
     queues: ClassVar[bool] = True
 
-    def run(
-        self,
-        model: Model,
-        images: Tensor,
-        labels: Tensor | None = None,
-        *,
-        rng: Rng | None = None,
-        judge: Model | None = None,
-        batch_size: int | None = None,
-        tell: Tell | None = None,
-    ) -> AttackResult | StagedResult:
-        """Raises what `attacks.Attack.run` does, and ValueError for images or models that the peer cannot take."""
+    def _check(self, images: Tensor, labels: Tensor | None, batch_size: int | None) -> int:
+        """Return the largest label, -1 for none; ValueError for images or labels that the peer cannot take, too."""
         if labels is not None and labels.ndim > 1:
             raise ValueError(f"{self.engine} leads away from one label; for several valid ones use --engine robustkit")
-        top_label = check_arguments(images, labels, self.threat, batch_size)
+        top_label = super()._check(images, labels, batch_size)
         if images.ndim != 4:
             raise ValueError(f"images have shape {tuple(images.shape)}; {self.engine} expects (B, C, H, W)")
         squares = self.engine == "torchattacks" and any(stage.attack == "square" for stage in self.stages)
         if squares and images.shape[2] != images.shape[3]:
             shape = tuple(images.shape)
             raise ValueError(f"images have shape {shape}; torchattacks' Square needs H equal to W; use pyautoattack")
-        with frozen(model), frozen(judge or model):
-            work = _Work(self, Oracle(model, images.dtype, top_label, judge), images.detach(), batch_size, tell)
-            if len(images) and self.threat.eps:
-                draw = (rng or TorchRng(len(images), images.device)).uniform((1,), "engine/seed")[0]
-                seed = int(draw.item() * 2**24)
-                with _seeded(seed):
-                    work.classify(labels)
-                    for position, stage in enumerate(self.stages, 1):
-                        work.enter(position, stage, seed)
-        return work.result()
+        return top_label
+
+    def _tally(self, batch: int, device: torch.device, tell: Tell | None) -> Tally:
+        return _PeerTally(self, batch, device, tell)
+
+    def _points(self, oracle: Oracle, clean: Tensor, labels: Tensor | None, rng: Rng, tally: Tally) -> Tensor:
+        assert isinstance(tally, _PeerTally)
+        seed = int(rng.uniform((1,), "engine/seed")[0].item() * 2**24)
+        with _seeded(seed):
+            tally.classify(oracle, clean, labels)
+            for position, stage in enumerate(self.stages, 1):
+                tally.enter(position, stage, seed)
+        return tally.ends
 
 
-class _Work:
-    """A run under way. Row 0 of `forwards`, `backwards` and `seconds` is the classification of the clean images."""
+class _PeerTally(Tally):
+    """Counts by stage. Row 0 of each is the classification of the clean images."""
 
-    def __init__(
-        self, attack: PeerAttack, oracle: Oracle, images: Tensor, batch_size: int | None, tell: Tell | None
-    ) -> None:
-        self.attack, self.oracle, self.images = attack, oracle, images
-        self.staged = attack.name == "autoattack"
-        self.batch_size, self.tell = batch_size or max(1, len(images)), tell
-        self.clean = images.float().contiguous()  # the peers view and cast
-        self.ends = images.clone()
-        rows, count = len(images), len(attack.stages) + 1
-        self.everyone = torch.arange(rows, device=images.device)
+    def __init__(self, attack: PeerAttack, batch: int, device: torch.device, tell: Tell | None) -> None:
+        super().__init__(batch, device, tell)
+        self.attack, self.staged = attack, attack.name == "autoattack"
+        count = len(attack.stages) + 1
+        self.everyone = torch.arange(batch, device=device)
         self.broken_by = torch.full_like(self.everyone, -1)
         self.standing = torch.ones_like(self.everyone, dtype=torch.bool)
-        self.forwards, self.backwards = torch.zeros(2, count, rows, dtype=torch.int64, device=images.device)
-        self.steps = torch.zeros_like(self.everyone)
-        self.seconds, self.notes = [0.0] * count, list[str]()
+        self.stage_forwards, self.stage_backwards = torch.zeros(2, count, batch, dtype=torch.int64, device=device)
+        self.seconds = [0.0] * count
 
-    def classify(self, labels: Tensor | None) -> None:
-        """Labels, number of classes, and who is wrong before any attack."""
+    def classify(self, oracle: Oracle, clean: Tensor, labels: Tensor | None) -> None:
+        """Find labels, the number of classes, and who is wrong before any attack."""
         begin = time.perf_counter()
+        self.oracle, self.batch_size = oracle, oracle.batch_size or len(clean)
+        self.images = clean.to(oracle.dtype)
+        self.clean = clean.float().contiguous()  # the peers view and cast
+        self.ends = self.images.clone()
         parts = torch.split(self.everyone, self.batch_size)
         logits = torch.cat([self.oracle.predict(self.clean[part]) for part in parts])
-        self.forwards[0] += 1
+        self.stage_forwards[0] += 1
         self.classes = logits.shape[1]
         if self.classes < 2:
             raise ValueError(f"the model has {self.classes} class; an attack needs at least 2")
@@ -111,7 +101,7 @@ class _Work:
         self.seconds[0] = time.perf_counter() - begin
 
     def enter(self, position: int, stage: PeerStage, seed: int) -> None:
-        """Hands the samples of a stage to the peer, batch by batch."""
+        """Hand the samples of a stage to the peer, batch by batch."""
         begin = time.perf_counter()
         if self._too_few(stage):
             return
@@ -129,10 +119,9 @@ class _Work:
                     self.ends[part] = points
                     self.standing[part] &= (points == self.images[part]).flatten(1).all(dim=1)
                     self.steps[part] = {"fgsm": 1, "pgd": stage.parameters.get("steps", 0)}.get(stage.attack, 0)
-                counter.spread(self.forwards[position], self.backwards[position], part)
-                if self.tell:
-                    done = int((rows <= part[-1]).sum())
-                    self.tell(stage.name, int(self.standing.sum()), done / len(rows))
+                counter.spread(self.stage_forwards[position], self.stage_backwards[position], part)
+                done = int((rows <= part[-1]).sum())
+                self.tell(stage.name, int(self.standing.sum()), done / len(rows))
         self.seconds[position] = time.perf_counter() - begin
 
     def _too_few(self, stage: PeerStage) -> bool:
@@ -148,28 +137,36 @@ class _Work:
         return self.classes < least
 
     def _inside(self, part: Tensor, points: Tensor) -> Tensor:
-        """Which points lie inside eps, give or take float32 rounding."""
+        """Return which points lie inside eps, give or take float32 rounding."""
         eps = self.attack.threat.eps
         return self.attack.threat.distance(points, self.images[part]) <= eps * (1 + 1e-5) + 1e-6
 
     def _fell(self, position: int, part: Tensor, points: Tensor, wrong: Tensor) -> None:
-        """Notes the samples of `part` that stage `position` broke."""
+        """Note which samples of `part` stage `position` broke."""
         if self.staged:
             wrong, asked = self.oracle.confirm(points, self.labels[part], wrong)
-            self.forwards[position, part] += asked.long()
+            self.stage_forwards[position, part] += asked.long()
         self.ends[part[wrong]] = points[wrong]
         self.broken_by[part[wrong]] = position
         self.standing[part[wrong]] = False
 
-    def result(self) -> AttackResult | StagedResult:
-        sums = self.forwards.sum(dim=0), self.backwards.sum(dim=0), self.broken_by.new_full(self.broken_by.shape, -1)
+    def result(self, adversarials: Tensor) -> AttackResult:
+        self.forwards, self.backwards = self.stage_forwards.sum(dim=0), self.stage_backwards.sum(dim=0)
         if not self.staged:
-            return AttackResult(self.ends, self.steps, *sums)
-        names = ("clean", *(stage.name for stage in self.attack.stages))
+            return super().result(adversarials)
         return StagedResult(
-            self.ends, self.steps, *sums, names, self.broken_by, self.forwards, self.backwards, tuple(self.seconds),
+            adversarials,
+            self.steps,
+            self.forwards,
+            self.backwards,
+            self.broken_at,
+            stages=("clean", *(stage.name for stage in self.attack.stages)),
+            broken_by=self.broken_by,
+            stage_forwards=self.stage_forwards,
+            stage_backwards=self.stage_backwards,
+            seconds=tuple(self.seconds),
             notes=tuple(self.notes),
-        )  # fmt: skip
+        )
 
 
 class _Counter:
@@ -191,7 +188,7 @@ class _Counter:
         return gradient.contiguous()  # one that a model left in another layout cannot be viewed, which peers do
 
     def module(self, device: Any) -> nn.Module:
-        """An nn.Module without parts, so that a peer has nothing to switch into another mode.
+        """Return an nn.Module without parts, so that a peer has nothing to switch into another mode.
 
         Its one empty parameter says where it is: torchattacks looks there.
         """
@@ -201,7 +198,7 @@ class _Counter:
         return module
 
     def spread(self, forwards: Tensor, backwards: Tensor, part: Tensor) -> None:
-        """Adds what was counted since the last call to the samples `part` (n,) of both (B,), in equal shares."""
+        """Add what was counted since the last call to the samples `part` (n,) of both (B,), in equal shares."""
         for counts, total in ((forwards, self.forwards), (backwards, self.backwards)):
             each, left = divmod(total, len(part))
             counts[part] += each
@@ -211,7 +208,7 @@ class _Counter:
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Seeds torch's global generators, and puts them back on leaving, whatever was drawn or seeded meanwhile."""
+    """Seed torch's global generators, and put them back on leaving, whatever was drawn or seeded meanwhile."""
     used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     devices = list(range(torch.cuda.device_count())) if used else []
     with torch.random.fork_rng(devices):

@@ -37,7 +37,7 @@ class Asker:
         self.forwards = self.backwards = self.infinite = 0
 
     def logits(self, points: Tensor) -> Tensor:
-        """(B, K) float32 logits, with a graph where the points ask for one."""
+        """Return (B, K) float32 logits, with a graph where the points ask for one."""
         return self._count(self.oracle(points))
 
     def _count(self, logits: Tensor) -> Tensor:
@@ -46,7 +46,9 @@ class Asker:
         return logits
 
     def pgd(self, images: Tensor, labels: Tensor, rng: Rng, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """The end (B, ...) of PGD on the margin, its logits (B, K), and whether (B,) a point on the way was wrong."""
+        """Return the end (B, ...) of PGD on the margin, its logits (B, K), and whether (B,) a point on the way was
+        wrong.
+        """
         # Not from random points: half the range away, they break a model with useless gradients, too.
         attack = PGD(random_start=False, loss="margin", **options)
         result = attack.run(self.logits, images, labels, rng=rng)
@@ -54,14 +56,14 @@ class Asker:
         return result.adversarials, self.logits(result.adversarials).detach(), result.broken_at >= 0
 
     def plain(self, points: Tensor, size: int | None = None) -> Tensor:
-        """(B, K) logits without a graph, `size` points at a time."""
+        """Return (B, K) logits without a graph, `size` points at a time."""
         with torch.inference_mode():
             logits = torch.cat([self.logits(part) for part in torch.split(points, size or self.batch_size)])
         return logits.clone()
 
     @contextmanager
     def elsewhere(self) -> Iterator[Callable[[Tensor], Tensor]]:
-        """As `plain`, from a thread of its own, whose stack holds no attack and none of these modules."""
+        """Return the same as `plain`, from another thread, whose stack holds no attack and none of these modules."""
         quietly = torch.inference_mode()(self.model)
         with ThreadPoolExecutor(1) as thread:
 
@@ -74,7 +76,7 @@ class Asker:
 
 
 def difference(logits: Tensor, like: Tensor) -> Tensor:
-    """(B,) length of the difference of two answers, over that of `like` without its mean, which says nothing."""
+    """Return the length (B,) of the difference of two answers, relative to `like` without its mean."""
     numbers = like.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
     scale = (numbers - numbers.mean(dim=1, keepdim=True)).norm(dim=1)
     scale = scale.clamp_min(1e-2 * numbers.norm(dim=1)).clamp_min(1e-30)  # rounding, where logits are all alike
@@ -84,7 +86,9 @@ def difference(logits: Tensor, like: Tensor) -> Tensor:
 
 
 def with_a_graph(asker: Asker, points: Tensor, first: Tensor) -> Tensor:
-    """(B,) the largest `difference` from `first`, answers in inference mode: gradients off, on, and to the points."""
+    """Return the largest `difference` (B,) from `first`, answers in inference mode: gradients off, on, and to the
+    points.
+    """
     with torch.no_grad():
         answers = [_by_batch(asker, points)]
     answers += [_by_batch(asker, points), _by_batch(asker, points, leaf=True)]
@@ -97,7 +101,7 @@ def _by_batch(asker: Asker, points: Tensor, leaf: bool = False) -> Tensor:
 
 
 def in_other_batches(asker: Asker, points: Tensor, first: Tensor) -> Tensor:
-    """(B,) the largest `difference` from `first`: one by one, and in another order and size of batch."""
+    """Return the largest `difference` (B,) from `first`: one by one, and in another order and size of batch."""
     order = torch.arange(len(points), device=points.device).flip(0)
     order = torch.cat([order[::2], order[1::2]])
     shuffled = asker.plain(points[order], max(1, asker.batch_size * 2 // 3))
@@ -106,13 +110,15 @@ def in_other_batches(asker: Asker, points: Tensor, first: Tensor) -> Tensor:
 
 
 def from_elsewhere(asker: Asker, points: Tensor, first: Tensor) -> Tensor:
-    """(B,) `difference` from `first`, answers of the same batches in this thread."""
+    """Return the `difference` (B,) of another thread's answers from `first`, answers of the same batches in this
+    thread.
+    """
     with asker.elsewhere() as ask:
         return difference(ask(points), first)
 
 
 def under_attack(asker: Asker, attack: Attack, images: Tensor, labels: Tensor, rng: Rng) -> Tensor:
-    """(1,) the largest difference between what the attack is answered, made short, and the answer from elsewhere."""
+    """Return the largest difference (1,) between what a shortened attack is answered and the answer from elsewhere."""
     worst = images.new_zeros(1)
     fields = {field.name for field in dataclasses.fields(attack) if field.init}
     budget = {name: min(most, getattr(attack, name)) for name, most in _SHORT.items() if name in fields}
@@ -130,7 +136,7 @@ def under_attack(asker: Asker, attack: Attack, images: Tensor, labels: Tensor, r
 
 
 def jumps(asker: Asker, images: Tensor, logits: Tensor, rng: Rng) -> Tensor:
-    """(B,) how far the answer jumps for a change that nobody sees, in the better of two opposite directions."""
+    """Return how far (B,) the answer jumps for a change that nobody sees, in the better of two opposite directions."""
     signs = rng.signs((1, *images.shape[1:]), "evidence/tiny")[:, 0].to(images)
     low, high = asker.threat.bounds or (-math.inf, math.inf)
     ends = [asker.plain((images + way * TINY * signs).clamp(low, high)) for way in (1, -1)]
@@ -138,7 +144,7 @@ def jumps(asker: Asker, images: Tensor, logits: Tensor, rng: Rng) -> Tensor:
 
 
 def path(asker: Asker, images: Tensor, ends: Tensor, others: Tensor) -> Tensor:
-    """(B,) the largest jump found on the way from the images through `ends`, as far again, and on to `others`.
+    """Return the largest jump (B,) on the way from the images through `ends`, as far again, and on to `others`.
 
     Halves the part of a leg whose answers lie furthest apart, again and again: a continuous change goes away.
     """
@@ -163,12 +169,13 @@ def path(asker: Asker, images: Tensor, ends: Tensor, others: Tensor) -> Tensor:
 
 
 def _length(logits: Tensor, other: Tensor, scale: Tensor) -> Tensor:
-    """As `difference`, relative to the size of a third answer."""
+    """Return the same as `difference`, relative to the size of a third answer."""
     return difference(scale + logits.nan_to_num() - other.nan_to_num(), scale)
 
 
 def saved(points: Tensor, images: Tensor, threat: ThreatModel) -> Tensor:
-    """`points` (B, ...) as an 8-bit file holds them: for l-inf the nearest such image inside the ball around `images`.
+    """Return `points` (B, ...) as an 8-bit file holds them: for l-inf the nearest such image inside the ball around
+    `images`.
 
     For l2 the nearest one, which may lie a little outside.
     """
@@ -182,7 +189,7 @@ def saved(points: Tensor, images: Tensor, threat: ThreatModel) -> Tensor:
 
 
 def why_not_saved(threat: ThreatModel, values: int) -> str:
-    """Why an attack of this size cannot be kept in 8 bits, "" if it can; values: of an image."""
+    """Return why an attack of this size cannot be kept in 8 bits, "" if it can. values: per image."""
     if threat.bounds != (0.0, 1.0):
         return "the attack's space is not pixels of [0, 1]"
     if threat.norm == "linf":
@@ -197,7 +204,9 @@ def why_not_saved(threat: ThreatModel, values: int) -> str:
 
 
 def rises(asker: Asker, images: Tensor, rng: Rng, steps: int) -> Tensor:
-    """(B,) what short PGD adds to the margin of the images shifted by a few pixels, which nobody has seen before."""
+    """Return what short PGD adds to the margin (B,) of the images shifted by a few pixels, which nobody has seen
+    before.
+    """
     shift = max(1, images.shape[-1] // 16)
     shifted = images.roll((shift, shift), dims=(-2, -1))
     before = asker.plain(shifted)

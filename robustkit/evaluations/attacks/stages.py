@@ -32,25 +32,25 @@ def is_stage_column(column: str) -> bool:
 
 
 def stages(run: RunFolder, checkpoint: str, condition: str) -> list[StageCounts]:
-    """The stages of an attack, with the seconds of each where they are known; none for an attack in one piece."""
-    found = stages_of(readable(run.table(checkpoint, condition, is_stage_column)))
-    seconds = run.stage_seconds(checkpoint, condition) if found else {}
-    return [replace(stage, seconds=seconds.get(stage.name)) for stage in found]
+    """Return the stages of an attack, with the seconds of each where these are known; none for one in one piece."""
+    counts = stages_of(readable(run.table(checkpoint, condition, is_stage_column)))
+    seconds = run.stage_seconds(checkpoint, condition) if counts else {}
+    return [replace(stage, seconds=seconds.get(stage.name)) for stage in counts]
 
 
 def stages_of(read: pa.Table) -> list[StageCounts]:
     names = [name.removeprefix("forwards ") for name in read.column_names if name.startswith("forwards ")]
     often = Counter(read["broken_by"].to_pylist() if names else ())
-    standing, found = len(read), []
+    standing, counts = len(read), []
     for name in names:
         standing -= often[name]
         passes = (int(np.nansum(column_of(read, f"{what} {name}"))) for what in ("forwards", "backwards"))
-        found.append(StageCounts(name, standing, *passes))
-    return found
+        counts.append(StageCounts(name, standing, *passes))
+    return counts
 
 
 def dossier(run: RunFolder, checkpoint: str, condition: str) -> list[Doubt]:
-    """What speaks for and against the result of an attack; empty where no evidence was asked for."""
+    """Return what speaks for and against the result of an attack; empty where no evidence was taken."""
     manifest = run.manifest
     if condition not in manifest.get("evidence", []):
         return []

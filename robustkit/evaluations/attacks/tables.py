@@ -17,8 +17,8 @@ STAGE_HEADINGS = ("stage", "standing", "forwards", "backwards", "seconds")
 
 
 def stage_tables(run: RunFolder) -> list[tuple[str, str, list[tuple[str, ...]]]]:
-    """For each attack in stages its checkpoint, condition and rows of texts under `STAGE_HEADINGS`."""
-    found, claims = [], run.manifest.get("claims", {})
+    """Return, for each attack in stages, its checkpoint, condition and rows of texts under `STAGE_HEADINGS`."""
+    tables, claims = [], run.manifest.get("claims", {})
     for checkpoint, condition in run.units():
         if condition not in claims:
             continue  # no attack: nothing of these needs to be read
@@ -33,32 +33,32 @@ def stage_tables(run: RunFolder) -> list[tuple[str, str, list[tuple[str, ...]]]]
             for stage in stages(run, checkpoint, condition)
         ]
         if rows:
-            found.append((checkpoint, condition, rows))
-    return found
+            tables.append((checkpoint, condition, rows))
+    return tables
 
 
 def dossiers(run: RunFolder, results: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, list[Doubt]]]:
     """Return what raises doubt about attacks, or does not: checkpoint, condition, findings."""
     flags = {(row["checkpoint"], row["condition"]): row["flags"] for row in results}
-    found = ((*unit, [*dossier(run, *unit), *findings_of(flags.get(unit, []))]) for unit in run.units())
-    return [one for one in found if one[2]]
+    entries = ((*unit, [*dossier(run, *unit), *findings_of(flags.get(unit, []))]) for unit in run.units())
+    return [entry for entry in entries if entry[2]]
 
 
 def terminal_stages(run: RunFolder) -> Table | None:
-    """The stages of all attacks that have some as one rich table; None if there are none."""
+    """Return the stages of all attacks that have some as one rich table; None if there are none."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    found = stage_tables(run)
-    if not found:
+    tables = stage_tables(run)
+    if not tables:
         return None
     table = Table(title="stages: each works on what the ones before left standing", title_justify="left")
     table.box = box.SIMPLE_HEAD
     for heading in ("checkpoint", "condition", *STAGE_HEADINGS):
         words = heading in ("checkpoint", "condition", "stage")
         table.add_column(heading, justify="left" if words else "right", overflow="fold", no_wrap=not words)
-    for checkpoint, condition, rows in found:
+    for checkpoint, condition, rows in tables:
         for index, row in enumerate(rows):
             names = (checkpoint, condition) if index == 0 else ("", "")
             table.add_row(*map(Text, (*names, *row)), end_section=index + 1 == len(rows))

@@ -31,21 +31,21 @@ class Seen:
     values: dict[str, Tensor]
 
     def columns(self) -> dict[str, list[Any]]:
-        """As records have them: what is of each head, and a figure a sample of all heads together."""
-        own = self.values
+        """Return the columns of a record: lists over all heads, and a figure per sample over all heads together."""
+        seen = self.values
         keys = torch.tensor([layer.keys for layer in self.layers for _ in range(layer.heads)], dtype=torch.float32)
-        shares = own["attention_entropies"] / keys.log()
+        shares = seen["attention_entropies"] / keys.log()
         means = {
-            "query_norm": own["query_norms"],
-            "key_norm": own["key_norms"],
-            "attention_entropy": own["attention_entropies"],
+            "query_norm": seen["query_norms"],
+            "key_norm": seen["key_norms"],
+            "attention_entropy": seen["attention_entropies"],
             "entropy_share": torch.where(keys > 1, shares, 1.0),  # over one key there is only one way to attend
-            "strongest_key": own["strongest_keys"],
+            "strongest_key": seen["strongest_keys"],
         }
         return {
-            "largest_logit": own["largest_logits"].amax(dim=1).tolist(),
+            "largest_logit": seen["largest_logits"].amax(dim=1).tolist(),
             **{name: values.mean(dim=1).tolist() for name, values in means.items()},
-            **{name: own[name].tolist() for name in LISTS},
+            **{name: seen[name].tolist() for name in LISTS},
         }
 
 
@@ -65,7 +65,7 @@ def evaluate(subject: Subject, batch: Batch, condition: Condition) -> Evaluation
 
 
 def check_watchable(network: nn.Module, name: str, option: str) -> None:
-    """Raises ModelError where there is no attention to watch. option: what asked for it."""
+    """Raise ModelError where there is no attention to watch. option: the one that asked for it."""
     try:
         attention_layers(network)
     except ModelError:
@@ -79,14 +79,15 @@ def check_watchable(network: nn.Module, name: str, option: str) -> None:
 
 @torch.inference_mode()
 def watch(network: nn.Module, images: Tensor, forward: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Seen]:
-    """What `network` makes of a batch, (B, K), and what its attention did meanwhile, in the network's own dtype.
+    """Return the output (B, K) of `network` for a batch, and what its attention did meanwhile, in the network's own
+    dtype.
 
     forward: called with the images in place of the network, and calls it once.
 
     Raises:
         ModelError: its attention is of another kind, or no layer of it ran.
     """
-    found: list[tuple[Layer, dict[str, Tensor]]] = []
+    watched: list[tuple[Layer, dict[str, Tensor]]] = []
     with ExitStack() as held:
         captured = held.enter_context(capture(network))
 
@@ -94,7 +95,7 @@ def watch(network: nn.Module, images: Tensor, forward: Callable[[Tensor], Tensor
             def reduce(*_: Any) -> None:
                 parts = captured.scores, captured.attention, captured.query_norms, captured.key_norms
                 for scores, attention, queries, keys in zip(*parts, strict=True):
-                    found.append(_measured(name, scores, attention, queries, keys))
+                    watched.append(_measured(name, scores, attention, queries, keys))
                 captured.clear()
 
             return reduce
@@ -102,16 +103,16 @@ def watch(network: nn.Module, images: Tensor, forward: Callable[[Tensor], Tensor
         for name, layer in attention_layers(network):
             held.callback(layer.register_forward_hook(after(name)).remove)
         output = (forward or network)(images)
-    if not found:
+    if not watched:
         raise ModelError(f"{type(network).__name__}: none of its attention layers ran; expected one at least")
-    layers = tuple(layer for layer, _ in found)
-    return output, Seen(layers, {name: _joined([part[name] for _, part in found], len(images)) for name in LISTS})
+    layers = tuple(layer for layer, _ in watched)
+    return output, Seen(layers, {name: _joined([part[name] for _, part in watched], len(images)) for name in LISTS})
 
 
 def _measured(
     name: str, scores: Tensor, attention: Tensor, queries: Tensor, keys: Tensor
 ) -> tuple[Layer, dict[str, Tensor]]:
-    """Of scores and attention (B, H, N, M), and norms (B, H, N) and (B, H, M): (B, H) of each figure."""
+    """Return each figure, (B, H), of scores and attention (B, H, N, M), and norms (B, H, N) and (B, H, M)."""
     attention = attention.float()
     return Layer(name, attention.shape[1], attention.shape[3]), {
         "largest_logits": scores.float().abs().amax(dim=(2, 3)),

@@ -47,56 +47,57 @@ class Watched:
 
 
 def watched(run: RunFolder) -> list[Watched]:
-    """Of all checkpoints whose attention was watched, from the records."""
-    found: dict[str, dict[str, Heads]] = {}
+    """Return all checkpoints whose attention was watched, from the records."""
+    by_checkpoint: dict[str, dict[str, Heads]] = {}
     for checkpoint, condition in run.units():
         under = under_of(condition)
         heads = None if under is None else heads_of(run, checkpoint, condition)
         if under is not None and heads is not None:
-            found.setdefault(checkpoint, {})[under] = heads
+            by_checkpoint.setdefault(checkpoint, {})[under] = heads
     return [
-        Watched(name, dict(sorted(own.items(), key=lambda item: item[0] != "clean"))) for name, own in found.items()
+        Watched(name, dict(sorted(conditions.items(), key=lambda item: item[0] != "clean")))
+        for name, conditions in by_checkpoint.items()
     ]
 
 
-def attention_figures(found: Sequence[Watched]) -> Iterator[Figure]:
-    """Figures of at most `COLUMNS` checkpoints, all with the same axes."""
-    if not found:
+def attention_figures(entries: Sequence[Watched]) -> Iterator[Figure]:
+    """Yield figures of at most `COLUMNS` checkpoints, all with the same axes."""
+    if not entries:
         return
-    shown = _shown(found)
+    shown = _shown(entries)
     looks = {condition: style(place) for place, condition in enumerate(shown)}
-    limits = {name: _limits(_every(found, shown, name), factor) for name, _, factor in PANELS}
-    names, said = labels((one.checkpoint for one in found), 30), _said(shown)
-    lost = max(len(one.heads) for one in found) - len(shown)
-    for start in range(0, len(found), COLUMNS):
-        own = found[start : start + COLUMNS]
+    limits = {name: _limits(_every(entries, shown, name), factor) for name, _, factor in PANELS}
+    names, said = labels((entry.checkpoint for entry in entries), 30), _said(shown)
+    lost = max(len(entry.heads) for entry in entries) - len(shown)
+    for start in range(0, len(entries), COLUMNS):
+        group = entries[start : start + COLUMNS]
 
-        def paint(canvas: Canvas, own: Sequence[Watched] = own) -> None:
+        def paint(canvas: Canvas, group: Sequence[Watched] = group) -> None:
             roomy(canvas)
-            grid = canvas.subplots(len(PANELS), len(own), squeeze=False, sharey="row", sharex="col")
-            for column, one in enumerate(own):
+            grid = canvas.subplots(len(PANELS), len(group), squeeze=False, sharey="row", sharex="col")
+            for column, entry in enumerate(group):
                 for row, (name, title, factor) in enumerate(PANELS):
                     axes = grid[row, column]
                     for condition in shown:
-                        if condition in one.heads:
-                            _curve(axes, one.heads[condition].by_layer(name), factor, looks[condition].colour)
+                        if condition in entry.heads:
+                            _curve(axes, entry.heads[condition].by_layer(name), factor, looks[condition].colour)
                     for condition in shown:
-                        if condition in one.heads:
-                            _line(axes, one.heads[condition].by_layer(name), factor, looks[condition])
+                        if condition in entry.heads:
+                            _line(axes, entry.heads[condition].by_layer(name), factor, looks[condition])
                     _finish(axes, name, limits[name])
-                    axes.set_xlim(-0.25, max(len(heads.layers) for heads in one.heads.values()) - 0.75)
-                    axes.set_title(f"{names[one.checkpoint]}\n{title}" if row == 0 else title)
+                    axes.set_xlim(-0.25, max(len(heads.layers) for heads in entry.heads.values()) - 0.75)
+                    axes.set_title(f"{names[entry.checkpoint]}\n{title}" if row == 0 else title)
                 grid[-1, column].set_xlabel("layer")
                 grid[-1, column].xaxis.get_major_locator().set_params(integer=True)
             legend(canvas, {said[condition]: looks[condition] for condition in shown}, columns=2)
 
-        several = ", ".join(names[one.checkpoint] for one in own)
+        several = ", ".join(names[entry.checkpoint] for entry in group)
         yield draw(
             "attention",
             f"Attention over the layers of {several}",
             50 + 17 * -(-len(shown) // 2) + 118 * len(PANELS),
             paint,
-            alt=" ".join(_told(one, names[one.checkpoint]) for one in own),
+            alt=" ".join(_told(entry, names[entry.checkpoint]) for entry in group),
             caption="Lines are means over the heads of a layer, bands reach from the lowest head to the highest. A "
             "head's logit is its largest over all samples, all else a mean over samples and tokens."
             + (" Dotted: where a head is flagged." if any(map(_bound, limits, limits.values())) else "")
@@ -106,7 +107,7 @@ def attention_figures(found: Sequence[Watched]) -> Iterator[Figure]:
 
 
 def _said(conditions: Sequence[str]) -> dict[str, str]:
-    """Conditions as a legend names them: `fog, severity 3`, in full where two would be alike."""
+    """Return conditions as a legend names them: `fog, severity 3`, in full where two would be alike."""
     short = {text: vocabulary_of(kind_of(text)).label(text) for text in conditions}
     often = Counter(short.values())
     names = {text: name if often[name] == 1 else text for text, name in short.items()}
@@ -114,13 +115,15 @@ def _said(conditions: Sequence[str]) -> dict[str, str]:
     return {text: cut[name] for text, name in names.items()}
 
 
-def _shown(found: Sequence[Watched]) -> list[str]:
-    """Clean, and the conditions with the largest change of entropy in any layer of any checkpoint, in their order."""
-    every = dict.fromkeys(condition for one in found for condition in one.heads)
+def _shown(entries: Sequence[Watched]) -> list[str]:
+    """Return clean, and the conditions with the largest change of entropy in any layer of any checkpoint, in their
+    order.
+    """
+    every = dict.fromkeys(condition for entry in entries for condition in entry.heads)
     moved = dict.fromkeys(every, 0.0)
-    for one in found:
-        clean = one.heads.get("clean")
-        for condition, heads in one.heads.items():
+    for entry in entries:
+        clean = entry.heads.get("clean")
+        for condition, heads in entry.heads.items():
             if clean is not None and clean.layers == heads.layers:
                 change = np.abs(heads.shares - clean.shares)
                 moved[condition] = max(moved[condition], float(np.nanmax(np.nan_to_num(change), initial=0.0)))
@@ -128,17 +131,19 @@ def _shown(found: Sequence[Watched]) -> list[str]:
     return [condition for condition in every if condition in ranked]
 
 
-def _every(found: Sequence[Watched], shown: Sequence[str], name: str) -> list[Floats]:
-    return [one.heads[condition].figures(name) for one in found for condition in shown if condition in one.heads]
+def _every(entries: Sequence[Watched], shown: Sequence[str], name: str) -> list[Floats]:
+    return [
+        entry.heads[condition].figures(name) for entry in entries for condition in shown if condition in entry.heads
+    ]
 
 
 def _limits(values: Sequence[Floats], factor: int) -> tuple[float, float, bool]:
-    """The lowest and highest finite figure with a margin, and whether the axis is logarithmic."""
+    """Return the lowest and highest finite figure with a margin, and whether the axis is logarithmic."""
     every = factor * np.concatenate(values)
-    known = every[np.isfinite(every)]
-    if not len(known):
+    finite = every[np.isfinite(every)]
+    if not len(finite):
         return 0.0, 1.0, False
-    low, high = float(known.min()), float(known.max())
+    low, high = float(finite.min()), float(finite.max())
     if factor == 1 and low > 0 and high / low > _WIDE_RANGE:
         return low / 1.3, high * 1.3, True
     pad = 0.06 * (high - low) or 0.05 * abs(high) or 0.05
@@ -146,15 +151,22 @@ def _limits(values: Sequence[Floats], factor: int) -> tuple[float, float, bool]:
 
 
 def _curve(axes: Axes, layers: Sequence[Floats], factor: int, colour: str) -> None:
-    """The band from the lowest head to the highest."""
-    known = [(place, factor * one[np.isfinite(one)]) for place, one in enumerate(layers) if np.isfinite(one).any()]
-    places = [place for place, _ in known]
-    low, high = [float(one.min()) for _, one in known], [float(one.max()) for _, one in known]
+    """Draw the band from the lowest head to the highest."""
+    finite = [
+        (place, factor * values[np.isfinite(values)])
+        for place, values in enumerate(layers)
+        if np.isfinite(values).any()
+    ]
+    places = [place for place, _ in finite]
+    low, high = [float(values.min()) for _, values in finite], [float(values.max()) for _, values in finite]
     axes.fill_between(places, low, high, color=colour, alpha=0.12, linewidth=0)
 
 
 def _line(axes: Axes, layers: Sequence[Floats], factor: int, look: Style) -> None:
-    means = [factor * float(one[np.isfinite(one)].mean()) if np.isfinite(one).any() else math.nan for one in layers]
+    means = [
+        factor * float(values[np.isfinite(values)].mean()) if np.isfinite(values).any() else math.nan
+        for values in layers
+    ]
     axes.plot(
         range(len(means)),
         means,
@@ -179,14 +191,14 @@ def _finish(axes: Axes, name: str, limits: tuple[float, float, bool]) -> None:
 
 
 def _bound(name: str, limits: tuple[float, float, bool]) -> float:
-    """Where heads are flagged, if a panel shows that; else 0."""
+    """Return where heads are flagged, if a panel shows that; else 0."""
     bound = {"largest_logits": EXPLOSION, "entropy_shares": 100 * COLLAPSE}.get(name, 0.0)
     return bound if limits[0] < bound < limits[1] else 0.0
 
 
-def _told(one: Watched, name: str) -> str:
+def _told(entry: Watched, name: str) -> str:
     said = []
-    for condition, heads in list(one.heads.items())[:LINES]:
+    for condition, heads in list(entry.heads.items())[:LINES]:
         logits, shares = heads.figures("largest_logits"), heads.shares
         parts = []
         if np.isfinite(logits).any():

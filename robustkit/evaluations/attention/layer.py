@@ -33,7 +33,7 @@ class Layer:
 
 
 def encode_layers(layers: Sequence[Layer]) -> bytes:
-    """As the metadata of a record hold them."""
+    """Encode the layers for the metadata of a record."""
     return json.dumps([[layer.name, layer.heads, layer.keys] for layer in layers]).encode()
 
 

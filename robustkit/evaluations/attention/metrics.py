@@ -57,15 +57,15 @@ class Heads:
         return shares
 
     def figures(self, name: str) -> Floats:
-        """(T,) of `LISTS`, or `entropy_shares`."""
+        """Return one of `LISTS`, or `entropy_shares`, (T,)."""
         return self.shares if name == "entropy_shares" else self.values[name]
 
     def by_layer(self, name: str) -> list[Floats]:
-        """The same as a part for each layer, (heads,)."""
+        """Return the same as a part for each layer, (heads,)."""
         return np.split(self.figures(name), np.cumsum([layer.heads for layer in self.layers])[:-1])
 
     def name(self, place: int) -> str:
-        """`blocks.3.attn head 0`: counted from 0, as layers are."""
+        """Return `blocks.3.attn head 0`: counted from 0, as layers are."""
         for layer in self.layers:
             if place < layer.heads:
                 return f"{layer.name} head {place}"
@@ -75,26 +75,26 @@ class Heads:
     @property
     def flags(self) -> list[str]:
         """Doubts, each with the head that gives most cause for it."""
-        found = []
+        flags = []
         if self.lost:
             first = int(np.flatnonzero(self.broken)[0])
-            found.append(f"attention is not finite in {self.lost} of {self.n} samples, first in {self.name(first)}")
+            flags.append(f"attention is not finite in {self.lost} of {self.n} samples, first in {self.name(first)}")
         logits = self.values["largest_logits"]
         high = np.flatnonzero(logits > EXPLOSION)
         if len(high):
             worst = int(high[logits[high].argmax()])
-            found.append(
+            flags.append(
                 f"logit explosion: |logit| {logits[worst]:.0f} in {self.name(worst)}{_more(high)}, above "
                 f"{EXPLOSION:g}, where bfloat16 has steps of 0.5 and more"
             )
         low = np.flatnonzero(self.shares < COLLAPSE)
         if len(low):
             worst = int(low[self.shares[low].argmin()])
-            found.append(
+            flags.append(
                 f"entropy collapse: {100 * self.shares[worst]:.2g} % of log N in {self.name(worst)}{_more(low)}, below "
                 f"{100 * COLLAPSE:g} %: each query attends to one key"
             )
-        return found
+        return flags
 
 
 def _more(places: Any) -> str:
@@ -111,7 +111,7 @@ class HeadSums:
         self.n = self.lost = 0
 
     def taken(self, shard: pa.Table) -> pa.Table:
-        """The shard without what is of each head."""
+        """Take what is per head from a shard; return the rest."""
         here = [name for name in LISTS if name in shard.column_names]
         read = shard.filter(shard["error"].is_null()) if here else shard
         if here and len(read):
@@ -123,7 +123,7 @@ class HeadSums:
         return shard.drop_columns(here)
 
     def add(self, layers: tuple[Layer, ...], figures: Mapping[str, Floats]) -> None:
-        """Some more samples: by name of `LISTS`, (n, T)."""
+        """Add more samples: (n, T) by name of `LISTS`."""
         if not self.layers:
             width = sum(layer.heads for layer in layers)
             self.layers, self._broken = layers, np.zeros(width)
@@ -153,7 +153,7 @@ class HeadSums:
         return values.reshape(len(lists), width)
 
     def heads(self) -> Heads | None:
-        """None without a sample."""
+        """Return the sums; None without a sample."""
         if not self.n:
             return None
         with np.errstate(invalid="ignore"):
@@ -163,7 +163,7 @@ class HeadSums:
 
 
 def heads_of(run: RunFolder, checkpoint: str, condition: str) -> Heads | None:
-    """From the records; None where no sample could be read.
+    """Sum up the heads from the records; None where no sample could be read.
 
     Raises:
         RunError: there are no records, or they are damaged.
@@ -188,7 +188,7 @@ class Sampled:
 
     @classmethod
     def of(cls, read: pa.Table) -> Sampled:
-        """From rows of samples that could be read; nan for what a record lacks."""
+        """Return the figures of rows of samples that could be read; nan for what a record lacks."""
         empty = np.full(len(read), math.nan)
         there = set(read.column_names)
         columns = [
@@ -197,7 +197,7 @@ class Sampled:
         return cls(read["sample_id"].combine_chunks(), np.stack(columns, axis=1))
 
     def minus(self, other: Sampled) -> Floats:
-        """(m, M) differences of the m samples that both have."""
+        """Return the differences (m, M) of the m samples that both have."""
         import pyarrow.compute as pc
 
         places = pc.index_in(self.ids, value_set=other.ids)
@@ -210,8 +210,9 @@ class Sampled:
 def attention_rows(
     condition: str, sampled: Sampled, clean: Sampled | None, heads: Heads | None, flags: Sequence[str]
 ) -> Iterator[Row]:
-    """Condition, metric, value, n, interval and flags; under `<metric>_change` how much more it is than on the clean
-    images, paired by sample."""
+    """Yield condition, metric, value, n, interval and flags; under `<metric>_change` how much it exceeds that on the
+    clean images, paired by sample.
+    """
     lines = [*flags, *(heads.flags if heads else ())]
     parts = [("", sampled.values)]
     if clean is not None:
@@ -222,15 +223,15 @@ def attention_rows(
 
 
 def _means(values: Floats) -> list[tuple[float, float, float]]:
-    """The mean of each column of (n, M) with its interval; none of a few samples, or of what is not finite."""
+    """Return the mean of each column of (n, M) with its interval, nan for a few samples and for what is not finite."""
     n = len(values)
     if not n:
         return []
     with np.errstate(invalid="ignore"):
         means = values.mean(axis=0)
-    known = np.isfinite(means)
+    finite = np.isfinite(means)
     bounds = np.full((len(means), 2), math.nan)
-    if n >= FEWEST and known.any():
-        finite = values[:, known]
-        bounds[known] = bootstrap(lambda counts: counts @ finite / n, n, means[known])
+    if n >= FEWEST and finite.any():
+        columns = values[:, finite]
+        bounds[finite] = bootstrap(lambda counts: counts @ columns / n, n, means[finite])
     return [(float(mean), float(low), float(high)) for mean, (low, high) in zip(means, bounds, strict=True)]

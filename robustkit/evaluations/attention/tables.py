@@ -44,23 +44,23 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def attention_tables(results: Rows) -> list[TextTable]:
-    """A table for each checkpoint whose attention was watched, from the rows of the summary."""
-    own: dict[str, dict[str, dict[str, Mapping[str, Any]]]] = {}
+    """Return a table for each checkpoint whose attention was watched, from the rows of the summary."""
+    figures: dict[str, dict[str, dict[str, Mapping[str, Any]]]] = {}
     for row in results:
         if (under := under_of(row["condition"])) is not None:
-            own.setdefault(row["checkpoint"], {}).setdefault(under, {})[row["metric"]] = row
-    return [_table(checkpoint, conditions) for checkpoint, conditions in own.items()]
+            figures.setdefault(row["checkpoint"], {}).setdefault(under, {})[row["metric"]] = row
+    return [_table(checkpoint, conditions) for checkpoint, conditions in figures.items()]
 
 
 def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> TextTable:
     rows, flags = [], dict[str, list[str]]()
-    counts = {under: next(iter(found.values()))["n"] for under, found in conditions.items()}
+    counts = {under: next(iter(figures.values()))["n"] for under, figures in conditions.items()}
     several = len(set(counts.values())) > 1
-    for under, found in conditions.items():
-        shown = [(found.get(f"{name}_change") if under != "clean" else None, found.get(name)) for name in HEADINGS]
+    for under, figures in conditions.items():
+        shown = [(figures.get(f"{name}_change") if under != "clean" else None, figures.get(name)) for name in HEADINGS]
         cells = (_cell(*pair, *HEADINGS[name][1:]) for name, pair in zip(HEADINGS, shown, strict=True))
         rows.append((under, *([str(counts[under])] if several else []), *cells))
-        for flag in next(iter(found.values()))["flags"]:
+        for flag in next(iter(figures.values()))["flags"]:
             flags.setdefault(flag, []).append(under)
     headings = ("condition", *(["n"] if several else []), *(name for name, _, _ in HEADINGS.values()))
     lines = tuple(f"{checkpoint}, {_listed(names)}: {flag}" for flag, names in flags.items())
@@ -73,18 +73,18 @@ def _listed(conditions: Sequence[str]) -> str:
 
 
 def _cell(change: Mapping[str, Any] | None, value: Mapping[str, Any] | None, factor: int, decimals: int) -> str:
-    """`12.30 [12.10, 12.50]`, or of a change `+0.31 [+0.20, +0.42]`."""
+    """Return `12.30 [12.10, 12.50]`, or of a change `+0.31 [+0.20, +0.42]`."""
     row, sign = (change, "+") if change is not None else (value, "")
     decimals = max(decimals, 2) if sign and factor == 1 else decimals
     if row is None:
         return "–"
     if row["value"] is None:
         return "nan"
-    told = _number(factor * row["value"], decimals, sign)
+    text = _number(factor * row["value"], decimals, sign)
     if row["ci_low"] is None or row["ci_high"] is None:
-        return told
+        return text
     low, high = (_number(factor * row[key], decimals, sign) for key in ("ci_low", "ci_high"))
-    return f"{told} [{low}, {high}]"
+    return f"{text} [{low}, {high}]"
 
 
 def _number(value: float, decimals: int, sign: str = "") -> str:
@@ -98,7 +98,7 @@ def _number(value: float, decimals: int, sign: str = "") -> str:
 
 
 def layer_table(heads: Heads, title: str) -> TextTable:
-    """A row for each layer, with what was flagged."""
+    """Return a row for each layer, with its flags."""
     headings = ("layer", "heads", "N", *(name for _, name, _, _ in _LAYERS))
     parts = [(heads.by_layer(name), factor, worst) for name, _, factor, worst in _LAYERS]
     rows = [
@@ -114,10 +114,10 @@ def layer_table(heads: Heads, title: str) -> TextTable:
 
 
 def _mean_and_worst(values: Floats, sign: int, percent: bool) -> str:
-    """`8.25, 10.12 (2)`; of what is not finite `nan`."""
-    known = np.flatnonzero(np.isfinite(values))
-    if not len(known):
+    """Return `8.25, 10.12 (2)`: the mean, the worst and its head; `nan` where nothing is finite."""
+    finite = np.flatnonzero(np.isfinite(values))
+    if not len(finite):
         return "nan"
-    worst = int(known[(sign * values[known]).argmax()])
-    digits = 1 if percent or float(np.abs(values[known]).max()) >= 10 else 2
-    return f"{_number(float(values[known].mean()), digits)}, {_number(float(values[worst]), digits)} ({worst})"
+    worst = int(finite[(sign * values[finite]).argmax()])
+    digits = 1 if percent or float(np.abs(values[finite]).max()) >= 10 else 2
+    return f"{_number(float(values[finite].mean()), digits)}, {_number(float(values[worst]), digits)} ({worst})"

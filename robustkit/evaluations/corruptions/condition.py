@@ -59,14 +59,14 @@ class Corrupted:
         return self.source == "released"
 
     def make(self, frost_dir: str | None = None) -> corruptions.Corruption:
-        """The corruption that does it here."""
-        from .registry import make
+        """Return the corruption to be computed here."""
+        import corruptions
 
         return make(self.name, self.preset, self.variant, frost_dir)
 
 
 def parse_corrupted(text: str) -> Corrupted | None:
-    """The parts of a condition's text; None if it is no corruption.
+    """Return the parts of a condition's text; None if it is not a corruption.
 
     Raises:
         ProtocolError: it is one that is not understood.
@@ -83,19 +83,19 @@ def parse_corrupted(text: str) -> Corrupted | None:
         key, _, value = (word.strip() for word in item.partition("="))
         given[key] = value
     severity = given.pop("severity", "0")
-    known = {"preset": PRESETS, "variant": VARIANTS, "source": SOURCES}
+    choices = {"preset": PRESETS, "variant": VARIANTS, "source": SOURCES}
     for key, value in given.items():
-        if key not in known:
-            raise ProtocolError(f"{text}: " + unknown("parameter of corruption", key, ("severity", *known)))
-        if value not in known[key]:
-            raise ProtocolError(f"{text}: " + unknown(key, value, known[key]))
+        if key not in choices:
+            raise ProtocolError(f"{text}: " + unknown("parameter of corruption", key, ("severity", *choices)))
+        if value not in choices[key]:
+            raise ProtocolError(f"{text}: " + unknown(key, value, choices[key]))
     if severity not in ("0", "1", "2", "3", "4", "5"):
         raise ProtocolError(f"{text}: severity {severity!r}; expected a whole number from 1 to 5")
     return Corrupted(form[1], int(severity), **given)
 
 
 def corruption_condition(corrupted: Corrupted) -> Condition:
-    """The condition of a corruption."""
+    """Return the condition of a corruption."""
     return Condition(
         "corruption",
         corrupted.text,
@@ -107,5 +107,5 @@ def corruption_condition(corrupted: Corrupted) -> Condition:
 
 
 def corrupted_of(condition: Condition) -> Corrupted | None:
-    """Which corruption a condition is; None for other conditions."""
+    """Return which corruption a condition is; None for other conditions."""
     return condition.payload if isinstance(condition.payload, Corrupted) else None

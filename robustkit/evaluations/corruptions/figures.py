@@ -34,7 +34,7 @@ class Bars:
 
 
 def accuracy_bars(results: Sequence[Mapping[str, Any]]) -> list[Bars]:
-    """Mean accuracy over severities, of every checkpoint and definition."""
+    """Return the mean accuracy over severities of every checkpoint and definition."""
     clean: dict[str, Point] = {}
     means: dict[tuple[str, str], dict[str, Point]] = {}
     single: dict[tuple[str, str], dict[str, dict[int, Point]]] = {}
@@ -49,16 +49,16 @@ def accuracy_bars(results: Sequence[Mapping[str, Any]]) -> list[Bars]:
                 single.setdefault(key, {}).setdefault(part.name, {})[part.severity] = Point.of(row)
             else:
                 means.setdefault(key, {})[part.name] = Point.of(row).complement
-    found = []
+    bars = []
     for key in single:
-        own = {name: (_mean(some), span(some)) for name, some in single[key].items()}
-        own |= {name: (point, "") for name, point in means.get(key, {}).items()}
-        found.append(Bars(*key, clean.get(key[0]), own))
-    return found
+        points = {name: (_mean(some), span(some)) for name, some in single[key].items()}
+        points |= {name: (point, "") for name, point in means.get(key, {}).items()}
+        bars.append(Bars(*key, clean.get(key[0]), points))
+    return bars
 
 
 def _mean(some: Mapping[int, Point]) -> Point:
-    """Of severities of which there is no mean in the results."""
+    """Return the mean over severities that have no mean in the results."""
     if len(some) == 1:
         return next(iter(some.values()))
     value = sum(point.value for point in some.values()) / len(some)
@@ -66,44 +66,46 @@ def _mean(some: Mapping[int, Point]) -> Point:
 
 
 def retention_bars(results: Sequence[Mapping[str, Any]]) -> list[Bars]:
-    """The share of the clean mIoU that is left, mean over severities: over all five, or the first three."""
-    found: dict[tuple[str, str], dict[str, tuple[Point, str]]] = {}
+    """Return the share of the clean mIoU that is left, averaged over severities: over all five, or the first three."""
+    by_key: dict[tuple[str, str], dict[str, tuple[Point, str]]] = {}
     for row in results:
         if row["metric"] != "retention" or row["value"] is None or not row["condition"].startswith("corruption("):
             continue
         some = "severity=1+2+3"
         part = parse_corrupted(row["condition"].replace(some, "severity=1", 1))
         assert part is not None
-        own = found.setdefault((row["checkpoint"], part.definition), {})
-        if some not in row["condition"] or part.name not in own:
-            own[part.name] = (Point.of(row), "1–3" if some in row["condition"] else "")
-    return [Bars(*key, None, own) for key, own in found.items()]
+        points = by_key.setdefault((row["checkpoint"], part.definition), {})
+        if some not in row["condition"] or part.name not in points:
+            points[part.name] = (Point.of(row), "1–3" if some in row["condition"] else "")
+    return [Bars(*key, None, points) for key, points in by_key.items()]
 
 
 def bar_figures(
-    found: Sequence[Bars], looks: Mapping[str, Style], section: str, title: str, what: str
+    drawn: Sequence[Bars], looks: Mapping[str, Style], section: str, title: str, what: str
 ) -> Iterator[Figure]:
-    """A figure for each definition and some checkpoints, with a panel for each of these. what: the bars' figure."""
-    for definition in dict.fromkeys(one.definition for one in found):
-        every = [one for one in found if one.definition == definition]
+    """Yield figures for each definition, with a panel for each of a few checkpoints. what: the figure that the bars
+    show.
+    """
+    for definition in dict.fromkeys(bars.definition for bars in drawn):
+        every = [bars for bars in drawn if bars.definition == definition]
         for start in range(0, len(every), _TOGETHER):
-            own = every[start : start + _TOGETHER]
-            several = f", {start + 1} to {start + len(own)} of {len(every)}" if len(every) > _TOGETHER else ""
-            yield _figure(own, looks, section, f"{title}{f' {definition}' if definition else ''}{several}", what)
+            group = every[start : start + _TOGETHER]
+            several = f", {start + 1} to {start + len(group)} of {len(every)}" if len(every) > _TOGETHER else ""
+            yield _figure(group, looks, section, f"{title}{f' {definition}' if definition else ''}{several}", what)
 
 
-def _figure(own: Sequence[Bars], looks: Mapping[str, Style], section: str, title: str, what: str) -> Figure:
-    rows = list(_rows(own))
-    names = labels((one.checkpoint for one in own), 22)
-    highest = max(1.0, *(point.high if math.isfinite(point.high) else point.value for point in _points(own)))
+def _figure(group: Sequence[Bars], looks: Mapping[str, Style], section: str, title: str, what: str) -> Figure:
+    rows = list(_rows(group))
+    names = labels((bars.checkpoint for bars in group), 22)
+    highest = max(1.0, *(point.high if math.isfinite(point.high) else point.value for point in _points(group)))
 
-    beside = "the dashed line is the clean one" if any(one.clean for one in own) else "100 % is the clean mIoU"
+    beside = "the dashed line is the clean one" if any(bars.clean for bars in group) else "100 % is the clean mIoU"
 
     def paint(canvas: Canvas) -> None:
-        grid = panels(canvas, len(own), sharex=True, sharey=True)
-        for axes, one in zip(grid, own, strict=True):
-            _bars(axes, one, rows, looks[one.checkpoint])
-            axes.set_title(names[one.checkpoint])
+        grid = panels(canvas, len(group), sharex=True, sharey=True)
+        for axes, bars in zip(grid, group, strict=True):
+            _bars(axes, bars, rows, looks[bars.checkpoint])
+            axes.set_title(names[bars.checkpoint])
             axes.set_xlim(0, 100 * highest)
             axes.set_xticks([0, 25, 50, 75, 100])
         for axes in grid[-2:]:
@@ -117,45 +119,45 @@ def _figure(own: Sequence[Bars], looks: Mapping[str, Style], section: str, title
     return draw(
         section,
         title,
-        20 + (66 + 17 * len(rows)) * -(-len(own) // 2),
+        20 + (66 + 17 * len(rows)) * -(-len(group) // 2),
         paint,
-        alt=f"{what.capitalize()} by corruption. {listed([_told(one, names[one.checkpoint]) for one in own])}.",
+        alt=f"{what.capitalize()} by corruption. {listed([_told(bars, names[bars.checkpoint]) for bars in group])}.",
         caption=f"{what.capitalize()}, mean over severities, with 95 % intervals; {beside}.",
-        name=" ".join(one.checkpoint for one in own),
+        name=" ".join(bars.checkpoint for bars in group),
     )
 
 
-def _points(own: Sequence[Bars]) -> list[Point]:
-    return [point for one in own for point, _ in one.bars.values()]
+def _points(group: Sequence[Bars]) -> list[Point]:
+    return [point for bars in group for point, _ in bars.bars.values()]
 
 
-def _rows(own: Sequence[Bars]) -> Iterator[tuple[str, str]]:
-    """Text and corruption of each row; of a category's heading the latter is empty."""
-    for category, members in categories().items():
-        present = [name for name in members if any(name in one.bars for one in own)]
+def _rows(group: Sequence[Bars]) -> Iterator[tuple[str, str]]:
+    """Yield the text and corruption of each row; a category's heading has an empty corruption."""
+    for category, members in CATEGORIES.items():
+        present = [name for name in members if any(name in bars.bars for bars in group)]
         if present:
             yield category, ""
         for name in present:
-            over = {one.bars[name][1] for one in own if name in one.bars} - {""}
+            over = {bars.bars[name][1] for bars in group if name in bars.bars} - {""}
             said = f" ({min(over)})" if len(over) == 1 else " (some)" if over else ""
             yield name.replace("_", " ") + said, name
 
 
-def _bars(axes: Axes, one: Bars, rows: Sequence[tuple[str, str]], look: Style) -> None:
-    places = [place for place, (_, name) in enumerate(rows) if name in one.bars]
-    points = [one.bars[rows[place][1]][0] for place in places]
+def _bars(axes: Axes, bars: Bars, rows: Sequence[tuple[str, str]], look: Style) -> None:
+    places = [place for place, (_, name) in enumerate(rows) if name in bars.bars]
+    points = [bars.bars[rows[place][1]][0] for place in places]
     axes.barh(places, [100 * point.value for point in points], height=0.62, color=look.colour)
     ink = axes.spines["left"].get_edgecolor()
     lows, highs = [100 * point.low for point in points], [100 * point.high for point in points]
     axes.hlines(places, lows, highs, colors=[ink], linewidth=1.6)
     axes.grid(visible=False, axis="y")
-    if one.clean is not None:
-        axes.axvline(100 * one.clean.value, color=ink, linestyle="--", linewidth=1.2)
+    if bars.clean is not None:
+        axes.axvline(100 * bars.clean.value, color=ink, linestyle="--", linewidth=1.2)
 
 
-def _told(one: Bars, name: str) -> str:
-    order = sorted((point.value, corruption) for corruption, (point, _) in one.bars.items())
-    said = f"{name}: {percent(one.clean.value)} clean, " if one.clean else f"{name}: "
+def _told(bars: Bars, name: str) -> str:
+    order = sorted((point.value, corruption) for corruption, (point, _) in bars.bars.items())
+    said = f"{name}: {percent(bars.clean.value)} clean, " if bars.clean else f"{name}: "
     lowest = ", ".join(f"{percent(value)} under {corruption}" for value, corruption in order[:3])
     best = f"; highest {percent(order[-1][0])} under {order[-1][1]}" if len(order) > 3 else ""
     return f"{said}lowest {lowest}{best}"

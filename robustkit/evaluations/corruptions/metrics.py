@@ -61,8 +61,8 @@ class CorruptionSample:
 
     @classmethod
     def of(cls, read: pa.Table, flags: Sequence[str], like: CorruptionSample | None = None) -> CorruptionSample:
-        """From the records of samples that were read. like: another, with which it shares the ids where they are the
-        same.
+        """Return the sample of a condition from the records that were read. like: another one, whose ids are shared
+        where they are the same.
         """
         ids = read["sample_id"].combine_chunks()
         nll, confidence = (read[name].to_numpy(zero_copy_only=False) for name in ("nll", "confidence"))
@@ -71,13 +71,13 @@ class CorruptionSample:
         return cls(like.ids if like is not None and same else ids, wrong, nll, confidence, tuple(flags))
 
     def take(self, rows: NDArray[np.int64]) -> CorruptionSample:
-        """The samples at these rows, in their order."""
+        """Return the samples at these rows, in their order."""
         ids = self.ids if len(rows) == len(self.ids) else self.ids.take(rows)
         return CorruptionSample(ids, self.wrong[rows], self.nll[rows], self.confidence[rows], self.flags)
 
 
 def corruption_rows(outcomes: Mapping[str, CorruptionSample], expected: int, why_no_mce: str) -> Iterator[Row]:
-    """Condition, metric, value, n, interval and flags of every mean that the outcomes of one checkpoint allow.
+    """Yield condition, metric, value, n, interval and flags of every mean that the outcomes of one checkpoint allow.
 
     A mean is over the samples that could be read under all of its conditions; without any, there is none.
 
@@ -86,21 +86,21 @@ def corruption_rows(outcomes: Mapping[str, CorruptionSample], expected: int, why
     """
     parts = {text: part for text in outcomes if (part := parse_corrupted(text)) is not None}
     for example in {part.definition: part for part in parts.values()}.values():
-        own = {
+        samples = {
             (part.name, part.severity): outcomes[text]
             for text, part in parts.items()
             if part.definition == example.definition
         }
-        yield from _of_corruptions(own, expected, example, why_no_mce)
-        for text in sets_at(own, example.definition):
-            yield from _of_set(text, own, outcomes.get("clean"), expected, why_no_mce)
+        yield from _of_corruptions(samples, expected, example, why_no_mce)
+        for text in sets_at(samples, example.definition):
+            yield from _of_set(text, samples, outcomes.get("clean"), expected, why_no_mce)
 
 
 def _of_corruptions(
-    own: Mapping[tuple[str, int], CorruptionSample], expected: int, example: Corrupted, why_no_mce: str
+    samples: Mapping[tuple[str, int], CorruptionSample], expected: int, example: Corrupted, why_no_mce: str
 ) -> Iterator[Row]:
-    for name in corruption_names():
-        five = [own[name, severity] for severity in (1, 2, 3, 4, 5) if (name, severity) in own]
+    for name in CORRUPTIONS:
+        five = [samples[name, severity] for severity in (1, 2, 3, 4, 5) if (name, severity) in samples]
         if len(five) < 5:
             continue
         weights = {"mean_error": [0.2] * 5}
@@ -111,7 +111,7 @@ def _of_corruptions(
 
 def _of_set(
     text: str,
-    own: Mapping[tuple[str, int], CorruptionSample],
+    samples: Mapping[tuple[str, int], CorruptionSample],
     clean: CorruptionSample | None,
     expected: int,
     why_no_mce: str,
@@ -120,7 +120,7 @@ def _of_set(
     members = {corruption: some or severities for corruption, severities in SETS[name].items()}
     keys = [(corruption, severity) for corruption, severities in members.items() for severity in severities]
     shares = [1 / len(members) / len(members[corruption]) for corruption, _ in keys]
-    weights, conditions = {"mean_error": shares}, [own[key] for key in keys]
+    weights, conditions = {"mean_error": shares}, [samples[key] for key in keys]
     why_no_mce = why_no_mce or ("AlexNet's errors are means over all five severities" if some else "")
     if name != "in-c" or why_no_mce:
         reason = f"no mCE: {why_no_mce}" if name == "in-c" else ""
@@ -142,7 +142,7 @@ def _means(
     reason: str = "",
     losses: bool = True,
 ) -> Iterator[Row]:
-    """A row for each weighting of the conditions' errors, and their mean NLL and calibration error."""
+    """Yield a row for each weighting of the conditions' errors, and their mean NLL and calibration error."""
     conditions = _of_common_samples(conditions)
     n = len(conditions[0].wrong)
     if n == 0:
@@ -177,13 +177,13 @@ def _calibration(outcome: CorruptionSample) -> float:
 
 
 def _merged(conditions: Sequence[CorruptionSample]) -> list[str]:
-    """The flags of conditions, each once; but for samples that are lacking, which are counted over all of them."""
+    """Return the flags of conditions, each once; missing samples are counted over all conditions."""
     every = dict.fromkeys(flag for condition in conditions for flag in condition.flags)
     return [flag for flag in every if not flag.startswith("incomplete") and "could not be read" not in flag]
 
 
 def _of_common_samples(conditions: Sequence[CorruptionSample]) -> list[CorruptionSample]:
-    """The conditions with the samples that could be read under every one of them, in one order."""
+    """Return the conditions with the samples that could be read under every one of them, in one order."""
     first = conditions[0].ids
     if all(condition.ids is first or condition.ids.equals(first) for condition in conditions):
         return list(conditions)
@@ -193,16 +193,16 @@ def _of_common_samples(conditions: Sequence[CorruptionSample]) -> list[Corruptio
     codes = np.split(coded.indices.to_numpy(), np.cumsum([len(condition.ids) for condition in conditions])[:-1])
     seen = np.bincount(np.concatenate(codes), minlength=len(coded.dictionary))
     common = np.flatnonzero(seen == len(conditions))
-    found = []
+    aligned = []
     for condition, code in zip(conditions, codes, strict=True):
         place = np.zeros(len(coded.dictionary), dtype=np.int64)
         place[code] = np.arange(len(code))
-        found.append(condition.take(place[common]))
-    return found
+        aligned.append(condition.take(place[common]))
+    return aligned
 
 
 def why_no_mce(manifest: Mapping[str, Any]) -> str:
-    """Why AlexNet's errors are no yardstick for a run's images; empty where they are."""
+    """Return why AlexNet's errors are not a yardstick for a run's images; empty where they are."""
     data = manifest["data"]
     if data.get("layout") != "imagenet" or data.get("classes") != 1000:
         return f"AlexNet's errors are known for the 1000 ImageNet classes only, not for {data.get('name')}"
@@ -210,33 +210,33 @@ def why_no_mce(manifest: Mapping[str, Any]) -> str:
 
 
 def doubts(condition: str, input_size: Sequence[int], released: Sequence[Mapping[str, Any]]) -> list[str]:
-    """In what the images of a mean, `in-c(variant=bethgelab)`, differ from the benchmark's.
+    """Return how the images of a mean, `in-c(variant=bethgelab)`, differ from the benchmark's.
 
     released: what run.json says of the trees that its conditions were read from.
     """
     size = f"{input_size[1]}x{input_size[0]}"
-    found = []
+    flags = []
     if "source=released" in condition:
-        odd = {tuple(image) for known in released for image in known["image_sizes"] if list(image) != list(input_size)}
-        found += [f"released files of {width}x{height} were resized to {size}" for height, width in sorted(odd)]
-        roots = sorted({str(known["root"]) for known in released})
+        odd = {tuple(image) for tree in released for image in tree["image_sizes"] if list(image) != list(input_size)}
+        flags += [f"released files of {width}x{height} were resized to {size}" for height, width in sorted(odd)]
+        roots = sorted({str(tree["root"]) for tree in released})
         if len(roots) > 1:
-            found.append(f"released files of several trees: {', '.join(roots)}")
+            flags.append(f"released files of several trees: {', '.join(roots)}")
     elif "preset=cifar" not in condition and tuple(input_size) != (224, 224):
-        found.append(f"corrupted at {size}; the benchmark's images are 224x224")
+        flags.append(f"corrupted at {size}; the benchmark's images are 224x224")
     if "variant=bethgelab" in condition:
-        found.append("variant bethgelab: snow, frost and elastic_transform are not the benchmark's")
-    return found
+        flags.append("variant bethgelab: snow, frost and elastic_transform are not the benchmark's")
+    return flags
 
 
 def conditions_of(mean: str) -> list[str]:
-    """The texts of the conditions that a mean is over: `corruption(fog)`, `in-c(source=released)` or
+    """Return the texts of the conditions that a mean is over: `corruption(fog)`, `in-c(source=released)` or
     `in-c(severity=3)`.
     """
-    if (found := set_of(mean)) is None:
+    if (parts := set_of(mean)) is None:
         part = parse_corrupted(mean)
         assert part is not None
         return [replace(part, severity=severity).text for severity in (1, 2, 3, 4, 5)]
-    name, some, definition = found
+    name, some, definition = parts
     odd = dict(item.split("=") for item in definition[1:-1].split(",") if item)
     return [Corrupted(member, severity, **odd).text for member, s in SETS[name].items() for severity in some or s]

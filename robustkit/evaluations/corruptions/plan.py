@@ -8,11 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from corruptions import find_photographs
 from corruptions.corruption import SMALLEST
 
 from ...common.files import bytes_of
 from ...data.dataset import Dataset, Sample
-from ...data.images import image_size
+from ...data.images import image_size, read_image
 from ...errors import BadImageError, DataError, ProtocolError, unknown
 from ...evaluations.corruptions.condition import corruption_condition
 from ...protocol.condition import Condition
@@ -57,7 +58,7 @@ def plan_corruptions(
     variant: str = "hendrycks",
     frost_dir: str | None = None,
 ) -> Plan:
-    """The corruptions of a list (None: of a tree all that it holds, else nothing).
+    """Plan the corruptions of a list (None: all that a tree holds, without a tree nothing).
 
     input_sizes: of the models, (height, width). tree: released files to read in place of corrupting here.
     preset: `auto` takes CIFAR-10-C's constants where the images are 32x32, and so do the models see them.
@@ -102,7 +103,7 @@ def plan_corruptions(
 
 
 def choose_preset(native: tuple[int, int] | None, input_sizes: Sequence[tuple[int, int]]) -> tuple[str, str]:
-    """Whose constants fit images of this size, and a line for the user (empty: nothing to say)."""
+    """Return whose constants fit images of this size, and a line for the user (empty: nothing to say)."""
     if native != CIFAR_SIZE:
         return "imagenet", ""
     if all(size == CIFAR_SIZE for size in input_sizes):
@@ -114,7 +115,7 @@ def choose_preset(native: tuple[int, int] | None, input_sizes: Sequence[tuple[in
 
 
 def native_size(dataset: Dataset) -> tuple[int, int] | None:
-    """(height, width) of the first of its images that can be read, before any resize."""
+    """Return (height, width) of the first of its images that can be read, before any resize."""
     for sample in dataset.samples[:20]:
         try:
             width, height = dataset.image(sample).size
@@ -150,7 +151,7 @@ def _released(wanted: dict[str, tuple[int, ...]], dataset: Dataset, tree: Corrup
 
 
 def _read(samples: Sequence[Sample], tree: CorruptedTree, part: Corrupted) -> tuple[str, list[list[int]]]:
-    """SHA-256 of the files of a condition, and the sizes (height, width) of their images."""
+    """Return the SHA-256 of the files of a condition, and the sizes (height, width) of their images."""
 
     def look(sample: Sample) -> tuple[bytes, tuple[int, int] | None]:
         try:
@@ -169,17 +170,11 @@ def _read(samples: Sequence[Sample], tree: CorruptedTree, part: Corrupted) -> tu
 
 
 def photographs_digest(frost_dir: str | None) -> str:
-    """SHA-256 of frost's photographs.
+    """Return the SHA-256 of frost's photographs.
 
     Raises:
         DataError: they are not there, or are no images.
     """
-    import hashlib
-
-    from corruptions import find_photographs
-
-    from ...data.images import read_image
-
     total = hashlib.sha256()
     try:
         for path in find_photographs(frost_dir):

@@ -52,8 +52,8 @@ def corruption_names() -> tuple[str, ...]:
 
 
 def set_of(condition: str) -> tuple[str, tuple[int, ...], str] | None:
-    """Of `in-c(severity=1+3,preset=cifar)` the set, its severities (none for its own) and the rest, `(preset=cifar)`;
-    None of what is no set.
+    """Split `in-c(severity=1+3,preset=cifar)` into the set, its severities (none: its own) and the rest,
+    `(preset=cifar)`; None if it is not a set.
     """
     name, _, rest = condition.partition("(")
     if name not in SETS:
@@ -65,48 +65,49 @@ def set_of(condition: str) -> tuple[str, tuple[int, ...], str] | None:
 
 
 def sets_at(evaluated: Iterable[tuple[str, int]], definition: str) -> list[str]:
-    """The texts of the sets whose corruptions were all evaluated at all their severities; then of those that were so at
-    other ones, the same for all, `in-c(severity=3)`, unless one of the first holds them.
+    """Return the texts of the sets whose corruptions were all evaluated at all their severities; then of those whose
+    corruptions were all evaluated at the same other severities, `in-c(severity=3)`, unless one of the first holds them.
 
     evaluated: corruptions and severities. definition: `(preset=cifar)`, empty for the default.
     """
-    own: dict[str, set[int]] = {}
+    by_name: dict[str, set[int]] = {}
     for name, severity in evaluated:
-        own.setdefault(name, set()).add(severity)
+        by_name.setdefault(name, set()).add(severity)
 
     def within(members: Mapping[str, Collection[int]], others: Mapping[str, Collection[int]]) -> bool:
         return all(set(members[name]) <= set(others.get(name, ())) for name in members)
 
-    whole = [name for name, members in SETS.items() if within(members, own)]
-    found = [name + definition for name in whole]
+    whole = [name for name, members in SETS.items() if within(members, by_name)]
+    names = [name + definition for name in whole]
     for name, members in SETS.items():
-        severities = {tuple(sorted(own.get(member, ()))) for member in members}
+        severities = {tuple(sorted(by_name.get(member, ()))) for member in members}
         some = severities.pop()
         here = dict.fromkeys(members, some)
         if some and not severities and not any(within(here, SETS[other]) for other in whole) and name not in whole:
             several = f"severity={'+'.join(map(str, some))}"
-            found.append(f"{name}({','.join(filter(None, (several, definition[1:-1])))})")
-    return found
+            names.append(f"{name}({','.join(filter(None, (several, definition[1:-1])))})")
+    return names
 
 
 def span(severities: Iterable[int]) -> str:
-    """`3`, `1–3`, or `1,3`."""
-    known = sorted(severities)
-    whole = len(known) == known[-1] - known[0] + 1 and len(known) > 1
-    return f"{known[0]}–{known[-1]}" if whole else ",".join(map(str, known))
+    """Return `3`, `1–3`, or `1,3`."""
+    ordered = sorted(severities)
+    whole = len(ordered) == ordered[-1] - ordered[0] + 1 and len(ordered) > 1
+    return f"{ordered[0]}–{ordered[-1]}" if whole else ",".join(map(str, ordered))
 
 
 _ITEM = re.compile(r"\s*(-?)\s*([A-Za-z][\w-]*)\s*(?:\(([^()]*)\))?\s*")
 
 
 def expand(text: str | Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """Corruptions and their severities, in the benchmark's order: `in-c`, `fog,snow(severity=3)`, `in-c,-frost`.
+    """Return corruptions and their severities, in the benchmark's order, from `in-c`, `fog,snow(severity=3)` or
+    `in-c,-frost`.
 
     Raises:
         ProtocolError: an item is no set and no corruption, a severity is none of 1 to 5, or nothing is left.
     """
     parts = re.split(r",(?![^(]*\))", text) if isinstance(text, str) else text
-    found: dict[str, set[int]] = {}
+    chosen: dict[str, set[int]] = {}
     for part in filter(None, map(str.strip, parts)):
         form = _ITEM.fullmatch(part)
         if not form:
@@ -118,11 +119,11 @@ def expand(text: str | Iterable[str]) -> dict[str, tuple[int, ...]]:
             raise ProtocolError(unknown("corruption", name, (*SETS, *corruption_names())))
         for member, severities in SETS.get(name, {name: _ALL}).items():
             mentioned = set(_severities(part, arguments) or severities)
-            known = found.get(member, set())
-            found[member] = known - mentioned if without else known | mentioned
-    if not any(found.values()):
+            before = chosen.get(member, set())
+            chosen[member] = before - mentioned if without else before | mentioned
+    if not any(chosen.values()):
         raise ProtocolError(f"corruptions {text!r}: none is left; expected a name or a set, such as in-c")
-    return {name: tuple(sorted(found[name])) for name in corruption_names() if found.get(name)}
+    return {name: tuple(sorted(chosen[name])) for name in CORRUPTIONS if chosen.get(name)}
 
 
 def _severities(item: str, arguments: str | None) -> tuple[int, ...]:

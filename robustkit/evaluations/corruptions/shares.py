@@ -15,19 +15,20 @@ _SOME_SEVERITIES = re.compile(r"severity=([1-5](?:\+[1-5])+)")
 
 
 def means_of_shares(example: Corrupted, evaluated: Iterable[tuple[str, int]]) -> Iterator[str]:
-    """The texts of the means over corruptions of one definition that may be there."""
-    for name in corruption_names():
-        own = replace(example, name=name)
+    """Yield the texts of the means over corruptions that one definition may have."""
+    for name in CORRUPTIONS:
+        named = replace(example, name=name)
         for severities in dict.fromkeys(members[name] for members in SETS.values() if name in members):
             several = "severity=" + "+".join(map(str, severities))
-            one = replace(own, severity=1).text
-            yield own.mean.text if len(severities) == 5 else one.replace("severity=1", several, 1)
+            text = replace(named, severity=1).text
+            yield named.mean.text if len(severities) == 5 else text.replace("severity=1", several, 1)
     yield from sets_at(evaluated, example.definition)
 
 
 def shares_of(condition: str) -> dict[str, float]:
-    """The conditions that a result is over and the share of each: `in-c`, `in-c(severity=3)`, `corruption(fog)`,
-    `corruption(fog,severity=1+2+3)` are means over severities and then over corruptions; all else stands for itself."""
+    """Return the conditions that a result is over and the share of each: `in-c`, `in-c(severity=3)`, `corruption(fog)`
+    and `corruption(fog,severity=1+2+3)` are means over severities and then over corruptions; any other is itself.
+    """
     texts = [condition]
     if set_of(condition):
         texts = conditions_of(condition)

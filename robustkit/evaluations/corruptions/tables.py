@@ -57,28 +57,28 @@ def is_of_corruptions(condition: str) -> bool:
 
 
 def corruption_tables(results: Sequence[Mapping[str, Any]]) -> list[CorruptionTable]:
-    """The tables of all checkpoints, from the rows of the summary."""
+    """Return the tables of all checkpoints, from the rows of the summary."""
     figures: dict[str, dict[tuple[str, str], Mapping[str, Any]]] = {}
     for row in results:
         figures.setdefault(row["checkpoint"], {})[row["condition"], row["metric"]] = row
-    found = []
-    for checkpoint, own in figures.items():
-        parts = [part for condition, _ in own if (part := parse_corrupted(condition)) is not None]
+    tables = []
+    for checkpoint, rows_of in figures.items():
+        parts = [part for condition, _ in rows_of if (part := parse_corrupted(condition)) is not None]
         for definition in dict.fromkeys(part.definition for part in parts):
             examples = {part.name: part.mean for part in parts if part.definition == definition}
-            names = [name for name in corruption_names() if name in examples]
-            by_name = [_errors(examples[name].text, own) for name in names]
+            names = [name for name in CORRUPTIONS if name in examples]
+            by_name = [_errors(examples[name].text, rows_of) for name in names]
             error_headings, cells = _used(ERROR_HEADINGS, [row for row, _ in by_name])
-            mean_headings, means = _used(MEAN_HEADINGS, list(_means(definition, own)))
+            mean_headings, means = _used(MEAN_HEADINGS, list(_means(definition, rows_of)))
             values = (errors for _, errors in by_name)
-            errors = tuple(zip((category_of(name) for name in names), cells, values, strict=True))
-            flags = tuple(_flags(definition, own))
-            found.append(CorruptionTable(checkpoint, definition, error_headings, mean_headings, errors, means, flags))
-    return found
+            errors = tuple(zip((_KIND[name] for name in names), cells, values, strict=True))
+            flags = tuple(_flags(definition, rows_of))
+            tables.append(CorruptionTable(checkpoint, definition, error_headings, mean_headings, errors, means, flags))
+    return tables
 
 
 def _used(headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], tuple[Any, ...]]:
-    """The table without AlexNet's columns where all of them are dashes."""
+    """Return the table without AlexNet's columns if all their cells are dashes."""
     kept = [
         place
         for place, heading in enumerate(headings)
@@ -87,36 +87,38 @@ def _used(headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> tuple[t
     return tuple(headings[place] for place in kept), tuple(tuple(row[place] for place in kept) for row in rows)
 
 
-def _errors(mean: str, own: Figures) -> tuple[tuple[str, ...], tuple[float | None, ...]]:
+def _errors(mean: str, results_of: Figures) -> tuple[tuple[str, ...], tuple[float | None, ...]]:
     name = mean.removeprefix("corruption(").rstrip(")").partition(",")[0]
     texts = [mean.replace(name, f"{name},severity={severity}", 1) for severity in (1, 2, 3, 4, 5)]
-    values = [1 - own[text, "top1"]["value"] if (text, "top1") in own else None for text in texts]
+    values = [1 - results_of[text, "top1"]["value"] if (text, "top1") in results_of else None for text in texts]
     some = [severity for severity, value in enumerate(values, start=1) if value is not None]
-    whole, only = (mean, "mean_error") in own, f" ({span(some)})" if some else ""
-    means = {metric: _value(own, mean, metric) for metric in ("mean_error", "nll", "ece")}
+    whole, only = (mean, "mean_error") in results_of, f" ({span(some)})" if some else ""
+    means = {metric: _value(results_of, mean, metric) for metric in ("mean_error", "nll", "ece")}
     if not whole:  # of the severities that were evaluated, which is said
-        known = {metric: [_value(own, texts[severity - 1], metric) for severity in some] for metric in ("nll", "ece")}
-        known["mean_error"] = [values[severity - 1] for severity in some]
-        means = {metric: _mean(figures) for metric, figures in known.items()}
+        by_metric = {
+            metric: [_value(results_of, texts[severity - 1], metric) for severity in some] for metric in ("nll", "ece")
+        }
+        by_metric["mean_error"] = [values[severity - 1] for severity in some]
+        means = {metric: _mean(figures) for metric, figures in by_metric.items()}
     values.append(means["mean_error"])
     nll = "–" if means["nll"] is None else f"{means['nll']:.3f}"
-    ends = [_percent(means["mean_error"]), _percent(_value(own, mean, "ce")), nll, _percent(means["ece"])]
+    ends = [_percent(means["mean_error"]), _percent(_value(results_of, mean, "ce")), nll, _percent(means["ece"])]
     cells = [cell if whole or cell == "–" else cell + only for cell in ends]
     return (name, *(_percent(value) for value in values[:5]), *cells), tuple(values)
 
 
 def _mean(figures: Sequence[float | None]) -> float | None:
-    known = [figure for figure in figures if figure is not None]
-    return sum(known) / len(known) if known and len(known) == len(figures) else None
+    present = [figure for figure in figures if figure is not None]
+    return sum(present) / len(present) if present and len(present) == len(figures) else None
 
 
-def _means(definition: str, own: Figures) -> Iterator[tuple[str, ...]]:
-    for text in [condition for condition, metric in own if metric == "mean_error"]:
+def _means(definition: str, figures: Figures) -> Iterator[tuple[str, ...]]:
+    for text in [condition for condition, metric in figures if metric == "mean_error"]:
         name, some, of = set_of(text) or ("", (), None)
         if of != definition:
             continue
-        error, mce = own[text, "mean_error"], own.get((text, "mce"))
-        nll, relative = _value(own, text, "nll"), _value(own, text, "relative_mce")
+        error, mce = figures[text, "mean_error"], figures.get((text, "mce"))
+        nll, relative = _value(figures, text, "nll"), _value(figures, text, "relative_mce")
         yield (
             name + (f", severity {span(some)} only" if some else ""),
             str(error["n"]),
@@ -124,14 +126,14 @@ def _means(definition: str, own: Figures) -> Iterator[tuple[str, ...]]:
             _with_interval(mce) if mce else "–",
             _percent(relative),
             "–" if nll is None else f"{nll:.3f}",
-            _percent(_value(own, text, "ece")),
+            _percent(_value(figures, text, "ece")),
         )
 
 
-def _flags(definition: str, own: Figures) -> Iterator[str]:
-    """Each flag once, with what bears it."""
+def _flags(definition: str, figures: Figures) -> Iterator[str]:
+    """Yield each flag once, with what bears it."""
     seen: dict[str, list[str]] = {}
-    for (condition, _), row in own.items():
+    for (condition, _), row in figures.items():
         part = parse_corrupted(condition)
         own_definition = part.definition if part else (set_of(condition) or ("", (), None))[2]
         mine = own_definition == definition
@@ -142,8 +144,8 @@ def _flags(definition: str, own: Figures) -> Iterator[str]:
         yield f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {flag}"
 
 
-def _value(own: Figures, condition: str, metric: str) -> float | None:
-    row = own.get((condition, metric))
+def _value(figures: Figures, condition: str, metric: str) -> float | None:
+    row = figures.get((condition, metric))
     return None if row is None or row["value"] is None else float(row["value"])
 
 
@@ -156,8 +158,9 @@ def _with_interval(row: Mapping[str, Any]) -> str:
 
 
 def left_out_lines(run: RunFolder, checkpoint: str | None = None) -> list[str]:
-    """What is in no table: images whose names cannot be told, what was asked of a tree and is not in it, and
-    conditions without any record."""
+    """Return what is in no table: images whose names cannot be read, what was asked of a tree and is not in it, and
+    conditions without any record.
+    """
     unnamed = [line for line in run.manifest["data"].get("notes", []) if "whose names" in line]
     return [
         *unnamed,
@@ -179,24 +182,24 @@ def _without_records(run: RunFolder, checkpoint: str | None) -> Iterator[str]:
 
 
 def terminal_corruptions(tables: Sequence[CorruptionTable]) -> Iterator[Table | Text]:
-    """The tables for a terminal, each after its title."""
+    """Yield the tables for a terminal, each after its title."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    for found in tables:
-        yield Text(found.title, style="italic")
+    for table in tables:
+        yield Text(table.title, style="italic")
         by_error = Table(box=box.SIMPLE_HEAD)
-        for heading in found.error_headings:
+        for heading in table.error_headings:
             by_error.add_column(heading, justify="left" if heading == "corruption" else "right", no_wrap=True)
-        for index, (kind, cells, _) in enumerate(found.errors):
-            last = index + 1 == len(found.errors) or found.errors[index + 1][0] != kind
+        for index, (kind, cells, _) in enumerate(table.errors):
+            last = index + 1 == len(table.errors) or table.errors[index + 1][0] != kind
             by_error.add_row(*map(Text, cells), end_section=last)
         yield by_error
-        if found.means:
+        if table.means:
             by_set = Table(box=box.SIMPLE_HEAD)
-            for heading in found.mean_headings:
+            for heading in table.mean_headings:
                 by_set.add_column(heading, justify="left" if heading == "mean over" else "right", no_wrap=True)
-            for row in found.means:
+            for row in table.means:
                 by_set.add_row(*map(Text, row))
             yield by_set

@@ -11,6 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+
 from ...data.dataset import Dataset, open_dataset
 from ...data.images import read_image, to_pixels
 from ...data.layouts import Sample
@@ -49,7 +52,7 @@ class CorruptedTree:
 
     @classmethod
     def open(cls, path: str | Path) -> CorruptedTree:
-        """The tree in this folder.
+        """Open the tree in this folder.
 
         Raises:
             DataError: no folder, or no known corruption with a severity in it.
@@ -57,10 +60,10 @@ class CorruptedTree:
         root = Path(path)
         if not root.is_dir():
             raise DataError(f"{root}: no such folder; expected a tree <corruption>/<1-5>/<class>/<file>")
-        found = list(_corruptions(root))
+        corruptions = list(_corruptions(root))
         folders = {
             (name, severity): f"{folder}/{severity}"
-            for name, folder in found
+            for name, folder in corruptions
             for severity in _SEVERITIES
             if _holds_something(root / folder / str(severity))
         }
@@ -68,7 +71,7 @@ class CorruptedTree:
             raise DataError(
                 f"{root}: no corruption in it; expected folders such as fog/3/<class>/<file> or weather/fog/3/..."
             )
-        return cls(root, folders, _strangers(root, {folder for _, folder in found}))
+        return cls(root, folders, _strangers(root, {folder for _, folder in corruptions}))
 
     @property
     def present(self) -> dict[str, tuple[int, ...]]:
@@ -79,7 +82,7 @@ class CorruptedTree:
         return severities
 
     def dataset(self, **options: Any) -> Dataset:
-        """The samples of the fullest folder, labelled by `open_dataset`'s rules; options are that function's.
+        """Return the samples of the fullest folder, labelled by `open_dataset`'s rules. options: that function's.
 
         The images of this data set are those of that folder; `read` gives the others. What another folder lacks,
         `missing` tells.
@@ -93,7 +96,7 @@ class CorruptedTree:
         return replace(opened, name=self.root.resolve().name, root=str(self.root), notes=notes)
 
     def read(self, sample_id: str, name: str, severity: int) -> bytes:
-        """The sample's whole file under a corruption.
+        """Return the sample's whole file under a corruption.
 
         Raises:
             BadImageError: there is none, or it cannot be read.
@@ -115,7 +118,7 @@ class CorruptedTree:
         return read
 
     def path(self, sample_id: str, name: str, severity: int) -> str | None:
-        """Where the sample's file lies below `root`; None if there is none.
+        """Return where the sample's file lies below `root`; None if there is none.
 
         Another suffix will do where it is the only image of that name: trees are written as PNG from clean JPEGs.
         """
@@ -130,11 +133,11 @@ class CorruptedTree:
         return f"{parent}/{names[0]}" if len(names) == 1 else None
 
     def missing(self, samples: Iterable[Sample], name: str, severity: int) -> list[str]:
-        """The ids of those samples that have no file there."""
+        """Return the ids of those samples that have no file there."""
         return [sample.id for sample in samples if self.path(sample.id, name, severity) is None]
 
     def _listing(self, folder: str) -> _Listing:
-        """A folder's images, listed once. Equal folders share one listing: all severities have the same files."""
+        """List a folder's images, once. Equal folders share one listing: all severities have the same files."""
         if folder not in self._listings:
             try:
                 with os.scandir(self.root / folder) as entries:
@@ -170,43 +173,42 @@ def needs_resize(image: Image.Image, preprocessing: Preprocessing) -> bool:
 
 
 def pixels_of(image: Image.Image, preprocessing: Preprocessing) -> Tensor:
-    """A released image as the model takes it: (3, H, W) uint8.
+    """Return a released image as the model takes it: (3, H, W) uint8.
 
     It was resized and cropped before it was corrupted, so it is taken as it is; a model of another input size gets it
     resized straight to that, nothing cropped.
     """
     if needs_resize(image, preprocessing):
         return to_pixels(image, replace(preprocessing, crop_pct=1.0, crop_mode="squash"))
-    import numpy as np
-    import torch
-
     return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
 
 
 def stem_of(sample_id: str) -> str:
-    """An id without the suffix of its image."""
+    """Return an id without the suffix of its image."""
     folder, slash, name = sample_id.rpartition("/")
     return folder + slash + _stem(name)
 
 
 def _corruptions(root: Path) -> Iterable[tuple[str, str]]:
-    """(name, folder) of the known corruptions in the benchmark's order, also those below the folder of a category."""
-    for name in corruption_names():
+    """Yield (name, folder) of the known corruptions in the benchmark's order, also those below the folder of a
+    category.
+    """
+    for name in CORRUPTIONS:
         for folder in (name, *(f"{category}/{name}" for category in CATEGORIES)):
             if (root / folder).is_dir():
                 yield name, folder
                 break
 
 
-def _strangers(root: Path, known: set[str]) -> tuple[str, ...]:
-    """A line that names the folders beside the known corruptions."""
-    categories = {folder.partition("/")[0] for folder in known if "/" in folder}
+def _strangers(root: Path, expected: set[str]) -> tuple[str, ...]:
+    """Return a line that names the folders beside the known corruptions."""
+    categories = {folder.partition("/")[0] for folder in expected if "/" in folder}
     places = [(root, ""), *((root / category, f"{category}/") for category in sorted(categories))]
     strange = [
         prefix + entry.name
         for place, prefix in places
         for entry in sorted(place.iterdir())
-        if entry.is_dir() and prefix + entry.name not in known | categories and not entry.name.startswith(".")
+        if entry.is_dir() and prefix + entry.name not in expected | categories and not entry.name.startswith(".")
     ]
     if not strange:
         return ()

@@ -69,12 +69,12 @@ class MapSpec:
         return self.method in CONTROLS
 
     def beside(self, condition: str) -> MapSpec:
-        """The stability of this map under a condition."""
+        """Return the stability of this map under a condition."""
         return replace(self, faithfulness="abpc", under=condition)
 
 
 def parse_explained(text: str) -> MapSpec | None:
-    """The parts of a condition's text; None if it is of no map.
+    """Return the parts of a condition's text; None if it is not a map's.
 
     Raises:
         ProtocolError: it is one that is not understood.
@@ -91,19 +91,19 @@ def parse_explained(text: str) -> MapSpec | None:
 
 
 def parse_cams(text: str | Iterable[str], faithfulness: str = "abpc") -> tuple[MapSpec, ...]:
-    """The maps of a person's list, `agcam,rollout(threshold=0.3)`, and the controls that they are read beside.
+    """Return the maps that a user lists, `agcam,rollout(threshold=0.3)`, and the controls that they are read beside.
 
     Raises:
         ProtocolError: an unknown method or parameter, or a value that is none.
     """
     named = parse_named(text, faithfulness)
-    return tuple(dict.fromkeys([*named, *(replace(one, method=name) for one in named for name in CONTROLS)]))
+    return tuple(dict.fromkeys([*named, *(replace(spec, method=name) for spec in named for name in CONTROLS)]))
 
 
 def parse_named(text: str | Iterable[str], faithfulness: str = "abpc") -> tuple[MapSpec, ...]:
-    """The maps of a person's list alone. Raises ProtocolError as `parse_cams` does."""
+    """Return the maps that a user lists, alone. Raises ProtocolError as `parse_cams` does."""
     parts = re.split(r",(?![^(]*\))", text) if isinstance(text, str) else list(text)
-    found: dict[MapSpec, None] = {}
+    specs: dict[MapSpec, None] = {}
     for part in filter(None, map(str.strip, parts)):
         form = _ITEM.fullmatch(part)
         if form and form[1] == "cam":  # as records call it
@@ -115,10 +115,10 @@ def parse_named(text: str | Iterable[str], faithfulness: str = "abpc") -> tuple[
         explained = _explained(form[1].lower(), form[2] or "", part)
         if "faithfulness" not in (form[2] or ""):
             explained = replace(explained, faithfulness=faithfulness)
-        found[explained] = None
-    if not found:
+        specs[explained] = None
+    if not specs:
         raise ProtocolError(f"maps {text!r}: none is left; expected methods such as agcam,grad-cam")
-    return tuple(found)
+    return tuple(specs)
 
 
 def _explained(method: str, arguments: str, where: str) -> MapSpec:
@@ -140,14 +140,14 @@ def _explained(method: str, arguments: str, where: str) -> MapSpec:
 
 
 def parts_of(condition: str) -> tuple[MapSpec, str] | None:
-    """A map's condition in results and its mode ('' without one); None for other conditions."""
+    """Return a map's condition in results and its mode ('' without one); None for other conditions."""
     text, _, mode = condition.partition(",mode=")
     explained = parse_explained(text + ")" if mode else text)
     return None if explained is None else (explained, mode.rstrip(")"))
 
 
 def map_condition(explained: MapSpec, under: Condition | None = None) -> Condition:
-    """The condition of a map's scores, or of its stability under another condition."""
+    """Return the condition of a map's scores, or of its stability under another condition."""
     draws = MapSpec(explained.method).text  # the method's own, whatever else is asked of it
     if under is None:
         return Condition("cam", explained.text, payload=explained, draws=draws, needs_truth=True)
@@ -156,5 +156,5 @@ def map_condition(explained: MapSpec, under: Condition | None = None) -> Conditi
 
 
 def explained_of(condition: Condition) -> MapSpec | None:
-    """Which map a condition is of; None for other conditions."""
+    """Return which map a condition is of; None for other conditions."""
     return condition.payload if isinstance(condition.payload, MapSpec) else None

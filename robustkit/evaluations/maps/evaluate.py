@@ -59,8 +59,8 @@ held: whether the prediction under the condition is that of the clean image. map
 
 
 def check_explainable(model: torch.nn.Module, name: str, wanted: Sequence[MapSpec]) -> None:
-    """Raises ModelError where a method does not work for a model; says which do."""
-    for method in dict.fromkeys(one.method for one in wanted):
+    """Raise ModelError where a method does not work for a model; the message lists those that do."""
+    for method in dict.fromkeys(spec.method for spec in wanted):
         try:
             EVERY_EXPLAINER[method](model)
         except (ValueError, TypeError) as fault:
@@ -79,16 +79,16 @@ def evaluate(subject: Subject, batch: Batch, condition: Condition, rng: SampleRn
         rows = subject.score(logits, batch) | subject.distance(torch.zeros(len(batch), 1), len(batch))
         return Evaluation(rows | columns, pictures=batch.pictures(heat=maps))
     shown = inputs_under(subject, batch, under)
-    found: dict[str, list[Any]] = {}
+    merged: dict[str, list[Any]] = {}
     pictures: dict[str, Picture] = {}
     for place, part in batch.parts(subject.settings.batch_size):  # the attack may have had the whole shard
-        own = None if labels is None else labels[place]
-        logits, columns, maps = stability(subject, inputs[place], shown[place], part.samples, own, wanted, rng)
+        label = None if labels is None else labels[place]
+        logits, columns, maps = stability(subject, inputs[place], shown[place], part.samples, label, wanted, rng)
         pictures |= part.pictures(heat=maps)
         rows = subject.score(logits, part) | subject.distance(None, len(part)) | columns
         for name, values in rows.items():
-            found.setdefault(name, []).extend(values)
-    return Evaluation(found, pictures=pictures)
+            merged.setdefault(name, []).extend(values)
+    return Evaluation(merged, pictures=pictures)
 
 
 def explain(
@@ -99,25 +99,29 @@ def explain(
     rng: Any,
     located: Sequence[Located | None],
 ) -> tuple[Tensor, dict[str, list[Any]], Tensor]:
-    """Logits (B, K) of inputs as the card has them, the columns of the map, and the maps (B, H, W)."""
-    found = _maps(subject, inputs, labels if wanted.target == "label" else None, wanted.method, rng)
+    """Return the logits (B, K), the record columns, and the maps (B, H, W) of inputs in the card's space."""
+    explanation = _maps(subject, inputs, labels if wanted.target == "label" else None, wanted.method, rng)
     columns: dict[str, list[Any]] = {
-        "target": subject.classes(found.target),
-        "degenerate": found.degenerate.tolist(),
-        **_localisation(found.maps.cpu(), located, wanted.threshold),
+        "target": subject.classes(explanation.target),
+        "degenerate": explanation.degenerate.tolist(),
+        **_localisation(explanation.maps.cpu(), located, wanted.threshold),
     }
     if wanted.faithfulness != "none":
         fill = torch.zeros(3) if subject.card.space != "pixels" else subject.classifier.mean.flatten()
         size = subject.settings.batch_size
-        curves = abpc(subject.exact, inputs, found.maps, found.target, fill=fill, batch_size=size)
+        curves = abpc(subject.exact, inputs, explanation.maps, explanation.target, fill=fill, batch_size=size)
         columns["abpc"] = curves.abpc.tolist()
         if wanted.faithfulness == "all":
-            areas = insertion_deletion(subject.exact, inputs, found.maps, found.target, fill=fill, batch_size=size)
+            areas = insertion_deletion(
+                subject.exact, inputs, explanation.maps, explanation.target, fill=fill, batch_size=size
+            )
             columns |= {"insertion": areas.insertion.tolist(), "deletion": areas.deletion.tolist()}
             if not wanted.is_control:
-                explainer = EVERY_EXPLAINER[wanted.method](subject.exact)
-                columns["head_correlation"] = _finite(head_correlation(explainer, inputs, found.maps, found.target))
-    return found.logits, columns, found.maps
+                explainer = cam.method(wanted.method)(subject.exact)
+                columns["head_correlation"] = _finite(
+                    head_correlation(explainer, inputs, explanation.maps, explanation.target)
+                )
+    return explanation.logits, columns, explanation.maps
 
 
 def stability(
@@ -129,7 +133,7 @@ def stability(
     wanted: MapSpec,
     rng: Any,
 ) -> tuple[Tensor, dict[str, list[Any]], Tensor]:
-    """Logits (B, K) of the images shown, how their maps differ from those of the clean ones, of the same class, and
+    """Return the logits (B, K) of the images shown, how their maps differ from the clean ones of the same class, and
     these maps (B, H, W).
     """
     before = _maps(subject, clean, labels if wanted.target == "label" else None, wanted.method, rng)
@@ -152,20 +156,20 @@ def _maps(subject: Subject, inputs: Tensor, target: Tensor | None, method: str, 
 
 
 def _localisation(maps: Tensor, located: Sequence[Located | None], threshold: float) -> dict[str, list[Any]]:
-    known = [index for index, one in enumerate(located) if one is not None and bool(one.mask.any())]
+    marked = [index for index, entry in enumerate(located) if entry is not None and bool(entry.mask.any())]
     columns: dict[str, list[Any]] = {}
 
     def put(name: str, values: Sequence[Any]) -> None:
         column = columns.setdefault(name, [None] * len(located))
-        for index, value in zip(known, values, strict=True):
+        for index, value in zip(marked, values, strict=True):
             column[index] = value
 
-    places = [one for one in located if one is not None]
+    places = [entry for entry in located if entry is not None]
     if not places:
         return {}
-    whole = [one for one in (located[index] for index in known) if one is not None]
-    maps = maps[known]
-    masks = torch.stack([one.mask for one in whole]) if whole else torch.zeros(0, *maps.shape[1:], dtype=torch.bool)
+    whole = [entry for entry in (located[index] for index in marked) if entry is not None]
+    maps = maps[marked]
+    masks = torch.stack([entry.mask for entry in whole]) if whole else torch.zeros(0, *maps.shape[1:], dtype=torch.bool)
     for mode in MODES:
         scores = score(maps, masks, threshold, mode)
         for name in SCORES:
@@ -173,9 +177,9 @@ def _localisation(maps: Tensor, located: Sequence[Located | None], threshold: fl
     put("pointing_game", pointing_game(maps, masks).tolist())
     put("energy_inside", energy_inside(maps, masks).tolist())
     put("pixel_counts", pixel_counts(maps, masks, LEVELS).flatten(1).tolist())
-    hits = box_hits(maps, [one.boxes for one in whole]).flatten(1).numpy()
+    hits = box_hits(maps, [entry.boxes for entry in whole]).flatten(1).numpy()
     put("box_hits", [np.packbits(row).tobytes() for row in hits])
-    columns["vanished_boxes"] = [None if one is None else one.vanished for one in located]
+    columns["vanished_boxes"] = [None if entry is None else entry.vanished for entry in located]
     return columns
 
 

@@ -41,43 +41,43 @@ class Score:
 
 
 def scores(results: Sequence[Mapping[str, Any]]) -> list[Score]:
-    """Of all checkpoints, in the order of `SCORES`."""
-    found: dict[tuple[str, str, str], dict[str, Point]] = {}
+    """Return the scores of all checkpoints, in the order of `SCORES`."""
+    by_score: dict[tuple[str, str, str], dict[str, Point]] = {}
     for row in results:
         parts = parts_of(row["condition"])
         if parts is None or parts[0].under or row["value"] is None or (row["metric"], parts[1]) not in SCORES:
             continue
         kind = replace(parts[0], method="").text.removeprefix("cam(").rstrip(")").lstrip(",")
         key = row["checkpoint"], kind, SCORES[row["metric"], parts[1]]
-        found.setdefault(key, {})[parts[0].method] = Point.of(row)
+        by_score.setdefault(key, {})[parts[0].method] = Point.of(row)
     order = list(SCORES.values())
-    every = sorted(found.items(), key=lambda item: order.index(item[0][2]))
-    return [Score(*key, {name: points[name] for name in method_names() if name in points}) for key, points in every]
+    every = sorted(by_score.items(), key=lambda item: order.index(item[0][2]))
+    return [Score(*key, {name: points[name] for name in METHODS if name in points}) for key, points in every]
 
 
-def map_figures(found: Sequence[Score], looks: Mapping[str, Style]) -> Iterator[Figure]:
-    """A figure for each kind of maps, with a panel for each score."""
-    for kind in dict.fromkeys(one.kind for one in found):
-        own = [one for one in found if one.kind == kind]
-        shown = list(dict.fromkeys(one.score for one in own))
-        methods = [name for name in method_names() if any(name in one.points for one in own)]
-        names = labels(one.checkpoint for one in own)
+def map_figures(entries: Sequence[Score], looks: Mapping[str, Style]) -> Iterator[Figure]:
+    """Yield a figure for each kind of map, with a panel for each score."""
+    for kind in dict.fromkeys(entry.kind for entry in entries):
+        group = [entry for entry in entries if entry.kind == kind]
+        shown = list(dict.fromkeys(entry.score for entry in group))
+        methods = [name for name in METHODS if any(name in entry.points for entry in group)]
+        names = labels(entry.checkpoint for entry in group)
 
         def paint(
             canvas: Canvas,
-            own: Sequence[Score] = own,
+            group: Sequence[Score] = group,
             shown: Sequence[str] = shown,
             methods: Sequence[str] = methods,
             names: Mapping[str, str] = names,
         ) -> None:
             grid = panels(canvas, len(shown), sharey=True)
             for axes, score in zip(grid, shown, strict=True):
-                rivals = [one for one in own if one.score == score]
-                for place, one in enumerate(rivals):
-                    rows = [row for row, method in enumerate(methods) if method in one.points]
-                    points = [one.points[methods[row]] for row in rows]
+                rivals = [entry for entry in group if entry.score == score]
+                for place, entry in enumerate(rivals):
+                    rows = [row for row, method in enumerate(methods) if method in entry.points]
+                    points = [entry.points[methods[row]] for row in rows]
                     shift = -spread(place, len(rivals), 8, 34)
-                    dots(axes, rows, points, looks[one.checkpoint], shift=shift, across=True, scale=1)
+                    dots(axes, rows, points, looks[entry.checkpoint], shift=shift, across=True, scale=1)
                 axes.set_title(score)
                 axes.set_xlim(*_limits(rivals))
                 axes.locator_params(axis="x", nbins=4)
@@ -90,7 +90,7 @@ def map_figures(found: Sequence[Score], looks: Mapping[str, Style]) -> Iterator[
                 axes.set_ylim(len(methods) - 0.5, -0.5)
             legend(canvas, {names[name]: looks[name] for name in names}, lines=False)
 
-        said = [_told(score, [one for one in own if one.score == score], names) for score in shown]
+        said = [_told(score, [entry for entry in group if entry.score == score], names) for score in shown]
         yield draw(
             "maps",
             f"Scores of maps beside controls{f' ({kind})' if kind else ''}",
@@ -104,23 +104,23 @@ def map_figures(found: Sequence[Score], looks: Mapping[str, Style]) -> Iterator[
 
 
 def _limits(rivals: Sequence[Score]) -> tuple[float, float]:
-    """What holds all figures and intervals, and a little more."""
-    every = [bound for one in rivals for p in one.points.values() for bound in (p.value, p.low, p.high)]
-    known = [bound for bound in every if math.isfinite(bound)]
-    pad = 0.06 * (max(known) - min(known)) or 0.05
-    return min(known) - pad, max(known) + pad
+    """Return limits that hold all figures and intervals, and a little more."""
+    every = [bound for entry in rivals for p in entry.points.values() for bound in (p.value, p.low, p.high)]
+    finite = [bound for bound in every if math.isfinite(bound)]
+    pad = 0.06 * (max(finite) - min(finite)) or 0.05
+    return min(finite) - pad, max(finite) + pad
 
 
 def _told(score: str, rivals: Sequence[Score], names: Mapping[str, str]) -> str:
     sentences = []
-    for one in rivals:
-        mine = [f"{name} {_figure(point)}" for name, point in one.points.items() if name not in CONTROLS]
-        controls = {name: point.value for name, point in one.points.items() if name in CONTROLS}
+    for entry in rivals:
+        mine = [f"{name} {_figure(point)}" for name, point in entry.points.items() if name not in CONTROLS]
+        controls = {name: point.value for name, point in entry.points.items() if name in CONTROLS}
         if controls:
             pick = min if "↓" in score else max
             best = pick(controls, key=lambda name: controls[name])
-            mine.append(f"best control {best} {_figure(one.points[best])}")
-        sentences.append(f"{names[one.checkpoint]}: {', '.join(mine)}")
+            mine.append(f"best control {best} {_figure(entry.points[best])}")
+        sentences.append(f"{names[entry.checkpoint]}: {', '.join(mine)}")
     return f"{score.replace(' ↓', ', lower is better')}. {listed(sentences)}."
 
 

@@ -42,7 +42,7 @@ class Tile:
     truth: NDArray[np.bool_] | None = None
 
     def drawn(self) -> Pixels:
-        """The map over its image, the object outlined."""
+        """Draw the map over its image, the object outlined."""
         return outlined(overlay(self.image, self.map), self.truth, width=1)
 
 
@@ -67,7 +67,7 @@ class Gallery:
 
 
 def overlay(image: Pixels, heat: NDArray[np.float32]) -> Pixels:
-    """The image as a tile, in grey under its map in cividis, which reads the same for colour-blind people.
+    """Return the image as a tile, in grey under its map in cividis, which colour-blind people read the same.
 
     The higher the map, the more of its colour shows, so a low map leaves the image to be seen.
     """
@@ -81,12 +81,12 @@ def overlay(image: Pixels, heat: NDArray[np.float32]) -> Pixels:
 
 
 def _cividis(levels: Pixels) -> Pixels:
-    """(H, W) to (H, W, 3) RGB."""
+    """Colour (H, W) in cividis, (H, W, 3) RGB."""
     return np.asarray(cv2.cvtColor(cv2.applyColorMap(levels, cv2.COLORMAP_CIVIDIS), cv2.COLOR_BGR2RGB), dtype=np.uint8)
 
 
 def outlined(image: Pixels, truth: NDArray[np.bool_] | None, width: int = 2) -> Pixels:
-    """The image as a tile, with the outline of its object in white on black, so that it shows on any ground."""
+    """Return the image as a tile, with the outline of its object in white on black, so that it shows on any ground."""
     shown = _tile(image)
     if truth is None:
         return shown
@@ -98,14 +98,14 @@ def outlined(image: Pixels, truth: NDArray[np.bool_] | None, width: int = 2) -> 
 
 
 def _tile(pixels: Pixels) -> Pixels:
-    """Enlarged pixel by pixel, or shrunk, to a width of TILE."""
+    """Enlarge pixel by pixel, or shrink, to a width of TILE."""
     size = (TILE, max(1, round(TILE * pixels.shape[0] / pixels.shape[1])))
     small = pixels.shape[1] < TILE
     return np.array(Image.fromarray(pixels).resize(size, _NEAREST if small else _LANCZOS))
 
 
 def draw(gallery: Gallery) -> Image.Image:
-    """The contact sheet as an RGB image."""
+    """Draw the contact sheet as an RGB image."""
     margin, gap, line = 36, 12, 24
     columns = 1 + max(len(row.tiles) for row in gallery.rows)
     width = 2 * margin + columns * TILE + (columns - 1) * gap
@@ -138,13 +138,13 @@ def draw(gallery: Gallery) -> Image.Image:
 
 
 def _columns(row: GalleryRow) -> list[tuple[str, Pixels, tuple[str, ...]]]:
-    """Heading, pixels and lines of the tiles of a row, the image first."""
+    """Return heading, pixels and lines of the tiles of a row, the image first."""
     image = ("", outlined(row.image, row.truth), (row.name, row.sample_id))
     return [image, *((tile.heading, tile.drawn(), tile.lines) for tile in row.tiles)]
 
 
 def _scale(canvas: Image.Image, pen: ImageDraw.ImageDraw, x: int, y: int) -> None:
-    """The colours from low to high, as a bar between the two words."""
+    """Draw the colours from low to high, as a bar between the two words."""
     bar = Image.fromarray(_cividis(np.tile(np.linspace(0, 255, 160).round().astype(np.uint8), (12, 1))))
     left = x + math.ceil(font(15).getlength("low")) + 8
     pen.text((x, y + 6), "low", FAINT, font(15), anchor="lm")
@@ -153,7 +153,7 @@ def _scale(canvas: Image.Image, pen: ImageDraw.ImageDraw, x: int, y: int) -> Non
 
 
 def _wrapped(text: str, size: int, width: int) -> list[str]:
-    """The text in lines, none wider than that but by a single word, whose middle is left out."""
+    """Return the text in lines no wider than that; the middle of a wider word is left out."""
     lines: list[str] = []
     for word in text.split():
         longer = f"{lines[-1]} {word}" if lines else word
@@ -165,12 +165,12 @@ def _wrapped(text: str, size: int, width: int) -> list[str]:
 
 
 def write_sheet(gallery: Gallery, path: Path) -> None:
-    """The contact sheet as a PNG. RunError where it cannot be written."""
+    """Write the contact sheet as a PNG. RunError where it cannot be written."""
     write_whole(path, _png(draw(gallery)))
 
 
 def write_page(gallery: Gallery, path: Path) -> None:
-    """The gallery as one self-contained HTML page, all text escaped. RunError where it cannot be written."""
+    """Write the gallery as one self-contained HTML page, all text escaped. RunError where it cannot be written."""
     from jinja2 import Environment, StrictUndefined
 
     source = (resources.files("robustkit.evaluations.maps") / "templates" / "gallery.html.j2").read_text(
@@ -199,7 +199,7 @@ def _png(image: Image.Image) -> bytes:
 
 
 def pick(scores: Mapping[str, Sequence[float]], how: str, count: int, order: Sequence[str]) -> list[str]:
-    """`count` sample ids by what the checkpoints scored on each (nan: unknown, left out).
+    """Pick `count` sample ids by the checkpoints' scores on each (nan: unknown, left out).
 
     how: `best` or `worst` mean over the checkpoints, `disagreement` for the widest spread between them, or `random`.
     order: the ids in a random order, which also decides between equals.
@@ -211,5 +211,5 @@ def pick(scores: Mapping[str, Sequence[float]], how: str, count: int, order: Seq
         "worst": lambda values: sum(values) / len(values),
         "disagreement": lambda values: min(values) - max(values),
     }
-    known = [sample for sample in order if all(map(math.isfinite, scores.get(sample, (math.nan,))))]
-    return sorted(known, key=lambda sample: keys[how](scores[sample]))[:count]
+    scored = [sample for sample in order if all(map(math.isfinite, scores.get(sample, (math.nan,))))]
+    return sorted(scored, key=lambda sample: keys[how](scores[sample]))[:count]

@@ -57,8 +57,8 @@ def map_figures(
     keep: bool,
     flags: Sequence[str],
 ) -> Figures:
-    """From the records of a condition, in one table. pooled: what was taken from them; shards: to take it from again.
-    keep: count wrong predictions too.
+    """Return the figures of a condition from its records, in one table. pooled: what was taken from them. shards: to
+    take it from again. keep: count wrong predictions too.
     """
 
     def again() -> Pooled:
@@ -101,58 +101,60 @@ def map_figures(
 
 
 def of_mode(explained: MapSpec, mode: str) -> str:
-    """The condition of scores at the threshold: `cam(agcam,mode=box)`."""
+    """Return the condition of scores at the threshold: `cam(agcam,mode=box)`."""
     return f"{explained.text[:-1]},mode={mode})"
 
 
-def map_rows(found: Sequence[Figures]) -> Iterator[Row]:
-    """Condition, metric, value, n, interval and flags of every score of one checkpoint's maps; and under
-    `<metric>_over_control` how far each is ahead of the best control (negative: behind), paired by sample."""
-    for figures in found:
+def map_rows(maps: Sequence[Figures]) -> Iterator[Row]:
+    """Yield condition, metric, value, n, interval and flags of every score of one checkpoint's maps; and under
+    `<metric>_over_control` how far each is ahead of the best control (negative: behind), paired by sample.
+    """
+    for figures in maps:
         for key in figures.values:
-            known = _known(figures.values[key])
-            if not len(known):
+            rows = _known(figures.values[key])
+            if not len(rows):
                 continue
-            drawn = _drawn(figures.values[key], key[1], known)
-            value, low, high = _estimate(drawn, len(known), key[1])
+            drawn = _drawn(figures.values[key], key[1], rows)
+            value, low, high = _estimate(drawn, len(rows), key[1])
             flags = list(figures.flags)
-            if len(known) < len(figures.ids):
+            if len(rows) < len(figures.ids):
                 why = "maps are constant" if key[1] == "head_correlation" else "samples have no object in the frame"
-                flags.append(f"{len(figures.ids) - len(known)} of {len(figures.ids)} {why}")
+                flags.append(f"{len(figures.ids) - len(rows)} of {len(figures.ids)} {why}")
             if key[1] == "head_correlation" and low >= UNMOVED:
                 flags.append("maps stay when the head is drawn anew: they do not tell of the class")
-            yield *key, value, len(known), low, high, flags
+            yield *key, value, len(rows), low, high, flags
             if not figures.explained.is_control:
-                yield from _over_control(figures, key, found)
+                yield from _over_control(figures, key, maps)
 
 
-def _over_control(figures: Figures, key: tuple[str, str], found: Sequence[Figures]) -> Iterator[Row]:
-    """The lead over the best control; which one that is, is found anew in every resample."""
+def _over_control(figures: Figures, key: tuple[str, str], maps: Sequence[Figures]) -> Iterator[Row]:
+    """Yield the lead over the best control, which is chosen again in every resample."""
     sign = -1 if key[1] in _LOWER_IS_BETTER else 1
     rivals: dict[str, Floats | Counted] = {}
-    for other in found:
-        own = (key[0].replace(f"({figures.explained.method}", f"({other.explained.method}", 1), key[1])
+    for other in maps:
+        other_key = (key[0].replace(f"({figures.explained.method}", f"({other.explained.method}", 1), key[1])
         same = replace(other.explained, method=figures.explained.method) == figures.explained
-        if other.explained.method in CONTROLS and same and own in other.values and other.ids == figures.ids:
-            rivals[other.explained.method] = other.values[own]
+        if other.explained.method in CONTROLS and same and other_key in other.values and other.ids == figures.ids:
+            rivals[other.explained.method] = other.values[other_key]
     if key[1] == "cam_pixel_accuracy" and "full" in rivals:
         # Of a map that marks no pixel, which wins where objects are small.
         rivals["nothing"] = 1 - np.asarray(rivals["full"])
-    known = _known(figures.values[key])
+    rows = _known(figures.values[key])
     for values in rivals.values():
-        known = np.intersect1d(known, _known(values))
-    if not rivals or not len(known):
+        rows = np.intersect1d(rows, _known(values))
+    if not rivals or not len(rows):
         return
-    mine = _drawn(figures.values[key], key[1], known)
-    theirs = {name: _drawn(values, key[1], known) for name, values in rivals.items()}
+    mine = _drawn(figures.values[key], key[1], rows)
+    theirs = {name: _drawn(values, key[1], rows) for name, values in rivals.items()}
     best = max(theirs, key=lambda name: sign * float(theirs[name][0]))
-    ahead: Floats = sign * mine - np.max([sign * one for one in theirs.values()], axis=0)
-    value, low, high = _estimate(ahead, len(known), key[1])
-    yield key[0], f"{key[1]}_over_control", value, len(known), low, high, [f"best control: {best}"]
+    ahead: Floats = sign * mine - np.max([sign * control for control in theirs.values()], axis=0)
+    value, low, high = _estimate(ahead, len(rows), key[1])
+    yield key[0], f"{key[1]}_over_control", value, len(rows), low, high, [f"best control: {best}"]
 
 
 def stability_rows(table: pa.Table, explained: MapSpec, keep: bool, flags: Sequence[str]) -> Iterator[Row]:
-    """Mean rank correlation and IoU with the clean map: for predictions that held, for those that fell, and for all.
+    """Yield the mean rank correlation and IoU with the clean map, for predictions that held, for those that fell, and
+    for all.
 
     keep: count samples that are predicted wrong without the condition, too.
     """
@@ -178,7 +180,7 @@ def stability_rows(table: pa.Table, explained: MapSpec, keep: bool, flags: Seque
 
 
 def _estimate(drawn: Floats, n: int, metric: str) -> tuple[float, float, float]:
-    """The figure and its interval; none for a few samples, and for a maximum, which resampling biases upwards."""
+    """Return the metric and its interval; nan for a few samples, and for a maximum, which resampling biases upwards."""
     if not has_interval(n, metric):
         return float(drawn[0]), math.nan, math.nan
     ((low, high),) = intervals(drawn[1:, None], drawn[:1])
@@ -186,19 +188,19 @@ def _estimate(drawn: Floats, n: int, metric: str) -> tuple[float, float, float]:
 
 
 def _known(values: Floats | Counted) -> Rows:
-    """Rows of the samples that have a figure."""
+    """Return the rows of the samples that have a figure."""
     return values.known if isinstance(values, Counted) else np.flatnonzero(np.isfinite(values))
 
 
 def _drawn(values: Floats | Counted, metric: str, rows: Rows) -> Floats:
-    """The figure of those samples, and where it has an interval of each time that they are drawn anew: (1 + R,)."""
+    """Return the metric on the samples, followed by its R bootstrap replicates if it has an interval: (1 + R,)."""
     if isinstance(values, Counted):
         return values.figure(rows)
     n = len(rows)
-    own = values[rows]
+    chosen = values[rows]
 
     def mean(counts: Floats) -> Floats:
-        return counts @ own / n
+        return counts @ chosen / n
 
     parts = [mean(np.ones((1, n))), *([resampled_figures(mean, n)[:, 0]] if has_interval(n, metric) else [])]
     return np.concatenate(parts)

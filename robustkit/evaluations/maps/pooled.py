@@ -37,7 +37,7 @@ class Counted:
         return np.flatnonzero(self.places >= 0)
 
     def figure(self, rows: Rows) -> Floats:
-        """Of those samples, and where it has an interval of each time that they are drawn anew: (1 + R,)."""
+        """Return the metric on the samples, followed by its R bootstrap replicates if it has an interval: (1 + R,)."""
         if not np.array_equal(self._last[0], rows):
             self._last = rows, self._summed(rows)
         return _STATISTICS[self.metric](self._last[1], len(rows))
@@ -46,9 +46,9 @@ class Counted:
         values, places = self._read(), self.places[rows]
 
         def floats(some: slice) -> Floats:
-            found = values[places[some]]
-            packed = found.dtype == np.uint8
-            return (np.unpackbits(found, axis=1, count=_BITS) if packed else found).astype(np.float64)
+            chosen = values[places[some]]
+            packed = chosen.dtype == np.uint8
+            return (np.unpackbits(chosen, axis=1, count=_BITS) if packed else chosen).astype(np.float64)
 
         return resampled_sums(floats, len(rows), has_interval(len(rows), self.metric))
 
@@ -61,24 +61,26 @@ class Pooled:
         self._values: dict[str, list[NDArray[Any]]] = {name: [] for name in POOLED}
 
     def taken(self, shard: pa.Table) -> pa.Table:
-        """The shard without them."""
+        """Take the pooled columns from a shard; return the rest."""
         for name in POOLED:
             if name not in shard.column_names:
                 self._known[name].append(np.zeros(len(shard), dtype=bool))
                 continue
             column = shard[name].combine_chunks()
             self._known[name].append(column.is_valid().to_numpy(zero_copy_only=False))
-            found = column.drop_null()
-            if len(found):
-                self._values[name].append(_few_bytes(found) if name == "pixel_counts" else _bits(found))
+            present = column.drop_null()
+            if len(present):
+                self._values[name].append(_few_bytes(present) if name == "pixel_counts" else _bits(present))
         return shard.drop_columns([name for name in POOLED if name in shard.column_names])
 
     def of(self, column: str, rows: Rows, again: Callable[[], Pooled]) -> Counted | None:
-        """Those of some samples; None where no sample of the condition has any. again: takes all from the shards."""
+        """Return the numbers of some samples; None where no sample of the condition has any. again: takes all from the
+        shards.
+        """
         if not self._values[column]:
             return None
-        known = np.concatenate(self._known[column])
-        places = np.where(known, np.cumsum(known) - 1, -1)[rows]
+        present = np.concatenate(self._known[column])
+        places = np.where(present, np.cumsum(present) - 1, -1)[rows]
 
         def read() -> NDArray[Any]:
             held = self._values.pop(column, None)  # the first time
@@ -105,12 +107,14 @@ def has_interval(n: int, metric: str) -> bool:
 
 
 def _pxap(sums: Floats, n: int) -> Floats:
-    """Of counts outside and inside the object by level, (R, 2 * levels), pooled over samples."""
+    """Compute PxAP of counts outside and inside the object by level, (R, 2 * levels), pooled over samples."""
     return pxap(torch.from_numpy(sums).reshape(len(sums), 2, -1)).numpy()
 
 
 def _max_box_acc(sums: Floats, n: int) -> Floats:
-    """Of hits by threshold and IoU, (R, thresholds * IOUS): the best threshold for each IoU, averaged."""
+    """Compute MaxBoxAcc of hits by threshold and IoU, (R, thresholds * IOUS): the best threshold for each IoU,
+    averaged.
+    """
     figures: Floats = (sums.reshape(len(sums), -1, len(IOUS)) / n).max(axis=1).mean(axis=1)
     return figures
 

@@ -53,37 +53,37 @@ def is_of_maps(condition: str) -> bool:
 
 
 def map_tables(results: Sequence[Mapping[str, Any]]) -> list[MapTable]:
-    """The tables of all checkpoints, from the rows of the summary."""
-    own: dict[str, list[Mapping[str, Any]]] = {}
+    """Return the tables of all checkpoints, from the rows of the summary."""
+    by_checkpoint: dict[str, list[Mapping[str, Any]]] = {}
     for row in results:
         if is_of_maps(row["condition"]):
-            own.setdefault(row["checkpoint"], []).append(row)
-    return [table for checkpoint, rows in own.items() for table in _tables(checkpoint, rows)]
+            by_checkpoint.setdefault(row["checkpoint"], []).append(row)
+    return [table for checkpoint, rows in by_checkpoint.items() for table in _tables(checkpoint, rows)]
 
 
 def _tables(checkpoint: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[MapTable]:
-    found: dict[tuple[MapSpec, str], dict[str, Mapping[str, Any]]] = {}
+    figures: dict[tuple[MapSpec, str], dict[str, Mapping[str, Any]]] = {}
     for row in rows:
         parts = parts_of(row["condition"])
         assert parts is not None
-        found.setdefault(parts, {})[row["metric"]] = row
-    scored = {key: metrics for key, metrics in found.items() if not key[0].under}
-    for kind in dict.fromkeys(replace(one, method="") for one, _ in scored):
+        figures.setdefault(parts, {})[row["metric"]] = row
+    scored = {key: metrics for key, metrics in figures.items() if not key[0].under}
+    for kind in dict.fromkeys(replace(spec, method="") for spec, _ in scored):
         ours = {key: metrics for key, metrics in scored.items() if replace(key[0], method="") == kind}
         said = _said(kind)
         for mode in MODES:
-            part = {one: metrics for (one, its), metrics in ours.items() if its == mode}
+            part = {spec: metrics for (spec, its), metrics in ours.items() if its == mode}
             title = f"maps, {mode} mode at threshold {kind.threshold:g}{said}"
             yield from _scores(checkpoint, title, SCORE_HEADINGS, part)
-        part = {one: metrics for (one, its), metrics in ours.items() if not its}
+        part = {spec: metrics for (spec, its), metrics in ours.items() if not its}
         yield from _scores(checkpoint, f"maps, without a threshold{said}", FREE_HEADINGS, part)
-    stable = {one: metrics for (one, _), metrics in found.items() if one.under}
-    for method in dict.fromkeys(one.method for one in stable):
-        own = {one: metrics for one, metrics in stable.items() if one.method == method}
+    stable = {spec: metrics for (spec, _), metrics in figures.items() if spec.under}
+    for method in dict.fromkeys(spec.method for spec in stable):
+        same = {spec: metrics for spec, metrics in stable.items() if spec.method == method}
         flags = dict.fromkeys(
-            f"{one.text}: {f}" for one, metrics in own.items() for r in metrics.values() for f in r["flags"]
+            f"{spec.text}: {f}" for spec, metrics in same.items() for r in metrics.values() for f in r["flags"]
         )
-        lines = tuple(_stable(one, metrics) for one, metrics in own.items())
+        lines = tuple(_stable(spec, metrics) for spec, metrics in same.items())
         yield MapTable(checkpoint, f"{method}: alike to the clean map", STABLE_HEADINGS, lines, tuple(flags))
 
 
@@ -97,43 +97,45 @@ def _scores(
     headings: Mapping[str, str],
     part: Mapping[MapSpec, Mapping[str, Mapping[str, Any]]],
 ) -> Iterator[MapTable]:
-    """A column a method, the controls last and without intervals; below a score the lead over the best control."""
+    """Yield a table with a column per method, the controls last and without intervals; below a score the lead over the
+    best control.
+    """
     used = [metric for metric in headings if any(metric in metrics for metrics in part.values())]
     if not used:
         return
-    order = sorted(part, key=lambda one: one.method in CONTROLS)
+    order = sorted(part, key=lambda spec: spec.method in CONTROLS)
     rows, flags = [], dict[str, list[str]]()
     for metric in used:
-        found = {one: part[one].get(metric) for one in order}
-        ns = dict.fromkeys(str(row["n"]) for row in found.values() if row is not None)
-        cells = ["" if row is None else _interval(row, plain=one.is_control) for one, row in found.items()]
+        figures = {spec: part[spec].get(metric) for spec in order}
+        ns = dict.fromkeys(str(row["n"]) for row in figures.values() if row is not None)
+        cells = ["" if row is None else _interval(row, plain=spec.is_control) for spec, row in figures.items()]
         rows.append((headings[metric], " / ".join(ns), *cells))
-        leads = {one: part[one].get(f"{metric}_over_control") for one in order}
+        leads = {spec: part[spec].get(f"{metric}_over_control") for spec in order}
         best = [row["flags"][0].partition(": ")[2] for row in leads.values() if row is not None]
         if best and metric not in ONE_SIDED:
             cells = ["" if row is None else _interval(row, "+") for row in leads.values()]
             rows.append((f"  – {best[0]}", "", *cells))
-        for one, row in found.items():
+        for spec, row in figures.items():
             for flag in () if row is None else row["flags"]:
-                flags.setdefault(flag, []).append(one.method)
-    names = (f"{one.method} [95 %]" if not one.is_control else one.method for one in order)
+                flags.setdefault(flag, []).append(spec.method)
+    names = (f"{spec.method} [95 %]" if not spec.is_control else spec.method for spec in order)
     lines = tuple(f"{', '.join(dict.fromkeys(methods))}: {flag}" for flag, methods in flags.items())
     yield MapTable(checkpoint, title, ("score", "n", *names), tuple(rows), lines)
 
 
-def _stable(one: MapSpec, metrics: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
-    cells = [one.under]
+def _stable(spec: MapSpec, metrics: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
+    cells = [spec.under]
     for group in ("held", "fell"):
         row = metrics.get(f"rank_correlation_{group}")
         cells.append("0" if row is None else str(row["n"]))
         for metric in ("rank_correlation", "map_iou"):
-            found = metrics.get(f"{metric}_{group}")
-            cells.append("–" if found is None else _interval(found))
+            score = metrics.get(f"{metric}_{group}")
+            cells.append("–" if score is None else _interval(score))
     return tuple(cells)
 
 
 def _interval(row: Mapping[str, Any], sign: str = "", plain: bool = False) -> str:
-    """`0.436 [0.410, 0.461]`: the third digit is noise at some hundred images, a fourth would be a lie."""
+    """Return `0.436 [0.410, 0.461]`: the third digit is noise at some hundred images, a fourth would be a lie."""
     if row["value"] is None:
         return "nan"
     if plain or row["ci_low"] is None:
@@ -147,16 +149,16 @@ def _thousandths(value: float, sign: str) -> str:
 
 
 def terminal_maps(tables: Sequence[MapTable]) -> Iterator[Table | Text]:
-    """The tables for a terminal, each after its title."""
+    """Yield the tables for a terminal, each after its title."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    for found in tables:
-        yield Text(f"{found.checkpoint}: {found.title}", style="italic")
+    for part in tables:
+        yield Text(f"{part.checkpoint}: {part.title}", style="italic")
         table = Table(box=box.SIMPLE_HEAD)
-        for index, heading in enumerate(found.headings):
+        for index, heading in enumerate(part.headings):
             table.add_column(heading, justify="right" if index else "left", overflow="fold")
-        for row in found.rows:
+        for row in part.rows:
             table.add_row(*map(Text, row))
         yield table

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import io
 
+from PIL import Image
+
 from ...data.picture_files import open_picture
 from ...errors import RunError
 from ...runs.folder import RunFolder
@@ -12,9 +14,7 @@ from ...runs.links import refuse_link
 
 
 def gallery_uri(run: RunFolder) -> str | None:
-    """The contact sheet of maps, made small enough for a page, as a data URI; None where there is none."""
-    from PIL import Image
-
+    """Return the contact sheet of maps, made small enough for a page, as a data URI; None if there is none."""
     path = run.path / "cams" / "gallery.png"
     refuse_link(path, run.path)
     if not path.is_file():

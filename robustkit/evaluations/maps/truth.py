@@ -62,7 +62,7 @@ class Truth:
     notes: tuple[str, ...] = ()
 
     def locate(self, sample: Sample, preprocessing: Preprocessing) -> Located | None:
-        """The object in the frame that the model sees; None where nothing is known of it.
+        """Return the object in the frame that the model sees; None where nothing is known of it.
 
         Raises:
             BadImageError: the image's size or its mask cannot be read, or the mask or annotation is of another size.
@@ -78,8 +78,8 @@ class Truth:
             _check_size(sample, "annotation", annotation.size, size)
             boxes, vanished = resize_crop_boxes(annotation.boxes, size, frame, mode, share)
             return Located(mask_of(boxes, *frame), boxes, vanished)
-        own = self.dataset.mask(sample)
-        return None if own is None else self._of_mask(torch.from_numpy(own).bool(), frame, mode, share)
+        embedded = self.dataset.mask(sample)
+        return None if embedded is None else self._of_mask(torch.from_numpy(embedded).bool(), frame, mode, share)
 
     def _size(self, sample: Sample) -> tuple[int, int]:
         return _size(self.dataset.read(sample), sample.id)
@@ -91,7 +91,7 @@ class Truth:
 
 
 def open_truth(dataset: Dataset, boxes: str | Path | None = None, masks: str | Path | None = None) -> Truth:
-    """The ground truth for the samples of a data set, in the pixels of their upright images.
+    """Open the ground truth for the samples of a data set, in the pixels of their upright images.
 
     boxes: a CSV of boxes, or a folder of ILSVRC XML files. masks: a folder of mask images (see `read_mask`), of the
     images' sizes. What belongs to a sample has its path but for the suffix; or its stem alone, where no other sample
@@ -121,7 +121,7 @@ def _with_boxes(dataset: Dataset, place: Path) -> Truth:
         listed = sorted(path.relative_to(place).as_posix() for path in place.rglob("*.xml"))
         names = {bare_path(name): name for name in listed}
         files = {sample: place / names[key] for sample, key in match_names(dataset, place, names, "boxes").items()}
-        found = {sample: _annotation(path) for sample, path in files.items()}
+        annotations = {sample: _annotation(path) for sample, path in files.items()}
         digest = _digest(f"{sample}\0{_hash(path)}\n".encode() for sample, path in files.items())
     else:
         _check_table(place)
@@ -130,10 +130,10 @@ def _with_boxes(dataset: Dataset, place: Path) -> Truth:
         sizes = _sizes(dataset, keys)
         if any(_is_outside(rows[key], size) for key, size in sizes.items()):
             read_csv(place, sizes, key=bare_path)  # raises, with the line
-        found = {sample: replace(rows[key], size=sizes.get(key)) for sample, key in keys.items()}
+        annotations = {sample: replace(rows[key], size=sizes.get(key)) for sample, key in keys.items()}
         digest = _digest([hashlib.sha256(place.read_bytes()).digest()])
-    notes = (f"boxes of {len(found)} of {len(dataset)} images from {place}",)
-    return Truth(dataset, boxes=found, digest=digest, notes=notes)
+    notes = (f"boxes of {len(annotations)} of {len(dataset)} images from {place}",)
+    return Truth(dataset, boxes=annotations, digest=digest, notes=notes)
 
 
 def _is_outside(annotation: Annotation, size: tuple[int, int]) -> bool:
@@ -149,7 +149,7 @@ def _annotation(path: Path) -> Annotation:
 
 
 def _check_table(place: Path) -> None:
-    """Raises DataError or OSError for a CSV whose boxes would take more memory or time than any data set's."""
+    """Raise DataError or OSError for a CSV whose boxes would take more memory or time than any data set's."""
     lines = 0
     try:
         for line in lines_of(place, _TABLE):
@@ -172,22 +172,24 @@ def _with_masks(dataset: Dataset, place: Path) -> Truth:
     for name in list_folder(place).images:
         if names.setdefault(bare_path(name), name) != name:
             raise DataError(f"{place}: {name} and {names[bare_path(name)]} are masks of the same image; keep one")
-    found = {sample: place / names[key] for sample, key in match_names(dataset, place, names, "masks").items()}
+    masks = {sample: place / names[key] for sample, key in match_names(dataset, place, names, "masks").items()}
     with ThreadPoolExecutor() as pool:
-        hashes, empty = zip(*pool.map(_look, found.values()), strict=True)
+        hashes, empty = zip(*pool.map(_look, masks.values()), strict=True)
     if all(empty):
         raise DataError(
-            f"{place}: nothing is object in any of the {len(found)} masks; expected 0 and 255, 0 and 1, or a palette "
+            f"{place}: nothing is object in any of the {len(masks)} masks; expected 0 and 255, 0 and 1, or a palette "
             f"whose first colour is the background"
         )
-    digest = _digest(f"{sample}\0{content}\n".encode() for sample, content in zip(found, hashes, strict=True))
+    digest = _digest(f"{sample}\0{content}\n".encode() for sample, content in zip(masks, hashes, strict=True))
     without = f", {sum(empty)} of them without an object" if any(empty) else ""
-    notes = (f"masks of {len(found)} of {len(dataset)} images from {place}{without}",)
-    return Truth(dataset, masks=found, digest=digest, notes=notes)
+    notes = (f"masks of {len(masks)} of {len(dataset)} images from {place}{without}",)
+    return Truth(dataset, masks=masks, digest=digest, notes=notes)
 
 
 def _look(path: Path) -> tuple[str, bool]:
-    """The digest of a mask's file, and whether it is empty; one that cannot be read is not, a run will name it."""
+    """Return the digest of a mask's file, and whether it is empty; an unreadable one counts as not empty, and a run
+    will name it.
+    """
     try:
         content = bytes_of(path, MAX_FILE_BYTES)
     except OSError as fault:
@@ -203,13 +205,13 @@ def _look(path: Path) -> tuple[str, bool]:
 
 
 def _sizes(dataset: Dataset, keys: Mapping[str, str]) -> dict[str, tuple[int, int]]:
-    """(width, height) by key, of the images that can be read."""
-    found = {}
+    """Return (width, height) by key, of the images that can be read."""
+    sizes = {}
     for sample in dataset.samples:
         if sample.id in keys:
             with suppress(BadImageError):
-                found[keys[sample.id]] = _size(dataset.read(sample), sample.id)
-    return found
+                sizes[keys[sample.id]] = _size(dataset.read(sample), sample.id)
+    return sizes
 
 
 def _size(content: bytes, name: str) -> tuple[int, int]:
@@ -220,9 +222,9 @@ def _size(content: bytes, name: str) -> tuple[int, int]:
     return width, height
 
 
-def _check_size(sample: Sample, what: str, own: tuple[int, int] | None, image: tuple[int, int]) -> None:
-    if own is not None and own != image:
-        there, here = (f"{width}x{height}" for width, height in (own, image))
+def _check_size(sample: Sample, what: str, size: tuple[int, int] | None, image: tuple[int, int]) -> None:
+    if size is not None and size != image:
+        there, here = (f"{width}x{height}" for width, height in (size, image))
         raise BadImageError(f"{sample.id}: the {what} is of {there} pixels, the image of {here}; expected the same")
 
 
