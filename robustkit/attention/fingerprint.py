@@ -92,13 +92,13 @@ def _candidates(model: nn.Module, current: str) -> tuple[list[str], tuple[str, .
     there.
     """
     has_norms = any(name.endswith(".q_norm.weight") for name, _ in nn.Module.named_parameters(model))
-    names = []
-    for name, formula in ({current: find_formula(current)} | FORMULAS).items():
+    names, every = [], dict(EVERY_FORMULA.usable())
+    for name, formula in ({current: find_formula(current)} | every).items():
         needs = bool(formula.initial(1, 1)) or formula.network is not None or (name == "qknorm-ln" and not has_norms)
         if name == current or not (needs or formula.cap is not None):  # a cap above all logits changes nothing
             names.append(name)
     family = current.partition("(")[0]
-    left = (name for name, formula in FORMULAS.items() if name not in (*names, family) and formula.cap is None)
+    left = (name for name, formula in every.items() if name not in (*names, family) and formula.cap is None)
     return names, tuple(left)
 
 

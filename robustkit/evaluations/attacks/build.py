@@ -11,6 +11,7 @@ from ...protocol.card import Card, number
 from ...protocol.condition import Condition
 from ..vocabulary import is_attack
 from .engines import peer
+from .registry import EVERY_ATTACK, EVERY_DENSE_ATTACK
 
 
 def attacked_labels(condition: Condition, card: Card) -> str:
@@ -20,7 +21,7 @@ def attacked_labels(condition: Condition, card: Card) -> str:
 
 def build_attack(condition: Condition, card: Card) -> attacks.Attack | attacks.DensePGD | None:
     """Build the attack with these parameters under the card's bounds; None for all other conditions."""
-    if condition.name in ("clean", "corruption", "cam", "stability", "attention"):
+    if not is_attack(condition.name):
         return None
     fields = dict(condition.parameters)
     eps = float(fields.pop("eps"))

@@ -30,9 +30,9 @@ _BUDGET = {"square": "queries", "autoattack": "version"}  # what the text always
 _OF_CARD = {"labels", "bounds", "cut_images", "step_size_l2"}  # of an attack's table in a card, beside its parameters
 
 
-def attacks_of(card: Card) -> Mapping[str, type[attacks.Attack] | type[attacks.DensePGD]]:
+def attacks_of(card: Card) -> Registry[type[attacks.Attack]] | Registry[type[attacks.DensePGD]]:
     """Return the attacks that a card can have, by name."""
-    return DENSE_ATTACKS if card.task == "segmentation" else ATTACKS
+    return EVERY_DENSE_ATTACK if card.task == "segmentation" else EVERY_ATTACK
 
 
 def parse_condition(
@@ -104,25 +104,9 @@ def _defaults(name: str, card: Card, norm: str | None = None) -> dict[str, Value
     return defaults
 
 
-def _arguments(name: str, text: str | None, default: dict[str, Value]) -> dict[str, Value]:
-    given: dict[str, Value] = {}
-    for item in filter(None, map(str.strip, (text or "").split(","))):
-        key, equals, value = (part.strip() for part in item.partition("="))
-        if not equals:
-            raise ProtocolError(f"{name}: {item!r} is not key=value; parameters: {', '.join(default)}")
-        given[key] = _value(name, key, value, default)
-    return given
-
-
-def _value(name: str, key: str, text: str, like: dict[str, Value]) -> Value:
+def _value(name: str, key: str, text: str, known: dict[str, Value]) -> Value:
     """Return `text` as a value of the kind that parameter `key` takes."""
-    if key not in like:
-        raise ProtocolError(unknown(f"parameter of {name}", key, like))
-    default = like[key]
-    what = f"{name}: {key}"
-    if key == "eps":
-        return number(text, what)
-    if key == "step_size":
+    if key == "step_size" and key in known:
         factor, times, _ = text.partition("*eps")
         value = number(factor, f"{name}: {key}") if times else number(text, f"{name}: {key}")
         return format_number(value) + times if times else float(value)

@@ -60,7 +60,7 @@ class Corrupted:
 
     def make(self, frost_dir: str | None = None) -> corruptions.Corruption:
         """Return the corruption to be computed here."""
-        import corruptions
+        from .registry import make
 
         return make(self.name, self.preset, self.variant, frost_dir)
 

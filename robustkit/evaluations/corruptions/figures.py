@@ -133,7 +133,7 @@ def _points(group: Sequence[Bars]) -> list[Point]:
 
 def _rows(group: Sequence[Bars]) -> Iterator[tuple[str, str]]:
     """Yield the text and corruption of each row; a category's heading has an empty corruption."""
-    for category, members in CATEGORIES.items():
+    for category, members in categories().items():
         present = [name for name in members if any(name in bars.bars for bars in group)]
         if present:
             yield category, ""

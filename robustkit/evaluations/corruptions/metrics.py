@@ -99,7 +99,7 @@ def corruption_rows(outcomes: Mapping[str, CorruptionSample], expected: int, why
 def _of_corruptions(
     samples: Mapping[tuple[str, int], CorruptionSample], expected: int, example: Corrupted, why_no_mce: str
 ) -> Iterator[Row]:
-    for name in CORRUPTIONS:
+    for name in corruption_names():
         five = [samples[name, severity] for severity in (1, 2, 3, 4, 5) if (name, severity) in samples]
         if len(five) < 5:
             continue

@@ -123,7 +123,7 @@ def expand(text: str | Iterable[str]) -> dict[str, tuple[int, ...]]:
             chosen[member] = before - mentioned if without else before | mentioned
     if not any(chosen.values()):
         raise ProtocolError(f"corruptions {text!r}: none is left; expected a name or a set, such as in-c")
-    return {name: tuple(sorted(chosen[name])) for name in CORRUPTIONS if chosen.get(name)}
+    return {name: tuple(sorted(chosen[name])) for name in corruption_names() if chosen.get(name)}
 
 
 def _severities(item: str, arguments: str | None) -> tuple[int, ...]:

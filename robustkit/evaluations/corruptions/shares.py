@@ -16,7 +16,7 @@ _SOME_SEVERITIES = re.compile(r"severity=([1-5](?:\+[1-5])+)")
 
 def means_of_shares(example: Corrupted, evaluated: Iterable[tuple[str, int]]) -> Iterator[str]:
     """Yield the texts of the means over corruptions that one definition may have."""
-    for name in CORRUPTIONS:
+    for name in corruption_names():
         named = replace(example, name=name)
         for severities in dict.fromkeys(members[name] for members in SETS.values() if name in members):
             several = "severity=" + "+".join(map(str, severities))

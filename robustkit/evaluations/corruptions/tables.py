@@ -66,12 +66,12 @@ def corruption_tables(results: Sequence[Mapping[str, Any]]) -> list[CorruptionTa
         parts = [part for condition, _ in rows_of if (part := parse_corrupted(condition)) is not None]
         for definition in dict.fromkeys(part.definition for part in parts):
             examples = {part.name: part.mean for part in parts if part.definition == definition}
-            names = [name for name in CORRUPTIONS if name in examples]
+            names = [name for name in corruption_names() if name in examples]
             by_name = [_errors(examples[name].text, rows_of) for name in names]
             error_headings, cells = _used(ERROR_HEADINGS, [row for row, _ in by_name])
             mean_headings, means = _used(MEAN_HEADINGS, list(_means(definition, rows_of)))
             values = (errors for _, errors in by_name)
-            errors = tuple(zip((_KIND[name] for name in names), cells, values, strict=True))
+            errors = tuple(zip((category_of(name) for name in names), cells, values, strict=True))
             flags = tuple(_flags(definition, rows_of))
             tables.append(CorruptionTable(checkpoint, definition, error_headings, mean_headings, errors, means, flags))
     return tables

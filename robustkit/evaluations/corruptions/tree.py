@@ -193,7 +193,7 @@ def _corruptions(root: Path) -> Iterable[tuple[str, str]]:
     """Yield (name, folder) of the known corruptions in the benchmark's order, also those below the folder of a
     category.
     """
-    for name in CORRUPTIONS:
+    for name in corruption_names():
         for folder in (name, *(f"{category}/{name}" for category in CATEGORIES)):
             if (root / folder).is_dir():
                 yield name, folder

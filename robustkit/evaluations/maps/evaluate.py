@@ -117,7 +117,7 @@ def explain(
             )
             columns |= {"insertion": areas.insertion.tolist(), "deletion": areas.deletion.tolist()}
             if not wanted.is_control:
-                explainer = cam.method(wanted.method)(subject.exact)
+                explainer = EVERY_EXPLAINER[wanted.method](subject.exact)
                 columns["head_correlation"] = _finite(
                     head_correlation(explainer, inputs, explanation.maps, explanation.target)
                 )

@@ -52,7 +52,7 @@ def scores(results: Sequence[Mapping[str, Any]]) -> list[Score]:
         by_score.setdefault(key, {})[parts[0].method] = Point.of(row)
     order = list(SCORES.values())
     every = sorted(by_score.items(), key=lambda item: order.index(item[0][2]))
-    return [Score(*key, {name: points[name] for name in METHODS if name in points}) for key, points in every]
+    return [Score(*key, {name: points[name] for name in method_names() if name in points}) for key, points in every]
 
 
 def map_figures(entries: Sequence[Score], looks: Mapping[str, Style]) -> Iterator[Figure]:
@@ -60,7 +60,7 @@ def map_figures(entries: Sequence[Score], looks: Mapping[str, Style]) -> Iterato
     for kind in dict.fromkeys(entry.kind for entry in entries):
         group = [entry for entry in entries if entry.kind == kind]
         shown = list(dict.fromkeys(entry.score for entry in group))
-        methods = [name for name in METHODS if any(name in entry.points for entry in group)]
+        methods = [name for name in method_names() if any(name in entry.points for entry in group)]
         names = labels(entry.checkpoint for entry in group)
 
         def paint(
