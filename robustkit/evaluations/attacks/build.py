@@ -21,7 +21,7 @@ def attacked_labels(condition: Condition, card: Card) -> str:
 
 def build_attack(condition: Condition, card: Card) -> attacks.Attack | attacks.DensePGD | PeerAttack | None:
     """The attack with these parameters under the card's bounds; None for all else."""
-    if condition.name in ("clean", "corruption", "cam", "stability", "attention"):
+    if condition.name not in (*ATTACKS, *DENSE_ATTACKS):
         return None
     fields = dict(condition.parameters)
     eps = float(fields.pop("eps"))

@@ -227,16 +227,3 @@ def doubts(condition: str, input_size: Sequence[int], released: Sequence[Mapping
     if "variant=bethgelab" in condition:
         found.append("variant bethgelab: snow, frost and elastic_transform are not the benchmark's")
     return found
-
-
-def conditions_of(mean: str) -> list[str]:
-    """The texts of the conditions that a mean is over: `corruption(fog)`, `in-c(source=released)` or
-    `in-c(severity=3)`.
-    """
-    if (found := set_of(mean)) is None:
-        part = parse_corrupted(mean)
-        assert part is not None
-        return [replace(part, severity=severity).text for severity in (1, 2, 3, 4, 5)]
-    name, some, definition = found
-    odd = dict(item.split("=") for item in definition[1:-1].split(",") if item)
-    return [Corrupted(member, severity, **odd).text for member, s in SETS[name].items() for severity in some or s]

@@ -20,7 +20,7 @@ from cam.localisation import IOUS, THRESHOLDS, pxap
 
 from ...common.intervals import Floats, intervals, resampled_figures, resampled_sums
 from ..rows import FEWEST, Row, Rows
-from .condition import CONTROLS, MODES, PLAIN, SCORES, MapSpec
+from .condition import CONTROLS, MODES, PLAIN, SCORES, MapSpec, of_mode
 from .measures import METRICS
 
 if TYPE_CHECKING:
@@ -182,11 +182,6 @@ def map_figures(
     if lost:
         lines.append(f"{lost} boxes lie outside the crop and are left out")
     return Figures(explained, chosen["sample_id"].combine_chunks(), values, tuple(lines))
-
-
-def of_mode(explained: MapSpec, mode: str) -> str:
-    """The condition of scores at the threshold: `cam(agcam,mode=box)`."""
-    return f"{explained.text[:-1]},mode={mode})"
 
 
 def map_rows(found: Sequence[Figures]) -> Iterator[Row]:
