@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..display.console import cell, terminal_tables
 from ..errors import RunError
-from ..results.comparison import Comparison, ComparisonRow, Pair, compare, pairs, tables, unpaired
+from ..results.comparison import Comparison, ComparisonRow, Pair, compare, pairs, unpaired
 from ..results.paired import Side
 from ..results.published import read_published
+from ..results.tables import tables
 from ..runs.folder import RunFolder
 
 if TYPE_CHECKING:

@@ -154,13 +154,13 @@ def show(run: Any, results: Any) -> None:
 
     from ..display.console import terminal_tables
     from ..report.refresh import flag_lines
-    from ..results.comparison import report_tables
+    from ..results.tables import report_tables
     from ..tasks.task import task_of
 
     screen = console()
     task = task_of(run.manifest)
     parts = [*task.terminal(run, results)]
-    parts += [*terminal_tables(report_tables(run, results))] if task.compared else []
+    parts += [*terminal_tables(report_tables(run, results))] if task.shows_compared else []
     for part in parts:
         screen.print(part, soft_wrap=not isinstance(part, Table) or part.title is None)
     for line in flag_lines(run, results):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .svg import Figure
 from .table import TextTable
@@ -23,6 +23,14 @@ class Section:
     values: Callable[[], Mapping[str, Any]] = dict
     figures: tuple[Figure, ...] = ()
     template: str = ""
+
+
+class CardPart(NamedTuple):
+    """A section of a model card. note: a line under its title. tables: title, headings and rows of each."""
+
+    title: str
+    note: str
+    tables: Sequence[tuple[str, tuple[str, ...], Sequence[Sequence[str]]]]
 
 
 def of_tables(name: str, title: str, tables: tuple[TextTable, ...], figures: tuple[Figure, ...] = ()) -> Section:

@@ -1,34 +1,38 @@
 """A family of evaluations: all that is known of one kind of condition, behind one seam.
 
-A family is loaded when a condition of its kind is met (`vocabulary.FOLDERS`), and what computes of it only when
+A family is loaded when a condition of its kind is met (`kinds.packages`), and what computes of it only when
 something is computed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..protocol.condition import Condition, Value
-from ..protocol.parameters import parse_parameters, show
-from .vocabulary import EVERY_FAMILY, FOLDERS, Vocabulary, kind_of, module_of
+from .kinds import kind_of, package_of, packages
+from .vocabulary import Vocabulary
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
     from rich.table import Table
     from rich.text import Text
 
     from ..common.plugins import Plugin
     from ..common.randomness import SampleRng
-    from ..display.section import Section
-    from ..display.svg import Style
-    from ..display.table import TextTable
+    from ..display.section import CardPart, Section
+    from ..display.svg import Figure, Style
+    from ..display.table import HeatTable, TextTable
     from ..protocol.card import Card
     from ..protocol.pattern import ConditionPattern
     from ..runs.folder import RunFolder
+    from .cells import Cells
     from .metric import Metric
-    from .rows import Reading, Row
+    from .recorded import Compared, PerSample, Recorded
+    from .rows import Number, Reading, Row
+    from .sentence import Clause
     from .subject import Batch, Evaluation, Shown, Subject
 
     Results = Sequence[Mapping[str, Any]]
@@ -67,32 +71,13 @@ class Overview:
 class Family:
     """One kind of evaluation. A family of conditions that change images says what they show; another one evaluates.
 
-    name: for people.
-
-    Of a family that a plug-in brings, also
-    parameters: of its conditions, each with its usual value, which tells the type. metrics: its own numbers.
-    in_results: whether its conditions stand in the task's table of results.
+    name: for people. words: what its conditions are called.
     """
 
     name: ClassVar[str]
-    parameters: ClassVar[Mapping[str, Value]] = {}
-    metrics: ClassVar[tuple[Metric, ...]] = ()
-    in_results: ClassVar[bool] = False
+    words: ClassVar[Vocabulary] = Vocabulary()
 
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """The words of its conditions, where it comes from a plug-in."""
-        return ParameterWords(self)
-
-    def parse(self, text: str) -> Condition:
-        """Return the condition that a text means: `rotation(degrees=30)`, all parameters named.
-
-        Raises:
-            ProtocolError: an unknown parameter, or a value of the wrong kind.
-        """
-        kind, given = parse_parameters(text, self.parameters)
-        inside = ",".join(f"{key}={show(value)}" for key, value in given.items())
-        return Condition(kind, f"{kind}({inside})" if inside else kind, tuple(given.items()))
+    # Records into results
 
     @property
     def columns(self) -> Mapping[str, pa.DataType]:
@@ -110,6 +95,56 @@ class Family:
     def doubts(self, reading: Reading, condition: str, read: pa.Table) -> list[str]:
         """Return flags of a condition whose samples, `read`, the task scores."""
         return []
+
+    def wants(self, column: str) -> bool:
+        """Whether `numbers` or `doubts` need a column of records that the task scores."""
+        return column in self.columns
+
+    def numbers(self, read: pa.Table) -> Iterable[Number]:
+        """Return what it measures beside the task: metric, value, n and interval. read: samples that could be read."""
+        return ()
+
+    def lacks(self, run: RunFolder, checkpoint: str, condition: str) -> list[str]:
+        """Return flags of what a condition lacks beside its records."""
+        return []
+
+    def left_out(self, manifest: Mapping[str, Any]) -> list[str]:
+        """Return lines on what was asked for and could not be evaluated."""
+        return []
+
+    # Two checkpoints beside each other
+
+    def compared(
+        self, first: Recorded, second: Recorded, common: Sequence[str], compared: Compared
+    ) -> Iterator[tuple[str, str]]:
+        """Yield condition and metric of what is compared of its conditions, `common`, beside what the task compares."""
+        yield from ((text, metric.name) for text in common for metric in self.words.metrics if metric.paired)
+
+    def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample | None:
+        """Return a figure for each sample: by default, the column of that name of one of its own metrics.
+
+        None where the task knows it. Raises RunError where there are no records, or no such metric.
+        """
+        if metric not in [one.name for one in self.words.metrics if one.paired]:
+            return None
+        read = side.samples(condition, [metric])
+        return read.ids, read.columns[metric]
+
+    def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
+        """Return sentences under a comparison. shown, there: its conditions in rows, and those with records."""
+        return []
+
+    def not_compared(self, common: Sequence[str], shown: Sequence[str]) -> list[str]:
+        """Return lines on its conditions that both have, `common`, and no row. shown: conditions of all rows."""
+        return []
+
+    # Results for people
+
+    def clauses(self, cells: Cells, manifest: Mapping[str, Any], headline: Metric) -> Iterable[Clause]:
+        """Return what the sentence about a checkpoint says of its conditions. cells: of all
+        conditions, those whose values are finite.
+        """
+        return ()
 
     def tables(self, results: Results) -> Sequence[TextTable]:
         """Return the tables of its rows of the summary."""
@@ -132,10 +167,28 @@ class Family:
         if tables := self.tables(results):
             yield of_tables(self.name, self.name.capitalize(), tuple(tables))
 
-    def plugins(self, condition: Condition) -> Iterable[Plugin]:
-        """Return the plug-ins that a condition needs."""
-        plugged = EVERY_FAMILY.plugin(condition.name)
-        return () if plugged is None else (plugged,)
+    def figures(
+        self, results: Results, manifest: Mapping[str, Any], looks: Looks, headline: Metric, section: str
+    ) -> Iterable[Figure]:
+        """Return its figures of a task that has one section for all. headline: the task's metric."""
+        return ()
+
+    def heat_tables(self, checkpoint: str, cells: Cells) -> Iterable[HeatTable]:
+        """Return the tables of its conditions for a task that has one section for all. cells: all of a checkpoint."""
+        return ()
+
+    def card(self, results: Results) -> Iterable[CardPart]:
+        """Return its parts of the model card of one checkpoint: by default, its tables."""
+        from ..display.section import CardPart
+
+        if tables := self.tables(results):
+            yield CardPart(self.name.capitalize(), "", [(table.title, table.headings, table.rows) for table in tables])
+
+    def overlay(self, image: NDArray[np.uint8], heat: NDArray[np.float32]) -> NDArray[np.uint8]:
+        """Return a kept map (H, W) in [0, 1] over its image (H, W, 3)."""
+        raise NotImplementedError(f"{self.name} keeps no maps")
+
+    # Conditions into records
 
     def takes_shards(self, condition: Condition, card: Card) -> bool:
         """Whether it makes batches by itself, from a whole shard."""
@@ -152,28 +205,25 @@ class Family:
         return score_shown(subject, batch, condition, self.show(subject, batch, condition, rng))
 
 
-class ParameterWords(Vocabulary):
-    """The words of a plug-in's family, whose conditions are texts such as `rotation(degrees=30)`."""
-
-    def __init__(self, family: Family) -> None:
-        self._family = family
-        self.in_results = family.in_results  # type: ignore[misc]
-
-    def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
-        self._family.parse(pattern.text)
-
-    def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
-        yield from ("--attacks", "none", "--evaluations", pattern.text)
-
-
-def families(conditions: Iterable[str] = ()) -> list[Family]:
-    """Return robustkit's families once each, and those of plug-ins that some of these conditions are of."""
-    plugged = [kind for kind in dict.fromkeys(map(kind_of, conditions)) if EVERY_FAMILY.plugin(kind)]
-    return list({family.name: family for family in map(family_of, (*FOLDERS, "", *plugged))}.values())
+def families() -> list[Family]:
+    """Return every family once."""
+    return list({family.name: family for family in map(family_of, (*packages(), ""))}.values())
 
 
 def family_of(kind: str) -> Family:
     """Return the family of the conditions of a kind, such as `cam`."""
-    plugged = EVERY_FAMILY.plugin(kind)
-    family: Family = EVERY_FAMILY.load(plugged) if plugged else module_of(kind, "family").FAMILY
+    family: Family = import_module(f"{package_of(kind)}.family").FAMILY
     return family
+
+
+def families_by_place() -> list[Family]:
+    """Return every family, those first whose conditions stand in the task's table of results."""
+    return sorted(families(), key=lambda family: not family.words.in_results)
+
+
+def by_family(conditions: Iterable[str]) -> list[tuple[Family, list[str]]]:
+    """Return every family with its conditions, those first whose conditions stand in the task's table of results."""
+    own: dict[Family, list[str]] = {family: [] for family in families_by_place()}
+    for condition in conditions:
+        own[family_of(kind_of(condition))].append(condition)
+    return list(own.items())

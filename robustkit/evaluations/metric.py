@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -12,8 +13,9 @@ class Metric:
     name: in summary.json and in rules. label: for people, with its unit. scale: by which the value is multiplied there.
     better: 1 where more is better, -1 where less is, 0 where neither is. paired: a mean over samples, or of
     segmentation, so that two runs can be paired by sample. binary: each sample is right or wrong, hence Wilson's
-    interval. share: between 0 and 1, so that n samples bound how sure it can be. of_sets: of several conditions
-    together; a rule that names none means in-c. parametric: the name goes on with what it is of, such as a class.
+    interval. share: between 0 and 1, so that n samples bound how sure it can be. under: the condition that a rule means
+    where it names none. parametric: the name goes on with what it is of, such as a class. drafted: a drafted policy has
+    a rule on it. hub: its type and its name in the metadata of a model card; None where it is not there.
     """
 
     name: str
@@ -23,15 +25,34 @@ class Metric:
     paired: bool = False
     binary: bool = False
     share: bool = False
-    of_sets: bool = False
+    under: str = ""
     parametric: bool = False
+    drafted: bool = False
+    hub: tuple[str, str] | None = None
+
+    @property
+    def word(self) -> str:
+        """The label without its unit."""
+        return self.label.removesuffix(" %")
 
 
-def of_samples(name: str, label: str) -> Metric:
+def of_samples(name: str, label: str, drafted: bool = False, hub: tuple[str, str] | None = None) -> Metric:
     """Return a metric of which each sample is right or wrong, in percent."""
-    return Metric(name, label, 100, 1, paired=True, binary=True)
+    return Metric(name, label, 100, 1, paired=True, binary=True, drafted=drafted, hub=hub)
 
 
-def mean_share(name: str, label: str = "", better: int = 1) -> Metric:
+def mean_share(
+    name: str, label: str = "", better: int = 1, drafted: bool = False, hub: tuple[str, str] | None = None
+) -> Metric:
     """Return a metric that is a mean over samples of shares between 0 and 1, in percent."""
-    return Metric(name, label, 100, better, paired=True, share=True)
+    return Metric(name, label, 100, better, paired=True, share=True, drafted=drafted, hub=hub)
+
+
+def named(metrics: Iterable[Metric], name: str) -> Metric | None:
+    """Return the metric of this name, also of a parametric one such as `iou(CLASS)`; None where there is none."""
+    for metric in metrics:
+        if metric.name == name and not metric.parametric:
+            return metric
+        if metric.parametric and name.startswith(metric.name) and name != f"{metric.name})":
+            return replace(metric, name=name)
+    return None

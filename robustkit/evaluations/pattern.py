@@ -8,7 +8,7 @@ import re
 from ..errors import ProtocolError
 from ..protocol.card import number
 from ..protocol.pattern import ConditionPattern
-from .vocabulary import vocabulary_of
+from .kinds import vocabulary_of
 
 
 def pattern_of(text: str) -> ConditionPattern:

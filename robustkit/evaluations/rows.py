@@ -28,6 +28,9 @@ Parts = tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]
 
 Row = tuple[str, str, float, int, float, float, list[str]]
 
+Number = tuple[str, float, int, float, float]
+"""A metric, its value, n, and the ends of its interval."""
+
 Rows = NDArray[np.int64]
 
 FEWEST = 10  # samples below which no interval is given

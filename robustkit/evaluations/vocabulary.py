@@ -1,13 +1,32 @@
-"""The words of a family of evaluations: what its conditions are called, in rules and in commands. Loads no torch."""
+"""The words of a family of evaluations: what its conditions are called and what their texts mean. Loads no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from importlib import import_module
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from ..common.plugins import Registry
+from ..protocol.card import Card
 from ..protocol.pattern import ConditionPattern
+from .metric import Metric, named
+
+
+@dataclass(frozen=True)
+class View:
+    """How the browser of samples shows a condition.
+
+    line: the heading of its line, which all conditions with the same one share. level: its place on that line, such as
+    `3`; unit: what levels are called, such as `severity`. over: the condition over whose images its map is laid; None
+    where it shows images of its own. scores: columns of its records that stand under the map, and what they are called.
+    drawn: whether it is shown at all, or only tells what a model says of the images.
+    """
+
+    line: str
+    level: str = ""
+    unit: str = ""
+    over: str | None = None
+    scores: Mapping[str, str] = field(default_factory=dict)
+    drawn: bool = True
 
 
 class Vocabulary:
@@ -15,17 +34,33 @@ class Vocabulary:
 
     defaults: what the text of a condition leaves out. telling: parameters without which another condition is meant.
     in_results: whether its conditions stand in the task's table of results. in_means: whether they are part of means
-    over corruptions.
+    over conditions. metrics: its own numbers. benchmark: the kind of the mean that goes before all its others.
+    expected: whether a sentence about a run says so where none of its conditions was evaluated. published_metrics:
+    numbers that tables of others have and no run has.
     """
 
     defaults: ClassVar[Mapping[str, str]] = {}
     telling: ClassVar[tuple[str, ...]] = ()
     in_results: ClassVar[bool] = False
     in_means: ClassVar[bool] = False
+    metrics: ClassVar[tuple[Metric, ...]] = ()
+    benchmark: ClassVar[str] = ""
+    expected: ClassVar[bool] = False
+    published_metrics: ClassVar[tuple[str, ...]] = ()
+
+    # Texts
+
+    def shows(self, kind: str) -> bool:
+        """Whether conditions of a kind show images, on which others can be evaluated."""
+        return self.in_results or self.in_means
 
     def label(self, text: str) -> str:
         """Return a condition's text in a few words, for a column or an axis."""
         return text
+
+    def title(self, text: str, manifest: Mapping[str, Any]) -> str:
+        """Return what people call a condition of a run, for a badge."""
+        return self.label(text)
 
     def read(self, text: str, read: Callable[[str], ConditionPattern]) -> ConditionPattern | None:
         """Return the parts of a text that is not of the usual form; None where it is. read: of another condition."""
@@ -38,54 +73,70 @@ class Vocabulary:
         """Yield the words of a command that evaluate a condition. other: reads another condition."""
         raise NotImplementedError
 
+    def metric(self, name: str) -> Metric | None:
+        """Return its number of this name; None where it has none."""
+        return named(self.metrics, name)
 
-FOLDERS = {
-    "clean": "clean",
-    "corruption": "corruptions",
-    **dict.fromkeys(("in-c", "in-c-extra", "segformer-16", "fan-19"), "corruptions"),
-    **dict.fromkeys(("noise", "blur", "weather", "digital"), "corruptions"),
-    "cam": "maps",
-    "stability": "maps",
-    "attention": "attention",
-}
-"""The folder of the family of each kind of condition, of means in results, too: a kind is the first word of a text."""
-ATTACK_NAMES = ("fgsm", "pgd", "spsa", "apgd", "fab", "square", "autoattack", "segpgd")
-"""The attacks of the package `attacks`, which loads torch."""
-_ATTACKS = "attacks"
+    def is_remark(self, flag: str) -> bool:
+        """Whether a flag raises no doubt."""
+        return False
 
+    def is_control(self, text: str) -> bool:
+        """Whether a condition is a yardstick for others and says nothing of the model."""
+        return False
 
-def _with_words(value: Any) -> Any:
-    if not isinstance(getattr(value, "vocabulary", None), Vocabulary):
-        raise TypeError(f"it brings {value!r}; expected an instance of robustkit.evaluations.family.Family")
-    return value
+    # Conditions that belong together
 
+    def group(self, text: str) -> str:
+        """Return the text of what is counted and shown together, such as all severities of a corruption."""
+        return text
 
-EVERY_FAMILY: Registry[Any] = Registry("families", FOLDERS, _with_words, ATTACK_NAMES)
-"""The folders of robustkit's families, and the families of plug-ins, by kind of condition."""
+    def shares(self, text: str) -> dict[str, float]:
+        """Return the conditions whose records a result is a mean over, and the share of each."""
+        return {text: 1.0}
 
+    def means(self, texts: Sequence[str]) -> Iterator[str]:
+        """Yield the texts of the means over conditions that may be made of `texts`."""
+        yield from ()
 
-def kinds() -> list[str]:
-    """Return every kind of condition but the names of attacks."""
-    return list(EVERY_FAMILY)
+    def needs(self, text: str, metric: str, conditions: Iterable[str]) -> list[str]:
+        """Return the conditions whose records a number is made of. conditions: those of the run."""
+        return [*self.shares(text)]
 
+    def in_short(self, texts: Sequence[str]) -> Sequence[str]:
+        """Return those of its conditions that a short table shows."""
+        return texts
 
-def is_attack(kind: str) -> bool:
-    """Whether a kind of condition is the name of an attack: whatever no other family has."""
-    return kind not in EVERY_FAMILY
+    def view(self, text: str) -> View | None:
+        """Return how the browser of samples shows a condition; None where its records hold no predictions."""
+        return View(text) if self.in_results or self.in_means else None
 
+    # Figures that others published
 
-def module_of(kind: str, module: str) -> Any:
-    """Return a module of the folder of a kind's family."""
-    return import_module(f"{__package__}.{FOLDERS.get(kind, _ATTACKS)}.{module}")
+    def published_names(self) -> Sequence[str]:
+        """What tables of others call its conditions."""
+        return ()
 
+    def published_name(self, text: str) -> str:
+        """Return what such tables call a condition; empty where they have none such."""
+        return text.partition("(")[0]
 
-def vocabulary_of(kind: str) -> Vocabulary:
-    """Return the words of the conditions of a kind, such as `cam`."""
-    plugged = EVERY_FAMILY.plugin(kind)
-    words: Vocabulary = EVERY_FAMILY.load(plugged).vocabulary if plugged else module_of(kind, "vocabulary").VOCABULARY
-    return words
+    def published_as(self, text: str) -> str:
+        """Return the name of a condition that is the very one of the paper; empty where only its text tells."""
+        return ""
 
+    def is_of_card(self, name: str) -> bool:
+        """Whether a name of such a table means a condition that a card completes."""
+        return False
 
-def kind_of(text: str) -> str:
-    """Return the kind of a condition by its text: the first word."""
-    return text.partition("(")[0]
+    def text_under(self, name: str, card: Card) -> str:
+        """Return the text of the condition that a name means under a card. Raises ProtocolError: it is none."""
+        return name
+
+    def is_fixed(self, name: str) -> bool:
+        """Whether a name of such a table means the same condition under every card.
+
+        Raises:
+            ProtocolError: it is of this family, and not understood.
+        """
+        return False

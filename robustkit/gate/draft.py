@@ -9,15 +9,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..errors import ProtocolError
-from ..evaluations.corruptions.shares import shares_of
-from ..evaluations.maps.condition import CONTROLS
+from ..evaluations.kinds import shares_of, words_of
 from ..evaluations.pattern import check_condition
+from ..protocol.condition import CLEAN
 from ..runs.folder import RunFolder
-from ..tasks.measures import METRICS
+from ..tasks.measures import find_metric
 from .measured import MeasuredRun
 from .output import plain
 
-_DRAWN = ("top1", "mean_error", "mce", "miou", "cam_iou")
 _MOST = 12  # flags that a draft names
 
 HEAD = """\
@@ -62,27 +61,28 @@ def draft(run: RunFolder) -> str:
         lines += _flags(subject, name)
         for row in cells.values():
             lines += _of_row(subject, row, name)
-    lines.append(TAIL.format(metric="miou" if subject.of_scenes else "top1"))
+    lines.append(TAIL.format(metric=subject.task.headline))
     return "".join(lines)
 
 
 def _of_row(subject: MeasuredRun, row: Mapping[str, Any], name: str) -> Iterator[str]:
     condition, metric = row["condition"], row["metric"]
     try:
-        named = check_condition(condition)
+        check_condition(condition)
     except ProtocolError:  # of a card or a version of its own
         return
-    if metric not in _DRAWN or (named.name == "cam" and named.what in CONTROLS):
+    known = find_metric(metric)
+    if known is None or not known.drafted or words_of(condition).is_control(condition):
         return
     if _is_part_of_a_mean(subject, name, condition):
         return  # that has a rule
-    if condition == "clean":
+    if condition == CLEAN.text:
         yield from _rule("of all samples", f"n under clean >= {row['n']}", name)
     value, low, high = (row[key] for key in ("value", "ci_low", "ci_high"))
     if not math.isfinite(value):
         yield f"\n# {metric} under {plain(condition)} is {value}: no rule\n"
         return
-    falls = METRICS[metric].better < 0
+    falls = known.better < 0
     if not (math.isfinite(low) and math.isfinite(high)):
         low, high, told = value - 0.05, value + 0.05, f"{value:.4g}, n {row['n']}; no interval, 0.05 of margin"
     else:

@@ -10,7 +10,7 @@ from ..errors import ProtocolError, unknown
 from ..evaluations.pattern import check_condition, pattern_of
 from ..protocol.card import number
 from ..protocol.pattern import ConditionPattern
-from ..tasks.measures import METRICS, find_metric
+from ..tasks.measures import find_metric, metrics
 from .statements import (
     SUBJECTS,
     Change,
@@ -80,9 +80,9 @@ class _Reader:
         condition = self._under()
         if condition is None:
             known = find_metric(metric)
-            if known is None or not known.of_sets:
+            if known is None or not known.under:
                 raise _Misread(self.at, f"expected under CONDITION, such as {metric} under clean, {self._found}")
-            condition = pattern_of("in-c")
+            condition = pattern_of(known.under)
         compare, bound, sure = self._bound(sure=metric != "n")
         if metric == "n" and bound != int(bound):
             raise _Misread(start, f"n is a whole number of samples; the bound is {bound:g}")
@@ -106,7 +106,7 @@ class _Reader:
             start, metric = self.at, self._metric()
             known = find_metric(metric)
             if known is None or not known.paired:
-                paired = [name for name, one in METRICS.items() if one.paired]
+                paired = [name for name, one in metrics().items() if one.paired]
                 raise _Misread(
                     start, f"{metric} of two runs cannot be paired by sample; expected one of {_list(tuple(paired))}"
                 )
@@ -167,7 +167,7 @@ class _Reader:
         if self.kind != "word":
             self._expected(f"a metric such as top1, or one of {_list(_STARTS)}" if extra else "a metric such as top1")
         if name not in extra and find_metric(name) is None:
-            known = dict.fromkeys((*METRICS, *extra, *(_STARTS if extra else ())))
+            known = dict.fromkeys((*metrics(), *extra, *(_STARTS if extra else ())))
             raise _Misread(self.at, unknown("metric", name, known))
         self._next()
         return name

@@ -8,14 +8,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from ..common.differences import unseen
 from ..errors import NothingEvaluated, RunError
-from ..evaluations.corruptions.shares import shares_of
+from ..evaluations.kinds import shares_of
 from ..evaluations.pattern import fits, is_exactly
 from ..protocol.pattern import ConditionPattern
-from ..results.paired import Side, is_same_model, lacking, paired_difference, unseen, widened
+from ..results.paired import Side, is_same_model, lacking, paired_difference, widened
 from ..results.summary import summarise
 from ..runs.folder import RunFolder
 from ..tasks.measures import find_metric
+from ..tasks.task import Task, task_of
 from .remedy import missing_command
 
 Row = Mapping[str, Any]
@@ -59,8 +61,8 @@ class MeasuredRun:
         return [condition for condition in self.manifest["conditions"] if condition not in done]
 
     @property
-    def of_scenes(self) -> bool:
-        return bool(self.manifest["protocol"].get("task") == "segmentation")
+    def task(self) -> Task:
+        return task_of(self.manifest)
 
 
 class CannotTell(Exception):  # noqa: N818 - an outcome rather than a fault

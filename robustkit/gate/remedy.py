@@ -7,18 +7,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..evaluations.kinds import vocabulary_of
 from ..evaluations.pattern import pattern_of
-from ..evaluations.vocabulary import vocabulary_of
 from ..protocol.card import card_names
 from ..protocol.pattern import ConditionPattern
+from ..tasks.task import task_of
 
 
 def missing_command(manifest: Mapping[str, Any], name: str, wanted: ConditionPattern, out: Path) -> str:
     """The command that evaluates a condition of a checkpoint into the same run, whose folder is `out`."""
     own = next(known for known in manifest["checkpoints"] if known["name"] == name)
-    of_scenes = manifest["protocol"].get("task") == "segmentation"
-    asked = manifest.get("arguments", {})
-    words = ["robustkit", "segment" if of_scenes else "audit", str(own.get("spec", name))]
+    asked, task = manifest.get("arguments", {}), task_of(manifest)
+    words = ["robustkit", task.command, str(own.get("spec", name))]
     words += [
         "--data-dir",
         str(asked.get("data_dir", manifest["data"].get("root", "DIR"))),
@@ -26,7 +26,7 @@ def missing_command(manifest: Mapping[str, Any], name: str, wanted: ConditionPat
     ]
     card = manifest["protocol"]["name"]
     own_card = ["--protocol", card if card in card_names() else f"{card}.toml"]
-    words += [] if card == ("segmentation" if of_scenes else "standard") else own_card
+    words += [] if card == task.card else own_card
     given: dict[str, Any] = {key: asked.get(key) for key in ("limit", "ids", "boxes", "masks", "classes", "frost_dir")}
     given |= {**(asked.get("model") or {}), **(asked.get("data") or {}), "seed": manifest["seed"] or None}
     deciding = manifest["deciding"]

@@ -6,11 +6,12 @@ import math
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
+from ..common.differences import unseen
 from ..common.intervals import Z
 from ..errors import ProtocolError
+from ..evaluations.kinds import words_of
 from ..evaluations.pattern import fits
-from ..evaluations.vocabulary import kind_of, vocabulary_of
-from ..results.paired import Side, lacking, unseen
+from ..results.paired import Side, lacking
 from ..runs.folder import RunFolder
 from ..tasks.measures import find_metric
 from .measured import Ambiguous, CannotTell, Measured, MeasuredRun, change_of, figure_of, find, not_evaluated
@@ -208,7 +209,7 @@ def _of_change(rule: Rule, name: str, statement: Change, subject: MeasuredRun, b
             raise CannotTell(
                 f"the runs cannot be paired: {key} is {here} here and {there} in the baseline; audit both alike"
             )
-    metric = statement.metric or ("miou" if subject.of_scenes else "top1")
+    metric = statement.metric or subject.task.headline
     theirs = {text for text, known in before.cells[other] if known == metric}
     if statement.condition is not None:
         conditions = [find(subject, name, metric, statement.condition)]
@@ -238,7 +239,7 @@ def _of_change(rule: Rule, name: str, statement: Change, subject: MeasuredRun, b
 
 
 def _has_accuracy(condition: str) -> bool:
-    words = vocabulary_of(kind_of(condition))
+    words = words_of(condition)
     return words.in_results or words.in_means
 
 

@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 from ..display.neutral import no_controls, no_formula
 from ..display.section import Section
 from ..display.table import TextTable
-from ..results.comparison import report_tables
+from ..results.tables import report_tables
 from ..runs.folder import RunFolder
 from .figures import in_order, sections_of
 from .headline import verdicts

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import NothingEvaluated
-from ..evaluations.corruptions.tables import left_out_lines
+from ..evaluations.gaps import left_out_lines
 from ..results.summary import survey, write_summary
 from ..runs.folder import RunFolder
 from ..tasks.task import task_of

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from ..errors import RunError, unknown
-from ..evaluations.attacks.gradient_masking import NO_EVIDENCE
+from ..evaluations.family import family_of
+from ..evaluations.kinds import kind_of
+from ..evaluations.recorded import common_ids, nothing_common
 from ..runs.folder import RunFolder
-from ..tasks.segmentation.metrics import common_ids
-from .paired import Side, lacking, nothing_common
+from ..tasks.task import task_of
+from .paired import Side, lacking
 
 
 def pairs(
@@ -87,17 +87,12 @@ def names_of(first: Side, second: Side) -> tuple[str, str]:
     return f"{first.checkpoint} of {first.run.path}", f"{second.checkpoint} of {second.run.path}"
 
 
-def task_of(side: Side) -> str:
-    """Of its run: classification or segmentation."""
-    return str(side.manifest["protocol"].get("task") or "classification")
-
-
 def refuse(first: Side, second: Side, common: Sequence[str]) -> None:
     """Raises RunError where differences would mean nothing."""
     names, sides = names_of(first, second), (first, second)
     classes = [(side.manifest["data"]["classes"], side.described["num_classes"]) for side in sides]
     for what, (one, other) in (
-        ("is of", [task_of(side) for side in sides]),
+        ("is of", [task_of(side.manifest).name for side in sides]),
         ("is audited on images of", [f"{images} classes" for images, _ in classes]),
         ("tells apart", [f"{told} classes" for _, told in classes]),
     ):
@@ -116,27 +111,9 @@ def refuse(first: Side, second: Side, common: Sequence[str]) -> None:
 
 
 def _other_truth(first: Side, second: Side, condition: str) -> str:
-    """Which sample has other labels in the second run; '' where none has.
-
-    Raises:
-        RunError: they have no sample in common.
-    """
-    sides = (first, second)
-    if task_of(first) == "segmentation":
-        tables = [side.table(condition, ["sample_id", "labelled", "error"]) for side in sides]
-        read = [table.filter(table["error"].is_null()) for table in tables]
-        ids = common_ids([table["sample_id"].combine_chunks() for table in read]).to_pylist()
-        masks = [dict(zip(t["sample_id"].to_pylist(), t["labelled"].to_pylist(), strict=True)) for t in read]
-        if first.described["preprocessing"] != second.described["preprocessing"]:
-            masks = masks[:1] * 2  # counted in pixels of other sizes, they say nothing
-        wrong = next((f"the mask of {name} differs" for name in ids if masks[0][name] != masks[1][name]), "")
-    else:
-        found = [side.samples(condition, ["label", "correct", "nll"]) for side in sides]
-        ids = common_ids([one.ids for one in found])
-        before, after = (one.of("label", ids) for one in found)
-        places = np.flatnonzero(before != after)[:1]
-        wrong = "".join(f"the label of {ids[p].as_py()} is {before[p]:.0f} and {after[p]:.0f}" for p in places)
-    if not len(ids):
+    """Which sample has another truth in the second run; empty where none has. Raises RunError: none is in common."""
+    n, wrong = task_of(first.manifest).other_truth(first, second, condition)
+    if not n:
         raise nothing_common(first, second, condition)
     return f"{' and '.join(names_of(first, second))}: {wrong}" if wrong else ""
 
@@ -179,9 +156,8 @@ def doubts(first: Side, second: Side, common: Sequence[str]) -> Iterator[str]:
 
 
 def _in_common(first: Side, second: Side, condition: str) -> int:
-    if task_of(first) == "segmentation":
-        return len(common_ids([side.scene_ids(condition) for side in (first, second)]))
-    return len(common_ids([side.samples(condition, ["label"]).ids for side in (first, second)]))
+    task = task_of(first.manifest)
+    return len(common_ids([task.ids(side, condition) for side in (first, second)]))
 
 
 def flags_of(first: Side, second: Side, shown: Collection[tuple[str, str]]) -> Iterator[str]:
@@ -193,12 +169,9 @@ def flags_of(first: Side, second: Side, shown: Collection[tuple[str, str]]) -> I
                 for flag in row["flags"]:
                     if not flag.startswith("incomplete"):  # as it was when the summary was made
                         seen.setdefault(flag, {})[row["condition"]] = None
-        wanting = side.manifest.get("evidence", [])
         for condition in dict.fromkeys(condition for condition, _ in shown):
-            gone = [lacking(side, condition)]
-            if condition in wanting and side.run.evidence(side.checkpoint, condition) is None:
-                gone.append(NO_EVIDENCE.flag)
-            for flag in filter(None, gone):
+            beside = family_of(kind_of(condition)).lacks(side.run, side.checkpoint, condition)
+            for flag in filter(None, [lacking(side, condition), *beside]):
                 seen.setdefault(flag, {})[condition] = None
         for flag, conditions in seen.items():
             more = f" and {len(conditions) - 1} more" if len(conditions) > 1 else ""

@@ -28,22 +28,12 @@ from typing import Any
 
 from ..common.toml import parse_toml, written_text
 from ..errors import RobustkitError, RunError, unknown
-from ..evaluations.corruptions.condition import parse_corrupted
-from ..evaluations.corruptions.sets import SETS
-from ..evaluations.maps.condition import METHODS, PLAIN, SCORES, MapSpec, parts_of
-from ..tasks.segmentation.metrics import METRICS as SCENE_METRICS
+from ..evaluations.kinds import kind_of, vocabularies, words_of
+from ..protocol.card import card_names, load_card
+from ..tasks.measures import find_metric, metrics
 
 _FOLDER = resources.files("robustkit.results") / "references"
 _FIELDS = ("summary", "source", "data", "protocol")
-_KINDS = ("", "-mask", "-faithfulness", "-stability")
-_METRICS = {
-    *("top1", "top5", "nll", "ece", "mean_error", "mce", "mce_16", "relative_mce"),
-    *SCENE_METRICS,
-    *(f"cam_{name}" for name in SCORES),
-    *PLAIN.values(),
-    *("rank_correlation", "map_iou"),
-}
-
 Figures = Mapping[str, Mapping[str, float]]
 
 
@@ -71,15 +61,12 @@ class Published:
         return replace(self, figures=tables)
 
     def _text(self, name: str) -> str:
-        if _known_without_card(name):
+        if _is_fixed(name):
             return name
-        from ..evaluations.attacks.condition import parse_condition
-        from ..protocol.card import card_names, load_card
-
         card = self.protocol.partition("@")[0]
         if card in card_names():
             try:
-                return parse_condition(name, load_card(card)).text
+                return words_of(name).text_under(name, load_card(card))
             except RobustkitError as fault:
                 raise RunError(f"{self.name}: {fault}") from None
         if "(" in name:
@@ -96,7 +83,7 @@ class Published:
     def figure(self, attention: str, condition: str, metric: str) -> float | None:
         """The figure of an attention under a condition of a run; None where none is published. After `resolved`."""
         table = self.figures.get(attention, {})
-        return table.get(condition, table.get(_map_of_paper(condition), {})).get(metric)
+        return table.get(condition, table.get(words_of(condition).published_as(condition), {})).get(metric)
 
 
 def read_published(spec: str) -> Published:
@@ -115,7 +102,7 @@ def read_published(spec: str) -> Published:
 
 
 def _parsed(text: str, where: str) -> Published:
-    from ..attention.registry import FORMULAS
+    from ..attention.registry import FORMULAS  # loads torch
 
     data = parse_toml(text, where, RunError)
     for name in _FIELDS:
@@ -133,19 +120,19 @@ def _parsed(text: str, where: str) -> Published:
 
 
 def _check_figures(condition: str, figures: object, where: str) -> None:
-    from attacks.registry import ATTACKS, DENSE_ATTACKS
-
-    attacks = {*ATTACKS, *DENSE_ATTACKS}
+    every = vocabularies()
+    names = [name for words in every for name in words.published_names()]
     try:
-        understood = _known_without_card(condition) or condition.partition("(")[0] in attacks
+        understood = _is_fixed(condition) or words_of(condition).is_of_card(kind_of(condition))
     except RobustkitError as fault:
         raise RunError(f"{where}: {fault}") from None
     if not understood:
-        known = ["clean", *attacks, *SETS, *(f"{method}{kind}" for method in METHODS for kind in _KINDS)]
-        raise RunError(f"{where}: {unknown('condition', condition, known, remedy='or a text such as cam(agcam)')}")
+        remedy = "or a text such as cam(agcam)"
+        raise RunError(f"{where}: {unknown('condition', condition, names, remedy=remedy)}")
+    known = [*metrics(), *(name for words in every for name in words.published_metrics)]
     for metric, value in _table(figures, f"{where} {condition}").items():
-        if metric not in _METRICS:
-            raise RunError(f"{where} {condition}: {unknown('metric', metric, _METRICS, remedy='or leave it out')}")
+        if metric not in known and find_metric(metric) is None:
+            raise RunError(f"{where} {condition}: {unknown('metric', metric, known, remedy='or leave it out')}")
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
             raise RunError(f"{where} {condition}: {metric} is {value!r}; expected a finite number")
 
@@ -156,26 +143,6 @@ def _table(value: object, where: str) -> dict[str, Any]:
     return value
 
 
-def _known_without_card(name: str) -> bool:
-    """Whether a name stands for the same condition under any card."""
-    of_data = parse_corrupted(name) is not None or parts_of(name) is not None
-    method = next((name.removesuffix(kind) for kind in _KINDS[1:] if name.endswith(kind)), name)
-    return of_data or name == "clean" or name.partition("(")[0] in SETS or method in METHODS
-
-
-def name_of(condition: str) -> str:
-    """A condition as published tables name it: `pgd`, `in-c`, `agcam-mask`; '' of controls and single corruptions."""
-    parts = parts_of(condition)
-    if parts is None:
-        return condition.partition("(")[0].replace("corruption", "")
-    explained, mode = parts
-    kind = "stability" if explained.under else {"box": "", "mask": "mask", "": "faithfulness"}[mode]
-    return "" if explained.is_control else "-".join(filter(None, (explained.method, kind)))
-
-
-def _map_of_paper(condition: str) -> str:
-    """The published name of a map's scores where they are those of the paper; '' of all else."""
-    parts = parts_of(condition)
-    if parts is None or (parts[0].threshold, parts[0].target) != (MapSpec("agcam").threshold, "predicted"):
-        return ""
-    return name_of(condition)
+def _is_fixed(name: str) -> bool:
+    """Whether a name stands for the same condition under every card."""
+    return any(words.is_fixed(name) for words in vocabularies())

@@ -1,4 +1,4 @@
-"""A task: how models of one kind are summarised and shown, behind one seam."""
+"""A task: how models of one kind are summarised, compared and shown, behind one seam."""
 
 from __future__ import annotations
 
@@ -6,32 +6,95 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..common.plugins import Registry, instance_of
+from ..common.differences import Difference, of_means
+from ..evaluations.family import family_of
+from ..evaluations.kinds import kind_of, words_of
+from ..evaluations.metric import Metric, named
+from ..evaluations.recorded import Compared, PerSample, Recorded, aligned, common_ids, not_paired, nothing_common
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from rich.table import Table
     from rich.text import Text
 
-    from ..display.section import Section
+    from ..display.section import CardPart, Section
+    from ..evaluations.cells import Cells, Row
     from ..evaluations.family import Looks, Results
     from ..evaluations.rows import Parts, Reading
+    from ..evaluations.sentence import Clause
     from ..runs.folder import RunFolder
 
 
 class Task:
     """What models of one kind are asked.
 
-    name: as cards and run.json have it. headline: the metric that a gate means where a rule names none.
-    compared: whether the terminal shows checkpoints compared.
+    name: as cards and run.json have it. headline: the metric that a gate means where a rule names none. metrics: its
+    numbers. compared: of which checkpoints are compared; paired: of which the difference is a mean over samples, and
+    their columns. shows_compared: whether the terminal shows checkpoints compared. browsed: whether the page shows its
+    samples. command, card: those of the command line that audit it. hub: what a model hub calls it.
     """
 
     name: ClassVar[str]
     headline: ClassVar[str]
-    compared: ClassVar[bool] = False
+    metrics: ClassVar[tuple[Metric, ...]]
+    compared: ClassVar[Compared]
+    paired: ClassVar[Mapping[str, str]]
+    shows_compared: ClassVar[bool] = False
+    browsed: ClassVar[bool] = False
+    command: ClassVar[str]
+    card: ClassVar[str]
+    hub: ClassVar[str]
+
+    @property
+    def headline_metric(self) -> Metric:
+        """The metric that tells of a condition."""
+        return next(metric for metric in self.metrics if metric.name == self.headline)
+
+    # Records into results
 
     def rows(self, reading: Reading, conditions: Sequence[str]) -> Parts:
         """Return the rows of a checkpoint: of single conditions, of means over conditions, and of several together."""
         raise NotImplementedError
+
+    # Two checkpoints beside each other
+
+    def difference(self, first: Recorded, second: Recorded, condition: str, metric: str) -> Difference:
+        """Return how the second's figure under a condition differs from the first's, on the samples that both have.
+
+        Raises:
+            RunError: records are missing, no sample is in common, or there is no such metric.
+        """
+        (own_ids, own), (other_ids, other) = (self.per_sample(side, condition, metric) for side in (first, second))
+        ids = common_ids([own_ids, other_ids])
+        if not len(ids):
+            raise nothing_common(first, second, condition)
+        before, after = aligned(own_ids, own, ids), aligned(other_ids, other, ids)
+        known = named(self.metrics, metric) or words_of(condition).metric(metric)
+        return of_means(before, after, binary=known is not None and known.binary)
+
+    def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample:
+        """Return a figure for each sample. Raises RunError as `difference` does."""
+        family = family_of(kind_of(condition))
+        if (figures := family.per_sample(side, condition, metric)) is not None:
+            return figures
+        if metric not in self.paired:
+            own = [one.name for one in family.words.metrics if one.paired]
+            raise not_paired(condition, metric, [*self.paired, *own])
+        read = side.samples(condition, [self.paired[metric]])
+        return read.ids, read.columns[self.paired[metric]]
+
+    def ids(self, side: Recorded, condition: str) -> pa.Array:
+        """Return the samples that could be read under a condition. Raises RunError without records."""
+        raise NotImplementedError
+
+    def other_truth(self, first: Recorded, second: Recorded, condition: str) -> tuple[int, str]:
+        """Return how many samples both have, and which of them has another truth in the second run; empty if none."""
+        raise NotImplementedError
+
+    def read_ahead(self, side: Recorded, condition: str) -> None:
+        """Read what is compared under a condition of the task's table at once, where that spares opening files."""
+
+    # Results for people
 
     def flag_lines(self, run: RunFolder, results: Results) -> Iterable[str]:
         """Return what raises a doubt about rows of the summary, a line each, with what bears it."""
@@ -45,6 +108,22 @@ class Task:
         """Return the parts of the page that show the results. looks: how each checkpoint is drawn."""
         raise NotImplementedError
 
+    def clean_clause(self, row: Row) -> str:
+        """Return what the headline metric of clean images says, for a sentence."""
+        raise NotImplementedError
+
+    def last_clauses(self, cells: Cells) -> Iterable[Clause]:
+        """Return what a sentence says after what families say."""
+        return ()
+
+    def card_parts(self, manifest: Mapping[str, Any], checkpoint: str, results: Results) -> Iterable[CardPart]:
+        """Return the parts of the model card of a checkpoint. results: rows of it alone."""
+        raise NotImplementedError
+
+    def badge_word(self, is_clean: bool) -> str:
+        """Return what a badge calls its metric; is_clean: of clean images."""
+        return self.headline_metric.word
+
 
 TASKS = {"classification": "classification.task", "segmentation": "segmentation.task"}
 EVERY_TASK: Registry[Any] = Registry("tasks", TASKS, instance_of(Task))
@@ -53,7 +132,10 @@ EVERY_TASK: Registry[Any] = Registry("tasks", TASKS, instance_of(Task))
 
 def task_of(manifest: Mapping[str, Any]) -> Task:
     """Return the task of a run by its run.json."""
-    name = manifest["protocol"].get("task") or "classification"
-    plugged = EVERY_TASK.plugin(name)
-    task: Task = EVERY_TASK.load(plugged) if plugged else import_module(f"{__package__}.{TASKS[name]}").TASK
+    return task_named(manifest["protocol"].get("task"))
+
+
+def task_named(name: str | None) -> Task:
+    """Return the task of a name, as cards have it; classification for None."""
+    task: Task = import_module(f"{__package__}.{TASKS[name or 'classification']}").TASK
     return task

@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from robustkit.display.table import TextTable
+from robustkit.display.table import HeatTable, TextTable
 from robustkit.errors import RobustkitError
-from robustkit.results.comparison import report_tables
 from robustkit.results.run import Run
+from robustkit.results.tables import report_tables
 from robustkit.tasks.segmentation.sheet import FILE
-from robustkit.tasks.segmentation.tables import SceneTable, scene_tables
+from robustkit.tasks.segmentation.tables import scene_tables
 
 from .writing import markdown
 
@@ -50,7 +50,7 @@ def page(run: Run, title: str, notes: Sequence[str], picture: str | None) -> str
         *notes,
         "\n".join(checkpoint_lines(manifest)),
     ]
-    tables: list[SceneTable | TextTable] = [*scene_tables(results, manifest), *report_tables(run, results)]
+    tables: list[HeatTable | TextTable] = [*scene_tables(results, manifest), *report_tables(run, results)]
     for table in tables:
         texts += [f"## {table.title}", markdown([table.headings, *table.rows])]
         texts += [f"- ⚑ {flag}" for flag in table.flags]

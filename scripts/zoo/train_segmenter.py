@@ -33,7 +33,7 @@ from robustkit.errors import RobustkitError, RunError
 from robustkit.models.device import pick_device
 from robustkit.models.segmenter_network import SegmenterNetwork, build_segmenter
 from robustkit.models.windows import Windows
-from robustkit.tasks.segmentation.metrics import class_counts
+from robustkit.tasks.segmentation.counts import class_counts
 
 from .recipe import decay_at, parameter_groups, rate_at, seed_of
 from .run import DivergedError

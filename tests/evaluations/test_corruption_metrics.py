@@ -13,12 +13,12 @@ from robustkit.evaluations.corruptions.metrics import (
     ALEXNET,
     ALEXNET_CLEAN,
     CorruptionSample,
-    conditions_of,
     corruption_rows,
     doubts,
     why_no_mce,
 )
 from robustkit.evaluations.corruptions.sets import CORRUPTIONS, SETS, TEST, expand
+from robustkit.evaluations.corruptions.shares import conditions_of
 from robustkit.evaluations.corruptions.tables import corruption_tables
 
 # The published constants once more, in the order of the tables of Hendrycks and Dietterich.

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from gate_runs import PGD, make, right, verdict, verdicts
 
+from robustkit.common.differences import unseen
 from robustkit.evaluations.pattern import pattern_of
 from robustkit.gate.measured import Measured, figure_of
 from robustkit.gate.statements import Change, Value
 from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED, decide
-from robustkit.results.paired import unseen
 from robustkit.results.run import Run
 
 

@@ -19,7 +19,7 @@ from robustkit.gate.statements import Change, Value
 from robustkit.gate.verdicts import FAIL, PASS, SLACK, UNDECIDED, Outcome, Verdict, decide, judge
 from robustkit.results.paired import Side
 from robustkit.results.run import Run
-from robustkit.tasks.measures import METRICS
+from robustkit.tasks.measures import metrics
 
 hypothesis = pytest.importorskip("hypothesis", reason="needs hypothesis, of the extra `test`")
 from hypothesis import given, settings  # noqa: E402
@@ -30,13 +30,13 @@ STRICT = {">": ">=", "<": "<="}
 SURE = " with 95 % confidence"
 NAME = "vit <b>&"  # of the checkpoint of `make_run`
 NAMES = (
-    *METRICS,
+    *metrics(),
     "iou(traffic (red) light)",
     "top1_after_apgd-ce",
     *(f"{one.name}_over_control" for one in CONTROLLED),
 )
 FIGURES = [f"{name} under clean" for name in NAMES]
-WORSE = {name: "rise" if one.better < 0 else "drop" for name, one in METRICS.items() if one.paired}
+WORSE = {name: "rise" if one.better < 0 else "drop" for name, one in metrics().items() if one.paired}
 FIGURES += [f"{worse} in {name} under clean against baseline" for name, worse in WORSE.items()]
 FIGURES += ["drop against baseline", "drop under clean against baseline", "mce", "mean_error of in-c"]
 

@@ -16,7 +16,7 @@ from robustkit.gate.grammar import parse_statement
 from robustkit.gate.policy import parse_policy, read_policy
 from robustkit.gate.statements import Change, Identity, NoFlags, Value
 from robustkit.protocol.pattern import ConditionPattern
-from robustkit.tasks.measures import METRICS
+from robustkit.tasks.measures import metrics
 
 CLEAN, PGD = ConditionPattern("clean", "clean"), ConditionPattern("pgd(eps=1/255)", "pgd", "", (("eps", "1/255"),))
 
@@ -222,7 +222,7 @@ def test_a_condition_fits_by_the_parameters_that_are_given(wanted: str, conditio
 def test_every_attack_and_set_of_the_house_is_known() -> None:
     for name in (*ATTACKS, *DENSE_ATTACKS, *SETS):
         assert check_condition(name).name == name
-    assert {"top1", "miou", "mce", "cam_iou", "abpc", "map_iou_held", "max_box_acc"} <= set(METRICS)
+    assert {"top1", "miou", "mce", "cam_iou", "abpc", "map_iou_held", "max_box_acc"} <= set(metrics())
 
 
 def test_whatever_a_rule_holds_only_a_protocol_error_comes_out() -> None:

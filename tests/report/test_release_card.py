@@ -388,15 +388,19 @@ def row(condition: str, value: float | None, metric: str = "top1", flags: tuple[
 
 
 def test_the_badge_is_of_the_attack_that_leaves_the_least() -> None:
-    def said(*rows: dict[str, Any], space: str = "pixels", norm: str = "linf", eps: float = 1 / 255) -> tuple[str, str]:
+    def said(
+        *rows: dict[str, Any], space: str = "pixels", norm: str = "linf", eps: float = 1 / 255, task: str | None = None
+    ) -> tuple[str, str]:
         claims = {one["condition"]: {"norm": norm, "eps": eps} for one in rows if "eps" in one["condition"]}
-        return headline({"claims": claims, "protocol": {"space": space}}, rows)[:2]
+        return headline({"claims": claims, "protocol": {"space": space, "task": task}}, rows)[:2]
 
     clean = row("clean", 0.9)
     assert said(clean, row("fgsm(eps=1/255)", 0.5), row(PGD, 0.301)) == ("PGD-20 1/255", "30.1 %")
     assert said(clean, row("fgsm(eps=1/255)", 0.25), row(PGD, 0.3)) == ("FGSM 1/255", "25.0 %")
     assert said(clean, row("corruption(fog,severity=5)", 0.1)) == ("clean top-1", "90.0 %")
-    assert said(row("clean", 0.5, "miou"), row("clean", 0.1, "iou(sky)")) == ("clean mIoU", "50.0 %")
+    scenes = row("clean", 0.5, "miou"), row("clean", 0.1, "iou(sky)")
+    assert said(*scenes, task="segmentation") == ("clean mIoU", "50.0 %")
+    assert said(*scenes, row(PGD, 0.2, "miou"), task="segmentation") == ("PGD-20 1/255 mIoU", "20.0 %")
     assert said(row("autoattack(eps=1/255,version=standard)", 0.0)) == ("AutoAttack 1/255", "0.0 %")
     assert said(row("autoattack(eps=1/255,version=rand)", 0.0))[0] == "AutoAttack rand 1/255"
     assert said(row("autoattack(eps=1/255,version=standard,queries=9)", 0.0))[0] == "modified AutoAttack 1/255"

@@ -16,6 +16,7 @@ from sealing import seal
 from robustkit.display.table import TextTable
 from robustkit.evaluations.maps.thumbnail import gallery_uri
 from robustkit.protocol.card import load_card
+from robustkit.report import kept_pictures
 from robustkit.report import page as report_page
 from robustkit.report import sample_browser as browser
 from robustkit.report.figures import SECTIONS
@@ -83,9 +84,9 @@ def test_a_sample_is_shown_across_conditions(run: Run) -> None:
     attacked = first[PGD].cells
     assert first[PGD].picture is None and [len(cell.pictures) for cell in attacked] == [2, 2]
     assert attacked[0].line == "difference × 127.5, largest 1/255"
-    assert [(one.right, one.said, one.severity) for one in attacked[1].answers] == [(False, "dog 75 %", "")]
+    assert [(one.right, one.said, one.level) for one in attacked[1].answers] == [(False, "dog 75 %", "")]
     fog = first["fog, picture: severity 2"].cells[0].answers
-    assert [(one.severity, one.right) for one in fog] == [("1", True), ("2", True), ("3", False)]
+    assert [(one.level, one.right) for one in fog] == [("1", True), ("2", True), ("3", False)]
     assert [len(cell.pictures) for cell in first["cam(agcam)"].cells] == [1, 1]
     assert first["cam(agcam)"].cells[0].line == "ABPC 0.25"
     details = [attrs for attrs in page_of(run).all("details") if attrs.get("class") == "sample"]
@@ -133,7 +134,7 @@ def test_as_many_samples_as_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(report_page, "LARGEST", limit)
         report_page.write_report(run, rows)
         assert f"{said} shown" in page_of(run).text() and len(page_of(run).all("script")) == (limit > 0)
-    monkeypatch.setattr(browser, "_HELD", 1)  # the first is kept, whatever it takes
+    monkeypatch.setattr(kept_pictures, "_HELD", 1)  # the first is kept, whatever it takes
     assert [view.sample_id for view in Browser(run).samples()] == ["a.png"]
 
 

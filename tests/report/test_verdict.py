@@ -217,8 +217,6 @@ def test_what_has_no_label_or_was_not_read_does_not_count(tmp_path: Path) -> Non
     assert weak_spots(run) == []
     write(run, "clean", [0] * 6, [0] * 6)
     assert weak_spots(run) == []  # nothing is wrong
-    segmentation = make_run(tmp_path, protocol={"tag": "s@1", "task": "segmentation"})
-    assert weak_spots(segmentation) == []
 
 
 def test_only_the_eight_weakest_in_time_for_many_samples(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -11,8 +11,9 @@ import pytest
 from scipy import stats
 
 import robustkit
+from robustkit.common.differences import Difference, holm
 from robustkit.errors import RobustkitError, RunError
-from robustkit.results.paired import Difference, Side, holm, paired_difference
+from robustkit.results.paired import Side, paired_difference
 from robustkit.results.run import Run
 from scripts.pages import quest, quest_page
 
@@ -126,6 +127,7 @@ class Recorded:
     """Stands for a run: tables by checkpoint."""
 
     path = Path("somewhere")
+    manifest: ClassVar[dict[str, Any]] = {"protocol": {}}
 
     def __init__(self, tables: dict[str, list[dict[str, Any]]]) -> None:
         self.tables = tables

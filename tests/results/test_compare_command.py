@@ -17,8 +17,9 @@ from compared_runs import (
 )
 
 from robustkit.cli.app import cli
-from robustkit.results.comparison import compare, pairs, tables, unpaired
+from robustkit.results.comparison import compare, pairs, unpaired
 from robustkit.results.published import read_published
+from robustkit.results.tables import tables
 
 
 def test_the_command_shows_and_writes_all(tmp_path: Path) -> None:

@@ -28,10 +28,12 @@ from compared_runs import (
 )
 from scipy import stats
 
+from robustkit.common.differences import holm
 from robustkit.errors import RunError
-from robustkit.results.comparison import HEADINGS, Comparison, pairs, report_tables, tables, unpaired
-from robustkit.results.paired import Side, holm
+from robustkit.results.comparison import Comparison, pairs, unpaired
+from robustkit.results.paired import Side
 from robustkit.results.run import Run
+from robustkit.results.tables import HEADINGS, report_tables, tables
 
 # rows
 

@@ -18,8 +18,9 @@ from compared_runs import (
 )
 
 from robustkit.errors import RunError
-from robustkit.results.comparison import compare, pairs, tables
+from robustkit.results.comparison import compare, pairs
 from robustkit.results.published import read_published
+from robustkit.results.tables import tables
 
 PAPER = 'summary = "s"\nsource = "t"\ndata = "d"\nprotocol = "quest-paper"\n'
 

@@ -17,11 +17,12 @@ from robustkit.common.intervals import calibration_error, calibration_gaps, resa
 from robustkit.evaluations.corruptions.metrics import CorruptionSample
 from robustkit.evaluations.maps.pooled import Counted, Pooled
 from robustkit.report.refresh import refresh
-from robustkit.results.comparison import compare, pairs, report_tables
+from robustkit.results.comparison import compare, pairs
 from robustkit.results.paired import Side
 from robustkit.results.run import Run
 from robustkit.results.summary import summarise, survey
-from scripts.bench import made_up_run
+from robustkit.results.tables import report_tables
+from scripts.bench import scale as scale_script
 
 Make = Callable[..., Run]
 
@@ -74,10 +75,10 @@ def test_a_summary_reads_each_record_once_and_what_it_needs(
     run = make(250)  # three shards
     summarise(run)
     assert {len(read) for read in opened.values()} == {3} and len(opened) == 11
-    plain = "sample_id correct top5 nll confidence linf l2 broken_by error"
-    assert set(opened["vit-0", "clean"]) == {plain}
+    plain = "sample_id correct top5 nll confidence linf l2"
+    assert set(opened["vit-0", "clean"]) == {f"{plain} error"}
     (staged,) = set(opened["vit-0", "autoattack(eps=1/255,version=standard)"])
-    assert staged.startswith(plain) and "backwards square" in staged and "steps" not in staged.split()
+    assert staged.startswith(f"{plain} broken_by error") and "backwards square" in staged and "steps" not in staged.split()
     (scored,) = set(opened["vit-0", "cam(agcam)"])
     assert {"pixel_counts", "box_hits", "mask_iou"} < set(scored.split())
     assert not {"label", "prediction", "target", "confidence", "linf", "steps"} & set(scored.split())

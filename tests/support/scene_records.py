@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from robustkit.tasks.segmentation.columns import SCENES
-from robustkit.tasks.segmentation.metrics import Counts, class_counts
+from robustkit.tasks.segmentation.counts import Counts, class_counts
 
 NONE = pytest.approx((math.nan, math.nan), nan_ok=True)
 Found = dict[tuple[str, str], tuple[Any, ...]]

@@ -8,7 +8,8 @@ from scene_records import NONE, Found, by_key, counts, draws, random_rows, recor
 
 from robustkit.evaluations.corruptions.sets import CORRUPTIONS, SETS
 from robustkit.evaluations.corruptions.shares import shares_of
-from robustkit.tasks.segmentation.metrics import Counts, scene_mean_rows
+from robustkit.tasks.segmentation.counts import Counts
+from robustkit.tasks.segmentation.metrics import scene_mean_rows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -15,10 +15,13 @@ from scene_records import NONE, by_key, counts, draws, random_rows, record, slow
 from scipy import stats
 from torch import Tensor
 
+from robustkit.common.differences import Difference
 from robustkit.errors import DataError, ModelError, RunError
 from robustkit.evaluations.corruptions.shares import shares_of
-from robustkit.results.paired import Difference, Side, paired_difference, scene_difference
-from robustkit.tasks.segmentation.metrics import Counts, biased, class_counts, scene_mean_rows, scene_rows
+from robustkit.results.paired import Side, paired_difference
+from robustkit.tasks.segmentation.counts import Counts, biased, class_counts
+from robustkit.tasks.segmentation.metrics import scene_mean_rows, scene_rows
+from robustkit.tasks.segmentation.paired import scene_difference
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -223,6 +226,7 @@ class Recorded:
     """Stands for a run: tables by checkpoint and condition."""
 
     path = Path("somewhere")
+    manifest: ClassVar[dict[str, Any]] = {"protocol": {"task": "segmentation"}}
 
     def __init__(self, tables: dict[tuple[str, str], list[dict[str, Any]]]) -> None:
         self.tables = tables

@@ -11,10 +11,12 @@ import pytest
 from rich.console import Console
 from scene_records import counts, record, share
 
+from robustkit.display.table import HeatTable
 from robustkit.evaluations.corruptions.sets import SETS
 from robustkit.evaluations.corruptions.shares import shares_of
-from robustkit.tasks.segmentation.metrics import Counts, scene_mean_rows, scene_rows
-from robustkit.tasks.segmentation.tables import LONGEST, SceneTable, scene_tables, terminal_scenes
+from robustkit.tasks.segmentation.counts import Counts
+from robustkit.tasks.segmentation.metrics import scene_mean_rows, scene_rows
+from robustkit.tasks.segmentation.tables import LONGEST, scene_tables, terminal_scenes
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 MANIFEST = {
@@ -95,7 +97,7 @@ def test_tables_of_a_definition_and_their_flags() -> None:
 def test_a_terminal_shows_the_tables_but_not_the_longest() -> None:
     own = {f"corruption({c},severity={s})": share(0.1 * s) for c in SETS["noise"] for s in (1, 2, 3, 4, 5)}
     tables = scene_tables(summary(own | {"clean": share(0.8)}, 1, "0"), MANIFEST)
-    long = SceneTable("many", ("class", "images", "clean"), (("[red]wall", "1", "2"),) * (LONGEST + 1))
+    long = HeatTable("many", ("class", "images", "clean"), (("[red]wall", "1", "2"),) * (LONGEST + 1))
     console = Console(width=150, record=True, file=io.StringIO())
     for part in terminal_scenes([*tables, long, replace(long, rows=long.rows[1:])]):
         console.print(part)

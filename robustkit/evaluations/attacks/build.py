@@ -19,9 +19,9 @@ def attacked_labels(condition: Condition, card: Card) -> str:
     return str(card.attacks.get(condition.name, {}).get("labels", card.labels))
 
 
-def build_attack(condition: Condition, card: Card) -> attacks.Attack | attacks.DensePGD | None:
-    """Build the attack with these parameters under the card's bounds; None for all other conditions."""
-    if not is_attack(condition.name):
+def build_attack(condition: Condition, card: Card) -> attacks.Attack | attacks.DensePGD | PeerAttack | None:
+    """The attack with these parameters under the card's bounds; None for all else."""
+    if condition.name not in (*ATTACKS, *DENSE_ATTACKS):
         return None
     fields = dict(condition.parameters)
     eps = float(fields.pop("eps"))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from ..family import Family, Overview
+from .vocabulary import VOCABULARY
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -15,18 +16,22 @@ if TYPE_CHECKING:
     from ...common.plugins import Plugin
     from ...common.randomness import SampleRng
     from ...display.section import Section
+    from ...display.svg import Figure
     from ...protocol.card import Card
     from ...protocol.condition import Condition
     from ...runs.folder import RunFolder
+    from ..cells import Cells
     from ..family import Looks, Results
-    from ..rows import Reading
+    from ..metric import Metric
+    from ..rows import Number, Reading
+    from ..sentence import Clause
     from ..subject import Batch, Evaluation, Shown, Subject
 
 
 class Attacks(Family):
     """Images changed, within a ball around each, to lead the model astray."""
 
-    name = "attacks"
+    name, words = "attacks", VOCABULARY
 
     def overview(self, reading: Reading) -> Overview:
         from .order import OrderOfAttacks
@@ -38,6 +43,35 @@ class Attacks(Family):
 
         found = dossier_of(reading.run, reading.manifest, reading.checkpoint, condition, read)
         return [finding.flag for finding in found if finding.flag]
+
+    def wants(self, column: str) -> bool:
+        from .stages import is_stage_column
+
+        return is_stage_column(column)
+
+    def numbers(self, read: pa.Table) -> Iterable[Number]:
+        from .stages import stage_numbers
+
+        return stage_numbers(read)
+
+    def lacks(self, run: RunFolder, checkpoint: str, condition: str) -> list[str]:
+        from .gradient_masking import NO_EVIDENCE
+
+        wanted = condition in run.manifest.get("evidence", [])
+        return [NO_EVIDENCE.flag] if wanted and run.evidence(checkpoint, condition) is None else []
+
+    def clauses(self, cells: Cells, manifest: Mapping[str, Any], headline: Metric) -> Iterable[Clause]:
+        from .sentence import clauses
+
+        return clauses(cells, manifest, headline)
+
+    def figures(
+        self, results: Results, manifest: Mapping[str, Any], looks: Looks, headline: Metric, section: str
+    ) -> Iterable[Figure]:
+        from .figures import curve_figures, curves
+
+        in_pixels = manifest["protocol"].get("space", "pixels") == "pixels"
+        return curve_figures(curves(results, manifest.get("claims", {})), looks, headline.name, section, in_pixels)
 
     def terminal(self, run: RunFolder, results: Results) -> Iterable[Table | Text]:
         from .tables import terminal_stages

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...common.intervals import wilson
 from ...runs.folder import RunFolder
-from ..rows import column_of, readable
+from ..rows import Number, column_of, readable
 from .gradient_masking import NO_EVIDENCE, Doubt, findings
 
 if TYPE_CHECKING:
@@ -47,6 +49,13 @@ def stages_of(read: pa.Table) -> list[StageCounts]:
         passes = (int(np.nansum(column_of(read, f"{what} {name}"))) for what in ("forwards", "backwards"))
         counts.append(StageCounts(name, standing, *passes))
     return counts
+
+
+def stage_numbers(read: pa.Table) -> Iterator[Number]:
+    """Yield the share of samples that stands after each stage, for the results."""
+    n = len(read)
+    for stage in stages_of(read):
+        yield f"top1_after_{stage.name}", stage.standing / n, n, *wilson(stage.standing, n)
 
 
 def dossier(run: RunFolder, checkpoint: str, condition: str) -> list[Doubt]:

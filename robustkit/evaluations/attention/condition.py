@@ -6,8 +6,13 @@ from ...protocol.condition import Condition
 
 
 def attention_condition(under: Condition) -> Condition:
-    """Return the condition of what the model's attention does on the images of another condition."""
-    return Condition("attention", f"attention({under.text})", under=under, released=under.released)
+    """The condition of what the model's attention does on the images of another condition."""
+    return Condition("attention", attention_text(under.text), under=under, released=under.released)
+
+
+def attention_text(under: str) -> str:
+    """Return the text of what the attention does on the images of another condition."""
+    return f"attention({under})"
 
 
 def under_of(condition: str) -> str | None:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..family import Family, Summary, family_of
+from ..family import Family, Summary
+from .vocabulary import VOCABULARY
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from ...common.plugins import Plugin
     from ...common.randomness import SampleRng
-    from ...display.section import Section
+    from ...display.section import CardPart, Section
     from ...display.table import TextTable
     from ...protocol.condition import Condition
     from ...runs.folder import RunFolder
     from ..family import Looks, Results
+    from ..recorded import Compared, PerSample, Recorded
     from ..rows import Reading
     from ..subject import Batch, Evaluation, Subject
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 class Attention(Family):
     """What each head of each layer does on the images that another condition shows."""
 
-    name = "attention"
+    name, words = "attention", VOCABULARY
 
     @property
     def columns(self) -> Mapping[str, pa.DataType]:
@@ -36,6 +38,26 @@ class Attention(Family):
         from .summary import AttentionSummary
 
         return AttentionSummary(reading)
+
+    def compared(
+        self, first: Recorded, second: Recorded, common: Sequence[str], compared: Compared
+    ) -> Iterator[tuple[str, str]]:
+        yield from ()  # its figures follow each other so closely that they would only weaken a correction
+
+    def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample:
+        from ..recorded import not_paired
+
+        figures = super().per_sample(side, condition, metric)
+        if figures is None:
+            raise not_paired(condition, metric, [one.name for one in self.words.metrics if one.paired])
+        return figures
+
+    def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
+        line = "Watched attention is not compared here: its figures are in each report and summary.json."
+        return [line] if there else []
+
+    def card(self, results: Results) -> Iterable[CardPart]:
+        return ()
 
     def tables(self, results: Results) -> Sequence[TextTable]:
         from .tables import attention_tables

@@ -13,7 +13,7 @@ import numpy as np
 from ...common.intervals import Floats
 from ...display.panels import legend, roomy
 from ...display.svg import INK, Figure, Style, draw, labels, plain, style
-from ..vocabulary import kind_of, vocabulary_of
+from ..kinds import words_of
 from .condition import under_of
 from .metrics import COLLAPSE, EXPLOSION, Heads, heads_of
 
@@ -107,8 +107,8 @@ def attention_figures(entries: Sequence[Watched]) -> Iterator[Figure]:
 
 
 def _said(conditions: Sequence[str]) -> dict[str, str]:
-    """Return conditions as a legend names them: `fog, severity 3`, in full where two would be alike."""
-    short = {text: vocabulary_of(kind_of(text)).label(text) for text in conditions}
+    """Conditions as a legend names them: `fog, severity 3`, in full where two would be alike."""
+    short = {text: words_of(text).label(text) for text in conditions}
     often = Counter(short.values())
     names = {text: name if often[name] == 1 else text for text, name in short.items()}
     cut = labels(names.values(), 34)

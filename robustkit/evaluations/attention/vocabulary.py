@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ...errors import ProtocolError
 from ...protocol.pattern import ConditionPattern
-from ..vocabulary import Vocabulary, vocabulary_of
-from .condition import under_of
+from ..kinds import vocabulary_of
+from ..vocabulary import Vocabulary
+from .condition import attention_text, under_of
+from .measures import METRICS
 
 
 class AttentionWords(Vocabulary):
     """What heads do on the images of another condition."""
+
+    metrics = METRICS
+
+    def needs(self, text: str, metric: str, conditions: Iterable[str]) -> list[str]:
+        return [text, *([attention_text("clean")] if metric.endswith("_change") else [])]
 
     def read(self, text: str, read: Callable[[str], ConditionPattern]) -> ConditionPattern | None:
         under = under_of(text)
@@ -24,7 +31,7 @@ class AttentionWords(Vocabulary):
         under = pattern.given.get("under") or "attention"
         inner = under.partition("(")[0]
         words = vocabulary_of(inner)
-        if not (words.in_results or inner == "corruption"):
+        if not words.shows(inner):
             raise ProtocolError(f"condition {text!r}: expected such as attention(clean)")
         other(under)
 

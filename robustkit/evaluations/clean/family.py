@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..family import Family
+from .vocabulary import VOCABULARY
 
 if TYPE_CHECKING:
     from ...common.randomness import SampleRng
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 class Clean(Family):
     """The images themselves, without any change."""
 
-    name = "clean"
+    name, words = "clean", VOCABULARY
 
     def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
         from ..shown import show_pixels

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from ...errors import ProtocolError
 from ...protocol.pattern import ConditionPattern
@@ -14,6 +14,12 @@ class CleanWords(Vocabulary):
 
     in_results = True
     in_means = True
+
+    def published_names(self) -> Sequence[str]:
+        return ("clean",)
+
+    def is_fixed(self, name: str) -> bool:
+        return name == "clean"
 
     def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
         if pattern.text != "clean":

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ..family import Family, Overview
 from .condition import Corrupted
+from .vocabulary import VOCABULARY
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -14,23 +15,73 @@ if TYPE_CHECKING:
 
     from ...common.plugins import Plugin
     from ...common.randomness import SampleRng
-    from ...display.section import Section
+    from ...display.section import CardPart, Section
+    from ...display.svg import Figure
+    from ...display.table import HeatTable
     from ...protocol.condition import Condition
     from ...runs.folder import RunFolder
+    from ..cells import Cells
     from ..family import Looks, Results
+    from ..metric import Metric
+    from ..recorded import Compared, PerSample, Recorded
     from ..rows import Reading
+    from ..sentence import Clause
     from ..subject import Batch, Shown, Subject
 
 
 class Corruptions(Family):
     """Images as they come out of bad weather, noise, blur or compression."""
 
-    name = "corruptions"
+    name, words = "corruptions", VOCABULARY
 
     def overview(self, reading: Reading) -> Overview:
         from .overview import MeanErrors
 
         return MeanErrors(reading)
+
+    def left_out(self, manifest: Mapping[str, Any]) -> list[str]:
+        lines = manifest.get("corrupted", {}).get("left_out", {}).values()
+        return [f"left out: {line}; means that need it are not given" for line in lines]
+
+    def compared(
+        self, first: Recorded, second: Recorded, common: Sequence[str], compared: Compared
+    ) -> Iterator[tuple[str, str]]:
+        from .paired import compared as means
+
+        return means(common, compared)
+
+    def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample | None:
+        from .paired import mean_errors
+
+        return mean_errors(side, condition) if metric == "mean_error" else None
+
+    def not_compared(self, common: Sequence[str], shown: Sequence[str]) -> list[str]:
+        from .paired import not_compared
+
+        return not_compared(common, shown)
+
+    def clauses(self, cells: Cells, manifest: Mapping[str, Any], headline: Metric) -> Iterable[Clause]:
+        from .sentence import clauses
+
+        return clauses(cells, headline)
+
+    def figures(
+        self, results: Results, manifest: Mapping[str, Any], looks: Looks, headline: Metric, section: str
+    ) -> Iterable[Figure]:
+        from .figures import bar_figures, retention_bars
+
+        title = f"What is left of {headline.word} under corruption"
+        return bar_figures(retention_bars(results), looks, section, title, "retention")
+
+    def heat_tables(self, checkpoint: str, cells: Cells) -> Iterable[HeatTable]:
+        from .retention import retention_tables
+
+        return retention_tables(checkpoint, cells)
+
+    def card(self, results: Results) -> Iterable[CardPart]:
+        from .tables import card_parts
+
+        return card_parts(results)
 
     def flag_lines(self, results: Results) -> Iterable[str]:
         from .tables import corruption_tables
@@ -44,8 +95,9 @@ class Corruptions(Family):
 
     def sections(self, run: RunFolder, results: Results, looks: Looks) -> Iterable[Section]:
         from ...display.section import Section
+        from ..gaps import left_out_lines
         from .figures import accuracy_bars, bar_figures
-        from .tables import corruption_tables, left_out_lines
+        from .tables import corruption_tables
 
         drawn = bar_figures(accuracy_bars(results), looks, "corruptions", "Accuracy under corruption", "accuracy")
         yield Section(

@@ -225,18 +225,5 @@ def doubts(condition: str, input_size: Sequence[int], released: Sequence[Mapping
     elif "preset=cifar" not in condition and tuple(input_size) != (224, 224):
         flags.append(f"corrupted at {size}; the benchmark's images are 224x224")
     if "variant=bethgelab" in condition:
-        flags.append("variant bethgelab: snow, frost and elastic_transform are not the benchmark's")
-    return flags
-
-
-def conditions_of(mean: str) -> list[str]:
-    """Return the texts of the conditions that a mean is over: `corruption(fog)`, `in-c(source=released)` or
-    `in-c(severity=3)`.
-    """
-    if (parts := set_of(mean)) is None:
-        part = parse_corrupted(mean)
-        assert part is not None
-        return [replace(part, severity=severity).text for severity in (1, 2, 3, 4, 5)]
-    name, some, definition = parts
-    odd = dict(item.split("=") for item in definition[1:-1].split(",") if item)
-    return [Corrupted(member, severity, **odd).text for member, s in SETS[name].items() for severity in some or s]
+        found.append("variant bethgelab: snow, frost and elastic_transform are not the benchmark's")
+    return found

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from ..family import Overview
 from ..rows import Reading, Row
 from .condition import parse_corrupted
-from .metrics import CorruptionSample, conditions_of, corruption_rows, doubts, why_no_mce
+from .metrics import CorruptionSample, corruption_rows, doubts, why_no_mce
+from .shares import conditions_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from .condition import Corrupted
-from .metrics import conditions_of
-from .sets import SETS, corruption_names, set_of, sets_at
+from .condition import Corrupted, parse_corrupted
+from .sets import CORRUPTIONS, SETS, set_of, sets_at
 
 _SOME_SEVERITIES = re.compile(r"severity=([1-5](?:\+[1-5])+)")
 
@@ -23,6 +22,19 @@ def means_of_shares(example: Corrupted, evaluated: Iterable[tuple[str, int]]) ->
             text = replace(named, severity=1).text
             yield named.mean.text if len(severities) == 5 else text.replace("severity=1", several, 1)
     yield from sets_at(evaluated, example.definition)
+
+
+def conditions_of(mean: str) -> list[str]:
+    """Return the texts of the conditions that a mean is over: `corruption(fog)`, `in-c(source=released)` or
+    `in-c(severity=3)`.
+    """
+    if (found := set_of(mean)) is None:
+        part = parse_corrupted(mean)
+        assert part is not None
+        return [replace(part, severity=severity).text for severity in (1, 2, 3, 4, 5)]
+    name, some, definition = found
+    odd = dict(item.split("=") for item in definition[1:-1].split(",") if item)
+    return [Corrupted(member, severity, **odd).text for member, s in SETS[name].items() for severity in some or s]
 
 
 def shares_of(condition: str) -> dict[str, float]:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...runs.folder import RunFolder
+from ...display.section import CardPart
 from .condition import parse_corrupted
-from .sets import SETS, category_of, corruption_names, set_of, span
+from .sets import CATEGORIES, CORRUPTIONS, set_of, span
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -49,11 +49,6 @@ class CorruptionTable:
             where = "released files"
         words = {"preset=cifar": "CIFAR-10-C's constants", "variant=bethgelab": "the code of imagecorruptions"}
         return ", ".join([where, *(said for key, said in words.items() if key in self.definition)])
-
-
-def is_of_corruptions(condition: str) -> bool:
-    """Whether a row of the summary belongs to the tables of this module."""
-    return condition.startswith("corruption(") or condition.partition("(")[0] in SETS
 
 
 def corruption_tables(results: Sequence[Mapping[str, Any]]) -> list[CorruptionTable]:
@@ -157,28 +152,12 @@ def _with_interval(row: Mapping[str, Any]) -> str:
     return f"{100 * row['value']:.1f} [{100 * row['ci_low']:.1f}, {100 * row['ci_high']:.1f}]"
 
 
-def left_out_lines(run: RunFolder, checkpoint: str | None = None) -> list[str]:
-    """Return what is in no table: images whose names cannot be read, what was asked of a tree and is not in it, and
-    conditions without any record.
-    """
-    unnamed = [line for line in run.manifest["data"].get("notes", []) if "whose names" in line]
-    return [
-        *unnamed,
-        *(
-            f"left out: {line}; means that need it are not given"
-            for line in run.manifest.get("corrupted", {}).get("left_out", {}).values()
-        ),
-        *_without_records(run, checkpoint),
-    ]
-
-
-def _without_records(run: RunFolder, checkpoint: str | None) -> Iterator[str]:
-    manifest, done = run.manifest, set(run.units())
-    for known in manifest["checkpoints"]:
-        gone = [condition for condition in manifest["conditions"] if (known["name"], condition) not in done]
-        if gone and checkpoint in (None, known["name"]):
-            more = f" and {len(gone) - 3} more" if len(gone) > 3 else ""
-            yield f"{known['name']} has no records under {', '.join(gone[:3])}{more}; the same command goes on"
+def card_parts(results: Sequence[Mapping[str, Any]]) -> Iterator[CardPart]:
+    """Yield the tables for a model card."""
+    for part in corruption_tables(results):
+        by_error = ("By severity", part.error_headings, [cells for _, cells, _ in part.errors])
+        means = [("Means over sets", part.mean_headings, part.means)] if part.means else []
+        yield CardPart("Corruptions", f"Error in %, {part.source}.", [*means, by_error])
 
 
 def terminal_corruptions(tables: Sequence[CorruptionTable]) -> Iterator[Table | Text]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from ...errors import ProtocolError
 from ...protocol.pattern import ConditionPattern
-from ..vocabulary import Vocabulary
-from .condition import parse_corrupted
+from ..vocabulary import View, Vocabulary
+from .condition import Corrupted, parse_corrupted
+from .measures import BENCHMARK, METRICS
 from .sets import SETS
+from .shares import means_of_shares, shares_of
 
 _SEVERAL = re.compile(r"severity=([1-5])(?:\+[1-5])+(?=[,)])")
 
@@ -21,6 +23,47 @@ class CorruptionWords(Vocabulary):
     defaults: ClassVar[Mapping[str, str]] = {"preset": "imagenet", "variant": "hendrycks", "source": "memory"}
     telling = ("severity",)
     in_means = True
+    metrics = METRICS
+    benchmark = BENCHMARK
+    expected = True
+    published_metrics = ("mce_16",)
+
+    def shows(self, kind: str) -> bool:
+        return kind not in SETS
+
+    def group(self, text: str) -> str:
+        part = parse_corrupted(text)
+        return text if part is None else part.mean.text
+
+    def shares(self, text: str) -> dict[str, float]:
+        return shares_of(text)
+
+    def means(self, texts: Sequence[str]) -> Iterator[str]:
+        for example, own in by_definition(texts):
+            yield from means_of_shares(example, own)
+
+    def needs(self, text: str, metric: str, conditions: Iterable[str]) -> list[str]:
+        return [*shares_of(text), *(["clean"] if metric in ("relative_mce", "retention") else [])]
+
+    def in_short(self, texts: Sequence[str]) -> Sequence[str]:
+        """Return the means over sets; where there is none, those over severities; else each alone."""
+        sets = [text for text in texts if text.partition("(")[0] in SETS]
+        return sets or [text for text in texts if "severity=" not in text] or texts
+
+    def view(self, text: str) -> View:
+        part = parse_corrupted(text)
+        assert part is not None
+        line = part.mean.text.removeprefix("corruption(").removesuffix(")")
+        return View(line, str(part.severity or ""), "severity")
+
+    def published_names(self) -> Sequence[str]:
+        return tuple(SETS)
+
+    def published_name(self, text: str) -> str:
+        return "" if self.shows(text.partition("(")[0]) else super().published_name(text)
+
+    def is_fixed(self, name: str) -> bool:
+        return name.partition("(")[0] in SETS or parse_corrupted(name) is not None
 
     def label(self, text: str) -> str:
         part = parse_corrupted(text)
@@ -45,6 +88,13 @@ def asked(pattern: ConditionPattern) -> str:
     """Return a corruption, or a set, as `--corruptions` names it."""
     severity, name = pattern.given.get("severity"), pattern.what or pattern.name
     return f"{name}(severity={severity})" if severity else name
+
+
+def by_definition(texts: Iterable[str]) -> Iterator[tuple[Corrupted, list[tuple[str, int]]]]:
+    """Yield for each definition of corruptions an example, and the corruptions and severities of `texts`."""
+    parts = [part for text in texts if (part := parse_corrupted(text)) is not None]
+    for example in {part.definition: part for part in parts}.values():
+        yield example, [(part.name, part.severity) for part in parts if part.definition == example.definition]
 
 
 VOCABULARY = CorruptionWords()

@@ -146,6 +146,11 @@ def parts_of(condition: str) -> tuple[MapSpec, str] | None:
     return None if explained is None else (explained, mode.rstrip(")"))
 
 
+def of_mode(explained: MapSpec, mode: str) -> str:
+    """Return the condition of a map's scores at its threshold: `cam(agcam,mode=box)`."""
+    return f"{explained.text[:-1]},mode={mode})"
+
+
 def map_condition(explained: MapSpec, under: Condition | None = None) -> Condition:
     """Return the condition of a map's scores, or of its stability under another condition."""
     draws = MapSpec(explained.method).text  # the method's own, whatever else is asked of it

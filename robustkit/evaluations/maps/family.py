@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from ..family import Family, Summary, family_of
+from ..family import Family, Summary
+from .vocabulary import VOCABULARY
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
     from rich.table import Table
     from rich.text import Text
 
     from ...common.plugins import Plugin
     from ...common.randomness import SampleRng
-    from ...display.section import Section
+    from ...display.section import CardPart, Section
     from ...protocol.condition import Condition
     from ...runs.folder import RunFolder
+    from ..cells import Cells
     from ..family import Looks, Results
+    from ..metric import Metric
+    from ..recorded import Compared, PerSample, Recorded
     from ..rows import Reading
+    from ..sentence import Clause
     from ..subject import Batch, Evaluation, Subject
 
 
 class Maps(Family):
     """What a model looks at: the scores of maps that explain a class, and how they change with the images."""
 
-    name = "maps"
+    name, words = "maps", VOCABULARY
 
     @property
     def columns(self) -> Mapping[str, pa.DataType]:
@@ -37,6 +44,36 @@ class Maps(Family):
         from .summary import MapSummary
 
         return MapSummary(reading)
+
+    def compared(
+        self, first: Recorded, second: Recorded, common: Sequence[str], compared: Compared
+    ) -> Iterator[tuple[str, str]]:
+        from .paired import compared as scores
+
+        return scores(first, second, common)
+
+    def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample:
+        from .paired import per_sample
+
+        return per_sample(side, condition, metric)
+
+    def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
+        return ["Maps are of images that both predict right."] if shown else []
+
+    def clauses(self, cells: Cells, manifest: Mapping[str, Any], headline: Metric) -> Iterable[Clause]:
+        from .sentence import clauses
+
+        return clauses(cells)
+
+    def card(self, results: Results) -> Iterable[CardPart]:
+        from .tables import card_parts
+
+        return card_parts(results)
+
+    def overlay(self, image: NDArray[np.uint8], heat: NDArray[np.float32]) -> NDArray[np.uint8]:
+        from .gallery import overlay
+
+        return overlay(image, heat)
 
     def flag_lines(self, results: Results) -> Iterable[str]:
         from .tables import map_tables

@@ -6,7 +6,7 @@ from ..metric import Metric, mean_share
 
 _SCORES = (
     mean_share("cam_pixel_accuracy", "pixel accuracy %"),
-    mean_share("cam_iou", "IoU %"),
+    mean_share("cam_iou", "IoU %", drafted=True),
     mean_share("cam_dice", "DICE %"),
     mean_share("cam_precision", "precision %"),
     mean_share("cam_recall", "recall %"),

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.compute as pc
 
-from ...common.intervals import Floats, intervals, resampled_figures
-from ..rows import Row, Rows
-from .condition import CONTROLS, MODES, PLAIN, SCORES, MapSpec
+from cam.localisation import IOUS, THRESHOLDS, pxap
+
+from ...common.intervals import Floats, intervals, resampled_figures, resampled_sums
+from ..rows import FEWEST, Row, Rows
+from .condition import CONTROLS, MODES, PLAIN, SCORES, MapSpec, of_mode
 from .measures import METRICS
 from .pooled import POOLED, Counted, Pooled, has_interval
 
@@ -100,16 +102,10 @@ def map_figures(
     return Figures(explained, chosen["sample_id"].combine_chunks(), values, tuple(lines))
 
 
-def of_mode(explained: MapSpec, mode: str) -> str:
-    """Return the condition of scores at the threshold: `cam(agcam,mode=box)`."""
-    return f"{explained.text[:-1]},mode={mode})"
-
-
-def map_rows(maps: Sequence[Figures]) -> Iterator[Row]:
-    """Yield condition, metric, value, n, interval and flags of every score of one checkpoint's maps; and under
-    `<metric>_over_control` how far each is ahead of the best control (negative: behind), paired by sample.
-    """
-    for figures in maps:
+def map_rows(found: Sequence[Figures]) -> Iterator[Row]:
+    """Condition, metric, value, n, interval and flags of every score of one checkpoint's maps; and under
+    `<metric>_over_control` how far each is ahead of the best control (negative: behind), paired by sample."""
+    for figures in found:
         for key in figures.values:
             rows = _known(figures.values[key])
             if not len(rows):

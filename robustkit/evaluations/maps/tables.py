@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ...display.section import CardPart
 from .condition import CONTROLS, MODES, MapSpec, parts_of
 
 if TYPE_CHECKING:
@@ -146,6 +147,14 @@ def _interval(row: Mapping[str, Any], sign: str = "", plain: bool = False) -> st
 
 def _thousandths(value: float, sign: str) -> str:
     return f"{round(value, 3) + 0.0:{sign}.3f}"  # no -0.000
+
+
+def card_parts(results: Sequence[Mapping[str, Any]]) -> Iterator[CardPart]:
+    """Yield the tables for a model card, in one part."""
+    if maps := map_tables(results):
+        note = "Controls do not look at the image; below a score stands its lead over the best of them."
+        parts = [(f"{table.title[:1].upper()}{table.title[1:]}", table.headings, table.rows) for table in maps]
+        yield CardPart("Maps", note, parts)
 
 
 def terminal_maps(tables: Sequence[MapTable]) -> Iterator[Table | Text]:

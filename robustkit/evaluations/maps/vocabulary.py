@@ -2,19 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from ...errors import ProtocolError, unknown
 from ...protocol.pattern import ConditionPattern
-from ..vocabulary import Vocabulary, vocabulary_of
-from .condition import MODES, parse_explained
+from ..kinds import vocabulary_of
+from ..metric import Metric, named
+from ..vocabulary import View, Vocabulary
+from .condition import METHODS, MODES, MapSpec, parse_explained, parts_of
+from .measures import CONTROLLED, METRICS
+
+BEST = "best control: "
+"""What the flag of a lead over controls begins with; it raises no doubt."""
+_OVER = "_over_control"
+_KINDS = ("", "-mask", "-faithfulness", "-stability")
+_SCORES = {"mask_iou": "IoU", "box_iou": "box IoU", "abpc": "ABPC"}
 
 
 class MapWords(Vocabulary):
     """Scores of maps, and how they change under another condition."""
 
     defaults: ClassVar[Mapping[str, str]] = {"threshold": "0.5", "target": "predicted", "faithfulness": "abpc"}
+    metrics = METRICS
+
+    def metric(self, name: str) -> Metric | None:
+        """Return its number of this name, leads over controls among them."""
+        lead = name.removesuffix(_OVER)
+        if lead == name:
+            return super().metric(name)
+        found = named(CONTROLLED, lead)
+        return None if found is None else replace(found, name=name, paired=False, share=False)
+
+    def is_remark(self, flag: str) -> bool:
+        return flag.startswith(BEST)
+
+    def is_control(self, text: str) -> bool:
+        parts = parts_of(text)
+        return parts is not None and parts[0].is_control
+
+    def shares(self, text: str) -> dict[str, float]:
+        parts = parts_of(text)
+        return {text if parts is None else parts[0].text: 1.0}
+
+    def needs(self, text: str, metric: str, conditions: Iterable[str]) -> list[str]:
+        return [*self.shares(text), *(one for one in conditions if _OVER in metric and one.startswith("cam("))]
+
+    def view(self, text: str) -> View:
+        explained = parse_explained(text)
+        assert explained is not None
+        scores = {} if explained.under else _SCORES
+        return View(text, over=explained.under or "clean", scores=scores, drawn=not explained.is_control)
+
+    def published_names(self) -> Sequence[str]:
+        return [f"{method}{kind}" for method in METHODS for kind in _KINDS]
+
+    def published_name(self, text: str) -> str:
+        """Return such as `agcam-mask`; nothing of controls."""
+        parts = parts_of(text)
+        if parts is None:
+            return super().published_name(text)
+        explained, mode = parts
+        kind = "stability" if explained.under else {"box": "", "mask": "mask", "": "faithfulness"}[mode]
+        return "" if explained.is_control else "-".join(filter(None, (explained.method, kind)))
+
+    def published_as(self, text: str) -> str:
+        parts, paper = parts_of(text), MapSpec("agcam")
+        same = parts is not None and (parts[0].threshold, parts[0].target) == (paper.threshold, paper.target)
+        return self.published_name(text) if same else ""
+
+    def is_fixed(self, name: str) -> bool:
+        method = next((name.removesuffix(kind) for kind in _KINDS[1:] if name.endswith(kind)), name)
+        return method in METHODS or parts_of(name) is not None
 
     def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
         given = pattern.given

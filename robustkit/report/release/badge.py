@@ -11,16 +11,15 @@ from xml.sax.saxutils import escape, quoteattr
 
 from PIL import ImageFont
 
-from ...display.numbers import pixels
+from ...evaluations.kinds import words_of
+from ...protocol.condition import CLEAN
+from ...tasks.task import task_of
 
 MADE_BY = "robustkit card"
 """What each file of a card says of itself, so that only such files are ever written over."""
 LABEL, VALUE, INK = "#3b3f46", "#2b5c8a", "#ffffff"
 """The grounds of both halves, whatever the value: a figure is shown, not judged."""
 SIZE, HEIGHT, PADDING = 11, 20, 7
-HEADLINES = ("top1", "miou")
-"""The metric that tells of a condition: of classifiers, and of segmenters."""
-_NAMES = {"autoattack": "AutoAttack", "square": "Square", "segpgd": "SegPGD"}
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # in XML 1.0
 
 
@@ -29,18 +28,16 @@ def headline(manifest: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> 
 
     rows: of one checkpoint, as in summary.json.
     """
-    claims = manifest.get("claims", {})
-    found = [row for row in rows if row["metric"] in HEADLINES and row["value"] is not None]
+    claims, task = manifest.get("claims", {}), task_of(manifest)
+    found = [row for row in rows if row["metric"] == task.headline and row["value"] is not None]
     attacked = [row for row in found if row["condition"] in claims]
     chosen = min(attacked, key=lambda row: row["value"]) if attacked else None
     if chosen is None:
-        chosen = next((row for row in found if row["condition"] == "clean"), None)
+        chosen = next((row for row in found if row["condition"] == CLEAN.text), None)
     if chosen is None:
         return "robustkit", "–", "no figure of clean or attacked images was measured"
-    label = _attack(manifest, chosen["condition"]) if attacked else "clean"
-    what = "top-1" if chosen["metric"] == "top1" else "mIoU"
-    if not attacked or what == "mIoU":
-        label += f" {what}"
+    name = words_of(chosen["condition"]).title(chosen["condition"], manifest)
+    label, what = f"{name} {task.badge_word(is_clean=not attacked)}".strip(), task.headline_metric.word
     value = f"{100 * chosen['value']:.1f} %"
     bounds = ""
     if chosen["ci_low"] is not None and chosen["ci_high"] is not None:
@@ -49,24 +46,6 @@ def headline(manifest: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> 
     where = f"under {chosen['condition']}" if attacked else "on clean images"
     description = f"{what} {where}: {value}{bounds}, n = {chosen['n']}, protocol {chosen['protocol']}{flags}"
     return label, value + " (flagged)" * bool(flags), description
-
-
-def _attack(manifest: Mapping[str, Any], condition: str) -> str:
-    """`PGD-20 1/255`, as people say it; with the norm unless linf, and the units unless pixels."""
-    claim, (name, _, inside) = manifest["claims"][condition], condition.partition("(")
-    given = dict(item.split("=", 1) for item in inside.rstrip(")").split(",") if "=" in item)
-    budget = next((given[key] for key in ("steps", "queries") if key in given and name != "autoattack"), None)
-    version = given.get("version", "standard")
-    # A text names what differs from the card's attack beside its radius and budget.
-    modified = given.keys() - {"eps", "norm", "version", *(["steps", "queries"] if budget else [])}
-    said = (
-        _NAMES.get(name, name.upper())
-        + (f"-{budget}" if budget else "")
-        + (f" {version}" if version != "standard" else "")
-    )
-    norm = "" if claim["norm"] == "linf" else f"{claim['norm']} "
-    units = "" if manifest["protocol"].get("space", "pixels") == "pixels" else " normalised"
-    return f"{'modified ' if modified else ''}{said} {norm}{pixels(claim['eps'], claim['norm'])}{units}"
 
 
 def badge(label: str, value: str, description: str) -> str:

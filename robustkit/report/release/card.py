@@ -12,35 +12,17 @@ from typing import Any
 
 from ...common.files import check_plain, reason, write_whole
 from ...display.markdown import Made, code, fenced, plain, table
-from ...display.numbers import pixels
 from ...errors import NothingEvaluated, RunError, unknown
-from ...evaluations.attention.condition import under_of
-from ...evaluations.corruptions.sets import SETS
-from ...evaluations.corruptions.tables import corruption_tables, is_of_corruptions, left_out_lines
-from ...evaluations.maps.tables import is_of_maps, map_tables
+from ...evaluations.gaps import left_out_lines
+from ...evaluations.kinds import by_words, words_of
+from ...protocol.condition import CLEAN
 from ...results.summary import summarise
 from ...runs.folder import RunFolder
-from ...tasks.segmentation.tables import LONGEST, scene_tables
+from ...tasks.measures import metrics
+from ...tasks.task import task_named, task_of
 from .badge import MADE_BY, badge, headline
 
-HEADINGS = ("condition", "n", "top-1 % [95 %]", "top-5 % [95 %]", "NLL [95 %]", "ECE % [95 %]", "largest change")
-PUBLISHED = {
-    "top1": ("accuracy", "top-1 accuracy"),
-    "top5": ("top5_accuracy", "top-5 accuracy"),
-    "miou": ("mean_iou", "mIoU"),
-    "pixel_accuracy": ("pixel_accuracy", "pixel accuracy"),
-    "mean_accuracy": ("mean_accuracy", "mean class accuracy"),
-    "retention": ("retention", "share of clean mIoU"),
-    "mean_error": ("mean_error", "mean error"),
-    "mce": ("mce", "mCE"),
-    "relative_mce": ("relative_mce", "relative mCE"),
-}
-"""Metrics of the metadata: type and name. Scores of maps are none of them, for they mean little without controls."""
-
-_SCALES = (("top1", 100), ("top5", 100), ("nll", 1), ("ece", 100))
 Results = Sequence[Mapping[str, Any]]
-Part = tuple[str, tuple[str, ...], Sequence[Sequence[str]]]
-Section = tuple[str, str, list[Part]]
 
 
 def write_cards(run: Path, *, checkpoint: str | None = None, out: Path | None = None) -> list[Path]:
@@ -144,10 +126,9 @@ def model_index(found: Mapping[str, Any], task: str | None) -> str:
 
     dumper: Any = type("Dumper", (yaml.SafeDumper,), {})
     dumper.add_representer(str, quoted)
-    name = "image-segmentation" if task == "segmentation" else "image-classification"
     data = found["data"]
     result = {
-        "task": {"type": name},
+        "task": {"type": task_named(task).hub},
         "dataset": {
             "type": re.sub(r"[^a-z0-9._-]+", "-", str(data["name"]).lower()).strip("-.") or "custom",
             "name": data["name"],
@@ -161,12 +142,13 @@ def model_index(found: Mapping[str, Any], task: str | None) -> str:
 
 
 def _metrics(found: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    rows = [row for row in found["results"] if row["metric"] in PUBLISHED and row["value"] is not None]
+    named = {name: metric.hub for name, metric in metrics().items() if metric.hub is not None}
+    rows = [row for row in found["results"] if row["metric"] in named and row["value"] is not None]
     shown = _shown([row["condition"] for row in rows])
     for row in rows:
         if row["condition"] not in shown:
             continue
-        kind, name = PUBLISHED[row["metric"]]
+        kind, name = named[row["metric"]]
         args = {
             **{key: row[key] for key in ("condition", "protocol", "n")},
             **{key: round(row[key], 6) for key in ("ci_low", "ci_high") if row[key] is not None},
@@ -177,7 +159,7 @@ def _metrics(found: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         }
         if row["flags"]:
             args["flags"] = list(row["flags"])  # a list of its own, or YAML would point from one to the other
-        under = "on clean images" if row["condition"] == "clean" else f"under {row['condition']}"
+        under = "on clean images" if row["condition"] == CLEAN.text else f"under {row['condition']}"
         yield {
             "type": kind,
             "name": f"{name} {under} ({row['protocol']}, n = {row['n']})",
@@ -188,12 +170,8 @@ def _metrics(found: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _shown(conditions: Sequence[str]) -> set[str]:
-    """Of corruptions the means over sets; where there is none, those over severities; else each alone."""
-    corrupted = {text for text in conditions if is_of_corruptions(text)}
-    means = {text for text in corrupted if text.partition("(")[0] in SETS}
-    if not means:
-        means = {text for text in corrupted if "severity=" not in text}
-    return (set(conditions) - corrupted) | (means or corrupted)
+    """Of conditions with means over them, the widest of these."""
+    return {text for words, own in by_words(dict.fromkeys(conditions)) for text in words.in_short(own)}
 
 
 def markdown(run: RunFolder, described: Mapping[str, Any], rows: Results) -> str:
@@ -223,7 +201,7 @@ def markdown(run: RunFolder, described: Mapping[str, Any], rows: Results) -> str
         protocol=manifest["protocol"],
         deciding=manifest["deciding"],
         versions=", ".join(f"{name} {version}" for name, version in versions.items()),
-        sections=list(_sections(manifest, described["name"], rows)),
+        sections=list(task_of(manifest).card_parts(manifest, described["name"], rows)),
     )
     return re.sub(r"\n{3,}", "\n\n", text)
 
@@ -232,64 +210,10 @@ def _flags(run: RunFolder, rows: Results, checkpoint: str) -> Iterator[Made]:
     """Each flag once, with what bears it."""
     seen: dict[str, dict[str, None]] = {}
     for row in rows:
-        for flag in () if row["metric"].endswith("_over_control") else row["flags"]:
-            seen.setdefault(flag, {})[row["condition"]] = None
+        for flag in row["flags"]:
+            if not words_of(row["condition"]).is_remark(flag):
+                seen.setdefault(flag, {})[row["condition"]] = None
     for flag, conditions in seen.items():
         others = f" and {len(conditions) - 1} more" if len(conditions) > 1 else ""
         yield Made(f"{code(next(iter(conditions)))}{others}: {plain(flag)}")
     yield from map(plain, left_out_lines(run, checkpoint))
-
-
-def _sections(manifest: Mapping[str, Any], checkpoint: str, rows: Results) -> Iterator[Section]:
-    """Title, a line, and tables: title, headings and rows."""
-    if manifest["protocol"].get("task") == "segmentation":
-        first, *others = scene_tables(rows, manifest)
-        parts: list[Part] = [("", first.headings[2:], [(code(row[2]), *row[3:]) for row in first.rows])]
-        for found in others:
-            if len(found.rows) <= LONGEST:  # of many classes, results.json tells
-                parts.append((_sentence(found.title.removeprefix(f"{checkpoint}: ")), found.headings, [*found.rows]))
-        yield "Segmentation", "In brackets 95 % intervals, n is the number of images.", parts
-        return
-    if plain_rows := list(_conditions(manifest, rows)):
-        note = "In brackets 95 % intervals, n is the number of images; ⚑ marks what is flagged above."
-        yield "Clean and under attack", note, [("", HEADINGS, plain_rows)]
-    for part in corruption_tables(rows):
-        by_error = ("By severity", part.error_headings, [cells for _, cells, _ in part.errors])
-        means: list[Part] = [("Means over sets", part.mean_headings, part.means)] if part.means else []
-        yield "Corruptions", f"Error in %, {part.source}.", [*means, by_error]
-    if maps := map_tables(rows):
-        note = "Controls do not look at the image; below a score stands its lead over the best of them."
-        yield "Maps", note, [(_sentence(found.title), found.headings, found.rows) for found in maps]
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-def _conditions(manifest: Mapping[str, Any], rows: Results) -> Iterator[tuple[str, ...]]:
-    own: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for row in rows:
-        own_table = is_of_corruptions(row["condition"]) or is_of_maps(row["condition"])
-        if not own_table and under_of(row["condition"]) is None:
-            own.setdefault(row["condition"], {})[row["metric"]] = row
-    for condition, metric in own.items():
-        norm = manifest.get("claims", {}).get(condition, {}).get("norm", "linf")
-        largest = metric.get(f"{norm}_max")
-        flagged = " ⚑" if any(row["flags"] for row in metric.values()) else ""
-        yield (
-            Made(code(condition) + flagged),
-            str(next(iter(metric.values()))["n"]),
-            *(_figure(metric.get(name), scale) for name, scale in _SCALES),
-            pixels(largest["value"], norm) if largest and largest["value"] is not None else "0",
-        )
-
-
-def _figure(row: Mapping[str, Any] | None, scale: int) -> str:
-    """`75.0 [74.2, 75.8]`; a dash where there is no finite figure."""
-    if row is None or row["value"] is None:
-        return "–"
-    form = ".1f" if scale == 100 else ".3f"
-    text = format(scale * row["value"], form)
-    if row["ci_low"] is None or row["ci_high"] is None:
-        return text
-    return f"{text} [{scale * row['ci_low']:{form}}, {scale * row['ci_high']:{form}}]"

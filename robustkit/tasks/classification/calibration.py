@@ -12,6 +12,7 @@ import numpy as np
 from ...common.intervals import calibration_error, calibration_gaps, wilson
 from ...display.panels import dots, roomy
 from ...display.svg import INK, Figure, Point, Style, draw, percent, plain
+from ...protocol.condition import CLEAN
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -70,7 +71,8 @@ def reliabilities(run: RunFolder) -> list[Reliability]:
     for checkpoint, condition in run.units():
         own = chosen.setdefault(checkpoint, [])
         attacked = any(known in claims for known in own)
-        if condition == "clean" or (condition in claims and not attacked and not claims[condition].get("early_stop")):
+        whole = condition in claims and not claims[condition].get("early_stop")
+        if condition == CLEAN.text or (whole and not attacked):
             own.append(condition)
     found = (reliability(run, checkpoint, condition) for checkpoint, own in chosen.items() for condition in own)
     return [one for one in found if one is not None]

@@ -3,8 +3,8 @@
 from ...evaluations.metric import Metric, of_samples
 
 METRICS = (
-    of_samples("top1", "top-1 %"),
-    of_samples("top5", "top-5 %"),
+    of_samples("top1", "top-1 %", drafted=True, hub=("accuracy", "top-1 accuracy")),
+    of_samples("top5", "top-5 %", hub=("top5_accuracy", "top-5 accuracy")),
     Metric("nll", "NLL", better=-1, paired=True),
     Metric("ece", "ECE %", 100, -1),
     Metric("linf_max", "largest linf |δ|"),

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...common.intervals import Floats, bootstrap, calibration_error, calibration_interval, wilson
-from ...evaluations.attacks.stages import is_stage_column, stages_of
-from ...evaluations.family import Summary, families, family_of
-from ...evaluations.rows import Parts, Reading, column_of, readable
-from ...evaluations.vocabulary import kind_of
+from ...evaluations.family import Family, Summary, families, family_of
+from ...evaluations.kinds import kind_of
+from ...evaluations.rows import Number, Parts, Reading, column_of, readable
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_READ = {"sample_id", "correct", "top5", "nll", "confidence", "linf", "l2"}
+_READ = {"sample_id", "error", "correct", "top5", "nll", "confidence", "linf", "l2"}
 
 
 def classification_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
@@ -32,13 +32,13 @@ def classification_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
         if (own := summaries[family.name]) is not None:
             rows += reading.rows(own.add(condition))
             continue
-        table, notes = reading.joined(reading.shards(condition, _is_wanted))
+        table, notes = reading.joined(reading.shards(condition, partial(_is_wanted, family)))
         read = readable(table)
         flags = [*reading.flags(condition, table), *notes, *family.doubts(reading, condition, read)]
         early = bool(reading.manifest.get("claims", {}).get(condition, {}).get("early_stop"))
-        found = _classification(read, early)
-        rows += reading.rows((condition, *figure, flags) for figure in found)
-        for overview in overviews if found else ():
+        numbers = [*_classification(read, early), *(family.numbers(read) if len(read) else ())]
+        rows += reading.rows((condition, *number, flags) for number in numbers)
+        for overview in overviews if numbers else ():
             overview.take(condition, read, flags)
     for overview in overviews:
         odd = overview.flags()
@@ -47,12 +47,12 @@ def classification_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
     return rows, means, [row for own in summaries.values() if own for row in reading.rows(own.finish())]
 
 
-def _is_wanted(column: str) -> bool:
-    """Whether results of a condition other than a map need a column."""
-    return column in _READ or is_stage_column(column)
+def _is_wanted(family: Family, column: str) -> bool:
+    """Whether results of a condition whose images the task scores need a column."""
+    return column in _READ or family.wants(column)
 
 
-def _classification(read: pa.Table, early: bool) -> list[tuple[str, float, int, float, float]]:
+def _classification(read: pa.Table, early: bool) -> list[Number]:
     """Metric, value, n and interval. `early`: samples left at their first wrong prediction, so that only top-1 means
     something.
     """
@@ -69,12 +69,10 @@ def _classification(read: pa.Table, early: bool) -> list[tuple[str, float, int, 
         largest = float(column_of(read, norm).max())
         if largest > 0:
             rows.append((f"{norm}_max", largest, n, math.nan, math.nan))
-    for stage in stages_of(read):
-        rows.append((f"top1_after_{stage.name}", stage.standing / n, n, *wilson(stage.standing, n)))
     return rows
 
 
-def _losses(read: pa.Table, correct: Floats) -> list[tuple[str, float, int, float, float]]:
+def _losses(read: pa.Table, correct: Floats) -> list[Number]:
     """NLL and calibration error."""
     n, confidence, nll = len(read), column_of(read, "confidence"), column_of(read, "nll")
     finite = np.isfinite(confidence)

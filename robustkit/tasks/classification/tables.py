@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...display.numbers import pixels
-from ...evaluations.vocabulary import kind_of, vocabulary_of
+from ...evaluations.kinds import words_of
 from ...runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def table_rows(run: RunFolder, results: Sequence[Mapping[str, Any]]) -> list[tup
     attention = {c["name"]: words.get(c["attention"], c["attention"]) for c in run.manifest["checkpoints"]}
     cells: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
     for row in results:
-        if not vocabulary_of(kind_of(row["condition"])).in_results:
+        if not words_of(row["condition"]).in_results:
             continue
         cells.setdefault((row["checkpoint"], row["condition"]), {})[row["metric"]] = row
     claims = run.manifest.get("claims", {})

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from ...errors import RunError
 from ...evaluations.family import families
+from ...evaluations.recorded import Compared, Recorded
 from ..task import Task
+from .measures import METRICS
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from rich.table import Table
     from rich.text import Text
 
-    from ...display.section import Section
+    from ...display.section import CardPart, Section
+    from ...evaluations.cells import Row
     from ...evaluations.family import Looks, Results
     from ...evaluations.rows import Parts, Reading
     from ...runs.folder import RunFolder
@@ -21,12 +27,43 @@ if TYPE_CHECKING:
 class Classification(Task):
     """One class per image."""
 
-    name, headline = "classification", "top1"
+    name, headline, metrics = "classification", "top1", METRICS
+    compared = Compared(shown=("top1", "nll"), ended=("top1",), groups=("mean_error",), sets=("mean_error",))
+    paired: ClassVar[Mapping[str, str]] = {"top1": "correct", "top5": "top5", "nll": "nll"}
+    browsed = True
+    command, card, hub = "audit", "standard", "image-classification"
 
     def rows(self, reading: Reading, conditions: Sequence[str]) -> Parts:
         from .metrics import classification_rows
 
         return classification_rows(reading, conditions)
+
+    def ids(self, side: Recorded, condition: str) -> pa.Array:
+        return side.samples(condition, ["label"]).ids
+
+    def other_truth(self, first: Recorded, second: Recorded, condition: str) -> tuple[int, str]:
+        from .paired import other_label
+
+        return other_label(first, second, condition)
+
+    def read_ahead(self, side: Recorded, condition: str) -> None:
+        with contextlib.suppress(RunError):  # a column that is not there is said to be lacking later
+            side.samples(condition, [self.paired[name] for name in self.compared.shown])
+
+    def clean_clause(self, row: Row) -> str:
+        from ...evaluations.sentence import share
+
+        return f"{share(row)} right on {row['n']} clean images"
+
+    def card_parts(self, manifest: Mapping[str, Any], checkpoint: str, results: Results) -> Iterable[CardPart]:
+        from .card import card_parts
+
+        yield from card_parts(manifest, results)
+        for family in families():
+            yield from family.card(results)
+
+    def badge_word(self, is_clean: bool) -> str:
+        return self.headline_metric.word if is_clean else ""
 
     def flag_lines(self, run: RunFolder, results: Results) -> Iterable[str]:
         from .tables import table_rows

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ...common.intervals import wilson
 from ...display.table import TextTable
+from ...protocol.condition import CLEAN
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,16 +84,14 @@ def _known(table: pa.Table) -> Any:
 def weak_spots(run: RunFolder) -> list[TextTable]:
     """A table of each checkpoint clean, and one of each of its attacks; none where nothing is wrong."""
     manifest = run.manifest
-    if manifest["protocol"].get("task") == "segmentation":
-        return []
     names = manifest["data"].get("class_names") or ()
     clean: dict[str, ClassTally] = {}
     found: list[TextTable | None] = []
     for checkpoint, condition in run.units():
-        if condition != "clean" and condition not in manifest.get("claims", {}):
+        if condition != CLEAN.text and condition not in manifest.get("claims", {}):
             continue
         tally = ClassTally.of(run.table(checkpoint, condition, _COLUMNS))
-        if condition == "clean":
+        if condition == CLEAN.text:
             clean = {checkpoint: tally}  # of the others nothing is asked any more
             found.append(_lowest(checkpoint, tally, names))
         elif checkpoint in clean:

@@ -12,14 +12,14 @@ import torch
 from ...data.dataset import Sample
 from ...data.scenes import LabelledScenes
 from ...errors import BadImageError
-from ...evaluations.corruptions.condition import corrupted_of
 from ...evaluations.family import family_of
+from ...evaluations.kinds import words_of
 from ...evaluations.subject import Batch, Settings
 from ...models.dense import Segmenter
 from ...protocol.card import Card
 from ...protocol.condition import CLEAN, Condition
 from ...runs.folder import RunFolder
-from .metrics import class_counts
+from .counts import class_counts
 from .sheet import FILE, Examples, Pixels, Tile, draw
 from .subject import SegmenterSubject
 
@@ -62,16 +62,16 @@ def _shown(run: RunFolder, conditions: Sequence[Condition]) -> list[Condition]:
     for row in run.summary():
         if row["metric"] == "miou" and row["value"] is not None:
             scores.setdefault(row["condition"], []).append(row["value"])
-    corruptions = [one for one in conditions if corrupted_of(one) is not None and one.text in scores]
-    worst = sorted(corruptions, key=lambda one: sum(scores[one.text]))[:1]
-    attacks = [one for one in conditions if corrupted_of(one) is None and one != CLEAN][:1]
-    return [CLEAN, *worst, *attacks]
+    grouped = [condition for condition in conditions if condition.group and condition.text in scores]
+    worst = sorted(grouped, key=lambda condition: sum(scores[condition.text]))[:1]
+    alone = [condition for condition in conditions if not condition.group and condition != CLEAN][:1]
+    return [CLEAN, *worst, *alone]
 
 
 def _words(condition: Condition) -> str:
     """A condition in a few words, to stand above a column."""
-    part = corrupted_of(condition)
-    return condition.text if part is None else f"{part.name.replace('_', ' ')}, severity {part.severity}"
+    label = words_of(condition.text).label(condition.text)
+    return label.replace("_", " ") if condition.group else label
 
 
 def _readable(run: RunFolder, scenes: LabelledScenes) -> list[Sample]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...display.panels import dots, legend, panels
 from ...display.svg import Figure, Point, draw, labels, listed, percent, plain, style
-from ...evaluations.corruptions.sets import SETS
+from ...evaluations.kinds import is_over_groups, kind_of, words_of
+from ...protocol.condition import CLEAN
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -47,9 +48,9 @@ def class_ious(results: Sequence[Mapping[str, Any]], claims: Mapping[str, Any]) 
 
 def _shown(own: Mapping[str, Any], miou: Mapping[str, float], claims: Mapping[str, Any]) -> list[str]:
     attacked = [condition for condition in own if condition in claims and math.isfinite(miou.get(condition, math.nan))]
-    sets = [condition for condition in own if condition.partition("(")[0] in SETS]
-    whole = [condition for condition in sets if condition.partition("(")[0] == "in-c"]
-    chosen = [*(["clean"] if "clean" in own else []), *(whole or sets)]
+    sets = [condition for condition in own if is_over_groups(condition)]
+    whole = [condition for condition in sets if kind_of(condition) == words_of(condition).benchmark]
+    chosen = [*([CLEAN.text] if CLEAN.text in own else []), *(whole or sets)]
     return [*chosen, *([min(attacked, key=lambda condition: miou[condition])] if attacked else [])]
 
 

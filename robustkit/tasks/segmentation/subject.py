@@ -21,7 +21,7 @@ from ...models.dense import Segmenter
 from ...protocol.card import Card
 from ...protocol.condition import Condition
 from .columns import SCENES
-from .metrics import class_counts
+from .counts import class_counts
 
 LabelMap = NDArray[np.int16]
 """(H, W): the index of a pixel's class, -1 where it does not count."""

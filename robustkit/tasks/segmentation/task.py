@@ -2,56 +2,115 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from ...common.differences import Difference
+from ...evaluations.family import families, families_by_place
+from ...evaluations.recorded import Compared, Recorded
+from ...protocol.condition import CLEAN
 from ..task import Task
+from .measures import METRICS
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from rich.table import Table
     from rich.text import Text
 
-    from ...display.section import Section
+    from ...display.section import CardPart, Section
+    from ...evaluations.cells import Cells, Row
     from ...evaluations.family import Looks, Results
     from ...evaluations.rows import Parts, Reading
+    from ...evaluations.sentence import Clause
     from ...runs.folder import RunFolder
+
+_FIGURES = ("miou", "pixel_accuracy", "mean_accuracy")
 
 
 class Segmentation(Task):
     """One class per pixel."""
 
-    name, headline, compared = "segmentation", "miou", True
+    name, headline, metrics = "segmentation", "miou", METRICS
+    compared = Compared(shown=_FIGURES, ended=_FIGURES, groups=(), sets=_FIGURES)
+    paired: ClassVar[Mapping[str, str]] = {"nll": "nll"}
+    shows_compared = True
+    command, card, hub = "segment", "segmentation", "image-segmentation"
 
     def rows(self, reading: Reading, conditions: Sequence[str]) -> Parts:
         from .metrics import segmentation_rows
 
         return segmentation_rows(reading, conditions)
 
+    def difference(self, first: Recorded, second: Recorded, condition: str, metric: str) -> Difference:
+        from .paired import recorded_difference
+
+        if metric in _FIGURES:
+            return recorded_difference(first, second, condition, metric)
+        return super().difference(first, second, condition, metric)
+
+    def ids(self, side: Recorded, condition: str) -> pa.Array:
+        from .paired import scene_ids
+
+        return scene_ids(side, condition)
+
+    def other_truth(self, first: Recorded, second: Recorded, condition: str) -> tuple[int, str]:
+        from .paired import other_mask
+
+        return other_mask(first, second, condition)
+
+    def clean_clause(self, row: Row) -> str:
+        from ...evaluations.sentence import share
+
+        return f"mIoU {share(row)} on {row['n']} clean images"
+
+    def last_clauses(self, cells: Cells) -> Iterable[Clause]:
+        from ...evaluations.sentence import Clause, percent
+
+        classes = [row for (text, name), row in cells.items() if text == CLEAN.text and name.startswith("iou(")]
+        if classes:
+            row = min(classes, key=lambda row: float(row["value"]))
+            images = f"{row['n']} {'image' if row['n'] == 1 else 'images'}"
+            text = f"its weakest class is {row['metric'][4:-1]} with IoU {percent(row['value'])} in {images}, clean"
+            yield Clause(text)
+
+    def card_parts(self, manifest: Mapping[str, Any], checkpoint: str, results: Results) -> Iterable[CardPart]:
+        from .card import card_parts
+
+        yield from card_parts(manifest, checkpoint, results)
+        for family in families():
+            if family.tables(results):
+                yield from family.card(results)
+
     def flag_lines(self, run: RunFolder, results: Results) -> Iterable[str]:
         from .tables import scene_tables
 
-        return (flag for table in scene_tables(results, run.manifest) for flag in table.flags)
+        yield from (flag for table in scene_tables(results, run.manifest) for flag in table.flags)
+        yield from (flag for family in families() for table in family.tables(results) for flag in table.flags)
 
     def terminal(self, run: RunFolder, results: Results) -> Iterable[Table | Text]:
         from .tables import scene_tables, terminal_scenes
 
-        return terminal_scenes(scene_tables(results, run.manifest))
+        yield from terminal_scenes(scene_tables(results, run.manifest))
+        for family in families():
+            if family.tables(results):
+                yield from family.terminal(run, results)
 
     def sections(self, run: RunFolder, results: Results, looks: Looks) -> Iterable[Section]:
-        from ...display.section import Section
-        from ...evaluations.attacks.figures import curve_figures, curves
-        from ...evaluations.corruptions.figures import bar_figures, retention_bars
-        from ...evaluations.corruptions.tables import left_out_lines
+        from ...display.section import Section, of_tables
+        from ...evaluations.gaps import left_out_lines
         from .figures import class_figures, class_ious
         from .sheet import sheet_uri
         from .tables import scene_tables
 
-        manifest, title = run.manifest, "What is left of mIoU under corruption"
-        claims, in_pixels = manifest.get("claims", {}), manifest["protocol"].get("space", "pixels") == "pixels"
+        manifest = run.manifest
+        figures = {
+            family: family.figures(results, manifest, looks, self.headline_metric, self.name)
+            for family in families_by_place()
+        }
         drawn = [
-            *curve_figures(curves(results, claims), looks, "miou", "segmentation", in_pixels),
-            *class_figures(class_ious(results, claims)),
-            *bar_figures(retention_bars(results), looks, "segmentation", title, "retention"),
+            *(figure for family, own in figures.items() if family.words.in_results for figure in own),
+            *class_figures(class_ious(results, manifest.get("claims", {}))),
+            *(figure for family, own in figures.items() if not family.words.in_results for figure in own),
         ]
 
         def values() -> dict[str, Any]:
@@ -60,6 +119,9 @@ class Segmentation(Task):
 
         yield Section("segmentation", "Segmentation", values, tuple(drawn))
         yield Section("corruptions", "Corruptions", lambda: {"corruptions": [], "left_out": left_out_lines(run)})
+        for family in families():
+            if tables := tuple(family.tables(results)):
+                yield of_tables(family.name, family.name.capitalize(), tables)
 
 
 TASK = Segmentation()

@@ -1,0 +1,62 @@
+"""Rows of the summary as cells of tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from .kinds import shares_of
+
+Row = Mapping[str, Any]
+Cells = Mapping[tuple[str, str], Row]
+"""Rows of a checkpoint, by condition and metric."""
+
+LEFT_OUT = "left out of the mean"
+"""In flags of single conditions, which the flags of a mean over them repeat."""
+
+
+def is_finite(value: float | None) -> bool:
+    """Whether there is a value, and a finite one."""
+    return value is not None and math.isfinite(value)
+
+
+def finite(cells: Cells, condition: str, metric: str) -> float | None:
+    """Return a value; None where there is none or it is not finite."""
+    row = cells.get((condition, metric))
+    return None if row is None or not is_finite(row["value"]) else float(row["value"])
+
+
+def percent_cell(value: float | None) -> str:
+    """Return `93.3`; a dash where there is no value."""
+    return "–" if value is None else f"{100 * value:.1f}"
+
+
+def interval_cell(row: Row | None) -> str:
+    """Return `93.3 [84.1, 97.4]`; a dash where there is no row."""
+    if row is None or not is_finite(row["value"]):
+        return "–" if row is None else "nan"
+    if not is_finite(row["ci_low"]):
+        return percent_cell(row["value"])
+    return f"{100 * row['value']:.1f} [{100 * row['ci_low']:.1f}, {100 * row['ci_high']:.1f}]"
+
+
+def loss_cell(row: Row | None) -> str:
+    """Return `1.234`; a dash where there is no row."""
+    if row is None or not is_finite(row["value"]):
+        return "–" if row is None else "nan"
+    return f"{row['value']:.3f}"
+
+
+def flag_lines_of(checkpoint: str, cells: Cells) -> Iterator[str]:
+    """Yield each flag once, with what bears it; which classes a condition leaves out only where no mean says so."""
+    shares = {condition: shares_of(condition) for condition in dict.fromkeys(condition for condition, _ in cells)}
+    repeated = {text for texts in shares.values() if len(texts) > 1 for text in texts}
+    seen: dict[str, list[str]] = {}
+    for (condition, _), row in cells.items():
+        for flag in row["flags"]:
+            if not (LEFT_OUT in flag and condition in repeated):
+                seen.setdefault(flag, []).append(condition)
+    for flag, conditions in seen.items():
+        names = list(dict.fromkeys(conditions))
+        yield f"{checkpoint}, {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {flag}"

@@ -1,0 +1,104 @@
+"""The corruptions of a segmenter as tables: mIoU by corruption and severity, and the means of named sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+from ...display.table import HeatTable
+from ..cells import Cells, finite, flag_lines_of, interval_cell, loss_cell, percent_cell
+from .condition import parse_corrupted
+from .sets import CATEGORIES, CORRUPTIONS, set_of, span
+from .shares import shares_of
+
+SEVERITY_HEADINGS = ("corruption", "1", "2", "3", "4", "5", "mean", "retention %")
+MEAN_HEADINGS = ("mean over", "n", "mIoU % [95 %]", "retention % [95 %]", "pixel acc. %", "mean acc. %", "NLL")
+_KIND = {name: kind for kind, names in CATEGORIES.items() for name in names}
+
+Values = tuple[float | None, ...]
+
+
+def retention_tables(checkpoint: str, cells: Cells) -> Iterator[HeatTable]:
+    """Yield the tables of one checkpoint, those of each definition of corruptions together."""
+    for definition in dict.fromkeys(_definition(condition) for condition, _ in cells):
+        if definition is not None:
+            yield from _tables(checkpoint, definition, cells)
+
+
+@lru_cache(maxsize=1024)
+def _definition(condition: str) -> str | None:
+    """Of a corruption or of a mean over corruptions, such as `(preset=cifar)`; None for other conditions."""
+    part = parse_corrupted(next(iter(shares_of(condition))))
+    return None if part is None else part.definition
+
+
+def _tables(checkpoint: str, definition: str, cells: Cells) -> Iterator[HeatTable]:
+    mine = {key: row for key, row in cells.items() if _definition(key[0]) == definition}
+    names = {part.name: part for condition, _ in mine if (part := parse_corrupted(next(iter(shares_of(condition)))))}
+    order = [name for name in CORRUPTIONS if name in names]
+    lines = [_by_severity(name, names[name].mean.text, mine, finite(cells, "clean", "miou")) for name in order]
+    rows, values, ends = _with_categories(order, lines)
+    source = "released files" if "source=released" in definition else "corrupted in memory"
+    title = f"{checkpoint}: mIoU in % by corruption and severity, {source}{f' {definition}' if definition else ''}"
+    flags = tuple(flag_lines_of(checkpoint, mine))
+    yield HeatTable(title, SEVERITY_HEADINGS, tuple(rows), tuple(values), tuple(ends), flags)
+    means = tuple(_mean(condition, mine) for condition, metric in mine if metric == "miou" and set_of(condition))
+    if means:
+        yield HeatTable(f"{checkpoint}: means over sets of corruptions, {source}", MEAN_HEADINGS, means)
+
+
+def _by_severity(name: str, every: str, cells: Cells, clean: float | None) -> tuple[tuple[str, ...], Values]:
+    """The row of a corruption, whose mean over all severities is `every`, and the fractions behind its cells."""
+    texts = [every.replace(name, f"{name},severity={severity}", 1) for severity in (1, 2, 3, 4, 5)]
+    some = every.replace(name, f"{name},severity=1+2+3", 1)
+    mean = every if (every, "miou") in cells else some
+    kept = finite(cells, mean, "retention")
+    fractions = [*(finite(cells, text, "miou") for text in texts), finite(cells, mean, "miou"), kept]
+    shown = [percent_cell(value) for value in fractions]
+    which = "1–3" if mean == some else ""
+    if fractions[5] is None:
+        those, which = _of_those(fractions[:5], clean)
+        shown[5:] = map(percent_cell, those)
+    if which:
+        shown[5:] = [f"{cell} ({which})" if cell != "–" else cell for cell in shown[5:]]
+    return (name, *shown), tuple(fractions)
+
+
+def _of_those(mious: Sequence[float | None], clean: float | None) -> tuple[list[float | None], str]:
+    """Mean and retention over the severities that were evaluated, and which these are."""
+    known = {severity: miou for severity, miou in enumerate(mious, start=1) if miou is not None}
+    if not known:
+        return [None, None], ""
+    mean = sum(known.values()) / len(known)
+    return [mean, mean / clean if clean else None], span(known)
+
+
+def _with_categories(
+    order: Sequence[str], lines: Sequence[tuple[tuple[str, ...], Values]]
+) -> tuple[list[tuple[str, ...]], list[Values], list[int]]:
+    """The rows of corruptions with a mean below each category that has several; and the places where one ends."""
+    texts, figures, ends = list[tuple[str, ...]](), list[Values](), list[int]()
+    for kind in dict.fromkeys(_KIND[name] for name in order):
+        places = [place for place, name in enumerate(order) if _KIND[name] == kind]
+        texts += (lines[place][0] for place in places)
+        figures += (lines[place][1] for place in places)
+        if len(places) > 1:
+            columns = zip(*(lines[place][1] for place in places), strict=True)
+            means = [
+                sum(known) / len(places) if len(known := [v for v in column if v is not None]) == len(places) else None
+                for column in columns
+            ]
+            if means[-2] is not None:  # every one of them has a mean
+                texts.append((f"mean of {kind}", *map(percent_cell, means)))
+                figures.append(tuple(means))
+        ends.append(len(texts) - 1)
+    return texts, figures, ends
+
+
+def _mean(condition: str, cells: Cells) -> tuple[str, ...]:
+    miou = cells[condition, "miou"]
+    return (
+        *(condition, str(miou["n"]), interval_cell(miou), interval_cell(cells.get((condition, "retention")))),
+        *(percent_cell(finite(cells, condition, f"{which}_accuracy")) for which in ("pixel", "mean")),
+        loss_cell(cells.get((condition, "nll"))),
+    )

@@ -1,0 +1,66 @@
+"""What the sentence about a checkpoint says of corruptions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..cells import Cells, Row
+from ..metric import Metric
+from ..sentence import Clause, percent, share
+from .condition import parse_corrupted
+from .measures import BENCHMARK
+from .sets import SETS
+
+
+def clauses(cells: Cells, headline: Metric) -> Iterator[Clause]:
+    """Yield the mean over the benchmark's set where there is one, else over the worst set, and the worst corruption.
+
+    A figure of single samples gives errors, another one what is left of it.
+    """
+    worst = _worst_severity(cells, headline.name)
+    if headline.binary:
+        if (mean := _worst_mean(cells, "mean_error", 1)) is not None:
+            yield Clause(f"under corruption it errs on {share(mean)} ({_of(mean)}){_at(worst, headline)}", (mean,))
+        elif worst is not None:
+            yield Clause(f"under corruption{_at(worst, headline, ' it errs most under')}")
+    elif (kept := _worst_mean(cells, "retention", -1)) is not None:
+        yield Clause(f"corruption leaves {share(kept)} of it ({kept['condition']}){_at(worst, headline)}", (kept,))
+    elif worst is not None:
+        yield Clause(f"under corruption{_at(worst, headline, ' it is lowest under')}")
+
+
+def _worst_mean(cells: Cells, metric: str, sign: int) -> Row | None:
+    """The mean over the benchmark's set where there is one, else over the set with the highest (sign 1) or lowest."""
+    means = [row for (condition, name), row in cells.items() if name == metric and _set(condition)]
+    return max(means, key=lambda row: (_set(row["condition"]) == BENCHMARK, sign * row["value"]), default=None)
+
+
+def _of(mean: Row) -> str:
+    """`in-c`, or which of the sets has the highest mean."""
+    name: str = mean["condition"]
+    return name if _set(name) == BENCHMARK else f"mean over {name}, the worst set"
+
+
+def _set(condition: str) -> str:
+    """The set of corruptions that a mean is over; empty for other conditions."""
+    name = condition.partition("(")[0]
+    return name if name in SETS else ""
+
+
+def _worst_severity(cells: Cells, metric: str) -> Row | None:
+    """The single corruption at one severity under which least is right."""
+    single = [
+        row for (condition, name), row in cells.items() if name == metric and condition.startswith("corruption(")
+        and "severity=" in condition and "+" not in condition
+    ]  # fmt: skip
+    return min(single, key=lambda row: float(row["value"]), default=None)
+
+
+def _at(row: Row | None, headline: Metric, start: str = "") -> str:
+    if row is None:
+        return ""
+    part = parse_corrupted(row["condition"])
+    assert part is not None
+    value = percent(1 - row["value"]) if headline.binary else f"{headline.word} {percent(row['value'])}"
+    start = start or (", most under" if headline.binary else ", worst")
+    return f"{start} {part.name} at severity {part.severity} with {value}"

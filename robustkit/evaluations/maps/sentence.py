@@ -1,0 +1,56 @@
+"""What the sentence about a checkpoint says of its maps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ..cells import Cells, Row, is_finite
+from ..sentence import Clause
+from .condition import parts_of
+from .vocabulary import BEST
+
+METHODS = {
+    "agcam": "AG-CAM",
+    "agcam-full": "AG-CAM (full gradient)",
+    "grad-cam": "Grad-CAM",
+    "rollout": "rollout",
+    "gradient": "the gradient",
+}
+CONTROLS = {
+    "random": "a random map",
+    "centre": "a centred Gaussian",
+    "full": "a map that marks everything",
+    "nothing": "a map that marks nothing",
+}
+LEADS = (("abpc", "", "ABPC"), ("cam_iou", "mask", "IoU of pixels"), ("cam_iou", "box", "IoU of boxes"))
+
+
+def clauses(cells: Cells) -> Iterator[Clause]:
+    """Yield whether maps are better than the best control, by the scores in `LEADS`."""
+    leads: dict[str, dict[str, list[str]]] = {}
+    for metric, mode, score in LEADS:
+        for (condition, name), row in cells.items():
+            parts = parts_of(condition) if name == f"{metric}_over_control" else None
+            if parts is None or parts[1] != mode:
+                continue
+            control = next(flag[len(BEST) :] for flag in row["flags"] if flag.startswith(BEST))
+            method = METHODS.get(parts[0].method, parts[0].method)
+            if parts[0].target == "label":
+                method += " of the label's class"
+            odd = f" at threshold {parts[0].threshold:g}" if mode and parts[0].threshold != 0.5 else ""
+            verb = f"{_verb(row)} {CONTROLS.get(control, control)}"
+            leads.setdefault(method, {}).setdefault(verb, []).append(score + odd)
+    for method, verbs in leads.items():
+        yield Clause(f"{method} {', '.join(f'{verb} on {_and(scores)}' for verb, scores in verbs.items())}")
+
+
+def _and(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def _verb(lead: Row) -> str:
+    """What a lead's interval says; without one, nothing is said but what was measured."""
+    low, high = lead["ci_low"], lead["ci_high"]
+    if not (is_finite(low) and is_finite(high)):
+        return "has too few maps to be held against"
+    return "beats" if low > 0 else "is behind" if high < 0 else "cannot be told from"

@@ -1,0 +1,75 @@
+"""Checkpoints beside each other, as tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..display.table import TextTable
+from ..evaluations.family import by_family
+from ..runs.folder import RunFolder
+from ..tasks.measures import metric_of
+from .comparison import Comparison, ComparisonRow, compare_with_first
+
+HEADINGS = ("condition", "figure", "n", "baseline", "value", "difference [95 %]", "p", "p, Holm", "at 0.05")
+
+
+def report_tables(run: RunFolder, results: Sequence[Mapping[str, Any]]) -> list[TextTable]:
+    """Return the checkpoints of one run against its first, for its report; results: rows of the summary."""
+    if len(run.manifest["checkpoints"]) < 2 or not results:
+        return []
+    return tables(compare_with_first(run))
+
+
+def tables(comparison: Comparison) -> list[TextTable]:
+    """Return a table per pair. What speaks against the baseline's own results stands under the first of its pairs."""
+    seen: set[str] = set()
+    found = []
+    for pair in comparison.pairs:
+        flags = [line for line in (*pair.flags, *pair.left_out) if line not in seen]
+        seen.update(line for line in flags if line.startswith(f"{pair.names[0]}, "))
+        title = "; ".join([f"{pair.names[1]} against {pair.names[0]}, paired by image", *pair.changed])
+        beside = comparison.reference is not None
+        headings = (*HEADINGS, *(["published, not paired"] if beside else []))
+        rows = tuple(_cells(row, beside) for row in pair.rows)
+        found.append(TextTable(title, headings, rows, tuple(flags), _note(comparison)))
+    return found
+
+
+def _note(comparison: Comparison) -> str:
+    """What the columns mean."""
+    rows = comparison.rows
+    notes = ["The difference is value minus baseline, in points where they are in %."]
+    exact = dict.fromkeys(metric.word for row in rows if (metric := metric_of(row.metric)).binary)
+    test = f"McNemar's exact test for {', '.join(exact)}, else " if exact else ""
+    notes.append(f"p: {test}a normal approximation; Holm's is for all {len(rows)} rows.")
+    sides = dict.fromkeys(side for pair in comparison.pairs for side in (pair.first, pair.second))
+    there = by_family(condition for side in sides for condition in side.conditions)
+    shown = dict(by_family(row.condition for row in rows))
+    notes += (note for family, texts in there for note in family.comparison_notes(shown[family], texts))
+    if (known := comparison.reference) is not None:
+        what = "their difference, or the figure where both have the same attention"
+        notes.append(f"Published: {what}; {known.summary}, on {known.data} ({known.source}).")
+    return " ".join(notes)
+
+
+def _cells(row: ComparisonRow, beside: bool) -> tuple[str, ...]:
+    metric, difference = metric_of(row.metric), row.difference
+    digits = 2 if metric.scale == 100 else 3
+
+    def cell(value: float, sign: str = "") -> str:
+        return f"{metric.scale * value:{sign}.{digits}f}" if math.isfinite(value) else "nan"
+
+    low, high = difference.ci_low, difference.ci_high
+    bounds = f" [{cell(low, '+')}, {cell(high, '+')}]" if math.isfinite(low) else ""
+    cells = (row.condition, metric.label, str(difference.n), cell(difference.first), cell(difference.second))
+    same = row.first.described["attention"] == row.second.described["attention"]
+    published = "–" if row.published is None else cell(row.published, "" if same else "+")
+    figures = (cell(difference.value, "+") + bounds, p_text(difference.p_value), p_text(row.p_value), row.verdict)
+    return (*cells, *figures, *([published] if beside else []))
+
+
+def p_text(value: float) -> str:
+    """Return a p-value as text."""
+    return "nan" if not math.isfinite(value) else "< 0.001" if value < 0.001 else f"{value:.3f}"

@@ -1,0 +1,51 @@
+"""The results of a classifier as a part of its model card."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ...display.markdown import Made, code
+from ...display.numbers import pixels
+from ...display.section import CardPart
+from ...evaluations.kinds import words_of
+
+HEADINGS = ("condition", "n", "top-1 % [95 %]", "top-5 % [95 %]", "NLL [95 %]", "ECE % [95 %]", "largest change")
+_SCALES = (("top1", 100), ("top5", 100), ("nll", 1), ("ece", 100))
+
+Results = Sequence[Mapping[str, Any]]
+
+
+def card_parts(manifest: Mapping[str, Any], results: Results) -> Iterator[CardPart]:
+    """Yield the table of the conditions that stand in the table of results."""
+    if rows := list(_conditions(manifest, results)):
+        note = "In brackets 95 % intervals, n is the number of images; ⚑ marks what is flagged above."
+        yield CardPart("Clean and under attack", note, [("", HEADINGS, rows)])
+
+
+def _conditions(manifest: Mapping[str, Any], results: Results) -> Iterator[tuple[str, ...]]:
+    metrics: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for row in results:
+        if words_of(row["condition"]).in_results:
+            metrics.setdefault(row["condition"], {})[row["metric"]] = row
+    for condition, metric in metrics.items():
+        norm = manifest.get("claims", {}).get(condition, {}).get("norm", "linf")
+        largest = metric.get(f"{norm}_max")
+        flagged = " ⚑" if any(row["flags"] for row in metric.values()) else ""
+        yield (
+            Made(code(condition) + flagged),
+            str(next(iter(metric.values()))["n"]),
+            *(_figure(metric.get(name), scale) for name, scale in _SCALES),
+            pixels(largest["value"], norm) if largest and largest["value"] is not None else "0",
+        )
+
+
+def _figure(row: Mapping[str, Any] | None, scale: int) -> str:
+    """`75.0 [74.2, 75.8]`; a dash where there is no finite figure."""
+    if row is None or row["value"] is None:
+        return "–"
+    form = ".1f" if scale == 100 else ".3f"
+    text = format(scale * row["value"], form)
+    if row["ci_low"] is None or row["ci_high"] is None:
+        return text
+    return f"{text} [{scale * row['ci_low']:{form}}, {scale * row['ci_high']:{form}}]"

@@ -1,0 +1,28 @@
+"""The results of a segmenter as a part of its model card."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ...display.markdown import code
+from ...display.section import CardPart
+from .tables import LONGEST, scene_tables
+
+Results = Sequence[Mapping[str, Any]]
+
+
+def card_parts(manifest: Mapping[str, Any], checkpoint: str, results: Results) -> Iterator[CardPart]:
+    """Yield the tables of a checkpoint, but those of many classes, which results.json has."""
+    tables = scene_tables(results, manifest)
+    if not tables:
+        return
+    first, *others = tables
+    parts: list[tuple[str, tuple[str, ...], Sequence[Sequence[str]]]] = [
+        ("", first.headings[2:], [(code(row[2]), *row[3:]) for row in first.rows])
+    ]
+    for table in others:
+        title = table.title.removeprefix(f"{checkpoint}: ")
+        if len(table.rows) <= LONGEST:
+            parts.append((f"{title[:1].upper()}{title[1:]}", table.headings, table.rows))
+    yield CardPart("Segmentation", "In brackets 95 % intervals, n is the number of images.", parts)

@@ -1,0 +1,117 @@
+"""A family of another distribution: compared, gated and shown, though nothing here names it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import page_runs
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import rotation_plugin
+import yaml
+from gate_runs import verdict
+from page_runs import make_run, page_of, webp
+from rich.console import Console
+from sealing import seal
+
+from robustkit.errors import ProtocolError
+from robustkit.evaluations.family import families
+from robustkit.evaluations.kinds import packages
+from robustkit.evaluations.pattern import check_condition
+from robustkit.gate.draft import draft
+from robustkit.report.headline import verdicts
+from robustkit.report.refresh import refresh
+from robustkit.report.release.card import write_cards
+from robustkit.report.sample_browser import Browser
+from robustkit.results.comparison import compare, pairs
+from robustkit.results.run import Run
+from robustkit.results.summary import write_summary
+from robustkit.results.tables import tables
+from robustkit.runs.pictures import Picture, write_pictures
+from robustkit.tasks.classification.tables import table_rows
+from robustkit.tasks.task import task_of
+
+TURNED = [f"rotation(degrees={angle})" for angle in (30, 90)]
+STAYS = {"one": (1.0, 0.5, 0.0), "two": (1.0, 1.0, 0.0)}
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    """Two checkpoints under rotations, whose family is installed, and other conditions."""
+    (tmp_path / "site").mkdir()
+    rotation_plugin.install(tmp_path / "site")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    monkeypatch.setattr(page_runs, "CONDITIONS", ["clean", page_runs.PGD, *TURNED, "cam(agcam)"])
+    packages.cache_clear()
+    made = make_run(tmp_path / "run")
+    for name, stays in STAYS.items():
+        for condition in TURNED:
+            left = list(stays)
+            for path in sorted((made.path / "records" / name / condition).glob("*.parquet")):
+                table = pq.ParquetFile(path).read()
+                own, left = left[: len(table)], left[len(table) :]
+                made.write_shard(path, table.append_column("agreement", pa.array(own, pa.float32())))
+            pictures = {sample: Picture(webp(7)) for sample in ("a.png", "b.png", "c.png")}
+            write_pictures(made, name, condition, 0, pictures, {})
+    yield seal(made)
+    packages.cache_clear()
+
+
+def test_it_is_one_of_the_families(run: Run) -> None:
+    assert [family.name for family in families()][-2:] == ["rotations", "attacks"]
+    with pytest.raises(ProtocolError, match=r"expected such as rotation\(degrees=30\)"):
+        check_condition("rotation(degrees=x)")
+
+
+def test_it_is_on_the_page_and_in_the_terminal(run: Run) -> None:
+    rows = refresh(run)
+    (one,) = (r for r in rows if (r["checkpoint"], r["condition"], r["metric"]) == ("one", TURNED[0], "agreement"))
+    assert (one["value"], one["n"]) == (0.5, 3)
+    page = page_of(run)
+    text = page.text()
+    assert "Rotations" in text and "predictions that stay" in text
+    assert "Agreement by angle." in (run.path / "report.html").read_text("utf-8")  # the figure
+    assert TURNED[1] in {row[2] for row in table_rows(run, rows)}
+    console = Console(width=160, record=True, file=io.StringIO())
+    for part in task_of(run.manifest).terminal(run, rows):
+        console.print(part)
+    assert "predictions that stay" in console.export_text()
+    assert "turned by 90° it keeps 66.7 % [0.0, 100.0] of its predictions" in verdicts(run, rows)[1].sentence
+
+
+def test_its_pictures_share_a_line_of_the_browser(run: Run) -> None:
+    first = next(Browser(run).samples())
+    (line,) = (line for line in first.lines if line.heading.startswith("rotation"))
+    assert line.heading == "rotation, picture: degrees 30"
+    assert [[one.level for one in cell.answers] for cell in line.cells] == [["30", "90"]] * 2
+
+
+def test_it_is_compared(run: Run) -> None:
+    write_summary(run)
+    comparison = compare(pairs([run]))
+    own = [(row.metric, row.difference.value) for row in comparison.rows if row.condition == TURNED[0]]
+    assert own == [("top1", pytest.approx(-1 / 3)), ("nll", 0.0), ("agreement", pytest.approx(1 / 6))]
+    (table,) = tables(comparison)
+    assert (TURNED[0], "agreement %", "3", "50.00", "66.67") in [row[:5] for row in table.rows]
+
+
+def test_the_gate_holds_it_against_rules(run: Run, tmp_path: Path) -> None:
+    assert verdict(run, f"agreement under {TURNED[0]} >= 0.5", more="checkpoint = 'one'").state == "pass"
+    assert verdict(run, f"agreement under {TURNED[0]} >= 0.6", more="checkpoint = 'one'").state == "FAIL"
+    rise = verdict(run, f"drop in agreement under {TURNED[1]} against baseline <= 0", run, "checkpoint = 'one'")
+    assert rise.state == "pass" and rise.figure is not None and rise.figure.n == 3
+    missing = verdict(run, "top1 under rotation(degrees=5) >= 0.5", more="checkpoint = 'one'")
+    assert "was not evaluated; this does: robustkit audit vit.pth" in missing.reason
+    assert "--rotations 5" in missing.reason
+    assert f"agreement under {TURNED[0]} is" in draft(run)
+
+
+def test_the_card_of_a_release_has_it(run: Run, tmp_path: Path) -> None:
+    card, metadata, *_ = write_cards(run.path, checkpoint="two", out=tmp_path / "card")
+    text = card.read_text("utf-8")
+    assert "### Rotations" in text and "predictions that stay" in text and f"`{TURNED[1]}`" in text
+    (result,) = yaml.safe_load(metadata.read_text("utf-8"))["model-index"][0]["results"]
+    assert [one["value"] for one in result["metrics"] if one["type"] == "agreement"] == [0.666667, 0.666667]

@@ -1,0 +1,66 @@
+"""Rotations behind the seam of families."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from robustkit.common.intervals import bootstrap
+from robustkit.display.section import Section, of_tables
+from robustkit.display.svg import Figure, draw
+from robustkit.display.table import TextTable
+from robustkit.evaluations.cells import Cells, percent_cell
+from robustkit.evaluations.family import Family
+from robustkit.evaluations.metric import Metric
+from robustkit.evaluations.rows import Number, column_of
+from robustkit.evaluations.sentence import Clause, share
+from robustkit.runs.folder import RunFolder
+
+from .vocabulary import VOCABULARY, degrees_of
+
+if TYPE_CHECKING:
+    from robustkit.evaluations.family import Looks, Results
+
+
+class Rotations(Family):
+    """Images turned by some degrees, and whether the prediction stays."""
+
+    name, words = "rotations", VOCABULARY
+
+    @property
+    def columns(self) -> Mapping[str, pa.DataType]:
+        return {"agreement": pa.float32()}
+
+    def numbers(self, read: pa.Table) -> Iterator[Number]:
+        values, n = column_of(read, "agreement"), len(read)
+        mean = float(values.mean())
+        yield "agreement", mean, n, *bootstrap(lambda counts: counts @ values / n, n, [mean])[0]
+
+    def clauses(self, cells: Cells, manifest: Mapping[str, Any], headline: Metric) -> Iterable[Clause]:
+        for (condition, metric), row in cells.items():
+            if metric == "agreement":
+                yield Clause(f"{VOCABULARY.label(condition)} it keeps {share(row)} of its predictions", (row,))
+
+    def tables(self, results: Results) -> Sequence[TextTable]:
+        rows = tuple(
+            (row["checkpoint"], degrees_of(row["condition"]), percent_cell(row["value"]))
+            for row in results
+            if row["metric"] == "agreement"
+        )
+        return [TextTable("predictions that stay", ("checkpoint", "degrees", "agreement %"), rows)] if rows else []
+
+    def sections(self, run: RunFolder, results: Results, looks: Looks) -> Iterator[Section]:
+        if tables := self.tables(results):
+            yield of_tables(self.name, "Rotations", tuple(tables), (_figure(tables[0]),))
+
+
+def _figure(table: TextTable) -> Figure:
+    def paint(canvas: Any) -> None:
+        canvas.subplots().plot([int(row[1]) for row in table.rows], [float(row[2]) for row in table.rows], "o")
+
+    return draw("rotations", "Agreement by angle", 200, paint, alt="Agreement by angle.", caption="", name="")
+
+
+FAMILY = Rotations()
