@@ -1,47 +1,84 @@
 """The rooms of the house: who may import whom, and when; what stays private; how long modules and functions may be."""
 
 import ast
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 
 import pytest
 from places import ROOT
 
-from attacks.registry import ATTACKS, DENSE_ATTACKS
-from robustkit.evaluations.kinds import FOLDERS
-from robustkit.tasks.task import TASKS
+PACKAGES = ("robustkit", "attacks", "corruptions", "cam")
+FILES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for package in PACKAGES
+    for path in sorted((ROOT / package).rglob("*.py"))
+}
+MODULES = [path for name, path in FILES.items() if name.split(".")[0] == "robustkit"]
+TREES = {name: ast.parse(path.read_text("utf-8")) for name, path in FILES.items()}
 
-MODULES = sorted((ROOT / "robustkit").rglob("*.py"))
-OF_A_FAMILY = {
-    "cli/cam/": "the command that draws maps",
-    "cli/corrupt/": "the command that writes corrupted trees",
-    "cli/inspection.py": "shows what the attention of a checkpoint does",
-    "cli/listing.py": "lists what can be asked for, by name",
-    "cli/completion.py": "completes the same names",
-    "pipeline/": "turns the options of families into their conditions",
-    "tasks/classification/subject.py": "runs the attack that a condition names",
-    "tasks/segmentation/subject.py": "runs the attack that a condition names",
+MOST_LINES, MOST_IN_A_FUNCTION, MOST_EXCEPTIONS = 300, 60, 5
+_LONG: dict[str, str] = {}
+"""Modules and functions (`module:function`) that may be longer, and why. A few; to be read before one is added."""
+_LONG_STILL = {
+    "robustkit.cli.app",
+    "robustkit.cli.options",
+    "robustkit.pipeline.audit",
+    "robustkit.pipeline.audit:audit",
+    "robustkit.pipeline.manifest:prepare",
+    "robustkit.pipeline.segment:segment",
+    "robustkit.report.sample_browser",
+    "robustkit.results.comparison",
+    "robustkit.results.paired",
+    "robustkit.runs.folder",
+    "robustkit.tasks.segmentation.metrics",
 }
-"""Modules outside a family's folder that may import it, and why."""
-NAMES_A_KIND = {
-    "cli/corrupt/": "the command that writes corrupted trees",
-    "cli/doctor/checks.py": "compares an attack with its known answers",
-    "cli/idle.py": "names an option",
-    "data/shapes.py": "a square is a shape there",
-    "evaluations/kinds.py": "says which family a kind is of",
-    "pipeline/manifest.py": "keeps what maps were scored with",
-    "pipeline/segment.py": "the attack that is run by default",
+"""What is still to be split."""
+
+LATE_PACKAGES = {
+    "attacks": "loads torch",
+    "cam": "loads torch",
+    "corruptions": "loads torch and OpenCV",
+    "cv2": "start-up time; the doctor says so where it is broken",
+    "fcntl": "not on Windows",
+    "huggingface_hub": "optional",
+    "jinja2": "start-up time",
+    "matplotlib": "start-up time",
+    "msvcrt": "on Windows only",
+    "pandas": "start-up time",
+    "PIL": "start-up time",
+    "pyarrow": "start-up time",
+    "rich": "start-up time",
+    "safetensors": "loads torch or NumPy",
+    "timm": "start-up time; half of it is not needed to read images",
+    "torch": "start-up time",
+    "yaml": "start-up time",
 }
-"""Modules outside a family's folder that may have the name of a kind of condition as a text, and why."""
-ASKS_THE_TASK = {
-    "evaluations/attacks/": "which attacks a card can have",
-    "models/": "what kind of model a checkpoint says that it is",
-    "pipeline/": "a command refuses a card of another task",
+"""Packages that a function may import, and why."""
+LATE_MODULES = {
+    ("robustkit.cli.app", "robustkit.*"): "a command loads what it runs",
+    ("robustkit.cli.check", "robustkit.gate.*"): "a command loads what it runs",
+    ("robustkit.cli.completion", "robustkit.*"): "a shell waits for completion",
+    ("robustkit.cli.doctor.checks", "robustkit.common.randomness"): "loads torch, whose lack is a finding",
+    ("robustkit.cli.listing", "robustkit.*"): "a list loads what it lists",
+    ("robustkit.cli.options", "robustkit.common.toml"): "only with --config",
+    ("robustkit.cli.terminal", "robustkit.*"): "a command loads what it runs",
+    ("robustkit.evaluations.attacks.engines", "robustkit.evaluations.attacks.peers"): "loads torch, and a shell waits",
+    ("robustkit.evaluations.attacks.vocabulary", "robustkit.evaluations.attacks.condition"): "loads torch",
+    ("robustkit.evaluations.*.family", "robustkit.*"): "a family is met early, and computes or draws late",
+    ("robustkit.evaluations.family", "robustkit.*"): "loads torch or rich",
+    ("robustkit.report.refresh", "robustkit.report.page"): "loads torch and jinja2",
+    ("robustkit.tasks.*.task", "robustkit.*"): "a task is met early, and summarises or draws late",
 }
-"""Modules outside a task's folder that may ask which task it is, and why."""
-KINDS = {*FOLDERS, *ATTACKS, *DENSE_ATTACKS} - {"attention", "clean"}  # fields of run.json and of the protocol, too
+"""Who may import what of robustkit in a function, and why."""
+_LATE_STILL = {
+    ("robustkit.results.paired", "robustkit.results.summary"),
+    ("robustkit.results.published", "robustkit.*"),
+    ("robustkit.results.summary", "csv"),
+    ("robustkit.results.summary", "io"),
+}
+"""What is still to be moved to the top."""
 
 
 def test_imports_go_down_only() -> None:
@@ -68,46 +105,84 @@ def test_the_picture_of_the_floors_is_of_these_imports() -> None:
     assert done.returncode == 0, "run python -m scripts.pages.floors"
 
 
-def _outside(*folders: str) -> Iterator[tuple[str, ast.AST]]:
-    """The path and the nodes of each module that is in no room of one of these folders."""
-    for path in MODULES:
-        name = path.relative_to(ROOT / "robustkit").as_posix()
-        if not any(re.match(rf"{folder}/\w+/", name) for folder in folders):
-            yield from ((name, node) for node in ast.walk(ast.parse(path.read_text("utf-8"))))
+def lines_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Return the lines of a function without signature and docstring."""
+    body = function.body[1:] if ast.get_docstring(function) is not None else function.body
+    return (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
 
 
-def _against(found: set[tuple[str, str]], allowed: dict[str, str]) -> None:
-    """Fail where a name is not allowed, and where what is allowed is not used any more."""
-    assert not [(name, what) for name, what in sorted(found) if not name.startswith(tuple(allowed))]
-    assert not [start for start in allowed if not any(name.startswith(start) for name, _ in found)]
+def test_a_module_is_read_in_one_sitting_and_a_function_at_a_glance() -> None:
+    lengths = {name: len(path.read_text("utf-8").splitlines()) for name, path in FILES.items()}
+    long = {name: lines for name, lines in lengths.items() if lines > MOST_LINES}
+    for name, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and lines_of(node) > MOST_IN_A_FUNCTION:
+                long[f"{name}:{node.name}"] = lines_of(node)
+    excepted = _LONG.keys() | _LONG_STILL
+    assert not (new := {name: lines for name, lines in long.items() if name not in excepted}), f"too long: {new}"
+    assert not (old := sorted(excepted - long.keys())), f"no longer too long, take them out of the table: {old}"
+    assert len(_LONG) <= MOST_EXCEPTIONS and all(_LONG.values())
 
 
-def test_only_a_family_knows_its_modules() -> None:
-    taken = {
-        (name, node.module)
-        for name, node in _outside("evaluations")
-        if isinstance(node, ast.ImportFrom) and node.module
-        if re.search(rf"(^|\.)evaluations\.({'|'.join({*FOLDERS.values(), 'attacks'})})\b", node.module)
-    }
-    _against(taken, OF_A_FAMILY)
+def imports_of(module: str, nodes: Iterator[ast.AST]) -> Iterator[str]:
+    """Yield the modules that import statements name, in full."""
+    package = module.split(".") if FILES[module].name == "__init__.py" else module.split(".")[:-1]
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            whole = ".".join([*above, *([node.module] if node.module else [])])
+            inner = [f"{whole}.{name.name}" for name in node.names]
+            yield from dict.fromkeys(name if name in FILES else whole for name in inner)
 
 
-def test_only_a_family_knows_the_texts_of_its_conditions() -> None:
-    named = {
-        (name, node.value)
-        for name, node in _outside("evaluations")
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-        if node.value in KINDS or re.fullmatch(rf"({'|'.join({*KINDS, 'attention'})})\(\S*", node.value)
-    }
-    _against(named, NAMES_A_KIND)
+def late_imports() -> Iterator[tuple[str, str]]:
+    """Yield (module, what it imports inside a function) of robustkit."""
+    for module in (name for name in FILES if name.split(".")[0] == "robustkit"):
+        for function in ast.walk(TREES[module]):
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield from ((module, name) for name in imports_of(module, ast.walk(function)))
 
 
-def test_only_a_task_asks_which_task_a_run_is_of() -> None:
-    asked = {
-        (name, ast.unparse(node))
-        for name, node in _outside("tasks")
-        if isinstance(node, ast.Compare)
-        for side in (node.left, *node.comparators)
-        if isinstance(side, ast.Constant) and side.value in TASKS
-    }
-    _against(asked, ASKS_THE_TASK)
+def test_imports_inside_functions_have_a_reason() -> None:
+    pairs = LATE_MODULES.keys() | _LATE_STILL
+    used, without = set[object](), list[str]()
+    for module, name in late_imports():
+        top = name.split(".")[0]
+        rows = [row for row in pairs if fnmatchcase(module, row[0]) and fnmatchcase(name, row[1])]
+        used |= {*rows, *({top} & LATE_PACKAGES.keys())}
+        if not rows and top not in LATE_PACKAGES:
+            without.append(f"{module} imports {name}")
+    assert not without, f"at the top, or with a reason in LATE_MODULES: {without}"
+    dead = (pairs | LATE_PACKAGES.keys()) - used
+    assert not dead, f"no longer imported in a function: {dead}"
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """Return the modules of a circle of imports, the first one at its end, too; an empty list where there is none."""
+    done = set[str]()
+    for start in graph:
+        way, rest = [start], [iter(sorted(graph[start]))]
+        while way:
+            following = next(rest[-1], None)
+            if following is None:
+                done.add(way.pop())
+                rest.pop()
+            elif following in way:
+                return [*way[way.index(following) :], following]
+            elif following not in done:
+                way.append(following)
+                rest.append(iter(sorted(graph[following])))
+    return []
+
+
+def test_imports_go_in_no_circle() -> None:
+    graph = {name: set(imports_of(name, ast.walk(tree))) & FILES.keys() for name, tree in TREES.items()}
+    assert not (found := circle(graph)), f"a circle of imports: {' → '.join(found)}"
+
+
+def test_a_circle_is_found() -> None:
+    assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+    assert circle({"a": {"b"}, "b": {"c", "d"}, "c": set(), "d": {"b"}}) == ["b", "d", "b"]
+    assert circle({"a": {"a"}}) == ["a", "a"]

@@ -1,6 +1,6 @@
 """A family of evaluations: all that is known of one kind of condition, behind one seam.
 
-A family is loaded when a condition of its kind is met (`kinds.packages`), and what computes of it only when
+A family is loaded when a condition of its kind is met (`kinds.EVERY_FAMILY`), and what computes of it only when
 something is computed.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .kinds import kind_of, package_of, packages
+from .kinds import EVERY_FAMILY, kind_of, kinds, module_of, plugged
 from .vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..display.svg import Figure, Style
     from ..display.table import HeatTable, TextTable
     from ..protocol.card import Card
-    from ..protocol.pattern import ConditionPattern
+    from ..protocol.condition import Condition
     from ..runs.folder import RunFolder
     from .cells import Cells
     from .metric import Metric
@@ -190,6 +190,11 @@ class Family:
 
     # Conditions into records
 
+    def plugins(self, condition: Condition) -> Iterable[Plugin]:
+        """Return the plug-ins that a condition needs."""
+        plugin = EVERY_FAMILY.plugin(condition.name)
+        return () if plugin is None else (plugin,)
+
     def takes_shards(self, condition: Condition, card: Card) -> bool:
         """Whether it makes batches by itself, from a whole shard."""
         return False
@@ -206,13 +211,13 @@ class Family:
 
 
 def families() -> list[Family]:
-    """Return every family once."""
-    return list({family.name: family for family in map(family_of, (*packages(), ""))}.values())
+    """Return every family that can be used once."""
+    return list({family.name: family for family in map(family_of, kinds())}.values())
 
 
 def family_of(kind: str) -> Family:
     """Return the family of the conditions of a kind, such as `cam`."""
-    family: Family = import_module(f"{package_of(kind)}.family").FAMILY
+    family: Family = plugged(kind) or module_of(kind, "family").FAMILY
     return family
 
 

@@ -1,19 +1,14 @@
-"""Which family a condition is of, by the first word of its text. Loads no torch.
-
-A package that is installed beside this one adds a family by entry points of the group `robustkit.families`: the name
-is a kind of condition, the value a package with `vocabulary.py` and `family.py`, as the folders here have them.
-"""
+"""Which family a condition is of, by the first word of its text. Loads no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from typing import Any
 
+from ..common.plugins import Registry
 from .vocabulary import Vocabulary
 
-GROUP = "robustkit.families"
 FOLDERS = {
     "clean": "clean",
     "corruption": "corruptions",
@@ -24,20 +19,35 @@ FOLDERS = {
     "attention": "attention",
 }
 """The folder of the family of each kind of condition, of means in results, too."""
+ATTACK_NAMES = ("fgsm", "pgd", "spsa", "apgd", "fab", "square", "autoattack", "segpgd")
+"""As in `attacks.registry`, which loads torch. Each is a kind of condition of the folder `attacks`."""
 _ATTACKS = "attacks"
 
 
-@cache
-def packages() -> dict[str, str]:
-    """Return the package of the family of each kind of condition but attacks, those of other distributions last."""
-    own = {kind: f"{__package__}.{folder}" for kind, folder in FOLDERS.items()}
-    added = {entry.name: entry.value for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name)}
-    return own | {kind: package for kind, package in added.items() if kind not in own}
+def _with_words(value: Any) -> Any:
+    if not isinstance(getattr(value, "words", None), Vocabulary):
+        raise TypeError(f"it brings {value!r}; expected an instance of robustkit.evaluations.family.Family")
+    return value
 
 
-def package_of(kind: str) -> str:
-    """Return the package of the family of a kind of condition; a kind that no family has taken is an attack."""
-    return packages().get(kind, f"{__package__}.{_ATTACKS}")
+EVERY_FAMILY: Registry[Any] = Registry("families", FOLDERS, _with_words, ATTACK_NAMES)
+"""The folders of robustkit's families and the families of plug-ins, by kind of condition; without attacks."""
+
+
+def is_attack(kind: str) -> bool:
+    """Whether a kind of condition is the name of an attack: one that no other family has."""
+    return kind not in EVERY_FAMILY
+
+
+def plugged(kind: str) -> Any:
+    """Return the family of a plug-in that a kind of condition is of; None of robustkit's own."""
+    plugin = EVERY_FAMILY.plugin(kind)
+    return None if plugin is None else EVERY_FAMILY.load(plugin)
+
+
+def module_of(kind: str, name: str) -> Any:
+    """Return a module of the folder of robustkit's family of a kind."""
+    return import_module(f"{__package__}.{FOLDERS.get(kind, _ATTACKS)}.{name}")
 
 
 def kind_of(text: str) -> str:
@@ -47,13 +57,19 @@ def kind_of(text: str) -> str:
 
 def vocabulary_of(kind: str) -> Vocabulary:
     """Return the words of the conditions of a kind, such as `cam`."""
-    words: Vocabulary = import_module(f"{package_of(kind)}.vocabulary").VOCABULARY
+    family = plugged(kind)
+    words: Vocabulary = module_of(kind, "vocabulary").VOCABULARY if family is None else family.words
     return words
+
+
+def kinds() -> list[str]:
+    """Return a kind of each family that can be used, attacks last, named by the empty text."""
+    return [*(kind for kind, _ in EVERY_FAMILY.usable()), ""]
 
 
 def vocabularies() -> list[Vocabulary]:
     """Return the words of every family once."""
-    return list(dict.fromkeys(map(vocabulary_of, (*packages(), ""))))
+    return list(dict.fromkeys(map(vocabulary_of, kinds())))
 
 
 def words_of(text: str) -> Vocabulary:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from ..protocol.card import Card
+from ..protocol.condition import Condition, Value
+from ..protocol.parameters import parse_parameters, show
 from ..protocol.pattern import ConditionPattern
 from .metric import Metric, named
 
@@ -32,6 +34,7 @@ class View:
 class Vocabulary:
     """The words of one family.
 
+    parameters: of its conditions, each with its usual value, which tells the type; where `parse` is not its own.
     defaults: what the text of a condition leaves out. telling: parameters without which another condition is meant.
     in_results: whether its conditions stand in the task's table of results. in_means: whether they are part of means
     over conditions. metrics: its own numbers. benchmark: the kind of the mean that goes before all its others.
@@ -39,6 +42,7 @@ class Vocabulary:
     numbers that tables of others have and no run has.
     """
 
+    parameters: ClassVar[Mapping[str, Value]] = {}
     defaults: ClassVar[Mapping[str, str]] = {}
     telling: ClassVar[tuple[str, ...]] = ()
     in_results: ClassVar[bool] = False
@@ -66,12 +70,23 @@ class Vocabulary:
         """Return the parts of a text that is not of the usual form; None where it is. read: of another condition."""
         return None
 
+    def parse(self, text: str) -> Condition:
+        """Return the condition that a text means: `rotation(degrees=30)`, with all parameters.
+
+        Raises:
+            ProtocolError: an unknown parameter, or a value of the wrong type.
+        """
+        kind, given = parse_parameters(text, self.parameters)
+        inside = ",".join(f"{key}={show(value)}" for key, value in given.items())
+        return Condition(kind, f"{kind}({inside})" if inside else kind, tuple(given.items()))
+
     def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
         """Raise ProtocolError where there is no such condition, parameter or value. other: checks another condition."""
+        self.parse(pattern.text)
 
     def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
         """Yield the words of a command that evaluate a condition. other: reads another condition."""
-        raise NotImplementedError
+        yield from ("--attacks", "none", "--evaluations", pattern.text)
 
     def metric(self, name: str) -> Metric | None:
         """Return its number of this name; None where it has none."""

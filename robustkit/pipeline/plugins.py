@@ -8,8 +8,8 @@ from ..attention.registry import EVERY_FORMULA
 from ..common.plugins import Registry
 from ..evaluations.attacks.registry import EVERY_ATTACK
 from ..evaluations.corruptions.registry import EVERY_CORRUPTION
+from ..evaluations.kinds import EVERY_FAMILY
 from ..evaluations.maps.registry import EVERY_EXPLAINER
-from ..evaluations.vocabulary import EVERY_FAMILY
 from ..tasks.task import EVERY_TASK
 
 

@@ -12,8 +12,11 @@ _OF_TASKS = (*OF_CLASSIFICATION, *OF_SEGMENTATION)
 
 def metrics() -> dict[str, Metric]:
     """Return every metric of tasks and families by its name, but parametric ones."""
-    every = (*_OF_TASKS, *(metric for words in vocabularies() for metric in words.metrics))
-    return {metric.name: metric for metric in every if not metric.parametric}
+    every: dict[str, Metric] = {}
+    for metric in (*_OF_TASKS, *(metric for words in vocabularies() for metric in words.metrics)):
+        if not metric.parametric:
+            every.setdefault(metric.name, metric)  # robustkit's own come first
+    return every
 
 
 def find_metric(name: str) -> Metric | None:

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..common.differences import Difference, of_means
+from ..common.plugins import Registry, instance_of
 from ..evaluations.family import family_of
 from ..evaluations.kinds import kind_of, words_of
 from ..evaluations.metric import Metric, named
@@ -137,5 +138,7 @@ def task_of(manifest: Mapping[str, Any]) -> Task:
 
 def task_named(name: str | None) -> Task:
     """Return the task of a name, as cards have it; classification for None."""
-    task: Task = import_module(f"{__package__}.{TASKS[name or 'classification']}").TASK
+    name = name or "classification"
+    plugin = EVERY_TASK.plugin(name)
+    task: Task = EVERY_TASK.load(plugin) if plugin else import_module(f"{__package__}.{TASKS[name]}").TASK
     return task

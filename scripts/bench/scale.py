@@ -28,9 +28,6 @@ from robustkit.report import refresh as report
 from robustkit.results import comparison
 from robustkit.results.run import Run
 from robustkit.results.tables import tables
-from robustkit.runs.binding import digests_of_shards, provenance_metadata, provenance_of
-from robustkit.runs.pictures import Picture, picture, write_pictures
-from robustkit.tasks.classification.columns import CLASSIFICATION
 
 from .made_up_run import write
 

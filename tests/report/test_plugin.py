@@ -17,9 +17,9 @@ from page_runs import make_run, page_of, webp
 from rich.console import Console
 from sealing import seal
 
+from robustkit.common import plugins
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.family import families
-from robustkit.evaluations.kinds import packages
 from robustkit.evaluations.pattern import check_condition
 from robustkit.gate.draft import draft
 from robustkit.report.headline import verdicts
@@ -45,7 +45,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     rotation_plugin.install(tmp_path / "site")
     monkeypatch.syspath_prepend(tmp_path / "site")
     monkeypatch.setattr(page_runs, "CONDITIONS", ["clean", page_runs.PGD, *TURNED, "cam(agcam)"])
-    packages.cache_clear()
+    plugins._installed.cache_clear()
     made = make_run(tmp_path / "run")
     for name, stays in STAYS.items():
         for condition in TURNED:
@@ -57,12 +57,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
             pictures = {sample: Picture(webp(7)) for sample in ("a.png", "b.png", "c.png")}
             write_pictures(made, name, condition, 0, pictures, {})
     yield seal(made)
-    packages.cache_clear()
+    plugins._installed.cache_clear()
 
 
 def test_it_is_one_of_the_families(run: Run) -> None:
     assert [family.name for family in families()][-2:] == ["rotations", "attacks"]
-    with pytest.raises(ProtocolError, match=r"expected such as rotation\(degrees=30\)"):
+    with pytest.raises(ProtocolError, match="rotation: degrees 'x': expected a number"):
         check_condition("rotation(degrees=x)")
 
 
@@ -105,7 +105,7 @@ def test_the_gate_holds_it_against_rules(run: Run, tmp_path: Path) -> None:
     assert rise.state == "pass" and rise.figure is not None and rise.figure.n == 3
     missing = verdict(run, "top1 under rotation(degrees=5) >= 0.5", more="checkpoint = 'one'")
     assert "was not evaluated; this does: robustkit audit vit.pth" in missing.reason
-    assert "--rotations 5" in missing.reason
+    assert "--evaluations 'rotation(degrees=5)'" in missing.reason
     assert f"agreement under {TURNED[0]} is" in draft(run)
 
 

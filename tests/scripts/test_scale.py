@@ -22,7 +22,7 @@ from robustkit.results.paired import Side
 from robustkit.results.run import Run
 from robustkit.results.summary import summarise, survey
 from robustkit.results.tables import report_tables
-from scripts.bench import scale as scale_script
+from scripts.bench import made_up_run
 
 Make = Callable[..., Run]
 
@@ -78,7 +78,8 @@ def test_a_summary_reads_each_record_once_and_what_it_needs(
     plain = "sample_id correct top5 nll confidence linf l2"
     assert set(opened["vit-0", "clean"]) == {f"{plain} error"}
     (staged,) = set(opened["vit-0", "autoattack(eps=1/255,version=standard)"])
-    assert staged.startswith(f"{plain} broken_by error") and "backwards square" in staged and "steps" not in staged.split()
+    assert staged.startswith(f"{plain} broken_by error")
+    assert "backwards square" in staged and "steps" not in staged.split()
     (scored,) = set(opened["vit-0", "cam(agcam)"])
     assert {"pixel_counts", "box_hits", "mask_iou"} < set(scored.split())
     assert not {"label", "prediction", "target", "confidence", "linf", "steps"} & set(scored.split())

@@ -9,7 +9,7 @@ import attacks
 from ...errors import ProtocolError
 from ...protocol.card import Card, number
 from ...protocol.condition import Condition
-from ..vocabulary import is_attack
+from ..kinds import is_attack
 from .engines import peer
 from .registry import EVERY_ATTACK, EVERY_DENSE_ATTACK
 
@@ -19,9 +19,9 @@ def attacked_labels(condition: Condition, card: Card) -> str:
     return str(card.attacks.get(condition.name, {}).get("labels", card.labels))
 
 
-def build_attack(condition: Condition, card: Card) -> attacks.Attack | attacks.DensePGD | PeerAttack | None:
-    """The attack with these parameters under the card's bounds; None for all else."""
-    if condition.name not in (*ATTACKS, *DENSE_ATTACKS):
+def build_attack(condition: Condition, card: Card) -> attacks.Attack | attacks.DensePGD | None:
+    """Build the attack with these parameters under the card's bounds; None for all other conditions."""
+    if not is_attack(condition.name):
         return None
     fields = dict(condition.parameters)
     eps = float(fields.pop("eps"))

@@ -6,7 +6,7 @@ import attacks
 from attacks.registry import ATTACKS, DENSE_ATTACKS
 
 from ...common.plugins import Registry, subclass_of
-from ..vocabulary import FOLDERS
+from ..kinds import FOLDERS
 
 EVERY_ATTACK: Registry[type[attacks.Attack]] = Registry("attacks", ATTACKS, subclass_of(attacks.Attack), tuple(FOLDERS))
 """Of classifiers."""

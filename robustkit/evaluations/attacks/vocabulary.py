@@ -9,7 +9,7 @@ from ...display.numbers import pixels
 from ...errors import ProtocolError, unknown
 from ...protocol.card import Card, card_names, load_card
 from ...protocol.pattern import ConditionPattern
-from ..kinds import packages
+from ..kinds import EVERY_FAMILY
 from ..vocabulary import Vocabulary
 
 _NAMES = {"autoattack": "AutoAttack", "square": "Square", "segpgd": "SegPGD"}
@@ -56,9 +56,9 @@ class AttackWords(Vocabulary):
         from .condition import parse_condition
         from .registry import EVERY_ATTACK, EVERY_DENSE_ATTACK
 
-        if pattern.name not in {**ATTACKS, **DENSE_ATTACKS}:
-            every = dict.fromkeys(("clean", *ATTACKS, *DENSE_ATTACKS, *packages()))
-            raise ProtocolError(unknown("condition", pattern.name, tuple(every)))
+        names = (*EVERY_ATTACK, *EVERY_DENSE_ATTACK)
+        if pattern.name not in names:
+            raise ProtocolError(unknown("condition", pattern.name, {*names, *EVERY_FAMILY}))
         faults = []
         for card in dict.fromkeys(("standard" if pattern.name in EVERY_ATTACK else "segmentation", *card_names())):
             try:

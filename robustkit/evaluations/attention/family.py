@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..family import Family, Summary
+from ..family import Family, Summary, family_of
 from .vocabulary import VOCABULARY
 
 if TYPE_CHECKING:

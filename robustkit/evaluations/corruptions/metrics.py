@@ -225,5 +225,5 @@ def doubts(condition: str, input_size: Sequence[int], released: Sequence[Mapping
     elif "preset=cifar" not in condition and tuple(input_size) != (224, 224):
         flags.append(f"corrupted at {size}; the benchmark's images are 224x224")
     if "variant=bethgelab" in condition:
-        found.append("variant bethgelab: snow, frost and elastic_transform are not the benchmark's")
-    return found
+        flags.append("variant bethgelab: snow, frost and elastic_transform are not the benchmark's")
+    return flags

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from .condition import Corrupted, parse_corrupted
-from .sets import CORRUPTIONS, SETS, set_of, sets_at
+from .sets import SETS, corruption_names, set_of, sets_at
 
 _SOME_SEVERITIES = re.compile(r"severity=([1-5](?:\+[1-5])+)")
 
@@ -28,11 +28,11 @@ def conditions_of(mean: str) -> list[str]:
     """Return the texts of the conditions that a mean is over: `corruption(fog)`, `in-c(source=released)` or
     `in-c(severity=3)`.
     """
-    if (found := set_of(mean)) is None:
+    if (parts := set_of(mean)) is None:
         part = parse_corrupted(mean)
         assert part is not None
         return [replace(part, severity=severity).text for severity in (1, 2, 3, 4, 5)]
-    name, some, definition = found
+    name, some, definition = parts
     odd = dict(item.split("=") for item in definition[1:-1].split(",") if item)
     return [Corrupted(member, severity, **odd).text for member, s in SETS[name].items() for severity in some or s]
 

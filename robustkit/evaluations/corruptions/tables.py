@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...display.section import CardPart
 from .condition import parse_corrupted
-from .sets import CATEGORIES, CORRUPTIONS, set_of, span
+from .sets import category_of, corruption_names, set_of, span
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.compute as pc
 
-from cam.localisation import IOUS, THRESHOLDS, pxap
-
-from ...common.intervals import Floats, intervals, resampled_figures, resampled_sums
-from ..rows import FEWEST, Row, Rows
+from ...common.intervals import Floats, intervals, resampled_figures
+from ..rows import Row, Rows
 from .condition import CONTROLS, MODES, PLAIN, SCORES, MapSpec, of_mode
 from .measures import METRICS
 from .pooled import POOLED, Counted, Pooled, has_interval
@@ -102,10 +100,11 @@ def map_figures(
     return Figures(explained, chosen["sample_id"].combine_chunks(), values, tuple(lines))
 
 
-def map_rows(found: Sequence[Figures]) -> Iterator[Row]:
-    """Condition, metric, value, n, interval and flags of every score of one checkpoint's maps; and under
-    `<metric>_over_control` how far each is ahead of the best control (negative: behind), paired by sample."""
-    for figures in found:
+def map_rows(maps: Sequence[Figures]) -> Iterator[Row]:
+    """Yield condition, metric, value, n, interval and flags of every score of one checkpoint's maps; and under
+    `<metric>_over_control` how far each is ahead of the best control (negative: behind), paired by sample.
+    """
+    for figures in maps:
         for key in figures.values:
             rows = _known(figures.values[key])
             if not len(rows):

@@ -10,4 +10,4 @@ def install(folder: Path) -> None:
     own = folder / "rotation_plugin-1.dist-info"
     own.mkdir()
     (own / "METADATA").write_text("Metadata-Version: 2.1\nName: rotation-plugin\nVersion: 1\n")
-    (own / "entry_points.txt").write_text("[robustkit.families]\nrotation = rotation_plugin\n")
+    (own / "entry_points.txt").write_text("[robustkit.families]\nrotation = rotation_plugin.family:FAMILY\n")

@@ -1,0 +1,86 @@
+"""The two seams: what only a family, and only a task, may know."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+from places import ROOT
+
+from attacks.registry import ATTACKS, DENSE_ATTACKS
+from robustkit.evaluations.kinds import FOLDERS
+from robustkit.tasks.task import TASKS
+
+MODULES = sorted((ROOT / "robustkit").rglob("*.py"))
+OF_A_FAMILY = {
+    "cli/cam/": "the command that draws maps",
+    "cli/corrupt/": "the command that writes corrupted trees",
+    "cli/inspection.py": "shows what the attention of a checkpoint does",
+    "cli/listing.py": "lists what can be asked for, by name",
+    "cli/completion.py": "completes the same names",
+    "pipeline/": "turns the options of families into their conditions",
+    "tasks/classification/subject.py": "runs the attack that a condition names",
+    "tasks/segmentation/subject.py": "runs the attack that a condition names",
+}
+"""Modules outside a family's folder that may import it, and why."""
+NAMES_A_KIND = {
+    "cli/corrupt/": "the command that writes corrupted trees",
+    "cli/doctor/checks.py": "compares an attack with its known answers",
+    "cli/idle.py": "names an option",
+    "data/shapes.py": "a square is a shape there",
+    "evaluations/kinds.py": "says which family a kind is of",
+    "pipeline/manifest.py": "keeps what maps were scored with",
+    "pipeline/segment.py": "the attack that is run by default",
+}
+"""Modules outside a family's folder that may have the name of a kind of condition as a text, and why."""
+ASKS_THE_TASK = {
+    "evaluations/attacks/": "which attacks a card can have",
+    "models/": "what kind of model a checkpoint says that it is",
+    "pipeline/": "a command refuses a card of another task",
+}
+"""Modules outside a task's folder that may ask which task it is, and why."""
+KINDS = {*FOLDERS, *ATTACKS, *DENSE_ATTACKS} - {"attention", "clean"}  # fields of run.json and of the protocol, too
+
+
+def _outside(*folders: str) -> Iterator[tuple[str, ast.AST]]:
+    """The path and the nodes of each module that is in no room of one of these folders."""
+    for path in MODULES:
+        name = path.relative_to(ROOT / "robustkit").as_posix()
+        if not any(re.match(rf"{folder}/\w+/", name) for folder in folders):
+            yield from ((name, node) for node in ast.walk(ast.parse(path.read_text("utf-8"))))
+
+
+def _against(found: set[tuple[str, str]], allowed: dict[str, str]) -> None:
+    """Fail where a name is not allowed, and where what is allowed is not used any more."""
+    assert not [(name, what) for name, what in sorted(found) if not name.startswith(tuple(allowed))]
+    assert not [start for start in allowed if not any(name.startswith(start) for name, _ in found)]
+
+
+def test_only_a_family_knows_its_modules() -> None:
+    taken = {
+        (name, node.module)
+        for name, node in _outside("evaluations")
+        if isinstance(node, ast.ImportFrom) and node.module
+        if re.search(rf"(^|\.)evaluations\.({'|'.join({*FOLDERS.values(), 'attacks'})})\b", node.module)
+    }
+    _against(taken, OF_A_FAMILY)
+
+
+def test_only_a_family_knows_the_texts_of_its_conditions() -> None:
+    named = {
+        (name, node.value)
+        for name, node in _outside("evaluations")
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if node.value in KINDS or re.fullmatch(rf"({'|'.join({*KINDS, 'attention'})})\(\S*", node.value)
+    }
+    _against(named, NAMES_A_KIND)
+
+
+def test_only_a_task_asks_which_task_a_run_is_of() -> None:
+    asked = {
+        (name, ast.unparse(node))
+        for name, node in _outside("tasks")
+        if isinstance(node, ast.Compare)
+        for side in (node.left, *node.comparators)
+        if isinstance(side, ast.Constant) and side.value in TASKS
+    }
+    _against(asked, ASKS_THE_TASK)
