@@ -14,6 +14,7 @@ from ..evaluations.maps.condition import parts_of
 
 if TYPE_CHECKING:
     from ..runs.folder import RunFolder
+    from ..runs.manifest import Manifest
 
 WIDE = 0.2
 """Width of a 95 % interval from which on a sentence says that samples are too few."""
@@ -48,20 +49,20 @@ class Headline:
 def verdicts(run: RunFolder, results: Sequence[dict[str, Any]]) -> list[Headline]:
     """Of the run's checkpoints, in its order. results: rows of its summary."""
     manifest = run.manifest
-    scenes = manifest["protocol"].get("task") == "segmentation"
+    scenes = manifest.protocol.task == "segmentation"
     found = []
-    for known in manifest["checkpoints"]:
-        rows = [row for row in results if row["checkpoint"] == known["name"]]
+    for known in manifest.checkpoints:
+        rows = [row for row in results if row["checkpoint"] == known.name]
         own = {(row["condition"], row["metric"]): row for row in rows if _finite(row["value"])}
         parts = list(_of_scenes(own, manifest) if scenes else _of_classes(own, manifest))
         sentence = "; ".join(part for part in parts if part)
         start = sentence[:1] if sentence.startswith("mIoU") else sentence[:1].upper()
         whole = f"{start}{sentence[1:]}." if sentence else "Nothing was evaluated."
-        found.append(Headline(known["name"], whole, tuple(_flags(rows))))
+        found.append(Headline(known.name, whole, tuple(_flags(rows))))
     return found
 
 
-def _of_classes(own: Figures, manifest: Mapping[str, Any]) -> Iterator[str]:
+def _of_classes(own: Figures, manifest: Manifest) -> Iterator[str]:
     said: list[Mapping[str, Any]] = []
     if (clean := own.get(("clean", "top1"))) is not None:
         said.append(clean)
@@ -79,7 +80,7 @@ def _of_classes(own: Figures, manifest: Mapping[str, Any]) -> Iterator[str]:
     yield from _unknown(own, manifest, said, corrupted=mean is not None or worst is not None)
 
 
-def _of_scenes(own: Figures, manifest: Mapping[str, Any]) -> Iterator[str]:
+def _of_scenes(own: Figures, manifest: Manifest) -> Iterator[str]:
     said: list[Mapping[str, Any]] = []
     if (clean := own.get(("clean", "miou"))) is not None:
         said.append(clean)
@@ -101,16 +102,16 @@ def _of_scenes(own: Figures, manifest: Mapping[str, Any]) -> Iterator[str]:
     yield from _unknown(own, manifest, said, corrupted=kept is not None or worst is not None)
 
 
-def _strongest(own: Figures, manifest: Mapping[str, Any], metric: str) -> tuple[str, Mapping[str, Any]] | None:
+def _strongest(own: Figures, manifest: Manifest, metric: str) -> tuple[str, Mapping[str, Any]] | None:
     """The attack that leaves least, in words, `the strongest attack, pgd at 4/255,`, and its figure."""
-    claims = manifest.get("claims", {})
+    claims = manifest.claims
     found = [row for (condition, name), row in own.items() if name == metric and condition in claims]
     if not found:
         return None
     row = min(found, key=lambda row: float(row["value"]))
-    norm, eps = str(claims[row["condition"]]["norm"]), float(claims[row["condition"]]["eps"])
-    radius = pixels(eps, norm) + ("" if norm == "linf" else f" ({norm})")
-    if manifest["protocol"].get("space", "pixels") != "pixels":
+    claim = claims[row["condition"]]
+    radius = pixels(float(claim.eps), claim.norm) + ("" if claim.norm == "linf" else f" ({claim.norm})")
+    if manifest.protocol.space != "pixels":
         radius += " in normalised units"
     call = f"{row['condition'].partition('(')[0]} at {radius}"
     return (f"the strongest attack, {call}," if len(found) > 1 else f"the only attack, {call},"), row
@@ -190,13 +191,11 @@ def _verb(lead: Mapping[str, Any]) -> str:
     return "beats" if low > 0 else "is behind" if high < 0 else "cannot be told from"
 
 
-def _unknown(
-    own: Figures, manifest: Mapping[str, Any], said: Sequence[Mapping[str, Any]], corrupted: bool
-) -> Iterator[str]:
+def _unknown(own: Figures, manifest: Manifest, said: Sequence[Mapping[str, Any]], corrupted: bool) -> Iterator[str]:
     """What the sentence cannot say."""
     if not own:
         return
-    attacked = any(condition in manifest.get("claims", {}) for condition, _ in own)
+    attacked = any(condition in manifest.claims for condition, _ in own)
     lacking = [word for word, known in (("attacks", attacked), ("corruptions", corrupted)) if not known]
     if lacking:
         yield f"no {' and no '.join(lacking)} were evaluated"

@@ -99,19 +99,19 @@ class Browser:
 
     def __init__(self, run: RunFolder) -> None:
         self.run, manifest = run, run.manifest
-        self.checkpoints = [known["name"] for known in manifest["checkpoints"]]
+        self.checkpoints = manifest.names
         units = {unit for unit in run.units() if under_of(unit[1]) is None}
-        texts = [text for text in manifest["conditions"] if any((name, text) in units for name in self.checkpoints)]
+        texts = [text for text in manifest.conditions if any((name, text) in units for name in self.checkpoints)]
         maps = {text: found for text in texts if (found := parse_explained(text)) is not None}
         self._groups = _grouped(text for text in texts if text not in maps)
         self._maps = {text: found for text, found in maps.items() if not found.is_control}
         first = "clean" if "clean" in texts else next(iter(maps), "")
         self._clean = first
         self.conditions = [text for text in texts if text not in maps and text != first] if first else []
-        known = manifest["data"].get("class_names") or manifest["checkpoints"][0].get("class_names")
-        self._names = class_names(known, int(manifest["data"].get("classes") or 0))
-        segments = manifest["protocol"].get("task") == "segmentation"
-        self.kept: list[str] = [] if segments else list(manifest.get("pictures", []))
+        known = manifest.data.class_names or manifest.checkpoints[0].class_names
+        self._names = class_names(known, manifest.data.classes)
+        segments = manifest.protocol.task == "segmentation"
+        self.kept: list[str] = [] if segments else list(manifest.pictures)
         ids, self._pictures = _held(run, self.checkpoints, texts, self.kept)
         self._ids = [name for name in ids if any(name in found for found in self._pictures.values())]
         self._units = [unit for unit in run.units() if self._ids and unit in units]

@@ -135,7 +135,7 @@ def compare(pairs: Sequence[tuple[Side, Side]], reference: Published | None = No
 
 def report_tables(run: RunFolder, results: Sequence[Mapping[str, Any]]) -> list[TextTable]:
     """The checkpoints of one run against its first, for its report; those that cannot be paired yet are not there."""
-    names = [known["name"] for known in run.manifest["checkpoints"]]
+    names = run.manifest.names
     if len(names) < 2 or not results:
         return []
     found = []
@@ -178,7 +178,7 @@ def _paired(first: Side, second: Side, reference: Published | None) -> Pair:
     left_out += _left_out(first, second, common, [row.condition for row in rows])
     flags = [*doubts(first, second, common), *flags_of(first, second, {(row.condition, row.metric) for row in rows})]
     if reference is not None and any(row.published is not None for row in rows):
-        tags = dict.fromkeys(side.manifest["protocol"]["tag"] for side in (first, second))
+        tags = dict.fromkeys(side.manifest.protocol.tag for side in (first, second))
         here = [tag.partition("@")[0] for tag in tags if not reference.is_of(tag)]
         flags += [f"published under {reference.protocol}, here {name}" for name in here]
     differ = tuple(changed(first.described, second.described))
@@ -195,7 +195,7 @@ def _wanted(first: Side, second: Side, common: Sequence[str]) -> Iterator[tuple[
     maps = {text: explained for text in common if (explained := parse_explained(text)) is not None}
     for condition in common:
         if condition not in parts and condition not in maps and under_of(condition) is None:
-            early = any(side.manifest["claims"].get(condition, {}).get("early_stop") for side in (first, second))
+            early = any(side.manifest.stops_early(condition) for side in (first, second))
             if not scenes:
                 _read_at_once(first, second, condition, ["correct", "nll"])
             yield from ((condition, m) for m in (_SCENES if scenes else ("top1",) if early else ("top1", "nll")))
@@ -234,7 +234,7 @@ def _read_at_once(first: Side, second: Side, condition: str, columns: Sequence[s
 
 
 def _published(reference: Published, first: Side, second: Side, condition: str, metric: str) -> float | None:
-    before, after = (str(side.described["attention"]) for side in (first, second))
+    before, after = (side.described.attention for side in (first, second))
     told = reference.figure(after, condition, metric)
     if told is None or before == after:
         return told
@@ -246,7 +246,7 @@ def _left_out(first: Side, second: Side, common: Sequence[str], shown: Iterable[
     """Lines on the conditions that are in no row: that the other has, or that its own run.json names."""
     names = names_of(first, second)
     for side, other, name in ((second, first, names[1]), (first, second, names[0])):
-        wanted = dict.fromkeys([*other.conditions, *side.manifest["conditions"]])
+        wanted = dict.fromkeys([*other.conditions, *side.manifest.conditions])
         if lacking := _merged([text for text in wanted if text not in side.conditions], common):
             yield f"{name} has no records under {', '.join(lacking)}"
     told = {text for condition in dict.fromkeys(shown) for text in shares_of(condition)}
@@ -307,7 +307,7 @@ def _cells(row: ComparisonRow, beside: bool) -> tuple[str, ...]:
 
     bounds = f" [{told(found.ci_low, '+')}, {told(found.ci_high, '+')}]" if math.isfinite(found.ci_low) else ""
     cells = (row.condition, name, str(found.n), told(found.first), told(found.second))
-    same = row.first.described["attention"] == row.second.described["attention"]
+    same = row.first.described.attention == row.second.described.attention
     published = "–" if row.published is None else told(row.published, "" if same else "+")
     figures = (told(found.value, "+") + bounds, p_text(found.p_value), p_text(row.p_value), row.verdict)
     return (*cells, *figures, *([published] if beside else []))

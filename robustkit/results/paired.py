@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ..runs.folder import RunFolder
+    from ..runs.manifest import CheckpointEntry, Manifest
 
 COLUMNS = {"top1": "correct", "top5": "top5", "nll": "nll"}
 _IDENTITY = ("sha256", "arch", "code_sha256", "attention", "preprocessing", "weights", "windows")
@@ -92,15 +93,14 @@ class Side:
     _order: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @cached_property
-    def manifest(self) -> dict[str, Any]:
+    def manifest(self) -> Manifest:
         """Its run's run.json."""
         return self.run.manifest
 
     @cached_property
-    def described(self) -> dict[str, Any]:
+    def described(self) -> CheckpointEntry:
         """The checkpoint as run.json has it."""
-        found: dict[str, Any] = next(one for one in self.manifest["checkpoints"] if one["name"] == self.checkpoint)
-        return found
+        return self.manifest.checkpoint(self.checkpoint)
 
     @cached_property
     def results(self) -> list[dict[str, Any]]:
@@ -256,14 +256,14 @@ def _scene_difference(first: Side, second: Side, condition: str, metric: str) ->
 
 def lacking(side: Side, condition: str, metric: str = "") -> str:
     """Which records of a side a figure under a condition lacks, in words; empty where it lacks none."""
-    parts, n = parts_of(condition), side.manifest["data"]["n"]
+    parts, n = parts_of(condition), side.manifest.data.n
     texts = [parts[0].text] if parts is not None else [*shares_of(condition)]
     if metric in ("relative_mce", "retention"):
         texts.append("clean")
     elif metric.endswith("_change"):
         texts.append("attention(clean)")
     elif "over_control" in metric:
-        texts += (text for text in side.manifest["conditions"] if text.startswith("cam("))
+        texts += (text for text in side.manifest.conditions if text.startswith("cam("))
     for text in texts:
         if gone := side.run.lacking(side.checkpoint, text):
             return f"incomplete: {n - gone} of {n} samples under {text}; the same command goes on"
@@ -295,10 +295,7 @@ def widened(difference: Difference, metric: str) -> tuple[float, float]:
 
 def is_same_model(first: Side, second: Side) -> bool:
     """Whether both sides are one checkpoint, whose differences are 0 on any samples."""
-    one, other = (
-        next(known for known in side.run.manifest["checkpoints"] if known["name"] == side.checkpoint)
-        for side in (first, second)
-    )
+    one, other = (side.described.to_plain() for side in (first, second))
     return all(one.get(key) == other.get(key) for key in _IDENTITY)
 
 

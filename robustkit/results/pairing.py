@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
 from ..errors import RunError, unknown
 from ..evaluations.attacks.gradient_masking import NO_EVIDENCE
 from ..runs.folder import RunFolder
+from ..runs.manifest import CheckpointEntry
 from ..tasks.segmentation.metrics import common_ids
 from .paired import Side, lacking, nothing_common
 
@@ -26,7 +26,7 @@ def pairs(
     Raises:
         RunError: a name is unknown, or there is nothing to pair.
     """
-    names = [[str(known["name"]) for known in run.manifest["checkpoints"]] for run in runs]
+    names = [run.manifest.names for run in runs]
     for name in checkpoints:
         _known(name, runs, [one for own in names for one in own])
     if against is not None:
@@ -68,10 +68,10 @@ def _known(name: str, runs: Sequence[RunFolder], names: Sequence[str]) -> None:
 
 def unpaired(runs: Sequence[RunFolder], checkpoints: Collection[str] = (), against: str | None = None) -> list[str]:
     """Lines on checkpoints of later runs that `pairs` leaves out, because others of their run share a name."""
-    first = [known["name"] for known in runs[0].manifest["checkpoints"]]
+    first = runs[0].manifest.names
     lines = []
     for run in runs[1:] if against is None else ():
-        own = [known["name"] for known in run.manifest["checkpoints"]]
+        own = run.manifest.names
         chosen = [name for name in own if not checkpoints or name in checkpoints]
         alone = [name for name in chosen if name not in first]
         if 0 < len(alone) < len(chosen):
@@ -89,13 +89,13 @@ def names_of(first: Side, second: Side) -> tuple[str, str]:
 
 def task_of(side: Side) -> str:
     """Of its run: classification or segmentation."""
-    return str(side.manifest["protocol"].get("task") or "classification")
+    return side.manifest.protocol.task
 
 
 def refuse(first: Side, second: Side, common: Sequence[str]) -> None:
     """Raises RunError where differences would mean nothing."""
     names, sides = names_of(first, second), (first, second)
-    classes = [(side.manifest["data"]["classes"], side.described["num_classes"]) for side in sides]
+    classes = [(side.manifest.data.classes, side.described.num_classes) for side in sides]
     for what, (one, other) in (
         ("is of", [task_of(side) for side in sides]),
         ("is audited on images of", [f"{images} classes" for images, _ in classes]),
@@ -127,7 +127,7 @@ def _other_truth(first: Side, second: Side, condition: str) -> str:
         read = [table.filter(table["error"].is_null()) for table in tables]
         ids = common_ids([table["sample_id"].combine_chunks() for table in read]).to_pylist()
         masks = [dict(zip(t["sample_id"].to_pylist(), t["labelled"].to_pylist(), strict=True)) for t in read]
-        if first.described["preprocessing"] != second.described["preprocessing"]:
+        if first.described.preprocessing != second.described.preprocessing:
             masks = masks[:1] * 2  # counted in pixels of other sizes, they say nothing
         wrong = next((f"the mask of {name} differs" for name in ids if masks[0][name] != masks[1][name]), "")
     else:
@@ -141,10 +141,10 @@ def _other_truth(first: Side, second: Side, condition: str) -> str:
     return f"{' and '.join(names_of(first, second))}: {wrong}" if wrong else ""
 
 
-def changed(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[str]:
+def changed(first: CheckpointEntry, second: CheckpointEntry) -> Iterator[str]:
     """In what two checkpoints differ by intent: what is compared."""
-    before, after = ({**one, **one["preprocessing"]} for one in (first, second))
-    for key in ("attention", "arch", *second["preprocessing"], "windows"):
+    before, after = ({**plain, **plain["preprocessing"]} for plain in (first.to_plain(), second.to_plain()))
+    for key in ("attention", "arch", *after["preprocessing"], "windows"):
         if before.get(key) != after.get(key):
             yield f"{key.replace('_', ' ')} {_said(after.get(key))} instead of {_said(before.get(key))}"
 
@@ -157,24 +157,24 @@ def doubts(first: Side, second: Side, common: Sequence[str]) -> Iterator[str]:
     """In what two runs differ, beside their checkpoints, and what else makes a difference mean less."""
     one, other = first.manifest, second.manifest
     for name in ("protocol", "seed", "dtype", "compile"):
-        if one["deciding"].get(name) != other["deciding"].get(name):
-            yield f"{name} differs: {one['deciding'].get(name)} and {other['deciding'].get(name)}"
-    engines = [manifest["arguments"].get("engine") or "robustkit" for manifest in (one, other)]
+        if (there := getattr(one.deciding, name)) != (here := getattr(other.deciding, name)):
+            yield f"{name} differs: {there} and {here}"
+    engines = [manifest.arguments.get("engine") or "robustkit" for manifest in (one, other)]
     if engines[0] != engines[1]:
         yield f"engine differs: {engines[0]} and {engines[1]}"
-    digests = [str(manifest["data"]["digest"])[:8] for manifest in (one, other)]
+    digests = [str(manifest.data.digest)[:8] for manifest in (one, other)]
     if digests[0] != digests[1]:
-        sizes = f"{one['data']['n']} and {other['data']['n']}"
+        sizes = f"{one.data.n} and {other.data.n}"
         yield (
             f"data digest differs: {digests[0]} and {digests[1]}; {_in_common(first, second, common[0])} samples in "
             f"common, of {sizes}"
         )
-    taken = [manifest.get("corrupted", {}).get("digests", {}) for manifest in (one, other)]
+    taken = [manifest.corrupted.digests for manifest in (one, other)]
     if odd := [text for text in common if taken[0].get(text) != taken[1].get(text)]:
         more = f" and {len(odd) - 1} more" if len(odd) > 1 else ""
         yield f"files that {odd[0]}{more} reads differ"
-    digest = first.described.get("sha256")
-    if digest and digest == second.described.get("sha256"):
+    digest = first.described.sha256
+    if digest and digest == second.described.sha256:
         yield f"both are the same file (sha256 {digest[:12]})"
 
 
@@ -193,7 +193,7 @@ def flags_of(first: Side, second: Side, shown: Collection[tuple[str, str]]) -> I
                 for flag in row["flags"]:
                     if not flag.startswith("incomplete"):  # as it was when the summary was made
                         seen.setdefault(flag, {})[row["condition"]] = None
-        wanting = side.manifest.get("evidence", [])
+        wanting = side.manifest.evidence
         for condition in dict.fromkeys(condition for condition, _ in shown):
             gone = [lacking(side, condition)]
             if condition in wanting and side.run.evidence(side.checkpoint, condition) is None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ..evaluations.family import Looks, Results
     from ..evaluations.rows import Parts, Reading
     from ..runs.folder import RunFolder
+    from ..runs.manifest import Manifest
 
 
 class Task:
@@ -47,8 +48,8 @@ class Task:
 TASKS = {"classification": "classification.task", "segmentation": "segmentation.task"}
 
 
-def task_of(manifest: Mapping[str, Any]) -> Task:
+def task_of(manifest: Manifest) -> Task:
     """Return the task of a run by its run.json."""
-    name = manifest["protocol"].get("task") or "classification"
+    name = manifest.protocol.task
     task: Task = import_module(f"{__package__}.{TASKS[name]}").TASK
     return task

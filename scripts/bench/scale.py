@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import torch
@@ -38,7 +39,9 @@ from robustkit.report import page
 from robustkit.report import refresh as report
 from robustkit.results import comparison
 from robustkit.results.run import Run
-from robustkit.runs.binding import digests_of_shards, provenance_metadata, provenance_of
+from robustkit.runs.binding import provenance_metadata, provenance_of
+from robustkit.runs.digests import digests_of_shards
+from robustkit.runs.manifest import Manifest
 from robustkit.runs.pictures import Picture, picture, write_pictures
 from robustkit.tasks.classification.columns import CLASSIFICATION
 
@@ -62,7 +65,7 @@ def conditions(card: Card) -> list[Condition]:
     return [CLEAN, *attacks, *corruptions, *map(map_condition, parse_cams("agcam,grad-cam"))]
 
 
-def manifest(n: int, checkpoints: int, card: Card, every: Sequence[Condition]) -> dict[str, Any]:
+def manifest(n: int, checkpoints: int, card: Card, every: Sequence[Condition]) -> Manifest:
     """What run.json holds of such a run."""
     shape = {"input_size": [224, 224], "mean": [0.5] * 3, "std": [0.5] * 3}
     shape |= {"interpolation": "bicubic", "crop_pct": 0.9, "crop_mode": "center"}
@@ -74,6 +77,7 @@ def manifest(n: int, checkpoints: int, card: Card, every: Sequence[Condition]) -
         "weights": "bare",
     }
     described |= {"attention": "standard", "attention_source": "default", "num_classes": CLASSES, "code_sha256": None}
+    described |= {"class_names": None, "notes": [], "metadata": {}}
     protocol: dict[str, Any] = {
         "tag": card.tag,
         "name": card.name,
@@ -82,10 +86,11 @@ def manifest(n: int, checkpoints: int, card: Card, every: Sequence[Condition]) -
         "space": card.space,
     }
     protocol |= {"labels": "true", "summary": card.summary, "source": "", "caveats": [], "digest": "0" * 64}
+    protocol |= {"parameters": {}}
     ids = [f"val/{place:06d}" for place in range(n)]
     names = [f"class {place}" for place in range(CLASSES)]
     data = {"name": "made-up", "root": "made-up", "layout": "imagenet", "n": n, "classes": CLASSES, "digest": "0" * 64}
-    return {
+    plain = {
         "robustkit": "0.1.0",
         "command": "scripts/bench/scale.py",
         "started": "2026-01-01T00:00:00+00:00",
@@ -95,7 +100,7 @@ def manifest(n: int, checkpoints: int, card: Card, every: Sequence[Condition]) -
         "conditions": [one.text for one in every],
         "claims": {one.text: one.claim for one in every if one.claim},
         "checkpoints": [described | {"name": f"vit-{number}", "preprocessing": shape} for number in range(checkpoints)],
-        "data": data | {"class_names": names, "shards": digests_of_shards(ids, SHARD)},
+        "data": data | {"notes": [], "class_names": names, "shards": digests_of_shards(ids, SHARD)},
         "evidence": [one.text for one in every if one.name == "autoattack"],
         "corrupted": {"digests": {}, "released": {}, "left_out": {}},
         "keep_misclassified": False,
@@ -107,6 +112,7 @@ def manifest(n: int, checkpoints: int, card: Card, every: Sequence[Condition]) -
         "bad_images": [],
         "pictures": [f"val/{place:06d}" for place in range(0, n, max(1, n // max(1, KEPT)))][:KEPT],
     }
+    return msgspec.convert(plain, Manifest)
 
 
 def rows(one: Condition, start: int, stop: int, rng: Random) -> tuple[Columns, np.ndarray[Any, Any]]:
@@ -214,7 +220,7 @@ def write(run: Run, n: int, checkpoints: int) -> dict[str, float]:
     every = conditions(card)
     known = manifest(n, checkpoints, card, every)
     run.write_manifest(known)
-    kept = {name: place for place, name in enumerate(known["pictures"])}
+    kept = {name: place for place, name in enumerate(known.pictures)}
     for number in range(checkpoints):
         name = f"vit-{number}"
         for place, one in enumerate(every):
@@ -222,7 +228,7 @@ def write(run: Run, n: int, checkpoints: int) -> dict[str, float]:
             middle = corrupted_of(one) is None or corrupted_of(one).severity == 3
             if one.name == "autoattack":
                 run.write_evidence(name, one.text, EVIDENCE)
-            of = provenance_of(known, known["checkpoints"][number], one.text)
+            of = provenance_of(known, known.checkpoints[number], one.text)
             for shard, start in enumerate(range(0, n, SHARD)):
                 metadata, rng = provenance_metadata(of, shard), np.random.default_rng([3, number, place, shard])
                 found = table(one, start, min(n, start + SHARD), rng, metadata)

@@ -131,12 +131,12 @@ def comparisons(run: Run, published: dict[str, Any]) -> Iterator[Comparison]:
         RobustkitError: the first checkpoint has another attention than standard.
     """
     rows = run.summary()
-    asked = list(map(str, run.manifest["arguments"]["checkpoints"]))
-    ours = sorted((c for c in run.manifest["checkpoints"] if c["spec"] in asked), key=lambda c: asked.index(c["spec"]))
-    of = {known["name"]: known["attention"] for known in ours}
+    asked = list(map(str, run.manifest.arguments["checkpoints"]))
+    ours = sorted((c for c in run.manifest.checkpoints if c.spec in asked), key=lambda c: asked.index(c.spec))
+    of = {known.name: known.attention for known in ours}
     known = list(of)
     baseline(known[0], of[known[0]])
-    card = run.manifest["protocol"]["tag"]
+    card = run.manifest.protocol.tag
     conditions = {row["condition"]: name_of(row["condition"]) for row in rows if row["metric"] in UNITS}
     order = list(MAPS)
     for condition, name in sorted(conditions.items(), key=lambda item: order.index(item[1]) if item[1] in MAPS else -1):
@@ -197,7 +197,7 @@ def page(runs: Sequence[Run], published: dict[str, Any], command: str) -> str:
     seen: dict[tuple[str, ...], tuple[Run, Comparison]] = {}
     for run in runs:
         for one in comparisons(run, published):
-            key = (one.name,) if one.name == "clean" else (one.name, one.card, run.manifest["data"]["name"])
+            key = (one.name,) if one.name == "clean" else (one.name, one.card, run.manifest.data.name)
             seen.setdefault(key, (run, one))
     parts = [
         "# The QUEST paper's tables on the zoo",
@@ -274,7 +274,7 @@ def _section(run: Run, comparison: Comparison) -> Iterator[str]:
     counts = sorted({line.ours[comparison.metrics[0]]["n"] for line in comparison.lines})
     title, meaning = TITLES.get(comparison.name, (comparison.name, ""))
     n = " to ".join(map(str, counts[:1] + counts[1:][-1:]))
-    data = run.manifest["data"]["name"]
+    data = run.manifest.data.name
     yield f"### {title}\n\n`{comparison.condition}`, {n} images of {data}.{meaning}"
     yield markdown(_table(comparison))
     flags: dict[str, list[str]] = {}
@@ -328,8 +328,8 @@ def _runs(runs: Sequence[Run]) -> str:
     rows: list[tuple[str, ...]] = [("run", "images", "dtype", "checkpoints, first digits of their sha256")]
     for run in runs:
         told = run.manifest
-        files = ", ".join(f"{known['name']} {known['sha256'][:12]}" for known in told["checkpoints"])
-        rows.append((run.path.name, f"{told['data']['n']} of {told['data']['name']}", told["deciding"]["dtype"], files))
+        files = ", ".join(f"{known.name} {str(known.sha256)[:12]}" for known in told.checkpoints)
+        rows.append((run.path.name, f"{told.data.n} of {told.data.name}", told.deciding.dtype, files))
     return markdown(rows)
 
 

@@ -10,43 +10,43 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from robustkit.display.table import TextTable
 from robustkit.errors import RobustkitError
 from robustkit.results.comparison import report_tables
 from robustkit.results.run import Run
+from robustkit.runs.manifest import Manifest
 from robustkit.tasks.segmentation.sheet import FILE
 from robustkit.tasks.segmentation.tables import SceneTable, scene_tables
 
 from .writing import markdown
 
 
-def checkpoint_lines(manifest: dict[str, Any]) -> Iterator[str]:
+def checkpoint_lines(manifest: Manifest) -> Iterator[str]:
     """What each checkpoint is, in a line."""
-    for known in manifest["checkpoints"]:
-        said = known["metadata"]
-        facts = [f"{known['attention']} attention", f"sha256 {str(known['sha256'])[:12]}…"]
-        windows = known["windows"]
-        if windows is not None:
+    for known in manifest.checkpoints:
+        said = known.metadata
+        facts = [f"{known.attention} attention", f"sha256 {str(known.sha256)[:12]}…"]
+        windows = known.windows
+        if windows:
             size, stride = ("x".join(map(str, windows[key])) for key in ("size", "stride"))
             resized = f", short side {windows['short_side']}" if windows["short_side"] else ""
             resized += f", resized as the data pipeline of {windows['resize']} does" if "resize" in windows else ""
             facts.append(f"windows of {size} every {stride}{resized}")
         facts += [f"{key} {said[key]}" for key in ("encoder", "recipe", "seed") if key in said]
-        yield f"- {known['name']}: {'; '.join(facts)}"
+        yield f"- {known.name}: {'; '.join(facts)}"
 
 
 def page(run: Run, title: str, notes: Sequence[str], picture: str | None) -> str:
     """The whole page. picture: its path from the page, if there is one."""
     manifest, results = run.manifest, run.summary()
-    protocol, data = manifest["protocol"], manifest["data"]
+    protocol, data = manifest.protocol, manifest.data
     texts = [
         f"# {title}",
         "Made by `scripts/pages/scenes.py` from the run of the command below; do not edit.",
-        f"```\n{manifest['command']}\n```",
-        f"{data['n']} images of {data['name']} ({data['digest'][:12]}…), {data['classes']} classes; card "
-        f"`{protocol['tag']}`: {protocol['summary']}; seed {manifest['seed']}, {manifest['deciding']['dtype']}.",
+        f"```\n{manifest.command}\n```",
+        f"{data.n} images of {data.name} ({data.digest[:12]}…), {data.classes} classes; card "
+        f"`{protocol.tag}`: {protocol.summary}; seed {manifest.seed}, {manifest.deciding.dtype}.",
         *notes,
         "\n".join(checkpoint_lines(manifest)),
     ]

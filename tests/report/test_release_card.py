@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import yaml
+from manifests import whole
 from markdown_it import MarkdownIt
 from sealing import seal
 
@@ -18,7 +19,7 @@ from robustkit.errors import NothingEvaluated, RunError
 from robustkit.report.release.badge import HEIGHT, PADDING, badge, headline
 from robustkit.report.release.card import facts, model_index, write_cards
 from robustkit.results.run import Run
-from robustkit.runs.binding import digest_of
+from robustkit.runs.digests import digest_of
 
 HOSTILE = [
     *(
@@ -117,7 +118,7 @@ def write_run(path: Path, records_of: dict[str, dict[str, pa.Table]], **changes:
         "batch_size": 4,
         "versions": {"torch": "2.6"},
     }
-    run.write_manifest(manifest | changes)
+    run.write_manifest(whole(manifest | changes))
     for checkpoint, own in records_of.items():
         for condition, rows in own.items():
             run.write_shard(run.shard_path(checkpoint, condition, 0), rows)
@@ -390,7 +391,8 @@ def row(condition: str, value: float | None, metric: str = "top1", flags: tuple[
 def test_the_badge_is_of_the_attack_that_leaves_the_least() -> None:
     def said(*rows: dict[str, Any], space: str = "pixels", norm: str = "linf", eps: float = 1 / 255) -> tuple[str, str]:
         claims = {one["condition"]: {"norm": norm, "eps": eps} for one in rows if "eps" in one["condition"]}
-        return headline({"claims": claims, "protocol": {"space": space}}, rows)[:2]
+        manifest = whole({"claims": claims, "protocol": {"space": space}, "checkpoints": [{"name": "vit"}]})
+        return headline(manifest, rows)[:2]
 
     clean = row("clean", 0.9)
     assert said(clean, row("fgsm(eps=1/255)", 0.5), row(PGD, 0.301)) == ("PGD-20 1/255", "30.1 %")

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
+    from ...runs.manifest import Claim
+
 METRICS = {"top1": "accuracy", "miou": "mIoU"}
 _CALL = re.compile(r"([\w-]+)\((.*)\)", re.DOTALL)
 
@@ -43,7 +45,7 @@ class Standing:
     points: tuple[tuple[str, Point], ...]
 
 
-def curves(results: Sequence[Mapping[str, Any]], claims: Mapping[str, Mapping[str, Any]]) -> list[Curve]:
+def curves(results: Sequence[Mapping[str, Any]], claims: Mapping[str, Claim]) -> list[Curve]:
     """A curve for each attack (whose parameters but eps are alike) and checkpoint that was attacked by it."""
     clean: dict[str, Point] = {}
     found: dict[tuple[str, str, str], dict[float, Point]] = {}
@@ -53,8 +55,8 @@ def curves(results: Sequence[Mapping[str, Any]], claims: Mapping[str, Mapping[st
         if row["condition"] == "clean":
             clean[row["checkpoint"]] = Point.of(row)
         elif (claim := claims.get(row["condition"])) is not None:
-            key = (_without_eps(row["condition"]), str(claim["norm"]), row["checkpoint"])
-            found.setdefault(key, {})[float(claim["eps"])] = Point.of(row)
+            key = (_without_eps(row["condition"]), claim.norm, row["checkpoint"])
+            found.setdefault(key, {})[float(claim.eps)] = Point.of(row)
     order = {key[:2]: place for place, key in reversed(list(enumerate(found)))}
     lines = []
     for (attack, norm, checkpoint), points in sorted(found.items(), key=lambda item: order[item[0][:2]]):

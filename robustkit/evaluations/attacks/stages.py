@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...runs.folder import RunFolder
+from ...runs.manifest import Manifest
 from ..rows import column_of, readable
 from .gradient_masking import NO_EVIDENCE, Doubt, findings
 
@@ -52,16 +53,14 @@ def stages_of(read: pa.Table) -> list[StageCounts]:
 def dossier(run: RunFolder, checkpoint: str, condition: str) -> list[Doubt]:
     """What speaks for and against the result of an attack; empty where no evidence was asked for."""
     manifest = run.manifest
-    if condition not in manifest.get("evidence", []):
+    if condition not in manifest.evidence:
         return []
     read = readable(run.table(checkpoint, condition, is_stage_column))
     return dossier_of(run, manifest, checkpoint, condition, read)
 
 
-def dossier_of(
-    run: RunFolder, manifest: dict[str, Any], checkpoint: str, condition: str, read: pa.Table
-) -> list[Doubt]:
-    if condition not in manifest.get("evidence", []):
+def dossier_of(run: RunFolder, manifest: Manifest, checkpoint: str, condition: str, read: pa.Table) -> list[Doubt]:
+    if condition not in manifest.evidence:
         return []
     figures = run.evidence(checkpoint, condition)
     if figures is None:

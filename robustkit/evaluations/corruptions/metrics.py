@@ -21,6 +21,8 @@ from .sets import CORRUPTIONS, SETS, set_of, sets_at
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ...runs.manifest import Manifest
+
 Row = tuple[str, str, float, int, float, float, list[str]]
 
 ALEXNET: dict[str, float] = {
@@ -201,11 +203,11 @@ def _of_common_samples(conditions: Sequence[CorruptionSample]) -> list[Corruptio
     return found
 
 
-def why_no_mce(manifest: Mapping[str, Any]) -> str:
+def why_no_mce(manifest: Manifest) -> str:
     """Why AlexNet's errors are no yardstick for a run's images; empty where they are."""
-    data = manifest["data"]
-    if data.get("layout") != "imagenet" or data.get("classes") != 1000:
-        return f"AlexNet's errors are known for the 1000 ImageNet classes only, not for {data.get('name')}"
+    data = manifest.data
+    if data.layout != "imagenet" or data.classes != 1000:
+        return f"AlexNet's errors are known for the 1000 ImageNet classes only, not for {data.name}"
     return ""
 
 

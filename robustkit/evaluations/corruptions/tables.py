@@ -159,24 +159,21 @@ def _with_interval(row: Mapping[str, Any]) -> str:
 def left_out_lines(run: RunFolder, checkpoint: str | None = None) -> list[str]:
     """What is in no table: images whose names cannot be told, what was asked of a tree and is not in it, and
     conditions without any record."""
-    unnamed = [line for line in run.manifest["data"].get("notes", []) if "whose names" in line]
+    unnamed = [line for line in run.manifest.data.notes if "whose names" in line]
     return [
         *unnamed,
-        *(
-            f"left out: {line}; means that need it are not given"
-            for line in run.manifest.get("corrupted", {}).get("left_out", {}).values()
-        ),
+        *(f"left out: {line}; means that need it are not given" for line in run.manifest.corrupted.left_out.values()),
         *_without_records(run, checkpoint),
     ]
 
 
 def _without_records(run: RunFolder, checkpoint: str | None) -> Iterator[str]:
     manifest, done = run.manifest, set(run.units())
-    for known in manifest["checkpoints"]:
-        gone = [condition for condition in manifest["conditions"] if (known["name"], condition) not in done]
-        if gone and checkpoint in (None, known["name"]):
+    for known in manifest.checkpoints:
+        gone = [condition for condition in manifest.conditions if (known.name, condition) not in done]
+        if gone and checkpoint in (None, known.name):
             more = f" and {len(gone) - 3} more" if len(gone) > 3 else ""
-            yield f"{known['name']} has no records under {', '.join(gone[:3])}{more}; the same command goes on"
+            yield f"{known.name} has no records under {', '.join(gone[:3])}{more}; the same command goes on"
 
 
 def terminal_corruptions(tables: Sequence[CorruptionTable]) -> Iterator[Table | Text]:

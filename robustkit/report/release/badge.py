@@ -12,6 +12,7 @@ from xml.sax.saxutils import escape, quoteattr
 from PIL import ImageFont
 
 from ...display.numbers import pixels
+from ...runs.manifest import Manifest
 
 MADE_BY = "robustkit card"
 """What each file of a card says of itself, so that only such files are ever written over."""
@@ -24,12 +25,12 @@ _NAMES = {"autoattack": "AutoAttack", "square": "Square", "segpgd": "SegPGD"}
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # in XML 1.0
 
 
-def headline(manifest: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> tuple[str, str, str]:
+def headline(manifest: Manifest, rows: Sequence[Mapping[str, Any]]) -> tuple[str, str, str]:
     """Label, value and description of the attack that leaves the least; of clean images where there is no attack.
 
     rows: of one checkpoint, as in summary.json.
     """
-    claims = manifest.get("claims", {})
+    claims = manifest.claims
     found = [row for row in rows if row["metric"] in HEADLINES and row["value"] is not None]
     attacked = [row for row in found if row["condition"] in claims]
     chosen = min(attacked, key=lambda row: row["value"]) if attacked else None
@@ -51,9 +52,9 @@ def headline(manifest: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> 
     return label, value + " (flagged)" * bool(flags), description
 
 
-def _attack(manifest: Mapping[str, Any], condition: str) -> str:
+def _attack(manifest: Manifest, condition: str) -> str:
     """`PGD-20 1/255`, as people say it; with the norm unless linf, and the units unless pixels."""
-    claim, (name, _, inside) = manifest["claims"][condition], condition.partition("(")
+    claim, (name, _, inside) = manifest.claims[condition], condition.partition("(")
     given = dict(item.split("=", 1) for item in inside.rstrip(")").split(",") if "=" in item)
     budget = next((given[key] for key in ("steps", "queries") if key in given and name != "autoattack"), None)
     version = given.get("version", "standard")
@@ -64,9 +65,9 @@ def _attack(manifest: Mapping[str, Any], condition: str) -> str:
         + (f"-{budget}" if budget else "")
         + (f" {version}" if version != "standard" else "")
     )
-    norm = "" if claim["norm"] == "linf" else f"{claim['norm']} "
-    units = "" if manifest["protocol"].get("space", "pixels") == "pixels" else " normalised"
-    return f"{'modified ' if modified else ''}{said} {norm}{pixels(claim['eps'], claim['norm'])}{units}"
+    norm = "" if claim.norm == "linf" else f"{claim.norm} "
+    units = "" if manifest.protocol.space == "pixels" else " normalised"
+    return f"{'modified ' if modified else ''}{said} {norm}{pixels(claim.eps, claim.norm)}{units}"
 
 
 def badge(label: str, value: str, description: str) -> str:

@@ -20,6 +20,7 @@ from ...evaluations.corruptions.tables import corruption_tables, is_of_corruptio
 from ...evaluations.maps.tables import is_of_maps, map_tables
 from ...results.summary import summarise
 from ...runs.folder import RunFolder
+from ...runs.manifest import CheckpointEntry, Manifest
 from ...tasks.segmentation.tables import LONGEST, scene_tables
 from .badge import MADE_BY, badge, headline
 
@@ -56,7 +57,7 @@ def write_cards(run: Path, *, checkpoint: str | None = None, out: Path | None = 
     manifest, folder = source.manifest, run / "card" if out is None else out
     if out is None and folder.is_symlink():  # in a run folder of someone else it may point anywhere
         raise RunError(f"{folder} is a link to {folder.resolve()}; choose that folder, or another, with --out")
-    described = _chosen(source, checkpoint)
+    described = _chosen(source, checkpoint).to_plain()
     rows = [
         row | {"value": _finite(row["value"]), "ci_low": _finite(row["ci_low"]), "ci_high": _finite(row["ci_high"])}
         for row in summarise(_OfOne(run, described["name"]))
@@ -66,7 +67,7 @@ def write_cards(run: Path, *, checkpoint: str | None = None, out: Path | None = 
     found = facts(manifest, described, rows)
     files = {
         "card.md": markdown(source, described, rows),
-        "metadata.yml": model_index(found, manifest["protocol"].get("task")),
+        "metadata.yml": model_index(found, manifest.protocol.task),
         "results.json": json.dumps(found, indent=1, ensure_ascii=False) + "\n",
         "badge.svg": badge(*headline(manifest, rows)),
     }
@@ -88,8 +89,8 @@ class _OfOne(RunFolder):
         return (unit for unit in super().units() if unit[0] == self.checkpoint)
 
 
-def _chosen(run: RunFolder, checkpoint: str | None) -> dict[str, Any]:
-    known: dict[str, dict[str, Any]] = {described["name"]: described for described in run.manifest["checkpoints"]}
+def _chosen(run: RunFolder, checkpoint: str | None) -> CheckpointEntry:
+    known = {described.name: described for described in run.manifest.checkpoints}
     if checkpoint is None and len(known) == 1:
         return next(iter(known.values()))
     if checkpoint is None:
@@ -116,19 +117,18 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def facts(manifest: Mapping[str, Any], described: Mapping[str, Any], rows: Results) -> dict[str, Any]:
+def facts(manifest: Manifest, described: Mapping[str, Any], rows: Results) -> dict[str, Any]:
     """What results.json holds: all results of a checkpoint, and all that they depend on; folders are left out."""
+    held = manifest.to_plain()
     return {
         "made_by": f"{MADE_BY} {metadata.version('robustkit-audit')}",
-        "robustkit": manifest.get("robustkit"),
-        "command": manifest.get("command"),
-        "started": manifest.get("started"),
+        **{key: held[key] for key in ("robustkit", "command", "started")},
         "checkpoint": {key: value for key, value in described.items() if key not in ("path", "metadata")},
-        "protocol": manifest["protocol"],
-        "data": {key: value for key, value in manifest["data"].items() if key != "root"},
-        "corrupted": {"digests": manifest.get("corrupted", {}).get("digests", {})},
-        "unreadable_images": len(manifest["bad_images"]),
-        **{key: manifest.get(key) for key in ("seed", "deciding", "device", "batch_size", "versions")},
+        "protocol": held["protocol"],
+        "data": {key: value for key, value in held["data"].items() if key != "root"},
+        "corrupted": {"digests": held["corrupted"]["digests"]},
+        "unreadable_images": len(manifest.bad_images),
+        **{key: held[key] for key in ("seed", "deciding", "device", "batch_size", "versions")},
         "results": list(rows),
     }
 
@@ -211,17 +211,17 @@ def markdown(run: RunFolder, described: Mapping[str, Any], rows: Results) -> str
     )
     environment.filters |= {"code": code, "fenced": fenced, "table": table}
     manifest = run.manifest
-    versions = {"RobustKit": manifest.get("robustkit"), **manifest.get("versions", {})}
+    held, versions = manifest.to_plain(), {"RobustKit": manifest.robustkit, **manifest.versions}
     text = environment.from_string(source).render(
-        {key: manifest.get(key) for key in ("seed", "command", "device", "batch_size", "started", "robustkit")},
+        {key: held[key] for key in ("seed", "command", "device", "batch_size", "started", "robustkit")},
         flags=[
-            *(plain(caveat) for caveat in manifest["protocol"].get("caveats", [])),
+            *(plain(caveat) for caveat in manifest.protocol.caveats),
             *_flags(run, rows, described["name"]),
         ],
         checkpoint={"notes": [], "sha256": None, **described},
-        data=manifest["data"],
-        protocol=manifest["protocol"],
-        deciding=manifest["deciding"],
+        data=held["data"],
+        protocol=held["protocol"],
+        deciding=held["deciding"],
         versions=", ".join(f"{name} {version}" for name, version in versions.items()),
         sections=list(_sections(manifest, described["name"], rows)),
     )
@@ -240,9 +240,9 @@ def _flags(run: RunFolder, rows: Results, checkpoint: str) -> Iterator[Made]:
     yield from map(plain, left_out_lines(run, checkpoint))
 
 
-def _sections(manifest: Mapping[str, Any], checkpoint: str, rows: Results) -> Iterator[Section]:
+def _sections(manifest: Manifest, checkpoint: str, rows: Results) -> Iterator[Section]:
     """Title, a line, and tables: title, headings and rows."""
-    if manifest["protocol"].get("task") == "segmentation":
+    if manifest.protocol.task == "segmentation":
         first, *others = scene_tables(rows, manifest)
         parts: list[Part] = [("", first.headings[2:], [(code(row[2]), *row[3:]) for row in first.rows])]
         for found in others:
@@ -266,14 +266,14 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _conditions(manifest: Mapping[str, Any], rows: Results) -> Iterator[tuple[str, ...]]:
+def _conditions(manifest: Manifest, rows: Results) -> Iterator[tuple[str, ...]]:
     own: dict[str, dict[str, Mapping[str, Any]]] = {}
     for row in rows:
         own_table = is_of_corruptions(row["condition"]) or is_of_maps(row["condition"])
         if not own_table and under_of(row["condition"]) is None:
             own.setdefault(row["condition"], {})[row["metric"]] = row
     for condition, metric in own.items():
-        norm = manifest.get("claims", {}).get(condition, {}).get("norm", "linf")
+        norm = manifest.norm(condition)
         largest = metric.get(f"{norm}_max")
         flagged = " ⚑" if any(row["flags"] for row in metric.values()) else ""
         yield (

@@ -65,12 +65,12 @@ def reliability(run: RunFolder, checkpoint: str, condition: str) -> Reliability 
 
 def reliabilities(run: RunFolder) -> list[Reliability]:
     """Clean, and under the first attack whose losses mean something, of every checkpoint that has them."""
-    claims = run.manifest.get("claims", {})
+    claims = run.manifest.claims
     chosen: dict[str, list[str]] = {}
     for checkpoint, condition in run.units():
         own = chosen.setdefault(checkpoint, [])
         attacked = any(known in claims for known in own)
-        if condition == "clean" or (condition in claims and not attacked and not claims[condition].get("early_stop")):
+        if condition == "clean" or (condition in claims and not attacked and not claims[condition].early_stop):
             own.append(condition)
     found = (reliability(run, checkpoint, condition) for checkpoint, own in chosen.items() for condition in own)
     return [one for one in found if one is not None]

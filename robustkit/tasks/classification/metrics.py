@@ -35,7 +35,7 @@ def classification_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
         table, notes = reading.joined(reading.shards(condition, _is_wanted))
         read = readable(table)
         flags = [*reading.flags(condition, table), *notes, *family.doubts(reading, condition, read)]
-        early = bool(reading.manifest.get("claims", {}).get(condition, {}).get("early_stop"))
+        early = reading.manifest.stops_early(condition)
         found = _classification(read, early)
         rows += reading.rows((condition, *figure, flags) for figure in found)
         for overview in overviews if found else ():

@@ -83,13 +83,13 @@ def _known(table: pa.Table) -> Any:
 def weak_spots(run: RunFolder) -> list[TextTable]:
     """A table of each checkpoint clean, and one of each of its attacks; none where nothing is wrong."""
     manifest = run.manifest
-    if manifest["protocol"].get("task") == "segmentation":
+    if manifest.protocol.task == "segmentation":
         return []
-    names = manifest["data"].get("class_names") or ()
+    names = manifest.data.class_names or ()
     clean: dict[str, ClassTally] = {}
     found: list[TextTable | None] = []
     for checkpoint, condition in run.units():
-        if condition != "clean" and condition not in manifest.get("claims", {}):
+        if condition != "clean" and condition not in manifest.claims:
             continue
         tally = ClassTally.of(run.table(checkpoint, condition, _COLUMNS))
         if condition == "clean":

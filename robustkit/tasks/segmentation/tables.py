@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from ...runs.manifest import Manifest
+
 HEADINGS = (
     *("checkpoint", "attention", "condition", "n", "mIoU % [95 %]"),
     *("pixel acc. % [95 %]", "mean acc. % [95 %]", "NLL", "largest |δ|"),
@@ -50,7 +52,7 @@ class SceneTable:
     flags: tuple[str, ...] = ()
 
 
-def scene_tables(results: Sequence[Mapping[str, Any]], manifest: Mapping[str, Any]) -> list[SceneTable]:
+def scene_tables(results: Sequence[Mapping[str, Any]], manifest: Manifest) -> list[SceneTable]:
     """The tables of all checkpoints, from the rows of the summary; none where no condition has a mIoU."""
     own: dict[str, dict[tuple[str, str], Mapping[str, Any]]] = {}
     for row in results:
@@ -74,14 +76,14 @@ def _definition(condition: str) -> str | None:
     return None if part is None else part.definition
 
 
-def _conditions(own: Mapping[str, Figures], manifest: Mapping[str, Any]) -> SceneTable:
+def _conditions(own: Mapping[str, Figures], manifest: Manifest) -> SceneTable:
     words = {"none": "no", "other": "other"}  # what stands for a formula where there is none
-    attention = {known["name"]: words.get(known["attention"], known["attention"]) for known in manifest["checkpoints"]}
-    claims, rows, ends, flags = manifest.get("claims", {}), [], [], list[str]()
+    attention = {known.name: words.get(known.attention, known.attention) for known in manifest.checkpoints}
+    rows, ends, flags = [], [], list[str]()
     for checkpoint, found in own.items():
         plain = {key: row for key, row in found.items() if not is_of_corruptions(key[0])}
         for condition in dict.fromkeys(condition for condition, _ in plain):
-            norm = claims.get(condition, {}).get("norm", "linf")
+            norm = manifest.norm(condition)
             largest = _value(found, condition, f"{norm}_max")
             accuracies = (_with_interval(found.get((condition, f"{which}_accuracy"))) for which in ("pixel", "mean"))
             miou = found[condition, "miou"]
@@ -95,7 +97,7 @@ def _conditions(own: Mapping[str, Figures], manifest: Mapping[str, Any]) -> Scen
             )
         ends.append(len(rows) - 1)
         flags += _flags(checkpoint, plain)
-    title = f"protocol {manifest['protocol']['tag']}: {manifest['protocol']['summary']}"
+    title = f"protocol {manifest.protocol.tag}: {manifest.protocol.summary}"
     return SceneTable(title, HEADINGS, tuple(rows), ends=tuple(ends), flags=tuple(flags))
 
 

@@ -47,7 +47,7 @@ class Segmentation(Task):
         from .tables import scene_tables
 
         manifest, title = run.manifest, "What is left of mIoU under corruption"
-        claims, in_pixels = manifest.get("claims", {}), manifest["protocol"].get("space", "pixels") == "pixels"
+        claims, in_pixels = manifest.claims, manifest.protocol.space == "pixels"
         drawn = [
             *curve_figures(curves(results, claims), looks, "miou", "segmentation", in_pixels),
             *class_figures(class_ious(results, claims)),
