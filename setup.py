@@ -38,6 +38,7 @@ setup(
         "pandas>=2.2",
         "click>=8.1",
         "lazy-loader>=0.4",
+        "msgspec>=0.22",  # run.json as typed values, checked as they are read
         "rich>=13.7",
         "jinja2>=3.1",
         "matplotlib>=3.8",

@@ -230,7 +230,7 @@ def put(data: Any, way: list[int], value: Any) -> Any:
 @lru_cache
 def whole(folder: Path) -> tuple[Run, bytes, bytes, bytes]:
     run = page_runs.make_run(folder / "run", ("one",), shown=False)
-    for condition in run.manifest["conditions"][2:]:  # two are enough
+    for condition in run.manifest.conditions[2:]:  # two are enough
         for path in run.shard_path("one", condition, 0).parent.glob("*"):
             path.unlink()
     record = run.shard_path("one", "clean", 0)
@@ -257,7 +257,7 @@ def a_run(folder: Path, changes: list[Edit], sidecar: bool, of_json: list[tuple[
         pa.concat_tables([run.table("one", "clean")])
         if not of_json:  # what no rule of run.json's shape foresees is for the command to catch
             assert summarise(run)
-        assert known["checkpoints"]
+        assert known.checkpoints
     except RobustkitError as fault:
         one_line(fault)
     assert {path.name for path in folder.iterdir()} == before

@@ -35,7 +35,7 @@ def test_clean_predictions_are_timms_own(tmp_path: Path) -> None:
     run = robustkit.audit(
         [VIT], data_dir=VAL, attacks="fgsm", ids=ids, out=tmp_path / "run", batch_size=8, shard_size=16, device="cpu"
     )
-    name = run.manifest["checkpoints"][0]["name"]
+    name = run.manifest.checkpoints[0].name
     clean = run.table(name, "clean").to_pylist()
     net = timm.create_model("vit_tiny_patch16_224.augreg_in21k_ft_in1k", pretrained=False).eval()
     net.load_state_dict(load_file(VIT))
@@ -102,7 +102,7 @@ def test_autoattack_leaves_an_undefended_vit_nothing(tmp_path: Path) -> None:
     ids = tmp_path / "ids.txt"
     ids.write_text("\n".join(first_by_name(8)))
     run = robustkit.audit([VIT], data_dir=VAL, attacks="autoattack", ids=ids, out=tmp_path / "run", device="cpu")
-    name = run.manifest["checkpoints"][0]["name"]
+    name = run.manifest.checkpoints[0].name
     rows = run.table(name, "autoattack(eps=1/255,version=standard)").to_pylist()
     right = sum(row["correct"] for row in run.table(name, "clean").to_pylist())
     broken_by = [row["broken_by"] for row in rows]
@@ -143,8 +143,8 @@ def test_autoattack_is_as_strong_as_the_original_on_robust_models(
             out=tmp_path / "run",
             model=model,
         )
-    name = run.manifest["checkpoints"][0]["name"]
-    ours, theirs = (stages(run, name, text) for text in run.manifest["conditions"][1:])
+    name = run.manifest.checkpoints[0].name
+    ours, theirs = (stages(run, name, text) for text in run.manifest.conditions[1:])
     assert [stage.name for stage in ours] == [stage.name for stage in theirs]
     for mine, other in zip(ours, theirs, strict=True):
         assert mine.standing <= other.standing + 1
@@ -207,7 +207,7 @@ def test_agcam_scores_of_a_few_images_by_plain_loops(tmp_path: Path) -> None:
         protocol="agcam-paper",
         out=tmp_path / "run",
     )
-    table = run.table(run.manifest["checkpoints"][0]["name"], "cam(agcam,faithfulness=none)")
+    table = run.table(run.manifest.checkpoints[0].name, "cam(agcam,faithfulness=none)")
     found = {row["sample_id"]: row for row in table.to_pylist()}
     net = timm.create_model("vit_tiny_patch16_224.augreg_in21k_ft_in1k", pretrained=False).eval()
     net.load_state_dict(load_file(VIT))
@@ -287,7 +287,7 @@ def test_agcam_scores_are_those_measured_with_plain_loops(tmp_path: Path) -> Non
         assert found[f"cam({method},faithfulness=none)", "pointing_game"]["value"] == pytest.approx(figure, abs=1e-6)
     names = first_by_name(200)
     right = robustkit.Run(tmp_path / "run-200")
-    rows = right.table(right.manifest["checkpoints"][0]["name"], "cam(agcam,faithfulness=none)").to_pylist()
+    rows = right.table(right.manifest.checkpoints[0].name, "cam(agcam,faithfulness=none)").to_pylist()
     known = {row["sample_id"]: row["correct"] for row in rows}
     enough = next(count for count in range(60, 200) if sum(known[name] for name in names[:count]) == 60)
     found = scores(enough, "agcam,agcam-full")

@@ -67,17 +67,17 @@ def _pair(pair: Pair) -> dict[str, Any]:
 
 
 def _side(side: Side) -> dict[str, Any]:
-    described, deciding = side.described, side.manifest["deciding"]
+    described, deciding = side.described, side.manifest.deciding
     return {
         "run": str(side.run.path),
         "checkpoint": side.checkpoint,
-        "sha256": described.get("sha256"),
-        "attention": described["attention"],
-        "protocol": side.manifest["protocol"]["tag"],
-        "seed": side.manifest["seed"],
-        "dtype": deciding.get("dtype"),
-        "data": side.manifest["data"]["name"],
-        "data_digest": side.manifest["data"]["digest"],
+        "sha256": described.sha256,
+        "attention": described.attention,
+        "protocol": side.manifest.protocol.tag,
+        "seed": side.manifest.seed,
+        "dtype": deciding.dtype,
+        "data": side.manifest.data.name,
+        "data_digest": side.manifest.data.digest,
     }
 
 

@@ -53,11 +53,11 @@ def refuse_bad(run: Any, skip_bad: bool) -> None:
     """Raises DataError where images were left out, unless that is accepted."""
     from ..pipeline.processes import follows
 
-    bad = [] if follows() else run.manifest["bad_images"]
+    bad = [] if follows() else run.manifest.bad_images
     if bad and not skip_bad:
         raise DataError(
-            f"{len(bad)} of {run.manifest['data']['n']} images could not be read and were left out, "
-            f"the first: {bad[0]['error']}; mend them, or accept this with --skip-bad"
+            f"{len(bad)} of {run.manifest.data.n} images could not be read and were left out, "
+            f"the first: {bad[0].error}; mend them, or accept this with --skip-bad"
         )
 
 

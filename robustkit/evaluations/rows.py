@@ -16,6 +16,7 @@ from ..common.intervals import (
 from ..data.layouts import SUBSET
 from ..display.numbers import pixels
 from ..runs.folder import SUMMARY_COLUMNS, RunFolder
+from ..runs.manifest import Manifest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,29 +63,25 @@ def result_row(checkpoint: str, manifest: dict[str, Any], row: Row) -> dict[str,
     return dict(zip(SUMMARY_COLUMNS, figures, strict=True))
 
 
-def record_flags(
-    table: pa.Table, read: pa.Table, manifest: dict[str, Any], checkpoint: str, condition: str
-) -> list[str]:
+def record_flags(table: pa.Table, read: pa.Table, manifest: Manifest, checkpoint: str, condition: str) -> list[str]:
     flags = []
-    expected = manifest["data"]["n"]
+    expected = manifest.data.n
     if len(table) != expected:
         flags.append(f"incomplete: {len(table)} of {expected} samples; the same command goes on")
-    described = next(known for known in manifest["checkpoints"] if known["name"] == checkpoint)
-    if str(described.get("weights", "")).endswith("in part"):
+    described = manifest.checkpoint(checkpoint)
+    if described.weights.endswith("in part"):
         flags.append("weights were loaded in part; the rest is random")
-    flags += (note for note in manifest["data"].get("notes", []) if note.startswith(SUBSET))
-    claim = manifest.get("claims", {}).get(condition)
+    flags += (note for note in manifest.data.notes if note.startswith(SUBSET))
+    claim = manifest.claims.get(condition)
     if claim and len(read):
-        largest = float(column_of(read, claim["norm"]).max())
-        measured = f"largest {claim['norm']} perturbation {pixels(largest, claim['norm'])} in pixels"
-        if manifest["protocol"]["space"] != "pixels":
-            flags.append(f"eps {claim['eps']:.4g} is in normalised units: {measured}")
+        largest = float(column_of(read, claim.norm).max())
+        measured = f"largest {claim.norm} perturbation {pixels(largest, claim.norm)} in pixels"
+        if manifest.protocol.space != "pixels":
+            flags.append(f"eps {claim.eps:.4g} is in normalised units: {measured}")
         # In normalised units a step of eps is eps * std in pixels, at most that of the widest channel.
-        allowed = claim["eps"] * (
-            1 if manifest["protocol"]["space"] == "pixels" else max(described["preprocessing"]["std"])
-        )
+        allowed = claim.eps * (1 if manifest.protocol.space == "pixels" else max(described.preprocessing.std))
         if largest > allowed + EXCEEDS:
-            flags.append(f"exceeds eps: {measured}, claimed {pixels(allowed, claim['norm'])}")
+            flags.append(f"exceeds eps: {measured}, claimed {pixels(allowed, claim.norm)}")
     if len(read) and "correct" in read.column_names and read["correct"].null_count == 0:  # else there is no loss
         broken = int((~np.isfinite(column_of(read, "nll"))).sum())
         if broken:
@@ -108,7 +105,7 @@ class Reading:
     """
 
     run: RunFolder
-    manifest: dict[str, Any]
+    manifest: Manifest
     checkpoint: str
     unread: dict[str, str]
 

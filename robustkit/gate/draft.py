@@ -47,17 +47,17 @@ def draft(run: RunFolder) -> str:
     """
     subject = MeasuredRun(run)
     lines = [HEAD.format(run=plain(run.path.resolve().name))]
-    data = subject.manifest["data"]
-    lines += _rule("the card with all parameters", f"protocol == {_quoted(subject.manifest['protocol']['tag'])}")
-    told = plain(f"{data['n']} samples of {data['name']}")
-    lines += _rule(told, f"data digest == {_quoted(data['digest'])}")
+    data = subject.manifest.data
+    lines += _rule("the card with all parameters", f"protocol == {_quoted(subject.manifest.protocol.tag)}")
+    told = plain(f"{data.n} samples of {data.name}")
+    lines += _rule(told, f"data digest == {_quoted(data.digest)}")
     for name, cells in subject.cells.items():
         if not cells:
             continue
         lines.append(f"\n# {plain(name)}\n")
         own = subject.checkpoints[name]
-        lines += _rule("as the file says", f"attention == {_quoted(str(own['attention']))}", name)
-        lines += (f"\n# of these very weights: checkpoint sha256 == {_quoted(str(own['sha256']))}\n",)
+        lines += _rule("as the file says", f"attention == {_quoted(own.attention)}", name)
+        lines += (f"\n# of these very weights: checkpoint sha256 == {_quoted(str(own.sha256))}\n",)
         lines += _flags(subject, name)
         for row in cells.values():
             lines += _of_row(subject, row, name)
@@ -103,8 +103,8 @@ def _is_part_of_a_mean(subject: MeasuredRun, name: str, condition: str) -> bool:
 def _flags(subject: MeasuredRun, name: str) -> Iterator[str]:
     flags = [(text, flag) for (text, _), row in subject.cells[name].items() for flag in row["flags"]]
     done = {condition for checkpoint, condition in subject.run.units() if checkpoint == name}
-    lacking = any(condition not in done for condition in subject.manifest["conditions"])
-    left_out = subject.manifest.get("corrupted", {}).get("left_out", {})
+    lacking = any(condition not in done for condition in subject.manifest.conditions)
+    left_out = subject.manifest.corrupted.left_out
     told = dict.fromkeys(_essence(flag) for _, flag in flags)
     told |= dict.fromkeys(["incomplete: no records"] if lacking else [])
     told |= dict.fromkeys(["left out: "] if left_out else [])

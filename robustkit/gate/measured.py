@@ -16,6 +16,7 @@ from ..protocol.pattern import ConditionPattern
 from ..results.paired import Side, is_same_model, lacking, paired_difference, widened
 from ..results.summary import summarise
 from ..runs.folder import RunFolder
+from ..runs.manifest import CheckpointEntry
 from ..tasks.measures import find_metric
 from ..tasks.task import Task, task_of
 from .remedy import missing_command
@@ -44,8 +45,8 @@ class MeasuredRun:
             raise NothingEvaluated(f"{run.path}: there are no results to check; run the audit again to its end")
 
     @cached_property
-    def checkpoints(self) -> dict[str, dict[str, Any]]:
-        return {known["name"]: known for known in self.manifest["checkpoints"]}
+    def checkpoints(self) -> dict[str, CheckpointEntry]:
+        return {known.name: known for known in self.manifest.checkpoints}
 
     @cached_property
     def cells(self) -> dict[str, dict[tuple[str, str], Row]]:
@@ -58,7 +59,7 @@ class MeasuredRun:
     def without_records(self, name: str) -> list[str]:
         """Conditions that run.json names and of which a checkpoint has no records."""
         done = {condition for checkpoint, condition in self.run.units() if checkpoint == name}
-        return [condition for condition in self.manifest["conditions"] if condition not in done]
+        return [condition for condition in self.manifest.conditions if condition not in done]
 
     @property
     def task(self) -> Task:
@@ -120,7 +121,7 @@ def change_of(first: Side, second: Side, condition: str, metric: str, falls: boo
             raise CannotTell(f"{which} is {gone}")
     manifests = first.run.manifest, second.run.manifest
     for text in shares_of(condition):
-        taken = [manifest.get("corrupted", {}).get("digests", {}).get(text) for manifest in manifests]
+        taken = [manifest.corrupted.digests.get(text) for manifest in manifests]
         if taken[0] != taken[1]:
             raise CannotTell(f"the runs cannot be paired: {text} takes other files here than in the baseline")
     try:
@@ -133,7 +134,7 @@ def change_of(first: Side, second: Side, condition: str, metric: str, falls: boo
     flags = tuple(
         f"{key} is {there} in the baseline and {here} here"
         for key in ("dtype", "compile")
-        if (there := manifests[0]["deciding"].get(key)) != (here := manifests[1]["deciding"].get(key))
+        if (there := getattr(manifests[0].deciding, key)) != (here := getattr(manifests[1].deciding, key))
     )
     if falls:
         return Measured(0.0 - difference.value, difference.n, 0.0 - high, 0.0 - low, flags)

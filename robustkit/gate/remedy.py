@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +13,23 @@ from ..protocol.pattern import ConditionPattern
 from ..tasks.task import task_of
 
 
-def missing_command(manifest: Mapping[str, Any], name: str, wanted: ConditionPattern, out: Path) -> str:
+def missing_command(manifest: Manifest, name: str, wanted: ConditionPattern, out: Path) -> str:
     """The command that evaluates a condition of a checkpoint into the same run, whose folder is `out`."""
     own = next(known for known in manifest["checkpoints"] if known["name"] == name)
     asked, task = manifest.get("arguments", {}), task_of(manifest)
     words = ["robustkit", task.command, str(own.get("spec", name))]
     words += [
         "--data-dir",
-        str(asked.get("data_dir", manifest["data"].get("root", "DIR"))),
+        str(asked.get("data_dir", manifest.data.root)),
         *vocabulary_of(wanted.name).command(wanted, pattern_of),
     ]
-    card = manifest["protocol"]["name"]
+    card = manifest.protocol.name
     own_card = ["--protocol", card if card in card_names() else f"{card}.toml"]
     words += [] if card == task.card else own_card
     given: dict[str, Any] = {key: asked.get(key) for key in ("limit", "ids", "boxes", "masks", "classes", "frost_dir")}
-    given |= {**(asked.get("model") or {}), **(asked.get("data") or {}), "seed": manifest["seed"] or None}
-    deciding = manifest["deciding"]
-    given |= {"dtype": deciding["dtype"] if deciding.get("dtype", "float32") != "float32" else None}
-    given |= {"compile": deciding.get("compile") or None}
+    given |= {**(asked.get("model") or {}), **(asked.get("data") or {}), "seed": manifest.seed or None}
+    deciding = manifest.deciding
+    given |= {"dtype": deciding.dtype if deciding.dtype != "float32" else None, "compile": deciding.compile or None}
     for key, value in given.items():
         if value is not None and value is not False:
             text = " ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -158,13 +158,13 @@ def _meets(statement: Value | Change, value: float) -> bool:
 
 
 def _of_identity(rule: Rule, name: str, statement: Identity, subject: MeasuredRun) -> Verdict:
-    manifest, own = subject.manifest, subject.checkpoints.get(name, {})
+    manifest, own = subject.manifest, subject.checkpoints.get(name)
     found = {
-        "protocol": manifest["protocol"]["tag"],
-        "data digest": manifest["data"]["digest"],
-        "attention": own.get("attention"),
-        "arch": own.get("arch"),
-        "checkpoint sha256": own.get("sha256"),
+        "protocol": manifest.protocol.tag,
+        "data digest": manifest.data.digest,
+        "attention": own and own.attention,
+        "arch": own and own.arch,
+        "checkpoint sha256": own and own.sha256,
     }[statement.subject]
     same = found == statement.expected or (
         statement.subject.endswith(("digest", "sha256")) and str(found).lower() == statement.expected.lower()
@@ -181,8 +181,8 @@ def _of_flags(rule: Rule, name: str, statement: NoFlags, subject: MeasuredRun) -
     every = [(text, flag) for (text, _), row in cells.items() for flag in row["flags"]]
     without = subject.without_records(name)
     every += ((condition, "incomplete: no records; the same command goes on") for condition in without)
-    every += (("data", line) for line in subject.manifest["data"].get("notes", []) if "whose names" in line)
-    left_out = subject.manifest.get("corrupted", {}).get("left_out", {})
+    every += (("data", line) for line in subject.manifest.data.notes if "whose names" in line)
+    left_out = subject.manifest.corrupted.left_out
     every += ((condition, f"left out: {line}") for condition, line in left_out.items())
     flags = list(
         dict.fromkeys(
@@ -203,8 +203,9 @@ def _of_change(rule: Rule, name: str, statement: Change, subject: MeasuredRun, b
     other = name if name in before.checkpoints else next(iter(before.checkpoints), "")
     if other != name and len(before.checkpoints) != 1:
         raise CannotTell(f"the baseline has no checkpoint of this name; it has {', '.join(before.checkpoints)}")
+    deciding = [run.manifest.deciding.to_plain() for run in (subject, before)]
     for key in ("protocol", "data digest", "seed"):
-        here, there = subject.manifest["deciding"].get(key), before.manifest["deciding"].get(key)
+        here, there = (plain[key] for plain in deciding)
         if here != there:
             raise CannotTell(
                 f"the runs cannot be paired: {key} is {here} here and {there} in the baseline; audit both alike"

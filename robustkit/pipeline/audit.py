@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from ..protocol.condition import CLEAN, Condition
 from ..report.refresh import refresh
 from ..results.run import Run
 from ..runs.binding import provenance_of
+from ..runs.manifest import CheckpointEntry, Manifest
 from ..runs.progress import Progress
 from ..tasks.classification.subject import ClassifierSubject
 from .data import labelled_data
@@ -236,10 +237,9 @@ def audit(
     def measured() -> Settings:
         if batch_size != "auto":
             return settings
-        known = run.manifest.get("batch_size")
-        return replace(
-            settings, batch_size=known or min(best_batch(job.classifier, where, settings.dtype) for job in jobs)
-        )
+        known = run.read_manifest()
+        best = (best_batch(job.classifier, where, settings.dtype) for job in jobs)
+        return replace(settings, batch_size=known.batch_size if known else min(best))
 
     def begin() -> list[str]:
         found = prepare(
@@ -252,7 +252,7 @@ def audit(
             shard_size,
             arguments,
             inputs,
-            facts={"class_names": list(dataset.class_names)},
+            facts={"class_names": tuple(dataset.class_names)},
             keep=keep_misclassified,
             pictures=[one.id for one in dataset.select(limit=browse, seed=seed).samples] if browse else [],
             evidence=[condition.text for condition in bearing_evidence(conditions, card)],
@@ -261,7 +261,7 @@ def audit(
 
     def tasks() -> list[Job]:
         manifest = run.manifest
-        fixed = replace(settings, batch_size=manifest["batch_size"])
+        fixed = replace(settings, batch_size=manifest.batch_size)
         return [
             Job(
                 job.classifier.identity.name,
@@ -337,9 +337,7 @@ def _check_labels(dataset: Dataset, conditions: Sequence[Condition], card: Card)
             )
 
 
-def pack(
-    manifest: Mapping[str, Any], checkpoint: Mapping[str, Any], settings: Settings, condition: str
-) -> dict[str, Any]:
+def pack(manifest: Manifest, checkpoint: CheckpointEntry, settings: Settings, condition: str) -> dict[str, Any]:
     """Where the rows of a checkpoint under a condition come from, for the metadata of their Parquet files."""
-    beside = {"batch_size": settings.batch_size, "device": manifest["device"], "versions": manifest["versions"]}
+    beside = {"batch_size": settings.batch_size, "device": manifest.device, "versions": manifest.versions}
     return provenance_of(manifest, checkpoint, condition) | beside

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import cv2
+import msgspec
 import torch
 
 from ..common.preprocessing import Preprocessing
@@ -24,23 +25,28 @@ from ..evaluations.subject import Settings
 from ..models.classifier import ModelIdentity
 from ..protocol.card import Card
 from ..protocol.condition import Condition
-from ..runs.binding import OF_CHECKPOINT, digest_of_run, digests_of_shards
+from ..runs.binding import OF_CHECKPOINT, digest_of_run
+from ..runs.digests import digests_of_shards
 from ..runs.folder import RunFolder
+from ..runs.manifest import CardEntry, CheckpointEntry, Claim, CorruptedEntry, DataEntry, Deciding, Manifest
 
 _MAP = "cam("  # how the text of a map that is scored begins
 
 
-def describe(identity: ModelIdentity, preprocessing: Preprocessing) -> dict[str, Any]:
-    """A checkpoint as run.json and every record hold it; JSON types only."""
-    described: dict[str, Any] = json.loads(
-        json.dumps(identity.to_dict() | {"preprocessing": asdict(preprocessing)}, default=str)
-    )
-    return described
+def describe(identity: ModelIdentity, preprocessing: Preprocessing, **more: Any) -> CheckpointEntry:
+    """Return a checkpoint as run.json and every record hold it. more: further fields, in JSON types."""
+    described = identity.to_dict() | {"preprocessing": asdict(preprocessing)} | more
+    return msgspec.convert(_plain(described), CheckpointEntry)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value in JSON types; what has none as a text."""
+    return json.loads(json.dumps(value, default=str))
 
 
 def prepare(
     run: RunFolder,
-    checkpoints: Sequence[Mapping[str, Any]],
+    checkpoints: Sequence[CheckpointEntry],
     dataset: Dataset,
     card: Card,
     conditions: Sequence[Condition],
@@ -65,86 +71,87 @@ def prepare(
     Raises:
         RunError: the folder holds records that this command would not have made.
     """
-    old = run.manifest
-    deciding = {
-        "seed": settings.seed,
-        "protocol": card.tag,
-        "data digest": (digest or dataset.digest)(),
-        "dtype": str(settings.dtype).removeprefix("torch."),
-        "compile": settings.compile,
-    }
+    old = run.read_manifest()
+    deciding = Deciding(
+        seed=settings.seed,
+        protocol=card.tag,
+        data_digest=(digest or dataset.digest)(),
+        dtype=str(settings.dtype).removeprefix("torch."),
+        compile=settings.compile,
+    )
     lines = []
     if not old and next((run.path / "records").rglob("*.parquet"), None):
         raise RunError(f"{run.path} holds records but no run.json that says of what; use another --out")
     if old:
         _check_same(old, deciding, checkpoints, corrupted.digests, run.path)
-        if old["batch_size"] != settings.batch_size:
+        if old.batch_size != settings.batch_size:
             lines.append(
-                f"batch size was {old['batch_size']} before and is {settings.batch_size} now: "
+                f"batch size was {old.batch_size} before and is {settings.batch_size} now: "
                 f"the same draws, results equal up to float rounding"
             )
-    names = {known["name"] for known in old.get("checkpoints", [])}
-    texts = dict.fromkeys([*old.get("conditions", []), *(condition.text for condition in conditions)])
-    claims = {c.text: c.claim for c in conditions if c.claim}
-    shard_size = old.get("shard_size") or shard_size or max(128, settings.batch_size)
-    found: dict[str, Any] = {
-        "robustkit": metadata.version("robustkit-audit"),
-        "command": _command(),
-        "started": old.get("started") or datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "arguments": json.loads(json.dumps(arguments, default=str)),
-        "seed": settings.seed,
-        "protocol": _protocol(card),
-        "conditions": list(texts),
-        "claims": old.get("claims", {}) | claims,
-        "checkpoints": [*old.get("checkpoints", []), *(c for c in checkpoints if c["name"] not in names)],
-        "data": {
-            "name": dataset.name,
-            "root": dataset.root,
-            "layout": dataset.layout,
-            "n": len(dataset.samples),
-            "classes": len(dataset.class_names),
-            "digest": deciding["data digest"],
-            "notes": list(dataset.notes),
-            **(facts or {}),
-            "shards": digests_of_shards([sample.id for sample in dataset.samples], shard_size),
-        },
-        "corrupted": _corrupted(old.get("corrupted", {}), corrupted),
-        "keep_misclassified": keep,
-        "shard_size": shard_size,
-        "batch_size": settings.batch_size,
-        "device": _device_name(settings.device),
-        "versions": _versions(),
-        "deciding": deciding,
-        "bad_images": old.get("bad_images", []),
-        "pictures": old.get("pictures", list(pictures)),
-        "evidence": list(dict.fromkeys([*old.get("evidence", []), *evidence])),
-    }
-    if old and digest_of_run(json.loads(json.dumps(found))) != digest_of_run(old):
+    known = () if old is None else old.checkpoints
+    names = {entry.name for entry in known}
+    claims = {c.text: Claim(**c.claim) for c in conditions if c.claim}
+    shard_size = (old and old.shard_size) or shard_size or max(128, settings.batch_size)
+    new = Manifest(
+        robustkit=metadata.version("robustkit-audit"),
+        command=_command(),
+        started=old.started if old else datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        arguments=_plain(arguments),
+        seed=settings.seed,
+        protocol=_protocol(card),
+        conditions=tuple(dict.fromkeys([*(old.conditions if old else ()), *(c.text for c in conditions)])),
+        claims={**(old.claims if old else {}), **claims},
+        checkpoints=(*known, *(entry for entry in checkpoints if entry.name not in names)),
+        data=_data(dataset, deciding.data_digest, shard_size, facts or {}),
+        corrupted=_corrupted(old.corrupted if old else None, corrupted),
+        keep_misclassified=keep,
+        shard_size=shard_size,
+        batch_size=settings.batch_size,
+        device=_device_name(settings.device),
+        versions=_versions(),
+        deciding=deciding,
+        bad_images=old.bad_images if old else (),
+        pictures=old.pictures if old else tuple(pictures),
+        evidence=tuple(dict.fromkeys([*(old.evidence if old else ()), *evidence])),
+    )
+    if old and digest_of_run(new) != digest_of_run(old):
         raise RunError(
             f"{run.manifest_path}: names other samples, shards or parameters of the card than this command, though "
             "data and card are the same: restore it, or use another --out"
         )
-    run.write_manifest(found)
+    run.write_manifest(new)
     return lines
 
 
+def _data(dataset: Dataset, digest: str, shard_size: int, facts: Mapping[str, Any]) -> DataEntry:
+    return DataEntry(
+        name=dataset.name,
+        root=dataset.root,
+        layout=dataset.layout,
+        n=len(dataset.samples),
+        classes=len(dataset.class_names),
+        digest=digest,
+        notes=tuple(dataset.notes),
+        shards=tuple(digests_of_shards([sample.id for sample in dataset.samples], shard_size)),
+        **facts,
+    )
+
+
 def _check_same(
-    old: Mapping[str, Any],
-    deciding: Mapping[str, Any],
-    checkpoints: Sequence[Mapping[str, Any]],
-    digests: Mapping[str, str],
-    where: Path,
+    old: Manifest, deciding: Deciding, checkpoints: Sequence[CheckpointEntry], digests: Mapping[str, str], where: Path
 ) -> None:
-    pairs = [(name, old["deciding"].get(name), value) for name, value in deciding.items()]
-    known = {checkpoint["name"]: checkpoint for checkpoint in old["checkpoints"]}
+    there = old.deciding.to_plain()
+    pairs = [(name, there.get(name), value) for name, value in deciding.to_plain().items()]
+    known = {entry.name: entry for entry in old.checkpoints}
     for new in checkpoints:
-        before = known.get(new["name"], new)
-        pairs += [(f"{key} of {new['name']}", before.get(key), new.get(key)) for key in OF_CHECKPOINT]
-    taken = old.get("corrupted", {}).get("digests", {})
+        before, after = known.get(new.name, new).to_plain(), new.to_plain()
+        pairs += [(f"{key} of {new.name}", before.get(key), after.get(key)) for key in OF_CHECKPOINT]
+    taken = old.corrupted.digests
     for condition, digest in digests.items():
         if not condition.startswith(_MAP):
             pairs.append((f"what {condition} takes", taken.get(condition, digest), digest))
-    truths = _truths(old["conditions"], taken), _truths(digests, digests)
+    truths = _truths(old.conditions, taken), _truths(digests, digests)
     if all(truths):
         pairs.append(("the digest of boxes or masks", *truths))
     differing = [_differing(name, there, here) for name, there, here in pairs if there != here]
@@ -168,21 +175,23 @@ def _truths(conditions: Iterable[str], digests: Mapping[str, str]) -> str:
     return " and ".join(sorted({digests.get(text, "none") for text in conditions if text.startswith(_MAP)}))
 
 
-def _corrupted(old: Mapping[str, Any], new: CorruptedInputs) -> dict[str, Any]:
-    left_out = old.get("left_out", {}) | new.left_out
-    return {
-        "digests": old.get("digests", {}) | new.digests,
-        "released": old.get("released", {}) | new.released,
-        "left_out": {condition: line for condition, line in left_out.items() if condition not in new.digests},
-    }
+def _corrupted(old: CorruptedEntry | None, new: CorruptedInputs) -> CorruptedEntry:
+    old = old or CorruptedEntry(digests={}, released={}, left_out={})
+    left_out = {**old.left_out, **new.left_out}
+    return CorruptedEntry(
+        digests={**old.digests, **new.digests},
+        released={**old.released, **_plain(new.released)},
+        left_out={condition: line for condition, line in left_out.items() if condition not in new.digests},
+    )
 
 
-def _protocol(card: Card) -> dict[str, Any]:
+def _protocol(card: Card) -> CardEntry:
     kept = ("tag", "name", "version", "task", "digest", "space", "labels", "summary", "source")
-    return {name: getattr(card, name) for name in kept} | {
-        "caveats": list(card.caveats),
-        "parameters": json.loads(json.dumps(card.parameters, default=str)),
-    }
+    return CardEntry(
+        **{name: getattr(card, name) for name in kept},
+        caveats=tuple(card.caveats),
+        parameters=_plain(card.parameters),
+    )
 
 
 def _versions() -> dict[str, str]:

@@ -72,7 +72,7 @@ def carry_out(
             for line in prepare():
                 say(line)
             run.sweep()
-            return run.manifest
+            return run.manifest.to_plain()
 
         _await_same(run, ranks.share("run", begin))
         ours = tasks()
@@ -100,8 +100,8 @@ def compute(
         RunError: a record cannot be written, or another process is not heard of any more.
     """
     manifest = run.manifest
-    shard_size = int(manifest["shard_size"])
-    wanted = PicturePlan.of(manifest.get("pictures", []), conditions)
+    shard_size = manifest.shard_size
+    wanted = PicturePlan.of(manifest.pictures, conditions)
     by_text = {condition.text: condition for condition in conditions}
     progress = _Beating(progress, ranks)
     plan = ranks.share(
@@ -159,7 +159,7 @@ def _dropped(files: Sequence[tuple[Path, str]]) -> Sequence[tuple[Path, str]]:
 def _await_same(run: RunFolder, manifest: dict[str, Any]) -> None:
     """Wait until this process sees the run.json that the first one wrote; a network's file system may take its time."""
     began = time.monotonic()
-    while run.manifest != manifest:
+    while (seen := run.read_manifest()) is None or seen.to_plain() != manifest:
         if time.monotonic() - began > _SEEN:
             raise RunError(
                 f"{run.manifest_path} is not what the first process wrote; give an --out that all processes see"
@@ -169,7 +169,7 @@ def _await_same(run: RunFolder, manifest: dict[str, Any]) -> None:
 
 def _check_complete(run: RunFolder, tasks: Sequence[Job], conditions: Sequence[Condition]) -> None:
     """Raises RunError where records are missing although every process has said that it is done."""
-    size = int(run.manifest["shard_size"])
+    size = int(run.manifest.shard_size)
     lacking = sum(
         len(piece.conditions)
         for task in tasks

@@ -20,6 +20,7 @@ from ..models.segmenter import load_segmenter
 from ..protocol.card import load_card, number
 from ..report.refresh import refresh
 from ..results.run import Run
+from ..runs.manifest import CheckpointEntry
 from ..runs.progress import Progress
 from ..tasks.segmentation.examples import draw_examples
 from ..tasks.segmentation.images import SceneImages, scenes_for
@@ -131,7 +132,7 @@ def segment(
     lines += [*scenes.notes, *plan.lines]
     described = [_describe(one) for one in models]
     dataset = replace(scenes.dataset, class_names=scenes.class_names)
-    facts = {"class_names": list(scenes.class_names), "unjudged": list(scenes.unjudged)}
+    facts = {"class_names": tuple(scenes.class_names), "unjudged": tuple(scenes.unjudged)}
     begin = partial(
         prepare,
         run,
@@ -172,5 +173,5 @@ def segment(
     return run
 
 
-def _describe(model: Segmenter) -> dict[str, Any]:
-    return describe(model.identity, model.identity.preprocessing) | {"windows": model.windows}
+def _describe(model: Segmenter) -> CheckpointEntry:
+    return describe(model.identity, model.identity.preprocessing, windows=model.windows)

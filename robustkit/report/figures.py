@@ -21,7 +21,7 @@ SECTIONS = (
 
 def looks_of(run: RunFolder) -> dict[str, Style]:
     """Return how each checkpoint is drawn: alike in all figures."""
-    return {known["name"]: style(place) for place, known in enumerate(run.manifest["checkpoints"])}
+    return {known.name: style(place) for place, known in enumerate(run.manifest.checkpoints)}
 
 
 def sections_of(run: RunFolder, results: Sequence[dict[str, Any]]) -> list[Section]:

@@ -15,6 +15,7 @@ from ..tasks.task import Task, task_of
 
 if TYPE_CHECKING:
     from ..runs.folder import RunFolder
+    from ..runs.manifest import Manifest
 
 WIDE = 0.2
 """Width of a 95 % interval from which on a sentence says that samples are too few."""

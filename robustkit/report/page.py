@@ -32,9 +32,9 @@ def write_report(run: RunFolder, results: Sequence[dict[str, Any]]) -> None:
         *sections_of(run, results),
         Section("comparison", "Checkpoints compared", lambda: {"comparisons": report_tables(run, results)}),
         Section("unread", "Images that could not be read"),
-        Section("reproduce", "How to reproduce", lambda: {"parameters": manifest["protocol"].get("parameters", {})}),
+        Section("reproduce", "How to reproduce", lambda: {"parameters": manifest.protocol.parameters}),
     ]
-    common = {"manifest": manifest, "folder": run.path.name, "verdicts": verdicts(run, results)}
+    common = {"manifest": manifest.to_plain(), "folder": run.path.name, "verdicts": verdicts(run, results)}
     text = no_controls(_page(common, sections, Browser(run)), kept="\n\t")
     run.write(run.path / "report.html", text.encode("utf-8", "replace"))
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from ..errors import NothingEvaluated
 from ..evaluations.gaps import left_out_lines
 from ..results.summary import survey, write_summary
 from ..runs.folder import RunFolder
+from ..runs.manifest import BadImage
 from ..tasks.task import task_of
 
 
@@ -23,15 +26,14 @@ def refresh(run: RunFolder) -> list[dict[str, Any]]:
     manifest = run.manifest
     found = survey(run)
     bad = found.bad_images
-    if bad != manifest["bad_images"]:
-        run.write_manifest(manifest | {"bad_images": bad})
+    unread = tuple(BadImage(**sample) for sample in bad)
+    if unread != manifest.bad_images:
+        run.write_manifest(msgspec.structs.replace(manifest, bad_images=unread))
     rows = write_summary(run, found.rows)
     write_report(run, rows)
     if not rows:
         why = bad[0]["error"] if bad else "there are no records"
-        raise NothingEvaluated(
-            f"{run.path}: none of the {manifest['data']['n']} images was evaluated; the first: {why}"
-        )
+        raise NothingEvaluated(f"{run.path}: none of the {manifest.data.n} images was evaluated; the first: {why}")
     return rows
 
 

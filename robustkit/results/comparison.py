@@ -163,7 +163,7 @@ def _paired(first: Side, second: Side, reference: Published | None) -> Pair:
     left_out += _left_out(first, second, common, [row.condition for row in rows])
     flags = [*doubts(first, second, common), *flags_of(first, second, {(row.condition, row.metric) for row in rows})]
     if reference is not None and any(row.published is not None for row in rows):
-        tags = dict.fromkeys(side.manifest["protocol"]["tag"] for side in (first, second))
+        tags = dict.fromkeys(side.manifest.protocol.tag for side in (first, second))
         here = [tag.partition("@")[0] for tag in tags if not reference.is_of(tag)]
         flags += [f"published under {reference.protocol}, here {name}" for name in here]
     differ = tuple(changed(first.described, second.described))
@@ -200,7 +200,7 @@ def _left_out(first: Side, second: Side, common: Sequence[str], shown: Iterable[
     """Lines on the conditions that are in no row: that the other has, or that its own run.json names."""
     names = names_of(first, second)
     for side, other, name in ((second, first, names[1]), (first, second, names[0])):
-        wanted = dict.fromkeys([*other.conditions, *side.manifest["conditions"]])
+        wanted = dict.fromkeys([*other.conditions, *side.manifest.conditions])
         if lacking := _merged([text for text in wanted if text not in side.conditions], common):
             yield f"{name} has no records under {', '.join(lacking)}"
     rows = list(shown)

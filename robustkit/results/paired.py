@@ -63,8 +63,5 @@ def widened(difference: Difference, metric: str) -> tuple[float, float]:
 
 def is_same_model(first: Side, second: Side) -> bool:
     """Whether both sides are one checkpoint, whose differences are 0 on any samples."""
-    one, other = (
-        next(known for known in side.run.manifest["checkpoints"] if known["name"] == side.checkpoint)
-        for side in (first, second)
-    )
+    one, other = (side.described.to_plain() for side in (first, second))
     return all(one.get(key) == other.get(key) for key in _IDENTITY)

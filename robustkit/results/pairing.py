@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
 
 from ..errors import RunError, unknown
 from ..evaluations.family import family_of
@@ -26,7 +25,7 @@ def pairs(
     Raises:
         RunError: a name is unknown, or there is nothing to pair.
     """
-    names = [[str(known["name"]) for known in run.manifest["checkpoints"]] for run in runs]
+    names = [run.manifest.names for run in runs]
     for name in checkpoints:
         _known(name, runs, [one for own in names for one in own])
     if against is not None:
@@ -68,10 +67,10 @@ def _known(name: str, runs: Sequence[RunFolder], names: Sequence[str]) -> None:
 
 def unpaired(runs: Sequence[RunFolder], checkpoints: Collection[str] = (), against: str | None = None) -> list[str]:
     """Lines on checkpoints of later runs that `pairs` leaves out, because others of their run share a name."""
-    first = [known["name"] for known in runs[0].manifest["checkpoints"]]
+    first = runs[0].manifest.names
     lines = []
     for run in runs[1:] if against is None else ():
-        own = [known["name"] for known in run.manifest["checkpoints"]]
+        own = run.manifest.names
         chosen = [name for name in own if not checkpoints or name in checkpoints]
         alone = [name for name in chosen if name not in first]
         if 0 < len(alone) < len(chosen):
@@ -90,7 +89,7 @@ def names_of(first: Side, second: Side) -> tuple[str, str]:
 def refuse(first: Side, second: Side, common: Sequence[str]) -> None:
     """Raises RunError where differences would mean nothing."""
     names, sides = names_of(first, second), (first, second)
-    classes = [(side.manifest["data"]["classes"], side.described["num_classes"]) for side in sides]
+    classes = [(side.manifest.data.classes, side.described.num_classes) for side in sides]
     for what, (one, other) in (
         ("is of", [task_of(side.manifest).name for side in sides]),
         ("is audited on images of", [f"{images} classes" for images, _ in classes]),
@@ -118,10 +117,10 @@ def _other_truth(first: Side, second: Side, condition: str) -> str:
     return f"{' and '.join(names_of(first, second))}: {wrong}" if wrong else ""
 
 
-def changed(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[str]:
+def changed(first: CheckpointEntry, second: CheckpointEntry) -> Iterator[str]:
     """In what two checkpoints differ by intent: what is compared."""
-    before, after = ({**one, **one["preprocessing"]} for one in (first, second))
-    for key in ("attention", "arch", *second["preprocessing"], "windows"):
+    before, after = ({**plain, **plain["preprocessing"]} for plain in (first.to_plain(), second.to_plain()))
+    for key in ("attention", "arch", *after["preprocessing"], "windows"):
         if before.get(key) != after.get(key):
             yield f"{key.replace('_', ' ')} {_said(after.get(key))} instead of {_said(before.get(key))}"
 
@@ -134,24 +133,24 @@ def doubts(first: Side, second: Side, common: Sequence[str]) -> Iterator[str]:
     """In what two runs differ, beside their checkpoints, and what else makes a difference mean less."""
     one, other = first.manifest, second.manifest
     for name in ("protocol", "seed", "dtype", "compile"):
-        if one["deciding"].get(name) != other["deciding"].get(name):
-            yield f"{name} differs: {one['deciding'].get(name)} and {other['deciding'].get(name)}"
-    engines = [manifest["arguments"].get("engine") or "robustkit" for manifest in (one, other)]
+        if (there := getattr(one.deciding, name)) != (here := getattr(other.deciding, name)):
+            yield f"{name} differs: {there} and {here}"
+    engines = [manifest.arguments.get("engine") or "robustkit" for manifest in (one, other)]
     if engines[0] != engines[1]:
         yield f"engine differs: {engines[0]} and {engines[1]}"
-    digests = [str(manifest["data"]["digest"])[:8] for manifest in (one, other)]
+    digests = [str(manifest.data.digest)[:8] for manifest in (one, other)]
     if digests[0] != digests[1]:
-        sizes = f"{one['data']['n']} and {other['data']['n']}"
+        sizes = f"{one.data.n} and {other.data.n}"
         yield (
             f"data digest differs: {digests[0]} and {digests[1]}; {_in_common(first, second, common[0])} samples in "
             f"common, of {sizes}"
         )
-    taken = [manifest.get("corrupted", {}).get("digests", {}) for manifest in (one, other)]
+    taken = [manifest.corrupted.digests for manifest in (one, other)]
     if odd := [text for text in common if taken[0].get(text) != taken[1].get(text)]:
         more = f" and {len(odd) - 1} more" if len(odd) > 1 else ""
         yield f"files that {odd[0]}{more} reads differ"
-    digest = first.described.get("sha256")
-    if digest and digest == second.described.get("sha256"):
+    digest = first.described.sha256
+    if digest and digest == second.described.sha256:
         yield f"both are the same file (sha256 {digest[:12]})"
 
 

@@ -7,13 +7,14 @@ beside it. It is no defence against someone who forges on purpose.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import RunError
+from .digests import digest_of, digest_of_pages
+from .manifest import CheckpointEntry, Manifest
 
 OF_CHECKPOINT = ("sha256", "arch", "code_sha256", "num_classes", "attention", "preprocessing", "weights", "windows")
 """What of a checkpoint, as run.json describes it, decides its records."""
@@ -23,37 +24,21 @@ PROVENANCE, SAMPLES, PAGES = b"robustkit", b"samples", b"pages"
 """Keys of a file's metadata: what it is of, as JSON; a digest of its sample ids; one of all bytes before the footer."""
 
 
-def digest_of(value: Any) -> str:
-    """SHA-256 (hex) of a value of JSON types, whatever the order of its keys."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
-def digest_of_ids(ids: Sequence[str]) -> str:
-    """16 hex digits for sample ids in their order."""
-    texts = [name.encode("utf-8", "surrogatepass") for name in ids]
-    lengths = ",".join(str(len(text)) for text in texts)  # so that no two lists are joined alike
-    return hashlib.sha256(lengths.encode() + b"\0" + b"".join(texts)).hexdigest()[:16]
-
-
-def digests_of_shards(ids: Sequence[str], size: int) -> list[str]:
-    """`digest_of_ids` of each shard of `size` samples, whose rows are in the order of their ids."""
-    return [digest_of_ids(sorted(ids[start : start + size])) for start in range(0, len(ids), size)]
-
-
-def digest_of_run(manifest: Mapping[str, Any]) -> str:
-    """Of all in run.json that decides records and never changes while a run grows."""
-    data = manifest["data"]
-    card = {key: value for key, value in manifest["protocol"].items() if key not in _PROSE}
+def digest_of_run(manifest: Manifest) -> str:
+    """Return a digest of all in run.json that decides records and never changes while a run grows."""
+    data, card = manifest.data.to_plain(), manifest.protocol.to_plain()
+    card = {key: value for key, value in card.items() if key not in _PROSE}
     kept = {key: data.get(key) for key in ("n", "classes", "digest", "unjudged", "shards")}
-    size = manifest.get("shard_size")
-    return digest_of({"deciding": manifest["deciding"], "protocol": card, "data": kept, "size": size})
+    deciding = manifest.deciding.to_plain()
+    return digest_of({"deciding": deciding, "protocol": card, "data": kept, "size": manifest.shard_size})
 
 
-def provenance_of(manifest: Mapping[str, Any], checkpoint: Mapping[str, Any], condition: str) -> dict[str, Any]:
-    """What a file of one checkpoint under one condition says that it is of. checkpoint: as run.json describes it."""
-    described = {"name": checkpoint["name"], **{key: checkpoint.get(key) for key in OF_CHECKPOINT}}
-    takes = manifest.get("corrupted", {}).get("digests", {}).get(condition)
-    of = {"condition": condition, "takes": takes, "checkpoint": described, **manifest["deciding"]}
+def provenance_of(manifest: Manifest, checkpoint: CheckpointEntry, condition: str) -> dict[str, Any]:
+    """Return what a file of one checkpoint under one condition says that it is of."""
+    plain = checkpoint.to_plain()
+    described = {"name": checkpoint.name, **{key: plain.get(key) for key in OF_CHECKPOINT}}
+    takes = manifest.corrupted.digests.get(condition)
+    of = {"condition": condition, "takes": takes, "checkpoint": described, **manifest.deciding.to_plain()}
     return of | {"run": digest_of_run(manifest)}
 
 
@@ -95,14 +80,12 @@ class Unit:
     shards: Sequence[str]
 
     @classmethod
-    def of(cls, manifest: Mapping[str, Any], checkpoint: str, condition: str) -> Unit:
+    def of(cls, manifest: Manifest, checkpoint: str, condition: str) -> Unit:
         """Raises RunError where run.json does not say which samples each shard has."""
-        data, size = manifest["data"], manifest.get("shard_size")
-        shards, n = data.get("shards"), data.get("n")
-        if not shards or not size or n is None or len(shards) != -(-n // size):
-            raise RunError("run.json does not say which samples each shard has; make the run anew")
-        described = next(known for known in manifest["checkpoints"] if known["name"] == checkpoint)
-        return cls(provenance_of(manifest, described, condition), shards)
+        shards = manifest.data.shards
+        if not shards or len(shards) != -(-manifest.data.n // manifest.shard_size):
+            raise RunError("run.json does not say which samples each shard has; make the run again")
+        return cls(provenance_of(manifest, manifest.checkpoint(checkpoint), condition), shards)
 
     def fault(self, name: str, metadata: Mapping[bytes, bytes] | None, data: bytes, whole: bool = True) -> str:
         """Why a Parquet file is none of this unit; empty where it is.
@@ -127,9 +110,3 @@ class Unit:
         if whole and known.get(SAMPLES, b"").decode("ascii", "replace") != self.shards[int(name)]:
             return f"its samples are not those of shard {int(name)}"
         return ""
-
-
-def digest_of_pages(data: bytes) -> str:
-    """SHA-256 (hex) of a Parquet file up to its footer."""
-    end = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
-    return hashlib.sha256(memoryview(data)[: max(end, 0)]).hexdigest()

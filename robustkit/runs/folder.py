@@ -24,15 +24,16 @@ from typing import TYPE_CHECKING, Any
 
 from ..common.files import bytes_of, text_of, write_whole
 from ..errors import DamagedRecord, RunError
-from .binding import Unit, digest_of, digest_of_run, misfit
+from .binding import Unit, digest_of_run, misfit
+from .digests import digest_of
 from .links import refuse_link, refuse_links
-from .untrusted import check_manifest, metadata_of, read_rows
+from .manifest import Manifest, encoded, manifest_of
+from .untrusted import metadata_of, read_rows
 from .writing import parquet_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_NEEDED = {"checkpoints", "conditions", "protocol", "data", "deciding", "bad_images", "claims"}
 _REMEDY = "the same command of the audit computes it anew"
 SUMMARY_COLUMNS = ("checkpoint", "condition", "metric", "value", "n", "ci_low", "ci_high", "protocol", "flags")
 
@@ -51,6 +52,7 @@ class RunFolder:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self._read: tuple[tuple[int, int, int], Manifest] | None = None
 
     @classmethod
     def existing(cls, path: str | Path) -> RunFolder:
@@ -62,9 +64,7 @@ class RunFolder:
         run = cls(path)
         refuse_links(run.path)
         if not run.manifest_path.is_file():
-            raise RunError(
-                f"{run.path} is not a run folder (no run.json); make one with robustkit audit --out {run.path}"
-            )
+            raise run._none()
         return run
 
     @property
@@ -72,33 +72,45 @@ class RunFolder:
         return self.path / "run.json"
 
     @property
-    def manifest(self) -> dict[str, Any]:
-        """What run.json holds; empty before the first unit.
+    def manifest(self) -> Manifest:
+        """What run.json holds. It is read and checked once, and again when it was written meanwhile.
 
         Raises:
-            RunError: it is not as an audit wrote it.
+            RunError: there is none, or it is not as an audit wrote it.
+        """
+        manifest = self.read_manifest()
+        if manifest is None:
+            raise self._none()
+        return manifest
+
+    def _none(self) -> RunError:
+        return RunError(
+            f"{self.path} is not a run folder (no run.json); make one with robustkit audit --out {self.path}"
+        )
+
+    def read_manifest(self) -> Manifest | None:
+        """Return what run.json holds; None before the first unit. Raises RunError where it is not as an audit wrote it.
+
+        Another process may write it at any time, as a whole: a file that is the same by inode, time and size is not
+        read again.
         """
         try:
-            data = json.loads(self._text(self.manifest_path))
+            refuse_link(self.manifest_path, self.path)
+            status = self.manifest_path.stat()
+            version = status.st_ino, status.st_mtime_ns, status.st_size
+            if self._read is None or self._read[0] != version:
+                data = json.loads(self._text(self.manifest_path))
+                self._read = version, manifest_of(data, self.manifest_path)
+            return self._read[1]
         except (FileNotFoundError, NotADirectoryError):
-            return {}
+            return None
         except (OSError, ValueError, RecursionError) as fault:
             raise RunError(f"{self.manifest_path}: cannot be read ({fault}); restore it or use another --out") from None
-        if not isinstance(data, dict) or not data.keys() >= _NEEDED:
-            raise RunError(f"{self.manifest_path}: not a whole run.json; restore it or use another --out")
-        check_manifest(data, self.manifest_path)
-        told = data.pop("digest", None)
-        if told != digest_of(data):
-            why = (
-                "was altered after it was written" if told else "has no digest: an earlier version or a person wrote it"
-            )
-            raise RunError(f"{self.manifest_path}: {why}; restore it, or make the run anew with another --out")
-        return data
 
-    def write_manifest(self, manifest: Mapping[str, Any]) -> None:
-        plain = json.loads(json.dumps({key: value for key, value in manifest.items() if key != "digest"}))
-        text = json.dumps(plain | {"digest": digest_of(plain)}, indent=2, ensure_ascii=False)
-        self.write(self.manifest_path, (text + "\n").encode())
+    def write_manifest(self, manifest: Manifest) -> None:
+        """Write run.json. Readers of this folder see it at once."""
+        self.write(self.manifest_path, encoded(manifest.to_plain()))
+        self._read = None
 
     def write(self, path: Path, data: bytes, durable: bool = True) -> None:
         """`write_whole` of a file of this folder. Raises RunError where a link is on its way."""
@@ -139,8 +151,7 @@ class RunFolder:
 
     def lacking(self, checkpoint: str, condition: str) -> int:
         """How many samples have no record under a condition, because their shards have none."""
-        manifest = self.manifest
-        n, size = manifest["data"]["n"], int(manifest["shard_size"])
+        n, size = self.manifest.data.n, self.manifest.shard_size
         there = {path.name for path in self.record_paths(checkpoint, condition)}
         sizes = {f"{start // size:05d}.parquet": min(size, n - start) for start in range(0, n, size)}
         return sum(size for name, size in sizes.items() if name not in there)
@@ -305,10 +316,10 @@ class RunFolder:
     def units(self) -> Iterator[tuple[str, str]]:
         """(checkpoint, condition) pairs that have records, in the order of run.json."""
         manifest = self.manifest
-        for checkpoint in manifest.get("checkpoints", []):
-            for condition in manifest.get("conditions", []):
-                if self._has_records(checkpoint["name"], condition):
-                    yield checkpoint["name"], condition
+        for checkpoint in manifest.names:
+            for condition in manifest.conditions:
+                if self._has_records(checkpoint, condition):
+                    yield checkpoint, condition
 
     def write_summary(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write summary.json, which says of which run it is. rows: in JSON types."""

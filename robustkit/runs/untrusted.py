@@ -1,13 +1,12 @@
-"""Run folders of other people: files of bounded size, run.json and records of the shapes that an audit writes."""
+"""Read records of other people: of bounded size, and of the shapes that an audit writes."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import DamagedRecord, RunError
+from ..errors import DamagedRecord
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,135 +19,6 @@ _WHOLE = ("label", "prediction", "broken_at", "steps", "forwards", "backwards", 
 _REAL = ("nll", "confidence", "linf", "l2")
 _LISTS = ("intersections", "predicted", "labelled", "pixel_counts")
 _REAL_LISTS = ("largest_logits", "query_norms", "key_norms", "attention_entropies", "strongest_keys")
-
-
-# --- run.json --------------------------------------------------------------------------------------------------------
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and value.encode("utf-8", "replace") == value.encode("utf-8", "surrogatepass")
-
-
-def _is_name(value: Any) -> bool:
-    return _is_text(value) and value != "" and len(value) <= 4096
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return math.isfinite(value) if isinstance(value, float) else abs(value) < 1 << 63
-
-
-def _or_none(inner: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: value is None or inner(value)
-
-
-def _list_of(inner: Callable[[Any], bool], least: int = 0) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, list) and len(value) >= least and all(map(inner, value))
-
-
-def _is_table(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
-_IS_TEXTS, _IS_NUMBERS = _list_of(lambda value: isinstance(value, str)), _list_of(_is_number, least=1)
-_Rule = tuple[str, Callable[[Any], bool]]
-_TABLE: _Rule = ("a table", _is_table)
-_TEXT: _Rule = ("a text", lambda value: isinstance(value, str))
-_NAMES: _Rule = ("a list of texts", _or_none(_IS_TEXTS))
-_COUNT: _Rule = ("a whole number from 0 on", _or_none(_is_count))
-_TOP: dict[str, _Rule] = {
-    "checkpoints": ("a list of tables, one at least", _list_of(_is_table, least=1)),
-    "conditions": ("a list of texts", _list_of(_is_name)),
-    **dict.fromkeys(("claims", "protocol", "data", "deciding", "arguments", "versions", "corrupted"), _TABLE),
-    "bad_images": ("a list of tables", _list_of(_is_table)),
-    **dict.fromkeys(("pictures", "evidence"), ("a list of texts", _IS_TEXTS)),
-    "batch_size": _COUNT,
-    "shard_size": _COUNT,
-    **dict.fromkeys(("command", "started", "device", "robustkit"), _TEXT),
-}
-_CHECKPOINT: dict[str, _Rule] = {
-    "name": ("a text", lambda value: value == "" or _is_name(value)),
-    "num_classes": _COUNT,
-    "preprocessing": _TABLE,
-    "class_names": _NAMES,
-    "notes": _NAMES,
-    **dict.fromkeys(("attention", "attention_source"), _TEXT),
-    **dict.fromkeys(("sha256", "arch", "spec"), ("a text", _or_none(_TEXT[1]))),
-}
-_PARTS: dict[str, dict[str, _Rule]] = {
-    "protocol": {
-        **dict.fromkeys(("tag", "name", "space", "summary", "source", "digest", "task"), _TEXT),
-        "caveats": ("a list of texts", _IS_TEXTS),
-        "parameters": ("a table of tables", lambda value: _is_table(value) and all(map(_is_table, value.values()))),
-    },
-    "data": {
-        **dict.fromkeys(("n", "classes"), _COUNT),
-        "class_names": _NAMES,
-        "unjudged": ("a list of whole numbers", _list_of(_is_count)),
-        "shards": ("a list of texts", _IS_TEXTS),
-        **dict.fromkeys(("name", "root", "layout", "digest"), _TEXT),
-    },
-    "corrupted": dict.fromkeys(("digests", "released", "left_out"), _TABLE),
-}
-_CLAIM: dict[str, _Rule] = {
-    "norm": ("linf or l2", lambda value: value in ("linf", "l2")),
-    "eps": ("a number", _is_number),
-    "early_stop": ("true or false", lambda value: isinstance(value, bool)),
-}
-_PREPROCESSING: dict[str, _Rule] = {
-    "input_size": ("two whole numbers", lambda value: _IS_NUMBERS(value) and all(map(_is_count, value))),
-    **dict.fromkeys(("mean", "std"), ("a list of numbers", _IS_NUMBERS)),
-    "interpolation": _TEXT,
-    "crop_mode": _TEXT,
-    "crop_pct": ("a number", _is_number),
-}
-
-
-def check_manifest(data: Mapping[str, Any], path: Path) -> None:
-    """Raises RunError for the first part of a run.json that is not of the kind that an audit writes."""
-    _check(data, _TOP, path, "")
-    for place, checkpoint in enumerate(data["checkpoints"]):
-        where = f"checkpoints[{place}]."
-        _check(checkpoint, _CHECKPOINT, path, where, needed=("name",))
-        _check(checkpoint.get("preprocessing", {}), _PREPROCESSING, path, f"{where}preprocessing.")
-    names = [checkpoint["name"] for checkpoint in data["checkpoints"]]
-    if doubled := next((name for name in names if names.count(name) > 1), None):
-        raise _refusal(path, "checkpoints", doubled, "names that differ")
-    for name, rules in _PARTS.items():
-        _check(data.get(name, {}), rules, path, f"{name}.")
-    for condition, claim in data["claims"].items():
-        if not _is_table(claim):
-            raise _refusal(path, f"claims[{condition!r}]", claim, "a table of norm and eps")
-        _check(claim, _CLAIM, path, f"claims[{condition!r}].")
-    for place, bad in enumerate(data["bad_images"]):
-        _check(bad, dict.fromkeys(("sample_id", "error"), _TEXT), path, f"bad_images[{place}].", ("sample_id", "error"))
-
-
-def _check(
-    table: Mapping[str, Any], rules: Mapping[str, _Rule], path: Path, where: str, needed: Collection[str] = ()
-) -> None:
-    for name, (expected, holds) in rules.items():
-        if name not in table:
-            if name in needed:
-                raise RunError(f"{path}: {where}{name} is missing; expected {expected}; make the run anew")
-        elif not holds(table[name]):
-            raise _refusal(path, where + name, table[name], expected)
-
-
-def _refusal(path: Path, where: str, value: Any, expected: str) -> RunError:
-    text = repr(value)
-    return RunError(
-        f"{path}: {where} is {text[:80]}{'…' * (len(text) > 80)}; expected {expected}; it is not as an audit writes "
-        "it: restore it, or make the run anew"
-    )
-
-
-# --- records ---------------------------------------------------------------------------------------------------------
 
 
 def read_rows(

@@ -6,7 +6,8 @@ import hashlib
 import io
 from typing import TYPE_CHECKING
 
-from .binding import PAGES, SAMPLES, digest_of_ids
+from .binding import PAGES, SAMPLES
+from .digests import digest_of_ids
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ..common.differences import Difference, of_means
 from ..common.plugins import Registry, instance_of
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ..evaluations.rows import Parts, Reading
     from ..evaluations.sentence import Clause
     from ..runs.folder import RunFolder
+    from ..runs.manifest import Manifest
 
 
 class Task:
@@ -131,7 +132,7 @@ EVERY_TASK: Registry[Any] = Registry("tasks", TASKS, instance_of(Task))
 """The modules of robustkit's tasks, and the tasks of plug-ins, by name."""
 
 
-def task_of(manifest: Mapping[str, Any]) -> Task:
+def task_of(manifest: Manifest) -> Task:
     """Return the task of a run by its run.json."""
     return task_named(manifest["protocol"].get("task"))
 

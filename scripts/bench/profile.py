@@ -197,7 +197,7 @@ def main() -> int:
     try:
         with tempfile.TemporaryDirectory() as folder:
             run = profiled(clock, options.checkpoint, options, Path(folder) / "run")
-            device, dtype = run.manifest["device"], options.dtype
+            device, dtype = run.manifest.device, options.dtype
     except RobustkitError as fault:
         print(f"scripts.bench.profile: {fault}", file=sys.stderr)
         return fault.exit_code

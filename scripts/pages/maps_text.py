@@ -56,19 +56,18 @@ def names(run: Run) -> list[str]:
 def source(run: Run) -> str:
     """Return which images, which checkpoints, seen how: all that a figure of the run depends on."""
     manifest = run.manifest
-    data, protocol, first = manifest["data"], manifest["protocol"], manifest["checkpoints"][0]["preprocessing"]
-    size = "x".join(map(str, first["input_size"]))
-    squashed, share = first["crop_mode"] == "squash", f"{first['crop_pct']:g}"
+    data, protocol, first = manifest.data, manifest.protocol, manifest.checkpoints[0].preprocessing
+    size = "x".join(map(str, first.input_size))
+    squashed, share = first.crop_mode == "squash", f"{first.crop_pct:g}"
     seen = "squashed to" if squashed else f"resized and centre-cropped (crop {share}) to"
-    counted = "unlabelled: the maps of all count" if data["layout"] == "unlabelled" else "wrong predictions left out"
+    counted = "unlabelled: the maps of all count" if data.layout == "unlabelled" else "wrong predictions left out"
     models = "; ".join(
-        f"{known['name']}, {known['attention']} attention, sha256 {str(known['sha256'])[:12]}…"
-        for known in manifest["checkpoints"]
+        f"{known.name}, {known.attention} attention, sha256 {str(known.sha256)[:12]}…" for known in manifest.checkpoints
     )
     return (
-        f"{data['n']} images of `{data['root']}` (digest {data['digest'][:12]}…), {first['interpolation']}, {seen} "
-        f"{size}, the predicted class, {counted}. Card `{protocol['tag']}`, seed {manifest['seed']}, "
-        f"{manifest['deciding']['dtype']}. {models}."
+        f"{data.n} images of `{data.root}` (digest {data.digest[:12]}…), {first.interpolation}, {seen} "
+        f"{size}, the predicted class, {counted}. Card `{protocol.tag}`, seed {manifest.seed}, "
+        f"{manifest.deciding.dtype}. {models}."
     )
 
 

@@ -110,12 +110,12 @@ def comparisons(run: Run, published: dict[str, Any]) -> Iterator[Comparison]:
         RobustkitError: the first checkpoint has another attention than standard.
     """
     rows = run.summary()
-    asked = list(map(str, run.manifest["arguments"]["checkpoints"]))
-    ours = sorted((c for c in run.manifest["checkpoints"] if c["spec"] in asked), key=lambda c: asked.index(c["spec"]))
-    of = {known["name"]: known["attention"] for known in ours}
+    asked = list(map(str, run.manifest.arguments["checkpoints"]))
+    ours = sorted((c for c in run.manifest.checkpoints if c.spec in asked), key=lambda c: asked.index(c.spec))
+    of = {known.name: known.attention for known in ours}
     known = list(of)
     baseline(known[0], of[known[0]])
-    card = run.manifest["protocol"]["tag"]
+    card = run.manifest.protocol.tag
     conditions = {row["condition"]: name_of(row["condition"]) for row in rows if row["metric"] in UNITS}
     order = list(MAPS)
     for condition, name in sorted(conditions.items(), key=lambda item: order.index(item[1]) if item[1] in MAPS else -1):

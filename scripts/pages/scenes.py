@@ -10,7 +10,6 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from robustkit.display.table import HeatTable, TextTable
 from robustkit.errors import RobustkitError
@@ -34,19 +33,19 @@ def checkpoint_lines(manifest: dict[str, Any]) -> Iterator[str]:
             resized += f", resized as the data pipeline of {windows['resize']} does" if "resize" in windows else ""
             facts.append(f"windows of {size} every {stride}{resized}")
         facts += [f"{key} {said[key]}" for key in ("encoder", "recipe", "seed") if key in said]
-        yield f"- {known['name']}: {'; '.join(facts)}"
+        yield f"- {known.name}: {'; '.join(facts)}"
 
 
 def page(run: Run, title: str, notes: Sequence[str], picture: str | None) -> str:
     """Return the whole page. picture: its path from the page, if there is one."""
     manifest, results = run.manifest, run.summary()
-    protocol, data = manifest["protocol"], manifest["data"]
+    protocol, data = manifest.protocol, manifest.data
     texts = [
         f"# {title}",
         "Made by `scripts/pages/scenes.py` from the run of the command below; do not edit.",
-        f"```\n{manifest['command']}\n```",
-        f"{data['n']} images of {data['name']} ({data['digest'][:12]}…), {data['classes']} classes; card "
-        f"`{protocol['tag']}`: {protocol['summary']}; seed {manifest['seed']}, {manifest['deciding']['dtype']}.",
+        f"```\n{manifest.command}\n```",
+        f"{data.n} images of {data.name} ({data.digest[:12]}…), {data.classes} classes; card "
+        f"`{protocol.tag}`: {protocol.summary}; seed {manifest.seed}, {manifest.deciding.dtype}.",
         *notes,
         "\n".join(checkpoint_lines(manifest)),
     ]

@@ -320,7 +320,7 @@ def test_real_images_with_reals_lists_of_labels(tmp_path: Path) -> None:
         shutil.copy(VAL / one, tmp_path / "val" / one)
     options = {"attacks": text, "data": {"real_labels": tmp_path / "real.json"}, "batch_size": 16, "device": "cpu"}
     run = robustkit.audit([VIT], data_dir=tmp_path / "val", out=tmp_path / "run", **options)
-    rows = run.table(run.manifest["checkpoints"][0]["name"], text).to_pylist()
+    rows = run.table(run.manifest.checkpoints[0].name, text).to_pylist()
     expected: dict[str, bool] = {}
     for part in (slice(start, start + 15) for start in range(0, 60, 15)):
         sets = [list(sample.valid or ()) for sample in samples[part]]

@@ -305,6 +305,6 @@ def test_an_audit_of_a_vit_of_torchvisions_under_another_formula(tmp_path: Path)
             out=tmp_path / name,
             **options,
         )
-        assert run.manifest["checkpoints"][0]["attention"] == name
+        assert run.manifest.checkpoints[0].attention == name
         results[name] = [row["value"] for row in run.results().to_dict("records") if row["metric"] == "nll"]
     assert results["standard"] != results["quest"]

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from manifests import write_plain
 from PIL import Image
 from places import SHARED
 from row_runs import make_run, row
@@ -114,9 +115,9 @@ def test_where_all_logits_compete_for_the_classes_of_imagenet_a_or_r_every_figur
     fog = {f"corruption(fog,severity={severity})": [row(0, True), row(1, False)] for severity in range(1, 6)}
     run = make_run(tmp_path / "run", {"clean": [row(0, True), row(1, False)], **fog})
     assert not [line for found in write_summary(run) for line in found["flags"] if "compete" in line]
-    manifest = run.manifest
+    manifest = run.manifest.to_plain()
     manifest["data"]["notes"] = list(dataset.notes)
-    run.write_manifest(manifest)
+    write_plain(run, manifest)
     rows = write_summary(run)
     assert {found["metric"] for found in rows} >= {"top1", "nll", "mean_error"}
     assert all(flag in found["flags"] for found in rows)

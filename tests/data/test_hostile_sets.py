@@ -15,6 +15,7 @@ import page_runs
 import pytest
 import small_audit
 from bounded import at_most
+from manifests import write_plain
 from PIL import Image
 from sealing import seal
 
@@ -77,7 +78,7 @@ def test_a_run_skips_and_counts_bombs(place: Path, tmp_path: Path) -> None:
     out = tmp_path / ("lang " * 30) / "läuft 跑"
     with at_most(500 << 20):
         run = small_audit.audit(place, out, attacks="fgsm", data_dir=archive)
-    told = {row["sample_id"]: re.sub(r"\d+ bytes", "N bytes", row["error"]) for row in run.manifest["bad_images"]}
+    told = {row.sample_id: re.sub(r"\d+ bytes", "N bytes", row.error) for row in run.manifest.bad_images}
     assert told == {
         "c/bomb.png": "c/bomb.png: 100000 x 100000 pixels; at most 80 million are read; shrink it",
         "c/bomb.jpg": "c/bomb.jpg: 65535 x 65535 pixels; at most 80 million are read; shrink it",
@@ -176,9 +177,9 @@ def test_ten_thousand_classes(tmp_path: Path) -> None:
     run = page_runs.make_run(
         tmp_path / "run", ("one",), tuple(classes), tuple(f"{i:05d}.png" for i in range(12)), shown=False
     )
-    manifest = run.manifest
+    manifest = run.manifest.to_plain()
     manifest["data"]["classes"] = manifest["checkpoints"][0]["num_classes"] = count
-    run.write_manifest(manifest)
+    write_plain(run, manifest)
     seal(run)
     assert refresh(run) and (run.path / "report.html").stat().st_size < 5_000_000
     for name in classes[::10]:

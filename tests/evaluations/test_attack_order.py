@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from manifests import whole
 from scipy.stats import binomtest
 from small_audit import FACTORY, audit
 
@@ -37,8 +38,9 @@ def right(pattern: str, backwards: bool = False) -> Right:
 def flag(condition: str, labels: str = "true", claims: dict[str, Any] | None = None, **patterns: str) -> str:
     texts = {"clean": "clean", "fgsm": FGSM, "pgd": PGD, "auto": AUTO, "other": condition}
     rights = {texts[name]: right(pattern, backwards=name == "fgsm") for name, pattern in patterns.items()}
-    manifest = {"claims": dict.fromkeys((FGSM, PGD, AUTO, condition), EPS) | (claims or {})}
-    return order_flag(manifest | {"protocol": {"labels": labels}}, condition, rights)
+    told = dict.fromkeys((FGSM, PGD, AUTO, condition), EPS) | (claims or {})
+    manifest = whole({"claims": told, "protocol": {"labels": labels}, "checkpoints": [{"name": "net"}]})
+    return order_flag(manifest, condition, rights)
 
 
 @pytest.mark.parametrize(("more", "fewer"), [(0, 0), (5, 0), (30, 12), (12, 30), (700, 600)])
@@ -108,8 +110,8 @@ def test_pgd_that_is_led_astray_is_flagged_everywhere(place: Path, tmp_path: Pat
 def test_evidence_is_taken_once_for_a_radius(place: Path, tmp_path: Path) -> None:
     def bearing(asked: str, **options: Any) -> list[str]:
         run = audit(place, tmp_path / asked[:20], attacks=asked, limit=3, **options)
-        name = run.manifest["checkpoints"][0]["name"]
-        return [text for text in run.manifest["conditions"] if run.evidence(name, text)]
+        name = run.manifest.checkpoints[0].name
+        return [text for text in run.manifest.conditions if run.evidence(name, text)]
 
     assert bearing("pgd(steps=2),fgsm,apgd(steps=2)", eps="4/255,8/255") == [
         "apgd(eps=4/255,steps=2)",

@@ -16,6 +16,7 @@ import pytest
 import small_audit
 import torch
 from click.testing import CliRunner
+from msgspec.structs import replace
 from pyarrow.parquet import ParquetFile
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -101,7 +102,7 @@ def scaled(source: str, target: Path, factor: float, layers: tuple[int, ...] = (
 
 
 def test_a_row_a_sample_and_its_layers_in_the_metadata(run: Run) -> None:
-    assert run.manifest["conditions"] == [text for under in UNDER for text in (under, f"attention({under})")]
+    assert list(run.manifest.conditions) == [text for under in UNDER for text in (under, f"attention({under})")]
     for under in UNDER:
         plain = {row["sample_id"]: row for row in run.table(NAME, under).to_pylist()}
         table = run.table(NAME, f"attention({under})")
@@ -200,7 +201,7 @@ def test_released_corruptions_are_watched_as_they_are(run: Run, tmp_path: Path) 
                 target.write_bytes(robustkit.data.images.encode_png(pixels))
     more = {"corrupted_dir": tmp_path / "tree", "corruptions": "fog(severity=3)", "attacks": "none", "limit": None}
     found = audit(tmp_path / "run", data_dir=tmp_path / "clean", **more)
-    text = next(text for text in found.manifest["conditions"] if text.startswith("attention(corruption"))
+    text = next(text for text in found.manifest.conditions if text.startswith("attention(corruption"))
     assert "source=released" in text
     network = robustkit.load(f"zoo:{NAME}")
     level = torch.full((1, 3, 64, 64), 120 / 255)  # the first class at severity 3
@@ -352,8 +353,8 @@ def test_other_parts_of_the_report_know_nothing_of_it(run: Run, tmp_path: Path) 
     shutil.copytree(run.path, out)
     before = (out / "report.html").read_text("utf-8")
     manifest = run.manifest  # the same but for what was watched
-    plain = [text for text in manifest["conditions"] if under_of(text) is None]
-    Run(out).write_manifest(manifest | {"conditions": plain})
+    plain = tuple(text for text in manifest.conditions if under_of(text) is None)
+    Run(out).write_manifest(replace(manifest, conditions=plain))
     refresh(Run(out))
     after = (out / "report.html").read_text("utf-8")
     assert section(before) and not section(after)

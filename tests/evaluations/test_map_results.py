@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from explained import AGCAM, FGSM, MODEL, NAME, results
+from manifests import whole
 
 import cam
 import robustkit
@@ -28,6 +29,7 @@ from robustkit.evaluations.maps.metrics import Figures, map_rows
 from robustkit.evaluations.maps.pooled import Counted
 from robustkit.evaluations.maps.tables import map_tables
 from robustkit.results.run import Run
+from robustkit.runs.manifest import Manifest
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -218,7 +220,7 @@ def test_the_page_says_where_a_control_wins(run: Run, monkeypatch: pytest.Monkey
     from scripts.pages import maps_text
 
     class Told:
-        manifest: ClassVar[dict[str, Any]] = {"checkpoints": [{"name": "vit"}]}
+        manifest: ClassVar[Manifest] = whole({"checkpoints": [{"name": "vit"}]})
 
         def summary(self) -> list[dict[str, Any]]:
             leads = (("mask", "cam_iou", -0.3, -0.1), ("mask", "cam_recall", -0.9, -0.8), ("box", "cam_dice", 0.1, 0.2))
@@ -261,7 +263,7 @@ def test_the_page_says_where_a_control_wins(run: Run, monkeypatch: pytest.Monkey
     page = maps_page.page([(part, run)], "python -m scripts.pages.maps", [("maps/a.png", "a picture")])
     assert page.count("| score ") == 3 and "![a picture](maps/a.png)" in page
     assert "head redrawn" in page and f"⚑ {NAME}, agcam" in page
-    digest = run.manifest["data"]["digest"][:12]
+    digest = run.manifest.data.digest[:12]
     assert f"24 images of `embedded:shapes` (digest {digest}…)" in page and "-0.000" not in page
     own = results(run, AGCAM)["pointing_game"]["value"]
     (line,) = (line for line in maps_text.side_by_side(run).splitlines() if line.startswith("| pointing"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 from PIL import Image, PngImagePlugin
 from small_audit import audit
 
@@ -20,6 +20,7 @@ from robustkit.data.dataset import Dataset, open_dataset
 from robustkit.data.images import image_size, read_image, read_mask
 from robustkit.errors import BadImageError, DataError, RunError
 from robustkit.evaluations.maps.truth import Truth, open_truth
+from robustkit.runs.manifest import BadImage
 
 FRAME = Preprocessing((20, 20), crop_pct=1.0, crop_mode="squash")
 HEADER = "image,synset,xmin,ymin,xmax,ymax\n"
@@ -230,7 +231,7 @@ def test_a_mask_of_another_size_is_counted_among_the_unreadable_images(place: Pa
         data={"layout": "folders"},
     )
     error = "a/00.png: the mask is of 9x8 pixels, the image of 8x8; expected the same"
-    assert run.manifest["bad_images"] == [{"sample_id": "a/00.png", "error": error}]
+    assert run.manifest.bad_images == (BadImage(sample_id="a/00.png", error=error),)
     scores = run.table("net", "cam(grad-cam,faithfulness=none)")
     assert scores["mask_iou"].is_valid().to_pylist() == [index == 1 for index in ids(scores)]
 
@@ -427,21 +428,16 @@ def test_a_run_with_maps_keeps_to_its_truth(place: Path, tmp_path: Path) -> None
     assert more.table("net", "cam(gradient,faithfulness=none)")["mask_iou"].null_count == 0
 
 
-def test_maps_may_join_a_run_that_has_none_and_an_old_run_json_still_loads(place: Path, tmp_path: Path) -> None:
+def test_maps_may_join_a_run_that_has_none(place: Path, tmp_path: Path) -> None:
     boxes = boxes_of(tmp_path, place, 4)
     run = audit(place, tmp_path / "run", **OPTIONS, boxes=boxes)
-    assert run.manifest["corrupted"]["digests"] == {}
+    assert run.manifest.corrupted.digests == {}
     audit(place, run.path, **MAPS, boxes=boxes)
     old = audit(place, tmp_path / "old", **MAPS)
-    manifest = json.loads((old.path / "run.json").read_text("utf-8"))
-    assert set(manifest["corrupted"]["digests"].values()) == {"none"}
-    parts: list[dict[str, Any]] = [{"digests": {}}, {}]
-    for part in parts:  # as older versions left it where there were no boxes
-        old.write_manifest(manifest | {"corrupted": part})
-        with pytest.raises(RunError, match="the digest of boxes or masks is none there and "):
-            audit(place, old.path, **MAPS, boxes=boxes)
-        again = audit(place, old.path, **MAPS)
-        assert set(again.manifest["corrupted"]["digests"].values()) == {"none"}
-    manifest.pop("corrupted")
-    old.write_manifest(manifest)
-    assert "corrupted" in audit(place, old.path, **MAPS).manifest
+    assert set(old.manifest.corrupted.digests.values()) == {"none"}
+    there = old.manifest
+    old.write_manifest(structs.replace(there, corrupted=structs.replace(there.corrupted, digests={})))
+    with pytest.raises(RunError, match="the digest of boxes or masks is none there and "):
+        audit(place, old.path, **MAPS, boxes=boxes)
+    again = audit(place, old.path, **MAPS)
+    assert set(again.manifest.corrupted.digests.values()) == {"none"}

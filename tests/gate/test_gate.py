@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from gate_runs import PGD, make, verdict, verdicts
+from msgspec.structs import replace
 
 import robustkit
 from robustkit.cli import app as cli
@@ -182,7 +183,8 @@ def test_flags_fail_unless_they_are_excepted_and_are_told_beside_figures(tmp_pat
     assert "flag: exceeds eps" in sentence(verdict(beyond, "top1 under pgd >= 0"))
     manifest = beyond.manifest
     told = ["layout folders: 1 images", "left out 9 images whose names are not printable text; rename them"]
-    beyond.write_manifest(manifest | {"claims": {}, "data": manifest["data"] | {"notes": told}})  # which decide nothing
+    data = replace(manifest.data, notes=tuple(told))
+    beyond.write_manifest(replace(manifest, claims={}, data=data))  # which decide nothing
     assert verdict(beyond, "no flags").reason == f"1 flag: data: {told[1]}"
     left_out = make(tmp_path / "left", {"vit": {"clean": [1]}}, corrupted={"left_out": {"corruption(fog)": "no fog"}})
     assert verdict(left_out, "no flags").state == FAIL

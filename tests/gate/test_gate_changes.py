@@ -25,7 +25,7 @@ def test_a_drop_is_paired_and_positive_where_the_run_is_worse(tmp_path: Path) ->
         tmp_path / "after",
         {"vit": {"clean": [0] * 6 + [1] * 144 + [1] * 2 + [0] * 48}},
         {"clean": [0.75, 0.5] * 100},
-        checkpoints=[{**before.manifest["checkpoints"][0], "sha256": "other"}],
+        checkpoints=[{**before.manifest.checkpoints[0].to_plain(), "sha256": "other"}],
     )
     rule = "drop in top1 under clean against baseline"
     assert verdict(after, f"{rule} <= 0.02", before).state == PASS
@@ -52,7 +52,7 @@ def test_a_drop_is_paired_and_positive_where_the_run_is_worse(tmp_path: Path) ->
 
 def test_few_samples_without_a_change_are_no_proof(tmp_path: Path) -> None:
     before = make(tmp_path / "before", {"vit": {"clean": right(30, 40)}})
-    other = [{**before.manifest["checkpoints"][0], "sha256": "other"}]
+    other = [{**before.manifest.checkpoints[0].to_plain(), "sha256": "other"}]
     after = make(tmp_path / "after", {"vit": {"clean": right(30, 40)}}, checkpoints=other)
     rule = "drop against baseline <= 0.01 with 95 % confidence"
     unsure = verdict(after, rule, before)
@@ -115,7 +115,7 @@ def test_of_conditions_one_that_fails_is_worse_than_one_undecided_and_that_than_
     had = {"clean": right(90, 100), fgsm: right(90, 100), PGD: right(90, 100)}
     has = {"clean": right(90, 100), fgsm: right(86, 100), PGD: right(10, 100)}
     before = make(tmp_path / "before", {"vit": had})
-    changes: dict[str, Any] = {"checkpoints": [{**before.manifest["checkpoints"][0], "sha256": "other"}]}
+    changes: dict[str, Any] = {"checkpoints": [{**before.manifest.checkpoints[0].to_plain(), "sha256": "other"}]}
     after = make(tmp_path / "after", {"vit": has}, **changes)
     rule = "drop against baseline <= 0.05 with 95 % confidence"
     worst = verdict(after, rule, before)
@@ -147,9 +147,9 @@ def test_a_change_says_where_the_runs_were_computed_otherwise(tmp_path: Path, ru
 
 @pytest.mark.parametrize("key", ["protocol", "data digest", "seed"])
 def test_runs_that_cannot_be_paired_are_not(tmp_path: Path, run: Run, key: str) -> None:
-    other = make(tmp_path / "other", {"vit": {"clean": [1] * 100}}, deciding={key: "7"})
+    other = make(tmp_path / "other", {"vit": {"clean": [1] * 100}}, deciding={key: 7 if key == "seed" else "7"})
     found = verdict(run, "drop against baseline <= 1", other)
-    here = run.manifest["deciding"][key]
+    here = run.manifest.deciding.to_plain()[key]
     assert (found.state, found.figure) == (UNDECIDED, None)
     assert found.reason == f"the runs cannot be paired: {key} is {here} here and 7 in the baseline; audit both alike"
 

@@ -28,7 +28,7 @@ def test_records_hold_what_a_plain_loop_computes(place: Path, tmp_path: Path) ->
     exec(FACTORY, scope)
     net = scope["build"]()
     mean, std = (torch.tensor(net.default_cfg[key]).view(3, 1, 1) for key in ("mean", "std"))
-    name = run.manifest["checkpoints"][0]["name"]
+    name = run.manifest.checkpoints[0].name
     clean = run.table(name, "clean").to_pylist()
     attacked = run.table(name, "fgsm(eps=8/255)").to_pylist()
     assert [row["sample_id"] for row in clean] == sorted(row["sample_id"] for row in clean) and len(clean) == 12
@@ -81,8 +81,8 @@ def test_batch_size_and_shards_change_nothing_but_rounding(place: Path, tmp_path
         audit(place, tmp_path / "b", batch_size=5, shard_size=30),
         audit(place, tmp_path / "c", batch_size=1, workers=4),
     ]
-    name = runs[0].manifest["checkpoints"][0]["name"]
-    for condition in runs[0].manifest["conditions"]:
+    name = runs[0].manifest.checkpoints[0].name
+    for condition in runs[0].manifest.conditions:
         first, *others = (run.table(name, condition).to_pandas() for run in runs)
         for other in others:
             assert (first["sample_id"] == other["sample_id"]).all()
@@ -100,7 +100,7 @@ def test_a_run_grows_by_conditions_and_checkpoints_and_refuses_to_mix(place: Pat
         "evidence on pgd(eps=8/255,steps=2)",
         "pgd(eps=8/255,steps=2)",
     }
-    assert run.manifest["conditions"] == ["clean", "fgsm(eps=8/255)", "pgd(eps=8/255,steps=2)"]
+    assert list(run.manifest.conditions) == ["clean", "fgsm(eps=8/255)", "pgd(eps=8/255,steps=2)"]
     before = files(out)
     for change, named in (
         ({"seed": 1}, "seed is 0 there and 1 here"),
@@ -126,10 +126,10 @@ def test_the_paper_protocol_says_what_its_eps_was_in_pixels(place: Path, tmp_pat
     assert row["value"] == pytest.approx(0.5 / 255, rel=1e-3)  # the largest std of the three channels is 0.5
     assert row["flags"] == ["eps 0.003922 is in normalised units: largest linf perturbation 0.5/255 in pixels"]
     assert row["protocol"].startswith("quest-paper@1:")
-    attacked = run.table(run.manifest["checkpoints"][0]["name"], "fgsm(eps=1/255)").to_pandas()
+    attacked = run.table(run.manifest.checkpoints[0].name, "fgsm(eps=1/255)").to_pandas()
     size = 1 / 255 * np.sqrt(64 * (0.25**2 + 0.2**2 + 0.5**2))
     assert np.allclose(attacked["l2"], size, rtol=1e-3)  # nothing is clipped
-    name = run.manifest["checkpoints"][0]["name"]
+    name = run.manifest.checkpoints[0].name
     own = audit(place, tmp_path / "own", attacks="").table(name, "clean").to_pandas()
     assert np.allclose(
         run.table(name, "clean").to_pandas()["nll"], own["nll"], atol=1e-5
@@ -139,7 +139,7 @@ def test_the_paper_protocol_says_what_its_eps_was_in_pixels(place: Path, tmp_pat
 def test_low_precision_is_scored_in_float32(place: Path, tmp_path: Path) -> None:
     exact = audit(place, tmp_path / "a", attacks="fgsm")
     rough = audit(place, tmp_path / "b", attacks="fgsm", dtype="bfloat16")
-    name = exact.manifest["checkpoints"][0]["name"]
+    name = exact.manifest.checkpoints[0].name
     a, b = (run.table(name, "clean").to_pandas() for run in (exact, rough))
     assert 0 < np.abs(a["nll"] - b["nll"]).max() < 0.1
     from robustkit.data.layouts import Sample
@@ -165,7 +165,7 @@ def test_low_precision_is_scored_in_float32(place: Path, tmp_path: Path) -> None
     low = torch.nn.functional.cross_entropy(subject.fast(found), labels, reduction="none")
     assert rows["nll"] == pytest.approx(expected.tolist(), abs=1e-5)
     assert (expected - low).abs().max() > 1e-4
-    assert rough.manifest["deciding"]["dtype"] == "bfloat16"
+    assert rough.manifest.deciding.dtype == "bfloat16"
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.slow)])
@@ -210,8 +210,8 @@ def test_checkpoints_of_one_name_stay_apart(place: Path, tmp_path: Path) -> None
     paths = [tmp_path / f"{name}.pth" for name in ("a/net", "b/net", "a/net-2")]
     model = {"arch": f"{place / 'net.py'}:build"}
     run = robustkit.audit(paths, data_dir=place / "images", attacks="", out=tmp_path / "run", model=model, device="cpu")
-    assert [c["name"] for c in run.manifest["checkpoints"]] == ["net", "net-3", "net-2"]
-    assert [c["path"] for c in run.manifest["checkpoints"]] == [str(path) for path in paths]
+    assert [c.name for c in run.manifest.checkpoints] == ["net", "net-3", "net-2"]
+    assert [c.path for c in run.manifest.checkpoints] == [str(path) for path in paths]
     alone = [
         robustkit.audit([p], data_dir=place / "images", attacks="", out=tmp_path / f"{i}", model=model, device="cpu")
         for i, p in enumerate(paths)

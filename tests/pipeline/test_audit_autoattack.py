@@ -38,7 +38,7 @@ def finished(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_records_tell_what_broke_each_sample_and_what_it_cost(finished: Run) -> None:
-    name = finished.manifest["checkpoints"][0]["name"]
+    name = finished.manifest.checkpoints[0].name
     clean = {row["sample_id"]: row["correct"] for row in finished.table(name, "clean").to_pylist()}
     rows = finished.table(name, TEXT).to_pylist()
     names = ["clean", "apgd-ce", "apgd-t", "fab-t", "square"]
@@ -58,7 +58,7 @@ def test_records_tell_what_broke_each_sample_and_what_it_cost(finished: Run) -> 
 
 
 def test_stages_and_accuracy_come_from_the_records(finished: Run) -> None:
-    name = finished.manifest["checkpoints"][0]["name"]
+    name = finished.manifest.checkpoints[0].name
     rows = finished.table(name, TEXT).to_pylist()
     table = stages(finished, name, TEXT)
     standing = 30
@@ -88,7 +88,7 @@ def test_same_bytes_for_fresh_runs_and_after_an_interruption(place: Path, finish
 def test_batch_size_changes_no_flag(
     place: Path, finished: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = finished.manifest["checkpoints"][0]["name"]
+    name = finished.manifest.checkpoints[0].name
     sizes: list[tuple[str, int]] = []
 
     def watched(subject: Subject, batch: Batch, condition: Condition) -> Evaluation:
@@ -119,12 +119,12 @@ def test_a_model_that_gives_probabilities_is_flagged(place: Path, tmp_path: Path
     )
     model = {"arch": f"{tmp_path / 'soft.py'}:build", "num_classes": 3}
     run = audit(place, tmp_path / "run", attacks=SMALL, eps="4/255", limit=12, model=model)
-    name = run.manifest["checkpoints"][0]["name"]
+    name = run.manifest.checkpoints[0].name
     flags = [row["flags"] for row in run.results().to_dict("records") if row["condition"].startswith("autoattack")]
     assert all(any("probabilit" in flag and "softmax" in flag for flag in found) for found in flags)
-    assert any("probabilit" in finding.flag for finding in dossier(run, name, run.manifest["conditions"][1]))
+    assert any("probabilit" in finding.flag for finding in dossier(run, name, run.manifest.conditions[1]))
     assert "softmax" in (run.path / "report.html").read_text()
-    figures = json.loads(run.evidence_path(name, run.manifest["conditions"][1]).read_text())
+    figures = json.loads(run.evidence_path(name, run.manifest.conditions[1]).read_text())
     assert len(figures["sample_ids"]) == 12
 
 
@@ -169,9 +169,9 @@ def test_texts_of_conditions_name_the_budget_and_the_engine() -> None:
 
 def test_the_original_through_the_same_records(place: Path, finished: Run, tmp_path: Path) -> None:
     pytest.importorskip("pyautoattack", reason="pyautoattack is not installed")
-    name = finished.manifest["checkpoints"][0]["name"]
+    name = finished.manifest.checkpoints[0].name
     run = audit(place, finished.path, attacks=SMALL, eps="4/255", engine="pyautoattack")
-    (condition,) = (text for text in run.manifest["conditions"] if "engine=pyautoattack" in text)
+    (condition,) = (text for text in run.manifest.conditions if "engine=pyautoattack" in text)
     assert condition == TEXT.replace(")", ",engine=pyautoattack)")
     ours, theirs = (run.table(name, text).to_pylist() for text in (TEXT, condition))
     assert [stage.name for stage in stages(run, name, condition)] == [stage.name for stage in stages(run, name, TEXT)]
@@ -181,7 +181,7 @@ def test_the_original_through_the_same_records(place: Path, finished: Run, tmp_p
 
 def test_bfloat16_counts_what_float32_confirms(place: Path, tmp_path: Path) -> None:
     run = audit(place, tmp_path / "run", attacks=SMALL, eps="4/255", dtype="bfloat16")
-    name = run.manifest["checkpoints"][0]["name"]
+    name = run.manifest.checkpoints[0].name
     rows = run.table(name, TEXT).to_pylist()
     for row in rows:  # the search and float32 agree: nothing that it took for broken is right, nor the reverse
         assert (row["broken_by"] is not None) == (not row["correct"])
@@ -245,7 +245,7 @@ def test_a_random_model_is_flagged_and_what_the_average_says_stands(place: Path,
         for name in ("a", "b")
     ]
     assert everything(runs[0].path) == everything(runs[1].path)  # also where the model draws by itself
-    (condition,) = runs[0].manifest["conditions"][1:]
+    (condition,) = runs[0].manifest.conditions[1:]
     flags = runs[0].results().query(f"condition == '{condition}'")["flags"].iloc[0]
     assert any(flag.startswith("random outputs") and "version=rand" in flag for flag in flags) == (
         version == "standard"
@@ -280,8 +280,8 @@ def test_members_alone_say_that_there_are_fewer_targets(place: Path, tmp_path: P
     run = audit(
         place, tmp_path / "run", attacks="fab(steps=2),apgd(steps=2,loss=margin-targeted)", eps="4/255", limit=6
     )
-    for condition in run.manifest["conditions"][1:]:
-        assert run.notes(run.manifest["checkpoints"][0]["name"], condition) == ["3 classes: 2 targets instead of 9"]
+    for condition in run.manifest.conditions[1:]:
+        assert run.notes(run.manifest.checkpoints[0].name, condition) == ["3 classes: 2 targets instead of 9"]
 
 
 def test_a_shard_without_a_readable_image_does_no_harm(place: Path, tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_a_shard_without_a_readable_image_does_no_harm(place: Path, tmp_path: Pa
     for image in sorted((tmp_path / "images" / "a").iterdir())[:8]:
         image.write_bytes(b"not an image")
     run = audit(place, tmp_path / "run", data_dir=tmp_path / "images", attacks=SMALL, eps="4/255")
-    name = run.manifest["checkpoints"][0]["name"]
+    name = run.manifest.checkpoints[0].name
     assert stages(run, name, TEXT)[0].standing <= 22
     assert run.results().query(f"condition == '{TEXT}' and metric == 'top1'")["n"].tolist() == [22]
-    assert len(run.manifest["bad_images"]) == 8
+    assert len(run.manifest.bad_images) == 8

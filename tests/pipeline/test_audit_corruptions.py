@@ -32,7 +32,7 @@ def audit(out: Path, **options: Any) -> Run:
 def pixels(run: Run) -> torch.Tensor:
     """The embedded images of a run, (n, 3, 64, 64) uint8, in the order of its records."""
     data = open_dataset("embedded:shapes")
-    ids = run.table("shapes-vit-quest", run.manifest["conditions"][0])["sample_id"].to_pylist()
+    ids = run.table("shapes-vit-quest", run.manifest.conditions[0])["sample_id"].to_pylist()
     by_id = {sample.id: sample for sample in data.samples}
     return torch.stack([torch.from_numpy(np.array(data.image(by_id[i]))).permute(2, 0, 1) for i in ids])
 
@@ -53,11 +53,11 @@ def write_tree(root: Path, run: Run, names: dict[str, tuple[int, ...]], classes:
 
 def test_records_hold_what_a_plain_loop_computes(tmp_path: Path) -> None:
     run = audit(tmp_path / "run", corruptions="fog(severity=3),shot_noise(severity=5)", batch_size=5)
-    assert run.manifest["conditions"] == [
+    assert list(run.manifest.conditions) == [
         *("clean", "corruption(shot_noise,severity=5)", "corruption(fog,severity=3)")  # the benchmark's order
     ]
     model, clean = robustkit.load(MODEL), pixels(run)
-    for text, name, severity in ((t, *t[11:-1].split(",severity=")) for t in run.manifest["conditions"][1:]):
+    for text, name, severity in ((t, *t[11:-1].split(",severity=")) for t in run.manifest.conditions[1:]):
         rows = run.table("shapes-vit-quest", text).to_pylist()
         rng = SampleRng.of([row["sample_id"] for row in rows], seed=0, condition=text, device="cpu")
         corrupted = corruptions.corrupt(clean, name, int(severity), rng=rng)
@@ -98,7 +98,7 @@ def test_neither_batches_nor_a_resume_change_what_is_shown(tmp_path: Path) -> No
         "summary.csv",
     }  # rows in another order
     small = audit(tmp_path / "c", corruptions=asked, batch_size=1)
-    for text in whole.manifest["conditions"]:
+    for text in whole.manifest.conditions:
         left, right = (run.table("shapes-vit-quest", text).to_pandas() for run in (whole, small))
         assert (left["linf"] == right["linf"]).all() and (left["l2"] == right["l2"]).all(), text
         assert np.allclose(left["nll"], right["nll"], atol=1e-4)
@@ -111,11 +111,11 @@ def test_a_tree_is_read_as_it_is_and_equals_corrupting_here(tmp_path: Path) -> N
     write_tree(tmp_path / "tree", here, {"contrast": (2,)}, classes)
     said: list[str] = []
     run = audit(tmp_path / "run", data_dir=tmp_path / "tree", attacks=None, limit=None, say=said.append)
-    assert run.manifest["conditions"] == [
+    assert list(run.manifest.conditions) == [
         *("corruption(fog,severity=1,source=released)", "corruption(fog,severity=2,source=released)"),
         "corruption(contrast,severity=2,source=released)",
     ]
-    for text in run.manifest["conditions"]:
+    for text in run.manifest.conditions:
         ours = here.table("shapes-vit-quest", text.replace(",source=released", "")).to_pylist()
         theirs = run.table("shapes-vit-quest", text).to_pylist()
         assert sorted(row["nll"] for row in theirs) == pytest.approx(sorted(row["nll"] for row in ours), abs=1e-5)
@@ -152,7 +152,7 @@ def test_what_a_tree_lacks_is_said_and_never_averaged_over(tmp_path: Path) -> No
     lines = " ".join(said)
     assert "left out fog(severity=5): not in " in lines
     assert f"left out contrast(severity=4): 1 of 12 files are missing, the first: x/{gone.name}" in lines
-    assert len(run.manifest["conditions"]) == 1 + 4 + 4
+    assert len(run.manifest.conditions) == 1 + 4 + 4
     found = {row["condition"] for row in run.results().to_dict("records")}
     assert not {"corruption(fog,source=released)", "corruption(contrast,source=released)"} & found
     run = audit(**clean, corruptions="fog(severity=1)")  # the run grows

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from manifests import whole
+from msgspec.structs import replace
 
 from robustkit.errors import ProtocolError, RunError
 from robustkit.report.release.loggers import LOGGERS, Logger, entry_name, legal_names, log_run, parse_loggers
@@ -64,13 +66,15 @@ def run(tmp_path: Path) -> Run:
     """A run folder as far as loggers read it."""
     run = Run(tmp_path / "my runs" / "vit")
     run.write_manifest(
-        {
-            "started": "2026-01-01T00:00:00+00:00",
-            "deciding": {"seed": 7, "protocol": "standard@1:96fe6f4a", "data digest": "d1", "dtype": "float32"},
-            "checkpoints": [{"name": "vit", "sha256": "c1"}],
-            "data": {"name": "val", "n": 10},
-        }
-        | {"conditions": ["clean", PGD], "protocol": {}, "bad_images": [], "claims": {}}
+        whole(
+            {
+                "started": "2026-01-01T00:00:00+00:00",
+                "deciding": {"seed": 7, "protocol": "standard@1:96fe6f4a", "data digest": "d1", "dtype": "float32"},
+                "checkpoints": [{"name": "vit", "sha256": "c1"}],
+                "data": {"name": "val", "n": 10},
+            }
+            | {"conditions": ["clean", PGD], "protocol": {}, "bad_images": [], "claims": {}}
+        )
     )
     (run.path / "report.html").write_text("<p>report</p>")
     return run
@@ -82,7 +86,7 @@ def test_what_is_logged(run: Run) -> None:
     assert logger.told == [
         ("start", entry_name(run), run.path),
         {"seed": "7", "protocol": "standard@1:96fe6f4a", "data_digest": "d1", "dtype": "float32"}
-        | {"data": "val", "samples": "10", "sha256/vit": "c1"},
+        | {"compile": "False", "data": "val", "samples": "10", "sha256/vit": "c1"},
         {
             ("vit", "clean", "top1"): 0.75,
             ("vit", "clean", "top1_ci_low"): 0.7,
@@ -104,13 +108,14 @@ def test_a_library_that_refuses_is_one_line_and_is_finished(run: Run) -> None:
 
 def test_an_entry_keeps_its_name_when_the_run_is_extended(run: Run) -> None:
     before, manifest = entry_name(run), run.manifest
-    whole = json.dumps([manifest["deciding"], "2026-01-01T00:00:00+00:00"], sort_keys=True)
+    whole = json.dumps([manifest.deciding.to_plain(), "2026-01-01T00:00:00+00:00"], sort_keys=True)
     assert before == f"vit-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
-    run.write_manifest(manifest | {"checkpoints": [*manifest["checkpoints"], {"name": "b"}], "conditions": ["a"]})
+    more = (*manifest.checkpoints, replace(manifest.checkpoints[0], name="b"))
+    run.write_manifest(replace(manifest, checkpoints=more, conditions=("a",)))
     assert entry_name(run) == before
-    run.write_manifest(manifest | {"started": "2026-01-02T00:00:00+00:00"})
+    run.write_manifest(replace(manifest, started="2026-01-02T00:00:00+00:00"))
     assert entry_name(run) != before
-    run.write_manifest(manifest | {"deciding": manifest["deciding"] | {"seed": 8}})
+    run.write_manifest(replace(manifest, deciding=replace(manifest.deciding, seed=8)))
     assert entry_name(run) != before
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import page_runs
 import pytest
+from msgspec.structs import replace
 from sealing import seal
 
 from robustkit.display.neutral import no_controls, no_formula
@@ -37,8 +38,7 @@ def test_controls_are_shown_as_what_they_are() -> None:
 def test_names_in_a_run_reach_neither_sheet_nor_page_as_they_are(tmp_path: Path, text: str) -> None:
     run = page_runs.make_run(tmp_path / "run", (text, "two"), ("cat", text, "owl"))
     manifest = run.manifest
-    manifest["protocol"]["tag"] = text
-    run.write_manifest(manifest)
+    run.write_manifest(replace(manifest, protocol=replace(manifest.protocol, tag=text)))
     seal(run)
     refresh(run)
     sheet = (run.path / "summary.csv").read_bytes()

@@ -12,6 +12,7 @@ import matplotlib
 import numpy as np
 import pyarrow as pa
 import pytest
+from manifests import whole
 from sealing import put, seal
 
 from robustkit.common.intervals import calibration_error, wilson
@@ -22,6 +23,7 @@ from robustkit.evaluations.corruptions.figures import accuracy_bars, retention_b
 from robustkit.evaluations.maps.figures import scores
 from robustkit.report.figures import figures
 from robustkit.results.run import Run
+from robustkit.runs.manifest import Claim
 from robustkit.tasks.classification.calibration import reliabilities, reliability
 from robustkit.tasks.classification.columns import CLASSIFICATION
 from robustkit.tasks.segmentation.figures import MOST, class_ious
@@ -52,7 +54,7 @@ def make_run(folder: Path, names: Sequence[str] = ("a",), task: str = "", **mani
     run = Run(folder)
     protocol = {"tag": "standard@1", "space": "pixels"} | ({"task": task} if task else {})
     base = {"checkpoints": [{"name": name} for name in names], "protocol": protocol, "conditions": ["clean"]}
-    run.write_manifest(base | {"data": {"n": 4}, "deciding": {}, "bad_images": [], "claims": {}} | manifest)
+    run.write_manifest(whole(base | {"data": {"n": 4}} | manifest))
     return run
 
 
@@ -108,7 +110,7 @@ def test_a_curve_is_an_attack_with_its_other_parameters_from_clean_through_its_r
     claims = CLAIMS | {"pgd(eps=1/255,steps=20)": claim(1 / 255), "pgd(eps=0.5,steps=20,norm=l2)": claim(0.5, "l2")}
     clean = point(0.75)
     half, quarter = point(0.5), point(0.25, 38)
-    assert curves(rows, claims) == [
+    assert curves(rows, {text: Claim(**values) for text, values in claims.items()}) == [
         Curve("a", "pgd, steps=20", "linf", ((0.0, clean), (1 / 255, half), (4 / 255, quarter))),
         Curve("a", "pgd, steps=100", "linf", ((0.0, clean), (4 / 255, point(0.125)))),
         Curve("a", "pgd, steps=20", "l2", ((0.0, clean), (0.5, point(0.4)))),

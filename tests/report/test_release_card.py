@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import yaml
+from manifests import whole
 from markdown_it import MarkdownIt
 from sealing import seal
 
@@ -18,7 +19,7 @@ from robustkit.errors import NothingEvaluated, RunError
 from robustkit.report.release.badge import HEIGHT, PADDING, badge, headline
 from robustkit.report.release.card import facts, model_index, write_cards
 from robustkit.results.run import Run
-from robustkit.runs.binding import digest_of
+from robustkit.runs.digests import digest_of
 
 HOSTILE = [
     *(
@@ -117,7 +118,7 @@ def write_run(path: Path, records_of: dict[str, dict[str, pa.Table]], **changes:
         "batch_size": 4,
         "versions": {"torch": "2.6"},
     }
-    run.write_manifest(manifest | changes)
+    run.write_manifest(whole(manifest | changes))
     for checkpoint, own in records_of.items():
         for condition, rows in own.items():
             run.write_shard(run.shard_path(checkpoint, condition, 0), rows)

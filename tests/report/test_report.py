@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from manifests import write_plain
 from page_runs import HOSTILE, PGD, Page, make_run, page_of
 from PIL import Image
 from sealing import seal
@@ -149,12 +150,12 @@ def test_a_run_without_pictures_has_no_browser_and_no_script(tmp_path: Path, mon
 
 def test_hostile_names_are_text(run: Run, tmp_path: Path) -> None:
     hostile = make_run(tmp_path / "<b>&", HOSTILE[:2], HOSTILE[:3], HOSTILE)
-    manifest = hostile.manifest
+    manifest = hostile.manifest.to_plain()
     manifest["command"] = manifest["data"]["root"] = manifest["data"]["name"] = "".join(HOSTILE)
     manifest["bad_images"] = [{"sample_id": name, "error": name} for name in HOSTILE]
     manifest["protocol"]["caveats"] = list(HOSTILE)
     manifest["checkpoints"][0] |= {"spec": HOSTILE[2], "arch": HOSTILE[3], "notes": list(HOSTILE)}
-    hostile.write_manifest(manifest)
+    write_plain(hostile, manifest)
     seal(hostile)
     report_page.write_report(hostile, write_summary(hostile))
     page, plain = page_of(hostile), page_of(run)
@@ -175,7 +176,7 @@ def test_the_card_is_there_with_all_its_parameters(run: Run) -> None:
     found = load_card("standard").parameters
     assert found["pgd"]["steps"] == 20 and found["threat"]["eps"] == "1/255" and found["threat"]["bounds"] == "[0, 1]"
     text = page_of(run).text()
-    for key in ("steps = 20", "step_size = 0.15*eps", "queries = 5000", run.manifest["protocol"]["digest"]):
+    for key in ("steps = 20", "step_size = 0.15*eps", "queries = 5000", run.manifest.protocol.digest):
         assert key in text
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from manifests import whole
 from sealing import put, seal
 
 from robustkit.common.intervals import wilson
@@ -37,7 +38,7 @@ def make_run(folder: Path, **manifest: Any) -> Run:
         "conditions": ["clean"],
         "claims": CLAIMS,
     }
-    run.write_manifest(base | {"data": {"n": 4}, "deciding": {}, "bad_images": []} | manifest)
+    run.write_manifest(whole(base | {"data": {"n": 4}} | manifest))
     return run
 
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 from scipy import stats
 
 import robustkit
@@ -245,7 +246,7 @@ def test_the_page_has_our_figures_beside_the_published_ones(script: Any, run: Ru
     assert cells[-3:] == ["45.26", "79.33", "2.448"]
     assert heading[-3:] == ["published: top-1 %", "published: top-5 %", "published: NLL"]
     assert not any(cell.startswith("published") for cell in tables["noise"][0])
-    assert "shapes-vit-quest " + run.manifest["checkpoints"][1]["sha256"][:12] in page
+    assert "shapes-vit-quest " + run.manifest.checkpoints[1].sha256[:12] in page
     own = script.page([run], published | {"protocol": "quest-paper"}, "x")
     assert not any(cell.startswith("published") for cell in sections(own)["pgd"][0])
 
@@ -296,21 +297,20 @@ def test_what_the_paper_has_no_figure_of_is_listed_where_0_is_left_out(script: A
 
 
 def test_the_first_checkpoint_must_have_standard_attention(script: Any, run: Run, published: dict[str, Any]) -> None:
-    told = run.manifest
-    told["arguments"]["checkpoints"].reverse()
-    turned = Mirror(run, told)
+    asked = run.manifest.arguments["checkpoints"]
+    turned = Mirror(run, asked[::-1])
     with pytest.raises(RobustkitError, match="shapes-vit-quest has quest attention; expected one with standard"):
         script.page([turned], published, "x")
-    told["arguments"]["checkpoints"] = [f"zoo:{PAIR[0]}"]
-    alone = sections(script.page([turned], published, "x"))
+    alone = sections(script.page([Mirror(run, [f"zoo:{PAIR[0]}"])], published, "x"))
     assert [cells[0] for cells in alone["pgd"][2:]] == ["standard"]
 
 
 class Mirror:
-    """A run with another manifest."""
+    """A run that was asked for other checkpoints."""
 
-    def __init__(self, run: Run, manifest: dict[str, Any]) -> None:
-        self.manifest, self.path = manifest, run.path
+    def __init__(self, run: Run, asked: list[str]) -> None:
+        arguments = {**run.manifest.arguments, "checkpoints": asked}
+        self.manifest, self.path = replace(run.manifest, arguments=arguments), run.path
         self.summary, self.table = run.summary, run.table
 
 

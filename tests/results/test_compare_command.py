@@ -43,7 +43,7 @@ def test_the_command_shows_and_writes_all(tmp_path: Path) -> None:
     assert pair["second"] == {
         "run": str(second.path),
         "checkpoint": "plain",
-        "sha256": manifest["checkpoints"][0]["sha256"],
+        "sha256": manifest.checkpoints[0].sha256,
         "attention": "standard",
         "protocol": "standard@1:96fe6f4a",
         "seed": 0,

@@ -26,6 +26,7 @@ from compared_runs import (
     rows_of,
     run_of,
 )
+from manifests import whole
 from scipy import stats
 
 from robustkit.common.differences import holm
@@ -259,7 +260,7 @@ def test_which_pairs(tmp_path: Path, runs: list[str], options: dict[str, Any], e
     made = []
     for place, names in enumerate(runs):
         made.append(Run(tmp_path / str(place)))
-        made[-1].write_manifest(manifest_of(tuple(names), ()))
+        made[-1].write_manifest(whole(manifest_of(tuple(names), ())))
 
     def told(side: Side) -> str:
         return f"{'a' if side.run is made[0] else 'b'}{side.checkpoint}{made.index(side.run)}"
@@ -286,7 +287,7 @@ def test_which_pairs(tmp_path: Path, runs: list[str], options: dict[str, Any], e
 )
 def test_pairs_that_cannot_be(tmp_path: Path, names: Sequence[str], options: dict[str, Any], message: str) -> None:
     run = Run(tmp_path)
-    run.write_manifest(manifest_of(names, ()))
+    run.write_manifest(whole(manifest_of(names, ())))
     with pytest.raises(RunError) as fault:
         pairs([run], **options)
     assert message in str(fault.value) and "\n" not in str(fault.value)

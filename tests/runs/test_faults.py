@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import small_audit
 import torch
+from msgspec.structs import replace
 
 from robustkit.common.lock import locked
 from robustkit.errors import ModelError, RunError
@@ -111,7 +112,7 @@ def test_without_its_checksum_a_record_proves_itself(run: Run, how: str) -> None
     for path in (run.path / "timings").rglob("*.json"):
         path.unlink()
     assert refresh(run)
-    conditions = run.manifest["conditions"]
+    conditions = run.manifest.conditions
     assert run.damaged("net", conditions) == []
     path = run.shard_path("net", "clean", 0)
     spoil(path, how)
@@ -190,10 +191,10 @@ def test_a_lack_of_memory_halves_the_batch_and_changes_no_result(
 
 def test_auto_measures_once_and_a_resumed_run_keeps_it(place: Path, tmp_path: Path) -> None:
     run = small_audit.audit(place, tmp_path / "run", attacks="none", batch_size="auto")
-    size = run.manifest["batch_size"]
+    size = run.manifest.batch_size
     assert size in {2**power for power in range(7)}
-    run.write_manifest(run.manifest | {"batch_size": 5})
+    run.write_manifest(replace(run.manifest, batch_size=5))
     again = small_audit.audit(place, tmp_path / "run", attacks="fgsm", batch_size="auto")
-    assert again.manifest["batch_size"] == 5
+    assert again.manifest.batch_size == 5
     packed = pq.read_schema(again.shard_path("net", "fgsm(eps=8/255)", 0)).metadata[b"robustkit"]
     assert json.loads(packed)["batch_size"] == 5

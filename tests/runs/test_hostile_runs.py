@@ -22,6 +22,7 @@ import pytest
 import small_audit
 from bounded import at_most
 from click.testing import CliRunner
+from msgspec.structs import replace
 from sealing import seal
 
 from robustkit.cli.app import cli
@@ -102,12 +103,12 @@ def put(manifest: dict[str, Any], place: str, value: Any) -> None:
     ],
 )
 def test_a_hostile_run_json_is_one_line(run: Run, tmp_path: Path, place: str, value: Any, message: str) -> None:
-    manifest = run.manifest
+    manifest = run.manifest.to_plain()
     put(manifest, place, value)
     run.manifest_path.write_text(json.dumps(manifest))
     for said in (found := commands(run, tmp_path)).values():
         assert said.startswith(f"{run.manifest_path}: {message}") or message in said
-        assert "\n" not in said and said.endswith("restore it, or make the run anew")
+        assert "\n" not in said and said.endswith("restore it, or make the run again")
     assert list(found) == list(COMMANDS)
 
 
@@ -154,9 +155,7 @@ def test_no_name_in_run_json_leads_out_of_the_folder(run: Run, tmp_path: Path, n
     home = tmp_path / "a" / "b" / "c"
     made = page_runs.make_run(home / "run", (name, "two"), ids=("a.png", name[:200]), shown=False)
     before, above = files_of(tmp_path), set(Path("/").iterdir())
-    manifest = made.manifest
-    manifest["conditions"] = [*manifest["conditions"], name]
-    made.write_manifest(manifest)
+    made.write_manifest(replace(made.manifest, conditions=(*made.manifest.conditions, name)))
     seal(made)
     out = CliRunner().invoke(cli, ["report", str(made.path)], standalone_mode=False)
     assert out.exception is None and "\x1b" not in out.output
@@ -272,11 +271,11 @@ def with_records(path: Path, data: bytes | pa.Table) -> Run:
 def signed(run: Run, table: pa.Table) -> bytes:
     """As a Parquet file that says of itself what the first record of `clean` does."""
     manifest, buffer = run.manifest, io.BytesIO()
-    of = provenance_metadata(provenance_of(manifest, manifest["checkpoints"][0], "clean"), 0)
+    of = provenance_metadata(provenance_of(manifest, manifest.checkpoints[0], "clean"), 0)
     with pq.ParquetWriter(buffer, table.schema.with_metadata(of), compression="zstd") as writer:
         writer.write_table(table)
         pages = hashlib.sha256(buffer.getvalue()).hexdigest().encode()
-        writer.add_key_value_metadata({PAGES: pages, SAMPLES: manifest["data"]["shards"][0].encode()})
+        writer.add_key_value_metadata({PAGES: pages, SAMPLES: manifest.data.shards[0].encode()})
     return buffer.getvalue()
 
 
@@ -342,16 +341,13 @@ def test_a_record_that_never_ends(tmp_path: Path, link: str) -> None:
 
 
 def test_whatever_a_run_folder_holds_a_command_says_one_line(tmp_path: Path) -> None:
-    """What no rule foresees: the last net. Here checkpoints that lack what every audit writes."""
+    """What no rule foresees: the last net. Here a task that no version knows."""
     run = page_runs.make_run(tmp_path / "run", shown=False)
-    manifest = run.manifest
-    for known in manifest["checkpoints"]:
-        del known["attention"]
-    run.write_manifest(manifest)
+    run.write_manifest(replace(run.manifest, protocol=replace(run.manifest.protocol, task="divination")))
     seal(run)
     said = commands(run, tmp_path)
     assert said["report"] == (
-        f"{run.path}: cannot be used (KeyError: 'attention'); it holds something that no audit writes, or this is a "
+        f"{run.path}: cannot be used (KeyError: 'divination'); it holds something that no audit writes, or this is a "
         "defect of RobustKit, which --debug shows; make the run anew"
     )
 

@@ -55,11 +55,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_a_balanced_few_are_chosen_once(run: Run) -> None:
-    chosen = run.manifest["pictures"]
+    chosen = run.manifest.pictures
     dataset = open_dataset("embedded:shapes").select(limit=24)
     labels = {sample.id: sample.label for sample in dataset.samples}
     assert len({labels[name] for name in chosen}) == len(chosen) == 7
-    kept = {condition: set(read_pictures(run, NAME, condition)) for condition in run.manifest["conditions"]}
+    kept = {condition: set(read_pictures(run, NAME, condition)) for condition in run.manifest.conditions}
     full = {condition for condition, samples in kept.items() if samples == set(chosen)}
     assert full == {condition for condition, samples in kept.items() if samples}
     assert {c for c in full if c.startswith("corruption(")} == {NOISE, BRIGHT}
@@ -89,7 +89,7 @@ def test_images_are_what_the_model_was_shown(run: Run) -> None:
 
 def test_maps_are_kept_from_their_lowest_to_their_highest(run: Run) -> None:
     for kind in ("cam(agcam", "stability(agcam"):
-        condition = next(c for c in run.manifest["conditions"] if c.startswith(kind))
+        condition = next(c for c in run.manifest.conditions if c.startswith(kind))
         maps = [pixels(kept.heat) for kept in read_pictures(run, NAME, condition).values()]
         assert len(maps) == 7 and all(found.shape == (64, 64) for found in maps)
         assert all((found.min(), found.max()) == (0, 255) for found in maps if found.any())
@@ -98,7 +98,7 @@ def test_maps_are_kept_from_their_lowest_to_their_highest(run: Run) -> None:
 
 def test_in_normalised_units_too_they_are_pixels(place: Path, tmp_path: Path) -> None:
     run = small_audit.audit(place, tmp_path / "run", attacks="fgsm", protocol="quest-paper", eps=None, browse=2)
-    attack = next(c for c in run.manifest["conditions"] if c.startswith("fgsm"))
+    attack = next(c for c in run.manifest.conditions if c.startswith("fgsm"))
     found = read_pictures(run, "net", attack)
     assert len(found) == 2
     for name, kept in found.items():
@@ -109,7 +109,7 @@ def test_in_normalised_units_too_they_are_pixels(place: Path, tmp_path: Path) ->
 def test_keeping_changes_no_record_and_an_earlier_choice_stays(tmp_path: Path) -> None:
     options: dict[str, Any] = {"attacks": "fgsm", "corruptions": "brightness(severity=2)", "batch_size": 7}
     some, none = audited(tmp_path / "some", browse=30, **options), audited(tmp_path / "none", browse=0, **options)
-    assert none.manifest["pictures"] == [] and not (none.path / "pictures").exists()
+    assert none.manifest.pictures == () and not (none.path / "pictures").exists()
     assert read_pictures(none, NAME, "clean") == {} and len(read_pictures(some, NAME, "clean")) == 24
     records = [
         {name: data for name, data in small_audit.files(one.path).items() if not name.startswith("pictures/")}

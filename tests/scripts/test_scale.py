@@ -136,10 +136,10 @@ def test_unread_samples_are_found_on_the_way(make: Make, monkeypatch: pytest.Mon
     monkeypatch.setattr(made_up_run, "UNREADABLE", 0.1)
     run = make(100)
     refresh(run)
-    bad = run.manifest["bad_images"]
-    assert [one["error"] for one in bad] == ["truncated file"] * len(bad) and 1 < len(bad) < 30
+    bad = run.manifest.bad_images
+    assert [one.error for one in bad] == ["truncated file"] * len(bad) and 1 < len(bad) < 30
     lost = run.table("vit-0", "clean", ["sample_id", "error"]).to_pylist()
-    assert [one["sample_id"] for one in bad] == [row["sample_id"] for row in lost if row["error"]]
+    assert [one.sample_id for one in bad] == [row["sample_id"] for row in lost if row["error"]]
     (top1,) = (r for r in run.summary() if (r["condition"], r["metric"]) == ("clean", "top1"))
     assert top1["n"] == 100 - len(bad)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from manifests import write_plain
 
 from robustkit.common.files import write_whole
 from robustkit.results.run import Run
@@ -94,8 +95,8 @@ def records_from(name: str, condition: str = "clean") -> Alter:
 
     def alter(run: Run, others: dict[str, Run]) -> None:
         other = others[name]
-        theirs = next(text for text in other.manifest["conditions"] if text.partition("(")[0] == condition)
-        ours = next(text for text in run.manifest["conditions"] if text.partition("(")[0] == condition)
+        theirs = next(text for text in other.manifest.conditions if text.partition("(")[0] == condition)
+        ours = next(text for text in run.manifest.conditions if text.partition("(")[0] == condition)
         for path in other.record_paths("net", theirs):
             copy(run, path, run.shard_path("net", ours, int(path.stem)), other)
 
@@ -149,7 +150,7 @@ def of_json(change: Callable[[dict[str, Any]], object], name: str = "run.json", 
         parts = json.loads(path.read_text("utf-8"))
         change(parts)
         if digest:
-            run.write_manifest(parts)
+            write_plain(run, parts)
         else:
             path.write_text(json.dumps(parts), "utf-8")
 

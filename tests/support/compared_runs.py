@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from click.testing import CliRunner
+from manifests import whole
 from sealing import seal
 
 from robustkit.cli.app import cli
@@ -59,7 +60,7 @@ def run_of(folder: Path, records: Mapping[tuple[str, str], Rows], change: Change
     names, conditions = (list(dict.fromkeys(key[place] for key in records)) for place in (0, 1))
     run, manifest = Run(folder), manifest_of(names, conditions)
     change(manifest)
-    run.write_manifest(manifest)
+    run.write_manifest(whole(manifest))
     for (name, condition), rows in records.items():
         for shard in (0, 1):  # two files, whose order is not that of the ids
             part = rows[::-1][shard::2]

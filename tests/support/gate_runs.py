@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from manifests import whole
 from sealing import seal
 
 from robustkit.gate.policy import parse_policy
@@ -43,7 +43,7 @@ def make(path: Path, found: Mapping[str, Outcomes], nll: Outcomes | None = None,
         "arguments": {"data_dir": "val", "limit": 30, "model": {"num_classes": 3, "mean": [0.5, 0.5, 0.5]}},
     } | changes
     run = Run(path)
-    run.write_manifest(json.loads(json.dumps(manifest)))
+    run.write_manifest(whole(manifest))
     for name, own in found.items():
         for condition, right in own.items():
             count, reach = len(right), 1 / 255 if condition == PGD else 0.0

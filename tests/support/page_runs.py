@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from manifests import whole
 from PIL import Image
 from sealing import seal
 
@@ -103,31 +104,33 @@ def make_run(
     card = load_card("standard")
     data = {"n": len(ids), "name": "pets", "root": "pets", "layout": "folders", "digest": "cd", "classes": 3}
     run.write_manifest(
-        {
-            "checkpoints": [entry | {"name": name} for name in checkpoints],
-            "conditions": CONDITIONS,
-            "claims": {PGD: {"norm": "linf", "eps": 1 / 255}},
-            "protocol": {
-                "tag": card.tag,
-                "name": card.name,
-                "version": 1,
-                "digest": card.digest,
-                "space": "pixels",
-                "parameters": card.parameters,
+        whole(
+            {
+                "checkpoints": [entry | {"name": name} for name in checkpoints],
+                "conditions": CONDITIONS,
+                "claims": {PGD: {"norm": "linf", "eps": 1 / 255}},
+                "protocol": {
+                    "tag": card.tag,
+                    "name": card.name,
+                    "version": 1,
+                    "digest": card.digest,
+                    "space": "pixels",
+                    "parameters": card.parameters,
+                }
+                | {"summary": card.summary, "source": card.source, "caveats": []},
+                "data": data | {"class_names": list(classes)},
+                "pictures": list(ids) if shown else [],
+                "bad_images": [],
+                "seed": 0,
+                "arguments": {},
+                "command": "robustkit audit one two",
+                "deciding": {"dtype": "float32"},
+                "batch_size": 2,
+                "device": "cpu",
+                "robustkit": "0",
+                "versions": {"torch": "2"},
             }
-            | {"summary": card.summary, "source": card.source, "caveats": []},
-            "data": data | {"class_names": list(classes)},
-            "pictures": list(ids) if shown else [],
-            "bad_images": [],
-            "seed": 0,
-            "arguments": {},
-            "command": "robustkit audit one two",
-            "deciding": {"dtype": "float32"},
-            "batch_size": 2,
-            "device": "cpu",
-            "robustkit": "0",
-            "versions": {"torch": "2"},
-        }
+        )
     )
     for which, name in enumerate(checkpoints):
         for condition in CONDITIONS:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from manifests import whole
 from sealing import seal
 
 from robustkit.results.run import Run
@@ -30,47 +31,55 @@ def row(sample: int, correct: bool, **changes: Any) -> dict[str, Any]:
 def make_run(path: Path, rows: dict[str, list[dict[str, Any]]], space: str = "pixels") -> Run:
     run = Run(path)
     run.write_manifest(
-        {
-            "checkpoints": [
-                {
-                    "name": "vit <b>&",
-                    "attention": "quest",
-                    "attention_source": "option",
-                    "spec": "vit.pth",
-                    "sha256": "ab",
-                    "arch": "vit",
-                    "preprocessing": {
-                        "input_size": [8, 8],
-                        "mean": [0.5],
-                        "std": [0.5],
-                        "interpolation": "bicubic",
-                        "crop_mode": "center",
-                        "crop_pct": 1.0,
-                    },
-                }
-            ],
-            "conditions": list(rows),
-            "claims": {PGD: {"norm": "linf", "eps": 1 / 255}},
-            "protocol": {
-                "tag": "standard@1:00",
-                "name": "standard",
-                "version": 1,
-                "digest": "00",
-                "space": space,
-                "summary": "s",
-                "source": "",
-                "caveats": [],
-            },
-            "data": {"n": max(map(len, rows.values())), "name": "d", "root": "d", "layout": "folders", "digest": "cd"},
-            "bad_images": [],
-            "seed": 0,
-            "command": "robustkit audit <script>alert(1)</script>",
-            "deciding": {"dtype": "float32"},
-            "batch_size": 2,
-            "device": "cpu",
-            "robustkit": "0",
-            "versions": {},
-        }
+        whole(
+            {
+                "checkpoints": [
+                    {
+                        "name": "vit <b>&",
+                        "attention": "quest",
+                        "attention_source": "option",
+                        "spec": "vit.pth",
+                        "sha256": "ab",
+                        "arch": "vit",
+                        "preprocessing": {
+                            "input_size": [8, 8],
+                            "mean": [0.5],
+                            "std": [0.5],
+                            "interpolation": "bicubic",
+                            "crop_mode": "center",
+                            "crop_pct": 1.0,
+                        },
+                    }
+                ],
+                "conditions": list(rows),
+                "claims": {PGD: {"norm": "linf", "eps": 1 / 255}},
+                "protocol": {
+                    "tag": "standard@1:00",
+                    "name": "standard",
+                    "version": 1,
+                    "digest": "00",
+                    "space": space,
+                    "summary": "s",
+                    "source": "",
+                    "caveats": [],
+                },
+                "data": {
+                    "n": max(map(len, rows.values())),
+                    "name": "d",
+                    "root": "d",
+                    "layout": "folders",
+                    "digest": "cd",
+                },
+                "bad_images": [],
+                "seed": 0,
+                "command": "robustkit audit <script>alert(1)</script>",
+                "deciding": {"dtype": "float32"},
+                "batch_size": 2,
+                "device": "cpu",
+                "robustkit": "0",
+                "versions": {},
+            }
+        )
     )
     for condition, entries in rows.items():
         for shard, start in enumerate(range(0, len(entries), 2)):

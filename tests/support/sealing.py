@@ -2,14 +2,17 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from manifests import UNGIVEN
+from msgspec.structs import replace
 
 from robustkit.results.run import Run
-from robustkit.runs.binding import PROVENANCE, digest_of_ids, provenance_metadata, provenance_of
+from robustkit.runs.binding import PROVENANCE, provenance_metadata, provenance_of
+from robustkit.runs.digests import digest_of_ids
 from robustkit.runs.folder import folder_name
+from robustkit.runs.manifest import Manifest
 from robustkit.runs.writing import parquet_bytes
 
 
@@ -37,21 +40,22 @@ def seal(run: Run) -> Run:
     for path, table in files.items():
         found = table["sample_id"].to_pylist() if path.is_relative_to(run.path / "records") else []
         ids[int(path.stem)] = max(ids.get(int(path.stem), []), found, key=len)
-    size = manifest.get("shard_size") or (len(ids[0]) if len(ids) > 1 else 1 << 20)
-    count = max(-(-manifest["data"].get("n", 0) // size), 1)
-    shards = [digest_of_ids(ids.get(place, [])) for place in range(count)]
-    manifest |= {"shard_size": size, "data": manifest["data"] | {"shards": shards}}
+    given = manifest.shard_size != UNGIVEN
+    size = manifest.shard_size if given else len(ids[0]) if len(ids) > 1 else UNGIVEN
+    count = max(-(-manifest.data.n // size), 1)
+    data = replace(manifest.data, shards=tuple(digest_of_ids(ids.get(place, [])) for place in range(count)))
+    manifest = replace(manifest, shard_size=size, data=data)
     run.write_manifest(manifest)
     for path, table in files.items():
         _bind(run, manifest, path, table)
     return run
 
 
-def _bind(run: Run, manifest: dict[str, Any], path: Path, table: pa.Table) -> None:
+def _bind(run: Run, manifest: Manifest, path: Path, table: pa.Table) -> None:
     known = table.schema.metadata or {}
     above = "" if path.parts[-3] in ("records", "pictures") else path.parts[-3]  # a name may be empty
-    checkpoint = next(one for one in manifest["checkpoints"] if folder_name(one["name"]) == above)
-    named = {folder_name(text): text for text in manifest["conditions"]}
+    checkpoint = next(one for one in manifest.checkpoints if folder_name(one.name) == above)
+    named = {folder_name(text): text for text in manifest.conditions}
     condition = named.get(path.parts[-2]) or json.loads(known[PROVENANCE])["condition"]
     table = table.replace_schema_metadata(
         known | provenance_metadata(provenance_of(manifest, checkpoint, condition), int(path.stem))

@@ -144,8 +144,8 @@ def test_clean_figures_are_those_of_a_plain_loop(run: Run, folder: Path) -> None
         assert len({int(one) for prediction in found.values() for one in np.unique(prediction)}) > 1
     assert run.table("plain", "clean").schema.names == SCENES.names
     assert value(run, "miou")["n"] == len(SIZES)
-    assert run.manifest["checkpoints"][1]["attention"] == "quest"
-    assert run.manifest["checkpoints"][0]["windows"] == {"size": [32, 32], "stride": [24, 24], "short_side": None}
+    assert run.manifest.checkpoints[1].attention == "quest"
+    assert run.manifest.checkpoints[0].windows == {"size": [32, 32], "stride": [24, 24], "short_side": None}
 
 
 def test_corruptions_act_on_the_whole_image(run: Run, folder: Path) -> None:
@@ -196,7 +196,7 @@ def test_another_batch_a_resumed_and_an_extended_run_give_the_same(run: Run, fol
 def test_the_data_pipeline_of_ade20k_is_part_of_the_run(folder: Path, tmp_path: Path) -> None:
     chosen: Any = {"attacks": "none", "corruptions": None, "limit": 1, "examples": 0}
     made = segment(folder, tmp_path / "run", "plain", model={"resize": "ade20k"}, **chosen)
-    assert made.manifest["checkpoints"][0]["windows"]["resize"] == "ade20k"
+    assert made.manifest.checkpoints[0].windows["resize"] == "ade20k"
     assert "resized as the data pipeline of ade20k does" in (made.path / "report.html").read_text("utf-8")
     plain = segment(folder, tmp_path / "other", "plain", **chosen)
     assert value(plain, "nll")["value"] != value(made, "nll")["value"]
@@ -293,7 +293,7 @@ def test_the_page_and_the_terminal_show_all(run: Run, folder: Path, tmp_path: Pa
     done = CliRunner().invoke(cli, ["segment", *words], catch_exceptions=False)
     assert done.exit_code == 0
     made = Run.existing(tmp_path / "run")
-    assert made.manifest["data"]["class_names"] == list(NAMES)  # of the checkpoints, as no file names them
+    assert made.manifest.data.class_names == tuple(NAMES)  # of the checkpoints, as no file names them
     page = (made.path / "report.html").read_text("utf-8")
     for text in ("segpgd(eps=1/255,steps=2)", "shot_noise", "retention %", "other against plain, paired by image"):
         assert text in done.output

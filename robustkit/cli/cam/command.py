@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
@@ -57,8 +58,8 @@ def make_gallery(
         DataError, ProtocolError: as `Choice.samples`.
     """
     manifest, card = run.manifest, load_card(protocol)
-    if card.tag != manifest["protocol"]["tag"]:
-        raise RunError(f"{run.path} was made with protocol {manifest['protocol']['tag']}, not {card.tag}; give that")
+    if card.tag != manifest.protocol.tag:
+        raise RunError(f"{run.path} was made with protocol {manifest.protocol.tag}, not {card.tag}; give that")
     classifiers = _as_recorded(run, [load(spec, **model) for spec in checkpoints])
     names = [classifier.identity.name for classifier in classifiers]
     records: Records = {
@@ -66,7 +67,7 @@ def make_gallery(
         for one in choice.shown
         for name in names
     }
-    asked, seed = manifest["arguments"], manifest["seed"]
+    asked, seed = manifest.arguments, manifest.seed
     identity = classifiers[0].identity
     dataset = labelled_data(data_dir, identity, data, asked["limit"], asked["ids"], seed, unlabelled=True)
     samples, words = chosen(choice, run, dataset, records, seed)
@@ -99,21 +100,19 @@ def _as_recorded(run: RunFolder, classifiers: Sequence[Classifier]) -> list[Clas
         RunError: it has not one of them.
     """
     taken: set[str] = set()
-    entries = run.manifest["checkpoints"]
+    entries = run.manifest.checkpoints
     for classifier in classifiers:
         own = classifier.identity
-        known = [
-            one for one in entries if all(one[key] == getattr(own, key) for key in ("sha256", "attention", "arch"))
-        ]
+        identity = own.sha256, own.attention, own.arch
+        known = [entry for entry in entries if (entry.sha256, entry.attention, entry.arch) == identity]
         if not known:
-            there = ", ".join(one["name"] for one in entries)
+            there = ", ".join(run.manifest.names)
             raise RunError(f"{run.path}: no records of {own.spec}, only of {there}; run robustkit cam with it")
         # The same file may be there twice, under two names.
-        entry = min(known, key=lambda one: (one["name"] in taken, one["name"] != own.name, one["spec"] != own.spec))
-        taken.add(entry["name"])
-        stored: dict[str, Any] = entry["preprocessing"]
-        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()}
-        classifier.identity = replace(own, name=entry["name"], preprocessing=Preprocessing(**values))
+        entry = min(known, key=lambda one: (one.name in taken, one.name != own.name, one.spec != own.spec))
+        taken.add(entry.name)
+        preprocessing = Preprocessing(**msgspec.structs.asdict(entry.preprocessing))
+        classifier.identity = replace(own, name=entry.name, preprocessing=preprocessing)
     return list(classifiers)
 
 

@@ -83,7 +83,7 @@ class Attacks(Family):
         from .figures import curve_figures, curves, stage_figures, standings
         from .tables import STAGE_HEADINGS, dossiers, stage_tables
 
-        claims, space = run.manifest.get("claims", {}), run.manifest["protocol"].get("space", "pixels")
+        claims, space = run.manifest.claims, run.manifest.protocol.space
         drawn = tuple(curve_figures(curves(results, claims), looks, "top1", "attacks", space == "pixels"))
         yield Section("attacks", "Robust accuracy against ε", figures=drawn)
         yield Section(

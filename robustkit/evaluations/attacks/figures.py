@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
+    from ...runs.manifest import Claim
+
 METRICS = {"top1": "accuracy", "miou": "mIoU"}
 _CALL = re.compile(r"([\w-]+)\((.*)\)", re.DOTALL)
 

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,8 @@ from .gradient_masking import Doubt
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from ...runs.manifest import Manifest
 
 CHANCE = 0.001
 """Probability below which more survivors of the stronger attack are no chance: McNemar's exact test, one-sided."""
@@ -95,20 +97,19 @@ def chance(more: int, fewer: int) -> float:
     return float(sum(math.comb(n, heads) for heads in range(more, n + 1)) / 2**n)
 
 
-def _is_above(manifest: Mapping[str, Any], condition: str, weaker: str) -> bool:
+def _is_above(manifest: Manifest, condition: str, weaker: str) -> bool:
     """Whether the attack must do at least what `weaker` does: at the same eps, and with steps enough for it."""
     name, other = _name(condition), _name(weaker)
     if not (name in _STRENGTH and other in _STRENGTH and _STRENGTH[name] > _STRENGTH[other]):
         return False
-    claims = manifest.get("claims", {})
-    claim, beside = claims.get(condition, {}), claims.get(weaker, {})
-    if not claim.get("eps"):
+    claim, beside = manifest.claims.get(condition), manifest.claims.get(weaker)
+    if claim is None or not claim.eps:
         return False
     if other == "clean":
         return _labels(manifest, condition) == "true"
-    same = all(claim.get(key) == beside.get(key) for key in ("norm", "eps"))
+    same = beside is not None and (claim.norm, claim.eps) == (beside.norm, beside.eps)
     same &= _labels(manifest, condition) == _labels(manifest, weaker)
-    return same and _travel(condition, claim["eps"]) >= _TRAVEL and _steps(condition) >= _steps(weaker)
+    return same and _travel(condition, claim.eps) >= _TRAVEL and _steps(condition) >= _steps(weaker)
 
 
 def _name(condition: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -61,16 +61,14 @@ def stage_numbers(read: pa.Table) -> Iterator[Number]:
 def dossier(run: RunFolder, checkpoint: str, condition: str) -> list[Doubt]:
     """Return what speaks for and against the result of an attack; empty where no evidence was taken."""
     manifest = run.manifest
-    if condition not in manifest.get("evidence", []):
+    if condition not in manifest.evidence:
         return []
     read = readable(run.table(checkpoint, condition, is_stage_column))
     return dossier_of(run, manifest, checkpoint, condition, read)
 
 
-def dossier_of(
-    run: RunFolder, manifest: dict[str, Any], checkpoint: str, condition: str, read: pa.Table
-) -> list[Doubt]:
-    if condition not in manifest.get("evidence", []):
+def dossier_of(run: RunFolder, manifest: Manifest, checkpoint: str, condition: str, read: pa.Table) -> list[Doubt]:
+    if condition not in manifest.evidence:
         return []
     figures = run.evidence(checkpoint, condition)
     if figures is None:

@@ -21,6 +21,8 @@ from .sets import SETS, corruption_names, set_of, sets_at
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ...runs.manifest import Manifest
+
 Row = tuple[str, str, float, int, float, float, list[str]]
 
 ALEXNET: dict[str, float] = {

@@ -28,9 +28,9 @@ class MeanErrors(Overview):
 
     def rows(self) -> Iterator[Row]:
         manifest = self.reading.manifest
-        described = next(known for known in manifest["checkpoints"] if known["name"] == self.reading.checkpoint)
-        size, trees = described["preprocessing"]["input_size"], manifest.get("corrupted", {}).get("released", {})
-        rows = corruption_rows(self.outcomes, manifest["data"]["n"], why_no_mce(manifest))
+        described = manifest.checkpoint(self.reading.checkpoint)
+        size, trees = described.preprocessing.input_size, manifest.corrupted.released
+        rows = corruption_rows(self.outcomes, manifest.data.n, why_no_mce(manifest))
         for condition, metric, value, n, low, high, flags in rows:
             released = [trees[text] for text in conditions_of(condition) if text in trees]
             yield condition, metric, value, n, low, high, [*flags, *doubts(condition, size, released)]

@@ -25,7 +25,7 @@ class MapSummary(Summary):
         shards = partial(reading.shards, condition, is_wanted_of_maps)
         table, notes = reading.joined(map(pooled.taken, shards()))
         flags = [*reading.flags(condition, table), *notes]
-        keep = bool(reading.manifest.get("keep_misclassified"))
+        keep = reading.manifest.keep_misclassified
         if explained.under:
             return stability_rows(table, explained, keep, flags)
         self.figures.append(map_figures(shards, table, pooled, explained, keep, flags))

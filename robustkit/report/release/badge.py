@@ -23,7 +23,7 @@ SIZE, HEIGHT, PADDING = 11, 20, 7
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # in XML 1.0
 
 
-def headline(manifest: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> tuple[str, str, str]:
+def headline(manifest: Manifest, rows: Sequence[Mapping[str, Any]]) -> tuple[str, str, str]:
     """Label, value and description of the attack that leaves the least; of clean images where there is no attack.
 
     rows: of one checkpoint, as in summary.json.

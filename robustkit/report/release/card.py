@@ -38,7 +38,7 @@ def write_cards(run: Path, *, checkpoint: str | None = None, out: Path | None = 
     manifest, folder = source.manifest, run / "card" if out is None else out
     if out is None and folder.is_symlink():  # in a run folder of someone else it may point anywhere
         raise RunError(f"{folder} is a link to {folder.resolve()}; choose that folder, or another, with --out")
-    described = _chosen(source, checkpoint)
+    described = _chosen(source, checkpoint).to_plain()
     rows = [
         row | {"value": _finite(row["value"]), "ci_low": _finite(row["ci_low"]), "ci_high": _finite(row["ci_high"])}
         for row in summarise(_OfOne(run, described["name"]))
@@ -48,7 +48,7 @@ def write_cards(run: Path, *, checkpoint: str | None = None, out: Path | None = 
     found = facts(manifest, described, rows)
     files = {
         "card.md": markdown(source, described, rows),
-        "metadata.yml": model_index(found, manifest["protocol"].get("task")),
+        "metadata.yml": model_index(found, manifest.protocol.task),
         "results.json": json.dumps(found, indent=1, ensure_ascii=False) + "\n",
         "badge.svg": badge(*headline(manifest, rows)),
     }
@@ -70,8 +70,8 @@ class _OfOne(RunFolder):
         return (unit for unit in super().units() if unit[0] == self.checkpoint)
 
 
-def _chosen(run: RunFolder, checkpoint: str | None) -> dict[str, Any]:
-    known: dict[str, dict[str, Any]] = {described["name"]: described for described in run.manifest["checkpoints"]}
+def _chosen(run: RunFolder, checkpoint: str | None) -> CheckpointEntry:
+    known = {described.name: described for described in run.manifest.checkpoints}
     if checkpoint is None and len(known) == 1:
         return next(iter(known.values()))
     if checkpoint is None:
@@ -98,19 +98,18 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def facts(manifest: Mapping[str, Any], described: Mapping[str, Any], rows: Results) -> dict[str, Any]:
+def facts(manifest: Manifest, described: Mapping[str, Any], rows: Results) -> dict[str, Any]:
     """What results.json holds: all results of a checkpoint, and all that they depend on; folders are left out."""
+    held = manifest.to_plain()
     return {
         "made_by": f"{MADE_BY} {metadata.version('robustkit-audit')}",
-        "robustkit": manifest.get("robustkit"),
-        "command": manifest.get("command"),
-        "started": manifest.get("started"),
+        **{key: held[key] for key in ("robustkit", "command", "started")},
         "checkpoint": {key: value for key, value in described.items() if key not in ("path", "metadata")},
-        "protocol": manifest["protocol"],
-        "data": {key: value for key, value in manifest["data"].items() if key != "root"},
-        "corrupted": {"digests": manifest.get("corrupted", {}).get("digests", {})},
-        "unreadable_images": len(manifest["bad_images"]),
-        **{key: manifest.get(key) for key in ("seed", "deciding", "device", "batch_size", "versions")},
+        "protocol": held["protocol"],
+        "data": {key: value for key, value in held["data"].items() if key != "root"},
+        "corrupted": {"digests": held["corrupted"]["digests"]},
+        "unreadable_images": len(manifest.bad_images),
+        **{key: held[key] for key in ("seed", "deciding", "device", "batch_size", "versions")},
         "results": list(rows),
     }
 
@@ -189,17 +188,17 @@ def markdown(run: RunFolder, described: Mapping[str, Any], rows: Results) -> str
     )
     environment.filters |= {"code": code, "fenced": fenced, "table": table}
     manifest = run.manifest
-    versions = {"RobustKit": manifest.get("robustkit"), **manifest.get("versions", {})}
+    held, versions = manifest.to_plain(), {"RobustKit": manifest.robustkit, **manifest.versions}
     text = environment.from_string(source).render(
-        {key: manifest.get(key) for key in ("seed", "command", "device", "batch_size", "started", "robustkit")},
+        {key: held[key] for key in ("seed", "command", "device", "batch_size", "started", "robustkit")},
         flags=[
-            *(plain(caveat) for caveat in manifest["protocol"].get("caveats", [])),
+            *(plain(caveat) for caveat in manifest.protocol.caveats),
             *_flags(run, rows, described["name"]),
         ],
         checkpoint={"notes": [], "sha256": None, **described},
-        data=manifest["data"],
-        protocol=manifest["protocol"],
-        deciding=manifest["deciding"],
+        data=held["data"],
+        protocol=held["protocol"],
+        deciding=held["deciding"],
         versions=", ".join(f"{name} {version}" for name, version in versions.items()),
         sections=list(task_of(manifest).card_parts(manifest, described["name"], rows)),
     )

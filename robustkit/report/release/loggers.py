@@ -86,7 +86,7 @@ def log_run(run: RunFolder, results: Sequence[Mapping[str, Any]], wanted: Sequen
 def entry_name(run: RunFolder) -> str:
     """The same whenever this run is logged, also after it was extended: its folder's name and a digest."""
     manifest = run.manifest
-    whole = json.dumps([manifest["deciding"], manifest.get("started")], sort_keys=True)
+    whole = json.dumps([manifest.deciding.to_plain(), manifest.started], sort_keys=True)
     folder = re.sub(r"[^A-Za-z0-9_.-]+", "-", run.path.resolve().name).strip("-.")[:60] or "run"
     return f"{folder}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
 
@@ -104,9 +104,9 @@ def scalars(results: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, str], 
 def parameters(run: RunFolder) -> dict[str, str]:
     """What decides the figures of a run, none of which changes when it is extended."""
     manifest = run.manifest
-    found = {key.replace(" ", "_"): str(value) for key, value in manifest["deciding"].items()}
-    found |= {"data": str(manifest["data"]["name"]), "samples": str(manifest["data"]["n"])}
-    return found | {f"sha256/{known['name']}": str(known.get("sha256")) for known in manifest["checkpoints"]}
+    found = {key.replace(" ", "_"): str(value) for key, value in manifest.deciding.to_plain().items()}
+    found |= {"data": manifest.data.name, "samples": str(manifest.data.n)}
+    return found | {f"sha256/{known.name}": str(known.sha256) for known in manifest.checkpoints}
 
 
 def legal_names(names: Sequence[tuple[str, ...]], allowed: str, longest: int = 250) -> list[str]:

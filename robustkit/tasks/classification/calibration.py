@@ -66,7 +66,7 @@ def reliability(run: RunFolder, checkpoint: str, condition: str) -> Reliability 
 
 def reliabilities(run: RunFolder) -> list[Reliability]:
     """Clean, and under the first attack whose losses mean something, of every checkpoint that has them."""
-    claims = run.manifest.get("claims", {})
+    claims = run.manifest.claims
     chosen: dict[str, list[str]] = {}
     for checkpoint, condition in run.units():
         own = chosen.setdefault(checkpoint, [])

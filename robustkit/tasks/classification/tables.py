@@ -22,17 +22,16 @@ def table_rows(run: RunFolder, results: Sequence[Mapping[str, Any]]) -> list[tup
     A dash stands where samples left an attack at their first wrong prediction, so that the figure would mean nothing.
     """
     words = {"none": "no", "other": "other"}  # what stands for a formula where there is none
-    attention = {c["name"]: words.get(c["attention"], c["attention"]) for c in run.manifest["checkpoints"]}
+    attention = {c.name: words.get(c.attention, c.attention) for c in run.manifest.checkpoints}
     cells: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
     for row in results:
         if not words_of(row["condition"]).in_results:
             continue
         cells.setdefault((row["checkpoint"], row["condition"]), {})[row["metric"]] = row
-    claims = run.manifest.get("claims", {})
     rows: list[tuple[str, ...]] = []
     for (checkpoint, condition), metric in cells.items():
         top1 = metric["top1"]
-        norm = claims.get(condition, {}).get("norm", "linf")
+        norm = run.manifest.norm(condition)
         largest = metric.get(f"{norm}_max")
         rows.append(
             (
@@ -65,7 +64,7 @@ def terminal_table(run: RunFolder, results: Sequence[Mapping[str, Any]]) -> Tabl
     from rich.text import Text
 
     manifest = run.manifest
-    title = f"protocol {manifest['protocol']['tag']}: {manifest['protocol']['summary']}"
+    title = f"protocol {manifest.protocol.tag}: {manifest.protocol.summary}"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     for heading in (HEADINGS[0], *HEADINGS[2:], ""):
         words = heading in ("checkpoint", "condition")

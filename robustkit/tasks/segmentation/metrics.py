@@ -126,9 +126,9 @@ def _distinct(names: Sequence[str]) -> list[str]:
 
 def segmentation_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
     """Return the rows of a checkpoint: of single conditions, and of means over corruptions."""
-    data = reading.manifest["data"]
-    every, expected = data["class_names"], data["n"]
-    judged = [place for place in range(len(every)) if place not in data["unjudged"]]
+    data = reading.manifest.data
+    every, expected = data.class_names, data.n
+    judged = [place for place in range(len(every)) if place not in (data.unjudged or ())]
     names = [every[place] for place in judged]
     rows: list[dict[str, Any]] = []
     found: dict[str, Counts] = {}

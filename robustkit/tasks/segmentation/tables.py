@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from ...runs.manifest import Manifest
+
 HEADINGS = (
     *("checkpoint", "attention", "condition", "n", "mIoU % [95 %]"),
     *("pixel acc. % [95 %]", "mean acc. % [95 %]", "NLL", "largest |δ|"),
@@ -41,8 +43,8 @@ def scene_tables(results: Sequence[Mapping[str, Any]], manifest: Mapping[str, An
 
 def _conditions(own: Mapping[str, Cells], manifest: Mapping[str, Any]) -> HeatTable:
     words = {"none": "no", "other": "other"}  # what stands for a formula where there is none
-    attention = {known["name"]: words.get(known["attention"], known["attention"]) for known in manifest["checkpoints"]}
-    claims, rows, ends, flags = manifest.get("claims", {}), [], [], list[str]()
+    attention = {known.name: words.get(known.attention, known.attention) for known in manifest.checkpoints}
+    rows, ends, flags = [], [], list[str]()
     for checkpoint, found in own.items():
         plain = {key: row for key, row in found.items() if words_of(key[0]).in_results}
         for condition in dict.fromkeys(condition for condition, _ in plain):

@@ -1,0 +1,274 @@
+"""run.json as a typed value: its parts, and the check that a file has the shape that an audit writes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from ..errors import RunError, unknown
+from .digests import digest_of
+
+_REMEDY = "restore it, or make the run again"
+_LARGEST = sys.float_info.max  # a bound that neither NaN nor an infinity keeps
+Count = Annotated[int, Meta(ge=0, lt=1 << 53, description="a whole number from 0 on")]
+Number = Annotated[
+    Annotated[int, Meta(ge=-(2**63 - 1), le=2**63 - 1)] | Annotated[float, Meta(ge=-_LARGEST, le=_LARGEST)],
+    Meta(description="a number"),
+]
+Text = Annotated[str, Meta(description="a text")]
+Flag = Annotated[bool, Meta(description="true or false")]
+_Encodable = Meta(pattern=r"\A[^\ud800-\udfff]*\Z", max_length=4096)  # no half of a character, which no file name has
+Name = Annotated[str, _Encodable, Meta(description="a text")]
+TextOrNone = Annotated[str | None, Meta(description="a text")]
+Texts = Annotated[tuple[str, ...], Meta(description="a list of texts")]
+TextsOrNone = Annotated[tuple[str, ...] | None, Meta(description="a list of texts")]
+Numbers = Annotated[tuple[Number, ...], Meta(min_length=1, description="a list of numbers")]
+Table = Annotated[Mapping[str, Any], Meta(description="a table")]
+TextTable = Annotated[Mapping[str, str], Meta(description="a table of texts")]
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of run.json. Lists are tuples, since one value serves all readers."""
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the same in JSON types, keys in the order of the file."""
+        plain: dict[str, Any] = json.loads(json.dumps(msgspec.to_builtins(self)))
+        return plain
+
+
+class PreprocessingEntry(Part, frozen=True, kw_only=True):
+    """How an image becomes the pixels that a checkpoint takes; see `common.preprocessing`."""
+
+    input_size: Annotated[tuple[Count, Count], Meta(description="two whole numbers")]
+    mean: Numbers
+    std: Numbers
+    interpolation: Text
+    crop_pct: Number
+    crop_mode: Text
+
+
+class CheckpointEntry(Part, frozen=True, kw_only=True):
+    """What a checkpoint is; see `models.classifier.ModelIdentity`. windows: of a segmenter alone."""
+
+    name: Name
+    spec: Text
+    path: TextOrNone
+    sha256: TextOrNone
+    arch: Text
+    attention: Text
+    attention_source: Text
+    num_classes: Count
+    preprocessing: PreprocessingEntry
+    weights: Text
+    code_sha256: TextOrNone
+    class_names: TextsOrNone
+    notes: Texts
+    metadata: Table
+    windows: Annotated[Mapping[str, Any] | UnsetType | None, Meta(description="a table")] = UNSET
+
+
+class CardEntry(Part, frozen=True, kw_only=True):
+    """The protocol card with all its parameters."""
+
+    tag: Text
+    name: Text
+    version: Count
+    task: Text
+    digest: Text
+    space: Text
+    labels: Text
+    summary: Text
+    source: Text
+    caveats: Texts
+    parameters: Annotated[Mapping[str, Mapping[str, Any]], Meta(description="a table of tables")]
+
+
+class DataEntry(Part, frozen=True, kw_only=True):
+    """The data set. shards: a digest of the sample ids of each. unjudged: labels of masks that do not count."""
+
+    name: Text
+    root: Text
+    layout: Text
+    n: Count
+    classes: Count
+    digest: Text
+    notes: Texts
+    class_names: Texts
+    unjudged: Annotated[tuple[Count, ...] | UnsetType, Meta(description="a list of whole numbers")] = UNSET
+    shards: Texts
+
+
+class Claim(Part, frozen=True, kw_only=True):
+    """What the records of an attack are held to. eps: in the units of the card's space."""
+
+    norm: Annotated[Literal["linf", "l2"], Meta(description="linf or l2")]
+    eps: Number
+    early_stop: Flag
+
+
+class CorruptedEntry(Part, frozen=True, kw_only=True):
+    """What corruptions and maps take beside the data set; see `evaluations.corruptions.plan.CorruptedInputs`."""
+
+    digests: TextTable
+    released: Annotated[Mapping[str, Mapping[str, Any]], Meta(description="a table of tables")]
+    left_out: TextTable
+
+
+class Deciding(Part, frozen=True, kw_only=True):
+    """What decides every record of a run, beside its checkpoint and condition."""
+
+    seed: Annotated[int, Meta(description="a whole number")]
+    protocol: Text
+    data_digest: Text = msgspec.field(name="data digest")
+    dtype: Text
+    compile: Flag
+
+
+class BadImage(Part, frozen=True, kw_only=True):
+    """A sample that could not be read, and why."""
+
+    sample_id: Text
+    error: Text
+
+
+class Manifest(Part, frozen=True, kw_only=True):
+    """What run.json holds: what was asked, of what, with what.
+
+    arguments: what the user asked for. claims: by the text of an attack's condition. evidence: conditions whose results
+    need evidence to be trusted. pictures: ids of the samples of which images are kept.
+    """
+
+    robustkit: Text
+    command: Text
+    started: Text
+    arguments: Table
+    seed: Annotated[int, Meta(description="a whole number")]
+    protocol: CardEntry
+    conditions: Annotated[tuple[Annotated[Name, Meta(min_length=1)], ...], Meta(description="a list of texts")]
+    claims: Annotated[
+        Mapping[str, Annotated[Claim, Meta(description="a table of norm and eps")]], Meta(description="a table")
+    ]
+    checkpoints: Annotated[
+        tuple[CheckpointEntry, ...], Meta(min_length=1, description="a list of tables, one at least")
+    ]
+    data: DataEntry
+    corrupted: CorruptedEntry
+    keep_misclassified: Flag
+    shard_size: Annotated[int, Meta(ge=1, lt=1 << 53, description="a whole number from 1 on")]
+    batch_size: Count
+    device: Text
+    versions: TextTable
+    deciding: Deciding
+    bad_images: Annotated[tuple[BadImage, ...], Meta(description="a list of tables")]
+    pictures: Texts
+    evidence: Texts
+
+    @property
+    def names(self) -> list[str]:
+        """The checkpoints' names, in the order of the run."""
+        return [checkpoint.name for checkpoint in self.checkpoints]
+
+    def norm(self, condition: str) -> str:
+        """Return the norm that an attack claims; linf where nothing is claimed."""
+        claim = self.claims.get(condition)
+        return "linf" if claim is None else claim.norm
+
+    def stops_early(self, condition: str) -> bool:
+        """Return whether samples leave at their first wrong prediction, so that their losses mean nothing."""
+        claim = self.claims.get(condition)
+        return claim is not None and claim.early_stop
+
+    def checkpoint(self, name: str) -> CheckpointEntry:
+        """Return the checkpoint of this name. Raises RunError where there is none."""
+        for checkpoint in self.checkpoints:
+            if checkpoint.name == name:
+                return checkpoint
+        raise RunError(unknown("checkpoint", name, self.names))
+
+
+def encoded(plain: Mapping[str, Any]) -> bytes:
+    """Return the bytes of run.json for what it holds, in JSON types, with a digest of it."""
+    held = {key: value for key, value in plain.items() if key != "digest"}
+    return (json.dumps(held | {"digest": digest_of(held)}, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def manifest_of(data: Any, path: Path) -> Manifest:
+    """Return what a run.json holds. data: its JSON, as it was read from `path`.
+
+    Raises:
+        RunError: a part is not of the kind that an audit writes, or the file was altered after it was written.
+    """
+    if not isinstance(data, dict):
+        raise RunError(f"{path}: not a whole run.json; restore it or use another --out")
+    try:
+        manifest = msgspec.convert(data, Manifest)
+    except msgspec.ValidationError:
+        raise RunError(f"{path}: {_fault(data, Manifest, '')}; {_REMEDY}") from None
+    if doubled := next((name for name in manifest.names if manifest.names.count(name) > 1), None):
+        raise RunError(f"{path}: {_strange('checkpoints', doubled, 'names that differ')}; {_REMEDY}")
+    digest = data.get("digest")
+    if digest != digest_of({key: value for key, value in data.items() if key != "digest"}):
+        why = "was altered after it was written" if digest else "has no digest: an earlier version or a person wrote it"
+        raise RunError(f"{path}: {why}; {_REMEDY} with another --out")
+    return manifest
+
+
+# msgspec tells neither the value nor the key of a table, nor the kind in plain words; so what it refuses is looked up.
+
+
+def _fault(value: Any, kind: Any, where: str) -> str:
+    """Return which part of a value is not of its kind, named as precisely as can be, and what was expected."""
+    for more, part, its_kind in _parts(value, kind):
+        if part is msgspec.NODEFAULT:
+            return f"{(where + more).lstrip('.')} is missing; expected {_expected(its_kind)}"
+        if not _is(part, its_kind):
+            return _fault(part, its_kind, where + more)
+    return _strange(where.lstrip("."), value, _expected(kind))
+
+
+def _parts(value: Any, kind: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield how the place of each named part goes on, the part, and its kind; NODEFAULT for one that is missing."""
+    bare = _bare(kind)
+    inner = get_args(bare)
+    if isinstance(value, dict) and _is_part(bare):
+        for field in msgspec.structs.fields(bare):
+            if field.required or field.encode_name in value:
+                yield f".{field.encode_name}", value.get(field.encode_name, msgspec.NODEFAULT), field.type
+    elif isinstance(value, list) and get_origin(bare) is tuple and _is_part(inner[0]):
+        yield from ((f"[{place}]", part, inner[0]) for place, part in enumerate(value))
+    elif isinstance(value, dict) and get_origin(bare) is Mapping and _is_part(_bare(inner[1])):
+        yield from ((f"[{key!r}]", part, inner[1]) for key, part in value.items())
+
+
+def _bare(kind: Any) -> Any:
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
+
+
+def _is_part(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Part)
+
+
+def _is(value: Any, kind: Any) -> bool:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _expected(kind: Any) -> str:
+    """Return a kind in plain words."""
+    notes = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
+    return next((note.description for note in notes if isinstance(note, Meta) and note.description), "a table")
+
+
+def _strange(where: str, value: Any, expected: str) -> str:
+    text = repr(value)
+    short = f"{text[:80]}{'…' * (len(text) > 80)}"
+    return f"{where} is {short}; expected {expected}"
