@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ..protocol.card import Card
     from ..protocol.condition import Condition
     from ..runs.folder import RunFolder
+    from ..runs.manifest import Manifest
     from .cells import Cells
     from .metric import Metric
     from .recorded import Compared, PerSample, Recorded
@@ -108,7 +109,7 @@ class Family:
         """Return flags of what a condition lacks beside its records."""
         return []
 
-    def left_out(self, manifest: Mapping[str, Any]) -> list[str]:
+    def left_out(self, manifest: Manifest) -> list[str]:
         """Return lines on what was asked for and could not be evaluated."""
         return []
 
@@ -140,7 +141,7 @@ class Family:
 
     # Results for people
 
-    def clauses(self, cells: Cells, manifest: Mapping[str, Any], headline: Metric) -> Iterable[Clause]:
+    def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
         """Return what the sentence about a checkpoint says of its conditions. cells: of all
         conditions, those whose values are finite.
         """
@@ -168,7 +169,7 @@ class Family:
             yield of_tables(self.name, self.name.capitalize(), tuple(tables))
 
     def figures(
-        self, results: Results, manifest: Mapping[str, Any], looks: Looks, headline: Metric, section: str
+        self, results: Results, manifest: Manifest, looks: Looks, headline: Metric, section: str
     ) -> Iterable[Figure]:
         """Return its figures of a task that has one section for all. headline: the task's metric."""
         return ()

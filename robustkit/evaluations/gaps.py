@@ -13,15 +13,15 @@ def left_out_lines(run: RunFolder, checkpoint: str | None = None) -> list[str]:
     record.
     """
     manifest = run.manifest
-    unnamed = [line for line in manifest["data"].get("notes", []) if "whose names" in line]
+    unnamed = [line for line in manifest.data.notes if "whose names" in line]
     lines = [line for family in families() for line in family.left_out(manifest)]
     return [*unnamed, *lines, *_without_records(run, checkpoint)]
 
 
 def _without_records(run: RunFolder, checkpoint: str | None) -> Iterator[str]:
     manifest, done = run.manifest, set(run.units())
-    for known in manifest["checkpoints"]:
-        gone = [condition for condition in manifest["conditions"] if (known["name"], condition) not in done]
-        if gone and checkpoint in (None, known["name"]):
+    for known in manifest.checkpoints:
+        gone = [condition for condition in manifest.conditions if (known.name, condition) not in done]
+        if gone and checkpoint in (None, known.name):
             more = f" and {len(gone) - 3} more" if len(gone) > 3 else ""
-            yield f"{known['name']} has no records under {', '.join(gone[:3])}{more}; the same command goes on"
+            yield f"{known.name} has no records under {', '.join(gone[:3])}{more}; the same command goes on"

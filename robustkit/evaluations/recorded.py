@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ..runs.folder import RunFolder
+    from ..runs.manifest import CheckpointEntry, Manifest
 
 
 @dataclass(frozen=True)
@@ -63,15 +64,14 @@ class Recorded:
     _order: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @cached_property
-    def manifest(self) -> dict[str, Any]:
+    def manifest(self) -> Manifest:
         """Its run's run.json."""
         return self.run.manifest
 
     @cached_property
-    def described(self) -> dict[str, Any]:
+    def described(self) -> CheckpointEntry:
         """The checkpoint as run.json has it."""
-        found: dict[str, Any] = next(one for one in self.manifest["checkpoints"] if one["name"] == self.checkpoint)
-        return found
+        return self.manifest.checkpoint(self.checkpoint)
 
     @cached_property
     def conditions(self) -> tuple[str, ...]:

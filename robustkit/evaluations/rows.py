@@ -57,9 +57,9 @@ def readable(table: pa.Table) -> pa.Table:
     return table if table["error"].null_count == len(table) else table.filter(table["error"].is_null())
 
 
-def result_row(checkpoint: str, manifest: dict[str, Any], row: Row) -> dict[str, Any]:
+def result_row(checkpoint: str, manifest: Manifest, row: Row) -> dict[str, Any]:
     condition, metric, value, n, low, high, flags = row
-    figures = (checkpoint, condition, metric, value, n, low, high, manifest["protocol"]["tag"], flags)
+    figures = (checkpoint, condition, metric, value, n, low, high, manifest.protocol.tag, flags)
     return dict(zip(SUMMARY_COLUMNS, figures, strict=True))
 
 

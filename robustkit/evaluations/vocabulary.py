@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ..protocol.card import Card
 from ..protocol.condition import Condition, Value
 from ..protocol.parameters import parse_parameters, show
 from ..protocol.pattern import ConditionPattern
+from ..runs.manifest import Manifest
 from .metric import Metric, named
 
 
@@ -62,7 +63,7 @@ class Vocabulary:
         """Return a condition's text in a few words, for a column or an axis."""
         return text
 
-    def title(self, text: str, manifest: Mapping[str, Any]) -> str:
+    def title(self, text: str, manifest: Manifest) -> str:
         """Return what people call a condition of a run, for a badge."""
         return self.label(text)
 

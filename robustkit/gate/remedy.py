@@ -10,14 +10,14 @@ from ..evaluations.kinds import vocabulary_of
 from ..evaluations.pattern import pattern_of
 from ..protocol.card import card_names
 from ..protocol.pattern import ConditionPattern
+from ..runs.manifest import Manifest
 from ..tasks.task import task_of
 
 
 def missing_command(manifest: Manifest, name: str, wanted: ConditionPattern, out: Path) -> str:
     """The command that evaluates a condition of a checkpoint into the same run, whose folder is `out`."""
-    own = next(known for known in manifest["checkpoints"] if known["name"] == name)
-    asked, task = manifest.get("arguments", {}), task_of(manifest)
-    words = ["robustkit", task.command, str(own.get("spec", name))]
+    asked, task = manifest.arguments, task_of(manifest)
+    words = ["robustkit", task.command, manifest.checkpoint(name).spec]
     words += [
         "--data-dir",
         str(asked.get("data_dir", manifest.data.root)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,17 +34,17 @@ def verdicts(run: RunFolder, results: Sequence[dict[str, Any]]) -> list[Headline
     """Return the headlines of the run's checkpoints, in its order. results: rows of its summary."""
     manifest = run.manifest
     task, headlines = task_of(manifest), []
-    for known in manifest["checkpoints"]:
-        rows = [row for row in results if row["checkpoint"] == known["name"]]
+    for known in manifest.checkpoints:
+        rows = [row for row in results if row["checkpoint"] == known.name]
         cells = {(row["condition"], row["metric"]): row for row in rows if is_finite(row["value"])}
         sentence = "; ".join(_parts(task, cells, manifest))
         start = sentence[:1] if sentence[1:2].isupper() else sentence[:1].upper()  # mIoU
         whole = f"{start}{sentence[1:]}." if sentence else "Nothing was evaluated."
-        headlines.append(Headline(known["name"], whole, tuple(_flags(rows))))
+        headlines.append(Headline(known.name, whole, tuple(_flags(rows))))
     return headlines
 
 
-def _parts(task: Task, cells: Cells, manifest: Mapping[str, Any]) -> Iterator[str]:
+def _parts(task: Task, cells: Cells, manifest: Manifest) -> Iterator[str]:
     families = by_family(dict.fromkeys(condition for condition, _ in cells))
     clauses = []
     if (clean := cells.get((CLEAN.text, task.headline))) is not None:

@@ -90,8 +90,8 @@ class Browser:
 
     def __init__(self, run: RunFolder) -> None:
         self.run, manifest = run, run.manifest
-        self.checkpoints = [known["name"] for known in manifest["checkpoints"]]
-        views = {text: view for text in manifest["conditions"] if (view := words_of(text).view(text)) is not None}
+        self.checkpoints = manifest.names
+        views = {text: view for text in manifest.conditions if (view := words_of(text).view(text)) is not None}
         units = {unit for unit in run.units() if unit[1] in views}
         texts = [text for text in views if any((name, text) in units for name in self.checkpoints)]
         self._views = {text: views[text] for text in texts}
@@ -103,9 +103,9 @@ class Browser:
         tells = [text for text in texts if views[text].over == CLEAN.text]  # what it says of the clean images
         self._clean = first = CLEAN.text if CLEAN.text in texts else next(iter(tells), "")
         self.conditions = [text for text in texts if views[text].over is None and text != first] if first else []
-        known = manifest["data"].get("class_names") or manifest["checkpoints"][0].get("class_names")
-        self._names = class_names(known, int(manifest["data"].get("classes") or 0))
-        self.kept: list[str] = list(manifest.get("pictures", [])) if task_of(manifest).browsed else []
+        known = manifest.data.class_names or manifest.checkpoints[0].class_names
+        self._names = class_names(known, manifest.data.classes)
+        self.kept: list[str] = list(manifest.pictures) if task_of(manifest).browsed else []
         ids, self._pictures = held_pictures(run, self.checkpoints, texts, self.kept)
         self._ids = [name for name in ids if any(name in found for found in self._pictures.values())]
         self._units = [unit for unit in run.units() if self._ids and unit in units]

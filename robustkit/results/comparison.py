@@ -123,7 +123,7 @@ def compare(pairs: Sequence[tuple[Side, Side]], reference: Published | None = No
 
 def compare_with_first(run: RunFolder) -> Comparison:
     """Return the checkpoints of one run against its first, for its report; without those that cannot be paired yet."""
-    names = [known["name"] for known in run.manifest["checkpoints"]]
+    names = run.manifest.names
     base, found = Side(run, names[0]), []
     for name in names[1:]:
         second = Side(run, name)
@@ -178,17 +178,16 @@ def _wanted(first: Side, second: Side, common: Sequence[str]) -> Iterator[tuple[
     task = task_of(first.manifest)
     for condition in common:
         if words_of(condition).in_results:
-            claims = [side.manifest["claims"].get(condition, {}) for side in (first, second)]
             for side in (first, second):
                 task.read_ahead(side, condition)
-            ended = any(claim.get("early_stop") for claim in claims)
+            ended = any(side.manifest.stops_early(condition) for side in (first, second))
             yield from ((condition, name) for name in (task.compared.ended if ended else task.compared.shown))
     for family, own in by_family(common):
         yield from family.compared(first, second, own, task.compared)
 
 
 def _published(reference: Published, first: Side, second: Side, condition: str, metric: str) -> float | None:
-    before, after = (str(side.described["attention"]) for side in (first, second))
+    before, after = (str(side.described.attention) for side in (first, second))
     figure = reference.figure(after, condition, metric)
     if figure is None or before == after:
         return figure

@@ -49,8 +49,8 @@ def paired_difference(first: Side, second: Side, condition: str, metric: str = "
 
 def lacking(side: Side, condition: str, metric: str = "") -> str:
     """Return which records of a side a figure under a condition lacks, in words; empty where it lacks none."""
-    n = side.manifest["data"]["n"]
-    for text in words_of(condition).needs(condition, metric, side.manifest["conditions"]):
+    n = side.manifest.data.n
+    for text in words_of(condition).needs(condition, metric, side.manifest.conditions):
         if gone := side.run.lacking(side.checkpoint, text):
             return f"incomplete: {n - gone} of {n} samples under {text}; the same command goes on"
     return ""

@@ -9,6 +9,7 @@ from ..evaluations.family import family_of
 from ..evaluations.kinds import kind_of
 from ..evaluations.recorded import common_ids, nothing_common
 from ..runs.folder import RunFolder
+from ..runs.manifest import CheckpointEntry
 from ..tasks.task import task_of
 from .paired import Side, lacking
 

@@ -17,7 +17,7 @@ HEADINGS = ("condition", "figure", "n", "baseline", "value", "difference [95 %]"
 
 def report_tables(run: RunFolder, results: Sequence[Mapping[str, Any]]) -> list[TextTable]:
     """Return the checkpoints of one run against its first, for its report; results: rows of the summary."""
-    if len(run.manifest["checkpoints"]) < 2 or not results:
+    if len(run.manifest.checkpoints) < 2 or not results:
         return []
     return tables(compare_with_first(run))
 
@@ -64,7 +64,7 @@ def _cells(row: ComparisonRow, beside: bool) -> tuple[str, ...]:
     low, high = difference.ci_low, difference.ci_high
     bounds = f" [{cell(low, '+')}, {cell(high, '+')}]" if math.isfinite(low) else ""
     cells = (row.condition, metric.label, str(difference.n), cell(difference.first), cell(difference.second))
-    same = row.first.described["attention"] == row.second.described["attention"]
+    same = row.first.described.attention == row.second.described.attention
     published = "–" if row.published is None else cell(row.published, "" if same else "+")
     figures = (cell(difference.value, "+") + bounds, p_text(difference.p_value), p_text(row.p_value), row.verdict)
     return (*cells, *figures, *([published] if beside else []))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..common.differences import Difference, of_means
 from ..common.plugins import Registry, instance_of
@@ -118,7 +118,7 @@ class Task:
         """Return what a sentence says after what families say."""
         return ()
 
-    def card_parts(self, manifest: Mapping[str, Any], checkpoint: str, results: Results) -> Iterable[CardPart]:
+    def card_parts(self, manifest: Manifest, checkpoint: str, results: Results) -> Iterable[CardPart]:
         """Return the parts of the model card of a checkpoint. results: rows of it alone."""
         raise NotImplementedError
 
@@ -134,7 +134,7 @@ EVERY_TASK: Registry[Any] = Registry("tasks", TASKS, instance_of(Task))
 
 def task_of(manifest: Manifest) -> Task:
     """Return the task of a run by its run.json."""
-    return task_named(manifest["protocol"].get("task"))
+    return task_named(manifest.protocol.task)
 
 
 def task_named(name: str | None) -> Task:

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import msgspec
 import numpy as np
 
 from robustkit.report import page

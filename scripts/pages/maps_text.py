@@ -50,7 +50,7 @@ def leads(run: Run, checkpoint: str) -> dict[str, dict[str, Lead]]:
 
 def names(run: Run) -> list[str]:
     """Return the names of its checkpoints."""
-    return [known["name"] for known in run.manifest["checkpoints"]]
+    return run.manifest.names
 
 
 def source(run: Run) -> str:

@@ -41,7 +41,7 @@ def page(runs: Sequence[Run], published: dict[str, Any], command: str) -> str:
             key = (
                 (comparison.name,)
                 if comparison.name == "clean"
-                else (comparison.name, comparison.card, run.manifest["data"]["name"])
+                else (comparison.name, comparison.card, run.manifest.data.name)
             )
             seen.setdefault(key, (run, comparison))
     parts = [
@@ -119,7 +119,7 @@ def _section(run: Run, comparison: Comparison) -> Iterator[str]:
     counts = sorted({line.ours[comparison.metrics[0]]["n"] for line in comparison.lines})
     title, meaning = TITLES.get(comparison.name, (comparison.name, ""))
     n = " to ".join(map(str, counts[:1] + counts[1:][-1:]))
-    data = run.manifest["data"]["name"]
+    data = run.manifest.data.name
     yield f"### {title}\n\n`{comparison.condition}`, {n} images of {data}.{meaning}"
     yield markdown(_table(comparison))
     flags: dict[str, list[str]] = {}

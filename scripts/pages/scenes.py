@@ -15,18 +15,19 @@ from robustkit.display.table import HeatTable, TextTable
 from robustkit.errors import RobustkitError
 from robustkit.results.run import Run
 from robustkit.results.tables import report_tables
+from robustkit.runs.manifest import Manifest
 from robustkit.tasks.segmentation.sheet import FILE
 from robustkit.tasks.segmentation.tables import scene_tables
 
 from .writing import markdown
 
 
-def checkpoint_lines(manifest: dict[str, Any]) -> Iterator[str]:
+def checkpoint_lines(manifest: Manifest) -> Iterator[str]:
     """Yield a line about each checkpoint."""
-    for known in manifest["checkpoints"]:
-        said = known["metadata"]
-        facts = [f"{known['attention']} attention", f"sha256 {str(known['sha256'])[:12]}…"]
-        windows = known["windows"]
+    for known in manifest.checkpoints:
+        said = known.metadata
+        facts = [f"{known.attention} attention", f"sha256 {str(known.sha256)[:12]}…"]
+        windows = known.windows
         if windows is not None:
             size, stride = ("x".join(map(str, windows[key])) for key in ("size", "stride"))
             resized = f", short side {windows['short_side']}" if windows["short_side"] else ""

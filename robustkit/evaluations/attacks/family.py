@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from ..family import Family, Overview
 from .vocabulary import VOCABULARY
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ...protocol.card import Card
     from ...protocol.condition import Condition
     from ...runs.folder import RunFolder
+    from ...runs.manifest import Manifest
     from ..cells import Cells
     from ..family import Looks, Results
     from ..metric import Metric
@@ -57,21 +58,21 @@ class Attacks(Family):
     def lacks(self, run: RunFolder, checkpoint: str, condition: str) -> list[str]:
         from .gradient_masking import NO_EVIDENCE
 
-        wanted = condition in run.manifest.get("evidence", [])
+        wanted = condition in run.manifest.evidence
         return [NO_EVIDENCE.flag] if wanted and run.evidence(checkpoint, condition) is None else []
 
-    def clauses(self, cells: Cells, manifest: Mapping[str, Any], headline: Metric) -> Iterable[Clause]:
+    def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
         from .sentence import clauses
 
         return clauses(cells, manifest, headline)
 
     def figures(
-        self, results: Results, manifest: Mapping[str, Any], looks: Looks, headline: Metric, section: str
+        self, results: Results, manifest: Manifest, looks: Looks, headline: Metric, section: str
     ) -> Iterable[Figure]:
         from .figures import curve_figures, curves
 
-        in_pixels = manifest["protocol"].get("space", "pixels") == "pixels"
-        return curve_figures(curves(results, manifest.get("claims", {})), looks, headline.name, section, in_pixels)
+        in_pixels = manifest.protocol.space == "pixels"
+        return curve_figures(curves(results, manifest.claims), looks, headline.name, section, in_pixels)
 
     def terminal(self, run: RunFolder, results: Results) -> Iterable[Table | Text]:
         from .tables import terminal_stages

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from ...runs.manifest import Claim
 
+
 METRICS = {"top1": "accuracy", "miou": "mIoU"}
 _CALL = re.compile(r"([\w-]+)\((.*)\)", re.DOTALL)
 
@@ -45,7 +46,7 @@ class Standing:
     points: tuple[tuple[str, Point], ...]
 
 
-def curves(results: Sequence[Mapping[str, Any]], claims: Mapping[str, Mapping[str, Any]]) -> list[Curve]:
+def curves(results: Sequence[Mapping[str, Any]], claims: Mapping[str, Claim]) -> list[Curve]:
     """Return a curve for each attack (whose parameters but eps are alike) and each checkpoint that it attacked."""
     clean: dict[str, Point] = {}
     by_curve: dict[tuple[str, str, str], dict[float, Point]] = {}
@@ -55,8 +56,8 @@ def curves(results: Sequence[Mapping[str, Any]], claims: Mapping[str, Mapping[st
         if row["condition"] == "clean":
             clean[row["checkpoint"]] = Point.of(row)
         elif (claim := claims.get(row["condition"])) is not None:
-            key = (_without_eps(row["condition"]), str(claim["norm"]), row["checkpoint"])
-            by_curve.setdefault(key, {})[float(claim["eps"])] = Point.of(row)
+            key = (_without_eps(row["condition"]), claim.norm, row["checkpoint"])
+            by_curve.setdefault(key, {})[float(claim.eps)] = Point.of(row)
     order = {key[:2]: place for place, key in reversed(list(enumerate(by_curve)))}
     lines = []
     for (attack, norm, checkpoint), points in sorted(by_curve.items(), key=lambda item: order[item[0][:2]]):

@@ -60,7 +60,7 @@ def is_compared(condition: str) -> bool:
     return _name(condition) in _STRENGTH
 
 
-def order_flag(manifest: Mapping[str, Any], condition: str, rights: Mapping[str, Right]) -> str:
+def order_flag(manifest: Manifest, condition: str, rights: Mapping[str, Right]) -> str:
     """Return what is odd about an attack beside clean and the weaker attacks at the same eps, or "".
 
     rights: of the conditions of one checkpoint.
@@ -131,10 +131,10 @@ def _travel(condition: str, eps: float) -> float:
     return step * _steps(condition)
 
 
-def _labels(manifest: Mapping[str, Any], condition: str) -> str:
-    protocol = manifest["protocol"]
-    parameters = protocol.get("parameters", {}).get(_name(condition), {})
-    return str(parameters.get("labels", protocol.get("labels", "true")))
+def _labels(manifest: Manifest, condition: str) -> str:
+    protocol = manifest.protocol
+    parameters = protocol.parameters.get(_name(condition), {})
+    return str(parameters.get("labels", protocol.labels))
 
 
 class OrderOfAttacks(Overview):

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from ...display.numbers import pixels
 from ...protocol.condition import CLEAN
+from ...runs.manifest import Manifest
 from ..cells import Cells
 from ..metric import Metric
 from ..sentence import Clause, share
 
 
-def clauses(cells: Cells, manifest: Mapping[str, Any], headline: Metric) -> Iterator[Clause]:
+def clauses(cells: Cells, manifest: Manifest, headline: Metric) -> Iterator[Clause]:
     """Yield what the attack that leaves least leaves: `the strongest attack, pgd at 4/255, leaves 13.3 %`."""
-    claims = manifest.get("claims", {})
+    claims = manifest.claims
     attacked = [row for (condition, name), row in cells.items() if name == headline.name and condition in claims]
     if not attacked:
         return
     row, clean = min(attacked, key=lambda row: float(row["value"])), cells.get((CLEAN.text, headline.name))
-    norm, eps = str(claims[row["condition"]]["norm"]), float(claims[row["condition"]]["eps"])
+    norm, eps = claims[row["condition"]].norm, float(claims[row["condition"]].eps)
     radius = pixels(eps, norm) + ("" if norm == "linf" else f" ({norm})")
-    if manifest["protocol"].get("space", "pixels") != "pixels":
+    if manifest.protocol.space != "pixels":
         radius += " in normalised units"
     which = "strongest" if len(attacked) > 1 else "only"
     of_others = "" if clean is not None and row["n"] == clean["n"] else f" of {row['n']} images"

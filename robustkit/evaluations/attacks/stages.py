@@ -17,6 +17,8 @@ from .gradient_masking import NO_EVIDENCE, Doubt, findings
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ...runs.manifest import Manifest
+
 
 @dataclass(frozen=True)
 class StageCounts:

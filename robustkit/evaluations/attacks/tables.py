@@ -18,7 +18,7 @@ STAGE_HEADINGS = ("stage", "standing", "forwards", "backwards", "seconds")
 
 def stage_tables(run: RunFolder) -> list[tuple[str, str, list[tuple[str, ...]]]]:
     """Return, for each attack in stages, its checkpoint, condition and rows of texts under `STAGE_HEADINGS`."""
-    tables, claims = [], run.manifest.get("claims", {})
+    tables, claims = [], run.manifest.claims
     for checkpoint, condition in run.units():
         if condition not in claims:
             continue  # no attack: nothing of these needs to be read

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ...display.numbers import pixels
 from ...errors import ProtocolError, unknown
 from ...protocol.card import Card, card_names, load_card
 from ...protocol.pattern import ConditionPattern
+from ...runs.manifest import Manifest
 from ..kinds import EVERY_FAMILY
 from ..vocabulary import Vocabulary
 
@@ -35,9 +36,9 @@ class AttackWords(Vocabulary):
 
         return parse_condition(name, card).text
 
-    def title(self, text: str, manifest: Mapping[str, Any]) -> str:
+    def title(self, text: str, manifest: Manifest) -> str:
         """Return `PGD-20 1/255`, as people say it; with the norm unless linf, and the units unless pixels."""
-        claim, (name, _, inside) = manifest["claims"][text], text.partition("(")
+        claim, (name, _, inside) = manifest.claims[text], text.partition("(")
         given = dict(item.split("=", 1) for item in inside.rstrip(")").split(",") if "=" in item)
         budget = next((given[key] for key in ("steps", "queries") if key in given and name != "autoattack"), None)
         version = given.get("version", "standard")
@@ -46,9 +47,9 @@ class AttackWords(Vocabulary):
         words = [_NAMES.get(name, name.upper()) + (f"-{budget}" if budget else "")]
         words = ["modified", *words] if modified else words
         words += [version] if version != "standard" else []
-        words += [] if claim["norm"] == "linf" else [claim["norm"]]
-        words += [pixels(claim["eps"], claim["norm"])]
-        words += [] if manifest["protocol"].get("space", "pixels") == "pixels" else ["normalised"]
+        words += [] if claim.norm == "linf" else [claim.norm]
+        words += [pixels(claim.eps, claim.norm)]
+        words += [] if manifest.protocol.space == "pixels" else ["normalised"]
         return " ".join(words)
 
     def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:

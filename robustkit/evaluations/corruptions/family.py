@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from ..family import Family, Overview
 from .condition import Corrupted
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ...display.table import HeatTable
     from ...protocol.condition import Condition
     from ...runs.folder import RunFolder
+    from ...runs.manifest import Manifest
     from ..cells import Cells
     from ..family import Looks, Results
     from ..metric import Metric
@@ -39,8 +40,8 @@ class Corruptions(Family):
 
         return MeanErrors(reading)
 
-    def left_out(self, manifest: Mapping[str, Any]) -> list[str]:
-        lines = manifest.get("corrupted", {}).get("left_out", {}).values()
+    def left_out(self, manifest: Manifest) -> list[str]:
+        lines = manifest.corrupted.left_out.values()
         return [f"left out: {line}; means that need it are not given" for line in lines]
 
     def compared(
@@ -60,13 +61,13 @@ class Corruptions(Family):
 
         return not_compared(common, shown)
 
-    def clauses(self, cells: Cells, manifest: Mapping[str, Any], headline: Metric) -> Iterable[Clause]:
+    def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
         from .sentence import clauses
 
         return clauses(cells, headline)
 
     def figures(
-        self, results: Results, manifest: Mapping[str, Any], looks: Looks, headline: Metric, section: str
+        self, results: Results, manifest: Manifest, looks: Looks, headline: Metric, section: str
     ) -> Iterable[Figure]:
         from .figures import bar_figures, retention_bars
 

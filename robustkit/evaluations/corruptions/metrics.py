@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from ...runs.manifest import Manifest
 
+
 Row = tuple[str, str, float, int, float, float, list[str]]
 
 ALEXNET: dict[str, float] = {
@@ -203,11 +204,11 @@ def _of_common_samples(conditions: Sequence[CorruptionSample]) -> list[Corruptio
     return aligned
 
 
-def why_no_mce(manifest: Mapping[str, Any]) -> str:
+def why_no_mce(manifest: Manifest) -> str:
     """Return why AlexNet's errors are not a yardstick for a run's images; empty where they are."""
-    data = manifest["data"]
-    if data.get("layout") != "imagenet" or data.get("classes") != 1000:
-        return f"AlexNet's errors are known for the 1000 ImageNet classes only, not for {data.get('name')}"
+    data = manifest.data
+    if data.layout != "imagenet" or data.classes != 1000:
+        return f"AlexNet's errors are known for the 1000 ImageNet classes only, not for {data.name}"
     return ""
 
 

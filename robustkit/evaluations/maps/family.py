@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..family import Family, Summary, family_of
 from .vocabulary import VOCABULARY
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ...display.section import CardPart, Section
     from ...protocol.condition import Condition
     from ...runs.folder import RunFolder
+    from ...runs.manifest import Manifest
     from ..cells import Cells
     from ..family import Looks, Results
     from ..metric import Metric
@@ -60,7 +61,7 @@ class Maps(Family):
     def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
         return ["Maps are of images that both predict right."] if shown else []
 
-    def clauses(self, cells: Cells, manifest: Mapping[str, Any], headline: Metric) -> Iterable[Clause]:
+    def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
         from .sentence import clauses
 
         return clauses(cells)

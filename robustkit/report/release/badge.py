@@ -13,6 +13,7 @@ from PIL import ImageFont
 
 from ...evaluations.kinds import words_of
 from ...protocol.condition import CLEAN
+from ...runs.manifest import Manifest
 from ...tasks.task import task_of
 
 MADE_BY = "robustkit card"
@@ -28,7 +29,7 @@ def headline(manifest: Manifest, rows: Sequence[Mapping[str, Any]]) -> tuple[str
 
     rows: of one checkpoint, as in summary.json.
     """
-    claims, task = manifest.get("claims", {}), task_of(manifest)
+    claims, task = manifest.claims, task_of(manifest)
     found = [row for row in rows if row["metric"] == task.headline and row["value"] is not None]
     attacked = [row for row in found if row["condition"] in claims]
     chosen = min(attacked, key=lambda row: row["value"]) if attacked else None

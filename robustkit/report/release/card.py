@@ -18,6 +18,7 @@ from ...evaluations.kinds import by_words, words_of
 from ...protocol.condition import CLEAN
 from ...results.summary import summarise
 from ...runs.folder import RunFolder
+from ...runs.manifest import CheckpointEntry, Manifest
 from ...tasks.measures import metrics
 from ...tasks.task import task_named, task_of
 from .badge import MADE_BY, badge, headline

@@ -71,7 +71,7 @@ def reliabilities(run: RunFolder) -> list[Reliability]:
     for checkpoint, condition in run.units():
         own = chosen.setdefault(checkpoint, [])
         attacked = any(known in claims for known in own)
-        whole = condition in claims and not claims[condition].get("early_stop")
+        whole = condition in claims and not claims[condition].early_stop
         if condition == CLEAN.text or (whole and not attacked):
             own.append(condition)
     found = (reliability(run, checkpoint, condition) for checkpoint, own in chosen.items() for condition in own)

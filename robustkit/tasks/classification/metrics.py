@@ -35,7 +35,7 @@ def classification_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
         table, notes = reading.joined(reading.shards(condition, partial(_is_wanted, family)))
         read = readable(table)
         flags = [*reading.flags(condition, table), *notes, *family.doubts(reading, condition, read)]
-        early = bool(reading.manifest.get("claims", {}).get(condition, {}).get("early_stop"))
+        early = reading.manifest.stops_early(condition)
         numbers = [*_classification(read, early), *(family.numbers(read) if len(read) else ())]
         rows += reading.rows((condition, *number, flags) for number in numbers)
         for overview in overviews if numbers else ():

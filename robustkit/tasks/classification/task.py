@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ...errors import RunError
 from ...evaluations.family import families
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ...evaluations.family import Looks, Results
     from ...evaluations.rows import Parts, Reading
     from ...runs.folder import RunFolder
+    from ...runs.manifest import Manifest
 
 
 class Classification(Task):
@@ -55,7 +56,7 @@ class Classification(Task):
 
         return f"{share(row)} right on {row['n']} clean images"
 
-    def card_parts(self, manifest: Mapping[str, Any], checkpoint: str, results: Results) -> Iterable[CardPart]:
+    def card_parts(self, manifest: Manifest, checkpoint: str, results: Results) -> Iterable[CardPart]:
         from .card import card_parts
 
         yield from card_parts(manifest, results)

@@ -84,11 +84,11 @@ def _known(table: pa.Table) -> Any:
 def weak_spots(run: RunFolder) -> list[TextTable]:
     """A table of each checkpoint clean, and one of each of its attacks; none where nothing is wrong."""
     manifest = run.manifest
-    names = manifest["data"].get("class_names") or ()
+    names = manifest.data.class_names or ()
     clean: dict[str, ClassTally] = {}
     found: list[TextTable | None] = []
     for checkpoint, condition in run.units():
-        if condition != CLEAN.text and condition not in manifest.get("claims", {}):
+        if condition != CLEAN.text and condition not in manifest.claims:
             continue
         tally = ClassTally.of(run.table(checkpoint, condition, _COLUMNS))
         if condition == CLEAN.text:

@@ -7,12 +7,13 @@ from typing import Any
 
 from ...display.markdown import code
 from ...display.section import CardPart
+from ...runs.manifest import Manifest
 from .tables import LONGEST, scene_tables
 
 Results = Sequence[Mapping[str, Any]]
 
 
-def card_parts(manifest: Mapping[str, Any], checkpoint: str, results: Results) -> Iterator[CardPart]:
+def card_parts(manifest: Manifest, checkpoint: str, results: Results) -> Iterator[CardPart]:
     """Yield the tables of a checkpoint, but those of many classes, which results.json has."""
     tables = scene_tables(results, manifest)
     if not tables:

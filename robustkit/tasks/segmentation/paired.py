@@ -103,6 +103,6 @@ def other_mask(first: Recorded, second: Recorded, condition: str) -> tuple[int, 
     read = [table.filter(table["error"].is_null()) for table in tables]
     ids = common_ids([table["sample_id"].combine_chunks() for table in read]).to_pylist()
     masks = [dict(zip(t["sample_id"].to_pylist(), t["labelled"].to_pylist(), strict=True)) for t in read]
-    if first.described["preprocessing"] != second.described["preprocessing"]:
+    if first.described.preprocessing != second.described.preprocessing:
         masks = masks[:1] * 2  # counted in pixels of other sizes, they say nothing
     return len(ids), next((f"the mask of {name} differs" for name in ids if masks[0][name] != masks[1][name]), "")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from ...runs.manifest import Manifest
 
+
 HEADINGS = (
     *("checkpoint", "attention", "condition", "n", "mIoU % [95 %]"),
     *("pixel acc. % [95 %]", "mean acc. % [95 %]", "NLL", "largest |δ|"),
@@ -25,7 +26,7 @@ LONGEST = 40
 """Rows of a table of classes up to which a terminal shows it."""
 
 
-def scene_tables(results: Sequence[Mapping[str, Any]], manifest: Mapping[str, Any]) -> list[HeatTable]:
+def scene_tables(results: Sequence[Mapping[str, Any]], manifest: Manifest) -> list[HeatTable]:
     """The tables of all checkpoints, from the rows of the summary; none where no condition has a mIoU."""
     own: dict[str, dict[tuple[str, str], Row]] = {}
     for row in results:
@@ -41,14 +42,14 @@ def scene_tables(results: Sequence[Mapping[str, Any]], manifest: Mapping[str, An
     return tables
 
 
-def _conditions(own: Mapping[str, Cells], manifest: Mapping[str, Any]) -> HeatTable:
+def _conditions(own: Mapping[str, Cells], manifest: Manifest) -> HeatTable:
     words = {"none": "no", "other": "other"}  # what stands for a formula where there is none
     attention = {known.name: words.get(known.attention, known.attention) for known in manifest.checkpoints}
     rows, ends, flags = [], [], list[str]()
     for checkpoint, found in own.items():
         plain = {key: row for key, row in found.items() if words_of(key[0]).in_results}
         for condition in dict.fromkeys(condition for condition, _ in plain):
-            norm = claims.get(condition, {}).get("norm", "linf")
+            norm = manifest.norm(condition)
             largest = finite(found, condition, f"{norm}_max")
             accuracies = (interval_cell(found.get((condition, f"{which}_accuracy"))) for which in ("pixel", "mean"))
             miou = found[condition, "miou"]
@@ -62,7 +63,7 @@ def _conditions(own: Mapping[str, Cells], manifest: Mapping[str, Any]) -> HeatTa
             )
         ends.append(len(rows) - 1)
         flags += flag_lines_of(checkpoint, plain)
-    title = f"protocol {manifest['protocol']['tag']}: {manifest['protocol']['summary']}"
+    title = f"protocol {manifest.protocol.tag}: {manifest.protocol.summary}"
     return HeatTable(title, HEADINGS, tuple(rows), ends=tuple(ends), flags=tuple(flags))
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ...evaluations.rows import Parts, Reading
     from ...evaluations.sentence import Clause
     from ...runs.folder import RunFolder
+    from ...runs.manifest import Manifest
 
 _FIGURES = ("miou", "pixel_accuracy", "mean_accuracy")
 
@@ -73,7 +74,7 @@ class Segmentation(Task):
             text = f"its weakest class is {row['metric'][4:-1]} with IoU {percent(row['value'])} in {images}, clean"
             yield Clause(text)
 
-    def card_parts(self, manifest: Mapping[str, Any], checkpoint: str, results: Results) -> Iterable[CardPart]:
+    def card_parts(self, manifest: Manifest, checkpoint: str, results: Results) -> Iterable[CardPart]:
         from .card import card_parts
 
         yield from card_parts(manifest, checkpoint, results)
@@ -109,7 +110,7 @@ class Segmentation(Task):
         }
         drawn = [
             *(figure for family, own in figures.items() if family.words.in_results for figure in own),
-            *class_figures(class_ious(results, manifest.get("claims", {}))),
+            *class_figures(class_ious(results, manifest.claims)),
             *(figure for family, own in figures.items() if not family.words.in_results for figure in own),
         ]
 
