@@ -24,8 +24,8 @@ from ..models.classifier import Classifier, load
 from ..models.device import pick_device
 from ..models.segmenter import Segmenter, is_segmenter, load_segmenter
 from ..pipeline.data import labelled_data
+from .arguments import DATA_KEYS
 from .idle import refuse_idle
-from .options import DATA_KEYS
 
 if TYPE_CHECKING:
     from rich.console import Console

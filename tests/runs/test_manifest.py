@@ -41,9 +41,7 @@ def test_a_manifest_is_checked_once_and_again_when_another_process_wrote_it(
 def test_a_folder_without_a_manifest_is_not_remembered_as_such(tmp_path: Path) -> None:
     reader, writer = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run")
     assert reader.read_manifest() is None
-    with pytest.raises(
-        RunError, match=r"is not a run folder \(no run.json\); make one with robustkit audit --out"
-    ):
+    with pytest.raises(RunError, match=r"is not a run folder \(no run.json\); make one with robustkit audit --out"):
         _ = reader.manifest
     writer.write_manifest(whole(PARTIAL))
     assert reader.manifest == whole(PARTIAL)
