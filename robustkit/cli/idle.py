@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ..errors import ProtocolError
-from .options import MODEL_KEYS
+from .arguments import MODEL_KEYS
 
 PICTURE_KEYS = (*MODEL_KEYS, "arguments", "targets", "cams", "device", "out", "save_maps", "config", "debug")
 """What `robustkit cam` takes for pictures of one's own."""

@@ -25,8 +25,8 @@ from ..models.dense import Segmenter
 from ..models.device import pick_device
 from ..models.segmenter import is_segmenter, load_segmenter
 from ..pipeline.data import labelled_data
+from .arguments import DATA_KEYS
 from .idle import refuse_idle
-from .options import DATA_KEYS
 
 if TYPE_CHECKING:
     from rich.console import Console

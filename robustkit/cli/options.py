@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from ..common.files import TEXT, reason, text_of
-from ..errors import ProtocolError, unknown
 from .completion import COMPLETERS
+from .config import check_trust, use_config
 from .option_types import AT_LEAST_0, AT_LEAST_1, BatchSize, Place, Text
 
 F = TypeVar("F", bound=Callable[..., Any])
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True}
 
 
 def option(*names: str, **settings: Any) -> Callable[[F], F]:
@@ -114,12 +113,12 @@ def group(options: list[Callable[[Any], Any]]) -> Callable[[F], F]:
 
 common = group(
     [
-        click.option("--config", is_eager=True, expose_value=False, callback=_use_config, help="TOML file of options."),
+        click.option("--config", is_eager=True, expose_value=False, callback=use_config, help="TOML file of options."),
         click.option(
             "--trust-config",
             is_flag=True,
             expose_value=False,
-            callback=_check_trust,
+            callback=check_trust,
             help="Let --config name code to run, write outside this folder, send results away.",
         ),
         click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error."),
@@ -134,23 +133,31 @@ common = group(
         ),
     ]
 )
-model_options = group(
-    [
-        option(
-            "--arch",
-            help="timm name or code to run: module:function, file.py:function; guessed for ViTs.",
-        ),
-        option("--attention", help="Attention formula (robustkit list attentions); from the metadata if left out."),
-        option("--num-classes", type=AT_LEAST_1, help="Number of classes of the head."),
-        option("--mean", help="Channel means in [0, 1], one or three, separated by spaces or commas."),
-        option("--std", help="Channel standard deviations, likewise."),
-        option("--interpolation", help="bicubic, bilinear, nearest or lanczos."),
-        option("--crop-pct", type=float, help="Image size over resized size, as in timm."),
-        option("--crop-mode", help="center, squash or border."),
-        option("--img-size", type=AT_LEAST_1, help="Size of the input; positional embeddings are resampled to it."),
-        option("--use-ema", is_flag=True, help="Take the EMA weights where the file has them."),
-        option("--allow-partial", is_flag=True, help="Go on with missing or unexpected tensors."),
-    ]
+
+
+def network_options(arch: str, classes: str, *more: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Return the options of a network to load. arch, classes: their help. more: what its task adds."""
+    return group(
+        [
+            option("--arch", help=arch),
+            option("--attention", help="Attention formula (robustkit list attentions); from the metadata if left out."),
+            option("--num-classes", type=AT_LEAST_1, help=classes),
+            option("--mean", help="Channel means in [0, 1], one or three, separated by spaces or commas."),
+            option("--std", help="Channel standard deviations, likewise."),
+            *more,
+            option("--use-ema", is_flag=True, help="Take the EMA weights where the file has them."),
+            option("--allow-partial", is_flag=True, help="Go on with missing or unexpected tensors."),
+        ]
+    )
+
+
+model_options = network_options(
+    "timm name or code to run: module:function, file.py:function; guessed for ViTs.",
+    "Number of classes of the head.",
+    option("--interpolation", help="bicubic, bilinear, nearest or lanczos."),
+    option("--crop-pct", type=float, help="Image size over resized size, as in timm."),
+    option("--crop-mode", help="center, squash or border."),
+    option("--img-size", type=AT_LEAST_1, help="Size of the input; positional embeddings are resampled to it."),
 )
 data_options = group(
     [
@@ -166,11 +173,16 @@ data_options = group(
         option("--ids", type=Place(), help="File with the exact sample ids, one a line."),
     ]
 )
+radius_options = group(
+    [
+        option("--eps", help="Radius, such as 1/255; several with commas; the card's if left out."),
+        option("--norm", type=click.Choice(["linf", "l2"]), help="Norm; the card's if left out."),
+    ]
+)
 attack_options = group(
     [
         option("--attacks", help="Names or conditions: pgd(steps=30),spsa; none; fgsm,pgd if left out."),
-        option("--eps", help="Radius, such as 1/255; several with commas; the card's if left out."),
-        option("--norm", type=click.Choice(["linf", "l2"]), help="Norm; the card's if left out."),
+        radius_options,
         option("--engine", help="Run the attacks by pyautoattack or torchattacks instead, for cross-checking."),
     ]
 )
@@ -206,31 +218,20 @@ scene_options = group(
         option("--limit", type=AT_LEAST_1, help="At most N images, a function of the seed."),
         option("--ids", type=Place(), help="File with the exact sample ids, one a line."),
         option("--attacks", help="fgsm, pgd, segpgd or conditions, as segpgd(steps=10); none; pgd if left out."),
-        option("--eps", help="Radius, such as 1/255; several with commas; the card's if left out."),
-        option("--norm", type=click.Choice(["linf", "l2"]), help="Norm; the card's if left out."),
+        radius_options,
         option("--corruptions", help="Sets or names: segformer-16, fan-19, fog(severity=3), of the whole image."),
         option("--variant", default="bethgelab", help="Code: bethgelab (published segmentation's) or hendrycks."),
         option("--frost-dir", help="Folder of frost's photographs; those of an installed imagecorruptions."),
         option("--examples", type=AT_LEAST_0, default=4, help="Scenes to draw in the report; 0 for none."),
     ]
 )
-segmenter_options = group(
-    [
-        option(
-            "--arch",
-            help="timm name of a Segmenter's encoder, or code to run: module:function, file.py:function.",
-        ),
-        option("--attention", help="Attention formula (robustkit list attentions); from the metadata if left out."),
-        option("--num-classes", type=AT_LEAST_1, help="Number of classes of the output."),
-        option("--mean", help="Channel means in [0, 1], one or three, separated by spaces or commas."),
-        option("--std", help="Channel standard deviations, likewise."),
-        option("--window", help="Side, or HEIGHTxWIDTH, of the windows that the network sees."),
-        option("--stride", help="From one window to the next, likewise."),
-        option("--short-side", type=AT_LEAST_1, help="Resize images to this short side before windows are cut."),
-        option("--resize", help="ade20k: resize images as the public data pipeline for ADE20K does."),
-        option("--use-ema", is_flag=True, help="Take the EMA weights where the file has them."),
-        option("--allow-partial", is_flag=True, help="Go on with missing or unexpected tensors."),
-    ]
+segmenter_options = network_options(
+    "timm name of a Segmenter's encoder, or code to run: module:function, file.py:function.",
+    "Number of classes of the output.",
+    option("--window", help="Side, or HEIGHTxWIDTH, of the windows that the network sees."),
+    option("--stride", help="From one window to the next, likewise."),
+    option("--short-side", type=AT_LEAST_1, help="Resize images to this short side before windows are cut."),
+    option("--resize", help="ade20k: resize images as the public data pipeline for ADE20K does."),
 )
 truth_options = group(
     [
@@ -240,7 +241,7 @@ truth_options = group(
             "--faithfulness",
             type=click.Choice(["none", "abpc", "all"]),
             default="abpc",
-            help="Ask the model itself: ABPC; all adds insertion, deletion and a head drawn anew.",
+            help="Ask the model itself: ABPC; all adds insertion, deletion and a redrawn head.",
         ),
         option("--keep-misclassified", is_flag=True, help="Score the maps of wrong predictions, too."),
     ]
@@ -276,61 +277,3 @@ run_options = group(
         option("--skip-bad", is_flag=True, help="Exit 0 although some images or masks could not be read."),
     ]
 )
-MODEL_KEYS = (
-    *("arch", "attention", "num_classes", "mean", "std", "interpolation", "crop_pct", "crop_mode", "img_size"),
-    *("use_ema", "allow_partial"),
-)
-SEGMENTER_KEYS = (
-    *("arch", "attention", "num_classes", "mean", "std", "window", "stride", "short_side", "resize"),
-    *("use_ema", "allow_partial"),
-)
-DATA_KEYS = ("layout", "labels_csv", "real_labels")
-SCENE_KEYS = ("masks", "classes", "ignore")
-
-
-def _triple(text: str | None, name: str) -> tuple[float, ...] | None:
-    if text is None:
-        return None
-    try:
-        values = tuple(float(part) for part in text.replace(",", " ").split())
-    except ValueError:
-        values = ()
-    if len(values) not in (1, 3):
-        raise ProtocolError(f"--{name} {text!r}: expected one or three numbers, such as '0.485 0.456 0.406'")
-    return values * 3 if len(values) == 1 else values
-
-
-def _pair(text: str | None, name: str) -> tuple[int, int] | None:
-    if text is None:
-        return None
-    sides = text.lower().split("x")
-    if len(sides) not in (1, 2) or not all(
-        side.isascii() and side.strip().isdecimal() and int(side) > 0 for side in sides
-    ):
-        raise ProtocolError(f"--{name} {text!r}: expected pixels, as 512 or 512x1024 (height x width)")
-    return int(sides[0]), int(sides[-1])
-
-
-def labels_of(text: object) -> tuple[int, ...]:
-    """The labels of --ignore."""
-    parts = text if isinstance(text, (list, tuple)) else str(text).split(",")
-    labels = [str(part).strip() for part in parts if str(part).strip()]
-    if not all(label.isdecimal() and label.isascii() for label in labels):
-        raise ProtocolError(f"--ignore {text!r}: expected labels such as 255, or 0,255")
-    return tuple(map(int, labels))
-
-
-def segmenter_arguments(options: dict[str, Any]) -> dict[str, Any]:
-    """Take the model options of a segmenter out of `options`, as `load_segmenter` takes them, and mend --ignore."""
-    chosen = {key: options.pop(key) for key in SEGMENTER_KEYS}
-    chosen |= {name: _triple(chosen[name], name) for name in ("mean", "std")}
-    chosen |= {name: _pair(chosen[name], name) for name in ("window", "stride")}
-    options["ignore"] = labels_of(options["ignore"])
-    return {key: value for key, value in chosen.items() if value is not None}
-
-
-def model_arguments(options: dict[str, Any]) -> dict[str, Any]:
-    """Take the model options out of `options`, as arguments of `robustkit.models.load`."""
-    chosen = {key: options.pop(key) for key in MODEL_KEYS}
-    chosen["mean"], chosen["std"] = _triple(chosen["mean"], "mean"), _triple(chosen["std"], "std")
-    return {key: value for key, value in chosen.items() if value is not None}

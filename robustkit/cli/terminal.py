@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..errors import DataError, ProtocolError, RobustkitError, RunError
 from . import streams
+from .arguments import DATA_KEYS, model_arguments, segmenter_arguments
 from .idle import refuse_for_pictures, refuse_idle_parts
-from .options import DATA_KEYS, model_arguments, segmenter_arguments
+
+if TYPE_CHECKING:
+    from ..pipeline.request import ClassificationRequest, Request, SegmentationRequest
+    from ..results.run import Run
+    from ..runs.folder import RunFolder
 
 
 def console(stderr: bool = False) -> Any:
@@ -36,39 +41,48 @@ def console(stderr: bool = False) -> Any:
     return Plain(stderr=stderr, width=None if sys.stdout.isatty() else 160)
 
 
-def run_audit(checkpoints: tuple[str, ...], data_dir: str, options: dict[str, Any]) -> Any:
-    """Audit classifiers and show it; DataError at the end where images could not be read."""
-    from ..pipeline.audit import audit
+def audit_request(checkpoints: tuple[str, ...], data_dir: str, options: dict[str, Any]) -> ClassificationRequest:
+    """Return what the words of a command ask of classifiers. options: as click has them."""
+    from ..pipeline.request import ClassificationRequest
 
     refuse_idle_parts(options)
     model = model_arguments(options)
     data = {key: options.pop(key) for key in DATA_KEYS}
-    skip_bad = options.pop("skip_bad")
-    run = run_and_show(audit, checkpoints, data_dir=data_dir, model=model, data=data, **options)
-    refuse_bad(run, skip_bad)
-    return run
+    return ClassificationRequest(checkpoints=checkpoints, data_dir=data_dir, model=model, data=data, **options)
 
 
-def refuse_bad(run: Any, skip_bad: bool) -> None:
-    """Raises DataError where images were left out, unless that is accepted."""
+def segment_request(checkpoints: tuple[str, ...], data_dir: str, options: dict[str, Any]) -> SegmentationRequest:
+    """Return what the words of a command ask of segmenters. options: as click has them."""
+    from ..pipeline.request import SegmentationRequest
+
+    refuse_idle_parts({"cams": "", **options})
+    model = segmenter_arguments(options)
+    return SegmentationRequest(checkpoints=checkpoints, data_dir=data_dir, model=model, **options)
+
+
+def run_to_the_end(request: Request, skip_bad: bool) -> Run:
+    """Carry out a request and show the run.
+
+    Raises:
+        DataError: at the end, where images were left out and that is not accepted.
+    """
     from ..pipeline.processes import follows
 
-    bad = [] if follows() else run.manifest.bad_images
+    run = run_and_show(request)
+    bad = () if follows() else run.manifest.bad_images
     if bad and not skip_bad:
         raise DataError(
             f"{len(bad)} of {run.manifest.data.n} images could not be read and were left out, "
             f"the first: {bad[0].error}; mend them, or accept this with --skip-bad"
         )
+    return run
 
 
-def run_cam(arguments: tuple[str, ...], data_dir: str | None, options: dict[str, Any]) -> None:
+def run_cam(arguments: tuple[str, ...], data_dir: str | None, skip_bad: bool, options: dict[str, Any]) -> None:
     """Make maps of a data set, with their gallery, or of pictures."""
-    from ..report.page import write_report
-    from .cam.choice import Choice
-    from .cam.command import make_gallery
-    from .cam.pictures import explain_pictures, is_picture
+    from .cam.pictures import is_picture
 
-    own = {key: options.pop(key) for key in ("targets", "gallery", "choose", "show", "save_maps")}
+    gallery = {key: options.pop(key) for key in ("targets", "gallery", "choose", "show", "save_maps")}
     pictures = [argument for argument in arguments if is_picture(argument)]
     checkpoints = tuple(argument for argument in arguments if not is_picture(argument))
     if bool(pictures) == (data_dir is not None):
@@ -77,62 +91,63 @@ def run_cam(arguments: tuple[str, ...], data_dir: str | None, options: dict[str,
             if pictures
             else "give pictures of your own beside the checkpoint, or --data-dir with a data set"
         )
-    kept = dict(options)
-    model, data = model_arguments(kept), {key: kept[key] for key in DATA_KEYS}
     if pictures:
-        refuse_for_pictures()
-        paths = explain_pictures(
-            pictures,
-            checkpoints,
-            own["targets"],
-            kept["cams"],
-            model=model,
-            device=kept["device"],
-            out=kept["out"],
-            raw=own["save_maps"],
-        )
-        for path in paths:
-            console().print(str(path), markup=False, highlight=False, soft_wrap=True)
+        _explain(pictures, checkpoints, gallery, options)
         return
-    if own["targets"]:
+    if gallery["targets"]:
         raise ProtocolError("--target is for pictures of your own; for a data set: --cams 'agcam(target=label)'")
-    opened: dict[str, Any] = {"data_dir": str(data_dir), "data": data, "model": model}
+    _draw(audit_request(checkpoints, str(data_dir), options | {"attacks": "none"}), gallery, skip_bad)
+
+
+def _explain(
+    pictures: Sequence[str], checkpoints: Sequence[str], gallery: Mapping[str, Any], options: dict[str, Any]
+) -> None:
+    """Make maps of a person's own pictures."""
+    from .cam.pictures import explain_pictures
+
+    refuse_for_pictures()
+    paths = explain_pictures(
+        pictures,
+        checkpoints,
+        gallery["targets"],
+        options["cams"],
+        model=model_arguments(options),
+        device=options["device"],
+        out=options["out"],
+        raw=gallery["save_maps"],
+    )
+    for path in paths:
+        console().print(str(path), markup=False, highlight=False, soft_wrap=True)
+
+
+def _draw(request: ClassificationRequest, gallery: Mapping[str, Any], skip_bad: bool) -> None:
+    """Score the maps of a data set, and draw those of some samples."""
+    from ..report.page import write_report
+    from .cam.choice import Choice
+    from .cam.command import make_gallery
+
     choice = None
-    if own["gallery"] or own["show"]:
+    if gallery["gallery"] or gallery["show"]:
         choice = Choice.of(
-            checkpoints,
-            kept["cams"],
-            kept["faithfulness"],
-            how=own["choose"],
-            count=own["gallery"],
-            ids=own["show"],
+            tuple(map(str, request.checkpoints)),
+            request.cams or "",
+            request.faithfulness,
+            how=gallery["choose"],
+            count=gallery["gallery"],
+            ids=gallery["show"],
         )
-        located = bool(kept["boxes"] or kept["masks"])
-        choice.check(
-            checkpoints[0], limit=kept["limit"], only=kept["ids"], seed=kept["seed"], located=located, **opened
-        )
-    run = run_audit(checkpoints, str(data_dir), options | {"attacks": "none"})
+        choice.check(request)
+    run = run_to_the_end(request, skip_bad)
     if choice is not None:
-        same = {key: kept[key] for key in ("boxes", "masks", "protocol", "device")}
-        for path in make_gallery(run, checkpoints, choice, raw=own["save_maps"], **opened, **same):
+        for path in make_gallery(run, request, choice, raw=gallery["save_maps"]):
             console().print(f"gallery: {path}", markup=False, highlight=False, soft_wrap=True)
         write_report(run, run.summary())  # with the gallery
 
 
-def run_segment(checkpoints: tuple[str, ...], data_dir: str, options: dict[str, Any]) -> None:
-    """Audit segmenters and show it; DataError at the end where images or masks could not be used."""
-    from ..pipeline.segment import segment
-
-    refuse_idle_parts({"cams": "", **options})
-    model = segmenter_arguments(options)
-    skip_bad = options.pop("skip_bad")
-    run = run_and_show(segment, checkpoints, data_dir=data_dir, model=model, **options)
-    refuse_bad(run, skip_bad)
-
-
-def run_and_show(pipeline: Any, *arguments: Any, **options: Any) -> Any:
-    """Run a pipeline with its progress and lines on standard error; then show what it found."""
+def run_and_show(request: Request) -> Run:
+    """Carry out a request with its progress and lines on standard error; then show what it found."""
     from ..pipeline.processes import follows, speaker
+    from ..pipeline.run import run as carry_out
     from .progress import ConsoleProgress
 
     side = console(stderr=True)
@@ -141,14 +156,14 @@ def run_and_show(pipeline: Any, *arguments: Any, **options: Any) -> Any:
         side.print(speaker() + line, markup=False, highlight=False, soft_wrap=True)
 
     if follows():
-        return pipeline(*arguments, say=say, **options)
+        return carry_out(request, say=say)
     with ConsoleProgress(side) as progress:
-        run = pipeline(*arguments, progress=progress, say=say, **options)
+        run = carry_out(request, progress, say)
     show(run, run.summary())
     return run
 
 
-def show(run: Any, results: Any) -> None:
+def show(run: RunFolder, results: Sequence[dict[str, Any]]) -> None:
     """Print the tables and flags of a run."""
     from rich.table import Table
 
@@ -179,5 +194,5 @@ def usable(*runs: Path) -> Iterator[None]:
         reason = (str(fault).splitlines() or [""])[0][:200]
         raise RunError(
             f"{', '.join(map(str, runs))}: cannot be used ({type(fault).__name__}: {reason}); it holds something that "
-            "no audit writes, or this is a defect of RobustKit, which --debug shows; make the run anew"
+            "no audit writes, or this is a defect of RobustKit, which --debug shows; make the run again"
         ) from fault

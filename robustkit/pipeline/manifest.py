@@ -7,7 +7,7 @@ import json
 import platform
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -16,19 +16,18 @@ from typing import Any
 import cv2
 import msgspec
 import torch
+from msgspec import UNSET
 
 from ..common.preprocessing import Preprocessing
-from ..data.dataset import Dataset
 from ..errors import RunError
 from ..evaluations.corruptions.plan import CorruptedInputs
 from ..evaluations.subject import Settings
 from ..models.classifier import ModelIdentity
 from ..protocol.card import Card
-from ..protocol.condition import Condition
 from ..runs.binding import OF_CHECKPOINT, digest_of_run
 from ..runs.digests import digests_of_shards
-from ..runs.folder import RunFolder
 from ..runs.manifest import CardEntry, CheckpointEntry, Claim, CorruptedEntry, DataEntry, Deciding, Manifest
+from .plan import Plan
 
 _MAP = "cam("  # how the text of a map that is scored begins
 
@@ -44,76 +43,50 @@ def _plain(value: Any) -> Any:
     return json.loads(json.dumps(value, default=str))
 
 
-def prepare(
-    run: RunFolder,
-    checkpoints: Sequence[CheckpointEntry],
-    dataset: Dataset,
-    card: Card,
-    conditions: Sequence[Condition],
-    settings: Settings,
-    shard_size: int | None,
-    arguments: Mapping[str, Any],
-    corrupted: CorruptedInputs,
-    digest: Callable[[], str] | None = None,
-    facts: Mapping[str, Any] | None = None,
-    keep: bool = False,
-    pictures: Sequence[str] = (),
-    evidence: Sequence[str] = (),
-) -> list[str]:
-    """Write run.json, or extend the one that an earlier command left; returns lines for the user.
-
-    arguments: what the user asked for, as `audit` takes it, so that the same samples can be found again.
-    corrupted: what corruptions and maps take beside the data set. digest: of the data set, its own if left out.
-    facts: more of the data set, in JSON types. keep: maps of wrong predictions count. pictures: ids of
-    the samples of which images are kept, where no earlier command chose some. evidence: the attacks, by the texts of
-    their conditions, whose results need evidence to be trusted.
+def prepare(plan: Plan) -> list[str]:
+    """Write run.json, or extend the one that an earlier command left; return lines for the user.
 
     Raises:
-        RunError: the folder holds records that this command would not have made.
+        RunError: the folder holds records that this plan would not have made.
     """
+    run, request, card = plan.run, plan.request, plan.request.card
     old = run.read_manifest()
+    settings = plan.settings(old.batch_size if old else None)
     deciding = Deciding(
         seed=settings.seed,
         protocol=card.tag,
-        data_digest=(digest or dataset.digest)(),
+        data_digest=plan.digest(),
         dtype=str(settings.dtype).removeprefix("torch."),
         compile=settings.compile,
     )
-    lines = []
-    if not old and next((run.path / "records").rglob("*.parquet"), None):
-        raise RunError(f"{run.path} holds records but no run.json that says of what; use another --out")
-    if old:
-        _check_same(old, deciding, checkpoints, corrupted.digests, run.path)
-        if old.batch_size != settings.batch_size:
-            lines.append(
-                f"batch size was {old.batch_size} before and is {settings.batch_size} now: "
-                f"the same draws, results equal up to float rounding"
-            )
-    known = () if old is None else old.checkpoints
+    lines = _check_old(plan, old, deciding, settings)
+    known = old.checkpoints if old else ()
     names = {entry.name for entry in known}
-    claims = {c.text: Claim(**c.claim) for c in conditions if c.claim}
-    shard_size = (old and old.shard_size) or shard_size or max(128, settings.batch_size)
+    described = [contender.entry for contender in plan.contenders]
+    claims = {condition.text: Claim(**condition.claim) for condition in plan.conditions if condition.claim}
+    texts = (condition.text for condition in plan.conditions)
+    shard_size = old.shard_size if old else request.shard_size or max(request.least_shard, settings.batch_size)
     new = Manifest(
         robustkit=metadata.version("robustkit-audit"),
         command=_command(),
         started=old.started if old else datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        arguments=_plain(arguments),
+        arguments=_plain(request.arguments()),
         seed=settings.seed,
         protocol=_protocol(card),
-        conditions=tuple(dict.fromkeys([*(old.conditions if old else ()), *(c.text for c in conditions)])),
+        conditions=tuple(dict.fromkeys([*(old.conditions if old else ()), *texts])),
         claims={**(old.claims if old else {}), **claims},
-        checkpoints=(*known, *(entry for entry in checkpoints if entry.name not in names)),
-        data=_data(dataset, deciding.data_digest, shard_size, facts or {}),
-        corrupted=_corrupted(old.corrupted if old else None, corrupted),
-        keep_misclassified=keep,
+        checkpoints=(*known, *(entry for entry in described if entry.name not in names)),
+        data=_data(plan, deciding.data_digest, shard_size),
+        corrupted=_corrupted(old.corrupted if old else None, plan.inputs),
+        keep_misclassified=plan.keep_misclassified,
         shard_size=shard_size,
         batch_size=settings.batch_size,
         device=_device_name(settings.device),
         versions=_versions(),
         deciding=deciding,
         bad_images=old.bad_images if old else (),
-        pictures=old.pictures if old else tuple(pictures),
-        evidence=tuple(dict.fromkeys([*(old.evidence if old else ()), *evidence])),
+        pictures=old.pictures if old else plan.pictures,
+        evidence=tuple(dict.fromkeys([*(old.evidence if old else ()), *plan.evidence])),
     )
     if old and digest_of_run(new) != digest_of_run(old):
         raise RunError(
@@ -124,7 +97,28 @@ def prepare(
     return lines
 
 
-def _data(dataset: Dataset, digest: str, shard_size: int, facts: Mapping[str, Any]) -> DataEntry:
+def _check_old(plan: Plan, old: Manifest | None, deciding: Deciding, settings: Settings) -> list[str]:
+    """Return lines on how this command differs from the earlier one of the same run; none where it is the first.
+
+    Raises:
+        RunError: the folder holds another run.
+    """
+    run = plan.run
+    if old is None:
+        if next((run.path / "records").rglob("*.parquet"), None):
+            raise RunError(f"{run.path} holds records but no run.json that says of what; use another --out")
+        return []
+    _check_same(old, deciding, [contender.entry for contender in plan.contenders], plan.inputs.digests, run.path)
+    if old.batch_size == settings.batch_size:
+        return []
+    return [
+        f"batch size was {old.batch_size} before and is {settings.batch_size} now: "
+        f"the same draws, results equal up to float rounding"
+    ]
+
+
+def _data(plan: Plan, digest: str, shard_size: int) -> DataEntry:
+    dataset = plan.dataset
     return DataEntry(
         name=dataset.name,
         root=dataset.root,
@@ -133,8 +127,9 @@ def _data(dataset: Dataset, digest: str, shard_size: int, facts: Mapping[str, An
         classes=len(dataset.class_names),
         digest=digest,
         notes=tuple(dataset.notes),
+        class_names=tuple(dataset.class_names),
+        unjudged=UNSET if plan.unjudged is None else plan.unjudged,
         shards=tuple(digests_of_shards([sample.id for sample in dataset.samples], shard_size)),
-        **facts,
     )
 
 

@@ -17,14 +17,10 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from ..common.preprocessing import Preprocessing
-from ..data.dataset import Dataset, Sample
-from ..data.images import to_pixels
+from ..data.dataset import Sample
 from ..errors import BadImageError, ModelError
-from ..evaluations.corruptions.tree import CorruptedTree
 from ..evaluations.evaluator import evaluate
 from ..evaluations.family import family_of
-from ..evaluations.maps.truth import Truth
 from ..evaluations.subject import Batch, Subject
 from ..evaluations.supply import Reader, Supply
 from ..models.batch_size import out_of_memory
@@ -37,30 +33,6 @@ from ..runs.progress import Progress
 T = TypeVar("T")
 Decoding = list[tuple[Sample, "Future[Tensor | str]"]]
 """Samples with their pixels to come, or the reason why there are none."""
-
-
-@dataclass(frozen=True)
-class Images:
-    """Where the pixels of a sample come from: the data set, or under a released corruption the tree's own file.
-
-    truth: where the object of a sample is, for the scores of maps.
-    """
-
-    dataset: Dataset
-    preprocessing: Preprocessing
-    tree: CorruptedTree | None = None
-    truth: Truth | None = None
-
-    def locate(self, sample: Sample, pixels: Tensor) -> Any:
-        """The sample's object in the frame of its pixels; None where it is not known. Raises BadImageError."""
-        return None if self.truth is None else self.truth.locate(sample, self.preprocessing)
-
-    def reader(self, condition: Condition) -> Reader:
-        """What reads the samples for this condition."""
-        if condition.released:
-            assert self.tree is not None
-            return self.tree.reader(condition.under or condition, self.preprocessing)
-        return lambda sample: to_pixels(self.dataset.image(sample), self.preprocessing, sample.id)
 
 
 class Decoder:

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..common.lock import locked
-from ..common.preprocessing import Preprocessing
 from ..errors import RunError
 from ..evaluations.attacks.evidence import bearing_evidence, gather_evidence, needs_evidence
 from ..evaluations.attacks.gradient_masking import findings
-from ..evaluations.subject import Subject
-from ..evaluations.supply import Supply
-from ..protocol.card import Card
+from ..evaluations.subject import Settings, Subject
 from ..protocol.condition import Condition
+from ..runs.binding import provenance_of
 from ..runs.folder import RunFolder
 from ..runs.links import refuse_links
+from ..runs.manifest import CheckpointEntry, Manifest
 from ..runs.pictures import PicturePlan, strange_pictures
 from ..runs.progress import Progress
+from .manifest import prepare
+from .plan import Contender, Plan
 from .processes import Ranks
 from .runner import Piece, pieces, run_units
 
@@ -30,124 +32,112 @@ _FINER = 4
 """With fewer pieces of work than this for each process, the conditions of a shard are drawn one by one."""
 
 
-@dataclass(frozen=True)
-class Job:
-    """One checkpoint with what it will be shown.
+def carry_out(plan: Plan, progress: Progress, say: Callable[[str], None]) -> None:
+    """Carry out a whole run, by this process or together with those that torchrun started beside it.
 
-    subject: makes it ready to compute. provenance: of what its records under a condition are, by its text.
-    preprocessing: for the evidence on its attacks; None where none is taken.
-    """
-
-    name: str
-    subject: Callable[[], Subject]
-    images: Supply
-    provenance: Callable[[str], Mapping[str, Any]]
-    preprocessing: Preprocessing | None = None
-
-
-def carry_out(
-    run: RunFolder,
-    prepare: Callable[[], list[str]],
-    tasks: Callable[[], Sequence[Job]],
-    conditions: Sequence[Condition],
-    card: Card,
-    finish: Callable[[], object],
-    progress: Progress,
-    say: Callable[[str], None],
-) -> None:
-    """A whole run, by this process or together with those that torchrun started beside it.
-
-    prepare: writes run.json and returns lines for the user. tasks: with run.json written. finish: summary and report.
-    prepare and finish are called in the first process only, which holds the folder's lock meanwhile.
+    run.json, summary and report are made by the first process only, which holds the folder's lock meanwhile.
 
     Raises:
         RunError: another command is at work in the folder.
     """
-    ranks = Ranks.of_environment()
+    ranks, run = Ranks.of_environment(), plan.run
     with contextlib.ExitStack() as held:
 
         def begin() -> dict[str, Any]:
             held.enter_context(locked(run.path))
             refuse_links(run.path)
-            for line in prepare():
+            for line in (*plan.lines, *prepare(plan)):
                 say(line)
             run.sweep()
             return run.manifest.to_plain()
 
         _await_same(run, ranks.share("run", begin))
-        ours = tasks()
-        compute(run, ours, conditions, card, ranks, progress, say)
+        compute(plan, ranks, progress, say)
         ranks.finish()
         if ranks.leads:
             if ranks.size > 1:
-                _check_complete(run, ours, conditions)
-            finish()
+                _check_complete(plan)
+            plan.finish()
 
 
-def compute(
-    run: RunFolder,
-    tasks: Sequence[Job],
-    conditions: Sequence[Condition],
-    card: Card,
-    ranks: Ranks,
-    progress: Progress,
-    say: Callable[[str], None],
-) -> None:
+def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Callable[[str], None]) -> None:
     """Write the records that are missing and, before them, the evidence on attacks.
 
     Raises:
         ModelError: a network fails on some batch; what was done before it is kept.
         RunError: a record cannot be written, or another process is not heard of any more.
     """
-    manifest = run.manifest
-    shard_size = manifest.shard_size
-    wanted = PicturePlan.of(manifest.pictures, conditions)
-    by_text = {condition.text: condition for condition in conditions}
-    progress = _Beating(progress, ranks)
-    plan = ranks.share(
-        "work", lambda: [_lacking(run, task, conditions, card, shard_size, ranks.size) for task in tasks]
-    )
-    for line in [line for *_, lines in plan for line in lines] if ranks.leads else ():
+    run, manifest = plan.run, plan.run.manifest
+    settings = replace(plan.request.settings, batch_size=manifest.batch_size)
+    by_text = {condition.text: condition for condition in plan.conditions}
+    wanted, progress = PicturePlan.of(manifest.pictures, plan.conditions), _Beating(progress, ranks)
+    outstanding = ranks.share("work", lambda: [_lacking(plan, contender, ranks.size) for contender in plan.contenders])
+    for line in [line for *_, lines in outstanding for line in lines] if ranks.leads else ():
         say(line)
-    for task, (lacking, doubted, *_) in zip(tasks, plan, strict=True):
+    for contender, (lacking, doubted, *_) in zip(plan.contenders, outstanding, strict=True):
         if not lacking and not doubted:
             continue
-        subject = task.subject()
+        subject = contender.subject(settings)
         # First, so that a doubt is heard before hours are spent.
-        for text in ranks.draw(f"evidence on {task.name}", doubted):
-            assert task.preprocessing is not None
-            gather_evidence(run, subject, task.images.dataset, task.preprocessing, by_text[text], progress)
-            for finding in findings(run.evidence(task.name, text) or {}):
-                if finding.flag:
-                    say(f"⚑ {task.name}, {text}: {finding.flag}")
-        drawn = ranks.draw(f"units of {task.name}", lacking)
+        for text in ranks.draw(f"evidence on {contender.name}", doubted):
+            _take_evidence(run, contender, subject, by_text[text], progress, say)
+        drawn = ranks.draw(f"units of {contender.name}", lacking)
         work = (Piece(shard, tuple(by_text[text] for text in texts)) for shard, texts in drawn)
-        run_units(run, subject, task.images, work, shard_size, task.provenance, progress, wanted, say)
+        provenance = partial(_provenance, manifest, contender.entry, settings)
+        run_units(run, subject, contender.supply, work, manifest.shard_size, provenance, progress, wanted, say)
         subject.classifier.to("cpu")
-    done = sum(there for _, _, there, _ in plan)
+    done = sum(there for _, _, there, _ in outstanding)
     if done and ranks.leads:
         say(f"{done} units of work were there already and were not computed again")
 
 
+def _take_evidence(
+    run: RunFolder,
+    contender: Contender,
+    subject: Subject,
+    condition: Condition,
+    progress: Progress,
+    say: Callable[[str], None],
+) -> None:
+    """Take the figures that tell whether an attack's result can be trusted, and say what speaks against it."""
+    assert contender.preprocessing is not None
+    gather_evidence(run, subject, contender.supply.dataset, contender.preprocessing, condition, progress)
+    for finding in findings(run.evidence(contender.name, condition.text) or {}):
+        if finding.flag:
+            say(f"⚑ {contender.name}, {condition.text}: {finding.flag}")
+
+
+def _provenance(manifest: Manifest, checkpoint: CheckpointEntry, settings: Settings, condition: str) -> dict[str, Any]:
+    """Return where the rows of a checkpoint under a condition come from, for the metadata of their Parquet files."""
+    beside = {"batch_size": settings.batch_size, "device": manifest.device, "versions": manifest.versions}
+    return provenance_of(manifest, checkpoint, condition) | beside
+
+
 def _lacking(
-    run: RunFolder, task: Job, conditions: Sequence[Condition], card: Card, shard_size: int, processes: int
+    plan: Plan, contender: Contender, processes: int
 ) -> tuple[list[tuple[int, list[str]]], list[str], int, list[str]]:
-    """Shards with the texts of conditions to compute together; attacks that lack evidence; units that are there; lines
-    on files that are not what was written for this run, and are made anew.
+    """Return shards with the texts of conditions to compute together; attacks that lack evidence; the number of units
+    that are there; lines on files that are not what was written for this run, and are made again.
     """
+    run, name, conditions = plan.run, contender.name, plan.conditions
     texts = [condition.text for condition in conditions]
-    lines = [f"{path}: {why}; computed anew" for path, why in _dropped(run.damaged(task.name, texts))]
-    lines += [f"{path}: evidence: {why}; taken anew" for path, why in _dropped(run.strange_evidence(task.name, texts))]
-    strange = strange_pictures(run, task.name, texts)
+    lines = [f"{path}: {why}; computed again" for path, why in _dropped(run.damaged(name, texts))]
+    lines += [f"{path}: evidence: {why}; taken again" for path, why in _dropped(run.strange_evidence(name, texts))]
+    strange = strange_pictures(run, name, texts)
     lines += [f"{path}: pictures: {why}; removed, the report goes without" for path, why in _dropped(strange)]
-    shards = -(-len(task.images.dataset.samples) // shard_size)
-    found = pieces(run, task.name, conditions, shards)
-    done = shards * len(conditions) - sum(len(piece.conditions) for piece in found)
-    if processes > 1 and len(found) < _FINER * processes:
-        found = [Piece(piece.shard, (one,)) for piece in found for one in piece.conditions]
-    bearing = bearing_evidence(conditions, card) if task.preprocessing else []
-    doubted = [one.text for one in bearing if needs_evidence(run, task.name, one, card)]
-    return [(piece.shard, [one.text for one in piece.conditions]) for piece in found], doubted, done, lines
+    shards = _shards(plan)
+    lacking = pieces(run, name, conditions, shards)
+    done = shards * len(conditions) - sum(len(piece.conditions) for piece in lacking)
+    if processes > 1 and len(lacking) < _FINER * processes:
+        lacking = [Piece(piece.shard, (condition,)) for piece in lacking for condition in piece.conditions]
+    card = plan.request.card
+    bearing = bearing_evidence(conditions, card) if contender.preprocessing else []
+    doubted = [condition.text for condition in bearing if needs_evidence(run, name, condition, card)]
+    return [(piece.shard, [c.text for c in piece.conditions]) for piece in lacking], doubted, done, lines
+
+
+def _shards(plan: Plan) -> int:
+    return -(-len(plan.dataset.samples) // plan.run.manifest.shard_size)
 
 
 def _dropped(files: Sequence[tuple[Path, str]]) -> Sequence[tuple[Path, str]]:
@@ -167,13 +157,13 @@ def _await_same(run: RunFolder, manifest: dict[str, Any]) -> None:
         time.sleep(0.1)
 
 
-def _check_complete(run: RunFolder, tasks: Sequence[Job], conditions: Sequence[Condition]) -> None:
+def _check_complete(plan: Plan) -> None:
     """Raises RunError where records are missing although every process has said that it is done."""
-    size = int(run.manifest.shard_size)
+    run, shards = plan.run, _shards(plan)
     lacking = sum(
         len(piece.conditions)
-        for task in tasks
-        for piece in pieces(run, task.name, conditions, -(-len(task.images.dataset.samples) // size))
+        for contender in plan.contenders
+        for piece in pieces(run, contender.name, plan.conditions, shards)
     )
     if lacking:
         raise RunError(

@@ -1,10 +1,8 @@
-"""The audit of segmenters: checkpoints, labelled scenes and a list of conditions into a run folder."""
+"""`robustkit.segment`: segmenters, labelled scenes and a list of conditions into a run folder."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,19 +18,9 @@ from ..models.segmenter import load_segmenter
 from ..protocol.card import load_card, number
 from ..report.refresh import refresh
 from ..results.run import Run
-from ..runs.manifest import CheckpointEntry
 from ..runs.progress import Progress
-from ..tasks.segmentation.examples import draw_examples
-from ..tasks.segmentation.images import SceneImages, scenes_for
-from ..tasks.segmentation.sheet import FILE
-from ..tasks.segmentation.subject import SegmenterSubject
-from .audit import Silent, listed, pack
-from .manifest import describe, prepare
-from .schedule import Job, carry_out
-
-DEFAULT_ATTACKS = "pgd"
-BATCH_SIZES = {"cpu": 4, "cuda": 16}
-SHARD = 32  # images in a unit of work, which are held decoded at their full size
+from .request import SegmentationRequest
+from .run import run
 
 
 def segment(
@@ -88,90 +76,31 @@ def segment(
         ModelError: besides, a network that fails on some batch; what was done before it is kept.
         NothingEvaluated: no sample could be evaluated.
     """
-    if any(isinstance(size, int) and size < 1 for size in (batch_size, shard_size, limit)):
-        raise ProtocolError(f"batch size {batch_size}, shard size {shard_size}, limit {limit}: expected 1 or more")
-    if dtype not in DTYPES:
-        raise ProtocolError(unknown_dtype(dtype))
-    card = load_card(protocol)
-    if card.task != "segmentation":
-        raise ProtocolError(f"protocol {card.name} is for {card.task}; robustkit segment takes segmentation")
-    asked = listed(attacks, DEFAULT_ATTACKS)
-    radii = tuple(number(part, "eps") for part in str(eps).split(",")) if eps is not None else ()
-    conditions = parse_conditions(asked, card, eps=radii, norm=norm)
-    where = pick_device(device)
-    batch = batch_size if isinstance(batch_size, int) else BATCH_SIZES.get(where.type, BATCH_SIZES["cpu"])
-    frost = None if frost_dir is None else str(frost_dir)
-    settings = Settings(seed, batch, workers, where, DTYPES[dtype], compile, frost)
-    models = [load_segmenter(spec, **(model or {})) for spec in checkpoints]
-    distinct_names(models)
-    scenes = scenes_for([one.identity for one in models], data_dir, masks, classes, ignore, layout)
-    scenes = scenes.select(limit, None if ids is None else Path(ids), seed)
-    if not len(scenes):
-        raise NothingEvaluated(f"{data_dir}: no sample is left to evaluate; loosen --limit or --ids")
-    plan = plan_corruptions(corruptions, scenes.dataset, [], preset="imagenet", variant=variant, frost_dir=frost)
-    conditions = (*conditions, *plan.conditions)
-    run = Run(out if out is not None else Path("runs") / models[0].identity.name)
-    arguments = {
-        "checkpoints": list(checkpoints),
-        "data_dir": data_dir,
-        "masks": masks,
-        "classes": classes,
-        "ignore": list(ignore),
-        "layout": layout,
-        "attacks": attacks if isinstance(attacks, str) or attacks is None else ",".join(attacks),
-        "corruptions": corruptions if isinstance(corruptions, str) or corruptions is None else list(corruptions),
-        "variant": variant,
-        "frost_dir": frost_dir,
-        "eps": eps,
-        "norm": norm,
-        "limit": limit,
-        "ids": ids,
-        "model": model or {},
-    }
-    lines = [f"{one.identity.name}: {note}" for one in models for note in one.identity.notes]
-    lines += [*scenes.notes, *plan.lines]
-    described = [_describe(one) for one in models]
-    dataset = replace(scenes.dataset, class_names=scenes.class_names)
-    facts = {"class_names": tuple(scenes.class_names), "unjudged": tuple(scenes.unjudged)}
-    begin = partial(
-        prepare,
-        run,
-        described,
-        dataset,
-        card,
-        conditions,
-        settings,
-        shard_size or max(SHARD, batch),
-        arguments,
-        plan.inputs,
-        scenes.digest,
-        facts,
+    request = SegmentationRequest(
+        checkpoints=checkpoints,
+        data_dir=data_dir,
+        masks=masks,
+        classes=classes,
+        ignore=ignore,
+        layout=layout,
+        attacks=attacks,
+        corruptions=corruptions,
+        variant=variant,
+        frost_dir=frost_dir,
+        out=out,
+        protocol=protocol,
+        eps=eps,
+        norm=norm,
+        limit=limit,
+        ids=ids,
+        seed=seed,
+        batch_size=batch_size,
+        shard_size=shard_size,
+        workers=workers,
+        device=device,
+        dtype=dtype,
+        compile=compile,
+        examples=examples,
+        model=model or {},
     )
-
-    def tasks() -> list[Job]:
-        manifest = run.manifest
-        return [
-            Job(
-                one.identity.name,
-                partial(SegmenterSubject, one, card, settings, scenes.unjudged),
-                SceneImages(scenes),
-                partial(pack, manifest, known, settings),
-            )
-            for one, known in zip(models, described, strict=True)
-        ]
-
-    def finish() -> None:
-        (run.path / FILE).unlink(missing_ok=True)  # of other checkpoints, or not wanted any more
-        rows = refresh(run)
-        if all(row["value"] is None for row in rows if row["metric"] == "miou"):
-            raise NothingEvaluated(f"{data_dir}: no pixel of any image counts; check --masks and --ignore")
-        if examples:
-            draw_examples(run, models, scenes, conditions, card, settings, examples)
-            refresh(run)
-
-    carry_out(run, lambda: [*lines, *begin()], tasks, conditions, card, finish, progress or Silent(), say)
-    return run
-
-
-def _describe(model: Segmenter) -> CheckpointEntry:
-    return describe(model.identity, model.identity.preprocessing, windows=model.windows)
+    return run(request, progress, say)

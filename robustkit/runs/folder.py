@@ -34,7 +34,7 @@ from .writing import parquet_bytes
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_REMEDY = "the same command of the audit computes it anew"
+_REMEDY = "the same command of the audit computes it again"
 SUMMARY_COLUMNS = ("checkpoint", "condition", "metric", "value", "n", "ci_low", "ci_high", "protocol", "flags")
 
 
@@ -338,8 +338,8 @@ class RunFolder:
             plain = json.loads(self._text(path))
             told, rows = plain.pop("digest", None), plain["results"]
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
-            raise RunError(f"{path}: cannot be read ({fault}); robustkit report makes it anew") from None
+            raise RunError(f"{path}: cannot be read ({fault}); robustkit report rebuilds it") from None
         if told != digest_of(plain) or plain.get("run") != digest_of_run(self.manifest):
-            raise RunError(f"{path}: is not what was written for this run; robustkit report makes it anew")
+            raise RunError(f"{path}: is not what was written for this run; robustkit report rebuilds it")
         found: list[dict[str, Any]] = rows
         return found

@@ -40,13 +40,13 @@ def read_rows(
     import pyarrow.parquet as pq
 
     remedy = "delete it and run again" if what == "a record" else "delete the file, nothing rests on it"
-    anew = "the same command of the audit computes it anew" if what == "a record" else remedy
+    again = "the same command of the audit computes it again" if what == "a record" else remedy
     try:
         source = pq.ParquetFile(pa.BufferReader(data))
         schema, names = source.schema_arrow, source.schema_arrow.names
         wrong = _malformed(source, what)
         if not wrong and (reason := fault(source.metadata.metadata, data)):
-            raise DamagedRecord(f"{path}: {what} that is not of this run: {reason}; {anew}")
+            raise DamagedRecord(f"{path}: {what} that is not of this run: {reason}; {again}")
         if not wrong:
             chosen = list(filter(columns if callable(columns) else (columns or names).__contains__, names))
             if texts := [name for name in chosen if name in _TEXTS and not pa.types.is_null(schema.field(name).type)]:

@@ -21,10 +21,11 @@ from robustkit.evaluations.subject import Settings
 from robustkit.models.classifier import Classifier, load
 from robustkit.models.device import pick_device
 from robustkit.pipeline.data import labelled_data
-from robustkit.pipeline.runner import Images, Piece, run_units
+from robustkit.pipeline.runner import Piece, run_units
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import CLEAN
 from robustkit.results.run import Run
+from robustkit.tasks.classification.images import Images
 from robustkit.tasks.classification.subject import ClassifierSubject
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}

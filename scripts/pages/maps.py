@@ -27,6 +27,7 @@ from robustkit.cli.cam.command import make_gallery
 from robustkit.cli.progress import ConsoleProgress
 from robustkit.errors import RobustkitError
 from robustkit.evaluations.maps.tables import map_tables
+from robustkit.pipeline.request import ClassificationRequest
 from robustkit.results.run import Run
 
 from .maps_text import behind, in_short, leads, plot, side_by_side, source
@@ -141,15 +142,8 @@ def draw(run: Run, folder: Path) -> Iterator[tuple[str, str]]:
             "wins; predictions marked as wrong are in no table",
         ),
     ):
-        sheet, _ = make_gallery(
-            run,
-            models,
-            Choice.of(models, cams, "all", how=how, count=4),
-            data_dir="embedded:shapes",
-            data={},
-            model={},
-            device="cpu",
-        )
+        request = ClassificationRequest(checkpoints=models, data_dir="embedded:shapes", device="cpu")
+        sheet, _ = make_gallery(run, request, Choice.of(models, cams, "all", how=how, count=4))
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(sheet, folder / f"shapes-{name}.png")
         yield f"{folder.name}/shapes-{name}.png", f"Generated shapes on which {caption}"

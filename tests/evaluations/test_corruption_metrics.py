@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from manifests import whole
 
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.corruptions.condition import Corrupted, parse_corrupted
@@ -20,6 +21,7 @@ from robustkit.evaluations.corruptions.metrics import (
 from robustkit.evaluations.corruptions.sets import CORRUPTIONS, SETS, TEST, expand
 from robustkit.evaluations.corruptions.shares import conditions_of
 from robustkit.evaluations.corruptions.tables import corruption_tables
+from robustkit.runs.manifest import Manifest
 
 # The published constants once more, in the order of the tables of Hendrycks and Dietterich.
 PUBLISHED = (
@@ -166,15 +168,19 @@ def test_the_interval_keeps_the_conditions_of_a_sample_together() -> None:
     assert wide["corruption(fog)", "mean_error"][2:4] == (0.0, 1.0)
 
 
+def run_on(data: dict[str, Any]) -> Manifest:
+    return whole({"checkpoints": [{"name": "net"}], "data": data})
+
+
 def test_without_imagenet_mce_is_refused_and_says_why() -> None:
-    why = why_no_mce({"data": {"layout": "cifar10", "classes": 10, "name": "cifar10-test"}})
+    why = why_no_mce(run_on({"layout": "cifar10", "classes": 10, "name": "cifar10-test"}))
     found = rows(all_of(ALEXNET, ",preset=cifar"), why)
     assert not {metric for _, metric in found} & {"mce", "relative_mce", "ce"}
     assert found["in-c(preset=cifar)", "mean_error"][4] == [
         "no mCE: AlexNet's errors are known for the 1000 ImageNet classes only, not for cifar10-test"
     ]
-    assert why_no_mce({"data": {"layout": "imagenet", "classes": 1000, "name": "val"}}) == ""
-    assert "ImageNet" in why_no_mce({"data": {"layout": "imagenet-r", "classes": 1000, "name": "r"}})
+    assert why_no_mce(run_on({"layout": "imagenet", "classes": 1000, "name": "val"})) == ""
+    assert "ImageNet" in why_no_mce(run_on({"layout": "imagenet-r", "classes": 1000, "name": "r"}))
 
 
 def test_definitions_are_not_mixed() -> None:

@@ -35,6 +35,7 @@ from robustkit.evaluations.maps.gallery import Gallery, GalleryRow, Tile, draw, 
 from robustkit.evaluations.maps.truth import open_truth
 from robustkit.models.specs import find
 from robustkit.pipeline.data import labelled_data
+from robustkit.pipeline.request import ClassificationRequest
 from robustkit.results.run import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -154,7 +155,8 @@ def test_checkpoints_are_told_apart_by_content_and_drawn_in_their_own_frame(tmp_
         device="cpu",
     )
     choice = Choice.of(checkpoints, "agcam", "none", how="random", count=1)
-    _, page = make_gallery(run, checkpoints, choice, **options, data={}, device="cpu", raw=True)
+    request = ClassificationRequest(checkpoints=checkpoints, **options, device="cpu")
+    _, page = make_gallery(run, request, choice, raw=True)
     with np.load(page.parent / "maps.npz") as kept:
         (first, heat), (second, cropped_heat) = kept.items()
     dataset = open_dataset("embedded:shapes")
@@ -169,16 +171,16 @@ def test_checkpoints_are_told_apart_by_content_and_drawn_in_their_own_frame(tmp_
     drawn = re.findall(r'src="data:image/png;base64,([^"]+)"', page.read_text("utf-8"))
     for text, pixels in zip(drawn, expected, strict=True):
         np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(base64.b64decode(text)))), pixels)
-    make_gallery(run, checkpoints[1:], choice, **options, data={}, device="cpu", raw=True)
+    make_gallery(run, replace(request, checkpoints=checkpoints[1:]), choice, raw=True)
     with np.load(page.parent / "maps.npz") as kept:
         assert list(kept) == [second]
         np.testing.assert_array_equal(kept[second], cropped_heat)
     with pytest.raises(RunError) as caught:
-        make_gallery(run, [QUEST], choice, **options, data={}, device="cpu")
+        make_gallery(run, replace(request, checkpoints=[QUEST]), choice)
     message = f"{run.path}: no records of {QUEST}, only of net, net-2; run robustkit cam with it"
     assert str(caught.value) == message
     with pytest.raises(RunError, match=r"was made with protocol standard@2:\w+, not agcam-paper@2:\w+; give that"):
-        make_gallery(run, checkpoints, choice, **options, data={}, device="cpu", protocol="agcam-paper")
+        make_gallery(run, replace(request, protocol="agcam-paper"), choice)
 
 
 def test_the_class_explained_is_among_those_that_compete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +196,7 @@ def test_the_class_explained_is_among_those_that_compete(tmp_path: Path, monkeyp
     def some_compete(*arguments: Any, **options: Any) -> Any:
         return replace(labelled_data(*arguments, **options), valid_labels=tuple(others))
 
-    for module in ("pipeline.audit", "cli.cam.command"):
+    for module in ("pipeline.classification", "cli.cam.choice"):
         monkeypatch.setattr(f"robustkit.{module}.labelled_data", some_compete)
     words = ("--data-dir", "embedded:shapes", "--ids", str(tmp_path / "ids.txt"), "--cams", "agcam,agcam(target=label)")
     words += ("--keep-misclassified",)
@@ -349,7 +351,7 @@ ONLY = "only for a data set, and pictures of your own are given; leave out, or g
 def test_commands_that_make_no_sense_compute_nothing(
     words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("robustkit.pipeline.audit.audit", lambda *_, **__: pytest.fail("an audit was made"))
+    monkeypatch.setattr("robustkit.pipeline.run.run", lambda *_, **__: pytest.fail("an audit was made"))
     done = CliRunner().invoke(cli, ["cam", *words, "--out", str(tmp_path / "run.png")])
     assert str(done.exception) == message
     assert not list(tmp_path.iterdir())
@@ -359,23 +361,23 @@ def test_a_choice_by_score_needs_one(tmp_path: Path) -> None:
     for index in range(2):
         Image.new("RGB", (64, 64)).save(tmp_path / f"{index}.png")
     choice = Choice.of([MODEL], "agcam", "none")
-    options: dict[str, Any] = {"data_dir": str(tmp_path), "data": {"layout": "unlabelled"}, "model": {}}
+    request = ClassificationRequest(checkpoints=[MODEL], data_dir=tmp_path, data={"layout": "unlabelled"})
     with pytest.raises(ProtocolError) as caught:
-        choice.check(MODEL, **options)
+        choice.check(request)
     assert str(caught.value) == (
         "--choose worst: no map is scored, where no objects are known and --faithfulness is none; give --boxes or "
         "--masks, or --choose random"
     )
-    choice.check(MODEL, **options, located=True)
-    Choice.of([MODEL], "agcam").check(MODEL, **options)
-    Choice.of([MODEL], "agcam", "none", how="random").check(MODEL, **options)
+    choice.check(replace(request, masks=tmp_path))
+    Choice.of([MODEL], "agcam").check(request)
+    Choice.of([MODEL], "agcam", "none", how="random").check(request)
     with pytest.raises(DataError, match=r"--choose class:star: .* has no labels; choose disagreement, worst, best"):
-        Choice.of([MODEL], "agcam", how="class:star").check(MODEL, **options)
+        Choice.of([MODEL], "agcam", how="class:star").check(request)
 
 
 def test_the_help_says_what_faithfulness_is() -> None:
     text = " ".join(CliRunner().invoke(cli, ["cam", "--help"]).output.split())
-    assert "Ask the model itself: ABPC; all adds insertion, deletion and a head drawn anew." in text
+    assert "Ask the model itself: ABPC; all adds insertion, deletion and a redrawn head." in text
     assert "disagreement, of one checkpoint worst, if left out." in text
 
 

@@ -1,4 +1,4 @@
-"""Runs that someone copied, cut or mended: each command refuses them, computes anew, or says what is missing.
+"""Runs that someone copied, cut or mended: each command refuses them, computes again, or says what is missing.
 
 A table: what was done to a whole run, and what `check`, `compare`, `report` and the audit make of it. `refused` is one
 line and status 2, or 3 where nothing is left; `told` a flag that the whole run has not, of `check` a gate that fails;
@@ -128,7 +128,7 @@ def outcome(command: str, run: Run, place: Path, whole: Run, folder: Path, basel
             return one_line(fault)
         assert small_audit.files(run.path).items() >= needed(whole).items()
         assert evidence(run) == evidence(whole)
-        names = ("computed anew", "taken anew", "removed, the report", "were there already")
+        names = ("computed again", "taken again", "removed, the report", "were there already")
         told = [line for line in lines if any(name in line for name in names)]
         alike = told == ["12 units of work were there already and were not computed again"]
         return "same" if alike and before == evidence(whole) else "recomputed"
@@ -235,10 +235,10 @@ def test_a_line_names_the_file_and_the_reason(place: Path, runs: dict[str, Run],
     path = record(run, AUTO, 0)
     assert said == (
         f"{path}: a record that is not of this run: its condition is clean and not {AUTO}; the same command of the "
-        "audit computes it anew"
+        "audit computes it again"
     )
     audited(place, run.path, say=lines.append)
-    assert f"{path}: its condition is clean and not {AUTO}; computed anew" in lines
+    assert f"{path}: its condition is clean and not {AUTO}; computed again" in lines
     run = altered(runs["whole"], tmp_path / "other", records_from("weights"), runs)
     assert "its checkpoint sha256 is " in str(invoke("report", run.path).exception)
 

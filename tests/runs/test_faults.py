@@ -92,7 +92,7 @@ def spoil(path: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["cut short", "a bit", "emptied", "improved"])
-def test_a_record_that_is_not_what_was_written_is_refused_and_computed_anew(place: Path, run: Run, how: str) -> None:
+def test_a_record_that_is_not_what_was_written_is_refused_and_computed_again(place: Path, run: Run, how: str) -> None:
     before, summary = small_audit.files(run.path), (run.path / "summary.json").read_bytes()
     path = run.shard_path("net", "clean", 1)
     spoil(path, how)
@@ -103,7 +103,7 @@ def test_a_record_that_is_not_what_was_written_is_refused_and_computed_anew(plac
     small_audit.audit(place, run.path, attacks="fgsm", say=lines.append)
     (line,) = [line for line in lines if "altered or damaged" in line]
     assert line.startswith(f"{path}: it was altered or damaged after it was written: its SHA-256 is not ")
-    assert line.endswith("…; computed anew")
+    assert line.endswith("…; computed again")
     assert small_audit.files(run.path) == before
 
 

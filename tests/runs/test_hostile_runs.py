@@ -348,7 +348,7 @@ def test_whatever_a_run_folder_holds_a_command_says_one_line(tmp_path: Path) -> 
     said = commands(run, tmp_path)
     assert said["report"] == (
         f"{run.path}: cannot be used (KeyError: 'divination'); it holds something that no audit writes, or this is a "
-        "defect of RobustKit, which --debug shows; make the run anew"
+        "defect of RobustKit, which --debug shows; make the run again"
     )
 
 

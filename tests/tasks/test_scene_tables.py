@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from manifests import whole
 from rich.console import Console
 from scene_records import counts, record, share
 
@@ -19,14 +20,16 @@ from robustkit.tasks.segmentation.metrics import scene_mean_rows, scene_rows
 from robustkit.tasks.segmentation.tables import LONGEST, scene_tables, terminal_scenes
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-MANIFEST = {
-    "checkpoints": [{"name": "seg", "attention": "quest"}, {"name": "conv", "attention": "none"}],
-    "claims": {
-        "pgd(eps=4/255,steps=3)": {"norm": "linf", "eps": 4 / 255},
-        "pgd(eps=1,steps=3,norm=l2)": {"norm": "l2", "eps": 1.0},
-    },
-    "protocol": {"tag": "segmentation@1:00", "summary": "pixels"},
-}
+MANIFEST = whole(
+    {
+        "checkpoints": [{"name": "seg", "attention": "quest"}, {"name": "conv", "attention": "none"}],
+        "claims": {
+            "pgd(eps=4/255,steps=3)": {"norm": "linf", "eps": 4 / 255},
+            "pgd(eps=1,steps=3,norm=l2)": {"norm": "l2", "eps": 1.0},
+        },
+        "protocol": {"tag": "segmentation@1:00", "summary": "pixels"},
+    }
+)
 KEYS = ("condition", "metric", "value", "n", "ci_low", "ci_high", "flags")
 
 

@@ -205,7 +205,7 @@ def test_the_data_pipeline_of_ade20k_is_part_of_the_run(folder: Path, tmp_path: 
 
 
 def test_records_of_scenes_say_of_what_they_are(run: Run, folder: Path, tmp_path: Path) -> None:
-    """Those of another condition, of another checkpoint and of another shard are refused, and computed anew."""
+    """Those of another condition, of another checkpoint and of another shard are refused, and computed again."""
     out = Run(tmp_path / "run")
     whole = segment(folder, tmp_path / "whole", "plain", shard_size=2)
     for source, place, reason in (
@@ -222,7 +222,7 @@ def test_records_of_scenes_say_of_what_they_are(run: Run, folder: Path, tmp_path
             out.results()
         lines: list[str] = []
         segment(folder, out.path, "plain", shard_size=2, say=lines.append)
-        assert any(line.startswith(f"{path}: ") and line.endswith("; computed anew") for line in lines)
+        assert any(line.startswith(f"{path}: ") and line.endswith("; computed again") for line in lines)
         assert path.read_bytes() == whole.shard_path("plain", "clean", place).read_bytes()
         path.unlink()
         assert "incomplete" in str(out.results()["flags"].tolist())
@@ -338,7 +338,7 @@ def test_what_does_not_go_together_is_said(folder: Path, tmp_path: Path) -> None
             masks=folder / "masks",
             out=out,
         )
-    with pytest.raises(ProtocolError, match="protocol standard is for classification; robustkit segment takes segm"):
+    with pytest.raises(ProtocolError, match="protocol standard is for classification; use robustkit audit"):
         segment(folder, out, protocol="standard")
     with pytest.raises(ProtocolError, match="protocol segmentation is for segmentation; use robustkit segment"):
         robustkit.audit(["zoo:shapes-vit-quest"], data_dir="embedded:shapes", protocol="segmentation", out=out)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,8 +15,9 @@ from ...data.dataset import Dataset, Sample
 from ...errors import DataError, ModelError, ProtocolError, RunError, unknown
 from ...evaluations.maps.condition import MapSpec, parse_named
 from ...evaluations.maps.gallery import pick
-from ...models.classifier import load
+from ...models.classifier import ModelIdentity, load
 from ...pipeline.data import labelled_data
+from ...pipeline.request import ClassificationRequest
 from ...runs.folder import RunFolder
 
 CHOICES = ("disagreement", "worst", "best", "random")
@@ -105,27 +105,14 @@ class Choice:
             )
         return members
 
-    def check(
-        self,
-        checkpoint: str,
-        *,
-        data_dir: str,
-        data: Mapping[str, Any],
-        model: Mapping[str, Any],
-        limit: int | None = None,
-        only: Path | None = None,
-        seed: int = 0,
-        located: bool = False,
-    ) -> None:
-        """That the data set has what is chosen. only: file of ids. located: whether boxes or masks are given.
-
-        Raises:
-            RobustkitError: it has not; or model or data set cannot be read.
-        """
+    def check(self, request: ClassificationRequest) -> None:
+        """Raises RobustkitError where the data set lacks what is chosen, or where it or the model cannot be read."""
+        located = request.boxes is not None or request.masks is not None
         unscored = self.how in _SCORED and not self.ids and not located and self.shown[0].faithfulness == "none"
         if not (self.ids or unscored or self.how.startswith("class:")):
             return
-        dataset = labelled_data(data_dir, load(checkpoint, **model).identity, data, limit, only, seed, unlabelled=True)
+        identity = load(request.checkpoints[0], **request.model).identity
+        dataset = data_of(request, identity)
         if unscored and dataset.mask(dataset.samples[0]) is None:
             raise ProtocolError(
                 f"--choose {self.how}: no map is scored, where no objects are known and --faithfulness is none; give "
@@ -137,6 +124,12 @@ class Choice:
                 dataset.image(sample)
             except DataError as fault:
                 raise DataError(f"--show {sample.id}: {fault}; show another sample") from None
+
+
+def data_of(request: ClassificationRequest, identity: ModelIdentity) -> Dataset:
+    """Return the samples of a request, with labels or without."""
+    chosen = request.limit, request.ids, request.seed
+    return labelled_data(request.data_dir, identity, request.data, *chosen, unlabelled=True)
 
 
 def _named(dataset: Dataset, name: str) -> Sample:

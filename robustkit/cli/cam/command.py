@@ -1,4 +1,4 @@
-"""The gallery of `robustkit cam`: maps of a run's samples, made anew as they were scored, beside one another."""
+"""The gallery of `robustkit cam`: maps of a run's samples, made again as they were scored, beside one another."""
 
 from __future__ import annotations
 
@@ -26,55 +26,43 @@ from ...evaluations.maps.truth import Truth, open_truth
 from ...evaluations.subject import Settings, Subject
 from ...models.classifier import Classifier, load
 from ...models.device import pick_device
-from ...pipeline.data import labelled_data
-from ...protocol.card import load_card
+from ...pipeline.request import ClassificationRequest
 from ...runs.folder import RunFolder
 from ...tasks.classification.subject import ClassifierSubject
-from .choice import COLUMNS, Choice, Records, chosen, label
+from .choice import COLUMNS, Choice, Records, chosen, data_of, label
 
 Heat = NDArray[np.float32]
 
 
 def make_gallery(
-    run: RunFolder,
-    checkpoints: Sequence[str],
-    choice: Choice,
-    *,
-    data_dir: str,
-    data: Mapping[str, Any],
-    model: Mapping[str, Any],
-    boxes: Path | None = None,
-    masks: Path | None = None,
-    protocol: str = "standard",
-    device: str = "auto",
-    raw: bool = False,
+    run: RunFolder, request: ClassificationRequest, choice: Choice, raw: bool = False
 ) -> tuple[Path, Path]:
-    """Draw samples of a run with maps of these checkpoints, as cams/gallery.png and .html in its folder.
+    """Draw samples of a run with maps of the request's checkpoints, as cams/gallery.png and .html in its folder.
 
-    data_dir, data, model, boxes, masks, protocol: as the run was made. raw: keep the maps as cams/maps.npz, too.
+    request: as the run was made. raw: keep the maps as cams/maps.npz, too.
 
     Raises:
         RunError: the run holds no maps of a checkpoint, is of another protocol, or no sample is left.
         DataError, ProtocolError: as `Choice.samples`.
     """
-    manifest, card = run.manifest, load_card(protocol)
+    manifest, card = run.manifest, request.card
     if card.tag != manifest.protocol.tag:
         raise RunError(f"{run.path} was made with protocol {manifest.protocol.tag}, not {card.tag}; give that")
-    classifiers = _as_recorded(run, [load(spec, **model) for spec in checkpoints])
+    classifiers = _as_recorded(run, [load(spec, **request.model) for spec in request.checkpoints])
     names = [classifier.identity.name for classifier in classifiers]
     records: Records = {
         (name, one.text): {row["sample_id"]: row for row in run.table(name, one.text, COLUMNS).to_pylist()}
         for one in choice.shown
         for name in names
     }
-    asked, seed = manifest.arguments, manifest.seed
-    identity = classifiers[0].identity
-    dataset = labelled_data(data_dir, identity, data, asked["limit"], asked["ids"], seed, unlabelled=True)
+    seed, asked = manifest.seed, {name: manifest.arguments[name] for name in ("limit", "ids")}
+    dataset = data_of(replace(request, seed=seed, **asked), classifiers[0].identity)
     samples, words = chosen(choice, run, dataset, records, seed)
-    settings = Settings(seed, batch_size=1, device=pick_device(device))
+    settings = Settings(seed, batch_size=1, device=pick_device(request.device))
     subjects = [ClassifierSubject(classifier, card, settings, dataset.valid_labels) for classifier in classifiers]
     kept: dict[str, Heat] = {}
-    rows = tuple(_rows(subjects, dataset, open_truth(dataset, boxes, masks), samples, choice.shown, records, kept))
+    truth = open_truth(dataset, request.boxes, request.masks)
+    rows = tuple(_rows(subjects, dataset, truth, samples, choice.shown, records, kept))
     compared = ", ".join(names) if len(names) < 3 else f"{len(names)} checkpoints"
     title = f"{', '.join(map(label, choice.shown))}: {compared}"
     gallery = Gallery(title, rows, (f"{dataset.name}; {words}; protocol {card.tag}",))

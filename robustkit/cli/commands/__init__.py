@@ -1,0 +1,1 @@
+"""The commands: words into calls, no logic of their own."""

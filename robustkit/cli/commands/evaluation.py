@@ -1,0 +1,162 @@
+"""The commands that evaluate: audit, attack, demo, cam, segment. Heavy imports happen inside them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..completion import checkpoints as known_checkpoints
+from ..option_types import AT_LEAST_0, Place
+from ..options import (
+    CONTEXT,
+    attack_options,
+    browse_option,
+    common,
+    corruption_options,
+    data_options,
+    group,
+    map_options,
+    model_options,
+    option,
+    protocol_option,
+    run_options,
+    scene_options,
+    segmenter_options,
+    truth_options,
+)
+from ..terminal import audit_request, console, run_and_show, run_cam, run_to_the_end, segment_request
+
+
+@click.command(context_settings=CONTEXT)
+@click.argument("checkpoints", nargs=-1, required=True, metavar="CHECKPOINT...", shell_complete=known_checkpoints)
+@option("--data-dir", required=True, help="Folder, zip, or embedded:shapes.")
+@group(
+    [
+        model_options,
+        data_options,
+        attack_options,
+        corruption_options,
+        map_options,
+        protocol_option(),
+        browse_option,
+        run_options,
+        common,
+    ]
+)
+def audit(checkpoints: tuple[str, ...], data_dir: str, skip_bad: bool, **options: Any) -> None:
+    """Evaluate checkpoints clean, under attack and corrupted; write records, summary and report.
+
+    CHECKPOINT is a file, zoo:NAME, timm:NAME, hf-hub:ORG/NAME or local-dir:PATH. The same command goes on where an
+    interrupted one stopped.
+
+    \b
+    robustkit audit vit.safetensors --arch vit_tiny_patch16_224 --data-dir imagenet/val --limit 1000 --out runs/vit
+    robustkit audit zoo:shapes-vit-quest --data-dir embedded:shapes --attacks "pgd(steps=50,restarts=3)" --eps 2/255
+    robustkit audit vit.safetensors --data-dir imagenet/val --attacks none --corruptions in-c
+    robustkit audit vit.safetensors --data-dir imagenet/val --corrupted-dir imagenet-c --corruptions in-c
+    robustkit audit vit.safetensors --data-dir imagenet/val --attacks pgd --cams agcam --boxes boxes.csv --stability
+    robustkit audit vit.safetensors --data-dir imagenet/val --attacks pgd --corruptions fog --watch-attention
+    """
+    run_to_the_end(audit_request(checkpoints, data_dir, options), skip_bad)
+
+
+@click.command(context_settings=CONTEXT)
+@click.argument("checkpoints", nargs=-1, required=True, metavar="CHECKPOINT...", shell_complete=known_checkpoints)
+@option("--data-dir", required=True, help="Folder, zip, or embedded:shapes.")
+@group([model_options, data_options, attack_options, protocol_option(), browse_option, run_options, common])
+def attack(checkpoints: tuple[str, ...], data_dir: str, skip_bad: bool, **options: Any) -> None:
+    """Evaluate clean and under attacks: the attack part of an audit, same options.
+
+    \b
+    robustkit attack vit.safetensors --data-dir imagenet/val --attacks fgsm,pgd,autoattack --eps 0.5/255,1/255
+    """
+    run_to_the_end(audit_request(checkpoints, data_dir, options), skip_bad)
+
+
+@click.command(context_settings=CONTEXT)
+@option("--out", type=Place(), default="robustkit-demo", help="Run folder.")
+@option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
+@common
+def demo(out: Path, device: str) -> None:
+    """Audit four embedded classifiers, one for each of four attentions, and two segmenters, on embedded images.
+
+    \b
+    robustkit demo
+    robustkit demo --out runs/demo --device cpu
+    """
+    from ...pipeline.request import ClassificationRequest, SegmentationRequest
+    from ..demo import DEMO, SEGMENTERS
+
+    screen = console()
+    screen.print(
+        "Four small ViTs (standard, QUEST, Elliptical, Elliptical-QUEST attention) on generated shapes: clean, FGSM, "
+        "PGD, SPSA, AutoAttack, corruptions, AG-CAM.\n"
+    )
+    run = run_and_show(ClassificationRequest(**DEMO, out=out, device=device))
+    screen.print(
+        "\nTwo small Segmenters (standard, QUEST) on the same kind of images: clean, PGD, SegPGD, corruptions.\n"
+    )
+    scenes = run_and_show(SegmentationRequest(**SEGMENTERS, out=out / "segmentation", device=device))
+    screen.print(
+        f"\nThe runs are in {run.path} and {scenes.path}: report.html to read, summary.csv to compute with, records/ "
+        "for every sample.\n"
+        "Next, your own checkpoint:\n"
+        "  robustkit inspect CHECKPOINT --data-dir IMAGES                    which attention formula fits its weights\n"
+        "  robustkit audit CHECKPOINT --data-dir IMAGES --limit 200 --out runs/first\n"
+        f"  robustkit compare {run.path}        the four on the same images: differences, intervals, tests\n"
+        f"  robustkit check {run.path} --init   a policy for CI from these results\n"
+        "  robustkit cam zoo:shapes-vit-standard zoo:shapes-vit-quest --data-dir embedded:shapes   a gallery of maps",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+@click.command(context_settings=CONTEXT)
+@click.argument(
+    "arguments", nargs=-1, required=True, metavar="CHECKPOINT... [IMAGE]...", shell_complete=known_checkpoints
+)
+@option("--data-dir", help="Folder, zip, or embedded:shapes; without it, IMAGEs are explained.")
+@option("--target", "targets", multiple=True, help="Class of an IMAGE to explain, by name or number; may be repeated.")
+@option("--cams", default="agcam,rollout,grad-cam", help="Methods (robustkit list cams); controls come along.")
+@option("--gallery", type=AT_LEAST_0, default=12, help="Samples to draw; 0 for none.")
+@option(
+    "--choose",
+    help="Which: disagreement, worst, best, random or class:NAME; disagreement, of one checkpoint worst, if left out.",
+)
+@option("--show", multiple=True, help="Id of a sample to draw; may be repeated.")
+@option("--save-maps", is_flag=True, help="Keep the maps that are drawn: cams/maps.npz, or <stem>-cam.npz of an IMAGE.")
+@group([truth_options, model_options, data_options, protocol_option(), browse_option, run_options, common])
+def cam(arguments: tuple[str, ...], data_dir: str | None, skip_bad: bool, **options: Any) -> None:
+    """Make maps of what checkpoints look at, score them, and show them side by side.
+
+    With --data-dir: a run with scores beside controls that do not look at the image, and a gallery in its folder.
+    Without: the maps of your own pictures, as <stem>-cam.png, with the model options, --cams, --target, --out, --device
+    and --save-maps.
+
+    \b
+    robustkit cam standard.pth quest.pth --data-dir imagenet/val --boxes boxes.csv --limit 500 --out runs/maps
+    robustkit cam vit.safetensors photographs/zebra.jpg --target zebra --target tusker
+    """
+    run_cam(arguments, data_dir, skip_bad, options)
+
+
+@click.command(context_settings=CONTEXT)
+@click.argument("checkpoints", nargs=-1, required=True, metavar="CHECKPOINT...", shell_complete=known_checkpoints)
+@option("--data-dir", required=True, help="Folder or zip of images, ADE20K's folder, or embedded:shapes.")
+@group([scene_options, segmenter_options, protocol_option("segmentation"), run_options, common])
+def segment(checkpoints: tuple[str, ...], data_dir: str, skip_bad: bool, **options: Any) -> None:
+    """Evaluate segmenters clean, under attack and corrupted: mIoU of the data set, with a picture of examples.
+
+    CHECKPOINT is a Segmenter's file, zoo:NAME, hf-hub:ORG/NAME or local-dir:PATH, or any file with --arch
+    FILE.py:FUNCTION, which returns a network of normalised images to logits of each pixel. The same command goes on
+    where an interrupted one stopped.
+
+    \b
+    robustkit segment zoo:shapes-segmenter-standard zoo:shapes-segmenter-quest --data-dir embedded:shapes --limit 100
+    robustkit segment seg.pth --data-dir ADEChallengeData2016 --resize ade20k --corruptions segformer-16 --limit 500
+    robustkit segment net.pth --arch net.py:make --data-dir images --masks labels --classes names.txt --ignore 255
+    """
+    run_to_the_end(segment_request(checkpoints, data_dir, options), skip_bad)

@@ -1,0 +1,101 @@
+"""The commands that read run folders: report, compare, check, card. They need no model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..option_types import Place
+from ..options import CONTEXT, common, option
+from ..terminal import console, show, usable
+
+RUN = Place(file_okay=False)
+
+
+@click.command(context_settings=CONTEXT)
+@click.argument("run", type=RUN)
+@option("--log", "logs", multiple=True, help="Also log the results: tensorboard, mlflow or wandb, as tensorboard:DIR.")
+@common
+def report(run: Path, logs: tuple[str, ...]) -> None:
+    """Rebuild summary and report of a run folder from its records, without a model.
+
+    \b
+    robustkit report runs/vit
+    robustkit report runs/vit --log tensorboard:logs --log mlflow:http://localhost:5000
+    """
+    from ...report.refresh import refresh
+    from ...report.release.loggers import log_run, parse_loggers
+    from ...runs.folder import RunFolder
+
+    existing, wanted = RunFolder.existing(run), parse_loggers(logs)
+    with usable(run):
+        results = refresh(existing)
+        show(existing, results)
+    log_run(existing, results, wanted)
+
+
+@click.command(context_settings=CONTEXT)
+@click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
+@option("--checkpoint", "checkpoints", multiple=True, help="Only this checkpoint of the runs; may be repeated.")
+@option("--against", help="The checkpoint that the others are held against; the first if left out.")
+@option("--reference", help="Published figures beside them: quest, or a TOML file.")
+@option("--json", "json_file", type=Place(), help="File for the differences as JSON.")
+@common
+def compare(runs: tuple[Path, ...], **options: Any) -> None:
+    """Compare checkpoints on the same samples: paired differences with intervals and tests, from records only.
+
+    Of one run, its checkpoints against the first of them; of several, those of the later runs against those of the
+    first of the same name, or, where no name is shared, all against the first.
+
+    \b
+    robustkit compare runs/zoo
+    robustkit compare runs/release-1 runs/release-2 --json differences.json
+    robustkit compare runs/zoo --against cifar10-vit-standard --reference quest
+    """
+    from ..compare import compare_runs
+
+    with usable(*runs):
+        compare_runs(runs, **options, console=console())
+
+
+@click.command(context_settings=CONTEXT)
+@click.argument("run", type=RUN)
+@option("--policy", type=Place(), help="TOML file of rules; written by --init.")
+@option("--baseline", type=RUN, help="Run that rules about a drop compare with.")
+@option("--junit", type=Place(), help="File for the verdicts as JUnit XML.")
+@option("--json", "json_file", type=Place(), help="File for the verdicts as JSON.")
+@option("--init", is_flag=True, help="Write a policy that this run passes, with margins, to --policy or policy.toml.")
+@common
+def check(run: Path, **options: Any) -> None:
+    """Hold a run against a policy: exit 0 if every rule passes, 1 if not, 2 for an error, 3 without results.
+
+    \b
+    robustkit check runs/vit --init --policy policy.toml
+    robustkit check runs/vit --policy policy.toml --junit robustness.xml
+    robustkit check runs/vit --policy policy.toml --baseline runs/released
+    """
+    from ..check import check_run
+
+    with usable(run, *filter(None, [options["baseline"]])):
+        check_run(run, **options, console=console())
+
+
+@click.command(context_settings=CONTEXT)
+@click.argument("run", type=RUN)
+@option("--checkpoint", help="Which checkpoint of the run; needed where it has several.")
+@option("--out", type=Place(), help="Folder of the files; RUN/card if left out.")
+@common
+def card(run: Path, **options: Any) -> None:
+    """Write what stands beside a released checkpoint: a section and metadata of its model card, a JSON, a badge.
+
+    \b
+    robustkit card runs/vit --out release
+    """
+    from ...report.release.card import write_cards
+
+    with usable(run):
+        paths = write_cards(run, **options)
+    for path in paths:
+        console().print(str(path), markup=False, highlight=False, soft_wrap=True)

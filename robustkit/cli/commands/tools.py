@@ -1,0 +1,139 @@
+"""The commands beside a run: inspect, corrupt, list, completion, doctor. Heavy imports happen inside them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ...errors import ProtocolError, RobustkitError, unknown
+from ..arguments import DATA_KEYS, SCENE_KEYS, labels_of, model_arguments
+from ..completion import checkpoints as known_checkpoints
+from ..completion import completion_script, kinds
+from ..idle import refuse_idle
+from ..option_types import AT_LEAST_1, Place, Whole
+from ..options import CONTEXT, common, data_options, definition_options, group, mask_options, model_options, option
+from ..terminal import console
+
+
+@click.command(context_settings=CONTEXT)
+@click.argument("checkpoint", shell_complete=known_checkpoints)
+@option("--data-dir", help="Images to find out which attention formula fits the weights.")
+@option("--stability", is_flag=True, help="Show logits, norms and entropy of the attention on them, layer by layer.")
+@option("--batch-size", type=AT_LEAST_1, default=16, help="Samples in a batch.")
+@option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
+@option("--seed", type=int, default=0, help="Seed of --limit.")
+@group([mask_options, model_options, data_options, common])
+def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
+    """Say what is in a checkpoint, whether it is safe, and with --data-dir which attention formula fits it.
+
+    \b
+    robustkit inspect model.pth
+    robustkit inspect model.safetensors --data-dir imagenet/val --limit 200 --stability
+    robustkit inspect segmenter.pth --data-dir images --masks labels --classes names.txt --limit 50
+    """
+    from ..inspection import inspect_checkpoint
+
+    if data_dir is None:
+        refuse_idle(
+            (*DATA_KEYS, *SCENE_KEYS, "limit", "ids"),
+            "only for images, and --data-dir is missing; give a folder of them, or leave it out",
+        )
+    model = model_arguments(options)
+    scenes = {"ignore": labels_of(options.pop("ignore")), **{key: options.pop(key) for key in ("masks", "classes")}}
+    data = {key: options.pop(key) for key in DATA_KEYS}
+    inspect_checkpoint(checkpoint, data_dir, model=model, data=data, scenes=scenes, console=console(), **options)
+
+
+@click.command(context_settings=CONTEXT)
+@click.argument("images", nargs=-1, metavar="[IMAGE]...")
+@option("--write", type=Place(), help="Write a tree of corrupted images into this folder.")
+@option("--drift", "drift_from", type=Place(), help="Compare this tree with corrupting here.")
+@option("--data-dir", help="Clean images of --write and --drift: folder, zip, or embedded:shapes.")
+@option("--out", type=Place(), help="Contact sheet, or the folder of several.")
+@option("--corruptions", help="Sets or names; all 19, for --write in-c, for --drift the tree's, if left out.")
+@definition_options
+@option("--format", "image_format", type=click.Choice(["jpeg", "png"]), help="Files of --write; jpeg if left out.")
+@option("--json", "json_file", type=Place(), help="File for the figures of --drift.")
+@option(
+    "--img-size",
+    type=Whole(max=4096),
+    help="Side after the crop; 224, or 32 where the images are 32x32, if left out.",
+)
+@option("--crop-pct", type=float, help="Size over resized size; 0.875, or 1 where the images are 32x32.")
+@option("--interpolation", default="bilinear", help="Resize: bilinear (the benchmark's), bicubic, nearest, lanczos.")
+@option("--batch-size", type=AT_LEAST_1, default=16, help="Images in a batch.")
+@option("--workers", type=AT_LEAST_1, default=2, help="Threads that decode and encode images.")
+@option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
+@option("--seed", type=int, default=0, help="Seed of every random draw.")
+@group([data_options, common])
+def corrupt(images: tuple[str, ...], **options: Any) -> None:
+    """Show a picture under the common corruptions, write a corrupted tree, or compare one.
+
+    With IMAGE: a contact sheet of each, every corruption at severities 1 to 5, as <stem>-corruptions.png. With --write:
+    the data set as the benchmark was made; the same command goes on where an interrupted one stopped. With --drift: how
+    far a released tree is from corrupting the same images here.
+
+    \b
+    robustkit corrupt cat.jpg
+    robustkit corrupt --write imagenet-c --data-dir imagenet/val --corruptions in-c,in-c-extra --limit 1000
+    robustkit corrupt --drift imagenet-c --data-dir imagenet/val --limit 100 --json drift.json
+    """
+    from ..corrupt.command import corrupt
+
+    corrupt(images, **options, console=console(), side=console(stderr=True))
+
+
+@click.command("list", context_settings=CONTEXT)
+@click.argument("kind", metavar="KIND", shell_complete=kinds)
+@common
+def list_(kind: str) -> None:
+    """List what there is: models, attacks, corruptions, cams, attentions, protocols or datasets.
+
+    \b
+    robustkit list models
+    robustkit list attacks
+    """
+    from ..listing import LISTINGS, listing
+
+    if kind not in LISTINGS:
+        raise ProtocolError(unknown("kind", kind, LISTINGS))
+    screen = console()
+    for name, text in listing(kind):
+        screen.print(f"[bold]{name}[/bold]  {text}", highlight=False, soft_wrap=True)
+
+
+@click.command(context_settings=CONTEXT)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]), metavar="SHELL")
+@common
+def completion(shell: str) -> None:
+    """Print what makes a shell complete robustkit's commands, options and names.
+
+    \b
+    robustkit completion bash >> ~/.bashrc
+    robustkit completion zsh >> ~/.zshrc
+    robustkit completion fish > ~/.config/fish/completions/robustkit.fish
+    """
+    click.echo(completion_script(click.get_current_context().find_root().command, shell))
+
+
+@click.command(context_settings=CONTEXT)
+@common
+def doctor() -> None:
+    """Check this machine: versions, device, files, and known answers of everything that makes numbers.
+
+    Each line is a check; one that fails says its remedy, and the exit status is 2. Takes seconds; needs no network.
+
+    \b
+    robustkit doctor
+    """
+    from ..doctor.checks import examine
+
+    screen = console()
+    findings = examine()
+    for finding in findings:
+        mark = "[green]ok  [/green]" if finding.fine else "[red]FAIL[/red]"
+        screen.print(f"{mark} ", end="")
+        screen.print(f"{finding.name}: {finding.text}", markup=False, highlight=False, soft_wrap=True)
+    if not all(finding.fine for finding in findings):
+        raise RobustkitError("some checks failed; see the lines above")

@@ -1,0 +1,250 @@
+"""A run of classifiers, planned: checkpoints, labelled images, attacks, corruptions, maps and attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from ..common.preprocessing import Preprocessing
+from ..data.dataset import Dataset
+from ..errors import DataError, ProtocolError
+from ..evaluations.attacks.build import attacked_labels
+from ..evaluations.attacks.evidence import bearing_evidence
+from ..evaluations.attention.condition import attention_condition
+from ..evaluations.attention.evaluate import check_watchable
+from ..evaluations.corruptions.plan import plan_corruptions
+from ..evaluations.corruptions.tree import CorruptedTree, is_tree
+from ..evaluations.maps.condition import MapSpec, map_condition, parse_cams
+from ..evaluations.maps.evaluate import check_explainable
+from ..evaluations.maps.truth import Truth, open_truth
+from ..evaluations.subject import Settings
+from ..models.batch_size import best_batch
+from ..models.classifier import Classifier, distinct_names, load
+from ..protocol.card import Card
+from ..protocol.condition import CLEAN, Condition
+from ..report.refresh import refresh
+from ..results.run import Run
+from ..tasks.classification.images import Images
+from ..tasks.classification.subject import ClassifierSubject
+from .data import labelled_data
+from .manifest import describe
+from .plan import Contender, Plan
+from .request import ClassificationRequest
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """One classifier with its samples, and the preprocessing of the card."""
+
+    classifier: Classifier
+    dataset: Dataset
+    preprocessing: Preprocessing
+
+    @property
+    def name(self) -> str:
+        return self.classifier.identity.name
+
+
+def plan_classification(request: ClassificationRequest) -> Plan:
+    """Return all that an audit of classifiers needs.
+
+    Raises:
+        RobustkitError: anything that is wrong with the request.
+    """
+    card = request.card
+    tree, only_corrupted = _tree(request)
+    attacked = request.attack_conditions(_attacks(request, only_corrupted), request.engine)
+    maps = _maps(request, only_corrupted)
+    settings = request.settings
+    place = tree if only_corrupted and tree else request.data_dir
+    candidates, lines = _open(request, place, unlabelled=_is_of_maps_alone(request, attacked, maps))
+    dataset = _shared_dataset(candidates)
+    check_labels(dataset, attacked, card)
+    corruptions = plan_corruptions(
+        request.corruptions,
+        dataset,
+        [candidate.preprocessing.input_size for candidate in candidates],
+        tree=tree,
+        preset=request.preset,
+        variant=request.variant,
+        frost_dir=request.frost,
+    )
+    _check_networks(request, candidates, maps)
+    truth = open_truth(dataset, request.boxes, request.masks)
+    shown = (*(() if only_corrupted else attacked), *corruptions.conditions)
+    if any(sample.label < 0 for sample in dataset.samples):
+        shown = ()  # without labels there is nothing right or wrong, but maps of what is predicted
+    scored = tuple(map(map_condition, maps))
+    conditions = (*_watched(request, shown), *scored, *_beside(request, shown, maps))
+    reused = frozenset(condition.text for condition in shown if condition != CLEAN and request.watch_attention)
+    digests = corruptions.inputs.digests | {condition.text: truth.digest or "none" for condition in scored}
+    run = Run(request.folder(candidates[0].name))
+    browsed = dataset.select(limit=request.browse, seed=request.seed).samples if request.browse else ()
+    return Plan(
+        request=request,
+        run=run,
+        contenders=tuple(_contender(candidate, card, settings, tree, truth, reused) for candidate in candidates),
+        conditions=conditions,
+        dataset=dataset,
+        digest=dataset.digest,
+        finish=partial(refresh, run),
+        inputs=replace(corruptions.inputs, digests=digests),
+        lines=(*lines, *dataset.notes, *corruptions.lines, *truth.notes),
+        keep_misclassified=request.keep_misclassified,
+        pictures=tuple(sample.id for sample in browsed),
+        evidence=tuple(condition.text for condition in bearing_evidence(conditions, card)),
+    )
+
+
+# Where images come from, and which checkpoints see them
+
+
+def _tree(request: ClassificationRequest) -> tuple[CorruptedTree | None, bool]:
+    """Return the tree of released corrupted images, and whether it is the data set: there are no clean images then."""
+    if request.corrupted_dir is not None:
+        return CorruptedTree.open(Path(request.corrupted_dir)), False
+    if is_tree(request.data_dir):
+        return CorruptedTree.open(Path(request.data_dir)), True
+    return None, False
+
+
+def _open(
+    request: ClassificationRequest, place: str | Path | CorruptedTree, unlabelled: bool
+) -> tuple[list[_Candidate], list[str]]:
+    """Return each checkpoint with its samples, and lines for the user. unlabelled: samples need no labels."""
+    candidates, lines = [], list[str]()
+    for spec in request.checkpoints:
+        classifier = load(str(spec), **request.model)
+        identity = classifier.identity
+        lines += (f"{identity.name}: {note}" for note in identity.notes)
+        chosen = request.limit, request.ids, request.seed
+        try:
+            dataset = labelled_data(place, identity, request.data, *chosen, unlabelled=unlabelled)
+        except DataError as fault:
+            raise fault if len(request.checkpoints) == 1 else DataError(f"{identity.name}: {fault}") from None
+        preprocessing, line = request.card.preprocess(identity.preprocessing)
+        lines += [f"{identity.name}: {line}"] if line else []
+        candidates.append(_Candidate(classifier, dataset, preprocessing))
+    distinct_names([candidate.classifier for candidate in candidates])
+    return candidates, lines
+
+
+def _shared_dataset(candidates: Sequence[_Candidate]) -> Dataset:
+    """Return the data set that all checkpoints share.
+
+    Raises:
+        DataError: the checkpoints number the classes of the same files differently.
+    """
+    first = candidates[0]
+    for other in candidates[1:]:
+        if other.dataset.samples != first.dataset.samples or other.dataset.valid_labels != first.dataset.valid_labels:
+            raise DataError(
+                f"{first.name} and {other.name} number the classes of {first.dataset.root} differently; audit them in "
+                "runs of their own"
+            )
+    return first.dataset
+
+
+def _contender(
+    candidate: _Candidate,
+    card: Card,
+    settings: Settings,
+    tree: CorruptedTree | None,
+    truth: Truth,
+    reused: frozenset[str],
+) -> Contender:
+    classifier, dataset = candidate.classifier, candidate.dataset
+    return Contender(
+        describe(classifier.identity, candidate.preprocessing),
+        lambda settings: ClassifierSubject(classifier, card, settings, dataset.valid_labels, reused),
+        Images(dataset, candidate.preprocessing, tree, truth),
+        candidate.preprocessing,
+        partial(best_batch, classifier, settings.device, settings.dtype),
+    )
+
+
+# What they are shown
+
+
+def _attacks(request: ClassificationRequest, only_corrupted: bool) -> str:
+    """Return the list of attacks as one text; none where there are no clean images to attack."""
+    if only_corrupted and request.attacks is None:
+        return ""
+    text = request.attack_list
+    if only_corrupted and text:
+        raise DataError(
+            f"{request.data_dir} holds corrupted images only, which are not attacked; leave out --attacks {text}, or "
+            "give the clean images as --data-dir and this tree as --corrupted-dir"
+        )
+    return text
+
+
+def _maps(request: ClassificationRequest, only_corrupted: bool) -> tuple[MapSpec, ...]:
+    """Return the maps that are scored, controls included."""
+    maps = () if request.cams is None else parse_cams(request.cams, request.faithfulness)
+    if maps and only_corrupted:
+        raise ProtocolError(
+            f"--cams {request.cams!r} on {request.data_dir}, a tree of corrupted images: expected the clean ones"
+        )
+    return maps
+
+
+def _is_of_maps_alone(request: ClassificationRequest, attacked: Sequence[Condition], maps: Sequence[MapSpec]) -> bool:
+    """Return whether nothing needs a label."""
+    nothing_else = tuple(attacked) == (CLEAN,) and request.corruptions is None
+    return bool(maps) and nothing_else and all(spec.target != "label" for spec in maps)
+
+
+def _beside(
+    request: ClassificationRequest, shown: Sequence[Condition], maps: Sequence[MapSpec]
+) -> tuple[Condition, ...]:
+    """Return the maps under every attack and corruption that are compared with those of the clean images."""
+    if not request.stability:
+        return ()
+    if any(condition.released for condition in shown):
+        raise ProtocolError(
+            "--stability with released corruptions: it needs the clean image beside the corrupted one; leave out "
+            "--corrupted-dir, or --stability"
+        )
+    looking = [spec for spec in maps if not spec.is_control]
+    return tuple(map_condition(spec, under) for under in shown if under != CLEAN for spec in looking)
+
+
+def _watched(request: ClassificationRequest, shown: tuple[Condition, ...]) -> tuple[Condition, ...]:
+    """Return the conditions, where attention is watched each with that right after it, whose images it takes."""
+    if not request.watch_attention:
+        return shown
+    if not shown:
+        return (attention_condition(CLEAN),)
+    return tuple(condition for under in shown for condition in (under, attention_condition(under)))
+
+
+# Refusals
+
+
+def _check_networks(request: ClassificationRequest, candidates: Sequence[_Candidate], maps: Sequence[MapSpec]) -> None:
+    """Raises ModelError for a network that cannot be explained, or whose attention cannot be watched."""
+    for candidate in candidates:
+        check_explainable(candidate.classifier, candidate.name, maps)
+        if request.watch_attention:
+            check_watchable(candidate.classifier.network, candidate.name, "--watch-attention")
+
+
+def check_labels(dataset: Dataset, conditions: Sequence[Condition], card: Card) -> None:
+    """Raises DataError for an attack that knows one label of a sample where several count as right."""
+    if not any(len(set(sample.valid or ())) > 1 for sample in dataset.samples):
+        return
+    for condition in conditions:
+        predicted = attacked_labels(condition, card) == "predicted"
+        if condition.early_stop and predicted:
+            raise DataError(
+                f"{condition.text} stops at the first prediction that is not the model's own, but several labels count "
+                f"as right here (ReaL); set early_stop=false, or leave out --real-labels"
+            )
+        if condition.engine != "robustkit" and not predicted:
+            raise DataError(
+                f"{condition.text}: {condition.engine} leads away from one label, but several count as right here "
+                f"(ReaL); use --engine robustkit, or leave out --real-labels"
+            )

@@ -1,0 +1,73 @@
+"""All that a run needs, found out before a file is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from ..common.preprocessing import Preprocessing
+from ..data.dataset import Dataset
+from ..evaluations.corruptions.plan import CorruptedInputs
+from ..evaluations.subject import Settings, Subject
+from ..evaluations.supply import Supply
+from ..protocol.condition import Condition
+from ..results.run import Run
+from ..runs.manifest import CheckpointEntry
+from .request import Request
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One checkpoint with what it will be shown.
+
+    entry: as run.json describes it. subject: makes it ready to compute. preprocessing: for the evidence on its attacks;
+    None where none is taken. best_batch: measures which batch size serves it best; None where that is not done.
+    """
+
+    entry: CheckpointEntry
+    subject: Callable[[Settings], Subject]
+    supply: Supply
+    preprocessing: Preprocessing | None = None
+    best_batch: Callable[[], int] | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the checkpoint."""
+        return self.entry.name
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run does.
+
+    dataset: the samples that all contenders share. digest: computes the data set's. inputs: what corruptions and maps
+    take beside the data set. lines: for the user, said once all is known to be well, so that an error stands alone.
+    unjudged: labels of masks that do not count. keep_misclassified: whether maps of wrong predictions count.
+    pictures: ids of the samples of which images are kept. evidence: texts of the attacks whose results need evidence.
+    finish: makes summary, report and pictures once all records are there.
+    """
+
+    request: Request
+    run: Run
+    contenders: tuple[Contender, ...]
+    conditions: tuple[Condition, ...]
+    dataset: Dataset
+    digest: Callable[[], str]
+    finish: Callable[[], object]
+    inputs: CorruptedInputs = field(default_factory=CorruptedInputs)
+    lines: tuple[str, ...] = ()
+    unjudged: tuple[int, ...] | None = None
+    keep_misclassified: bool = False
+    pictures: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
+
+    def settings(self, known: int | None) -> Settings:
+        """Return how to compute. known: the batch size that an earlier command chose.
+
+        Where the best batch size is asked for, and none is known, it is measured.
+        """
+        settings = self.request.settings
+        measures = [contender.best_batch for contender in self.contenders if contender.best_batch]
+        if self.request.batch_size != "auto" or not measures:
+            return settings
+        return replace(settings, batch_size=known or min(measure() for measure in measures))

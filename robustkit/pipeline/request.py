@@ -1,0 +1,165 @@
+"""What a run is asked for: all that `audit` and `segment` take, checked in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from ..data.scenes import IGNORE
+from ..errors import ProtocolError
+from ..evaluations.attacks.condition import parse_conditions
+from ..evaluations.subject import Settings
+from ..models.device import DTYPES, pick_device, unknown_dtype
+from ..protocol.card import Card, load_card, number
+from ..protocol.condition import Condition
+
+_COMMANDS = {"classification": "audit", "segmentation": "segment"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is asked of a run, whatever its task. `audit` says what each field means.
+
+    task: as cards have it. usual_attacks: where none are named. usual_batch: the batch size by device where none is
+    given. least_shard: samples in a unit of work, where none are given and a batch is not larger. kept: the fields that
+    run.json keeps, so that the same samples can be found again.
+
+    Raises:
+        ProtocolError: a size below 1, or a dtype that is not computed in.
+    """
+
+    task: ClassVar[str]
+    usual_attacks: ClassVar[str]
+    usual_batch: ClassVar[Mapping[str, int]]
+    least_shard: ClassVar[int]
+    kept: ClassVar[tuple[str, ...]]
+
+    checkpoints: Sequence[str | Path]
+    data_dir: str | Path
+    attacks: str | Iterable[str] | None = None
+    corruptions: str | Iterable[str] | None = None
+    variant: str = "hendrycks"
+    frost_dir: str | Path | None = None
+    out: str | Path | None = None
+    protocol: str = "standard"
+    eps: str | float | None = None
+    norm: str | None = None
+    limit: int | None = None
+    ids: str | Path | None = None
+    seed: int = 0
+    batch_size: int | Literal["auto"] | None = None
+    shard_size: int | None = None
+    workers: int = 2
+    device: str = "auto"
+    dtype: str = "float32"
+    compile: bool = False
+    model: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        sizes = self.batch_size, self.shard_size, self.limit
+        if any(isinstance(size, int) and size < 1 for size in sizes):
+            raise ProtocolError("batch size {}, shard size {}, limit {}: expected 1 or more".format(*sizes))
+        if self.dtype not in DTYPES:
+            raise ProtocolError(unknown_dtype(self.dtype))
+        for name in ("attacks", "corruptions", "cams"):  # read more than once
+            if not isinstance(value := getattr(self, name, None), str | None):
+                object.__setattr__(self, name, tuple(value))
+
+    @cached_property
+    def card(self) -> Card:
+        """The protocol card. Raises ProtocolError where it is for another task."""
+        card = load_card(self.protocol)
+        if card.task != self.task:
+            raise ProtocolError(f"protocol {card.name} is for {card.task}; use robustkit {_COMMANDS[card.task]}")
+        return card
+
+    @cached_property
+    def settings(self) -> Settings:
+        """How to compute, with the usual batch size where none is given. Raises ModelError for a device."""
+        where = pick_device(self.device)
+        usual = self.usual_batch.get(where.type, self.usual_batch["cpu"])
+        batch = self.batch_size if isinstance(self.batch_size, int) else usual
+        return Settings(self.seed, batch, self.workers, where, DTYPES[self.dtype], self.compile, self.frost)
+
+    @property
+    def frost(self) -> str | None:
+        """Frost's photographs, where a folder of them is given."""
+        return None if self.frost_dir is None else str(self.frost_dir)
+
+    @property
+    def attack_list(self) -> str:
+        """The attacks as one text: the usual ones where none are named, nothing for `none`."""
+        given = self.usual_attacks if self.attacks is None else self.attacks
+        text = given if isinstance(given, str) else ",".join(given)
+        if "none" in (names := [name.strip() for name in text.split(",")]) and len(names) > 1:
+            raise ProtocolError(f"--attacks {text}: none is for no attack at all; leave it, or the others, out")
+        return "" if names == ["none"] else text
+
+    def attack_conditions(self, attacks: str, engine: str | None = None) -> tuple[Condition, ...]:
+        """Return clean and the attacks of a list, at each radius. Raises ProtocolError for what is not understood."""
+        radii = tuple(number(part, "eps") for part in str(self.eps).split(",")) if self.eps is not None else ()
+        return parse_conditions(attacks, self.card, eps=radii, norm=self.norm, engine=engine)
+
+    def folder(self, name: str) -> Path:
+        """Return the run folder. name: of the first checkpoint."""
+        return Path(self.out) if self.out is not None else Path("runs") / name
+
+    def arguments(self) -> dict[str, Any]:
+        """Return what run.json keeps of what was asked."""
+        return {name: getattr(self, name) for name in self.kept}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassificationRequest(Request):
+    """What `audit` is asked for."""
+
+    task = "classification"
+    usual_attacks = "fgsm,pgd"
+    usual_batch: ClassVar = {"cpu": 16, "cuda": 128}  # a ViT on a CPU is fastest while a batch fits its cache
+    least_shard = 128
+    kept = (
+        *("checkpoints", "data_dir", "attacks", "corruptions", "corrupted_dir", "frost_dir", "cams", "boxes", "masks"),
+        *("eps", "norm", "engine", "limit", "ids", "data", "model"),
+    )
+
+    corrupted_dir: str | Path | None = None
+    preset: str = "auto"
+    cams: str | Iterable[str] | None = None
+    faithfulness: str = "abpc"
+    stability: bool = False
+    watch_attention: bool = False
+    keep_misclassified: bool = False
+    boxes: str | Path | None = None
+    masks: str | Path | None = None
+    engine: str | None = None
+    browse: int = 100
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmentationRequest(Request):
+    """What `segment` is asked for."""
+
+    task = "segmentation"
+    usual_attacks = "pgd"
+    usual_batch: ClassVar = {"cpu": 4, "cuda": 16}
+    least_shard = 32  # images are held decoded at their full size
+    kept = (
+        *("checkpoints", "data_dir", "masks", "classes", "ignore", "layout", "attacks", "corruptions", "variant"),
+        *("frost_dir", "eps", "norm", "limit", "ids", "model"),
+    )
+
+    variant: str = "bethgelab"
+    protocol: str = "segmentation"
+    masks: str | Path | None = None
+    classes: str | Path | None = None
+    ignore: Sequence[int] = IGNORE
+    layout: str | None = None
+    examples: int = 4
+
+    def arguments(self) -> dict[str, Any]:
+        attacks = self.attacks if self.attacks is None or isinstance(self.attacks, str) else ",".join(self.attacks)
+        return super().arguments() | {"attacks": attacks}

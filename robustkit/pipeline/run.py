@@ -1,0 +1,48 @@
+"""A request into a finished run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..results.run import Run
+from ..runs.progress import Progress
+from .classification import plan_classification
+from .plan import Plan
+from .request import ClassificationRequest, Request, SegmentationRequest
+from .schedule import carry_out
+from .segmentation import plan_segmentation
+
+
+class Silent:
+    """A progress listener that ignores everything."""
+
+    def start(self, checkpoint: str, condition: str, samples: int) -> None: ...
+    def advance(self, samples: int) -> None: ...
+    def stage(self, name: str, standing: int, share: float) -> None: ...
+
+
+def plan(request: Request) -> Plan:
+    """Return all that a run needs.
+
+    Raises:
+        RobustkitError: anything that is wrong with the request.
+    """
+    if isinstance(request, ClassificationRequest):
+        return plan_classification(request)
+    assert isinstance(request, SegmentationRequest)
+    return plan_segmentation(request)
+
+
+def run(request: Request, progress: Progress | None = None, say: Callable[[str], None] = lambda line: None) -> Run:
+    """Carry out what is asked, and return the run.
+
+    progress: listens to units and samples as they are done. say: takes a line for the user.
+
+    Raises:
+        RobustkitError: anything that is wrong with the request, before a file is written.
+        ModelError: besides, a network that fails on some batch; what was done before it is kept.
+        NothingEvaluated: no sample could be evaluated.
+    """
+    planned = plan(request)
+    carry_out(planned, progress or Silent(), say)
+    return planned.run

@@ -1,0 +1,77 @@
+"""A run of segmenters, planned: checkpoints, labelled scenes, attacks and corruptions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from ..data.scenes import LabelledScenes
+from ..errors import NothingEvaluated
+from ..evaluations.corruptions.plan import plan_corruptions
+from ..evaluations.subject import Settings
+from ..models.classifier import distinct_names
+from ..models.segmenter import Segmenter, load_segmenter
+from ..protocol.card import Card
+from ..report.refresh import refresh
+from ..results.run import Run
+from ..tasks.segmentation.examples import draw_examples
+from ..tasks.segmentation.images import SceneImages, scenes_for
+from ..tasks.segmentation.sheet import FILE
+from ..tasks.segmentation.subject import SegmenterSubject
+from .manifest import describe
+from .plan import Contender, Plan
+from .request import SegmentationRequest
+
+
+def plan_segmentation(request: SegmentationRequest) -> Plan:
+    """Return all that a run of segmenters needs.
+
+    Raises:
+        RobustkitError: anything that is wrong with the request.
+    """
+    card = request.card
+    attacked, settings = request.attack_conditions(request.attack_list), request.settings
+    models = [load_segmenter(spec, **request.model) for spec in request.checkpoints]
+    distinct_names(models)
+    identities = [model.identity for model in models]
+    where = request.data_dir, request.masks, request.classes, request.ignore, request.layout
+    scenes = scenes_for(identities, *where)
+    scenes = scenes.select(request.limit, None if request.ids is None else Path(request.ids), request.seed)
+    if not len(scenes):
+        raise NothingEvaluated(f"{request.data_dir}: no sample is left to evaluate; loosen --limit or --ids")
+    corruptions = plan_corruptions(
+        request.corruptions, scenes.dataset, [], preset="imagenet", variant=request.variant, frost_dir=request.frost
+    )
+    conditions = (*attacked, *corruptions.conditions)
+    run = Run(request.folder(identities[0].name))
+    notes = (f"{identity.name}: {note}" for identity in identities for note in identity.notes)
+
+    def finish() -> None:
+        (run.path / FILE).unlink(missing_ok=True)  # of other checkpoints, or not wanted any more
+        rows = refresh(run)
+        if all(row["value"] is None for row in rows if row["metric"] == "miou"):
+            raise NothingEvaluated(f"{request.data_dir}: no pixel of any image counts; check --masks and --ignore")
+        if request.examples:
+            draw_examples(run, models, scenes, conditions, card, settings, request.examples)
+            refresh(run)
+
+    return Plan(
+        request=request,
+        run=run,
+        contenders=tuple(_contender(model, card, scenes) for model in models),
+        conditions=conditions,
+        dataset=replace(scenes.dataset, class_names=scenes.class_names),
+        digest=scenes.digest,
+        finish=finish,
+        inputs=corruptions.inputs,
+        lines=(*notes, *scenes.notes, *corruptions.lines),
+        unjudged=tuple(scenes.unjudged),
+    )
+
+
+def _contender(model: Segmenter, card: Card, scenes: LabelledScenes) -> Contender:
+    def subject(settings: Settings) -> SegmenterSubject:
+        return SegmenterSubject(model, card, settings, scenes.unjudged)
+
+    entry = describe(model.identity, model.identity.preprocessing, windows=model.windows)
+    return Contender(entry, subject, SceneImages(scenes))
