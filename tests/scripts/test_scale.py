@@ -84,7 +84,9 @@ def test_a_summary_reads_each_record_once_and_what_it_needs(
     plain = "sample_id correct top5 nll confidence linf l2"
     assert set(opened["vit-0", "clean"]) == {f"{plain} error"}
     (staged,) = set(opened["vit-0", "autoattack(eps=1/255,version=standard)"])
-    assert staged.startswith(f"{plain} broken_by error") and "backwards square" in staged and "steps" not in staged.split()
+    assert (
+        staged.startswith(f"{plain} broken_by error") and "backwards square" in staged and "steps" not in staged.split()
+    )
     (scored,) = set(opened["vit-0", "cam(agcam)"])
     assert {"pixel_counts", "box_hits", "mask_iou"} < set(scored.split())
     assert not {"label", "prediction", "target", "confidence", "linf", "steps"} & set(scored.split())
