@@ -3,7 +3,7 @@
     score(q, k) = s̃ᵀ k̃ / sqrt(d) + V σ(Ũ k̃ + b) + c
 
 The query is split into s, of d numbers, which scores as usual, and the weights of a network of h hidden units:
-U (h, d), V (h,), b (h,) and c. With rotary positions (RoPE), a tilde is a rotation by the token's position of keys, s, and
+U (h, d), V (h,), b (h,) and c. With rotary positions (RoPE), a tilde rotates by the token's position: keys, s, and
 each row of U by itself, so that scores depend on relative positions only.
 
 Shapes: queries (B, H, N, …), keys (B, H, M, d): batch, heads, tokens, head size.

@@ -1,7 +1,7 @@
 """Labels from names: which label each listed image has, and why.
 
-A wrong label map does not crash, it only gives wrong numbers; so every rule here refuses what it is not sure of, and
-each layout leaves a note that says what was recognised.
+A wrong label map does not crash, it only gives wrong numbers; so every rule here refuses what is not certain, and each
+layout leaves a note that says what was recognised.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Labels:
-    """The answer: see data.Dataset for the fields."""
+    """What a layout gives: see data.Dataset for the fields."""
 
     layout: str
     class_names: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Protocol cards: all parameters behind a number, as a small versioned data file.
+"""Protocol cards: all parameters behind a number, in a small versioned data file.
 
 A card says in which space an attack works (pixels, or the normalised tensor of some published code), whose labels it
 attacks, its threat model, and each attack's parameters. Its tag `name@version:digest` stands beside every number.
@@ -31,8 +31,7 @@ _THREAT = {"space", "labels", "norm", "eps", "bounds"}
 def number(text: object, what: str = "number") -> Fraction:
     """Parse a finite number as people write it: `1/255`, `0.5/255`, `0.004`, `2e-3`.
 
-    Raises:
-        ProtocolError: it is none of these.
+    Raises: ProtocolError: it is not such a number.
     """
     try:
         top, *bottom = str(text).split("/")
@@ -43,7 +42,9 @@ def number(text: object, what: str = "number") -> Fraction:
         ):
             raise ValueError(text)
         value = Fraction(top.strip()) / (Fraction(bottom[0].strip()) if bottom else 1)
-        if max(abs(value.numerator), value.denominator) >= 10**30:  # `format_number` must give what is read back
+        if (
+            max(abs(value.numerator), value.denominator) >= 10**30
+        ):  # `format_number` must give a text that reads back the same
             raise ValueError(text)
         return value
     except (ValueError, ZeroDivisionError):
@@ -81,7 +82,7 @@ class Card:
 
     @property
     def tag(self) -> str:
-        """What stands beside every number: `standard@1:1f0c2a9b`."""
+        """The tag beside every number: `standard@1:1f0c2a9b`."""
         return f"{self.name}@{self.version}:{self.digest[:8]}"
 
     @property
