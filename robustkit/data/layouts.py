@@ -158,7 +158,7 @@ def _imagenet(q: Question) -> Labels:
     strange = [name for name in q.class_folders if name not in places]
     if strange:
         raise DataError(
-            f"{q.where}: {len(strange)} folders are no wnid of the model's {len(wnids)} classes: {few(strange)}"
+            f"{q.where}: {len(strange)} folders are not wnids of the model's {len(wnids)} classes: {few(strange)}"
         )
     names = descriptions(wnids)
     samples, left = _by_folder(q, places)

@@ -1,4 +1,4 @@
-"""All that is known of a number, in one place."""
+"""Everything about a metric, in one place."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 class Metric:
     """A number of the results.
 
-    name: in summary.json and in rules. label: for people, with its unit. scale: by which the value is multiplied there.
-    better: 1 where more is better, -1 where less is, 0 where neither is. paired: a mean over samples, or of
-    segmentation, so that two runs can be paired by sample. binary: each sample is right or wrong, hence Wilson's
-    interval. share: between 0 and 1, so that n samples bound how sure it can be. of_sets: of several conditions
-    together; a rule that names none means in-c. parametric: the name goes on with what it is of, such as a class.
+    name: in summary.json and in rules. label: for people, with its unit. scale: the factor of the value there. better:
+    1 if more is better, -1 if less is, 0 if neither is. paired: a mean over samples, or a segmentation metric, so that
+    two runs can be paired by sample. binary: each sample is right or wrong, hence Wilson's interval. share: between 0
+    and 1, so that n samples bound its certainty. of_sets: over several conditions; a rule that names none means in-c.
+    parametric: the name ends with a parameter, such as a class.
     """
 
     name: str

@@ -82,7 +82,7 @@ def record_flags(
         )
         if largest > allowed + EXCEEDS:
             flags.append(f"exceeds eps: {measured}, claimed {pixels(allowed, claim['norm'])}")
-    if len(read) and "correct" in read.column_names and read["correct"].null_count == 0:  # else there is no loss
+    if len(read) and "correct" in read.column_names and read["correct"].null_count == 0:  # otherwise there is no loss
         broken = int((~np.isfinite(column_of(read, "nll"))).sum())
         if broken:
             flags.append(f"{broken} of {len(read)} samples have logits that are not finite; counted as wrong")

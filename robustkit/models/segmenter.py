@@ -31,7 +31,7 @@ _PROBE = 128  # side of the image that is shown to count the classes of a networ
 
 
 def is_segmenter(spec: str | Path) -> bool:
-    """Whether a file's tensors are those of a Segmenter. Raises CheckpointError for what is no set of weights."""
+    """Whether a file's tensors are those of a Segmenter. Raises CheckpointError for what is not a set of weights."""
     spec = str(spec)
     return not spec.startswith("timm:") and _has_encoder(read(find(spec).path).tensors)
 

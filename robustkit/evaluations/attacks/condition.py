@@ -1,4 +1,4 @@
-"""Conditions: what is done to the images before the model sees them, as a canonical text and back.
+"""Attacks as conditions: from their canonical text and back.
 
 `clean`, `fgsm(eps=1/255)`, `pgd(eps=1/255,steps=20)`, `autoattack(eps=1/255,version=standard)`. The text always names
 eps (and the norm unless linf) and the attack's budget, and otherwise only what differs from the protocol card, so it
@@ -25,8 +25,13 @@ from ...protocol.condition import CLEAN, Condition, Value
 from .build import build_attack
 from .engines import ENGINES
 
-_BUDGET = {"square": "queries", "autoattack": "version"}  # what the text always names beside eps; else the steps
-_OF_CARD = {"labels", "bounds", "cut_images", "step_size_l2"}  # of an attack's table in a card, beside its parameters
+_BUDGET = {"square": "queries", "autoattack": "version"}  # what the text always names beside eps; by default the steps
+_OF_CARD = {
+    "labels",
+    "bounds",
+    "cut_images",
+    "step_size_l2",
+}  # entries of an attack's table in a card that are not its parameters
 _FORM = re.compile(r"\s*([A-Za-z][\w-]*)\s*(?:\((.*)\))?\s*", re.DOTALL)
 
 

@@ -1,4 +1,4 @@
-"""Attacks as figures: accuracy against the radius, and what stands after each stage."""
+"""Attacks as figures: accuracy against the radius, and the samples that stand after each stage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CALL = re.compile(r"([\w-]+)\((.*)\)", re.DOTALL)
 class Curve:
     """A checkpoint under one attack at several radii.
 
-    attack: its name and what besides eps sets it, `pgd, steps=20`. norm: linf or l2. points: (eps, figure) by eps, the
+    attack: its name and parameters besides eps, `pgd, steps=20`. norm: linf or l2. points: (eps, figure) by eps, the
     clean one at 0 where it is known.
     """
 
@@ -36,7 +36,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Standing:
-    """Of a checkpoint under an attack in stages: which stages, and the share of samples that stand after each."""
+    """A checkpoint under an attack in stages: the stages, and the share of samples that stand after each."""
 
     checkpoint: str
     condition: str

@@ -1,7 +1,7 @@
-"""Can a robust accuracy be trusted? Signs that the model's gradients mislead the attacks that follow them.
+"""Whether a robust accuracy can be trusted: signs that the model's gradients mislead the attacks that follow them.
 
 The signs are those of Athalye et al. (2018, arXiv:1802.00420) and Carlini et al. (2019, arXiv:1902.06705), and that a
-model answers otherwise when it is attacked. `examining.examine` asks the model and gives plain figures, to be kept with
+model answers differently when it is attacked. `examining.examine` asks the model and returns plain figures, kept with
 the records; `findings` judges them later, without torch.
 """
 

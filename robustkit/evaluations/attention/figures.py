@@ -30,17 +30,17 @@ PANELS = (
     ("entropy_shares", "entropy, % of log N", 100),
     ("strongest_keys", "strongest key, %", 100),
 )
-"""Of each panel the figure of a head, its name and factor, 100 for shares."""
+"""For each panel the figure of a head, its name, and its factor, 100 for shares."""
 COLUMNS = 2
 """Checkpoints in a figure."""
 LINES = 6
 """Conditions in a panel: clean, and those under which entropy changes most."""
-_WIDE_RANGE = 30  # from the lowest to the highest figure, above which an axis is logarithmic; not of shares
+_WIDE_RANGE = 30  # ratio of the highest to the lowest figure above which an axis is logarithmic; not for shares
 
 
 @dataclass(frozen=True)
 class Watched:
-    """The heads of a checkpoint under each condition, clean first where it is there."""
+    """The heads of a checkpoint under each condition, clean first if present."""
 
     checkpoint: str
     heads: Mapping[str, Heads]

@@ -1,6 +1,6 @@
 """Records of watched attention into results: means with intervals, changes against clean, heads, and flags.
 
-`attention(pgd(eps=1/255,steps=20))` is what the heads of a model do on the images of that condition.
+`attention(pgd(eps=1/255,steps=20))` describes the heads of a model on the images of that condition.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ keys, e^0.053 = 1.05 of them are attended to."""
 class Heads:
     """What the T heads of all layers did on n samples.
 
-    values: by name of `LISTS` (T,), over the samples that are finite: the largest of logits, means of all else; nan
+    values: by name of `LISTS` (T,), over the samples that are finite: the largest of logits, means of the others; nan
     where there is none. broken: (T,) how many samples are not finite in some figure. lost: samples that are so in any.
     """
 
@@ -74,7 +74,7 @@ class Heads:
 
     @property
     def flags(self) -> list[str]:
-        """Doubts, each with the head that gives most cause for it."""
+        """Doubts, each with the head that gives the strongest reason for it."""
         flags = []
         if self.lost:
             first = int(np.flatnonzero(self.broken)[0])

@@ -24,7 +24,7 @@ class Bars:
     """A checkpoint under the corruptions of one definition (preset, variant, source).
 
     clean: its figure without corruption, if it is known. bars: by corruption, in the benchmark's order, with the
-    severities that it is a mean over, `""` for all five; without an interval where these are not all.
+    severities that it is a mean over, `""` for all five; without an interval unless it is over all.
     """
 
     checkpoint: str

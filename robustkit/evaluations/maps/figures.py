@@ -24,7 +24,7 @@ SCORES = {
     ("insertion_auc", ""): "insertion",
     ("deletion_auc", ""): "deletion ↓",
 }
-"""Metric and mode of the scores that are drawn, of those in results; the tables have them all."""
+"""Metric and mode of the scores that are drawn; the tables have all."""
 
 
 @dataclass(frozen=True)

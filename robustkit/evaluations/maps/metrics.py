@@ -31,12 +31,12 @@ _WANTED = {
 }
 _LOWER_IS_BETTER = {metric.name for metric in METRICS if metric.better < 0}
 UNMOVED = 0.9
-"""A rank correlation: maps that keep to it when the head is drawn anew do not tell of the class."""
+"""A rank correlation: maps that exceed it after the head is drawn again do not depend on the class."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What the records of one map hold for n samples: (n,) figures a metric, nan where a sample has none, or counts."""
+    """The records of one map for n samples: (n,) figures per metric, nan where a sample has none, or counts."""
 
     explained: MapSpec
     ids: Any
@@ -137,7 +137,7 @@ def _over_control(figures: Figures, key: tuple[str, str], maps: Sequence[Figures
         if other.explained.method in CONTROLS and same and other_key in other.values and other.ids == figures.ids:
             rivals[other.explained.method] = other.values[other_key]
     if key[1] == "cam_pixel_accuracy" and "full" in rivals:
-        # Of a map that marks no pixel, which wins where objects are small.
+        # The score of a map that marks no pixel, which wins where objects are small.
         rivals["nothing"] = 1 - np.asarray(rivals["full"])
     rows = _known(figures.values[key])
     for values in rivals.values():

@@ -21,10 +21,10 @@ MAXIMA = ("max_box_acc",)
 
 
 class Counted:
-    """Whole numbers by the hundred of n samples, of which only sums are asked, and only those are held.
+    """Hundreds of whole numbers per sample for n samples, of which only sums are needed, and held.
 
-    places: (n,) rows among the numbers, -1 of a sample that has none. read: the numbers, (k, K), or packed to bits;
-    asked again where sums over other samples are wanted, such as those that have a control, too.
+    places: (n,) rows among the numbers, -1 for a sample without any. read: returns the numbers, (k, K), or packed to
+    bits; called again for sums over other samples, such as those that also have a control.
     """
 
     def __init__(self, metric: str, places: Rows, read: Callable[[], NDArray[Any]]) -> None:
@@ -33,7 +33,7 @@ class Counted:
 
     @property
     def known(self) -> Rows:
-        """The samples that have some."""
+        """The samples that have numbers."""
         return np.flatnonzero(self.places >= 0)
 
     def figure(self, rows: Rows) -> Floats:
@@ -54,7 +54,7 @@ class Counted:
 
 
 class Pooled:
-    """The columns of a map that are whole numbers by the hundred, taken from one shard after the other."""
+    """The columns of a map with hundreds of whole numbers per sample, taken from one shard after the other."""
 
     def __init__(self) -> None:
         self._known: dict[str, list[NDArray[np.bool_]]] = {name: [] for name in POOLED}

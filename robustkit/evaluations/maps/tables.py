@@ -30,7 +30,7 @@ FREE_HEADINGS = {
     "head_correlation": "head redrawn",
 }
 ONE_SIDED = ("cam_precision", "cam_recall")
-"""Scores that a map can have by marking everything, or nearly nothing: no lead is shown for one without the other."""
+"""Scores that a map reaches by marking everything, or nearly nothing: a lead in one is not shown without the other."""
 STABLE_HEADINGS = ("under", "n held", "rank corr.", "IoU", "n fell", "rank corr.", "IoU")
 
 Rows = tuple[tuple[str, ...], ...]
