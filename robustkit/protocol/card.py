@@ -31,7 +31,8 @@ _THREAT = {"space", "labels", "norm", "eps", "bounds"}
 def number(text: object, what: str = "number") -> Fraction:
     """Parse a finite number as people write it: `1/255`, `0.5/255`, `0.004`, `2e-3`.
 
-    Raises: ProtocolError: it is not such a number.
+    Raises:
+        ProtocolError: it is not such a number.
     """
     try:
         top, *bottom = str(text).split("/")

@@ -1,4 +1,4 @@
-"""Is this machine fit to be trusted with numbers? Versions, device, files, and known answers.
+"""Check whether this machine's numbers can be trusted: versions, device, files, and known answers.
 
 The checks that take more than a literal are in `known_answers`.
 """
@@ -27,7 +27,7 @@ LITTLE_DISK = 2 * 2**30
 
 @dataclass(frozen=True)
 class Check:
-    """One check: its name, whether all is well, and what was found (with the remedy where it is not)."""
+    """One check: its name, whether it passed, and what it found (with the remedy if it did not pass)."""
 
     name: str
     fine: bool
