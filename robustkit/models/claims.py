@@ -39,14 +39,14 @@ _BUILT = frozenset(_WORDS.split())
 
 
 def check_arguments(
-    kwargs: Mapping[str, Any], where: Path | str, *, own: bool = False, name: str = "arch_kwargs"
+    kwargs: Mapping[str, Any], where: Path | str, *, any_name: bool = False, name: str = "arch_kwargs"
 ) -> None:
     """Raise ModelError for an argument that is unknown, too large, or not a plain value.
 
-    own: they go to the user's own function, whose arguments may have any name.
+    any_name: they go to the user's own function, whose arguments may have any name.
     """
     for key, value in kwargs.items():
-        if key not in _BUILT and not own:
+        if key not in _BUILT and not any_name:
             remedy = "expected only the shape of the network; build it yourself and give --arch FILE.py:FUNCTION"
             raise ModelError(f"{where}: {name} holds {str(key)[:80]}; {remedy}")
         if not (_is_plain(value) or (isinstance(value, list) and len(value) <= _LIST and all(map(_is_plain, value)))):

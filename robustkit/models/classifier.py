@@ -218,7 +218,7 @@ def _architecture(
         raise CheckpointError(f"{checkpoint.path}: metadata arch_kwargs is {kwargs!r}; expected a JSON object")
     if wanted.arch is not None:
         if claimed is None or claimed == wanted.arch:
-            check_arguments(kwargs if claimed else {}, checkpoint.path, own=is_factory(wanted.arch))
+            check_arguments(kwargs if claimed else {}, checkpoint.path, any_name=is_factory(wanted.arch))
             return wanted.arch, kwargs if claimed else {}, ()
         return wanted.arch, {}, (f"architecture {wanted.arch} from --arch; the file says {claimed}",)
     if isinstance(claimed, str) and timm.is_model(claimed):

@@ -107,7 +107,7 @@ def _segmenter(
     linear = "decoder.head.weight" in tensors
     depth = len({match[1] for key in tensors if (match := re.match(r"decoder\.blocks\.(\d+)\.", key))})
     said = metadata.get("decoder_kwargs", {})
-    check_arguments(said if isinstance(said, dict) else {}, checkpoint.path, own=True, name="decoder_kwargs")
+    check_arguments(said if isinstance(said, dict) else {}, checkpoint.path, any_name=True, name="decoder_kwargs")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # what --allow-partial leaves at random is the same at every load
         with Allowance(tensors, checkpoint.path):

@@ -141,9 +141,9 @@ def _card(text: str, where: str) -> Card:
     missing = {"name", "version", "threat", "attacks"} - data.keys()
     if missing:
         raise ProtocolError(f"protocol card {where}: missing {', '.join(sorted(missing))}")
-    _known(data, _TOP, where)
+    _check_keys(data, _TOP, where)
     threat = _table(data, "threat", where)
-    _known(threat, _THREAT, f"{where} [threat]")
+    _check_keys(threat, _THREAT, f"{where} [threat]")
     space, labels = threat.get("space", "pixels"), threat.get("labels", "true")
     if space not in ("pixels", "normalised") or labels not in ("true", "predicted"):
         raise ProtocolError(
@@ -156,7 +156,7 @@ def _card(text: str, where: str) -> Card:
     version, rule = data["version"], _table(data, "preprocessing", where)
     if isinstance(version, bool) or not isinstance(version, int):
         raise ProtocolError(f"protocol card {where}: version {version!r}; expected a whole number")
-    _known(rule, _PREPROCESSING, f"{where} [preprocessing]")
+    _check_keys(rule, _PREPROCESSING, f"{where} [preprocessing]")
     size = rule.get("input_size")
     if rule and not (isinstance(size, list) and len(size) == 2 and all(isinstance(side, int) for side in size)):
         raise ProtocolError(f"protocol card {where}: input_size {size!r}; expected [height, width]")
@@ -213,7 +213,7 @@ def _table(data: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
     return value
 
 
-def _known(table: Mapping[str, Any], known: set[str], where: str) -> None:
+def _check_keys(table: Mapping[str, Any], allowed: set[str], where: str) -> None:
     for key in table:
-        if key not in known:
-            raise ProtocolError(f"protocol card {where}: " + unknown("field", key, known))
+        if key not in allowed:
+            raise ProtocolError(f"protocol card {where}: " + unknown("field", key, allowed))

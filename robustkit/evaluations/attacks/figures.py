@@ -109,7 +109,7 @@ def curve_figures(
             legend(canvas, {names[name]: looks[name] for name in names})
 
         what = METRICS[metric][0].upper() + METRICS[metric][1:] if metric == "top1" else METRICS[metric]
-        said = [_told(attack, [line for line in drawn if line.attack == attack], names) for attack in attacks]
+        said = [_description(attack, [line for line in drawn if line.attack == attack], names) for attack in attacks]
         title = f"{'Robust accuracy' if metric == 'top1' else 'mIoU'} against eps, {norm}"
         rows = -(-len(attacks) // 2)
         yield draw(
@@ -123,7 +123,7 @@ def curve_figures(
         )
 
 
-def _told(attack: str, lines: Sequence[Curve], names: Mapping[str, str]) -> str:
+def _description(attack: str, lines: Sequence[Curve], names: Mapping[str, str]) -> str:
     sentences = []
     for line in lines:
         first, *rest = line.points

@@ -67,7 +67,7 @@ def attention_figures(entries: Sequence[Watched]) -> Iterator[Figure]:
     shown = _shown(entries)
     looks = {condition: style(place) for place, condition in enumerate(shown)}
     limits = {name: _limits(_every(entries, shown, name), factor) for name, _, factor in PANELS}
-    names, said = labels((entry.checkpoint for entry in entries), 30), _said(shown)
+    names, said = labels((entry.checkpoint for entry in entries), 30), _legend(shown)
     lost = max(len(entry.heads) for entry in entries) - len(shown)
     for start in range(0, len(entries), COLUMNS):
         group = entries[start : start + COLUMNS]
@@ -97,7 +97,7 @@ def attention_figures(entries: Sequence[Watched]) -> Iterator[Figure]:
             f"Attention over the layers of {several}",
             50 + 17 * -(-len(shown) // 2) + 118 * len(PANELS),
             paint,
-            alt=" ".join(_told(entry, names[entry.checkpoint]) for entry in group),
+            alt=" ".join(_description(entry, names[entry.checkpoint]) for entry in group),
             caption="Lines are means over the heads of a layer, bands reach from the lowest head to the highest. A "
             "head's logit is its largest over all samples, all else a mean over samples and tokens."
             + (" Dotted: where a head is flagged." if any(map(_bound, limits, limits.values())) else "")
@@ -106,7 +106,7 @@ def attention_figures(entries: Sequence[Watched]) -> Iterator[Figure]:
         )
 
 
-def _said(conditions: Sequence[str]) -> dict[str, str]:
+def _legend(conditions: Sequence[str]) -> dict[str, str]:
     """Return conditions as a legend names them: `fog, severity 3`, in full where two would be alike."""
     short = {text: vocabulary_of(kind_of(text)).label(text) for text in conditions}
     often = Counter(short.values())
@@ -196,7 +196,7 @@ def _bound(name: str, limits: tuple[float, float, bool]) -> float:
     return bound if limits[0] < bound < limits[1] else 0.0
 
 
-def _told(entry: Watched, name: str) -> str:
+def _description(entry: Watched, name: str) -> str:
     said = []
     for condition, heads in list(entry.heads.items())[:LINES]:
         logits, shares = heads.figures("largest_logits"), heads.shares

@@ -111,7 +111,7 @@ def map_rows(maps: Sequence[Figures]) -> Iterator[Row]:
     """
     for figures in maps:
         for key in figures.values:
-            rows = _known(figures.values[key])
+            rows = _present(figures.values[key])
             if not len(rows):
                 continue
             drawn = _drawn(figures.values[key], key[1], rows)
@@ -139,9 +139,9 @@ def _over_control(figures: Figures, key: tuple[str, str], maps: Sequence[Figures
     if key[1] == "cam_pixel_accuracy" and "full" in rivals:
         # The score of a map that marks no pixel, which wins where objects are small.
         rivals["nothing"] = 1 - np.asarray(rivals["full"])
-    rows = _known(figures.values[key])
+    rows = _present(figures.values[key])
     for values in rivals.values():
-        rows = np.intersect1d(rows, _known(values))
+        rows = np.intersect1d(rows, _present(values))
     if not rivals or not len(rows):
         return
     mine = _drawn(figures.values[key], key[1], rows)
@@ -187,9 +187,9 @@ def _estimate(drawn: Floats, n: int, metric: str) -> tuple[float, float, float]:
     return float(drawn[0]), low, high
 
 
-def _known(values: Floats | Counted) -> Rows:
+def _present(values: Floats | Counted) -> Rows:
     """Return the rows of the samples that have a figure."""
-    return values.known if isinstance(values, Counted) else np.flatnonzero(np.isfinite(values))
+    return values.present if isinstance(values, Counted) else np.flatnonzero(np.isfinite(values))
 
 
 def _drawn(values: Floats | Counted, metric: str, rows: Rows) -> Floats:

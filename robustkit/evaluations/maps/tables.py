@@ -70,7 +70,7 @@ def _tables(checkpoint: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[MapT
     scored = {key: metrics for key, metrics in figures.items() if not key[0].under}
     for kind in dict.fromkeys(replace(spec, method="") for spec, _ in scored):
         ours = {key: metrics for key, metrics in scored.items() if replace(key[0], method="") == kind}
-        said = _said(kind)
+        said = _title_of(kind)
         for mode in MODES:
             part = {spec: metrics for (spec, its), metrics in ours.items() if its == mode}
             title = f"maps, {mode} mode at threshold {kind.threshold:g}{said}"
@@ -87,7 +87,7 @@ def _tables(checkpoint: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[MapT
         yield MapTable(checkpoint, f"{method}: alike to the clean map", STABLE_HEADINGS, lines, tuple(flags))
 
 
-def _said(kind: MapSpec) -> str:
+def _title_of(kind: MapSpec) -> str:
     return " of the label's class" if kind.target == "label" else ""
 
 
