@@ -108,7 +108,7 @@ class APGD(QueuedAttack):
         for run in sorted(set(runs.tolist())):
             index = (runs == run).nonzero().flatten()
             points[index] = ball.take(index).random_start(front.rng.take(rows[index]), f"{self.stage}/start/{run}")
-        targets = rows  # of no run that has none
+        targets = rows  # ignored by runs without targets
         if self._targeted:
             targets = front.targets(min(self.targets, front.logits.shape[1] - 1))[rows, runs // self.restarts]
         lowest = torch.full_like(rows, -torch.inf, dtype=clean.dtype)
@@ -129,7 +129,7 @@ class APGD(QueuedAttack):
             best_loss=lowest.clone(),
             checked_loss=lowest.clone(),
             rises=torch.zeros_like(rows),
-            halved=~no,  # so that the first checkpoint asks for rises only
+            halved=~no,  # so that the first checkpoint only counts rises
             fell=no,
             found=None if self.early_stop else points.clone(),
         )
@@ -139,7 +139,7 @@ class APGD(QueuedAttack):
         over = s.step == self.steps
         logits, losses, gradient_of = self._ask(front, s, last=bool(over.all()))
         wrong = front.wrong(s.rows, s.points, missed(logits, s.labels))
-        if s.found is not None:  # reported when the run is over
+        if s.found is not None:  # reported at the end of the run
             s = replace(s, found=torch.where(per_sample(wrong, s.points), s.points, s.found), fell=s.fell | wrong)
             wrong = over & s.fell
         higher, done = losses > s.best_loss, over & ~wrong
@@ -158,7 +158,7 @@ class APGD(QueuedAttack):
         """Return logits (n, K) and losses (n,) of the runs' points, and a function from an index to their gradients
         there.
 
-        last: no gradient will be wanted.
+        last: no gradient is needed any more.
         """
         front.tally.count(s.rows, forwards=self.eot)
         total = gradient = torch.zeros(())

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .frozen import Model, Oracle, frozen
-from .labels import check_labels as check_labels  # also from here
+from .labels import check_labels as check_labels  # exported from here, too
 from .labels import settled
 from .rng import Rng, TorchRng
 from .threat import ThreatModel, round_towards
@@ -29,7 +29,7 @@ class AttackResult:
     broken_at: updates made before the attack first saw a wrong prediction, -1 if it never saw one. An attack scores
         only where it has logits anyway, so -1 says nothing about `adversarials`: classify them to know. A queued attack
         without early_stop counts all updates of the run whose point it returns.
-    notes: what was done otherwise than asked, such as fewer targets because there are fewer classes.
+    notes: how the attack deviated from its settings, such as fewer targets because there are fewer classes.
     """
 
     adversarials: Tensor
@@ -62,7 +62,7 @@ class StagedResult(AttackResult):
 class Tally:
     """The counts of an `AttackResult` while they grow; `rows` are positions in the whole batch.
 
-    tell: hears how far the attack is: a stage's name, samples still standing, and the share of the stage done.
+    tell: called with a stage's name, the samples still standing, and the share of the stage that is done.
     """
 
     def __init__(self, batch: int, device: torch.device, tell: Tell | None = None) -> None:
@@ -103,24 +103,24 @@ class Attack(ABC):
     """An attack inside a threat model. Calling it returns the adversarial images; `run` also says what it took.
 
     model: nn.Module or function, images (B, ...) to logits (B, K). It is put into evaluation mode and its parameters
-        take no gradient meanwhile; everything is left as it was found.
+        take no gradient meanwhile; afterwards everything is restored.
     images: (B, ...) floating, inside the bounds of the threat model. float16 and bfloat16 images are attacked in
         float32 (a step is smaller than their spacing) and shown to the model in their own type.
     labels: (B,) integers, 0 to K - 1: the classes to lead away from. (B, L) integers: where several classes count as
-        right, the set of each sample, filled up with -1; a sample is broken when its prediction is none of them. None:
+        right, the set of each sample, padded with -1; a sample is broken when its prediction is not in the set. None:
         the model's own predictions for the images.
     rng: where random numbers come from; None: torch's global generator.
 
     `run` also takes
     judge: the model that must agree before a wrong prediction counts, such as the same network in float32 where
-        `model` computes in bfloat16. Each question to it is a forward more. None: `model` is believed.
+        `model` computes in bfloat16. Each question to it costs another forward. None: `model` is trusted.
     batch_size: most rows in one pass of an attack that queues its samples (`queues` is True: APGD, FAB, Square,
         AutoAttack); None: all. The other attacks pass all images at once.
     tell: called now and then by attacks that queue, with the stage's name, the number of samples that still stand
         and the share of the stage that is done.
 
     Raises TypeError or ValueError, before the model is asked, for images and labels of another kind, and for images
-    outside the bounds. With eps 0 the images come back, and the model is not asked.
+    outside the bounds. With eps 0 the images are returned without asking the model.
 
     Logits of a sample that are not all finite are a wrong prediction, in every attack and for the judge.
     """

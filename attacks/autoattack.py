@@ -1,4 +1,4 @@
-"""AutoAttack: an ensemble of attacks without parameters to tune, each on what the ones before left standing."""
+"""AutoAttack: an ensemble of attacks without parameters to tune, each on the samples that still stand."""
 
 from __future__ import annotations
 
@@ -74,11 +74,12 @@ class AutoAttack(Attack):
     steps: of APGD and FAB. targets: of targeted APGD and FAB; fewer where the model has fewer classes. queries: of
         Square.
     early_stop: samples leave at the first wrong prediction. Otherwise APGD and FAB run to their ends on what they were
-        given, as the published code does, and FAB asks twice a step. From Square samples leave in both.
+        given, as the published code does, and FAB asks twice per step. Samples always leave Square at the first wrong
+        prediction.
 
     With fewer than four classes (two) the loss of targeted APGD (APGD on DLR) is the difference of two logits, because
-    the DLR loss needs a fourth (third) one; so for a sample with so many valid labels that fewer compete. `run` returns
-    a `StagedResult`. Samples that stand come back as they were.
+    the DLR loss needs a fourth (third) one; the same holds for a sample with so many valid labels that fewer compete.
+    `run` returns a `StagedResult`. Samples that stand come back as they were.
     """
 
     version: Version = "standard"

@@ -27,7 +27,7 @@ class DensePGD:
     step_size: length of an update in the threat model's norm and unit; None: 0.15 * eps.
     random_start: begin at a random point of the ball, otherwise at the image. Predicted masks (masks=None) then cost a
         forward of the clean images, which otherwise is the first one of the attack.
-    weighting: what a pixel weighs. "uniform": 1. "segpgd": in step t of T, 1 - (t - 1) / 2T where it is predicted right
+    weighting: a pixel's weight. "uniform": 1. "segpgd": in step t of T, 1 - (t - 1) / 2T where it is predicted right
         at that moment and (t - 1) / 2T where it is wrong, so that early steps turn pixels and late ones keep them so
         (Gu et al. 2022, arXiv:2207.12391, equation 4 and algorithm 1). The first step looks at right pixels only: an
         image that has none does not move in it.
@@ -37,7 +37,7 @@ class DensePGD:
         every `Attack`.
     images: (B, 3, H, W) floating, inside the bounds of the threat model; float16 and bfloat16 as `Attack` says. Prefer
         bfloat16: shares of a mean over many pixels are so small that in float16 some gradients vanish.
-    masks: (B, H, W) integers, 0 to K - 1: the classes to lead away from. A negative pixel is ignored: it has no part in
+    masks: (B, H, W) integers, 0 to K - 1: the classes to lead away from. A negative pixel is ignored: it is not part of
         the loss, though it may be changed. uint8 has no negative numbers, so masks that mark such pixels with 255 must
         be changed first. None: the model's own predictions for the images, where every pixel counts.
     rng: where random numbers come from, drawn as by `PGD`; None: torch's global generator.
@@ -58,7 +58,7 @@ class DensePGD:
     weighting: Weighting = "uniform"
 
     def __post_init__(self) -> None:
-        PGD(self.threat, self.steps, self.step_size)  # raises for what no PGD can do
+        PGD(self.threat, self.steps, self.step_size)  # raises for what PGD cannot do
         if self.weighting not in get_args(Weighting):
             raise ValueError(f"weighting is {self.weighting!r}; expected one of: {', '.join(get_args(Weighting))}")
 

@@ -16,7 +16,7 @@ from .queue import Front, QueuedAttack, Runs
 from .survivors import pick
 from .threat import distance, per_sample
 
-_LEAST = 1e-8  # length of a step that is divided by
+_LEAST = 1e-8  # least length of a step that is a divisor
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class _Walk(Runs):
 class FAB(QueuedAttack):
     """The fast adaptive boundary attack (Croce and Hein 2020, arXiv:1907.02044, algorithm 1), here inside a ball.
 
-    The boundary between label and target is taken for the hyperplane that the gradient gives; of several valid labels
+    The boundary between label and target is taken to be the hyperplane that the gradient gives; of several valid labels
     the likeliest at that moment counts. A step goes to it from the point and from the image, mixes the two, and
     overshoots; a wrong point is drawn back towards the image. FAB looks for small changes by itself: eps decides which
     wrong points count, and the size of random starts.
@@ -94,7 +94,7 @@ class FAB(QueuedAttack):
                 index = (runs == run).nonzero().flatten()
                 half = replace(self.threat, eps=self.threat.eps / 2).ball(clean[index])
                 points[index] = half.random_start(front.rng.take(rows[index]), f"{self.stage}/start/{run}")
-        targets = rows  # of no run that has none
+        targets = rows  # ignored by runs without targets
         if self.targets:
             targets = front.targets(min(self.targets, front.logits.shape[1] - 1))[rows, runs // self.restarts]
         nearest = torch.full_like(rows, torch.inf, dtype=clean.dtype)
@@ -110,7 +110,7 @@ class FAB(QueuedAttack):
         away = distance(self.threat.norm, s.points, s.clean)
         wrong = missed(logits, s.labels)
         broken = front.wrong(s.rows, s.points, wrong & (away <= self.threat.eps))
-        if s.found is not None:  # reported when the run is over
+        if s.found is not None:  # reported at the end of the run
             nearer = broken & (away < s.nearest)
             found = torch.where(per_sample(nearer, s.points), s.points, s.found)
             s = replace(s, found=found, nearest=torch.where(nearer, away, s.nearest))
@@ -175,5 +175,5 @@ class FAB(QueuedAttack):
 def _linear(gap: Tensor, points: Tensor, stay: Tensor | None, more: bool = False) -> tuple[Tensor, Tensor]:
     """Return how far the gaps are from 0, and their gradients. more: other gradients of the same pass will follow."""
     normal = pick(input_gradient(gap, points, more), stay).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
-    lost = ~gap.detach().isfinite()  # there is no plane to be seen: the next point is nearer to the image
+    lost = ~gap.detach().isfinite()  # no plane to see: the next point is nearer to the image
     return -gap.detach().to(normal.dtype).masked_fill(lost, 0.0), normal.masked_fill_(per_sample(lost, normal), 0.0)

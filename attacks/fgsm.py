@@ -20,8 +20,8 @@ class FGSM(Attack):
     """One step of length eps along the gradient's sign (Goodfellow et al. 2015, arXiv:1412.6572, section 4).
 
     With the l2 norm the step goes along the gradient itself. One forward and one backward; predicted labels come from
-    that forward. `broken_at` is 0 where the clean prediction is wrong already; an image whose logits are not finite
-    comes back.
+    that forward. `broken_at` is 0 where the clean prediction is already wrong; an image whose logits are not finite is
+    returned as it is.
 
     loss: "ce", "margin" or "dlr".
     """

@@ -1,4 +1,4 @@
-"""The model as an attack finds it, holds it still, and leaves it."""
+"""Hold a model still while it is attacked, and ask it for checked logits."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Model = Callable[[Tensor], Tensor]
 def frozen(model: Model) -> Iterator[None]:
     """Hold a model still: evaluation mode, no gradients for parameters, gradients for inputs even in `no_grad`.
 
-    Every module's mode and every parameter's `requires_grad` are put back on leaving, also after an exception;
-    `.grad` and hooks are not touched. A model that is a plain function has nothing to hold, and is only called.
+    Every module's mode and every parameter's `requires_grad` are restored on leaving, also after an exception;
+    `.grad` and hooks are not touched. A model that is a plain function has no state to hold, and is only called.
     """
     module = model if isinstance(model, nn.Module) else nn.Module()
     modes = [(part, part.training) for part in nn.Module.modules(module)]  # a network may have a list `modules`
@@ -45,8 +45,8 @@ class Oracle:
 
     dtype: what the model is fed; points of a wider type are cast, and gradients come back in the points' type.
     top_label: the largest label in use, to be compared with the number of classes once that is known.
-    judge: the model that must agree before a wrong prediction counts; None: `model` is believed.
-    batch_size: most rows that an attack which queues its samples passes at once; None: all.
+    judge: the model that must agree before a wrong prediction counts; None: `model` is trusted.
+    batch_size: most rows per pass of an attack that queues its samples; None: all.
     """
 
     def __init__(

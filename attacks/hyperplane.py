@@ -7,8 +7,8 @@ from torch import Tensor
 
 from .threat import Norm
 
-_ROUNDS = 60  # of Newton's method, which ends by itself after about five
-_FAR = 1e18  # bounds where there are none
+_ROUNDS = 60  # steps of Newton's method, which ends by itself after about five
+_FAR = 1e18  # stand for bounds where there are none
 
 
 def step_to_hyperplane(

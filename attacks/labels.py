@@ -1,8 +1,8 @@
 """Which classes count as right: one for each sample, or a set of several.
 
 Labels are (B,) integers, a class for each sample, or (B, L) integers, a set for each: its classes in any order, and -1
-in the places that are left over. Attacks fill these places with a class of the set (`settled`), and see a set as one
-class whose logit is its largest, or whose probability is the sum. A set of one class is that class, to the bit.
+in the remaining places. Attacks fill these places with a class of the set (`settled`), and treat a set as one class
+whose logit is its largest, or whose probability is the sum. A set of one class is that class, to the bit.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def missed(logits: Tensor, labels: Tensor) -> Tensor:
     """Whether each prediction is wrong, not one of the labels or not an answer at all: (B,).
 
     Logits that are not all finite rank no classes: argmax over them is whatever comes first, a softmax is NaN. A model
-    that gives them has not answered, and an attacker who makes it fail so has won. Else a model that says infinity for
-    its own class on whatever is no 8-bit picture would stand under every attack.
+    that gives them has not answered, and an attacker who makes it fail in this way has won. Otherwise a model that
+    answers infinity for its own class on anything but an 8-bit picture would stand under every attack.
     """
     return ~(holds(labels, logits.detach().argmax(dim=1)) & answered(logits))

@@ -1,9 +1,9 @@
-"""What an attack raises: losses for each sample, larger where the prediction is more wrong.
+"""Losses that attacks maximise: one per sample, larger where the prediction is more wrong.
 
 Labels are (B,) int64, or (B, L) where each sample has a set of classes that count as right (`labels.settled`). A set is
-seen as one class: its probability is the sum, its logit the largest, so that an attack leads away from whichever valid
-class is ahead. The other classes of a set have no part in the margin or in DLR's scale: two valid classes on top would
-make DLR -1 wherever the sample stands, without a gradient.
+treated as one class: its probability is the sum, its logit the largest, so that an attack leads away from whichever
+valid class is ahead. The other classes of a set are not part of the margin or of DLR's scale: two valid classes on top
+would make DLR -1 wherever the sample stands, without a gradient.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def margin(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the largest other logit minus the label's (Carlini and Wagner 2017): above 0 where the prediction is
     wrong.
 
-    Of a set: the largest logit outside it minus the largest inside.
+    For a set: the largest logit outside it minus the largest inside.
 
     Raises ValueError for fewer than two classes.
     """
@@ -47,8 +47,8 @@ def dlr(logits: Tensor, labels: Tensor) -> Tensor:
     third.
 
     It does not change when the logits are shifted or scaled, so confident models do not flatten it. First and third
-    are of the classes that compete: those outside a set, and the likeliest inside; where only two do, the plain margin
-    is taken. Raises ValueError for fewer than three classes.
+    are of the classes that compete: those outside a set, and the likeliest inside; if only two do, the plain margin is
+    used. Raises ValueError for fewer than three classes.
     """
     _need_classes(logits, 3, "dlr")
     top = _competing(logits, labels).topk(3, dim=1).values
@@ -84,7 +84,7 @@ def check_loss(name: str) -> None:
 def _of_label(logits: Tensor, labels: Tensor) -> Tensor:
     if labels.ndim == 1:
         return logits.gather(1, labels[:, None]).squeeze(1)
-    return logits.gather(1, labels).max(dim=1).values  # unlike amax's, its gradient is of one entry
+    return logits.gather(1, labels).max(dim=1).values  # unlike amax's, its gradient has one entry
 
 
 def _largest_other(logits: Tensor, labels: Tensor) -> Tensor:

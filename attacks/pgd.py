@@ -19,7 +19,7 @@ from .survivors import Survivors
 from .threat import Ball, per_sample
 
 STEP_SHARES: Mapping[str, float] = MappingProxyType({"linf": 0.15, "l2": 0.35})
-"""Length of an update over eps, by norm, where none is stated."""
+"""Default length of an update over eps, by norm."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,14 @@ class _Ascent(Survivors):
 class PGD(Attack):
     """Signed (l2: normalised) gradient steps, each projected back into the ball (Madry et al. 2018, arXiv:1706.06083).
 
-    steps: updates of each restart: a forward and a backward each, and none besides with one restart.
+    steps: updates of each restart, a forward and a backward each; with one restart there are no other passes.
     step_size: length of an update in the threat model's norm and unit; None: 0.15 * eps, in l2 0.35 * eps.
     random_start: begin at a random point of the ball, otherwise at the image. Predicted labels (labels=None) then
         cost a forward of the clean images, which otherwise is the first one of the attack.
     restarts: runs from different random starts. With more than one, the last point of each is scored (one forward
         more), and the worst is kept: a wrong prediction before a right one, then the larger loss.
     early_stop: a sample leaves as soon as a forward shows its prediction wrong, with that point; later restarts work
-        on the rest. Otherwise all go all the way, which raises the loss further; but where logits are not finite, and
+        on the rest. Otherwise all take all steps, which raises the loss further; but where logits are not finite, and
         so the prediction wrong, there is no loss to raise, and the sample stays.
     loss: "ce", "margin" or "dlr".
     """

@@ -1,8 +1,8 @@
 """A queue that keeps batches full with runs that still matter.
 
 An attack may make several runs at a sample, from different random starts or towards different classes. Runs enter the
-batch as places become free, and leave it when they are over or their sample is broken: so no pass is spent on a sample
-that fell, and passes stay full across samples, targets and restarts.
+batch as places become free, and leave it when they are over or their sample is broken: so no pass is spent on a broken
+sample, and batches stay full across samples, targets and restarts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .survivors import Survivors
 
 @dataclass(frozen=True)
 class Runs(Survivors):
-    """Runs under way, a row each; `rows` says of which sample. Attacks add their own state.
+    """Runs under way, one row each; `rows` holds their samples. Attacks add their own state.
 
     run: (n,) int64, which run of its sample. step: (n,) int64, updates made.
     """
@@ -111,7 +111,7 @@ class Front:
 class QueuedAttack(Attack):
     """An attack that makes runs at each sample, at most `batch_size` rows in a pass.
 
-    First the clean images are classified, a forward each; only those that are right are attacked.
+    First the clean images are classified, one forward each; only right ones are attacked.
     """
 
     queues: ClassVar[bool] = True
@@ -132,7 +132,7 @@ class QueuedAttack(Attack):
 
     @property
     def _alone(self) -> int | None:
-        """Updates that a sample's run makes before others of the sample may run beside it; None: it must be over."""
+        """Updates that a sample's run makes before the sample's other runs may join; None: it must be over."""
         return None
 
     @abstractmethod
@@ -175,7 +175,7 @@ class QueuedAttack(Attack):
         """Return (sample, run) pairs to begin now, first runs first, and count them in `made`.
 
         A sample's next run waits for the one before, unless places are left over: then it may join once that one has
-        made `_alone` updates, by when a sample that falls has mostly fallen.
+        made `_alone` updates, after which most samples that fall have fallen.
         """
         free = front.batch_size - (0 if state is None else len(state))
         if not free:

@@ -26,4 +26,4 @@ DENSE_ATTACKS: dict[str, type[DensePGD]] = {
     "pgd": DensePGD,
     "segpgd": DensePGD,
 }
-"""Of models that predict a class for each pixel, under a card of segmentation."""
+"""Attacks on models that predict a class for each pixel, under a card for segmentation."""

@@ -1,8 +1,8 @@
 """Where attacks take their random numbers from.
 
 An attack never draws from a global state by itself: it asks an `Rng` for the numbers of each sample of the batch, and
-names what they are for. A caller that wants reproducible attacks passes one whose numbers depend on the sample alone
-(as `robustkit.common.randomness.SampleRng` does); without one, `TorchRng` uses torch's global generator.
+names their purpose. A caller that wants reproducible attacks passes one whose numbers depend on the sample alone (as
+`robustkit.common.randomness.SampleRng` does); without one, `TorchRng` uses torch's global generator.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Rng(Protocol):
     def signs(self, shape: Sequence[int], purpose: str, first: int = 0) -> Tensor:
         """Return (B, *shape) float32 of -1 and 1: rows first, first + 1, ... of an endless draw along shape[0].
 
-        So `signs((8, 3), p)` equals `cat([signs((4, 3), p), signs((4, 3), p, first=4)], dim=1)` where the numbers are
-        a function of the sample: a chunked loop draws what an unchunked one does.
+        So `signs((8, 3), p)` equals `cat([signs((4, 3), p), signs((4, 3), p, first=4)], dim=1)` if the numbers are a
+        function of the sample: a chunked loop draws the same as an unchunked one.
         """
         ...
 
@@ -53,7 +53,7 @@ class TorchRng:
         return torch.randn(self.batch, *shape, device=self.device)
 
     def signs(self, shape: Sequence[int], purpose: str, first: int = 0) -> Tensor:
-        # Eight signs from each random byte: SPSA draws so many that a number for each would show in its time.
+        # Eight signs from each random byte: SPSA draws so many that a number for each would cost time.
         count = math.prod(shape)
         draws = torch.randint(0, 256, (self.batch, -(-count // 8)), dtype=torch.uint8, device=self.device)
         signs = nn.functional.embedding(draws.int(), _signs_of_bytes(self.device))

@@ -16,7 +16,7 @@ from .rng import Rng
 
 GradientAt = Literal["iterate", "doubled-input"]
 _BETA1, _BETA2, _TINY = 0.9, 0.999, 1e-8  # Adam's usual constants
-_ROWS, _VALUES = 256, 5 * 2**19  # of one forward: 17 rows of 224x224 pixels; a GPU takes sixteen times as many
+_ROWS, _VALUES = 256, 5 * 2**19  # values of one forward: 17 rows of 224x224 pixels; a GPU takes sixteen times as many
 
 
 @dataclass(frozen=True)
@@ -29,17 +29,17 @@ class SPSA(Attack):
     the difference wherever a pixel is black or white. Only forwards, in `torch.inference_mode`; samples do not
     influence each other. `broken_at` is -1: the attack never classifies the points that it could return.
 
-    steps: updates; each asks the model 2 * directions times for each sample, and nothing is asked besides (but for one
-        forward of the clean images where labels=None).
+    steps: updates; each asks the model 2 * directions times for each sample, and nothing else (except one forward of
+        the clean images if labels=None).
     lr: Adam's step size, in the unit of the images. delta: half the width of the differences, in the same unit.
-    directions: random signs v a step.
+    directions: random signs v per step.
     loss: "ce", "margin" or "dlr".
     gradient_at: "iterate" is the attack. "doubled-input" estimates the gradient at twice the clean image at every
         step, never at the point reached: a known error of CleverHans' PyTorch code (its issue 1249) that went into
         published figures, kept to reproduce them and for nothing else.
     chunk: most rows in one forward; None: 2.6 million input values, at most 256 rows (on a GPU sixteen times as
-        many). Rows are filled with directions first, then samples. It changes neither the draws nor, but for rounding,
-        the result.
+        many). Rows are filled with directions first, then samples. It changes neither the draws nor, except for
+        rounding, the result.
     random_start: begin at a random point of the ball (as the published code does), otherwise at the image.
     """
 

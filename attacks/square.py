@@ -39,7 +39,7 @@ class Square(QueuedAttack):
     l2 it takes over the budget of another square. Images are (B, C, H, W).
 
     queries: the most for each run, after the one for its start. p_init: share of pixels in the first squares.
-    restarts: runs from different starts, each on what the ones before left.
+    restarts: runs from different starts, each on the samples that still stand.
     loss: "margin" or "ce". rescale_schedule: shrink the squares over `queries`, otherwise over 10000.
     early_stop: a sample leaves at its first wrong prediction. Otherwise its run goes on, and its best point is
         returned.
@@ -100,7 +100,7 @@ class Square(QueuedAttack):
         losses = LOSSES[self.loss](logits, s.labels).to(s.points.dtype)
         wrong = front.wrong(s.rows, tried, missed(logits, s.labels))
         better = torch.where(s.wrong == wrong, losses > s.loss, wrong)  # a wrong point before a right one
-        s.points[better] = tried[better]  # few: a copy of all would show in the time
+        s.points[better] = tried[better]  # few: a copy of all would cost time
         s = replace(s, loss=torch.where(better, losses, s.loss), wrong=s.wrong | wrong)
         over = s.step == self.queries
         falls = s.wrong if self.early_stop else s.wrong & over

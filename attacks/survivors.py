@@ -1,4 +1,4 @@
-"""Work only on the samples that still stand: the state of an attack, one row a sample, that shrinks as they fall."""
+"""Work only on the samples that still stand: an attack's state, one row per sample, that shrinks as they fall."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 @runtime_checkable
 class Takeable(Protocol):
-    """Something with one row a sample that is not a tensor, such as a `Ball`."""
+    """Something with one row per sample that is not a tensor, such as a `Ball`."""
 
     def take(self, index: Tensor) -> object: ...
     def join(self, more: Any) -> object: ...
@@ -27,7 +27,7 @@ def pick(values: Tensor, index: Tensor | None) -> Tensor:
 
 @dataclass(frozen=True)
 class Survivors:
-    """Rows of the samples under attack; subclass it with a field for each tensor (rows first) or `Takeable` of yours.
+    """Rows of the samples under attack; subclass it with a field for each tensor (rows first) or `Takeable`.
 
     rows: (n,) int64, each sample's position in the whole batch.
     """

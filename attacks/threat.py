@@ -35,9 +35,9 @@ class ThreatModel:
 
     norm: "linf" bounds the change of every single value, "l2" the Euclidean length of a sample's whole change.
     eps: radius, in the unit of the images (pixels in [0, 1] unless `bounds` says otherwise).
-    bounds: lowest and highest valid value; None for none (only sensible where a published protocol attacks normalised
+    bounds: lowest and highest valid value; None for no bounds (only sensible if a published protocol attacks normalised
         tensors).
-    cut_images: take images outside the bounds too, and cut every point to the bounds, however far from the image that
+    cut_images: accept images outside the bounds too, and cut every point to the bounds, however far from the image that
         is: then eps bounds nothing. An error of published evaluations, kept to reproduce them and for nothing else.
 
     Raises ValueError for a norm other than these, a negative, infinite or NaN eps, an l-inf eps wider than the bounds,
@@ -121,7 +121,7 @@ class Ball:
         if self.low is not None:
             return torch.clamp(points, self.low, self.high, out=points)
         length = distance("l2", points, self.clean)
-        # A hair less than eps, so that the rounded sum stays inside as well.
+        # Slightly less than eps, so that the rounded sum stays inside as well.
         shrink = (self.threat.eps * (1 - 1e-6) / length).nan_to_num_(nan=1.0).clamp_(max=1.0)
         points.sub_(self.clean).mul_(per_sample(shrink, points)).add_(self.clean)
         return points if self.threat.bounds is None else points.clamp_(*self.threat.bounds)

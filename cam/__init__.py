@@ -6,10 +6,10 @@
         maps = explain(images)  # (B, H, W) in [0, 1], for the predicted classes
 
 `explain.explain(...)` in place of the call also returns the logits, the targets and which maps are degenerate.
-`RandomMap`, `CentredGaussian` and `FullImage` do not look at the image: scores mean little without theirs beside them.
+`RandomMap`, `CentredGaussian` and `FullImage` do not look at the image: scores mean little without theirs.
 
 `cam.localisation` scores maps against masks and boxes, `cam.boxes` reads boxes and carries them through a resize,
-`cam.faithfulness` removes what a map marks, `cam.sanity` draws the model's head anew, `cam.similarity` compares two
+`cam.faithfulness` removes what a map marks, `cam.sanity` draws the model's head again, `cam.similarity` compares two
 maps.
 """
 

@@ -27,14 +27,14 @@ class AGCAM(Explainer):
 
     As in the published code, no gradient passes from an attention layer to its input: it reaches the blocks before
     through skip connections and MLPs alone. In a block that is attention and MLP in one, such as timm's
-    ParallelScalingBlock, queries, keys and values are what takes no gradient. `AGCAMFull` is the sum without this cut.
+    ParallelScalingBlock, queries, keys and values take no gradient. `AGCAMFull` is the sum without this cut.
 
     model: a ViT with a class token, of timm's kind (ViT, DeiT, DeiT-3, EVA, BEiT), in any wrapper. The attention
         formula may be any that ends in a softmax. Raises ValueError for another model, and where the logits are not
         read from the class token (pooled patches, a Segmenter's masks): nothing but attention leads from it to them.
 
-    One forward and a backward for each target, down to the first block's attention and no further. What a call holds
-    beside its graph is a row of each attention; gradients are added up as they come, and are not kept.
+    One forward and a backward for each target, down to the first block's attention and no further. Beside its graph a
+    call holds one row of each attention; gradients are summed as they come, and not kept.
     """
 
     name = "agcam"
@@ -69,7 +69,7 @@ class AGCAM(Explainer):
 class AGCAMFull(AGCAM):
     """AG-CAM's sum with the gradient sent through the attention of all later blocks too, which the published code cuts.
 
-    As `AGCAM` but for that, so that the logits may be read from any token.
+    Otherwise it is `AGCAM`; so the logits may be read from any token.
     """
 
     name = "agcam-full"
@@ -77,7 +77,7 @@ class AGCAMFull(AGCAM):
 
 
 class _Trail:
-    """Where the graph begins, and the sum that grows while a backward comes by the blocks."""
+    """Where the graph begins, and the sum that grows while a backward passes the blocks."""
 
     def __init__(self, cut: bool) -> None:
         self.cut = cut
@@ -103,7 +103,7 @@ class _Trail:
         if self.cut:
             if self.first is None:
                 self.first = attention.new_zeros(()).requires_grad_()
-            # Each block's attention begins a graph of its own. What they share lets one backward come by all of them.
+            # Each block's attention begins a graph of its own. What they share lets one backward pass all of them.
             attention = attention.detach() + self.first
         else:
             attention.requires_grad_()  # frozen weights and plain images: in the first block the graph begins here

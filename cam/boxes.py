@@ -1,4 +1,4 @@
-"""Boxes: read from annotation files, carried along when the image is resized and cropped, found in a map.
+"""Boxes: read from annotation files, carried along when the image is resized and cropped, and found in a map.
 
 A box is (x0, y0, x1, y1) in pixels from the top left corner; x1 and y1 are exclusive, so its width is x1 - x0.
 """
@@ -23,7 +23,7 @@ Boxes = Tensor | Sequence[Sequence[float]]
 
 COLUMNS = ("image", "synset", "xmin", "ymin", "xmax", "ymax")
 CORNERS = COLUMNS[2:]
-DEEPEST = 32  # elements in each other; an annotation has four
+DEEPEST = 32  # levels of nested elements; an annotation has four
 
 
 class BoxFileError(ValueError):
@@ -118,8 +118,9 @@ def resize_crop_mask(mask: Tensor, frame: tuple[int, int], crop_mode: str = "squ
     """Move a pixel mask (h, w) as `resize_crop_boxes` moves boxes: (H, W), nearest neighbour (the pixel under the
     centre).
 
-    Of any dtype, such as labels. Equals timm's transform with Pillow's nearest-neighbour filter, but where a centre
-    falls between two pixels exactly: the right or lower one counts here, and Pillow's rounding errors decide there.
+    The mask may have any dtype, such as that of labels. The result equals timm's transform with Pillow's
+    nearest-neighbour filter, except where a centre falls exactly between two pixels: here the right or lower one
+    counts, in Pillow rounding errors decide.
     """
     height, width = mask.shape
     new_width, new_height, left, top = _placement((width, height), frame, crop_mode, crop_pct)
@@ -162,7 +163,7 @@ def read_csv(
         forward slashes; without folders and suffix, which are spelt in several ways, if left out.
 
     Returns annotations by image.
-    Raises BoxFileError: not UTF-8, a column missing, no rows, a corner that is no number, a box that is empty or
+    Raises BoxFileError: not UTF-8, a column missing, no rows, a corner that is not a number, a box that is empty or
     outside its image, or two images of one name.
     """
     by_image: dict[str, list[tuple[Box, str]]] = {}
@@ -231,7 +232,7 @@ def read_xml(path: Path) -> Annotation:
 
 def _annotation(path: Path, texts: list[tuple[str, str, int]]) -> Annotation:
     sides = [text for side in ("width", "height") for place, text, _ in texts if place == f"annotation/size/{side}"]
-    numbers = [int(side) for side in sides if side.isdecimal()]  # 0 where the tool that wrote it did not know
+    numbers = [int(side) for side in sides if side.isdecimal()]  # 0 if the tool that wrote it did not know
     size = (numbers[0], numbers[1]) if len(sides) == len(numbers) == 2 and all(numbers) else None
     boxes, synsets, fields = [], [], dict[str, str]()
     for place, text, line in texts:

@@ -1,4 +1,4 @@
-"""Maps that do not look at the image: what a score must beat to say anything."""
+"""Maps that do not look at the image: a score must beat theirs to mean anything."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .rng import Rng, TorchRng
 
 
 class Control(Explainer):
-    """An explainer that knows the size of the images only; every target of an image has the same map.
+    """An explainer that uses only the size of the images; every target of an image has the same map.
 
     model: asked for logits and predicted classes in one forward. None: no forward is made, the logits are (B, 0), and
         the target is the one given, or -1.

@@ -22,10 +22,10 @@ FLAT = 16 * torch.finfo(torch.float32).eps  # a relative spread within which a m
 
 @dataclass(frozen=True)
 class Explanation:
-    """Maps of B images and what the same forward told; for T targets an image, all but the logits are (B, T, ...).
+    """Maps of B images, and what the same forward gave; for T targets per image, all but the logits are (B, T, ...).
 
-    maps: (B, H, W) float32 in [0, 1], or all 0 where degenerate. Both ends are reached, but by `CentredGaussian` and
-        `FullImage`, which are as their definitions say.
+    maps: (B, H, W) float32 in [0, 1], or all 0 where degenerate. Both ends are reached, except by `CentredGaussian` and
+        `FullImage`, which follow their definitions.
     logits: (B, K) detached, as the model gave them.
     target: (B,) int64, the classes explained.
     degenerate: (B,) bool, whether the raw map was constant (up to rounding) or not finite, and so says nothing.
@@ -44,7 +44,7 @@ class Explainer(ABC):
             maps = explain(images)
 
     model: images (B, 3, H, W) to logits (B, K). Inside, it is in evaluation mode and its parameters take no gradient;
-        on leaving, also by an exception, it is as it was. Contexts of the same model may be nested.
+        on leaving, also by an exception, it is restored. Contexts of the same model may be nested.
 
     A call takes
     images: (B, 3, H, W) floating, as the model takes them; they are cast to the dtype of its parameters.

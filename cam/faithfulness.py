@@ -1,4 +1,4 @@
-"""Does the model use what a map marks? Pixels are removed in the map's order, and the probability of a class watched.
+"""Whether a model uses what a map marks: remove pixels in the map's order, and watch the probability of a class.
 
 `images` are (B, 3, H, W), as the model takes them, `maps` (B, H, W) in [0, 1], `target` a class, or one for each image.
 `fill` is what a removed pixel becomes, a number or one for each channel, in the unit of the images: where the published

@@ -21,12 +21,12 @@ class GradCAM(Explainer):
     model: any whose features lie on a grid.
     layer: the module, or its dotted name, whose output is the features: (B, C, h, w), or in a ViT (B, N, C) tokens of
         which the patches count. If it runs more than once, the last time counts.
-        None: in a ViT of timm's kind the last block's norm1. Later outputs do not do: nothing but the class token's
-        reaches the logits where that is pooled. In a CNN the last module before pooling that gives a map of more than
-        one position; each size of images has it looked for once, in the first call.
+        None: in a ViT of timm's kind the last block's norm1. Later outputs do not work: if the class token is pooled,
+        nothing else reaches the logits. In a CNN the last module before pooling that gives a map of more than one
+        position; it is looked up once for each image size, in the first call.
 
     One forward, a graph from the layer on only, and a backward for each target. Raises ValueError for a layer that the
-    model has not, and where no layer gives such a map.
+    model does not have, and if no layer gives such a map.
     """
 
     name = "grad-cam"
@@ -98,7 +98,7 @@ class GradCAM(Explainer):
 
 
 class _Cut:
-    """Begins the graph anew at a layer's output, and keeps that output as the leaf to take gradients for."""
+    """Begins the graph again at a layer's output, and keeps that output as the leaf to take gradients for."""
 
     def __init__(self) -> None:
         self.layer: nn.Module | None = None
@@ -109,7 +109,7 @@ class _Cut:
             raise ValueError(f"a {type(module).__name__} gives {type(output).__name__}; name a layer with one tensor")
         torch.set_grad_enabled(True)  # until the `no_grad` around the forward ends
         self.layer, self.features = module, output.detach().requires_grad_()
-        return self.features.clone()  # what follows may write into it
+        return self.features.clone()  # later layers may write into it
 
     def at_any(self, batch: int) -> Callable[[nn.Module, Any, Any], Tensor | None]:
         """Register a hook for all modules that cuts at each map, so that the last cut stays."""

@@ -1,4 +1,4 @@
-"""Does a map lie on the object? Scores against a mask or boxes, at a threshold, at the maximum, and without either.
+"""Whether a map lies on the object: scores against a mask or boxes, at a threshold, at the maximum, and without either.
 
 Maps are (B, H, W), or one (H, W), floating in [0, 1]. The truth is a bool mask of the same shape, or the boxes of each
 image (for one map: its boxes), whose union counts. An image whose truth is empty, such as one whose boxes were cropped
@@ -106,8 +106,8 @@ def score(maps: Tensor, truth: Truth, threshold: float = 0.5, mode: str = "mask"
 def pointing_game(maps: Tensor, truth: Truth) -> Tensor:
     """Whether the maximum lies on the truth (Zhang et al. 2018, arXiv:1608.00507, without their margin): (B,) float64.
 
-    Of several equal maxima the first, row by row; a constant map, which points nowhere, scores the truth's share of the
-    image.
+    Of several equal maxima the first counts, row by row; a constant map, which points nowhere, scores the truth's share
+    of the image.
     """
     maps = as_maps(maps)
     truth = as_masks(truth, maps)
@@ -186,7 +186,7 @@ def box_hits(
 ) -> Tensor:
     """Return which thresholds give which images a box that fits: (B, thresholds, ious) bool, on the CPU.
 
-    boxes: the true boxes of each image (for one map: of it); an image without any is never hit, and is best left out.
+    boxes: the true boxes of each image (for one map: of it); an image without boxes is never hit, and is best left out.
     A hit: some box around a connected part of the pixels of at least the threshold, and some true box, have an IoU of
     at least the one asked for. Parts touch at corners too; one in a hole of another counts, a hole does not.
     """

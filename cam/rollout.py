@@ -17,7 +17,7 @@ class Rollout(Explainer):
     """Attention rollout (Abnar and Zuidema, ACL 2020): how much of each patch flows into the class token.
 
     The product over the blocks of (A + I) / 2, where A is the attention averaged over heads; the class token's row at
-    the patches. It knows no class: every target of an image has the same map. One forward, no backward.
+    the patches. It does not depend on the class: every target of an image has the same map. One forward, no backward.
 
     model: as for `AGCAM`. Raises ValueError for another one.
     """

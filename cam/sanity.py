@@ -1,7 +1,7 @@
-"""Does a map depend on what the model learnt? Its head is drawn anew, and the map must change.
+"""Whether a map depends on what the model learnt: its head is drawn again, and the map must change.
 
-A map that stays tells of the image, at best, and not of the class that it is said to explain. (The first step of the
-cascade of Adebayo et al. 2018, arXiv:1810.03292, which goes on down to the first layer.)
+A map that stays the same depends at best on the image, and not on the class that it should explain. (The first step of
+the cascade of Adebayo et al. 2018, arXiv:1810.03292, which goes on down to the first layer.)
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ def redrawn_head(model: nn.Module, seed: int = 0) -> Iterator[None]:
 def head_correlation(
     explain: Explainer, images: Tensor, maps: Tensor, target: Tensor | int, *, heads: int = 5, rng: Rng | None = None
 ) -> Tensor:
-    """Rank correlation of maps with those of the same classes when the head is drawn anew: the mean over `heads` draws,
-    which differ much.
+    """Rank correlation of maps with those of the same classes after the head is drawn again: the mean over `heads`
+    draws, which differ much.
 
     maps: (B, H, W), as `explain` made them of these images for `target`, a class or (B,) classes.
 
-    Returns (B,) float64 in [-1, 1]: 1 where the map stays the same. A map that hangs on the head still keeps what maps
-    of all classes of the image share, so 0 is not to be expected: this is a test to pass, not a score. NaN where a map
-    is constant. A forward and a backward a head.
+    Returns (B,) float64 in [-1, 1]: 1 where the map stays the same. A map that depends on the head still keeps what the
+    maps of all classes of the image share, so do not expect 0: this is a test to pass, not a score. NaN where a map is
+    constant. It costs a forward and a backward per head.
     """
     correlations = []
     for seed in range(heads):

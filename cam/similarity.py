@@ -1,4 +1,4 @@
-"""How alike two maps are: two methods on one image, or one method on an image and on its attacked copy."""
+"""How similar two maps are: two methods on one image, or one method on an image and on its attacked copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A vision transformer of timm's make, seen from inside: its attention in the same pass, its tokens as a grid."""
+"""A vision transformer of timm's kind, seen from inside: its attention in the same pass, its tokens as a grid."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 See = Callable[[int, Tensor, Tensor], Tensor | None]
-"""Called with a block's number, its attention before softmax and after it, each (B, heads, N, N). What it returns takes
-the place of the latter; None leaves it."""
+"""Called with a block's number, its attention before softmax and after it, each (B, heads, N, N). What it returns
+replaces the latter; None keeps it."""
 
 _SOFTMAXES = (torch.softmax, Tensor.softmax, functional.softmax)
 _PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__)
@@ -113,7 +113,7 @@ class Transformer:
         cut: no gradient passes from a layer to its input. Where the block stands for its layer, whose input goes on to
             the MLP too, none passes to the values; queries and keys are for `see` to cut, at the attention.
 
-        ValueError where a layer did not show it exactly once; the first layer at fault is named.
+        Raises ValueError, with the first such layer, if a layer did not show it exactly once.
         """
         seen: Counter[int] = Counter()
 

@@ -4,7 +4,7 @@ imagenet: Hendrycks and Dietterich 2019, `imagenet_c/corruptions.py`; imagecorru
 cifar: the 32x32 images of CIFAR-10-C, `make_cifar_c.py` of the same authors. The larger constants would leave little
 of an image that small.
 
-One number or one tuple a severity:
+One number or one tuple per severity:
 gaussian_noise, speckle_noise: standard deviation. shot_noise: photons at full brightness. impulse_noise: share of
 values hit. gaussian_blur: sigma. defocus_blur: radius, sigma of the antialiasing. glass_blur: sigma, largest
 displacement, passes. motion_blur: radius, sigma. zoom_blur: end and step of the zoom factors (from 1, end excluded).

@@ -57,7 +57,7 @@ class Corruption(ABC):
         """Return the entry of `constants.PRESETS` for this severity.
 
         Raises:
-            ValueError: the severity is none of 1 to 5.
+            ValueError: the severity is not one of 1 to 5.
         """
         if isinstance(severity, bool) or not isinstance(severity, int) or severity not in SEVERITIES:
             raise ValueError(f"severity {severity!r}: expected a whole number from 1 to 5")
@@ -72,7 +72,7 @@ class Corruption(ABC):
         """Return the corrupted images, (B, 3, H, W) uint8 like `images`, on their device: a function of the two
         arguments.
 
-        What becomes of one image does not depend on the others of the batch. Draws in float64 are computed with in
+        The result of one image does not depend on the others of the batch. Draws in float64 are computed with in
         float64, so that the reference's own draws give the reference's own pixels.
         """
 

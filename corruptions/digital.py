@@ -92,7 +92,7 @@ class Contrast(Deterministic):
 
     def apply(self, images: Tensor, draws: Draws) -> Tensor:
         pixels, factor = unit(images, torch.float64), self.constants(draws.severity)
-        total = images.sum((2, 3), keepdim=True)  # of whole numbers: exact in any order
+        total = images.sum((2, 3), keepdim=True)  # a sum of whole numbers: exact in any order
         area = torch.tensor(images.shape[2:].numel(), device=images.device)
         means = unit(total.double() / area, torch.float64)
         return to_bytes(pixels.sub_(means).mul_(factor).add_(means))

@@ -108,7 +108,7 @@ def gaussian_blur(images: Tensor, sigma: float) -> Tensor:
     """Smooth 8-bit images, and truncate.
 
     In a flat area the sum may fall short of a level by its last bit, and truncation then by a whole level. A matrix
-    product adds up in another order than scipy, so that such areas are told what scipy makes of them.
+    product adds in another order than scipy, so such areas are given scipy's result.
     """
     smoothed = smooth(unit(images, torch.float64), sigma)
     if all(_is_short(_gaussian(float(sigma), 4.0), size) for size in images.shape[-2:]):
@@ -135,8 +135,8 @@ def _short(sigma: float, device: torch.device) -> Tensor:
 def zoom_in(planes: Tensor, factor: float) -> Tensor:
     """Return the middle of (B, C, H, W) float64 planes, enlarged to at least their size: scipy.ndimage.zoom of order 1.
 
-    Where rounding takes the last coordinate past the last pixel, that line is 0: scipy's quirk, and so the reference's.
-    It happens at some sizes, 36 or 160 among them, not at 32, 224 or 256.
+    Where rounding takes the last coordinate past the last pixel, that line is 0: a quirk of scipy's, and so of the
+    reference. It happens at some sizes, 36 or 160 among them, not at 32, 224 or 256.
     """
     height, width = planes.shape[-2:]
     crop = [math.ceil(size / factor) for size in (height, width)]

@@ -1,4 +1,4 @@
-"""Noise, one number a value: gaussian, shot, impulse and speckle (Hendrycks and Dietterich 2019)."""
+"""Noise, one number per value: gaussian, shot, impulse and speckle (Hendrycks and Dietterich 2019)."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ BINS = 1024
 def _photons(values: Tensor, uniform: Tensor, photons: int) -> Tensor:
     """Return min(k, photons) of every value, (N,) int32: more photons than that are white all the same.
 
-    Of most values the bin of u alone decides; a bisection decides the others.
+    For most values the bin of u decides alone; a bisection decides the others.
     """
     table, guide, decided = _poisson_tables(photons, values.device)
     cell = values.int() * (BINS + 1) + (uniform * BINS).int()
@@ -99,7 +99,7 @@ def _photons(values: Tensor, uniform: Tensor, photons: int) -> Tensor:
         middle = (first + last) >> 1
         more = table.index_select(0, rows + middle) <= uniform
         first, last = torch.where(more, middle + 1, first), torch.where(more, last, middle)
-        counts[rest] = first  # right where the two have met
+        counts[rest] = first  # exact where the two have met
         wide = (first < last).nonzero().squeeze(1)
         rest, rows, uniform, first, last = (kept[wide] for kept in (rest, rows, uniform, first, last))
     return counts
@@ -114,7 +114,7 @@ def _poisson_tables(photons: int, device: torch.device) -> tuple[Tensor, Tensor,
     decided: as guide; the count if the whole bin has it, else -1.
     """
     mean = (torch.arange(256, dtype=torch.float64) / 255 * photons)[:, None]
-    steps = mean / torch.arange(1, 2 * photons + 61, dtype=torch.float64)  # beyond, nothing counts in float64
+    steps = mean / torch.arange(1, 2 * photons + 61, dtype=torch.float64)  # beyond, terms vanish in float64
     probability = torch.cat((torch.exp(-mean), steps), dim=1).cumprod(dim=1)
     below = probability.cumsum(dim=1)[:, : photons + 1]
     above = probability.flip(1).cumsum(dim=1).flip(1)[:, 1 : photons + 2]

@@ -57,7 +57,7 @@ def _color(levels: tuple[int, int, int], device: torch.device, dtype: torch.dtyp
 def _stain(muddy: Tensor, sigma: float) -> Tensor:
     """Return how much mud covers, (B, H, W) float32, 0 where it is less than 0.8."""
     planes = muddy.double()[:, None]
-    # Between the two directions float32 as well, as scipy does on float32 images.
+    # float32 also between the two directions, as scipy does for float32 images.
     down = smooth(planes, (sigma, 0)).float().double()
     cover = smooth(down, (0, sigma))[:, 0].float()
     return cover.masked_fill_(cover < 0.8, 0)

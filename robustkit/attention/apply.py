@@ -40,7 +40,7 @@ _OWN = {made: plain for plain, made in _WITH_FORMULA.items()}
 _PLACE = re.compile(r"(.*?)(\d+)(\.\D*)")  # place of a layer in a row of blocks: the last number of its path
 
 
-def _known(module: nn.Module) -> bool:
+def _has_formula(module: nn.Module) -> bool:
     return type(module) in _WITH_FORMULA or type(module) in _OWN
 
 
@@ -48,7 +48,7 @@ def _foreign(module: nn.Module) -> bool:
     name = type(module).__name__
     if name.startswith("AttentionPool"):  # a pooling head, not attention between tokens
         return False
-    if any(_known(part) for part in nn.Module.modules(module)):  # it is one, or holds one
+    if any(_has_formula(part) for part in nn.Module.modules(module)):  # it is one, or holds one
         return False
     return "Attention" in name or "Attn" in name or hasattr(module, "fused_attn")
 
@@ -58,7 +58,7 @@ def attention_layers(model: nn.Module) -> list[tuple[str, Any]]:
 
     Raises ModelError where the model has none, or some of another kind.
     """
-    layers = [(name, m) for name, m in nn.Module.named_modules(model) if _known(m)]
+    layers = [(name, m) for name, m in nn.Module.named_modules(model) if _has_formula(m)]
     foreign = sorted({type(m).__name__ for m in nn.Module.modules(model) if _foreign(m)})
     if foreign or not layers:
         why = f"its attention is of class {', '.join(foreign)}" if foreign else "it has no attention layer"
@@ -97,7 +97,7 @@ def attention_kind(model: nn.Module) -> str:
     try:
         return get_attention(model)
     except ModelError:
-        return "other" if any(_foreign(m) or _known(m) for m in nn.Module.modules(model)) else "none"
+        return "other" if any(_foreign(m) or _has_formula(m) for m in nn.Module.modules(model)) else "none"
 
 
 def set_attention(model: Model, name: str) -> Model:

@@ -150,11 +150,11 @@ def judge(fits: dict[str, Tensor], declared: str, left_out: tuple[str, ...], gue
         )
     elif declared == best:
         verdict = "fits"
-        parts.append(f"{declared} attention fits best, as declared; the next is {_told(rival)}")
+        parts.append(f"{declared} attention fits best, as declared; the next is {_measured(rival)}")
     else:
         verdict = "another-fits-better"
         parts.append(
-            f"WARNING: {best} attention fits these weights better than {_told(rival)}, which is declared; "
+            f"WARNING: {best} attention fits these weights better than {_measured(rival)}, which is declared; "
             f"check --attention, results under the wrong formula are wrong without an error"
         )
     if left_out:
@@ -164,12 +164,12 @@ def judge(fits: dict[str, Tensor], declared: str, left_out: tuple[str, ...], gue
     return Fingerprint(rows, best, declared, verdict, ". ".join(parts), n, left_out)
 
 
-def _told(row: FormulaFit) -> str:
+def _measured(row: FormulaFit) -> str:
     return f"{row.name} (NLL {row.difference:+.3f}, 95 % interval {row.ci_low:+.3f} to {row.ci_high:+.3f})"
 
 
 def _between(best: str, rival: FormulaFit | None, n: int) -> str:
-    return "" if rival is None or n < 2 else f": {best} is ahead of {_told(rival)}"
+    return "" if rival is None or n < 2 else f": {best} is ahead of {_measured(rival)}"
 
 
 def _interval(differences: Tensor) -> tuple[float, float, float]:

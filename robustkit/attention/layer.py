@@ -105,7 +105,7 @@ class Formulaic:
     query_network: nn.Linear  # of qana
     dropout: float = 0.0
 
-    def _own(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    def _standard(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """Apply what the layer's own code does to queries and keys."""
         return q, k
 
@@ -147,7 +147,7 @@ class Formulaic:
         if self.sink is not None:
             self.sink.record_norms(self.sink_index, q, k)
         if self.formula is None:
-            q, k = self._own(q, k)
+            q, k = self._standard(q, k)
         formula = self.formula or PLAIN["standard"]
         metric = None
         if formula.elliptical:
@@ -188,7 +188,7 @@ class Formulaic:
 class FormulaAttention(Formulaic, Attention):  # type: ignore[misc, unused-ignore]
     """timm's Attention with another formula, or under `capture`. Made by changing the class of a timm layer."""
 
-    def _own(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    def _standard(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         return self.q_norm(q), self.k_norm(k)
 
     def _drop(self, attention: Tensor) -> Tensor:

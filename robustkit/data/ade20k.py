@@ -21,7 +21,7 @@ trade name, microwave, pot, animal, bicycle, lake, dishwasher, screen, blanket, 
 light, tray, ashcan, fan, pier, crt screen, plate, monitor, bulletin board, shower, radiator, glass, clock, flag
 """
 CLASSES = tuple(" ".join(name.split()) for name in _NAMES.split(","))
-FIRST = 1  # the label of the first class; 0 is all else, and does not count
+FIRST = 1  # the label of the first class; 0 is everything else, and does not count
 _SPLITS = ("validation", "training")
 
 

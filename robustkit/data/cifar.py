@@ -20,12 +20,15 @@ from ..errors import DataError
 from .images import encode_png
 from .sources import DataSource
 
-_BATCH, _OPCODES = 1 << 27, 1 << 19  # bytes and instructions of a CIFAR-10 batch: 31 MB, some ten thousand
+_BATCH, _OPCODES = (
+    1 << 27,
+    1 << 19,
+)  # most bytes and instructions of a batch file, which has 31 MB and some ten thousand
 
 
 @dataclass(frozen=True)
 class CifarSource(DataSource):
-    """CIFAR-10's python batch files; a sample's id is '<split>/<position>', its file a PNG made on the fly."""
+    """CIFAR-10's python batch files; a sample's id is '<split>/<position>', its file is a PNG made on the fly."""
 
     batches: tuple[str, ...]
 
@@ -69,7 +72,7 @@ def read_plain_pickle(path: Path) -> dict[str, Any]:
         content = _PlainUnpickler(io.BytesIO(data), encoding="bytes").load()
     except DataError as error:
         raise DataError(f"{path}: {error}" if str(path) not in str(error) else str(error)) from None
-    except Exception as error:  # a damaged pickle raises whatever it likes
+    except Exception as error:  # a damaged pickle may raise anything
         raise DataError(f"{path}: not a readable pickle ({type(error).__name__})") from None
     if not isinstance(content, dict):
         raise DataError(f"{path}: expected a CIFAR-10 dictionary, found {type(content).__name__}")

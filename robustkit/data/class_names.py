@@ -1,4 +1,4 @@
-"""Names of a model's outputs, and the class that a person means by a word."""
+"""Names of a model's outputs, and the class that a user means by a word."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def target_of(text: str, names: Sequence[str]) -> int:
     """Return the class that a person means, by number, whole name or one of its synonyms.
 
     Raises:
-        ModelError: there is none or several of it; the line has the nearest names.
+        ModelError: no class or several classes fit; the line has the nearest names.
     """
     if re.fullmatch(r"-?[0-9]{1,9}", text.strip()):
         number = int(text)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["EMBEDDED", "LAYOUTS", "Dataset", "Sample", "open_dataset"]
 
 EMBEDDED = {"embedded:shapes": "test", "embedded:shapes-train": "train"}
-# Best first: what an audit wants of a folder that holds several splits.
+# Best first: the split that an audit takes from a folder with several.
 _SPLITS = ("val", "validation", "valid", "test", "testing", "train", "training")
 
 
@@ -83,7 +83,7 @@ class Dataset:
         """Return the SHA-256 (hex) over id, labels and content of every sample, and over the logits that compete."""
         total = hashlib.sha256(repr(self.valid_labels).encode())
         with ThreadPoolExecutor() as pool:
-            for block in _blocks(self.samples, 1024):  # so that not 50 000 futures wait at once
+            for block in _blocks(self.samples, 1024):  # or 50 000 futures would wait at once
                 for sample, content in zip(block, pool.map(self._content, block), strict=True):
                     total.update(f"{sample.id}\0{sample.label}\0{sample.valid}\0{content}\n".encode())
         return total.hexdigest()
@@ -97,7 +97,7 @@ class Dataset:
     def select(self, limit: int | None = None, ids: Path | Sequence[str] | None = None, seed: int = 0) -> Dataset:
         """Return a part of the data set: the samples that `ids` names, then at most `limit` of them.
 
-        ids: a text file with one id a line, or the ids; a full id, or a file's name or stem where only one has it.
+        ids: a text file with one id per line, or the ids; each a full id, or a file's name or stem if that is unique.
         limit: classes take turns, and inside a class a hash of (seed, id) decides, so that the choice depends on
         neither order nor neighbours, and a smaller limit takes a subset of a larger one.
         """
@@ -126,12 +126,12 @@ class Dataset:
                 wanted = self._distinct(lines_of(ids))
             except (OSError, ValueError) as error:
                 raise DataError(
-                    f"{ids}: not a readable list of ids ({reason(error)}); give a text file with one id a line"
+                    f"{ids}: not a readable list of ids ({reason(error)}); give a text file with one id per line"
                 ) from None
         else:
             wanted = self._distinct(ids)
         if not wanted:
-            raise DataError("the list of ids is empty; expected one sample id a line")
+            raise DataError("the list of ids is empty; expected one sample id per line")
         exact = {sample.id: sample for sample in self.samples}
         loose: dict[str, list[Sample]] = {}
         for sample in self.samples:

@@ -1,4 +1,4 @@
-"""The bytes of an image file into 8-bit RGB, and that image into the pixels that a model takes.
+"""Turn the bytes of an image file into 8-bit RGB, and that image into the pixels that a model takes.
 
 Colours are read as timm (and so every published ImageNet number) reads them: Pillow's plain conversion to RGB. That
 drops an alpha channel without compositing, repeats grey three times, and takes the first frame of an animation. Where
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 T = TypeVar("T")
-MAX_RESIZED = 64_000_000  # pixels of a picture whose short side was resized; a thin one grows without bound
+MAX_RESIZED = 64_000_000  # most pixels of a resized picture; a thin one would grow without bound
 
 _TURNS: dict[object, Image.Transpose] = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -47,8 +47,8 @@ _SWAP_SIDES = (
     Image.Transpose.TRANSVERSE,
     Image.Transpose.ROTATE_90,
 )
-_TURNED_PNG = (b"eXIf", b"exif", b"adobe.xmp")  # where a PNG can say how it is turned
-_FOREGROUND = 128  # of a mask's grey levels
+_TURNED_PNG = (b"eXIf", b"exif", b"adobe.xmp")  # a PNG's entry for its orientation
+_FOREGROUND = 128  # from here on a mask's grey level is the object
 
 _quiet: list[object] = []  # the warning filter that this module keeps installed
 
@@ -57,9 +57,9 @@ def read_image(data: bytes, name: str) -> Image.Image:
     """Decode one image file to 8-bit RGB, upright.
 
     data: the whole file. name: what to call it in errors.
-    Raises BadImageError, with the name, for anything that is not one whole image of a format that is read, of at most
-    80 million pixels (40 million of WebP, AVIF, progressive JPEG, floats and 16 bits of grey).
-    Safe to call from many threads. Pillow's own warnings about odd files are silenced from the first call on.
+    Raises BadImageError, with the name, for anything but one whole image in a supported format, of at most 80 million
+    pixels (40 million of WebP, AVIF, progressive JPEG, floats and 16 bits of grey). Safe to call from many threads.
+    Pillow's own warnings about odd files are silenced from the first call on.
     """
     return _decoded(data, name, _to_rgb)
 
@@ -71,7 +71,7 @@ def image_size(data: bytes) -> tuple[int, int] | None:
         with open_picture(data) as image:
             turned = _may_be_turned(image, data) and _turn(image) in _SWAP_SIDES
             return image.size if turned else image.size[::-1]
-    except Exception:  # whatever is wrong, reading the whole image will say it
+    except Exception:  # reading the whole image will report what is wrong
         return None
 
 
@@ -99,11 +99,11 @@ def read_index_mask(data: bytes, name: str) -> npt.NDArray[np.int32]:
 
     They are the indices of a palette, whatever its colours, or grey of 1 to 16 bits; Pillow would stretch grey of 2 or
     4 bits over 0 … 255. Raises BadImageError as `read_image` does, and for pixels that are no single number (colours,
-    an alpha channel, floats), and for files of which Pillow does not give the numbers (JPEG, PGM, some TIFF).
+    an alpha channel, floats), and for files whose numbers Pillow does not give (JPEG, PGM, some TIFF).
     """
     values = _decoded(data, name, _to_indices)
     if data.startswith(b"\x89PNG"):
-        depth, colour = data[24:26]  # of the header, which comes first
+        depth, colour = data[24:26]  # the header, which comes first
         if colour == 0 and depth in (2, 4):
             values //= 255 // (2**depth - 1)
     return values
@@ -128,7 +128,7 @@ def unit(levels: Tensor) -> Tensor:
     """Return grey levels of 0 … 255, or differences of them, in float32 on [0, 1]: the same bits on every device.
 
     The divisor is a tensor on that device: of a number, or of a tensor on the CPU, CUDA takes the reciprocal and
-    multiplies, which gives half of the levels another last bit.
+    multiplies, which changes the last bit of half the levels.
     """
     values = levels.float()
     return values / values.new_full((), 255.0)
@@ -199,7 +199,7 @@ def _decoded(data: bytes, name: str, use: Callable[[Image.Image, str], T]) -> T:
         ) from None
     except MemoryError:
         raise BadImageError(f"{name}: too large for this machine's memory") from None
-    except Exception as error:  # Pillow's decoders raise whatever a broken file makes them raise
+    except Exception as error:  # Pillow's decoders may raise anything for a broken file
         raise BadImageError(f"{name}: broken image: {_one_line(error)}") from None
 
 
@@ -250,9 +250,9 @@ def _to_indices(image: Image.Image, name: str) -> npt.NDArray[np.int32]:
     if image.format not in ("PNG", "GIF", "TIFF"):
         raise BadImageError(f"{name}: a mask in {image.format}, expected PNG, GIF or TIFF; {remedy}")
     if image.mode not in ("1", "L", "P") and not image.mode.startswith("I"):
-        raise BadImageError(f"{name}: a mask in mode {image.mode}, expected one label number a pixel; {remedy}")
+        raise BadImageError(f"{name}: a mask in mode {image.mode}, expected one label number per pixel; {remedy}")
     if isinstance(image, TiffImagePlugin.TiffImageFile):
-        inverted, bits = image.tag_v2.get(262) == 0, image.tag_v2.get(258, (1,))[0]  # white is zero; bits a sample
+        inverted, bits = image.tag_v2.get(262) == 0, image.tag_v2.get(258, (1,))[0]  # white is zero; bits per sample
         if inverted or bits in (2, 4):
             raise BadImageError(f"{name}: a TIFF of {bits} bits{' that counts from white' * inverted}; {remedy}")
     return np.asarray(_upright(image)).astype(np.int32)

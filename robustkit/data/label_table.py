@@ -13,7 +13,7 @@ from ..errors import DataError
 from .class_lists import CIFAR10, WNID, descriptions, few, synsets
 
 PATH_COLUMNS = ("filename", "file", "path", "filepath", "image", "image_path", "file_name", "name", "id", "imageid")
-_DIGITS = 6  # of an index
+_DIGITS = 6  # digits of an index
 LABEL_COLUMNS = ("label", "class", "target", "class_id", "class_index", "index", "wnid", "synset", "class_name")
 
 
@@ -28,9 +28,9 @@ def read_table(
 ) -> tuple[tuple[str, ...], dict[str, int]]:
     """Return the class names, and the label of every image that the table names.
 
-    images: ids under `where`; `prefix` is what their paths may start with in the table besides. A row names an image by
+    images: ids under `where`; in the table their paths may also start with `prefix`. A row names an image by
     its path, or by its file name or stem where only one image has it. A label is an index, a wnid or a class name.
-    Raises DataError, with the line, for a missing or twice named image, a path outside, or an unknown label.
+    Raises DataError, with the line, for an image that is missing or named twice, a path outside, or an unknown label.
     """
     find = _finder(images, prefix, where)
     entries: dict[str, tuple[str, str]] = {}

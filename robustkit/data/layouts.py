@@ -1,7 +1,7 @@
 """Labels from names: which label each listed image has, and why.
 
-A wrong label map does not crash, it only gives wrong numbers; so every rule here refuses what it is not sure of, and
-each layout leaves a note that says what was recognised.
+A wrong label map does not crash, it only gives wrong numbers; so every rule here refuses what is not certain, and each
+layout leaves a note that says what was recognised.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Labels:
-    """The answer: see data.Dataset for the fields."""
+    """What a layout gives: see data.Dataset for the fields."""
 
     layout: str
     class_names: tuple[str, ...]
@@ -158,7 +158,7 @@ def _imagenet(q: Question) -> Labels:
     strange = [name for name in q.class_folders if name not in places]
     if strange:
         raise DataError(
-            f"{q.where}: {len(strange)} folders are no wnid of the model's {len(wnids)} classes: {few(strange)}"
+            f"{q.where}: {len(strange)} folders are not wnids of the model's {len(wnids)} classes: {few(strange)}"
         )
     names = descriptions(wnids)
     samples, left = _by_folder(q, places)

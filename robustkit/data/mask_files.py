@@ -1,4 +1,4 @@
-"""Folders of masks: which mask is of which image, and the file that names the classes of their labels."""
+"""Folders of masks: which mask belongs to which image, and the file that names the classes of their labels."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .dataset import Dataset
 from .matching import bare_path, match_names
 from .sources import FolderSource, ZipSource, list_folder
 
-_MOST = 32767  # classes that int16 numbers
+_MOST = 32767  # classes that int16 can number
 
 
 def find_masks(dataset: Dataset, folder: Path) -> tuple[dict[str, Path], tuple[str, ...]]:
     """Return the mask of every sample that has one, by its id, and lines for the user.
 
     A mask belongs to the image of its path but for the suffix, or of its stem where that is unique, as in `truth`.
-    Raises DataError for a folder without masks or without the name of any image, and for a name that may mean two.
+    Raises DataError for a folder without masks, without a mask of any image, and for an ambiguous name.
     """
     listing = list_folder(folder)
     if not listing.images:
@@ -72,7 +72,7 @@ def printable(name: str) -> str:
 def read_names(place: Path, path: Path | None, num_classes: int | None) -> tuple[str, ...]:
     """Return the classes in the order of their labels, from the file, or numbers where there is none.
 
-    path: a text file, one name a line; blank lines and lines that start with # are skipped. place: the images, for
+    path: a text file, one name per line; blank lines and lines that start with # are skipped. place: the images, for
     errors. Raises DataError for no class, too many, a name that comes twice, and a file that cannot be read.
     """
     if path is None:
@@ -86,12 +86,14 @@ def read_names(place: Path, path: Path | None, num_classes: int | None) -> tuple
             lines = [line.strip() for line in text_of(path, TEXT).splitlines()]
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(
-                f"{path}: not a readable list of classes ({reason(error)}); give a text file with one name a line"
+                f"{path}: not a readable list of classes ({reason(error)}); give a text file with one name per line"
             ) from None
         names = [printable(line) for line in lines if line and not line.startswith("#")]
     if not 0 < len(names) <= _MOST:
-        raise DataError(f"{path or place}: {len(names)} classes; expected 1 … {_MOST}, one name a line in label order")
+        raise DataError(
+            f"{path or place}: {len(names)} classes; expected 1 … {_MOST}, one name per line in label order"
+        )
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
-        raise DataError(f"{path}: named more than once: {few(twice)}; expected a name of its own for each label")
+        raise DataError(f"{path}: named more than once: {few(twice)}; expected a different name for each label")
     return tuple(names)

@@ -25,7 +25,9 @@ def match_names(dataset: Dataset, place: Path, names: Mapping[str, str], what: s
     alike = {parts: [_grouped(paths, partial(_tail, parts=parts)) for paths in (samples, names)] for parts in (1, 2)}
     for key in names:
         tail = _tail(key, 2)
-        if tail.rpartition("/")[0] not in folders:  # one that the data set knows cannot mean an image of another
+        if (
+            tail.rpartition("/")[0] not in folders
+        ):  # a file in a folder of the data set cannot mean an image of another folder
             tail = _tail(key, 1)
         meant, rivals = (groups.get(tail, []) for groups in alike[1 + tail.count("/")])
         if key in samples or all(path in matches for path in meant):

@@ -1,4 +1,4 @@
-"""The bytes of a picture into Pillow's image, of a few formats, within bounds that hold before a pixel is decoded.
+"""Open pictures of a few formats with Pillow, within bounds that are checked before a pixel is decoded.
 
 Pillow knows some forty formats. One of them starts a program (Ghostscript, for EPS), others are decoded in Python, and
 the content decides which one a file is, whatever its name. Only the formats of `FORMATS` are tried here.
@@ -23,18 +23,18 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "PPM", "AVIF")
 """AVIF where Pillow was built with it. JPEG includes the several pictures of MPO, PPM also PGM, PBM and PFM."""
 MAX_PIXELS = 80_000_000  # 0.3 GB in Pillow, twice that while it is turned; Pillow itself warns from 89 million on
 MAX_SIDE = 65_535  # JPEG's own bound
-_MAX_BYTES = 1 << 28  # of a file that is opened by its path
+_MAX_BYTES = 1 << 28  # bytes of a file that is opened by its path
 _DEAR = 40_000_000
 """Pixels where the decoder, or what is computed of the pixels, takes more memory: WebP, AVIF, progressive JPEG, modes
 of more than 8 bits. Chosen by measuring, so that no picture takes more than 0.7 GB."""
-_TOO_MANY = "its parts are too many, or stand for each other; save it anew, as PNG"
-_SEGMENTS = 100_000  # of a JPEG before its pixels, or bytes between them
-_ENTRIES = 65_535  # of a directory, as many as the older kind of TIFF can have
-_READS = 500_000  # of parts of a file, each some steps of Python: a few seconds
-_NUMBERS = 1 << 19  # in a TIFF entry: the strips or tiles of the largest picture
+_TOO_MANY = "it has too many parts, or parts that stand for each other; save it again, as PNG"
+_SEGMENTS = 100_000  # segments of a JPEG before its pixels, or bytes between them
+_ENTRIES = 65_535  # entries of a directory, as many as the older kind of TIFF can have
+_READS = 500_000  # parts of a file, each some steps of Python: a few seconds
+_NUMBERS = 1 << 19  # numbers in a TIFF entry: the strips or tiles of the largest picture
 _SCANNED = 4_000_000_000  # pixels that the scans of a progressive JPEG may go over, together
 _IN_PYTHON = ("bmp_rle", "ppm", "ppm_plain")  # decoders of Pillow: compressed BMP, PPM of odd levels or in decimals
-_FEW = 2_000_000  # pixels that these decode in seconds
+_FEW = 2_000_000  # pixels that these decode within seconds
 _COMMENTS = 1000  # in a PPM of decimal numbers, each of which copies a megabyte
 _SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8, 17: 8, 18: 8}
 _TILE_WIDTH, _TILE_LENGTH = 322, 323
@@ -44,13 +44,13 @@ _lock = threading.Lock()
 
 
 class Refused(Exception):  # noqa: N818 - what became of the picture
-    """A picture that would take too much; the text says why, without the file's name."""
+    """A picture that would take too much memory or time; the text says why, without the file's name."""
 
 
 def open_picture(source: bytes | Path) -> Image.Image:
     """Open the bytes of a picture, or a file by its path, without decoding it. Safe to call from many threads.
 
-    Raises Refused for one that is too large or that would take too much memory or time, OSError for what is no plain
+    Raises Refused for one that is too large or that would take too much memory or time, OSError for what is not a plain
     file, PIL.UnidentifiedImageError for another format; and whatever Pillow raises for a broken header.
     """
     data = bytes_of(source, _MAX_BYTES) if isinstance(source, Path) else source
@@ -58,7 +58,7 @@ def open_picture(source: bytes | Path) -> Image.Image:
     file = _Frugal(data)
     with _lock, _NoPillowLimit():
         image = Image.open(file, formats=_formats())
-    file.bytes_left = math.inf  # each of many strips is read in blocks that are larger than it
+    file.bytes_left = math.inf  # each of many strips is read in larger blocks
     try:
         _check_image(image, data)
     except BaseException:
@@ -82,7 +82,7 @@ def _formats() -> tuple[str, ...]:
 
 
 class _NoPillowLimit:
-    """Pillow's own size limit lifted for a moment, because ours is checked instead. Hold `_lock`."""
+    """Lift Pillow's own size limit for a moment, because ours is checked instead. Hold `_lock`."""
 
     def __enter__(self) -> None:
         self.before = Image.MAX_IMAGE_PIXELS
@@ -93,7 +93,7 @@ class _NoPillowLimit:
 
 
 class _Frugal(io.BytesIO):
-    """Bytes that are not read more often than a picture needs: Pillow follows headers, blocks and runs in Python."""
+    """Bytes that may not be read more often than a picture needs: Pillow follows headers, blocks and runs in Python."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(data)
@@ -152,14 +152,14 @@ def _check_directory(data: bytes) -> None:
     for tag, kind, count, value in entries:
         size = _SIZES.get(kind, 0)
         if count > _NUMBERS and kind not in (1, 2, 6, 7):
-            raise Refused(f"{count} numbers in a TIFF entry; expected {_NUMBERS} at most; save it anew, as PNG")
+            raise Refused(f"{count} numbers in a TIFF entry; expected {_NUMBERS} at most; save it again, as PNG")
         claimed += size * count
         if tag in tile:
             tile[tag] = value
     if claimed > 2 * len(data) + (1 << 20):
-        raise Refused(f"TIFF entries of {claimed >> 20} MB in {len(data) >> 10} kB; save it anew, as PNG")
+        raise Refused(f"TIFF entries of {claimed >> 20} MB in {len(data) >> 10} kB; save it again, as PNG")
     if tile[_TILE_WIDTH] * tile[_TILE_LENGTH] > MAX_PIXELS:
-        raise Refused(f"tiles of {tile[_TILE_WIDTH]} x {tile[_TILE_LENGTH]} pixels; save it anew, as PNG")
+        raise Refused(f"tiles of {tile[_TILE_WIDTH]} x {tile[_TILE_LENGTH]} pixels; save it again, as PNG")
 
 
 def _directory(data: bytes, start: int | None = None) -> Iterator[tuple[int, int, int, int]]:
@@ -176,13 +176,13 @@ def _directory(data: bytes, start: int | None = None) -> Iterator[tuple[int, int
         at = at if start is None else start
         (count,) = struct.unpack_from(order + head, data, at)
         if count > _ENTRIES:
-            raise Refused(f"a TIFF directory of {count} entries; save it anew, as PNG")
+            raise Refused(f"a TIFF directory of {count} entries; save it again, as PNG")
         at += struct.calcsize(order + head)
         for place in range(count):
             tag, kind, numbers, raw = entry.unpack_from(data, at + place * entry.size)
             short = struct.unpack(f"{order}H", raw[:2])[0]
             yield tag, kind, numbers, short if kind == 3 else struct.unpack(f"{order}L", raw[:4])[0]
-    except (struct.error, OverflowError):  # it ends early, which Pillow will say
+    except (struct.error, OverflowError):  # it ends early, which Pillow will report
         return
 
 
@@ -199,4 +199,4 @@ def _check_image(image: Image.Image, data: bytes) -> None:
         raise Refused(f"{width} x {height} pixels; a side has at most {MAX_SIDE}; cut it")
     scans = data.count(b"\xff\xda") if image.info.get("progressive") else 1
     if scans * width * height > _SCANNED:
-        raise Refused(f"a JPEG of {width} x {height} pixels in {scans} scans; save it anew")
+        raise Refused(f"a JPEG of {width} x {height} pixels in {scans} scans; save it again")

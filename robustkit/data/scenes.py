@@ -1,4 +1,4 @@
-"""Images and the label of each of their pixels: ADE20K, folders of images and masks, or the package's own shapes.
+"""Images with a label for each pixel: ADE20K, folders of images and masks, or the package's own shapes.
 
 A label map is (H, W) int16 in the pixels of the upright image: the index of a pixel's class, -1 where a pixel does not
 count. As with the labels of whole images, what is not clearly right is refused instead of guessed.
@@ -31,7 +31,7 @@ LAYOUTS = {
     "embedded": "shapes on photographs that the package makes itself: embedded:shapes, embedded:shapes-train",
 }
 IGNORE = (255,)
-_MASK_FILES = FolderSource("")  # they are known by their whole paths
+_MASK_FILES = FolderSource("")  # they are identified by their whole paths
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class LabelledScenes:
         """Return the SHA-256 (hex) over the images, the owner and the bytes of each mask, the classes, and what is
         ignored.
 
-        The embedded masks are not hashed: a change of theirs comes with one of the images.
+        The embedded masks are not hashed: they change only with the images.
         """
         total = hashlib.sha256(repr((self.class_names, self.first, self.ignored)).encode())
         total.update(self.dataset.digest().encode())
@@ -133,7 +133,7 @@ def open_scenes(
     """Open ADE20K's folders, a folder or zip of images with a folder of masks, or 'embedded:shapes'.
 
     masks: a folder of label maps of the images' sizes (see `read_index_mask` for the files, `find_masks` for names).
-    classes: a text file with one name a line in the order of the labels; numbers where None.
+    classes: a text file with one name per line in the order of the labels; numbers where None.
     ignore: labels in the masks that do not count, classes among them. num_classes: outputs of the model.
     layout: one of LAYOUTS; recognised where None. Raises DataError, one line, for anything that is not clearly right.
     """

@@ -1,6 +1,6 @@
 """Ten coloured, textured shapes on crops of photographs: a labelled data set in one file, made on demand.
 
-The outline always tells the class. The colour usually does: 18 of 20 samples wear their class's own colour, the others
+The outline always shows the class. The colour usually does: 18 of 20 samples wear their class's own colour, the others
 any colour, so colour is a shortcut that is mostly right, and a model that leans on it can be found out. Position, size,
 rotation, stretch, texture and background are drawn independently of the class; mask and box are known exactly.
 
@@ -44,7 +44,7 @@ OWN = {
 }
 """The usual colour of each class, red, green, blue; each channel is shifted by up to 20."""
 
-_FINE = 4  # sample points a pixel and axis, for smooth edges
+_FINE = 4  # sample points per pixel and axis, for smooth edges
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 

@@ -1,6 +1,6 @@
 """Where the bytes of a data set come from: a folder, a zip, or the package's own generator (`cifar` has batch files).
 
-A source only lists and reads; labels are made of the listed names in `layouts`. Every source can be pickled and used
+A source only lists and reads; `layouts` makes labels from the listed names. Every source can be pickled and used
 from many threads or processes, and holds nothing that grows with what was read.
 """
 
@@ -27,7 +27,7 @@ SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", "
 MAX_FILE_BYTES = 1 << 28  # one image file; more is a mistake or an attack
 _HEADER = 30  # bytes before a member, without its name
 _LONGEST = 4096  # characters of a member's name
-_INFLATED = 1 << 26  # bytes of a zip's member up to which it may be compressed by any factor
+_INFLATED = 1 << 26  # a member of at most so many bytes may be compressed by any factor
 Mask = npt.NDArray[np.uint8]
 Box = tuple[int, int, int, int]
 
@@ -100,7 +100,7 @@ class ZipSource(DataSource):
                 return file.read(member.file_size + 1)
         except BadImageError:
             raise
-        except Exception as error:  # zipfile and zlib raise many kinds for a damaged member
+        except Exception as error:  # zipfile and zlib raise many kinds of errors for a damaged member
             raise BadImageError(f"{sample_id}: cannot be read from the zip: {reason(error)}") from None
 
 
@@ -214,7 +214,7 @@ def _open_zip(path: str, process: int) -> tuple[zipfile.ZipFile, dict[str, zipfi
             raise DataError(f"{path}: member {info.filename!r} is encrypted; decrypt the zip first")
         if name in members:
             raise DataError(
-                f"{path}: member {info.filename!r} stands twice, and which one counts is not known; zip it anew"
+                f"{path}: member {info.filename!r} occurs twice, and nothing says which one counts; zip it again"
             )
         members[name] = info
     return archive, members

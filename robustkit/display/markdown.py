@@ -22,10 +22,10 @@ def plain(value: object) -> Made:
     """Escape a text so that Markdown shows it literally: no emphasis, link, heading, formula, HTML or cell begins in
     it.
     """
-    text = re.sub(r"[&<>`|\\$]", lambda found: f"&#{ord(found[0])};", clean(value))
+    text = re.sub(r"[&<>`|\\$]", lambda match: f"&#{ord(match[0])};", clean(value))
     text = re.sub(r"[*~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|^[#\[]|^[-+=](?=[-= ]|$)|\](?=[(\[])", r"\\\g<0>", text)
     text = re.sub(r"^(\d+)(?=[.)]( |$))", r"\1\\", text)
-    return Made(re.sub(r":(?=//)|(?<=www)\.", lambda found: f"&#{ord(found[0])};", text, flags=re.IGNORECASE))
+    return Made(re.sub(r":(?=//)|(?<=www)\.", lambda match: f"&#{ord(match[0])};", text, flags=re.IGNORECASE))
 
 
 def code(value: object) -> Made:

@@ -1,4 +1,4 @@
-"""A batch and a condition into the columns of a record, by the family of the condition."""
+"""Evaluate a batch under a condition, by the family of the condition, into the columns of a record."""
 
 from __future__ import annotations
 

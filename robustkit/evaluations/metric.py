@@ -1,4 +1,4 @@
-"""All that is known of a number, in one place."""
+"""Everything about a metric, in one place."""
 
 from __future__ import annotations
 

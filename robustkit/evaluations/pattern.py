@@ -1,4 +1,4 @@
-"""A condition's text in a rule into what it names, and which conditions of a run fit it."""
+"""Parse a condition's text in a rule, and find the conditions of a run that fit it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def fits(pattern: ConditionPattern, condition: str) -> bool:
     vocabulary, given = vocabulary_of(pattern.name), pattern.given
     theirs = {**vocabulary.defaults, **other.given}
     if any(key in theirs and key not in given for key in vocabulary.telling):
-        return False  # without a severity, the mean over all is meant
+        return False  # without a severity, it means the mean over all
     return all(key in theirs and _equal(key, value, theirs[key]) for key, value in pattern.parameters)
 
 

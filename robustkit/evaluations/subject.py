@@ -1,4 +1,4 @@
-"""A checkpoint under a card, and what families of evaluations give it and take from it."""
+"""A checkpoint under a card, and what families of evaluations pass to it and get from it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ..runs.pictures import Picture, picture
 
 @dataclass(frozen=True)
 class Settings:
-    """How to compute. But for the seed, nothing here changes what is computed beyond float rounding."""
+    """How to compute. Except for the seed, nothing here changes results beyond float rounding."""
 
     seed: int = 0
     batch_size: int = 64
@@ -67,23 +67,23 @@ class Lens(nn.Module):
 def low_precision(network: nn.Module, dtype: torch.dtype) -> nn.Module:
     """Return a copy for autocast to `dtype` whose large weights are already cast; for float32 the network itself.
 
-    Autocast casts weights that take no gradient anew in each pass, which costs more than a small batch. The results are
-    the same to the bit.
+    Autocast casts weights that take no gradient again in each pass, which costs more than a small batch. The results
+    are the same to the bit.
     """
     if dtype is torch.float32:
         return network
     copied = copy.deepcopy(network)
     for part in nn.Module.modules(copied):
-        if type(part) in (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d):  # what subclasses do with theirs is not known
+        if type(part) in (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d):  # subclasses may use their weights in other ways
             part.to(dtype)
     return copied
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Images of one size, (B, 3, H, W) uint8, of some samples, with what is true of each.
+    """Images of one size, (B, 3, H, W) uint8, of some samples, with the truth of each.
 
-    keep: ids of the samples of which pictures are wanted. tell: told of an attack's stages.
+    keep: ids of the samples whose pictures are wanted. tell: called with an attack's stages.
     """
 
     pixels: Tensor
@@ -113,9 +113,9 @@ class Batch:
 
 @dataclass(frozen=True)
 class Shown:
-    """What a condition makes the network see of a batch of B samples.
+    """The images of a batch of B samples as a condition shows them to the network.
 
-    inputs: (B, 3, H, W) in the card's space. images: the same in pixel units, or uint8; made when they are asked for.
+    inputs: (B, 3, H, W) in the card's space. images: makes the same in pixel units, or uint8.
     change: (B, ...) the difference from the images in pixel units; None where it is not known. result: of an attack.
     """
 
@@ -129,7 +129,7 @@ class Shown:
 class Evaluation:
     """Columns for one batch, the seconds that each stage of an attack took, and how it deviated from its settings.
 
-    pictures: of the samples of which some were wanted, by id. metadata: for the records.
+    pictures: of the samples whose pictures are wanted, by id. metadata: for the records.
     """
 
     columns: dict[str, list[Any]]
@@ -140,10 +140,10 @@ class Evaluation:
 
 
 class Subject:
-    """One checkpoint on its device under one card. A task's own says how it is attacked and scored.
+    """One checkpoint on its device under one card. Each task's subclass says how it is attacked and scored.
 
-    schema: of its records. reused: texts of conditions whose images the condition after them takes, too; they are kept
-    until then.
+    schema: of its records. reused: texts of conditions whose images the next condition also takes; they are kept until
+    then.
     """
 
     schema: pa.Schema
@@ -267,7 +267,7 @@ class Subject:
         flat = change.flatten(1)
         return {"linf": flat.abs().amax(dim=1).tolist(), "l2": flat.norm(dim=1).tolist()}
 
-    # What a task does in its own way
+    # What each task implements
 
     def unread(self, sample: Sample) -> dict[str, Any]:
         """Return what the row of a sample holds whose image cannot be read, beside the reason."""

@@ -1,4 +1,4 @@
-"""Where the pixels of samples, and what is true of them, come from."""
+"""Where the pixels of samples and their truths come from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..data.dataset import Dataset, Sample
 from ..protocol.condition import Condition
 
 Reader = Callable[[Sample], Tensor]
-"""A sample into its pixels, (3, H, W) uint8; raises BadImageError."""
+"""From a sample to its pixels, (3, H, W) uint8; raises BadImageError."""
 
 
 class Supply(Protocol):

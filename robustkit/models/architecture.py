@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ..errors import CheckpointError, ModelError, RobustkitError
 
 PROBED = (32, 64, 96, 128, 224, 256, 384)
-_METHODS = (  # that torch and this package call on every part of a network
+_METHODS = (  # methods that torch and this package call on every part of a network
     *("train", "eval", "children", "named_children", "named_modules", "named_parameters", "named_buffers"),
     *("state_dict", "load_state_dict", "_apply", "forward", "register_forward_hook", "register_forward_pre_hook"),
 )
@@ -76,7 +76,7 @@ def create(
             network = timm.create_model(arch, pretrained=pretrained, **kwargs)  # a CNN takes any size
     except RobustkitError:
         raise
-    except Exception as error:  # whatever a constructor or a download raises
+    except Exception as error:  # a constructor or a download may raise anything
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
         if pretrained:
             remedy = f"check the network, or give a file with --arch {arch}"
@@ -196,7 +196,7 @@ def probed_size(network: nn.Module) -> tuple[int, int]:
     for side in PROBED:
         try:
             _zeros(network, (side, side))
-        except Exception:  # the wrong size, whatever it raises
+        except Exception:  # the wrong size may raise anything
             continue
         fits.append(side)
     if len(fits) == 1:
@@ -219,9 +219,9 @@ def resample_positions(
     """Resample `pos_embed` (bicubic, as timm does) where the network has another grid of patches than in training;
     return the tensors and notes.
 
-    trained: (height, width) of the images of training, where it is known. Else the grid is taken for the network's own
-    where it has as many patches, and for square where not; the number does not tell 4 x 4 from 2 x 8. sure: `trained`
-    must be right; where it contradicts the tensor, nothing is resampled, so that loading fails.
+    trained: (height, width) of the images of training, where it is known. Otherwise the grid is taken to be the
+    network's own if it has as many patches, else square; the number alone does not distinguish 4 x 4 from 2 x 8. sure:
+    `trained` must be right; where it contradicts the tensor, nothing is resampled, so that loading fails.
     """
     expected, stored = getattr(network, "pos_embed", None), tensors.get("pos_embed")
     embed: Any = getattr(network, "patch_embed", None)
@@ -242,7 +242,7 @@ def resample_positions(
         )
     side = round(max(count, 0) ** 0.5)
     if old is None and side * side != count:
-        raise CheckpointError(f"pos_embed of shape {list(stored.shape)} is no square grid; it cannot be resampled")
+        raise CheckpointError(f"pos_embed of shape {list(stored.shape)} is not a square grid; it cannot be resampled")
     old = old or (side, side)
     made = resample_abs_pos_embed(stored, new_size=list(new), old_size=list(old), num_prefix_tokens=prefix)
     note = f"position embeddings resampled from {old[0]} x {old[1]} to {new[0]} x {new[1]} patches"

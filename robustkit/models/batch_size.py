@@ -1,4 +1,4 @@
-"""How many images a device takes at once: the size that serves a model best, and what a lack of memory looks like."""
+"""How many images a device takes at once: the fastest batch size for a model, and how a lack of memory shows."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import Tensor
 from .classifier import Classifier
 
 LARGEST = {"cpu": 64, "cuda": 2048}
-_GAIN = 1.03  # a doubling that brings less is not worth its memory
-_ENOUGH = 0.3  # seconds that a measurement takes at least
+_GAIN = 1.03  # a doubling that gains less is not worth its memory
+_ENOUGH = 0.3  # least seconds of a measurement
 
 
 def out_of_memory(fault: BaseException | None) -> bool:
@@ -24,7 +24,7 @@ def out_of_memory(fault: BaseException | None) -> bool:
 def best_batch(classifier: Classifier, device: torch.device, dtype: torch.dtype = torch.float32) -> int:
     """Return the batch size at which forward and backward are fastest per image, of those that fit; a power of two.
 
-    Noise takes the place of images. The largest that fits is not taken where a smaller one is as fast.
+    It is measured on noise. A smaller batch size that is as fast is preferred to the largest that fits.
     """
     classifier = classifier.to(device)
     side = classifier.identity.preprocessing.input_size

@@ -26,7 +26,7 @@ JSON_KEYS = (
     *("decoder_kwargs", "stride", "short_side"),
 )
 
-_HEADER = 16 << 20  # bytes of a safetensors header, of which ten thousand tensors take one
+_HEADER = 16 << 20  # bytes of a safetensors header; ten thousand tensors take one million
 _ROOM = 1 << 30  # bytes that weights may take beyond what their file holds
 
 
@@ -34,10 +34,10 @@ _ROOM = 1 << 30  # bytes that weights may take beyond what their file holds
 class Checkpoint:
     """The weights of one file.
 
-    tensors: by name, wrappers and prefixes taken off, floating point ones in at least float32.
+    tensors: by name, wrappers and prefixes removed, floating-point ones in at least float32.
     metadata: what the file says of itself, by the names of our own checkpoints (arch, attention, num_classes, mean,
         std, input_size, ...), from the safetensors header or from the arguments beside the weights of a torch file.
-        JSON types. It comes from the file, so it is a claim and nothing to run.
+        JSON types. It comes from the file, so it is a claim, and never run.
     weights: which part was taken: 'bare', 'state_dict', 'model', 'model_ema', ...
     notes: lines for the user: what was stripped, mapped, chosen.
     """
@@ -53,8 +53,8 @@ class Checkpoint:
 def read(path: str | Path, *, use_ema: bool = False) -> Checkpoint:
     """Read a .safetensors file or one written by torch.save; the content decides, not the suffix.
 
-    use_ema: take the averaged weights (`model_ema`, `state_dict_ema`, ...) and not the plain ones beside them.
-    Raises CheckpointError for everything that is not a sound set of weights.
+    use_ema: take the averaged weights (`model_ema`, `state_dict_ema`, ...) instead of the plain ones beside them.
+    Raises CheckpointError for anything but a sound set of weights.
     """
     path = Path(path)
     kind = _kind(path)
@@ -162,7 +162,7 @@ def _refuse_doubles(path: Path) -> None:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         unique = dict(pairs)
         if len(unique) < len(pairs):
-            raise ValueError("a name stands twice in the header")
+            raise ValueError("a name occurs twice in the header")
         return unique
 
     with path.open("rb") as file:
@@ -222,7 +222,7 @@ def _refuse_expanded(path: Path, tensors: Mapping[str, Tensor]) -> None:
 def load_into(model: nn.Module, checkpoint: Checkpoint, *, allow_partial: bool = False) -> tuple[str, ...]:
     """Copy the weights into `model`; every name and shape must agree. Returns notes for the user.
 
-    allow_partial: load what fits and say what did not; the rest of the model keeps the values it has.
+    allow_partial: load what fits and report what did not; the rest of the model keeps its values.
     Raises CheckpointError with missing, unexpected and wrongly shaped names, grouped over block numbers and counted.
     """
     expected = model.state_dict()

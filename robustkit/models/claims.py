@@ -1,5 +1,5 @@
-"""What a file says of its network is a claim. These are the bounds within which it is believed, before anything is
-built: a few hundred bytes of metadata could ask for more than any memory holds."""
+"""Bounds within which a file's claims about its network are believed, checked before anything is built: a few hundred
+bytes of metadata could ask for more than any memory holds."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..errors import CheckpointError, ModelError
 
 MOST_CLASSES = 1_000_000
-LARGEST_SIDE = 2048  # of the images that a file was trained for
+LARGEST_SIDE = 2048  # side of the images that a file was trained for
 _NUMBER, _TEXT, _LIST = 65_536, 64, 64  # the largest number, the longest text and list of an argument
-_TIMES, _ROOM = 4, 64_000_000  # numbers that may be made: so many times the file's, and so many
+_TIMES, _ROOM = 4, 64_000_000  # numbers that may be allocated: this multiple of the file's, and at least this many
 _TENSORS, _SOME = 20, 5000  # tensors, likewise; many are temporary
 _WORDS = """
     img_size patch_size in_chans num_classes embed_dim embed_dims depth depths dims num_heads mlp_ratio mlp_ratios
@@ -39,14 +39,14 @@ _BUILT = frozenset(_WORDS.split())
 
 
 def check_arguments(
-    kwargs: Mapping[str, Any], where: Path | str, *, own: bool = False, name: str = "arch_kwargs"
+    kwargs: Mapping[str, Any], where: Path | str, *, any_name: bool = False, name: str = "arch_kwargs"
 ) -> None:
     """Raise ModelError for an argument that is unknown, too large, or not a plain value.
 
-    own: they go to the user's own function, whose arguments have any name.
+    any_name: they go to the user's own function, whose arguments may have any name.
     """
     for key, value in kwargs.items():
-        if key not in _BUILT and not own:
+        if key not in _BUILT and not any_name:
             remedy = "expected only the shape of the network; build it yourself and give --arch FILE.py:FUNCTION"
             raise ModelError(f"{where}: {name} holds {str(key)[:80]}; {remedy}")
         if not (_is_plain(value) or (isinstance(value, list) and len(value) <= _LIST and all(map(_is_plain, value)))):
@@ -58,13 +58,13 @@ def check_arguments(
 def _is_plain(value: object) -> bool:
     if isinstance(value, str):
         return len(value) <= _TEXT
-    return value is None or (isinstance(value, int | float) and abs(value) <= _NUMBER)  # which NaN is not
+    return value is None or (isinstance(value, int | float) and abs(value) <= _NUMBER)  # false for NaN
 
 
 class Allowance(TorchDispatchMode):
-    """While it is entered, a network may be built that is a few times as large as what the file holds.
+    """While it is entered, the network that is built may be a few times as large as what the file holds.
 
-    tensors: of the file. where: its path. Raises CheckpointError before the tensor is made that would be too much.
+    tensors: of the file. where: its path. Raises CheckpointError before a tensor is allocated that would be too much.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], where: Path) -> None:

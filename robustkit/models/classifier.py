@@ -32,7 +32,8 @@ class ModelIdentity:
     name: for display and file names. spec: what the user gave. path, sha256: the file, None where there was none
         (for timm: and the like, the digest of the tensors). arch: timm name or factory.
     attention: a formula's name, 'other' for attention that is none of them, 'none' for a model without.
-    attention_source: who said so: 'option', 'metadata', 'weights' (tensors that only this formula has), 'default', or
+    attention_source: where it comes from: 'option', 'metadata', 'weights' (tensors that only this formula has),
+    'default', or
         'n/a' where there is no formula.
     weights: the part of the file that was taken ('bare', 'model_ema', ...), 'pretrained' or 'random'; with ', in part'
         where not all tensors fitted. code_sha256: digest of the file that holds the user's own factory.
@@ -60,7 +61,7 @@ class ModelIdentity:
 
 
 class Classifier(nn.Module):
-    """Pixels in [0, 1], (B, 3, H, W), to logits (B, K). Evaluation mode, no parameter takes a gradient.
+    """Pixels in [0, 1], (B, 3, H, W), to logits (B, K). Evaluation mode, frozen parameters.
 
     network: the model behind the normalisation. identity: what it is.
     """
@@ -110,7 +111,7 @@ def load(
     mean, std, interpolation, crop_pct, crop_mode: left out, from metadata, else from the architecture's config.
     use_ema, allow_partial: see `robustkit.models.checkpoint`. pretrained: for `timm:`, False gives random weights.
 
-    What the user says outweighs the file, and the file outweighs guessing; every such choice is in `identity.notes`.
+    The user's options outweigh the file, and the file outweighs guesses; every such choice is in `identity.notes`.
     Raises ModelError or CheckpointError, one line with the remedy.
     """
     spec = str(spec)
@@ -217,7 +218,7 @@ def _architecture(
         raise CheckpointError(f"{checkpoint.path}: metadata arch_kwargs is {kwargs!r}; expected a JSON object")
     if wanted.arch is not None:
         if claimed is None or claimed == wanted.arch:
-            check_arguments(kwargs if claimed else {}, checkpoint.path, own=is_factory(wanted.arch))
+            check_arguments(kwargs if claimed else {}, checkpoint.path, any_name=is_factory(wanted.arch))
             return wanted.arch, kwargs if claimed else {}, ()
         return wanted.arch, {}, (f"architecture {wanted.arch} from --arch; the file says {claimed}",)
     if isinstance(claimed, str) and timm.is_model(claimed):

@@ -54,7 +54,7 @@ class Segmenter(Classifier):
 
     @property
     def windows(self) -> dict[str, Any] | None:
-        """What of its windows decides the logits, in JSON types; None where the network sees an image whole."""
+        """The settings of its windows that decide the logits, in JSON types; None if the network sees whole images."""
         windows = self.network.windows
         if windows is None:
             return None

@@ -22,7 +22,7 @@ def pick_device(name: str) -> torch.device:
     device.
 
     Raises:
-        ModelError: the device is not there.
+        ModelError: there is no such device.
     """
     if name == "auto":
         if not torch.cuda.is_available():

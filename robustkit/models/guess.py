@@ -1,7 +1,7 @@
 """Tell the architecture of a ViT or DeiT from the shapes of its tensors, or say why not.
 
 Only what shapes really show is used; what they cannot show (number of heads, activation, normalisation of pixels) is
-taken from the family's convention and said. Any other family is never guessed.
+taken from the family's convention, with a note. Any other family is never guessed.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def guess(tensors: Mapping[str, Tensor], *, file_name: str = "") -> Guess:
         kwargs,
         (
             f"architecture guessed from the tensors: {arch}, {', '.join([summary, *seen])}; {convention}",
-            f"mean, std and crop cannot be told from tensors: those of {arch} are taken; "
+            f"tensors do not show mean, std and crop: those of {arch} are taken; "
             "give --arch, or --mean and --std, if the training used others",
         ),
     )
@@ -139,7 +139,7 @@ def _grid(length: int, prefix: int) -> tuple[int, bool]:
     for patches, no_embed_class in ((length - prefix, False), (length, True)):
         if patches > 0 and isqrt(patches) ** 2 == patches:
             return isqrt(patches), no_embed_class and prefix > 0
-    raise _refusal(f"{length} position embeddings, which is no square grid with or without {prefix} prefix tokens")
+    raise _refusal(f"{length} position embeddings, which is not a square grid with or without {prefix} prefix tokens")
 
 
 def _pooling(shapes: Mapping[str, tuple[int, ...]], tokens: bool) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the user, the file and the architecture say of a model's pixels, in this order of weight."""
+"""What the user, the file and the architecture say about a model's pixels, in this order of precedence."""
 
 from __future__ import annotations
 

@@ -21,12 +21,12 @@ import torch
 from ..errors import CheckpointError
 
 REMEDY = "if you trust its origin, load it yourself and save only the tensors: torch.save(model.state_dict(), FILE)"
-_PLAIN = re.compile(  # what the weights of every torch file refer to
+_PLAIN = re.compile(  # the objects that the weights of every torch file refer to
     r"collections\.OrderedDict|torch\._utils\._rebuild_\w+|torch\.(\w+Storage|Size|device|[a-z]+\d+\w*)"
     r"|torch\.storage\.\w+|argparse\.Namespace|_codecs\.encode|(builtins|__builtin__)\.set"
 )
 _LARGEST_PICKLE = 64 << 20
-_OPCODES = 1 << 20  # of a pickle that are walked; more are no help in naming what it calls
+_OPCODES = 1 << 20  # opcodes of a pickle that are walked; more would not help to name what it calls
 _RUNS = ("posix.", "nt.", "os.", "subprocess.", "sys.", "shutil.", "socket.", "importlib.", "runpy.", "pty.")
 
 
@@ -39,9 +39,9 @@ def load_pickle(path: Path) -> Any:
     _refuse_bomb(path)
     try:
         with warnings.catch_warnings(), torch.serialization.safe_globals([argparse.Namespace]):
-            warnings.simplefilter("ignore")  # of old storage types; nothing the user could do about it
+            warnings.simplefilter("ignore")  # warnings about old storage types; the user could do nothing about them
             return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises many kinds here; each becomes one line
+    except Exception as error:  # torch raises many kinds of errors here; each becomes one line
         raise CheckpointError(_reason(path, error)) from error
 
 
@@ -62,7 +62,7 @@ def _members(path: Path) -> list[zipfile.ZipInfo]:
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.infolist()
-    except Exception:  # zipfile raises many kinds for a damaged directory
+    except Exception:  # zipfile raises many kinds of errors for a damaged directory
         return []
 
 
@@ -109,7 +109,7 @@ def _pickles(path: Path) -> list[io.BytesIO]:
             with zipfile.ZipFile(path) as archive:
                 names = [name for name in archive.namelist() if name.endswith(".pkl")]
                 return [io.BytesIO(archive.open(name).read(_LARGEST_PICKLE)) for name in names[:8]]
-        except Exception:  # zipfile and zlib raise many kinds for a damaged member
+        except Exception:  # zipfile and zlib raise many kinds of errors for a damaged member
             return []
     with path.open("rb") as file:
         return [io.BytesIO(file.read(64 << 20))]  # several pickles one after another, then raw storage

@@ -27,11 +27,11 @@ from .segmenter_network import PUBLIC_EPS, build_segmenter
 from .specs import find
 from .window_options import WindowOptions, resolve_windows, sides
 
-_PROBE = 128  # side of the image that shows how many classes a network of unknown size has
+_PROBE = 128  # side of the image that is shown to count the classes of a network
 
 
 def is_segmenter(spec: str | Path) -> bool:
-    """Whether a file's tensors are those of a Segmenter. Raises CheckpointError for what is no set of weights."""
+    """Whether a file's tensors are those of a Segmenter. Raises CheckpointError for what is not a set of weights."""
     spec = str(spec)
     return not spec.startswith("timm:") and _has_encoder(read(find(spec).path).tensors)
 
@@ -67,7 +67,7 @@ def load_segmenter(
         trained at, other networks see the whole image if it is left out. stride: from one window to the next.
     short_side: images are resized to it before windows are cut; if left out, it is what the file says, or they keep
         their size. Images smaller than a window are enlarged to it.
-    resize: `ade20k` to resize images before that as the public code's data pipeline does for ADE20K.
+    resize: `ade20k` to resize images before that, as the public code's data pipeline does for ADE20K.
     mean, std, num_classes, use_ema, allow_partial: as `robustkit.load` takes them.
 
     Raises ModelError or CheckpointError, one line with the remedy.
@@ -86,8 +86,8 @@ def load_segmenter(
     if not segmenter and arch is None:
         first = ", ".join(list(checkpoint.tensors)[:3])
         raise CheckpointError(
-            f"{checkpoint.path}: no Segmenter (its tensors begin {first}); expected encoder.* and decoder.*, or give "
-            "--arch FILE.py:FUNCTION; a classifier is for robustkit audit"
+            f"{checkpoint.path}: not a Segmenter (its tensors begin {first}); expected encoder.* and decoder.*, or "
+            "give --arch FILE.py:FUNCTION; a classifier is for robustkit audit"
         )
     make = _segmenter if segmenter and not is_factory(arch or "") else _factory
     return make(replace(checkpoint, metadata=metadata), source.name, spec, wanted, shown, allow_partial)
@@ -107,7 +107,7 @@ def _segmenter(
     linear = "decoder.head.weight" in tensors
     depth = len({match[1] for key in tensors if (match := re.match(r"decoder\.blocks\.(\d+)\.", key))})
     said = metadata.get("decoder_kwargs", {})
-    check_arguments(said if isinstance(said, dict) else {}, checkpoint.path, own=True, name="decoder_kwargs")
+    check_arguments(said if isinstance(said, dict) else {}, checkpoint.path, any_name=True, name="decoder_kwargs")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # what --allow-partial leaves at random is the same at every load
         with Allowance(tensors, checkpoint.path):
@@ -137,8 +137,8 @@ def _factory(
 ) -> Segmenter:
     arch, metadata = str(wanted.arch), checkpoint.metadata
     if not is_factory(arch):
-        raise ModelError(f"--arch {arch}: {spec} is no Segmenter; expected your own FILE.py:FUNCTION")
-    kwargs: dict[str, Any] = {"weights": None, "weights_backbone": None}  # of torchvision, which would fetch them
+        raise ModelError(f"--arch {arch}: {spec} is not a Segmenter; expected your own FILE.py:FUNCTION")
+    kwargs: dict[str, Any] = {"weights": None, "weights_backbone": None}  # torchvision would fetch these
     if wanted.num_classes is not None:
         kwargs["num_classes"] = wanted.num_classes
     with torch.random.fork_rng(devices=[]):

@@ -21,7 +21,7 @@ from .architecture import create
 
 DECODERS = ("mask_transformer", "linear")
 PUBLIC_EPS = 1e-5
-"""Of the LayerNorms in the public code, in both halves; timm's ViTs have 1e-6."""
+"""eps of the LayerNorms in the public code, in both halves; timm's ViTs have 1e-6."""
 _VITS = ("vision_transformer", "vision_transformer_hybrid", "deit")  # modules of timm
 
 
@@ -37,7 +37,7 @@ class LinearDecoder(nn.Module):
 
 
 class MaskTransformer(nn.Module):
-    """Patch tokens and one token a class go through blocks; a mask is the cosine of a patch and a class, normalised
+    """Patch tokens and one token per class go through blocks; a mask is the cosine of a patch and a class, normalised
     over the classes. (B, N, D) to (B, N, K).
 
     dropout, drop_path: while training; the second block has all of drop_path and the first none, as published.
@@ -99,8 +99,8 @@ class MaskTransformer(nn.Module):
 class SegmenterNetwork(nn.Module):
     """Normalised images (B, 3, H, W) of the size that the encoder was built for, to logits (B, K, H, W).
 
-    encoder: a ViT of timm without a head. window: (H, W). enlarge: whether logits are given the size of the images, or
-        are left at one for each patch.
+    encoder: a ViT of timm without a head. window: (H, W). enlarge: whether logits are enlarged to the size of the
+    images, or stay one per patch.
     """
 
     enlarge = True
@@ -138,7 +138,7 @@ def build_segmenter(
     norm_eps: of the encoder's LayerNorms; None for the architecture's own.
 
     Raises:
-        ModelError: an unknown decoder, an encoder that is no ViT of timm, or values that do not fit.
+        ModelError: an unknown decoder, an encoder that is not a ViT of timm, or values that do not fit.
     """
     if decoder not in DECODERS:
         raise ModelError(unknown("decoder", decoder, DECODERS))

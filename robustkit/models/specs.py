@@ -127,7 +127,7 @@ def _from_hub(name: str) -> ModelFile:
     repository, _, revision = name.partition("@")
     try:
         folder = snapshot_download(repository, revision=revision or None, allow_patterns=["config.json", *WEIGHT_FILES])
-    except Exception as error:  # the network, the name, the rights: each its own class
+    except Exception as error:  # network, name and rights each raise another class
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
         raise ModelError(
             f"hf-hub:{name} could not be fetched ({reason}); check the name and the network, or give a file with --arch"

@@ -1,4 +1,4 @@
-"""Find the weights in what a training script saved, and what it says of them."""
+"""Find the weights in what a training script saved, and what it says about them."""
 
 from __future__ import annotations
 

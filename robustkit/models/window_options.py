@@ -1,4 +1,4 @@
-"""How a segmenter sees images through windows: what the user says of them, what the file says, what is left to us."""
+"""How a segmenter sees images through windows: from the user's options, the file, and defaults."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .claims import LARGEST_SIDE
 from .input_config import pair
 from .windows import Windows
 
-_OVERLAPS = 8  # windows along a side that a pixel may lie in, where the file says so
-_OVERLAP = 32  # of two windows in the public code, where nothing else is said
+_OVERLAPS = 8  # most windows along a side that a pixel may lie in, if the file gives the stride
+_OVERLAP = 32  # pixels that two windows share in the public code, if nothing gives the stride
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from torch.nn import functional
 from ..errors import ModelError, unknown
 
 RESIZES = {"ade20k": (512, 2048)}
-"""The test pipeline of a data set in the public code: a short side, and the most of the long side."""
+"""The test pipeline of a data set in the public code: the short side, and the most of the long side."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Protocol cards: all parameters behind a number, as a small versioned data file.
+"""Protocol cards: all parameters behind a number, in a small versioned data file.
 
 A card says in which space an attack works (pixels, or the normalised tensor of some published code), whose labels it
 attacks, its threat model, and each attack's parameters. Its tag `name@version:digest` stands beside every number.
@@ -33,7 +33,7 @@ def number(text: object, what: str = "number") -> Fraction:
     """Parse a finite number as people write it: `1/255`, `0.5/255`, `0.004`, `2e-3`.
 
     Raises:
-        ProtocolError: it is none of these.
+        ProtocolError: it is not such a number.
     """
     try:
         top, *bottom = str(text).split("/")
@@ -44,7 +44,9 @@ def number(text: object, what: str = "number") -> Fraction:
         ):
             raise ValueError(text)
         value = Fraction(top.strip()) / (Fraction(bottom[0].strip()) if bottom else 1)
-        if max(abs(value.numerator), value.denominator) >= 10**30:  # `format_number` must give what is read back
+        if (
+            max(abs(value.numerator), value.denominator) >= 10**30
+        ):  # `format_number` must give a text that reads back the same
             raise ValueError(text)
         return value
     except (ValueError, ZeroDivisionError):
@@ -82,7 +84,7 @@ class Card:
 
     @property
     def tag(self) -> str:
-        """What stands beside every number: `standard@1:1f0c2a9b`."""
+        """The tag beside every number: `standard@1:1f0c2a9b`."""
         return f"{self.name}@{self.version}:{self.digest[:8]}"
 
     @property
@@ -140,9 +142,9 @@ def _card(text: str, where: str) -> Card:
     missing = {"name", "version", "threat", "attacks"} - data.keys()
     if missing:
         raise ProtocolError(f"protocol card {where}: missing {', '.join(sorted(missing))}")
-    _known(data, _TOP, where)
+    _check_keys(data, _TOP, where)
     threat = _table(data, "threat", where)
-    _known(threat, _THREAT, f"{where} [threat]")
+    _check_keys(threat, _THREAT, f"{where} [threat]")
     space, labels = threat.get("space", "pixels"), threat.get("labels", "true")
     if space not in ("pixels", "normalised") or labels not in ("true", "predicted"):
         raise ProtocolError(
@@ -156,7 +158,7 @@ def _card(text: str, where: str) -> Card:
     version, rule = data["version"], _table(data, "preprocessing", where)
     if isinstance(version, bool) or not isinstance(version, int):
         raise ProtocolError(f"protocol card {where}: version {version!r}; expected a whole number")
-    _known(rule, _PREPROCESSING, f"{where} [preprocessing]")
+    _check_keys(rule, _PREPROCESSING, f"{where} [preprocessing]")
     size = rule.get("input_size")
     if rule and not (isinstance(size, list) and len(size) == 2 and all(isinstance(side, int) for side in size)):
         raise ProtocolError(f"protocol card {where}: input_size {size!r}; expected [height, width]")
@@ -213,7 +215,7 @@ def _table(data: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
     return value
 
 
-def _known(table: Mapping[str, Any], known: set[str], where: str) -> None:
+def _check_keys(table: Mapping[str, Any], allowed: set[str], where: str) -> None:
     for key in table:
-        if key not in known:
-            raise ProtocolError(f"protocol card {where}: " + unknown("field", key, known))
+        if key not in allowed:
+            raise ProtocolError(f"protocol card {where}: " + unknown("field", key, allowed))

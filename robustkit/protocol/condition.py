@@ -1,4 +1,4 @@
-"""Hold a condition: what is done to the images before the model sees them, and its canonical text.
+"""A condition: what is done to the images before the model sees them, and its canonical text.
 
 `clean`, `pgd(eps=1/255,steps=20)`, `corruption(fog,severity=3)`, `cam(agcam)`, `attention(clean)`: each family of
 evaluations parses its own.
@@ -18,11 +18,12 @@ Value = bool | int | float | str | Fraction
 class Condition:
     """One way to treat the images. `parameters` are all of an attack's, card and options resolved; `text` names it.
 
-    payload: what the condition's family made of the text, for the family alone. under: the condition beside which a map
-    is laid, or on whose images attention is watched. group: the text of what is counted and shown together, such as
-    all severities of a corruption; empty where the condition stands alone. level: its place in the group, such as its
-    severity. released: whether the images come, corrupted already, from files of their own. draws: the text that its
-    random draws depend on, if not its own. needs_truth: whether it is scored against where the object of a sample is.
+    payload: what the condition's family parsed from the text, for the family alone. under: the condition whose images a
+    map is compared on, or on whose images attention is watched. group: the text of the conditions counted and shown
+    together, such as all severities of a corruption; empty if there are no others. level: its place in the group, such
+    as its severity. released: whether the images come already corrupted, from other files. draws: the text that
+    its random draws depend on, if not its own. needs_truth: whether it is scored against the place of a sample's
+    object.
     """
 
     name: str
@@ -58,7 +59,7 @@ class Condition:
 
     @property
     def claim(self) -> dict[str, Any]:
-        """What the records of an attack are held to, as run.json keeps it; empty for all else."""
+        """The claim that the records of an attack are checked against, as in run.json; empty for other conditions."""
         if self.eps is None:
             return {}
         return {"norm": self.norm, "eps": self.eps, "early_stop": self.early_stop}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ConditionPattern:
-    """Which conditions are meant: those that have every parameter given here.
+    """The conditions that have every parameter given here.
 
     what: the corruption or the map; empty for others.
     """

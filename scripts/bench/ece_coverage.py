@@ -93,9 +93,9 @@ def lines(simulations: int) -> Iterator[str]:
     for confidence in CONFIDENCE:
         for right in RIGHT:
             for n in SIZES:
-                found = measured(confidence, right, n, simulations)
-                told = (f"{kind} {100 * a:5.1f} {100 * b:5.1f} {100 * w:5.1f}" for kind, (a, b, w) in found.items())
-                yield f"{confidence:8}{right:25}{n:5} | " + " | ".join(told)
+                shares = measured(confidence, right, n, simulations)
+                cells = (f"{kind} {100 * a:5.1f} {100 * b:5.1f} {100 * w:5.1f}" for kind, (a, b, w) in shares.items())
+                yield f"{confidence:8}{right:25}{n:5} | " + " | ".join(cells)
 
 
 def main() -> None:

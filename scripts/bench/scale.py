@@ -4,7 +4,7 @@
 
 Writes runs of 100 conditions with made-up figures (clean, 19 attacks, the 75 of in-c, five maps with all their columns;
 three images in ten thousand unreadable), then makes summary and report from each as an audit does. Each part runs in a
-process of its own, whose memory is told. `--checkpoints 2` adds what comparing them costs.
+process of its own, whose memory is measured. `--checkpoints 2` adds what comparing them costs.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Clock:
         self.wall += time.perf_counter() - self.since[0]
         self.cpu += time.process_time() - self.since[1]
 
-    def told(self, part: str) -> dict[str, float]:
+    def seconds(self, part: str) -> dict[str, float]:
         """Return the seconds by the name of the part."""
         return {part: self.wall, f"{part} CPU": self.cpu}
 
@@ -57,7 +57,7 @@ def written(run: Run, n: int, checkpoints: int) -> dict[str, float]:
     """Write a whole run; the seconds are of records alone, without those of making figures up."""
     clock = Clock()
     write(run, n, checkpoints, clock)
-    return clock.told("write")
+    return clock.seconds("write")
 
 
 def refreshed(run: Run) -> dict[str, float]:
@@ -72,7 +72,7 @@ def refreshed(run: Run) -> dict[str, float]:
     with mock.patch.object(page, "write_report", timed), whole:
         report.refresh(run)
     whole.wall, whole.cpu = whole.wall - last.wall, whole.cpu - last.cpu
-    return whole.told("summary") | last.told("report")
+    return whole.seconds("summary") | last.seconds("report")
 
 
 def compared(run: Run) -> dict[str, float]:
@@ -145,7 +145,7 @@ def plot(sizes: Sequence[Mapping[str, float]], path: Path, title: str) -> None:
     figure.savefig(path, format="svg", metadata={"Date": None})
 
 
-def told(sizes: Sequence[Mapping[str, float]]) -> Iterator[str]:
+def lines(sizes: Sequence[Mapping[str, float]]) -> Iterator[str]:
     """Yield the figures as a Markdown table, seconds on the wall and (of the processor), and the fitted lines."""
     parts = (*PARTS, *(["compare"] if "compare" in sizes[0] else []))
     yield f"| samples | {' | '.join(f'{WORDS[part]}, s' for part in parts)} | peak of summary and report, MB |"
@@ -179,7 +179,7 @@ def main() -> int:
             folder = (options.out or Path(scratch)) / f"{n}x{options.checkpoints}"
             measurements.append(measured(n, options.checkpoints, folder, options.repeat))
             print(json.dumps(measurements[-1]), file=sys.stderr)
-    print("\n".join(told(measurements)))
+    print("\n".join(lines(measurements)))
     if options.plot:
         plot(measurements, options.plot, "What is left to do beside the models: 100 conditions, one checkpoint")
         print(options.plot)

@@ -1,4 +1,4 @@
-"""What sliding windows cost beside the bare network, and how many images a second a Segmenter sees.
+"""What sliding windows cost beside the bare network, and how many images per second a Segmenter sees.
 
     python -m scripts.bench.segmenter [--arch vit_tiny_patch16_224] [--classes 150] [--window 512] [--size 512x683]
 
@@ -88,7 +88,7 @@ def main(arguments: list[str] | None = None) -> int:
         ratios = sorted(ours / other for ours, other in zip(times, taken, strict=True))
         middle = statistics.median(ratios)
         print(f"sliding windows / {name}: {middle:.3f} (of {len(ratios)}, {ratios[0]:.3f} to {ratios[-1]:.3f})")
-    print(f"{options.batch / statistics.median(times):.2f} images a second")
+    print(f"{options.batch / statistics.median(times):.2f} images per second")
     return 0
 
 

@@ -65,10 +65,10 @@ class Shape:
         sizes |= {"head.weight": (CLASSES, WIDTH), "head.bias": (CLASSES,)}
         for name in ("norm1", "norm2", *(["norm"] if self.final_norm else [])):
             sizes |= {f"{name}.weight": (WIDTH,), f"{name}.bias": (WIDTH,)}
-        return sizes | {name: tuple(value.shape) for name, value in _own(formula).items()}
+        return sizes | {name: tuple(value.shape) for name, value in _added(formula).items()}
 
 
-def _own(formula: Formula) -> dict[str, Tensor]:
+def _added(formula: Formula) -> dict[str, Tensor]:
     """Return the parameters that the formula adds to a model, as one model has them, at their initial values."""
     if formula.name == "qknorm-ln":
         ones, zeros = torch.ones(WIDTH), torch.zeros(WIDTH)
@@ -79,7 +79,7 @@ def _own(formula: Formula) -> dict[str, Tensor]:
 def initial(shape: Shape, formula: Formula, seed: int) -> dict[str, Tensor]:
     """Draw one model's weights before training: a function of the seed, the same for every formula but its own."""
     generator = torch.Generator().manual_seed(seed)
-    scales = _own(formula)
+    scales = _added(formula)
     weights = {}
     for name, size in shape.sizes(formula).items():
         if name in scales:
@@ -188,7 +188,7 @@ def attention_logits(formula: Formula, q: Tensor, keys: Keys, p: Weights) -> Ten
     Models stand where the formulas have heads, which have parameters of their own. What a formula does to a query, and
     by which factors it stretches keys, is asked of it with the axes for keys.
     """
-    scales = {name: p[name].reshape(-1) if name == "qk_scale" else p[name].flatten(1) for name in _own(formula)}
+    scales = {name: p[name].reshape(-1) if name == "qk_scale" else p[name].flatten(1) for name in _added(formula)}
     scales = {} if formula.name == "qknorm-ln" else scales
     axes = torch.eye(WIDTH, dtype=q.dtype).expand(1, len(q), WIDTH, WIDTH)
     query, stretched = (x[0] for x in formula.reduce(q[None], axes, parameters=scales))

@@ -60,7 +60,7 @@ def _accuracies(results: Results) -> str:
     return markdown([heading, *rows])
 
 
-def _said(results: Results) -> Iterator[str]:
+def _sentences(results: Results) -> Iterator[str]:
     """Yield computed sentences about order and width."""
     formulas = results.plan.grid.formulas
     shares = {formula: results.success(formula)[0] for formula in formulas}
@@ -158,7 +158,7 @@ chance*, which counts what the paper's degenerate class leaves out where a model
 Intervals are from {RESAMPLES} resamples of realisations and starts, since models of the same pair share both; they do \
 not cover the choice of rates and decays, nor what the paper leaves open.
 
-{_bullets(_said(results))}
+{_bullets(_sentences(results))}
 
 ![Share of correct models by learning rate and weight decay, a panel for each formula; {shares}]({folder}/success.svg)
 

@@ -90,7 +90,7 @@ class Results:
     def success(self, formula: str) -> tuple[float, float, float]:
         """Return the share of correct models and its 95 % interval.
 
-        Models of a realisation of the data, or of a start of the weights, share it. So both are drawn anew with
+        Models of a realisation of the data, or of a start of the weights, share it. So both are resampled with
         replacement, and not the models (the pigeonhole bootstrap of Owen, 2007); the rates and decays are as they are.
         """
         return self._interval(self._by_pair(formula))

@@ -114,7 +114,7 @@ def _last(rows: list[Facts]) -> tuple[str, ...]:
     return (f"{end['loss']:.3f}", f"{100 * end['train_accuracy_ema']:.1f}", f"{largest:.0f}", *spread)
 
 
-def _said_of(logs: dict[str, list[Facts]], family: str) -> str:
+def _norms_of(logs: dict[str, list[Facts]], family: str) -> str:
     """Return in a sentence what the logs of a family say of the formulas."""
     by_formula = {
         name.partition("-vit-")[2].rpartition("-seed")[0]: rows for name, rows in logs.items() if family in name
@@ -141,7 +141,7 @@ def card(zoo: Sequence[Facts], logs: dict[str, list[Facts]], images: dict[str, s
         f"norm, mean key norm and attention entropy by epoch, the last four layer by layer](zoo/{name}-vit-curves.svg)"
         for name in families
     )
-    said_of = "\n".join(_said_of(logs, name) for name in families)
+    said_of = "\n".join(_norms_of(logs, name) for name in families)
     heading = ("run", "training loss", "train %", "largest logit", "query norm", "key norm", "entropy, nats")
     ran = markdown([heading, *((name, *_last(rows)) for name, rows in logs.items())])
     return f"""# The zoo: model card

@@ -218,7 +218,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--init", help="the classifier whose encoder is the start")
     parser.add_argument("--train", nargs=2, metavar=("IMAGES", "MASKS"))
     parser.add_argument("--test", nargs=2, metavar=("IMAGES", "MASKS"))
-    parser.add_argument("--classes", type=Path, help="their names, one a line")
+    parser.add_argument("--classes", type=Path, help="their names, one per line")
     parser.add_argument("--ignore", type=int, nargs="+", default=[255], help="labels that do not count")
     parser.add_argument("--work", type=Path, required=True, help="states and logs")
     parser.add_argument("--out", type=Path, help="where the checkpoint goes; --work if left out")

@@ -242,7 +242,7 @@ def test_what_has_no_norm_or_no_rows_of_its_own_is_refused() -> None:
     with pytest.raises(ModelError, match=r"blocks\.1\.attn\.proj\.weight is zero; σReparam divides by its norm"):
         sigma_reparam(model)
     assert not hasattr(model.blocks[0].attn.qkv, "parametrizations")  # none was changed
-    with pytest.raises(ModelError, match="Conv2d has no linear layer; σReparam is of their weights"):
+    with pytest.raises(ModelError, match="Conv2d has no linear layer; σReparam needs weights of linear layers"):
         sigma_reparam(nn.Conv2d(3, 3, 1))
     model = vit()
     sigma_reparam(model)

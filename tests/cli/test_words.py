@@ -68,7 +68,7 @@ WRONG: list[tuple[str, str]] = [  # words, and how the one line goes
         f"audit {VIT} {SHAPES} --img-size 32 --out run",
         r".*VIT is {'input_size': \[64, 64\]} there and {.*",
     ),
-    (f"segment {VIT} {SHAPES}", ".*no Segmenter .*; a classifier is for robustkit audit"),
+    (f"segment {VIT} {SHAPES}", ".*not a Segmenter .*; a classifier is for robustkit audit"),
     ("check run --init --baseline run", "--baseline: --init writes a policy and checks nothing; leave out one of them"),
     ("completion", "Missing argument 'SHELL'. Choose from: bash, zsh, fish. See robustkit completion --help."),
     ("doctor twice", r"Got unexpected extra argument \(twice\). See robustkit doctor --help."),

@@ -80,7 +80,7 @@ def test_partial_wnid_folders_map_to_their_imagenet_index(tmp_path: Path) -> Non
 
 def test_unknown_wnids_are_named(tmp_path: Path) -> None:
     root = tree(tmp_path, "n01440764/a.png", "n99999999/b.png")
-    with pytest.raises(DataError, match=r"1 folders are no wnid of the model's 1000 classes: n99999999"):
+    with pytest.raises(DataError, match=r"1 folders are not wnids of the model's 1000 classes: n99999999"):
         open_dataset(root, num_classes=1000)
 
 
@@ -418,7 +418,7 @@ def test_what_is_no_data_set_is_told_in_one_line(tmp_path: Path) -> None:
         (tmp_path / "empty", {}, r"empty: no images in it; expected a folder or zip of \.jpeg"),
         (flat, {}, r"flat: images but no class folders; give a CSV of labels \(--labels\), or --layout unlabelled"),
         (good, {"layout": "imagnet"}, r"unknown layout 'imagnet'; did you mean 'imagenet'\?"),
-        (good, {"layout": "imagenet"}, r"2 folders are no wnid of the model's 1000 classes: a, b"),
+        (good, {"layout": "imagenet"}, r"2 folders are not wnids of the model's 1000 classes: a, b"),
         (good, {"layout": "csv"}, r"layout csv needs a CSV of labels"),
         (good, {"layout": "cifar10"}, r"no test_batch file"),
         ("embedded:shape", {}, r"unknown data set 'embedded:shape'; did you mean 'embedded:shapes'\?"),

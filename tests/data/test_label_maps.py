@@ -240,25 +240,25 @@ def test_a_bad_mask_is_named(tmp_path: Path, mask: bytes | None, message: str) -
             "images",
             {"num_classes": None},
         ),
-        ("{0}/images: 0 classes; expected 1 … 32767, one name a line in label order", "images", {"num_classes": 0}),
+        ("{0}/images: 0 classes; expected 1 … 32767, one name per line in label order", "images", {"num_classes": 0}),
         (
-            "{0}/images: 32768 classes; expected 1 … 32767, one name a line in label order",
+            "{0}/images: 32768 classes; expected 1 … 32767, one name per line in label order",
             "images",
             {"num_classes": 32768},
         ),
         (
-            "{0}/blank.txt: 0 classes; expected 1 … 32767, one name a line in label order",
+            "{0}/blank.txt: 0 classes; expected 1 … 32767, one name per line in label order",
             "images",
             {"classes": "blank.txt"},
         ),
         (
-            "{0}/double.txt: named more than once: sky, road; expected a name of its own for each label",
+            "{0}/double.txt: named more than once: sky, road; expected a different name for each label",
             "images",
             {"classes": "double.txt"},
         ),
         (
             "{0}/none.txt: not a readable list of classes (No such file or directory); give "
-            "a text file with one name a line",
+            "a text file with one name per line",
             "images",
             {"classes": "none.txt"},
         ),

@@ -38,7 +38,7 @@ def test_both_depths_of_the_released_archives_are_read(tmp_path: Path) -> None:
         put(tmp_path / stranger / FISH / "a.JPEG")
     tree = CorruptedTree.open(tmp_path)
     assert list(tree.present.items()) == [("gaussian_noise", (1,)), ("defocus_blur", (2, 5)), ("saturate", (3,))]
-    assert tree.notes == ("left out folders that are no corruption of the benchmark: fogg, blur/box_blur",)
+    assert tree.notes == ("left out folders that are not a corruption of the benchmark: fogg, blur/box_blur",)
     assert tree.read(f"{FISH}/a.JPEG", "defocus_blur", 2) == deep
     assert tree.read(f"{FISH}/a.JPEG", "saturate", 3) == flat
     assert is_tree(tmp_path) and is_tree(str(tmp_path / "blur"))

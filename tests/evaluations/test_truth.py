@@ -376,7 +376,7 @@ def test_masks_that_are_all_empty_are_refused_and_some_are_told(tmp_path: Path) 
     with pytest.raises(DataError) as refused:
         open_truth(dataset, **files)
     assert str(refused.value) == (
-        f"{where}: nothing is object in any of the 2 masks; expected 0 and 255, 0 and 1, or a palette whose first "
+        f"{where}: none of the 2 masks has an object; expected 0 and 255, 0 and 1, or a palette whose first "
         f"colour is the background"
     )
     truth_files(tmp_path, "masks", {"002.png": (1, 4)})

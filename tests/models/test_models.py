@@ -85,7 +85,7 @@ def test_guess_rebuilds_the_family(name: str, kwargs: dict[str, Any], expected: 
     assert type(rebuilt) is type(original)
     source = "by the size of the query norm" if "qk_norm" in kwargs else "by the family's convention"
     assert source in found.notes[0]
-    assert "mean, std and crop cannot be told from tensors" in found.notes[1]
+    assert "tensors do not show mean, std and crop" in found.notes[1]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_guess_rebuilds_the_family(name: str, kwargs: dict[str, Any], expected: 
         ("vit_tiny_patch16_224", {"embed_dim": 320, "num_heads": 5}, "width 320, which is none of the family's"),
         ("vit_tiny_patch16_224", {"num_classes": 0}, "no classifier"),
         ("vit_tiny_patch16_224", {"in_chans": 1}, "patches of 1 channels"),
-        ("vit_tiny_patch16_224", {"img_size": (32, 48)}, "7 position embeddings, which is no square grid"),
+        ("vit_tiny_patch16_224", {"img_size": (32, 48)}, "7 position embeddings, which is not a square grid"),
         ("vit_tiny_patch16_224", {"pos_embed": "none"}, "no position embeddings"),
         (
             "vit_base_patch16_siglip_224",

@@ -416,9 +416,11 @@ def test_specs_and_encoders_that_are_none(tmp_path: Path) -> None:
     torch.save({"a.weight": torch.ones(2), "b.weight": torch.ones(2)}, tmp_path / "other.pth")
     with pytest.raises(
         CheckpointError,
-        match=r"other.pth: no Segmenter \(its tensors begin a.weight, b.weight\); expected encoder.\* and decoder.\*, "
-        "or give --arch FILE.py:FUNCTION; a classifier is for robustkit audit$",
+        match=r"other.pth: not a Segmenter \(its tensors begin a.weight, b.weight\); expected encoder.\* and decoder."
+        r"\*, or give --arch FILE.py:FUNCTION; a classifier is for robustkit audit$",
     ):
         load_segmenter(tmp_path / "other.pth")
-    with pytest.raises(ModelError, match=r"^--arch resnet18: .*other.pth is no Segmenter; expected your own FILE.py:F"):
+    with pytest.raises(
+        ModelError, match=r"^--arch resnet18: .*other.pth is not a Segmenter; expected your own FILE.py:F"
+    ):
         load_segmenter(tmp_path / "other.pth", arch="resnet18")

@@ -384,7 +384,7 @@ def table(place: Path) -> list[tuple[list[str], int, str]]:
         (["--arch", f"{place / 'net.py'}:bild"], 2, "no function 'bild'"),
         (["--data-dir", str(place / "nowhere")], 2, "no such folder or zip file; check --data-dir"),
         (["--data-dir", ""], 2, "it is empty; expected: Folder, zip, or embedded:shapes."),
-        (["--ids", str(place / "nowhere")], 2, "give a text file with one id a line"),
+        (["--ids", str(place / "nowhere")], 2, "give a text file with one id per line"),
         (["--ids", str(place / "net.py")], 2, "an id looks like 'a/00.png'"),
         (["--protocol", "standart"], 2, "did you mean 'standard'?"),
         (["--device", "cdua"], 2, "unknown device 'cdua'; did you mean 'cuda'?"),

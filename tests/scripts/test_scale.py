@@ -174,7 +174,7 @@ def test_counts_in_few_bytes_give_the_sums_of_all() -> None:
     levels, boxes = (pooled.of(column, rows, taken) for column in ("pixel_counts", "box_hits"))
     assert levels is not None and boxes is not None and read == 1
     known = [i for i in known if i >= 2]
-    assert rows[levels.known].tolist() == known
+    assert rows[levels.present].tolist() == known
 
     def slow(chosen: list[int]) -> Any:
         def figure(drawn: Any) -> Any:
@@ -183,11 +183,11 @@ def test_counts_in_few_bytes_give_the_sums_of_all() -> None:
 
         return [*figure(np.ones((1, len(chosen)))), *resampled_figures(figure, len(chosen))[:, 0]]
 
-    assert levels.figure(levels.known).tolist() == slow(known)
+    assert levels.figure(levels.present).tolist() == slow(known)
     shares = hits[known].mean(axis=0).reshape(-1, len(IOUS))
-    assert boxes.figure(boxes.known) == pytest.approx([shares.max(axis=0).mean()], abs=1e-15) and read == 1
-    assert levels.figure(levels.known[:30]).tolist() == slow(known[:30]) and read == 2
-    assert levels.figure(levels.known[:30]).tolist() == slow(known[:30]) and read == 2  # kept
+    assert boxes.figure(boxes.present) == pytest.approx([shares.max(axis=0).mean()], abs=1e-15) and read == 1
+    assert levels.figure(levels.present[:30]).tolist() == slow(known[:30]) and read == 2
+    assert levels.figure(levels.present[:30]).tolist() == slow(known[:30]) and read == 2  # kept
     assert Pooled().of("pixel_counts", rows, Pooled) is None
 
 

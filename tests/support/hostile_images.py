@@ -156,7 +156,7 @@ def avif(width: int, height: int, **options: Any) -> Callable[[], bytes]:
 
 REFUSED = "not an image of a format that is read"
 TOO_LARGE = "million are read; shrink it"
-TOO_MANY = "its parts are too many"
+TOO_MANY = "it has too many parts"
 SHARED = r"TIFF entries of \d+ MB in \d+ kB"
 BROKEN = "broken image: "
 FINE = "fine: "

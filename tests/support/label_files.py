@@ -51,10 +51,10 @@ def grey_tiff(numbers: Pixels, depth: int, photometric: int = 1) -> bytes:
 GREY = Image.fromarray(NUMBERS)
 REMEDY = "save it as a palette or index PNG"
 NO_NUMBERS = {
-    "RGB": (encoded(GREY.convert("RGB")), f"a mask in mode RGB, expected one label number a pixel; {REMEDY}"),
-    "RGBA": (encoded(GREY.convert("RGBA")), f"a mask in mode RGBA, expected one label number a pixel; {REMEDY}"),
-    "LA": (encoded(GREY.convert("LA")), f"a mask in mode LA, expected one label number a pixel; {REMEDY}"),
-    "F": (encoded(GREY.convert("F"), "TIFF"), f"a mask in mode F, expected one label number a pixel; {REMEDY}"),
+    "RGB": (encoded(GREY.convert("RGB")), f"a mask in mode RGB, expected one label number per pixel; {REMEDY}"),
+    "RGBA": (encoded(GREY.convert("RGBA")), f"a mask in mode RGBA, expected one label number per pixel; {REMEDY}"),
+    "LA": (encoded(GREY.convert("LA")), f"a mask in mode LA, expected one label number per pixel; {REMEDY}"),
+    "F": (encoded(GREY.convert("F"), "TIFF"), f"a mask in mode F, expected one label number per pixel; {REMEDY}"),
     "JPEG": (encoded(GREY, "JPEG"), f"a mask in JPEG, expected PNG, GIF or TIFF; {REMEDY}"),
     "PGM": (encoded(GREY, "PPM"), f"a mask in PPM, expected PNG, GIF or TIFF; {REMEDY}"),
     "2 bits": (grey_tiff(NUMBERS, 2), f"a TIFF of 2 bits; {REMEDY}"),

@@ -348,7 +348,7 @@ def test_what_does_not_go_together_is_said(folder: Path, tmp_path: Path) -> None
         segment(folder, out, attacks="pgd(engine=torchattacks)")
     with pytest.raises(CheckpointError, match="is a segmenter; evaluate it with robustkit segment"):
         robustkit.load(folder / "plain.safetensors")
-    with pytest.raises(CheckpointError, match=r"no Segmenter \(its tensors begin .*\); expected encoder"):
+    with pytest.raises(CheckpointError, match=r"not a Segmenter \(its tensors begin .*\); expected encoder"):
         robustkit.load_segmenter("zoo:shapes-vit-quest")
     with pytest.raises(ModelError, match="timm has classifiers only"):
         robustkit.load_segmenter("timm:vit_tiny_patch16_224")

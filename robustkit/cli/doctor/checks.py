@@ -1,4 +1,4 @@
-"""Is this machine fit to be trusted with numbers? Versions, device, files, and known answers.
+"""Check whether this machine's numbers can be trusted: versions, device, files, and known answers.
 
 The checks that take more than a literal are in `known_answers`.
 """
@@ -27,7 +27,7 @@ LITTLE_DISK = 2 * 2**30
 
 @dataclass(frozen=True)
 class Check:
-    """One check: its name, whether all is well, and what was found (with the remedy where it is not)."""
+    """One check: its name, whether it passed, and what it found (with the remedy if it did not pass)."""
 
     name: str
     fine: bool
@@ -207,7 +207,7 @@ def _expect_close(what: str, actual: list[float], expected: list[float]) -> None
         raise UnexpectedAnswer(f"{what} is {[round(value, 6) for value in actual]} and not {expected}")
 
 
-def _known(name: str) -> Callable[[], str]:
+def _known_answer(name: str) -> Callable[[], str]:
     """Return a check of `known_answers`, which is imported when the check runs: without torch, each says so."""
     return lambda: str(getattr(import_module(".known_answers", __package__), name)())
 
@@ -233,11 +233,15 @@ CHECKS: tuple[tuple[str, Callable[[], str], str], ...] = (
     ("draws", _draws, f"runs from here cannot be compared: {OTHER_TORCH}"),
     ("fgsm", _fgsm, OTHER_TORCH),
     ("projection", _projection, OTHER_TORCH),
-    ("formulas", _known("formulas"), f"no attention formula can be trusted here: {OTHER_TORCH}, or of timm"),
-    ("agcam", _known("agcam"), f"maps cannot be trusted here: {OTHER_TORCH}, or of timm"),
-    ("corruptions", _known("corrupted"), "try other versions of numpy, opencv-python-headless and pillow"),
-    ("checkpoints", _known("checkpoints"), f"{AGAIN}; where only predictions differ, try another version of torch"),
-    ("no radius", _known("no_radius"), OTHER_TORCH),
-    ("monotone", _known("monotone"), f"attacks cannot be trusted here: {OTHER_TORCH}"),
+    ("formulas", _known_answer("formulas"), f"no attention formula can be trusted here: {OTHER_TORCH}, or of timm"),
+    ("agcam", _known_answer("agcam"), f"maps cannot be trusted here: {OTHER_TORCH}, or of timm"),
+    ("corruptions", _known_answer("corrupted"), "try other versions of numpy, opencv-python-headless and pillow"),
+    (
+        "checkpoints",
+        _known_answer("checkpoints"),
+        f"{AGAIN}; where only predictions differ, try another version of torch",
+    ),
+    ("no radius", _known_answer("no_radius"), OTHER_TORCH),
+    ("monotone", _known_answer("monotone"), f"attacks cannot be trusted here: {OTHER_TORCH}"),
 )
 """Name, check, and the remedy where it fails."""

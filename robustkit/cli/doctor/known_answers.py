@@ -1,4 +1,4 @@
-"""Known answers: what this machine computes, held against slow replicas and against stored pixels and predictions.
+"""Known answers: what this machine computes, compared with slow replicas and with stored pixels and predictions.
 
 A check returns a line that says what was right, or raises `UnexpectedAnswer` with what was found and what was expected.
 """
@@ -72,7 +72,7 @@ def checkpoints() -> str:
     """Check that the shipped files are intact, and that one of them predicts as it did then, on every device."""
     names = [*embedded(), *embedded("segmentation")]
     for name in names:
-        embedded_file(name)  # CheckpointError for another digest
+        embedded_file(name)  # raises CheckpointError for another digest
     model, images, _ = _shown(3, "shapes-vit-quest")
     for device in devices():
         with torch.no_grad():
@@ -92,7 +92,7 @@ def corrupted() -> str:
     for name, (mean, expected) in CORRUPTED.items():
         pixel_mean, pixels = corrupted_pixels(name)
         off = [abs(a - b) > 1 for a, b in zip(pixels, expected, strict=True)]
-        if sum(off) > 1 or abs(pixel_mean - mean) > 0.25:  # where rounding ties, one level and rarely more
+        if sum(off) > 1 or abs(pixel_mean - mean) > 0.25:  # where rounding ties: one level, rarely more
             raise UnexpectedAnswer(f"{name} gives pixels {pixels}, mean {pixel_mean}, and not {expected}, mean {mean}")
     return f"{len(CORRUPTED)} corruptions give the pixels that they gave when this was written"
 
@@ -156,7 +156,7 @@ def _arrays(model: Any) -> dict[str, Floats]:
 
 ATTACKS = ("FGSM", "PGD", "SPSA", "APGD", "FAB", "Square", "AutoAttack")
 PREDICTIONS, LOGITS = [0, 1, 9], [3.764, 3.495, 0.385]
-"""Of shapes-vit-quest for the first three test images, and the largest logit of each."""
+"""Predictions of shapes-vit-quest for the first three test images, and the largest logit of each."""
 CORRUPTED: dict[str, tuple[float, list[int]]] = {
     "gaussian_noise": (127.87, [67, 167, 32, 114, 140, 255, 171, 221, 108, 108, 218, 167]),
     "shot_noise": (123.3, [106, 127, 42, 42, 63, 255, 170, 170, 170, 63, 255, 191]),
@@ -177,4 +177,4 @@ CORRUPTED: dict[str, tuple[float, list[int]]] = {
     "spatter": (135.65, [44, 255, 59, 38, 200, 254, 168, 248, 112, 138, 218, 122]),
     "saturate": (103.29, [0, 154, 0, 0, 92, 254, 165, 248, 112, 37, 218, 122]),
 }
-"""Mean and 12 pixels of each at severity 3, from `corrupted_pixels`."""
+"""Mean and 12 pixels under each corruption at severity 3, from `corrupted_pixels`."""

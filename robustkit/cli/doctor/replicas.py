@@ -1,6 +1,6 @@
-"""A small ViT and its AG-CAM in loops over float64: slow, after the definitions of the papers.
+"""A small ViT and its AG-CAM in float64 loops: slow, written after the papers' definitions.
 
-They share no code with what they are compared with.
+They share no code with what they check.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def slow_vit(
 ) -> tuple[Floats, Floats]:
     """Return the logits of one image (3, H, W), and the class token's scores before softmax, (blocks, heads, tokens).
 
-    mixtures: by block what attention gives, (tokens, width). It takes the place of what a block would compute of its
-        input, but in the block of the nudge; what is computed is put there.
+    mixtures: the output of attention, (tokens, width), by block. It replaces what a block would compute from its input,
+    except in the block of the nudge; missing ones are computed and stored.
     """
     corners = [(row * PATCH, column * PATCH) for row in range(GRID[0]) for column in range(GRID[1])]
     patches = [image[:, y : y + PATCH, x : x + PATCH] for y, x in corners]
@@ -128,7 +128,7 @@ def slow_agcam(w: Mapping[str, Floats], image: Floats, target: int, full: bool =
     """Return the sum over blocks and heads of relu(gradient) * sigmoid(score) on the patches, upsampled, brought to [0,
     1].
 
-    full: later attention sees what a nudge has changed. It goes on as it was otherwise, as published.
+    full: later attention sees what a nudge has changed. Otherwise it stays as it was, as published.
     """
     mixtures: dict[int, Floats] | None = None if full else {}
     _, scores = slow_vit(w, image, "standard", mixtures=mixtures)

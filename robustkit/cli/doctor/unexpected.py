@@ -2,4 +2,4 @@
 
 
 class UnexpectedAnswer(Exception):  # noqa: N818 - an answer rather than a fault
-    """Something is not as it must be; says what was found."""
+    """Something is not as it must be; the message says what was found."""

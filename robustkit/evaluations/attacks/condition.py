@@ -1,4 +1,4 @@
-"""Conditions: what is done to the images before the model sees them, as a canonical text and back.
+"""Attacks as conditions: from their canonical text and back.
 
 `clean`, `fgsm(eps=1/255)`, `pgd(eps=1/255,steps=20)`, `autoattack(eps=1/255,version=standard)`. The text always names
 eps (and the norm unless linf) and the attack's budget, and otherwise only what differs from the protocol card, so it

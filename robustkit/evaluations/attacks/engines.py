@@ -1,9 +1,9 @@
 """Reference engines: an installed peer library makes the attack, to cross-check RobustKit's own.
 
 `peer("pyautoattack", "autoattack", threat, {}).run(...)` takes and returns what `attacks.Attack.run` does. A peer gets
-exactly the parameters that were asked for; what it cannot do with the same meaning is refused, before any work.
-AutoAttack is made of the peer's own members, one stage after the other, each on what the ones before left standing, as
-the original does (Croce and Hein 2020; `AutoAttack._set_version` of pyautoattack 0.2.0 for the settings).
+exactly the parameters that were asked for; what it cannot do with the same meaning is refused before any work.
+AutoAttack runs the peer's own members, one stage after the other, each on the samples that still stand, as the original
+does (Croce and Hein 2020; `AutoAttack._set_version` of pyautoattack 0.2.0 for the settings).
 
 Importing this module loads neither torch nor a peer.
 """
@@ -77,7 +77,7 @@ def supported(engine: str) -> tuple[str, ...]:
 def peer(engine: str, name: str, threat: ThreatModel, parameters: Mapping[str, Any]) -> PeerAttack:
     """Return the attack `name` of RobustKit as the library `engine` makes it.
 
-    parameters: RobustKit's own, resolved; what is missing has the default of its attack.
+    parameters: RobustKit's own, resolved; a missing one has the default of its attack.
 
     Raises:
         ProtocolError: an engine without this attack, an unknown parameter, a value, norm or bounds that it cannot do

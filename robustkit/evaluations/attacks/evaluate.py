@@ -1,4 +1,4 @@
-"""A batch under attack into the columns of a record."""
+"""Evaluate a batch under attack, into the columns of a record."""
 
 from __future__ import annotations
 

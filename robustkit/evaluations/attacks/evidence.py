@@ -22,7 +22,7 @@ from ..subject import Subject
 from .examining import examine
 
 SAMPLES = 32
-"""How many samples the figures are taken on, spread evenly over the data set."""
+"""The number of samples that the figures are measured on, spread evenly over the data set."""
 _STRENGTH = ("fgsm", "spsa", "square", "fab", "pgd", "apgd", "autoattack")
 _BATCH = 16  # with a graph in float32, beside an attack that may be in bfloat16
 
@@ -36,7 +36,7 @@ def needs_evidence(run: RunFolder, checkpoint: str, condition: Condition, card: 
 def wants_evidence(condition: Condition, card: Card) -> bool:
     """Whether an attack's result claims something that evidence can speak of: those of our own engine.
 
-    It does not where eps is 0, nor where the card lets the attack leave its own ball.
+    It does not if eps is 0, nor if the card lets the attack leave its own ball.
     """
     attack = build_attack(condition, card)
     if not isinstance(attack, Attack) or condition.engine != "robustkit":
@@ -48,7 +48,7 @@ def bearing_evidence(conditions: Sequence[Condition], card: Card) -> list[Condit
     """Return the attacks on which evidence is taken: each AutoAttack, and otherwise the strongest attack per norm and
     eps.
 
-    Figures are the model's, the same for all attacks of one radius; an AutoAttack of that radius has them already.
+    The figures are the model's, the same for all attacks of one radius; an AutoAttack of that radius already has them.
     """
     wanted = [condition for condition in conditions if wants_evidence(condition, card)]
     best: dict[tuple[str, float | None], Condition] = {}
@@ -104,7 +104,7 @@ def gather_evidence(
                 )
         except (RuntimeError, ValueError, TypeError, NotImplementedError, MemoryError) as fault:
             if not out_of_memory(fault) or size == 1:
-                # The attack itself will say what is wrong; if it does not, the lack of figures is a flag.
+                # The attack itself will report what is wrong; if it does not, the lack of figures is a flag.
                 figures = {"failed": f"{type(fault).__name__}: {(str(fault).splitlines() or [''])[0]}"}
         size = max(1, size // 2)
     run.write_evidence(name, condition.text, {"sample_ids": [sample.id for sample in samples], **figures})

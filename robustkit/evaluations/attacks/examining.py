@@ -1,4 +1,4 @@
-"""A model and a few images into figures about its gradients and its answers, which `masking` judges."""
+"""Measure a model's gradients and answers on a few images, as figures that `gradient_masking` judges."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def examine(
 
     model: (B, ...) images to (B, K) logits, in float32: a coarser dtype rounds as a defence would, and looks like one.
     images: (B, ...) inside the bounds of `threat`, B > 0. labels: (B,) int64. threat: the attack's norm and eps > 0.
-    rng: handed to the attacks, and drawn from for single points. batch_size: most images in a pass. attack: made short
-    and watched; None: not. brief: without the sweep of radii and long PGD, which cost most.
+    rng: passed to the attacks, and used for single points. batch_size: most images in a pass. attack: shortened and
+    watched; None: no attack. brief: without the sweep of radii and long PGD, which cost most.
 
     random_difference: largest difference of three passes relative to a row's length; random_predictions: samples
         whose prediction changes. low, high, sum_error: range of the outputs, and distance of their sums from 1.
-    has_gradient: 1 where outputs lead back to the images; where not, the figures about gradients are None.
+    has_gradient: 1 if outputs lead back to the images; otherwise the figures about gradients are None.
     zero_margin, zero_ce, bad_margin, bad_ce: samples whose whole gradient is zero, or some of it not finite. Of the
         margin, not DLR, which is rightly flat where a wrong prediction ranks the label third.
     slope, slope_error: measured over predicted change of the margin along the gradient, and its distance from 1,
@@ -79,7 +79,7 @@ def examine(
         those wrong before and right once saved; hidden: those right before, and right nearly where they are saved, but
         wrong once saved. rise, rise_shifted: median rise of the margin by five steps of PGD at
         the images, and at the images shifted by some pixels.
-    unasked, unmeasured: why a probe has no place here, or failed, by the name of its check.
+    unasked, unmeasured: why a probe does not apply, or failed, by the name of its check.
     forwards, backwards: passes, mean over the samples.
 
     Raises ValueError for no images, eps 0, batch_size 0, fewer than two classes, and as attacks do for odd arguments.
@@ -114,7 +114,7 @@ def examine(
 
 
 class _Examiner:
-    """Makes the probes. Its methods give columns of figures; what could not be measured it notes."""
+    """The probes. Its methods return columns of figures, and note what could not be measured."""
 
     def __init__(self, asker: Asker, images: Tensor, brief: bool) -> None:
         self.asker, self.threat, self.brief = asker, asker.threat, brief
@@ -175,7 +175,7 @@ class _Examiner:
     ) -> Columns:
         """Probe all samples at once, and the `right` ones on the way to another image, saved in 8 bits, and shifted."""
         asker = self.asker
-        # Where PGD stands still, another point than the image.
+        # Where PGD does not move, a random point in place of the image.
         still = (ends == images).flatten(1).all(dim=1).reshape(-1, *[1] * (images.ndim - 1))
         moved = torch.where(still, self.threat.random_start(images, rng, "evidence/moved"), ends)
         points = torch.stack([images, moved], dim=1).flatten(0, 1)
@@ -210,7 +210,7 @@ class _Examiner:
                 columns |= probe()
             except (RuntimeError, ValueError, TypeError, NotImplementedError) as fault:
                 if out_of_memory(fault):
-                    raise  # in smaller batches it may go well
+                    raise  # smaller batches may fit
                 self.unmeasured[check] = f"{type(fault).__name__}: {(str(fault).splitlines() or [''])[0]}"
         return columns
 

@@ -1,4 +1,4 @@
-"""Attacks as figures: accuracy against the radius, and what stands after each stage."""
+"""Attacks as figures: accuracy against the radius, and the samples that stand after each stage."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CALL = re.compile(r"([\w-]+)\((.*)\)", re.DOTALL)
 class Curve:
     """A checkpoint under one attack at several radii.
 
-    attack: its name and what besides eps sets it, `pgd, steps=20`. norm: linf or l2. points: (eps, figure) by eps, the
+    attack: its name and parameters besides eps, `pgd, steps=20`. norm: linf or l2. points: (eps, figure) by eps, the
     clean one at 0 where it is known.
     """
 
@@ -39,7 +39,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Standing:
-    """Of a checkpoint under an attack in stages: which stages, and the share of samples that stand after each."""
+    """A checkpoint under an attack in stages: the stages, and the share of samples that stand after each."""
 
     checkpoint: str
     condition: str
@@ -112,7 +112,7 @@ def curve_figures(
             legend(canvas, {names[name]: looks[name] for name in names})
 
         what = METRICS[metric][0].upper() + METRICS[metric][1:] if metric == "top1" else METRICS[metric]
-        said = [_told(attack, [line for line in drawn if line.attack == attack], names) for attack in attacks]
+        said = [_description(attack, [line for line in drawn if line.attack == attack], names) for attack in attacks]
         title = f"{'Robust accuracy' if metric == 'top1' else 'mIoU'} against eps, {norm}"
         rows = -(-len(attacks) // 2)
         yield draw(
@@ -126,7 +126,7 @@ def curve_figures(
         )
 
 
-def _told(attack: str, lines: Sequence[Curve], names: Mapping[str, str]) -> str:
+def _description(attack: str, lines: Sequence[Curve], names: Mapping[str, str]) -> str:
     sentences = []
     for line in lines:
         first, *rest = line.points

@@ -1,7 +1,7 @@
-"""Can a robust accuracy be trusted? Signs that the model's gradients mislead the attacks that follow them.
+"""Whether a robust accuracy can be trusted: signs that the model's gradients mislead the attacks that follow them.
 
 The signs are those of Athalye et al. (2018, arXiv:1802.00420) and Carlini et al. (2019, arXiv:1902.06705), and that a
-model answers otherwise when it is attacked. `examining.examine` asks the model and gives plain figures, to be kept with
+model answers differently when it is attacked. `examining.examine` asks the model and returns plain figures, kept with
 the records; `findings` judges them later, without torch.
 """
 
@@ -60,7 +60,7 @@ def findings(
     if failed := figures.get("failed"):
         doubts.append(Doubt("evidence", failed, f"evidence could not be gathered: {failed}", _AGAIN))
     for check, names, judge in _CHECKS:
-        if doubt := _told(check, figures):
+        if doubt := _unmeasured(check, figures):
             doubts.append(doubt)
             continue
         values = [available.get(name) for name in names]
@@ -76,7 +76,7 @@ def findings(
     return doubts
 
 
-def _told(check: str, figures: _Figures) -> Doubt | None:
+def _unmeasured(check: str, figures: _Figures) -> Doubt | None:
     """Return the doubt where the examination itself says why it has no figure: a probe failed, or does not apply."""
     if why := (figures.get("unmeasured") or {}).get(check):
         return Doubt(check, f"not measured: {why}", f"{check}: could not be measured: {why}", _AGAIN)
@@ -209,7 +209,7 @@ def _saving(samples: int, same: int, lost: int, hidden: int) -> _Verdict:
     return figure, bad, f"the result is not one of images as they are stored; {_READ}"
 
 
-def _known(rise: float, shifted: float) -> _Verdict:
+def _known_images(rise: float, shifted: float) -> _Verdict:
     figure = f"five steps of PGD raise the margin by {rise:.3g}, at the images shifted by some pixels by {shifted:.3g}"
     advice = f"the model is far more stable at images it may know; attack images that nobody has seen, and {_READ}"
     return figure, shifted > FAMILIAR * max(rise, 0.0), advice
@@ -246,6 +246,6 @@ _CHECKS: tuple[tuple[str, tuple[str, ...], Callable[..., _Verdict | None]], ...]
     ("continuity", ("jump", "noise"), _continuity),
     ("path", ("path", "noise"), _tears),
     ("survives saving", ("saved_samples", "saved_same", "saved_lost", "hidden"), _saving),
-    ("known images", ("rise", "rise_shifted"), _known),
+    ("known images", ("rise", "rise_shifted"), _known_images),
     ("black box beats white box", ("stages", "n"), _black_box),
 )

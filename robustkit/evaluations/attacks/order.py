@@ -1,4 +1,4 @@
-"""Does a stronger attack leave standing what a weaker one broke? Then it was led astray, and not the model robust."""
+"""Find stronger attacks that leave standing what a weaker one broke: they were misled, and the model is not robust."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from ...runs.manifest import Manifest
 
 CHANCE = 0.001
-"""Probability below which more survivors of the stronger attack are no chance: McNemar's exact test, one-sided."""
+"""Probability below which more survivors of the stronger attack are not chance: McNemar's exact test, one-sided."""
 LEAST = 0.01
-"""Share of the samples that must be at stake besides between two attacks, whose random starts differ."""
+"""Share of the samples that must differ as well between two attacks, whose random starts differ."""
 _CHECK, _ADVICE = "attacks in order: ", "a stronger attack cannot do less, gradients mislead it"
 _INSTEAD = "run autoattack, Square with more queries, or an adaptive attack (BPDA, transfer)"
 _STRENGTH = {"clean": 0, "fgsm": 1, "pgd": 2, "apgd": 2, "autoattack": 3}
-_STEPS = {"pgd": 20, "apgd": 100, "autoattack": 100}  # where the text does not say
-_TRAVEL = 2.0  # radii that an attack's steps must be able to go, to be held against one step of a whole radius
+_STEPS = {"pgd": 20, "apgd": 100, "autoattack": 100}  # where the text has none
+_TRAVEL = 2.0  # radii that an attack's steps must be able to go to be compared with one step of a whole radius
 
 _Bools = npt.NDArray[np.bool_]
 
@@ -63,14 +63,14 @@ def is_compared(condition: str) -> bool:
 def order_flag(manifest: Manifest, condition: str, rights: Mapping[str, Right]) -> str:
     """Return what is odd about an attack beside clean and the weaker attacks at the same eps, or "".
 
-    rights: of the conditions of one checkpoint.
+    rights: the answers under the conditions of one checkpoint.
     """
     pairs = []
     for weaker in rights:
         if not _is_above(manifest, condition, weaker):
             continue
         ours, theirs, *clean = _aligned([rights[name] for name in (condition, weaker, "clean") if name in rights])
-        if clean and _labels(manifest, condition) != "true":  # away from a wrong prediction may be right
+        if clean and _labels(manifest, condition) != "true":  # the way from a wrong prediction may lead to a right one
             ours, theirs = ours[clean[0]], theirs[clean[0]]
         more, fewer = int((ours & ~theirs).sum()), int((theirs & ~ours).sum())
         least = 0.0 if weaker == "clean" else LEAST * len(ours)

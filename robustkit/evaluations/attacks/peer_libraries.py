@@ -1,4 +1,4 @@
-"""Which class of a peer library makes an attack, and what it is given. A peer is loaded when it is asked."""
+"""Which class of a peer library makes an attack, and with which arguments. A peer is loaded on first use."""
 
 from __future__ import annotations
 

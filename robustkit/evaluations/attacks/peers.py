@@ -27,13 +27,13 @@ class PeerAttack(Attack):
     """An attack that a peer makes.
 
     What differs from RobustKit's own:
-    - The clean images are classified first, a forward each, for labels and the number of classes.
-    - Peers take samples in batches and reorder them, so a batch's passes are spread evenly over its samples, and what
-      does not divide goes to the first ones: the sums are exact. `broken_at` is -1; `steps` is 0 but for FGSM and PGD.
+    - The clean images are classified first, one forward each, for labels and the number of classes.
+    - Peers take samples in batches and reorder them, so a batch's passes are spread evenly over its samples, and the
+      remainder goes to the first ones: the sums are exact. `broken_at` is -1; `steps` is 0 except for FGSM and PGD.
     - Points are what the peer returned, not projected. In AutoAttack a sample is broken when its returned point is
       classified wrongly (and the judge agrees) and lies inside eps; the samples that stand come back as they were.
-    - Peers seed torch's global generator; theirs is a function of `rng`, and the generator is put back afterwards.
-    - `tell` hears of each batch; outside AutoAttack a sample counts as standing until its point has moved.
+    - Peers seed torch's global generator; their seed is a function of `rng`, and the generator is restored afterwards.
+    - `tell` is called for each batch; outside AutoAttack a sample counts as standing until its point has moved.
     - AutoAttack leaves out a stage whose loss needs more classes than there are, and says so in `notes`.
     """
 
@@ -109,7 +109,7 @@ class _PeerTally(Tally):
         model = counter.module(self.clean.device)
         perturb = make_perturb(self.attack.engine, stage, model, self.attack.threat, seed, self.classes)
         rows = self.standing.nonzero().flatten() if self.staged else self.everyone
-        with torch.set_grad_enabled(stage.attack in ("fgsm", "pgd")):  # the others ask for a graph where they need one
+        with torch.set_grad_enabled(stage.attack in ("fgsm", "pgd")):  # the others enable a graph where they need one
             for part in torch.split(rows, self.batch_size) if len(rows) else ():
                 points = round_towards(self.images[part], perturb(self.clean[part], self.labels[part]).detach())
                 if self.staged:
@@ -170,7 +170,7 @@ class _PeerTally(Tally):
 
 
 class _Counter:
-    """The model as a peer sees it: float32 logits, contiguous gradients, and every row that passes counted."""
+    """The model as a peer sees it: float32 logits, contiguous gradients, and a count of every row that passes."""
 
     def __init__(self, oracle: Oracle) -> None:
         self.oracle = oracle
@@ -178,19 +178,19 @@ class _Counter:
 
     def __call__(self, points: Tensor) -> Tensor:
         self.forwards += len(points)
-        points = points.view_as(points)  # one leaf may be asked several times, and each forward needs its own hook
+        points = points.view_as(points)  # a peer may show one leaf several times; each forward needs its own hook
         if points.requires_grad:
             points.register_hook(self._backward)  # type: ignore[no-untyped-call]
-        return self.oracle(points).clone().float()  # Square writes into them
+        return self.oracle(points).clone().float()  # Square writes into the logits
 
     def _backward(self, gradient: Tensor) -> Tensor:
         self.backwards += len(gradient)
-        return gradient.contiguous()  # one that a model left in another layout cannot be viewed, which peers do
+        return gradient.contiguous()  # peers view gradients, which needs a contiguous layout
 
     def module(self, device: Any) -> nn.Module:
         """Return an nn.Module without parts, so that a peer has nothing to switch into another mode.
 
-        Its one empty parameter says where it is: torchattacks looks there.
+        Its one empty parameter shows the device: torchattacks looks there.
         """
         module = torch.nn.Module()
         module.forward = self

@@ -1,6 +1,6 @@
-"""Does a model answer alike, however it is asked? Probes on a few samples that a model which knows its attacker fails.
+"""Probe on a few samples whether a model answers the same however it is asked; one that detects attacks fails.
 
-Each gives plain columns of figures, a row for each sample; `examining` gathers them and `masking` judges them.
+Each returns plain columns of figures, a row for each sample; `examining` gathers them, `gradient_masking` judges them.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from attacks.frozen import Model, Oracle
 
 GREY = 1 / 255
 TINY = 0.05 * GREY  # off the 8-bit grid, and far too little to see: an attack of this size moves logits by a per cent
-SEGMENTS, HALVINGS = 8, 10  # of each leg of a path: a jump stays, any other change is a thousandth in the end
-_WORST = 1e6  # stands for a difference that is no number, so that JSON can hold it
+SEGMENTS, HALVINGS = 8, 10  # halvings of each leg of a path: a jump stays, any other change shrinks to a thousandth
+_WORST = 1e6  # stands for a difference that is not finite, so that JSON can hold it
 _SHORT = {"steps": 2, "targets": 1, "queries": 2, "restarts": 1}
 
 Columns = dict[str, Tensor]
@@ -146,7 +146,7 @@ def jumps(asker: Asker, images: Tensor, logits: Tensor, rng: Rng) -> Tensor:
 def path(asker: Asker, images: Tensor, ends: Tensor, others: Tensor) -> Tensor:
     """Return the largest jump (B,) on the way from the images through `ends`, as far again, and on to `others`.
 
-    Halves the part of a leg whose answers lie furthest apart, again and again: a continuous change goes away.
+    It halves the part of a leg whose answers lie furthest apart, again and again: a continuous change vanishes.
     """
     low, high = asker.threat.bounds or (-math.inf, math.inf)
     beyond = (2 * ends - images).clamp(low, high)
@@ -183,7 +183,7 @@ def saved(points: Tensor, images: Tensor, threat: ThreatModel) -> Tensor:
     if threat.norm == "linf":
         low, high = ((images + sign * threat.eps) / GREY for sign in (-1, 1))
         low, high = (low - 1e-3).ceil(), (high + 1e-3).floor()
-        # Where an image is not of 8 bits itself, the ball may hold none.
+        # If an image is not of 8 bits itself, the ball may hold no 8-bit image.
         levels = torch.where(low <= high, levels.clamp(low, high), levels)
     return levels.clamp(0, 255) / 255
 

@@ -1,4 +1,4 @@
-"""What each stage of an attack left standing and what it cost; the dossier of evidence."""
+"""What each stage of an attack left standing, and its cost; the dossier of evidence."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StageCounts:
-    """A stage of an attack: samples that stand after it, and the passes that it made in all."""
+    """A stage of an attack: samples that stand after it, and the total of its passes."""
 
     name: str
     standing: int

@@ -21,7 +21,7 @@ def stage_tables(run: RunFolder) -> list[tuple[str, str, list[tuple[str, ...]]]]
     tables, claims = [], run.manifest.claims
     for checkpoint, condition in run.units():
         if condition not in claims:
-            continue  # no attack: nothing of these needs to be read
+            continue  # not an attack: nothing of it needs to be read
         rows: list[tuple[str, ...]] = [
             (
                 stage.name,

@@ -1,6 +1,6 @@
 """The attention of a classifier on a batch, head by head: how large logits, queries and keys are, and how sharp it is.
 
-Of each layer only a few figures a head are kept: the maps of one layer are in memory, and go before the next one runs.
+Only a few figures per head are kept of each layer: its maps are dropped before the next layer runs.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def watch(network: nn.Module, images: Tensor, forward: Callable[[Tensor], Tensor
     """Return the output (B, K) of `network` for a batch, and what its attention did meanwhile, in the network's own
     dtype.
 
-    forward: called with the images in place of the network, and calls it once.
+    forward: called with the images in place of the network, which it calls once.
 
     Raises:
         ModelError: its attention is of another kind, or no layer of it ran.
@@ -126,5 +126,7 @@ def _measured(
 def _joined(parts: Sequence[Tensor], samples: int) -> Tensor:
     sizes = {len(part) for part in parts}
     if sizes != {samples}:
-        raise ModelError(f"attention of {max(sizes)} parts in a batch of {samples} samples; expected one map a sample")
+        raise ModelError(
+            f"attention of {max(sizes)} parts in a batch of {samples} samples; expected one map per sample"
+        )
     return torch.cat(list(parts), dim=1).cpu()

@@ -30,17 +30,17 @@ PANELS = (
     ("entropy_shares", "entropy, % of log N", 100),
     ("strongest_keys", "strongest key, %", 100),
 )
-"""Of each panel the figure of a head, its name and factor, 100 for shares."""
+"""For each panel the figure of a head, its name, and its factor, 100 for shares."""
 COLUMNS = 2
 """Checkpoints in a figure."""
 LINES = 6
 """Conditions in a panel: clean, and those under which entropy changes most."""
-_WIDE_RANGE = 30  # from the lowest to the highest figure, above which an axis is logarithmic; not of shares
+_WIDE_RANGE = 30  # ratio of the highest to the lowest figure above which an axis is logarithmic; not for shares
 
 
 @dataclass(frozen=True)
 class Watched:
-    """The heads of a checkpoint under each condition, clean first where it is there."""
+    """The heads of a checkpoint under each condition, clean first if present."""
 
     checkpoint: str
     heads: Mapping[str, Heads]
@@ -67,7 +67,7 @@ def attention_figures(entries: Sequence[Watched]) -> Iterator[Figure]:
     shown = _shown(entries)
     looks = {condition: style(place) for place, condition in enumerate(shown)}
     limits = {name: _limits(_every(entries, shown, name), factor) for name, _, factor in PANELS}
-    names, said = labels((entry.checkpoint for entry in entries), 30), _said(shown)
+    names, said = labels((entry.checkpoint for entry in entries), 30), _legend(shown)
     lost = max(len(entry.heads) for entry in entries) - len(shown)
     for start in range(0, len(entries), COLUMNS):
         group = entries[start : start + COLUMNS]
@@ -97,7 +97,7 @@ def attention_figures(entries: Sequence[Watched]) -> Iterator[Figure]:
             f"Attention over the layers of {several}",
             50 + 17 * -(-len(shown) // 2) + 118 * len(PANELS),
             paint,
-            alt=" ".join(_told(entry, names[entry.checkpoint]) for entry in group),
+            alt=" ".join(_description(entry, names[entry.checkpoint]) for entry in group),
             caption="Lines are means over the heads of a layer, bands reach from the lowest head to the highest. A "
             "head's logit is its largest over all samples, all else a mean over samples and tokens."
             + (" Dotted: where a head is flagged." if any(map(_bound, limits, limits.values())) else "")
@@ -196,7 +196,7 @@ def _bound(name: str, limits: tuple[float, float, bool]) -> float:
     return bound if limits[0] < bound < limits[1] else 0.0
 
 
-def _told(entry: Watched, name: str) -> str:
+def _description(entry: Watched, name: str) -> str:
     said = []
     for condition, heads in list(entry.heads.items())[:LINES]:
         logits, shares = heads.figures("largest_logits"), heads.shares

@@ -14,18 +14,19 @@ if TYPE_CHECKING:
     pass
 
 METRICS = ("largest_logit", "query_norm", "key_norm", "attention_entropy", "entropy_share", "strongest_key")
-"""A figure a sample: the largest |logit| of all heads, and means over all heads of all layers. Entropy is in nats, and
-as a share of log N, which it is over N keys where attention is even. The strongest key is its share of attention."""
+"""A figure per sample: the largest |logit| of all heads, and means over all heads of all layers. Entropy is in nats,
+and as a share of log N, which it is over N keys where attention is even. The strongest key is its share of attention.
+"""
 
 LISTS = ("largest_logits", "query_norms", "key_norms", "attention_entropies", "strongest_keys")
-"""The same for each head of each layer, means over its tokens but for the logit."""
+"""The same for each head of each layer: means over its tokens, and the largest logit."""
 
 _MOST_LAYERS, _MOST_HEADS, _LONGEST = 4096, 1 << 16, 200
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One attention layer. keys: among how many a query divides its attention."""
+    """One attention layer. keys: the number of keys among which a query divides its attention."""
 
     name: str
     heads: int

@@ -1,6 +1,6 @@
 """Records of watched attention into results: means with intervals, changes against clean, heads, and flags.
 
-`attention(pgd(eps=1/255,steps=20))` is what the heads of a model do on the images of that condition.
+`attention(pgd(eps=1/255,steps=20))` describes the heads of a model on the images of that condition.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ keys, e^0.053 = 1.05 of them are attended to."""
 class Heads:
     """What the T heads of all layers did on n samples.
 
-    values: by name of `LISTS` (T,), over the samples that are finite: the largest of logits, means of all else; nan
+    values: by name of `LISTS` (T,), over the samples that are finite: the largest of logits, means of the others; nan
     where there is none. broken: (T,) how many samples are not finite in some figure. lost: samples that are so in any.
     """
 
@@ -74,7 +74,7 @@ class Heads:
 
     @property
     def flags(self) -> list[str]:
-        """Doubts, each with the head that gives most cause for it."""
+        """Doubts, each with the head that gives the strongest reason for it."""
         flags = []
         if self.lost:
             first = int(np.flatnonzero(self.broken)[0])
@@ -127,7 +127,7 @@ class HeadSums:
         if not self.layers:
             width = sum(layer.heads for layer in layers)
             self.layers, self._broken = layers, np.zeros(width)
-            self._known, self._sums = np.zeros((len(LISTS), width)), np.zeros((len(LISTS), width))
+            self._counts, self._sums = np.zeros((len(LISTS), width)), np.zeros((len(LISTS), width))
             self._sums[0] = -math.inf
         if layers != self.layers:
             raise DamagedRecord(f"{self.where}: records of other layers than the rest; delete them and run again")
@@ -138,7 +138,7 @@ class HeadSums:
         self.n += values.shape[1]
         self.lost += int(odd.any(axis=1).sum())
         self._broken += odd.sum(axis=0)
-        self._known += finite.sum(axis=1)
+        self._counts += finite.sum(axis=1)
         self._sums[1:] += kept[1:].sum(axis=1)
         self._sums[0] = np.maximum(self._sums[0], np.where(finite[0], values[0], -math.inf).max(axis=0))
 
@@ -157,8 +157,8 @@ class HeadSums:
         if not self.n:
             return None
         with np.errstate(invalid="ignore"):
-            figures = self._sums / self._known
-        figures[0] = np.where(self._known[0] > 0, self._sums[0], math.nan)
+            figures = self._sums / self._counts
+        figures[0] = np.where(self._counts[0] > 0, self._sums[0], math.nan)
         return Heads(self.layers, self.n, dict(zip(LISTS, figures, strict=True)), self._broken, self.lost)
 
 

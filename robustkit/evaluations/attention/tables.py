@@ -1,4 +1,4 @@
-"""Watched attention as tables: what it is clean and how it changes under each condition; and layer by layer."""
+"""Watched attention as tables: on clean images, its changes under each condition, and layer by layer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEADINGS = {
     "entropy_share": ("entropy, % of log N", 100, 1),
     "strongest_key": ("strongest key, %", 100, 1),
 }
-"""Of each figure its name, factor and decimals. Entropy in nats is in the summary and in the tables of layers."""
+"""Name, factor and decimals of each figure. Entropy in nats is in the summary and in the tables of layers."""
 _LAYERS = (
     ("largest_logits", "largest |logit|", 1, 1),
     ("query_norms", "query norm", 1, 1),
@@ -29,7 +29,7 @@ _LAYERS = (
     ("entropy_shares", "entropy, % of log N", 100, -1),
     ("strongest_keys", "strongest key, %", 100, 1),
 )
-"""Of each head a figure, its name, its factor, and 1 where the highest is the worst, -1 where the lowest is."""
+"""For each figure of a head its name, its factor, and 1 if the highest is the worst, -1 if the lowest is."""
 _MOST = 64  # layers in a table
 _NOTE = (
     "Means over samples; of a sample the largest |logit| of all heads and means over the heads of all layers. With a "

@@ -19,9 +19,9 @@ _FORM = re.compile(r"corruption\(\s*([\w-]+)\s*((?:,[^,()]+)*)\)")
 
 @dataclass(frozen=True)
 class Corrupted:
-    """Which corruption the images undergo, by whose definition, and whether here or in files that were released.
+    """The corruption that the images undergo, by which definition, and whether here or in released files.
 
-    severity: 1 to 5; 0 stands for the mean over all five, which only results have.
+    severity: 1 to 5; 0 means the mean over all five, which only results have.
     preset, variant: see `corruptions.Corruption`.
     source: `memory`, after resize and crop, or `released`, files of a tree such as ImageNet-C's.
     """
@@ -34,7 +34,7 @@ class Corrupted:
 
     @property
     def text(self) -> str:
-        """The canonical text; what is not the benchmark's default is named."""
+        """The canonical text, which names what is not the benchmark's default."""
         severity = f",severity={self.severity}" if self.severity else ""
         return f"corruption({self.name}{severity}{self._definition})"
 
@@ -46,7 +46,7 @@ class Corrupted:
 
     @property
     def definition(self) -> str:
-        """What tells two tables of corruptions apart: `(preset=cifar)`; empty for the default."""
+        """What distinguishes two tables of corruptions: `(preset=cifar)`; empty for the default."""
         return f"({self._definition[1:]})" if self._definition else ""
 
     @property
@@ -69,7 +69,7 @@ def parse_corrupted(text: str) -> Corrupted | None:
     """Return the parts of a condition's text; None if it is not a corruption.
 
     Raises:
-        ProtocolError: it is one that is not understood.
+        ProtocolError: it is a corruption with an unknown or invalid part.
     """
     if not text.startswith("corruption("):
         return None

@@ -24,7 +24,7 @@ class Bars:
     """A checkpoint under the corruptions of one definition (preset, variant, source).
 
     clean: its figure without corruption, if it is known. bars: by corruption, in the benchmark's order, with the
-    severities that it is a mean over, `""` for all five; without an interval where these are not all.
+    severities that it is a mean over, `""` for all five; without an interval unless it is over all.
     """
 
     checkpoint: str
@@ -121,7 +121,7 @@ def _figure(group: Sequence[Bars], looks: Mapping[str, Style], section: str, tit
         title,
         20 + (66 + 17 * len(rows)) * -(-len(group) // 2),
         paint,
-        alt=f"{what.capitalize()} by corruption. {listed([_told(bars, names[bars.checkpoint]) for bars in group])}.",
+        alt=f"{what.capitalize()} by corruption. {listed([_words(bars, names[bars.checkpoint]) for bars in group])}.",
         caption=f"{what.capitalize()}, mean over severities, with 95 % intervals; {beside}.",
         name=" ".join(bars.checkpoint for bars in group),
     )
@@ -155,7 +155,7 @@ def _bars(axes: Axes, bars: Bars, rows: Sequence[tuple[str, str]], look: Style) 
         axes.axvline(100 * bars.clean.value, color=ink, linestyle="--", linewidth=1.2)
 
 
-def _told(bars: Bars, name: str) -> str:
+def _words(bars: Bars, name: str) -> str:
     order = sorted((point.value, corruption) for corruption, (point, _) in bars.bars.items())
     said = f"{name}: {percent(bars.clean.value)} clean, " if bars.clean else f"{name}: "
     lowest = ", ".join(f"{percent(value)} under {corruption}" for value, corruption in order[:3])

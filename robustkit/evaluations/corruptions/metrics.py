@@ -1,7 +1,7 @@
 """Errors under corruption into the benchmark's figures: means over severities and named sets, mCE, relative mCE.
 
-A figure of a set is given only where every one of its conditions was evaluated; what is lacking is said, and never
-averaged over silently.
+A set has a figure only if every one of its conditions was evaluated; what is missing is reported, never silently
+averaged over.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ ALEXNET: dict[str, float] = {
 """AlexNet's error on ImageNet-C, mean over the severities (Hendrycks and Dietterich 2019)."""
 
 ALEXNET_CLEAN = 0.4348
-"""Its error on clean images, as robustness_metrics (Google 2020) has it."""
+"""Its error on clean images, as in robustness_metrics (Google 2020)."""
 
 
 @dataclass(frozen=True)
 class CorruptionSample:
-    """What a checkpoint did under one condition, a row for each sample that was read.
+    """A checkpoint's answers under one condition, a row for each sample that was read.
 
     ids: (n,) strings. wrong: (n,) bools. nll, confidence: (n,), of the records' float32. flags: of the condition.
     """
@@ -85,7 +85,7 @@ def corruption_rows(outcomes: Mapping[str, CorruptionSample], expected: int, why
     A mean is over the samples that could be read under all of its conditions; without any, there is none.
 
     outcomes: by the text of the condition, `clean` among them if it was evaluated. expected: samples of the data set.
-    why_no_mce: why AlexNet's errors are no yardstick for these images; empty where they are.
+    why_no_mce: why AlexNet's errors are not a yardstick for these images; empty where they are.
     """
     parts = {text: part for text in outcomes if (part := parse_corrupted(text)) is not None}
     for example in {part.definition: part for part in parts.values()}.values():
@@ -154,7 +154,7 @@ def _means(
     if n < expected:
         flags.append(f"{expected - n} of {expected} samples lack some of its conditions; left out")
     for metric, weighting in weights.items():
-        # All conditions of a sample stay together when samples are drawn anew.
+        # All conditions of a sample stay together when samples are resampled.
         share: Floats = np.zeros(n)
         for weight, condition in zip(weighting, conditions, strict=True):
             share += weight * condition.wrong

@@ -1,4 +1,4 @@
-"""A checkpoint's results into mean errors over corruptions."""
+"""Mean errors over corruptions from a checkpoint's results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person asked to be corrupted, into conditions: whose constants, and here or from released files."""
+"""Turn the corruptions that a user asked for into conditions: whose constants, and computed here or released files."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from .tree import CorruptedTree
 class CorruptedInputs:
     """What corruptions take beside the data set.
 
-    Each by the text of a condition. digests: SHA-256 of what it reads, released files, frost's photographs, or the
+    All are by the text of a condition. digests: SHA-256 of what it reads: released files, frost's photographs, or the
     boxes or masks that score a map (`none` without such files). released: `root` of its tree, and the `image_sizes` in
-    it, (height, width). left_out: why it was asked for and cannot be had.
+    it, (height, width). left_out: why a requested condition is not available.
     """
 
     digests: dict[str, str] = field(default_factory=dict)
@@ -61,11 +61,11 @@ def plan_corruptions(
     """Plan the corruptions of a list (None: all that a tree holds, without a tree nothing).
 
     input_sizes: of the models, (height, width). tree: released files to read in place of corrupting here.
-    preset: `auto` takes CIFAR-10-C's constants where the images are 32x32, and so do the models see them.
+    preset: `auto` takes CIFAR-10-C's constants if the images are 32x32 and the models see them at that size.
 
     Raises:
         ProtocolError: an unknown corruption, set, preset or variant.
-        DataError: frost's photographs are not there, or the tree holds nothing of what was asked.
+        DataError: frost's photographs are missing, or the tree holds nothing of what was asked.
     """
     if preset not in ("auto", *PRESETS):
         raise ProtocolError(unknown("preset", preset, ("auto", *PRESETS)))
@@ -138,7 +138,7 @@ def _released(wanted: dict[str, tuple[int, ...]], dataset: Dataset, tree: Corrup
             parts.append(part)
     if not parts:
         raise DataError(
-            f"{tree.root} can give nothing of what was asked: {'; '.join(list(left_out.values())[:3])}; "
+            f"{tree.root} holds nothing of what was asked: {'; '.join(list(left_out.values())[:3])}; "
             f"it holds {', '.join(tree.present)}"
         )
     digests, released = {}, {}
@@ -173,7 +173,7 @@ def photographs_digest(frost_dir: str | None) -> str:
     """Return the SHA-256 of frost's photographs.
 
     Raises:
-        DataError: they are not there, or are no images.
+        DataError: they are missing, or are not images.
     """
     total = hashlib.sha256()
     try:

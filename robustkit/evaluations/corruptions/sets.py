@@ -1,4 +1,4 @@
-"""Named sets of corruptions with their severities, and a person's list of them."""
+"""Named sets of corruptions with their severities, and a user's list of them."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def expand(text: str | Iterable[str]) -> dict[str, tuple[int, ...]]:
     `in-c,-frost`.
 
     Raises:
-        ProtocolError: an item is no set and no corruption, a severity is none of 1 to 5, or nothing is left.
+        ProtocolError: an item is neither a set nor a corruption, a severity is not one of 1 to 5, or nothing is left.
     """
     parts = re.split(r",(?![^(]*\))", text) if isinstance(text, str) else text
     chosen: dict[str, set[int]] = {}

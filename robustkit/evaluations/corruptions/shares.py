@@ -1,4 +1,4 @@
-"""What is left of a clean figure under corruption."""
+"""The conditions that a mean over corruptions is made of, and their shares."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class CorruptionTable:
 
     @property
     def source(self) -> str:
-        """Where the corrupted images come from and whose constants made them, in words."""
+        """Where the corrupted images come from and which constants made them, in words."""
         where = "corrupted in memory after resize and crop"
         if "source=released" in self.definition:
             where = "released files"
@@ -89,7 +89,7 @@ def _errors(mean: str, results_of: Figures) -> tuple[tuple[str, ...], tuple[floa
     some = [severity for severity, value in enumerate(values, start=1) if value is not None]
     whole, only = (mean, "mean_error") in results_of, f" ({span(some)})" if some else ""
     means = {metric: _value(results_of, mean, metric) for metric in ("mean_error", "nll", "ece")}
-    if not whole:  # of the severities that were evaluated, which is said
+    if not whole:  # of the severities that were evaluated, which the cells name
         by_metric = {
             metric: [_value(results_of, texts[severity - 1], metric) for severity in some] for metric in ("nll", "ece")
         }

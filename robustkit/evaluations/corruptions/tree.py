@@ -1,4 +1,4 @@
-"""A tree of images that were corrupted before, such as the released ImageNet-C: `<corruption>/<1-5>/<class>/<file>`.
+"""A tree of images that are already corrupted, such as the released ImageNet-C: `<corruption>/<1-5>/<class>/<file>`.
 
 The released archives unpack one level deeper, `blur/defocus_blur/1/...`; both are read. A sample's id is its path below
 the folder of a severity, hence the id of the clean image it was made of.
@@ -40,8 +40,8 @@ _Listing = dict[str, tuple[str, ...]]  # the names of the images of one folder, 
 class CorruptedTree:
     """Corrupted images on disk. Make one with `open`.
 
-    root: what was opened. folders: where a corruption's severity lies below it, those that are there, in the
-    benchmark's order. notes: lines for the user.
+    root: what was opened. folders: where a corruption's severity lies below it, for those present, in the benchmark's
+    order. notes: lines for the user.
     """
 
     root: Path
@@ -75,7 +75,7 @@ class CorruptedTree:
 
     @property
     def present(self) -> dict[str, tuple[int, ...]]:
-        """The corruptions with the severities that are there, in the benchmark's order."""
+        """The corruptions and severities that are present, in the benchmark's order."""
         severities: dict[str, tuple[int, ...]] = {}
         for name, severity in self.folders:
             severities[name] = (*severities.get(name, ()), severity)
@@ -84,11 +84,11 @@ class CorruptedTree:
     def dataset(self, **options: Any) -> Dataset:
         """Return the samples of the fullest folder, labelled by `open_dataset`'s rules. options: that function's.
 
-        The images of this data set are those of that folder; `read` gives the others. What another folder lacks,
-        `missing` tells.
+        The images of this data set are those of that folder; `read` gives the others. `missing` lists what another
+        folder lacks.
         """
         images = {folder: set(map(stem_of, list_folder(self.root / folder).images)) for folder in self.folders.values()}
-        first = max(images, key=lambda folder: len(images[folder]))  # of equals, the first
+        first = max(images, key=lambda folder: len(images[folder]))  # the first among equals
         opened = open_dataset(self.root / first, **options)
         notes = (f"labels and ids are those of {first}", *opened.notes, *self.notes)
         if more := set().union(*images.values()) - images[first]:
@@ -99,7 +99,7 @@ class CorruptedTree:
         """Return the sample's whole file under a corruption.
 
         Raises:
-            BadImageError: there is none, or it cannot be read.
+            BadImageError: the file is missing, or cannot be read.
         """
         path = self.path(sample_id, name, severity)
         if path is None:
@@ -120,7 +120,7 @@ class CorruptedTree:
     def path(self, sample_id: str, name: str, severity: int) -> str | None:
         """Return where the sample's file lies below `root`; None if there is none.
 
-        Another suffix will do where it is the only image of that name: trees are written as PNG from clean JPEGs.
+        Another suffix is accepted if it is the only image of that name: trees are written as PNG from clean JPEGs.
         """
         folder = self.folders.get((name, severity))
         parts = sample_id.split("/")
@@ -213,7 +213,7 @@ def _strangers(root: Path, expected: set[str]) -> tuple[str, ...]:
     if not strange:
         return ()
     more = f" and {len(strange) - 5} more" if len(strange) > 5 else ""
-    return (f"left out folders that are no corruption of the benchmark: {', '.join(strange[:5])}{more}",)
+    return (f"left out folders that are not a corruption of the benchmark: {', '.join(strange[:5])}{more}",)
 
 
 def _holds_something(folder: Path) -> bool:

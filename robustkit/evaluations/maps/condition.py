@@ -1,4 +1,4 @@
-"""Maps as conditions: `cam(agcam)` and `stability(agcam,under=pgd(eps=1/255,steps=20))` into parts and back."""
+"""Maps as conditions: from `cam(agcam)` and `stability(agcam,under=pgd(eps=1/255,steps=20))` to parts and back."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def method_names() -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class MapSpec:
-    """Which map of which class, where it is thresholded, and what is asked of it.
+    """A map of a class, its threshold, and what is measured on it.
 
     target: the class explained, `predicted` or `label`.
-    faithfulness: `none`, `abpc`, or `all` (insertion, deletion and a redrawn head besides).
-    under: the text of the condition whose map is laid beside the clean one; empty where the clean one is scored.
+    faithfulness: `none`, `abpc`, or `all` (insertion, deletion and a redrawn head as well).
+    under: the text of the condition whose map is compared with the clean one; empty if the clean one is scored.
     """
 
     method: str
@@ -56,7 +56,7 @@ class MapSpec:
 
     @property
     def text(self) -> str:
-        """The canonical text; what is not the published protocol's is named."""
+        """The canonical text, which names what differs from the published protocol."""
         default = MapSpec(self.method)
         keys = ("threshold", "target", "faithfulness", "under")
         odd = (key for key in keys if getattr(self, key) != getattr(default, key))
@@ -153,7 +153,7 @@ def of_mode(explained: MapSpec, mode: str) -> str:
 
 def map_condition(explained: MapSpec, under: Condition | None = None) -> Condition:
     """Return the condition of a map's scores, or of its stability under another condition."""
-    draws = MapSpec(explained.method).text  # the method's own, whatever else is asked of it
+    draws = MapSpec(explained.method).text  # the method's own, whatever else is measured
     if under is None:
         return Condition("cam", explained.text, payload=explained, draws=draws, needs_truth=True)
     explained = explained.beside(under.text)

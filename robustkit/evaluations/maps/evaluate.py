@@ -1,4 +1,4 @@
-"""A batch and a map's condition into the columns of a record: scores of the map, or how it changed."""
+"""Evaluate a batch under a map's condition, into the columns of a record: scores of the map, or how it changed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .condition import MODES, SCORES, MapSpec, explained_of
 from .registry import EVERY_EXPLAINER
 from .truth import Located
 
-LEVELS = 200  # of the values of a map, for PxAP from records
+LEVELS = 200  # levels of a map's values, for PxAP from records
 COLUMNS: dict[str, pa.DataType] = {
     "target": pa.int32(),
     "degenerate": pa.bool_(),
@@ -47,12 +47,12 @@ COLUMNS: dict[str, pa.DataType] = {
     "rank_correlation": pa.float32(),
     "map_iou": pa.float32(),
 }
-"""Columns that a map adds to a record; null where the truth of a sample is not known, or what they need was not asked.
+"""Columns that a map adds to a record; null where the truth of a sample is not known, or the score was not asked for.
 
 target: the class explained. degenerate: whether the map was constant or not finite; it is all 0 then, and scored so.
 mask_… and box_…: scores at the condition's threshold, in both modes.
 pixel_counts: `cam.localisation.pixel_counts` at LEVELS levels, flat. box_hits: `box_hits`, packed to bits.
-head_correlation: with the maps of the same class when the head is drawn anew; null for controls.
+head_correlation: with the maps of the same class after the head is drawn again; null for controls.
 clean_correct: whether the clean image is predicted right; null without a label.
 held: whether the prediction under the condition is that of the clean image. map_iou: of the two thresholded maps.
 """

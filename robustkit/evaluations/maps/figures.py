@@ -24,7 +24,7 @@ SCORES = {
     ("insertion_auc", ""): "insertion",
     ("deletion_auc", ""): "deletion ↓",
 }
-"""Metric and mode of the scores that are drawn, of those in results; the tables have them all."""
+"""Metric and mode of the scores that are drawn; the tables have all."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def map_figures(entries: Sequence[Score], looks: Mapping[str, Style]) -> Iterato
                 axes.set_ylim(len(methods) - 0.5, -0.5)
             legend(canvas, {names[name]: looks[name] for name in names}, lines=False)
 
-        said = [_told(score, [entry for entry in group if entry.score == score], names) for score in shown]
+        said = [_description(score, [entry for entry in group if entry.score == score], names) for score in shown]
         yield draw(
             "maps",
             f"Scores of maps beside controls{f' ({kind})' if kind else ''}",
@@ -111,7 +111,7 @@ def _limits(rivals: Sequence[Score]) -> tuple[float, float]:
     return min(finite) - pad, max(finite) + pad
 
 
-def _told(score: str, rivals: Sequence[Score], names: Mapping[str, str]) -> str:
+def _description(score: str, rivals: Sequence[Score], names: Mapping[str, str]) -> str:
     sentences = []
     for entry in rivals:
         mine = [f"{name} {_figure(point)}" for name, point in entry.points.items() if name not in CONTROLS]

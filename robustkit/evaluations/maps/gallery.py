@@ -1,4 +1,4 @@
-"""Maps to look at: a row a sample, with its image, truth, and an overlay for each checkpoint and method."""
+"""Maps to look at: a row per sample, with its image, truth, and an overlay for each checkpoint and method."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ...display.sheet import FAINT, INK, PAPER, RULE, fitted, font
 Pixels = NDArray[np.uint8]
 
 TILE = 224
-STRENGTH = 0.6  # of a map's colour over its image, where the map is 1
+STRENGTH = 0.6  # weight of a map's colour over its image, where the map is 1
 OUTLINE = (255, 255, 255)
 SCALE = "Each map runs from its own lowest to its own highest value, so the colours of two tiles cannot be compared."
 _NEAREST, _LANCZOS = Image.Resampling.NEAREST, Image.Resampling.LANCZOS

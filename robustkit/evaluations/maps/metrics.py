@@ -31,12 +31,12 @@ _WANTED = {
 }
 _LOWER_IS_BETTER = {metric.name for metric in METRICS if metric.better < 0}
 UNMOVED = 0.9
-"""A rank correlation: maps that keep to it when the head is drawn anew do not tell of the class."""
+"""A rank correlation: maps that exceed it after the head is drawn again do not depend on the class."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What the records of one map hold for n samples: (n,) figures a metric, nan where a sample has none, or counts."""
+    """The records of one map for n samples: (n,) figures per metric, nan where a sample has none, or counts."""
 
     explained: MapSpec
     ids: Any
@@ -106,7 +106,7 @@ def map_rows(maps: Sequence[Figures]) -> Iterator[Row]:
     """
     for figures in maps:
         for key in figures.values:
-            rows = _known(figures.values[key])
+            rows = _present(figures.values[key])
             if not len(rows):
                 continue
             drawn = _drawn(figures.values[key], key[1], rows)
@@ -132,11 +132,11 @@ def _over_control(figures: Figures, key: tuple[str, str], maps: Sequence[Figures
         if other.explained.method in CONTROLS and same and other_key in other.values and other.ids == figures.ids:
             rivals[other.explained.method] = other.values[other_key]
     if key[1] == "cam_pixel_accuracy" and "full" in rivals:
-        # Of a map that marks no pixel, which wins where objects are small.
+        # The score of a map that marks no pixel, which wins where objects are small.
         rivals["nothing"] = 1 - np.asarray(rivals["full"])
-    rows = _known(figures.values[key])
+    rows = _present(figures.values[key])
     for values in rivals.values():
-        rows = np.intersect1d(rows, _known(values))
+        rows = np.intersect1d(rows, _present(values))
     if not rivals or not len(rows):
         return
     mine = _drawn(figures.values[key], key[1], rows)
@@ -182,9 +182,9 @@ def _estimate(drawn: Floats, n: int, metric: str) -> tuple[float, float, float]:
     return float(drawn[0]), low, high
 
 
-def _known(values: Floats | Counted) -> Rows:
+def _present(values: Floats | Counted) -> Rows:
     """Return the rows of the samples that have a figure."""
-    return values.known if isinstance(values, Counted) else np.flatnonzero(np.isfinite(values))
+    return values.present if isinstance(values, Counted) else np.flatnonzero(np.isfinite(values))
 
 
 def _drawn(values: Floats | Counted, metric: str, rows: Rows) -> Floats:

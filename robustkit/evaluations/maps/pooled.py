@@ -21,19 +21,19 @@ MAXIMA = ("max_box_acc",)
 
 
 class Counted:
-    """Whole numbers by the hundred of n samples, of which only sums are asked, and only those are held.
+    """Hundreds of whole numbers per sample for n samples, of which only sums are needed, and held.
 
-    places: (n,) rows among the numbers, -1 of a sample that has none. read: the numbers, (k, K), or packed to bits;
-    asked again where sums over other samples are wanted, such as those that have a control, too.
+    places: (n,) rows among the numbers, -1 for a sample without any. read: returns the numbers, (k, K), or packed to
+    bits; called again for sums over other samples, such as those that also have a control.
     """
 
     def __init__(self, metric: str, places: Rows, read: Callable[[], NDArray[Any]]) -> None:
         self.metric, self.places, self._read = metric, places, read
-        self._last = self.known, self._summed(self.known)
+        self._last = self.present, self._summed(self.present)
 
     @property
-    def known(self) -> Rows:
-        """The samples that have some."""
+    def present(self) -> Rows:
+        """The samples that have numbers."""
         return np.flatnonzero(self.places >= 0)
 
     def figure(self, rows: Rows) -> Floats:
@@ -54,20 +54,20 @@ class Counted:
 
 
 class Pooled:
-    """The columns of a map that are whole numbers by the hundred, taken from one shard after the other."""
+    """The columns of a map with hundreds of whole numbers per sample, taken from one shard after the other."""
 
     def __init__(self) -> None:
-        self._known: dict[str, list[NDArray[np.bool_]]] = {name: [] for name in POOLED}
+        self._present: dict[str, list[NDArray[np.bool_]]] = {name: [] for name in POOLED}
         self._values: dict[str, list[NDArray[Any]]] = {name: [] for name in POOLED}
 
     def taken(self, shard: pa.Table) -> pa.Table:
         """Take the pooled columns from a shard; return the rest."""
         for name in POOLED:
             if name not in shard.column_names:
-                self._known[name].append(np.zeros(len(shard), dtype=bool))
+                self._present[name].append(np.zeros(len(shard), dtype=bool))
                 continue
             column = shard[name].combine_chunks()
-            self._known[name].append(column.is_valid().to_numpy(zero_copy_only=False))
+            self._present[name].append(column.is_valid().to_numpy(zero_copy_only=False))
             present = column.drop_null()
             if len(present):
                 self._values[name].append(_few_bytes(present) if name == "pixel_counts" else _bits(present))
@@ -79,7 +79,7 @@ class Pooled:
         """
         if not self._values[column]:
             return None
-        present = np.concatenate(self._known[column])
+        present = np.concatenate(self._present[column])
         places = np.where(present, np.cumsum(present) - 1, -1)[rows]
 
         def read() -> NDArray[Any]:

@@ -31,7 +31,7 @@ FREE_HEADINGS = {
     "head_correlation": "head redrawn",
 }
 ONE_SIDED = ("cam_precision", "cam_recall")
-"""Scores that a map can have by marking everything, or nearly nothing: no lead is shown for one without the other."""
+"""Scores that a map reaches by marking everything, or nearly nothing: a lead in one is not shown without the other."""
 STABLE_HEADINGS = ("under", "n held", "rank corr.", "IoU", "n fell", "rank corr.", "IoU")
 
 Rows = tuple[tuple[str, ...], ...]
@@ -71,7 +71,7 @@ def _tables(checkpoint: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[MapT
     scored = {key: metrics for key, metrics in figures.items() if not key[0].under}
     for kind in dict.fromkeys(replace(spec, method="") for spec, _ in scored):
         ours = {key: metrics for key, metrics in scored.items() if replace(key[0], method="") == kind}
-        said = _said(kind)
+        said = _title_of(kind)
         for mode in MODES:
             part = {spec: metrics for (spec, its), metrics in ours.items() if its == mode}
             title = f"maps, {mode} mode at threshold {kind.threshold:g}{said}"
@@ -88,7 +88,7 @@ def _tables(checkpoint: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[MapT
         yield MapTable(checkpoint, f"{method}: alike to the clean map", STABLE_HEADINGS, lines, tuple(flags))
 
 
-def _said(kind: MapSpec) -> str:
+def _title_of(kind: MapSpec) -> str:
     return " of the label's class" if kind.target == "label" else ""
 
 

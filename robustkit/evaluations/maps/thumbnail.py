@@ -23,8 +23,8 @@ def gallery_uri(run: RunFolder) -> str | None:
     try:
         with open_picture(path) as sheet:
             small = sheet.convert("RGB")
-    except Exception as fault:  # whatever stands there in place of a gallery
-        raise RunError(f"{path}: not a gallery that can be read ({fault}); make it anew with robustkit cam") from None
+    except Exception as fault:  # anything may stand in place of a gallery
+        raise RunError(f"{path}: not a gallery that can be read ({fault}); make it again with robustkit cam") from None
     small.thumbnail((1600, 16000), Image.Resampling.LANCZOS)
     small.save(buffer, "WEBP", quality=80)
     return "data:image/webp;base64," + base64.b64encode(buffer.getvalue()).decode()

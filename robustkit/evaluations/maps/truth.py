@@ -37,7 +37,7 @@ from ...errors import BadImageError, DataError
 
 _ANNOTATION = 1 << 20  # bytes of the XML of one image
 _TABLE, _BOXES, _COLUMNS = 1 << 26, 600_000, 1000  # bytes, lines, columns of a CSV of boxes
-_MASK_FILES = FolderSource("")  # they are known by their whole paths
+_MASK_FILES = FolderSource("")  # they are identified by their whole paths
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Located:
 @dataclass(frozen=True)
 class Truth:
     """The ground truth of a data set. boxes: annotations by sample id. masks: files, likewise. digest: SHA-256 over all
-    that was read and whose it is; empty where the data set knows by itself."""
+    that was read and the sample it belongs to; empty if the data set itself has the truth."""
 
     dataset: Dataset
     boxes: Mapping[str, Annotation] = field(default_factory=dict)
@@ -129,7 +129,7 @@ def _with_boxes(dataset: Dataset, place: Path) -> Truth:
         keys = match_names(dataset, place, {key: key for key in rows}, "boxes")
         sizes = _sizes(dataset, keys)
         if any(_is_outside(rows[key], size) for key, size in sizes.items()):
-            read_csv(place, sizes, key=bare_path)  # raises, with the line
+            read_csv(place, sizes, key=bare_path)  # raises an error with the line
         annotations = {sample: replace(rows[key], size=sizes.get(key)) for sample, key in keys.items()}
         digest = _digest([hashlib.sha256(place.read_bytes()).digest()])
     notes = (f"boxes of {len(annotations)} of {len(dataset)} images from {place}",)
@@ -160,7 +160,7 @@ def _check_table(place: Path) -> None:
                     f"{place}: {what}; expected image, synset, xmin, ymin, xmax, ymax and a row for each box"
                 )
     except UnicodeDecodeError:
-        return  # which `read_csv` says, with the place
+        return  # `read_csv` reports it, with the place
     except ValueError as fault:
         raise DataError(f"{place}: {fault}; expected a row for each box") from None
 
@@ -177,7 +177,7 @@ def _with_masks(dataset: Dataset, place: Path) -> Truth:
         hashes, empty = zip(*pool.map(_look, masks.values()), strict=True)
     if all(empty):
         raise DataError(
-            f"{place}: nothing is object in any of the {len(masks)} masks; expected 0 and 255, 0 and 1, or a palette "
+            f"{place}: none of the {len(masks)} masks has an object; expected 0 and 255, 0 and 1, or a palette "
             f"whose first colour is the background"
         )
     digest = _digest(f"{sample}\0{content}\n".encode() for sample, content in zip(masks, hashes, strict=True))
