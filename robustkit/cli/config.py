@@ -62,7 +62,7 @@ def check_trust(context: click.Context, parameter: click.Parameter, trusted: boo
         written = key in _WRITTEN and (key != "policy" or context.params.get("init"))  # which is read, else
         if written and any(not (here / one).resolve().is_relative_to(here) for one in values):
             what = "writes outside the folder where you are"
-        elif key == "arch" and any(":" in one for one in values):
+        elif key == "plugin" or (key == "arch" and any(":" in one for one in values)):
             what = "names code to run"
         elif key == "logs":
             what = "sends results away"
@@ -75,3 +75,11 @@ def check_trust(context: click.Context, parameter: click.Parameter, trusted: boo
                 f"--config {path} {what} ({key} = {', '.join(values)[:80]!r}); give {name} yourself, or --trust-config "
                 "where you know who wrote the file"
             )
+
+
+def load_plugins(context: click.Context, _: click.Parameter, files: tuple[Path, ...]) -> None:
+    """Execute files of plug-ins. Not eager: what a --config names runs only once --trust-config was checked."""
+    from ..common.plugins import load_plugin
+
+    for file in files:
+        load_plugin(file)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from .completion import COMPLETERS
-from .config import check_trust, use_config
+from .config import check_trust, load_plugins, use_config
 from .option_types import AT_LEAST_0, AT_LEAST_1, BatchSize, Place, Text
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -22,82 +22,6 @@ def option(*names: str, **settings: Any) -> Callable[[F], F]:
         settings["type"] = Text()
     settings.setdefault("shell_complete", COMPLETERS.get(f"--{long}"))
     return click.option(*names, envvar=f"ROBUSTKIT_{long.upper().replace('-', '_')}", show_envvar=False, **settings)
-
-
-def _use_config(context: click.Context, _: click.Parameter, path: str | None) -> None:
-    """Make the entries of a TOML file the defaults of the options: top level, then the command's own table."""
-    if path is None:
-        return
-    from ..common.toml import parse_toml
-
-    try:
-        text = text_of(Path(path), TEXT, errors="replace")
-    except OSError as fault:
-        raise ProtocolError(f"--config {path}: {reason(fault)}; give a TOML file of options") from None
-    table = parse_toml(text, path, ProtocolError)
-    own = table.pop(str(context.info_name), {})
-    if not isinstance(own, dict):
-        raise ProtocolError(f"--config {path}: {context.info_name} is {own!r}; expected a table of its options")
-    entries = {k: v for k, v in table.items() if not isinstance(v, dict)} | own
-    known = {parameter.name: parameter for parameter in context.command.params}
-    for name in ("config", "trust_config", "debug"):
-        known.pop(name, None)
-    commands = (
-        context.parent.command.commands if context.parent and isinstance(context.parent.command, click.Group) else {}
-    )
-    for name in (name for name, value in table.items() if isinstance(value, dict) and name not in commands):
-        raise ProtocolError(f"--config {path}: " + unknown("table", name, commands))
-    for key in entries:
-        if key.replace("-", "_") not in known:
-            options = (str(name).replace("_", "-") for name in known)
-            raise ProtocolError(f"--config {path}: " + unknown("option", key, options))
-    named = {key.replace("-", "_"): value for key, value in entries.items()}
-    context.default_map = {
-        name: ",".join(map(str, value)) if isinstance(value, list) and not known[name].multiple else value
-        for name, value in named.items()
-    }
-    context.meta[_CONFIG] = path
-
-
-_CONFIG = "robustkit.config"
-_WRITTEN = ("out", "write", "json_file", "junit", "policy")
-
-
-def _check_trust(context: click.Context, parameter: click.Parameter, trusted: bool) -> None:
-    """Refuse what a --config of someone else could do beyond choosing options: run code, write elsewhere, send away.
-
-    Not eager, so that it comes after --config, wherever the two stand.
-    """
-    path = context.meta.get(_CONFIG)
-    if path is None or trusted:
-        return
-    here = Path.cwd().resolve()
-    for key, value in (context.default_map or {}).items():
-        values = [str(one) for one in value] if isinstance(value, list) else [str(value)]
-        written = key in _WRITTEN and (key != "policy" or context.params.get("init"))  # which is read, else
-        if written and any(not (here / one).resolve().is_relative_to(here) for one in values):
-            what = "writes outside the folder where you are"
-        elif key == "plugin" or (key == "arch" and any(":" in one for one in values)):
-            what = "names code to run"
-        elif key == "logs":
-            what = "sends results away"
-        else:
-            continue
-        name = max(next(one.opts for one in context.command.params if one.name == key), key=len)
-        given = context.get_parameter_source(key)
-        if given not in (click.core.ParameterSource.COMMANDLINE, click.core.ParameterSource.ENVIRONMENT):
-            raise ProtocolError(
-                f"--config {path} {what} ({key} = {', '.join(values)[:80]!r}); give {name} yourself, or --trust-config "
-                "where you know who wrote the file"
-            )
-
-
-def _load_plugins(context: click.Context, _: click.Parameter, files: tuple[Path, ...]) -> None:
-    """Execute files of plug-ins. Not eager: what a --config names runs only once --trust-config was checked."""
-    from ..common.plugins import load_plugin
-
-    for file in files:
-        load_plugin(file)
 
 
 def group(options: list[Callable[[Any], Any]]) -> Callable[[F], F]:
@@ -128,7 +52,7 @@ common = group(
             type=Place(),
             multiple=True,
             expose_value=False,
-            callback=_load_plugins,
+            callback=load_plugins,
             help="Python file to execute, which brings plug-ins; may be repeated (robustkit list plugins).",
         ),
     ]

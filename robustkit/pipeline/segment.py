@@ -7,16 +7,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..data.scenes import IGNORE
-from ..errors import NothingEvaluated, ProtocolError
-from ..evaluations.attacks.condition import parse_conditions
-from ..evaluations.corruptions.plan import plan_corruptions
-from ..evaluations.subject import Settings
-from ..models.classifier import distinct_names
-from ..models.dense import Segmenter
-from ..models.device import DTYPES, pick_device, unknown_dtype
-from ..models.segmenter import load_segmenter
-from ..protocol.card import load_card, number
-from ..report.refresh import refresh
 from ..results.run import Run
 from ..runs.progress import Progress
 from .request import SegmentationRequest

@@ -10,7 +10,8 @@ from ..errors import NothingEvaluated
 from ..evaluations.corruptions.plan import plan_corruptions
 from ..evaluations.subject import Settings
 from ..models.classifier import distinct_names
-from ..models.segmenter import Segmenter, load_segmenter
+from ..models.dense import Segmenter
+from ..models.segmenter import load_segmenter
 from ..protocol.card import Card
 from ..report.refresh import refresh
 from ..results.run import Run

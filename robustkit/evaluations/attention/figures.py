@@ -106,7 +106,7 @@ def attention_figures(entries: Sequence[Watched]) -> Iterator[Figure]:
         )
 
 
-def _said(conditions: Sequence[str]) -> dict[str, str]:
+def _legend(conditions: Sequence[str]) -> dict[str, str]:
     """Conditions as a legend names them: `fog, severity 3`, in full where two would be alike."""
     short = {text: words_of(text).label(text) for text in conditions}
     often = Counter(short.values())
