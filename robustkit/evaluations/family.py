@@ -147,6 +147,10 @@ class Family:
         """
         return ()
 
+    def title(self, text: str, manifest: Manifest) -> str:
+        """Return what people call a condition of a run, for a badge."""
+        return self.words.label(text)
+
     def tables(self, results: Results) -> Sequence[TextTable]:
         """Return the tables of its rows of the summary."""
         return ()

@@ -10,7 +10,6 @@ from ..protocol.card import Card
 from ..protocol.condition import Condition, Value
 from ..protocol.parameters import parse_parameters, show
 from ..protocol.pattern import ConditionPattern
-from ..runs.manifest import Manifest
 from .metric import Metric, named
 
 
@@ -62,10 +61,6 @@ class Vocabulary:
     def label(self, text: str) -> str:
         """Return a condition's text in a few words, for a column or an axis."""
         return text
-
-    def title(self, text: str, manifest: Manifest) -> str:
-        """Return what people call a condition of a run, for a badge."""
-        return self.label(text)
 
     def read(self, text: str, read: Callable[[str], ConditionPattern]) -> ConditionPattern | None:
         """Return the parts of a text that is not of the usual form; None where it is. read: of another condition."""

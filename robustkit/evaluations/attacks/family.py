@@ -66,6 +66,11 @@ class Attacks(Family):
 
         return clauses(cells, manifest, headline)
 
+    def title(self, text: str, manifest: Manifest) -> str:
+        from .sentence import title
+
+        return title(text, manifest)
+
     def figures(
         self, results: Results, manifest: Manifest, looks: Looks, headline: Metric, section: str
     ) -> Iterable[Figure]:

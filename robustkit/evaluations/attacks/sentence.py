@@ -11,6 +11,8 @@ from ..cells import Cells
 from ..metric import Metric
 from ..sentence import Clause, share
 
+_NAMES = {"autoattack": "AutoAttack", "square": "Square", "segpgd": "SegPGD"}
+
 
 def clauses(cells: Cells, manifest: Manifest, headline: Metric) -> Iterator[Clause]:
     """Yield what the attack that leaves least leaves: `the strongest attack, pgd at 4/255, leaves 13.3 %`."""
@@ -27,3 +29,20 @@ def clauses(cells: Cells, manifest: Manifest, headline: Metric) -> Iterator[Clau
     of_others = "" if clean is not None and row["n"] == clean["n"] else f" of {row['n']} images"
     call = f"{row['condition'].partition('(')[0]} at {radius}"
     yield Clause(f"the {which} attack, {call}, leaves {share(row)}{of_others}", (row,))
+
+
+def title(text: str, manifest: Manifest) -> str:
+    """Return `PGD-20 1/255`, as people say it; with the norm unless linf, and the units unless pixels."""
+    claim, (name, _, inside) = manifest.claims[text], text.partition("(")
+    given = dict(item.split("=", 1) for item in inside.rstrip(")").split(",") if "=" in item)
+    budget = next((given[key] for key in ("steps", "queries") if key in given and name != "autoattack"), None)
+    version = given.get("version", "standard")
+    # A text names what differs from the card's attack beside its radius and budget.
+    modified = given.keys() - {"eps", "norm", "version", *(["steps", "queries"] if budget else [])}
+    words = [_NAMES.get(name, name.upper()) + (f"-{budget}" if budget else "")]
+    words = ["modified", *words] if modified else words
+    words += [version] if version != "standard" else []
+    words += [] if claim.norm == "linf" else [claim.norm]
+    words += [pixels(claim.eps, claim.norm)]
+    words += [] if manifest.protocol.space == "pixels" else ["normalised"]
+    return " ".join(words)

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
-from ...display.numbers import pixels
 from ...errors import ProtocolError, unknown
 from ...protocol.card import Card, card_names, load_card
 from ...protocol.pattern import ConditionPattern
-from ...runs.manifest import Manifest
 from ..kinds import EVERY_FAMILY
 from ..vocabulary import Vocabulary
-
-_NAMES = {"autoattack": "AutoAttack", "square": "Square", "segpgd": "SegPGD"}
 
 
 class AttackWords(Vocabulary):
@@ -35,22 +31,6 @@ class AttackWords(Vocabulary):
         from .condition import parse_condition
 
         return parse_condition(name, card).text
-
-    def title(self, text: str, manifest: Manifest) -> str:
-        """Return `PGD-20 1/255`, as people say it; with the norm unless linf, and the units unless pixels."""
-        claim, (name, _, inside) = manifest.claims[text], text.partition("(")
-        given = dict(item.split("=", 1) for item in inside.rstrip(")").split(",") if "=" in item)
-        budget = next((given[key] for key in ("steps", "queries") if key in given and name != "autoattack"), None)
-        version = given.get("version", "standard")
-        # A text names what differs from the card's attack beside its radius and budget.
-        modified = given.keys() - {"eps", "norm", "version", *(["steps", "queries"] if budget else [])}
-        words = [_NAMES.get(name, name.upper()) + (f"-{budget}" if budget else "")]
-        words = ["modified", *words] if modified else words
-        words += [version] if version != "standard" else []
-        words += [] if claim.norm == "linf" else [claim.norm]
-        words += [pixels(claim.eps, claim.norm)]
-        words += [] if manifest.protocol.space == "pixels" else ["normalised"]
-        return " ".join(words)
 
     def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
         """Raises ProtocolError where the attack makes sense under no card that travels with the package, too."""

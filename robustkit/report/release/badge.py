@@ -11,7 +11,8 @@ from xml.sax.saxutils import escape, quoteattr
 
 from PIL import ImageFont
 
-from ...evaluations.kinds import words_of
+from ...evaluations.family import family_of
+from ...evaluations.kinds import kind_of
 from ...protocol.condition import CLEAN
 from ...runs.manifest import Manifest
 from ...tasks.task import task_of
@@ -37,7 +38,7 @@ def headline(manifest: Manifest, rows: Sequence[Mapping[str, Any]]) -> tuple[str
         chosen = next((row for row in found if row["condition"] == CLEAN.text), None)
     if chosen is None:
         return "robustkit", "–", "no figure of clean or attacked images was measured"
-    name = words_of(chosen["condition"]).title(chosen["condition"], manifest)
+    name = family_of(kind_of(chosen["condition"])).title(chosen["condition"], manifest)
     label, what = f"{name} {task.badge_word(is_clean=not attacked)}".strip(), task.headline_metric.word
     value = f"{100 * chosen['value']:.1f} %"
     bounds = ""
