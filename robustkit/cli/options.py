@@ -117,11 +117,15 @@ definition_options = group(
         option("--frost-dir", help="Folder of frost's photographs; those of an installed imagecorruptions."),
     ]
 )
+evaluation_option = option(
+    "--evaluations", help="Conditions of plug-ins' families, as rotation(degrees=30) (robustkit list plugins)."
+)
 corruption_options = group(
     [
         option("--corruptions", help="Sets or names: in-c, fog,snow(severity=1+3) (robustkit list corruptions)."),
         option("--corrupted-dir", help="Tree of released corrupted images, <corruption>/<1-5>/..., to read instead."),
         definition_options,
+        evaluation_option,
     ]
 )
 mask_options = group(
@@ -146,6 +150,7 @@ scene_options = group(
         option("--corruptions", help="Sets or names: segformer-16, fan-19, fog(severity=3), of the whole image."),
         option("--variant", default="bethgelab", help="Code: bethgelab (published segmentation's) or hendrycks."),
         option("--frost-dir", help="Folder of frost's photographs; those of an installed imagecorruptions."),
+        evaluation_option,
         option("--examples", type=AT_LEAST_0, default=4, help="Scenes to draw in the report; 0 for none."),
     ]
 )

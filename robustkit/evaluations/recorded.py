@@ -11,6 +11,7 @@ import numpy as np
 
 from ..common.intervals import Floats
 from ..errors import RunError, unknown
+from .needed import check_plugins
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,7 +66,8 @@ class Recorded:
 
     @cached_property
     def manifest(self) -> Manifest:
-        """Its run's run.json."""
+        """Its run's run.json. Raises PluginError where the run needs a plug-in that is not here."""
+        check_plugins(self.run.manifest)
         return self.run.manifest
 
     @cached_property

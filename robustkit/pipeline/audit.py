@@ -18,6 +18,7 @@ def audit(
     data_dir: str | Path,
     attacks: str | Iterable[str] | None = None,
     corruptions: str | Iterable[str] | None = None,
+    evaluations: str | Iterable[str] | None = None,
     corrupted_dir: str | Path | None = None,
     preset: str = "auto",
     variant: str = "hendrycks",
@@ -62,6 +63,7 @@ def audit(
             none; FGSM and PGD if left out.
         corruptions: sets or names, likewise: `in-c`, `fog,snow(severity=3)`. Images are corrupted after resize and
             crop, as the benchmark's were.
+        evaluations: conditions of families that plug-ins bring, `rotation(degrees=30)`.
         corrupted_dir: a tree of released corrupted images to read instead; its files are those of data_dir.
         preset, variant: whose constants and code; see `corruptions.Corruption`. `auto`: by the size of the images.
         frost_dir: frost's photographs, where imagecorruptions is not installed.
@@ -94,6 +96,7 @@ def audit(
         data_dir=data_dir,
         attacks=attacks,
         corruptions=corruptions,
+        evaluations=evaluations,
         corrupted_dir=corrupted_dir,
         preset=preset,
         variant=variant,

@@ -16,6 +16,7 @@ from ..evaluations.attention.condition import attention_condition
 from ..evaluations.attention.evaluate import check_watchable
 from ..evaluations.corruptions.plan import plan_corruptions
 from ..evaluations.corruptions.tree import CorruptedTree, is_tree
+from ..evaluations.kinds import vocabulary_of
 from ..evaluations.maps.condition import MapSpec, map_condition, parse_cams
 from ..evaluations.maps.evaluate import check_explainable
 from ..evaluations.maps.truth import Truth, open_truth
@@ -73,11 +74,18 @@ def plan_classification(request: ClassificationRequest) -> Plan:
     )
     _check_networks(request, candidates, maps)
     truth = open_truth(dataset, request.boxes, request.masks)
-    shown = (*(() if only_corrupted else attacked), *corruptions.conditions)
+    evaluations = request.evaluation_conditions()
+    if evaluations and only_corrupted:
+        raise ProtocolError(
+            f"--evaluations {evaluations[0].text} on {request.data_dir}, a tree of corrupted images: give clean ones"
+        )
+    showing = [condition for condition in evaluations if vocabulary_of(condition.name).shows(condition.name)]
+    shown = (*(() if only_corrupted else attacked), *corruptions.conditions, *showing)
     if any(sample.label < 0 for sample in dataset.samples):
         shown = ()  # without labels there is nothing right or wrong, but maps of what is predicted
     scored = tuple(map(map_condition, maps))
-    conditions = (*_watched(request, shown), *scored, *_beside(request, shown, maps))
+    others = (condition for condition in evaluations if condition not in showing)
+    conditions = (*_watched(request, shown), *others, *scored, *_beside(request, shown, maps))
     reused = frozenset(condition.text for condition in shown if condition != CLEAN and request.watch_attention)
     digests = corruptions.inputs.digests | {condition.text: truth.digest or "none" for condition in scored}
     run = Run(request.folder(candidates[0].name))
@@ -193,7 +201,7 @@ def _maps(request: ClassificationRequest, only_corrupted: bool) -> tuple[MapSpec
 
 def _is_of_maps_alone(request: ClassificationRequest, attacked: Sequence[Condition], maps: Sequence[MapSpec]) -> bool:
     """Return whether nothing needs a label."""
-    nothing_else = tuple(attacked) == (CLEAN,) and request.corruptions is None
+    nothing_else = tuple(attacked) == (CLEAN,) and request.corruptions is None and request.evaluations is None
     return bool(maps) and nothing_else and all(spec.target != "label" for spec in maps)
 
 

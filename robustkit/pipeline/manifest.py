@@ -26,8 +26,18 @@ from ..models.classifier import ModelIdentity
 from ..protocol.card import Card
 from ..runs.binding import OF_CHECKPOINT, digest_of_run
 from ..runs.digests import digests_of_shards
-from ..runs.manifest import CardEntry, CheckpointEntry, Claim, CorruptedEntry, DataEntry, Deciding, Manifest
+from ..runs.manifest import (
+    CardEntry,
+    CheckpointEntry,
+    Claim,
+    CorruptedEntry,
+    DataEntry,
+    Deciding,
+    Manifest,
+    PluginEntry,
+)
 from .plan import Plan
+from .plugins import differing, joined, used_plugins
 
 _MAP = "cam("  # how the text of a map that is scored begins
 
@@ -59,10 +69,11 @@ def prepare(plan: Plan) -> list[str]:
         dtype=str(settings.dtype).removeprefix("torch."),
         compile=settings.compile,
     )
-    lines = _check_old(plan, old, deciding, settings)
+    described = [contender.entry for contender in plan.contenders]
+    plugins = used_plugins(plan.conditions, described, card.task)
+    lines = _check_old(plan, old, deciding, settings, plugins)
     known = old.checkpoints if old else ()
     names = {entry.name for entry in known}
-    described = [contender.entry for contender in plan.contenders]
     claims = {condition.text: Claim(**condition.claim) for condition in plan.conditions if condition.claim}
     texts = (condition.text for condition in plan.conditions)
     shard_size = old.shard_size if old else request.shard_size or max(request.least_shard, settings.batch_size)
@@ -87,6 +98,7 @@ def prepare(plan: Plan) -> list[str]:
         bad_images=old.bad_images if old else (),
         pictures=old.pictures if old else plan.pictures,
         evidence=tuple(dict.fromkeys([*(old.evidence if old else ()), *plan.evidence])),
+        plugins=joined(old.used_plugins if old else (), plugins) or UNSET,
     )
     if old and digest_of_run(new) != digest_of_run(old):
         raise RunError(
@@ -97,7 +109,9 @@ def prepare(plan: Plan) -> list[str]:
     return lines
 
 
-def _check_old(plan: Plan, old: Manifest | None, deciding: Deciding, settings: Settings) -> list[str]:
+def _check_old(
+    plan: Plan, old: Manifest | None, deciding: Deciding, settings: Settings, plugins: Sequence[PluginEntry]
+) -> list[str]:
     """Return lines on how this command differs from the earlier one of the same run; none where it is the first.
 
     Raises:
@@ -108,6 +122,8 @@ def _check_old(plan: Plan, old: Manifest | None, deciding: Deciding, settings: S
         if next((run.path / "records").rglob("*.parquet"), None):
             raise RunError(f"{run.path} holds records but no run.json that says of what; use another --out")
         return []
+    if odd := "; ".join(differing(old, plugins)):
+        raise RunError(f"{run.path} holds another run: {odd}; use another --out, or delete that folder")
     _check_same(old, deciding, [contender.entry for contender in plan.contenders], plan.inputs.digests, run.path)
     if old.batch_size == settings.batch_size:
         return []
@@ -149,9 +165,9 @@ def _check_same(
     truths = _truths(old.conditions, taken), _truths(digests, digests)
     if all(truths):
         pairs.append(("the digest of boxes or masks", *truths))
-    differing = [_differing(name, there, here) for name, there, here in pairs if there != here]
-    if differing:
-        raise RunError(f"{where} holds another run: {'; '.join(differing)}; use another --out, or delete that folder")
+    odd = [_differing(name, there, here) for name, there, here in pairs if there != here]
+    if odd:
+        raise RunError(f"{where} holds another run: {'; '.join(odd)}; use another --out, or delete that folder")
 
 
 def _differing(name: str, there: Any, here: Any) -> str:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from ..common.plugins import declared
 from ..data.scenes import IGNORE
-from ..errors import ProtocolError
+from ..errors import ProtocolError, unknown
 from ..evaluations.attacks.condition import parse_conditions
+from ..evaluations.attacks.registry import EVERY_ATTACK, EVERY_DENSE_ATTACK
+from ..evaluations.kinds import is_attack, plugged, vocabulary_of
+from ..evaluations.pattern import pattern_of
 from ..evaluations.subject import Settings
 from ..models.device import DTYPES, pick_device, unknown_dtype
 from ..protocol.card import Card, load_card, number
 from ..protocol.condition import Condition
-
-_COMMANDS = {"classification": "audit", "segmentation": "segment"}
+from ..protocol.parameters import split_condition
+from ..tasks.task import task_named
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +47,7 @@ class Request:
     data_dir: str | Path
     attacks: str | Iterable[str] | None = None
     corruptions: str | Iterable[str] | None = None
+    evaluations: str | Iterable[str] | None = None
     variant: str = "hendrycks"
     frost_dir: str | Path | None = None
     out: str | Path | None = None
@@ -64,7 +71,7 @@ class Request:
             raise ProtocolError("batch size {}, shard size {}, limit {}: expected 1 or more".format(*sizes))
         if self.dtype not in DTYPES:
             raise ProtocolError(unknown_dtype(self.dtype))
-        for name in ("attacks", "corruptions", "cams"):  # read more than once
+        for name in ("attacks", "corruptions", "cams", "evaluations"):  # read more than once
             if not isinstance(value := getattr(self, name, None), str | None):
                 object.__setattr__(self, name, tuple(value))
 
@@ -73,7 +80,8 @@ class Request:
         """The protocol card. Raises ProtocolError where it is for another task."""
         card = load_card(self.protocol)
         if card.task != self.task:
-            raise ProtocolError(f"protocol {card.name} is for {card.task}; use robustkit {_COMMANDS[card.task]}")
+            command = task_named(card.task).command
+            raise ProtocolError(f"protocol {card.name} is for {card.task}; use robustkit {command}")
         return card
 
     @cached_property
@@ -103,13 +111,31 @@ class Request:
         radii = tuple(number(part, "eps") for part in str(self.eps).split(",")) if self.eps is not None else ()
         return parse_conditions(attacks, self.card, eps=radii, norm=self.norm, engine=engine)
 
+    def evaluation_conditions(self) -> tuple[Condition, ...]:
+        """Return the conditions of plug-ins' families. Raises ProtocolError for what is not understood."""
+        asked = self.evaluations or ()
+        parts = re.split(r",(?![^(]*\))", asked) if isinstance(asked, str) else asked
+        return tuple(dict.fromkeys(_of_plugin(part) for part in parts if part.strip()))
+
     def folder(self, name: str) -> Path:
         """Return the run folder. name: of the first checkpoint."""
         return Path(self.out) if self.out is not None else Path("runs") / name
 
     def arguments(self) -> dict[str, Any]:
         """Return what run.json keeps of what was asked."""
-        return {name: getattr(self, name) for name in self.kept}
+        evaluations = {} if self.evaluations is None else {"evaluations": self.evaluations}
+        return {name: getattr(self, name) for name in self.kept} | evaluations
+
+
+def _of_plugin(text: str) -> Condition:
+    kind, _ = split_condition(text)
+    if plugged(kind) is None:
+        if is_attack(kind) and kind not in (*EVERY_ATTACK, *EVERY_DENSE_ATTACK):
+            names = [plugin.name for plugin in declared("families")]
+            raise ProtocolError(unknown("evaluation", kind, names, remedy="robustkit list plugins shows what there is"))
+        words = shlex.join(vocabulary_of(kind).command(pattern_of(text), pattern_of))
+        raise ProtocolError(f"--evaluations {text}: it takes families of plug-ins; ask for this one by {words}")
+    return vocabulary_of(kind).parse(text)
 
 
 @dataclass(frozen=True, kw_only=True)

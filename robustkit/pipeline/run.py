@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ..results.run import Run
 from ..runs.progress import Progress
+from ..tasks.task import EVERY_TASK
 from .classification import plan_classification
 from .plan import Plan
 from .request import ClassificationRequest, Request, SegmentationRequest
@@ -27,6 +28,9 @@ def plan(request: Request) -> Plan:
     Raises:
         RobustkitError: anything that is wrong with the request.
     """
+    if plugin := EVERY_TASK.plugin(request.task):
+        planned: Plan = EVERY_TASK.load(plugin).plan(request)
+        return planned
     if isinstance(request, ClassificationRequest):
         return plan_classification(request)
     assert isinstance(request, SegmentationRequest)

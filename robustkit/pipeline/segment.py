@@ -23,6 +23,7 @@ def segment(
     layout: str | None = None,
     attacks: str | Iterable[str] | None = None,
     corruptions: str | Iterable[str] | None = None,
+    evaluations: str | Iterable[str] | None = None,
     variant: str = "bethgelab",
     frost_dir: str | Path | None = None,
     out: str | Path | None = None,
@@ -52,6 +53,7 @@ def segment(
         data_dir, masks, classes, ignore, layout: the images and the labels of their pixels; see `open_scenes`.
         attacks: names or canonical conditions, `fgsm,pgd,segpgd(steps=10)`; `none` for none; PGD if left out.
         corruptions: sets or names, `segformer-16`, `fog(severity=3)`. They act on the whole image, before windows.
+        evaluations: conditions of families that plug-ins bring, `rotation(degrees=30)`.
         variant: whose code; bethgelab's is the one that published segmentation results were corrupted with.
         out: the run folder; by default `runs/` and the first checkpoint's name.
         eps, norm, limit, ids, seed, workers, device, dtype, compile, frost_dir: as `audit` has them.
@@ -75,6 +77,7 @@ def segment(
         layout=layout,
         attacks=attacks,
         corruptions=corruptions,
+        evaluations=evaluations,
         variant=variant,
         frost_dir=frost_dir,
         out=out,

@@ -43,7 +43,7 @@ def plan_segmentation(request: SegmentationRequest) -> Plan:
     corruptions = plan_corruptions(
         request.corruptions, scenes.dataset, [], preset="imagenet", variant=request.variant, frost_dir=request.frost
     )
-    conditions = (*attacked, *corruptions.conditions)
+    conditions = (*attacked, *corruptions.conditions, *request.evaluation_conditions())
     run = Run(request.folder(identities[0].name))
     notes = (f"{identity.name}: {note}" for identity in identities for note in identity.notes)
 

@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from ..display.neutral import no_controls, no_formula
+from ..evaluations.needed import check_plugins
 from ..evaluations.rows import Parts, Reading
 from ..runs.folder import SUMMARY_COLUMNS, RunFolder
 from ..tasks.task import task_of
@@ -39,6 +40,7 @@ def summarise(run: RunFolder) -> list[dict[str, Any]]:
 def survey(run: RunFolder) -> Survey:
     """Reads each record once, and holds of one checkpoint at a time what several conditions are needed for."""
     manifest = run.manifest
+    check_plugins(manifest)
     task = task_of(manifest)
     found: Parts = ([], [], [])
     unread: dict[str, str] = {}

@@ -39,6 +39,8 @@ def provenance_of(manifest: Manifest, checkpoint: CheckpointEntry, condition: st
     described = {"name": checkpoint.name, **{key: plain.get(key) for key in OF_CHECKPOINT}}
     takes = manifest.corrupted.digests.get(condition)
     of = {"condition": condition, "takes": takes, "checkpoint": described, **manifest.deciding.to_plain()}
+    if plugins := manifest.plugins_of(checkpoint.name, condition):
+        of["plugins"] = [plugin.identity for plugin in plugins]
     return of | {"run": digest_of_run(manifest)}
 
 

@@ -130,6 +130,29 @@ class Deciding(Part, frozen=True, kw_only=True):
     compile: Flag
 
 
+class PluginEntry(Part, frozen=True, kw_only=True):
+    """A plug-in that the run uses; see `common.plugins.Plugin`. conditions, checkpoints: whose records it decides."""
+
+    group: Text
+    name: Text
+    distribution: Text
+    version: Text
+    source: Text
+    conditions: Texts = ()
+    checkpoints: Texts = ()
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What each of these records says of it."""
+        named = ("group", "name", "distribution", "version", "source")
+        return {name: getattr(self, name) for name in named}
+
+    @property
+    def words(self) -> str:
+        """How a message names it."""
+        return f"{self.name} of {self.distribution} {self.version}".rstrip() + f" (source {self.source[:12]}…)"
+
+
 class BadImage(Part, frozen=True, kw_only=True):
     """A sample that could not be read, and why."""
 
@@ -168,11 +191,21 @@ class Manifest(Part, frozen=True, kw_only=True):
     bad_images: Annotated[tuple[BadImage, ...], Meta(description="a list of tables")]
     pictures: Texts
     evidence: Texts
+    plugins: Annotated[tuple[PluginEntry, ...] | UnsetType, Meta(description="a list of tables")] = UNSET
 
     @property
     def names(self) -> list[str]:
         """The checkpoints' names, in the order of the run."""
         return [checkpoint.name for checkpoint in self.checkpoints]
+
+    @property
+    def used_plugins(self) -> tuple[PluginEntry, ...]:
+        """The plug-ins that decide some of its records."""
+        return () if self.plugins is UNSET else self.plugins
+
+    def plugins_of(self, checkpoint: str, condition: str) -> list[PluginEntry]:
+        """Return the plug-ins that decide the records of a checkpoint under a condition."""
+        return [one for one in self.used_plugins if condition in one.conditions or checkpoint in one.checkpoints]
 
     def norm(self, condition: str) -> str:
         """Return the norm that an attack claims; linf where nothing is claimed."""

@@ -47,6 +47,10 @@ class Task:
     card: ClassVar[str]
     hub: ClassVar[str]
 
+    def plan(self, request: Any) -> Any:
+        """Return the `pipeline.plan.Plan` of a `pipeline.request.Request`; of a task that a plug-in brings."""
+        raise NotImplementedError
+
     @property
     def headline_metric(self) -> Metric:
         """The metric that tells of a condition."""

@@ -1,0 +1,20 @@
+"""The plug-ins without which a run's records cannot be read."""
+
+from __future__ import annotations
+
+from ..common.plugins import GROUPS, declared
+from ..errors import PluginError
+from ..runs.manifest import Manifest
+
+_READING = ("families", "corruptions", "explainers", "tasks")  # whose names texts of conditions are read by
+
+
+def check_plugins(manifest: Manifest) -> None:
+    """Raise PluginError where a plug-in that reads the records of a run is not there."""
+    for entry in manifest.used_plugins:
+        if entry.group in _READING and all(plugin.name != entry.name for plugin in declared(entry.group)):
+            origin = f"{entry.distribution} {entry.version}".rstrip()
+            raise PluginError(
+                f"the run needs plug-in {entry.name} ({GROUPS[entry.group]}, {origin}), which is not here: install it, "
+                "or give its file with --plugin"
+            )

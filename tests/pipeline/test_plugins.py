@@ -1,0 +1,155 @@
+"""A package of plug-ins, as docs/extending.md shows it: installed, audited with, resumed, compared and gated."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from plugin_package import ROOT, install, write_package
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+STANDARD = ("zoo:shapes-vit-standard", "--data-dir", "embedded:shapes", "--limit", "6", "--browse", "2")
+ASKED = (
+    *("--attacks", "random-corner(eps=8/255,tries=2)", "--corruptions", "stripes", "--cams", "brightest"),
+    *("--evaluations", "rotation(degrees=15),rotation(degrees=90)", "--attention", "cosine"),
+)
+CONDITIONS = [
+    *("clean", "random-corner(eps=8/255,tries=2)"),
+    *(f"corruption(stripes,severity={severity})" for severity in (1, 2, 3, 4, 5)),
+    *("rotation(degrees=15)", "rotation(degrees=90)"),
+    *("cam(brightest)", "cam(random)", "cam(centre)", "cam(full)"),
+]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the package, in `package`, installed into `site`."""
+    folder = tmp_path_factory.mktemp("plugins")
+    install(write_package(folder / "package"), folder / "site")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def robustkit(place: Path) -> Command:
+    """The command line, where the package is installed or not."""
+
+    def command(*words: str, installed: bool = True, status: int = 0) -> subprocess.CompletedProcess[str]:
+        paths = [str(ROOT), *([str(place / "site")] if installed else [])]
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("ROBUSTKIT_")}
+        environment = kept | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+        command = [sys.executable, "-m", "robustkit", *words]
+        done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True)
+        assert done.returncode == status, done.stdout + done.stderr
+        return done
+
+    return command
+
+
+@pytest.fixture(scope="module")
+def run(place: Path, robustkit: Command) -> Path:
+    """An audit that takes part in all five plug-ins."""
+    robustkit("audit", *STANDARD, *ASKED, "--out", "run")
+    return place / "run"
+
+
+def manifest_of(run: Path) -> dict[str, object]:
+    manifest: dict[str, object] = json.loads((run / "run.json").read_text("utf-8"))
+    return manifest
+
+
+def test_all_five_are_listed_and_run(run: Path, robustkit: Command) -> None:
+    listed = robustkit("list", "plugins").stdout
+    for said in (
+        "random-corner  attack of robustkit-example 0.1, source",
+        "The best of several random corners of the ball: no gradient at all",
+        "stripes  corruption of",
+        "brightest  explainer of",
+        "cosine  attention formula of robustkit-example 0.1",
+        "rotation  family of evaluations of",
+    ):
+        assert said in listed
+    assert manifest_of(run)["conditions"] == CONDITIONS
+    rows = {(row["condition"], row["metric"]): row for row in json.loads((run / "summary.json").read_text())["results"]}
+    for condition in CONDITIONS[:9]:
+        assert rows[condition, "top1"]["n"] == 6
+    kept = rows["rotation(degrees=15)", "kept"]
+    assert kept["n"] == 6 and kept["value"] * 6 == pytest.approx(round(kept["value"] * 6)) and kept["ci_low"] > 0
+    assert ("corruption(stripes)", "mean_error") in rows and ("cam(brightest)", "abpc") in rows
+
+
+def test_the_run_says_which_code_made_it(run: Path) -> None:
+    import pyarrow.parquet as pq
+
+    plugins = {entry["name"]: entry for entry in manifest_of(run)["plugins"]}  # type: ignore[attr-defined]
+    assert plugins.keys() == {"random-corner", "stripes", "rotation", "brightest", "cosine"}
+    assert {(entry["distribution"], entry["version"]) for entry in plugins.values()} == {("robustkit-example", "0.1")}
+    assert plugins["random-corner"]["conditions"] == ["random-corner(eps=8/255,tries=2)"]
+    assert plugins["cosine"]["checkpoints"] == ["shapes-vit-standard"] and plugins["cosine"]["conditions"] == []
+
+    def said(condition: str) -> list[str]:
+        (path,) = (run / "records").glob(f"*/{condition}/*.parquet")
+        provenance = json.loads(pq.read_metadata(path).metadata[b"robustkit"])
+        return [plugin["name"] for plugin in provenance["plugins"]]
+
+    assert said("clean") == ["cosine"]
+    assert said("rotation(degrees=90)") == ["rotation", "cosine"]
+    assert said("cam(random)") == ["cosine"] and said("cam(brightest)") == ["brightest", "cosine"]
+
+
+def test_it_goes_on_and_refuses_other_code(run: Path, place: Path, robustkit: Command) -> None:
+    (record,) = (run / "records").glob("*/rotation(degrees=90)/*.parquet")
+    before = record.read_bytes()
+    record.unlink()
+    robustkit("audit", *STANDARD, *ASKED, "--out", "run")
+    assert record.read_bytes() == before
+    code = place / "site" / "robustkit_example" / "rotation.py"
+    text = code.read_text("utf-8")
+    try:
+        code.write_text(text + "\n# another version\n", encoding="utf-8")
+        refused = robustkit("audit", *STANDARD, *ASKED, "--out", "run", status=2).stderr
+    finally:
+        code.write_text(text, encoding="utf-8")
+    assert "holds another run: plug-in" in refused and "robustkit-example 0.1 (source" in refused
+    assert refused.count("\n") == 1
+
+
+def test_its_metric_is_on_the_page_in_the_terminal_compared_and_gated(run: Path, robustkit: Command) -> None:
+    terminal = robustkit("report", "run").stdout
+    assert "Rotations" in terminal and "predictions kept" in terminal
+    page = (run / "report.html").read_text("utf-8")
+    assert "Predictions that a rotation keeps" in page and 'id="rotations"' in page
+    (run.parent / "policy.toml").write_text('[[rule]]\nrequire = "kept under rotation(degrees=15) >= 0.01"\n')
+    assert "pass" in robustkit("check", "run", "--policy", "policy.toml").stdout
+    (run.parent / "policy.toml").write_text('[[rule]]\nrequire = "kept under rotation(degrees=15) > 1"\n')
+    robustkit("check", "run", "--policy", "policy.toml", status=1)
+    robustkit("audit", *STANDARD, "--attacks", "none", "--evaluations", "rotation(degrees=15)", "--out", "other")
+    compared = robustkit("compare", "run", "other").stdout
+    assert "rotation(degrees=15)" in compared and "predictions kept" in compared
+
+
+def test_without_the_package_the_run_is_refused_in_one_line(run: Path, robustkit: Command) -> None:
+    for words in (("report", "run"), ("check", "run", "--init"), ("card", "run"), ("compare", "run", "run")):
+        refused = robustkit(*words, installed=False, status=2).stderr
+        assert "needs plug-in stripes (corruption, robustkit-example 0.1)" in refused, refused
+        assert "install it, or give its file with --plugin" in refused and refused.count("\n") == 1
+
+
+def test_a_file_does_for_a_quick_try(place: Path, robustkit: Command) -> None:
+    text = (place / "package" / "robustkit_example" / "attack.py").read_text("utf-8")
+    (place / "mine.py").write_text(text + '\n\nPLUGINS = {"attacks": {"corner": RandomCorner}}\n', encoding="utf-8")
+    asked = ("audit", *STANDARD, "--attacks", "corner(tries=1)", "--out", "quick")
+    refused = robustkit(*asked, status=2).stderr
+    assert "unknown attack 'corner'" in refused
+    robustkit(*asked, "--plugin", "mine.py", installed=False)
+    (entry,) = manifest_of(place / "quick")["plugins"]  # type: ignore[misc, attr-defined]
+    assert (entry["distribution"], entry["version"]) == ("mine.py", "")
+    robustkit("report", "quick", installed=False)  # of an attack nothing is needed again
+    refused = robustkit("audit", *STANDARD, "--evaluations", "rotaton", status=2).stderr
+    assert "unknown evaluation 'rotaton'; did you mean 'rotation'?" in refused
+    refused = robustkit("audit", *STANDARD, "--evaluations", "pgd(steps=3)", status=2).stderr
+    assert "ask for this one by --attacks 'pgd(steps=3)'" in refused
