@@ -30,6 +30,7 @@ from cam.localisation import IOUS, THRESHOLDS
 from robustkit.evaluations.attacks.condition import parse_conditions
 from robustkit.evaluations.corruptions.condition import Corrupted, corrupted_of, corruption_condition
 from robustkit.evaluations.corruptions.sets import SETS
+from robustkit.evaluations.images import picture
 from robustkit.evaluations.maps.condition import explained_of, map_condition, parse_cams
 from robustkit.evaluations.maps.evaluate import COLUMNS as MAP_COLUMNS
 from robustkit.evaluations.maps.evaluate import LEVELS
@@ -42,7 +43,7 @@ from robustkit.results.run import Run
 from robustkit.runs.binding import provenance_metadata, provenance_of
 from robustkit.runs.digests import digests_of_shards
 from robustkit.runs.manifest import Manifest
-from robustkit.runs.pictures import Picture, picture, write_pictures
+from robustkit.runs.pictures import Picture, write_pictures
 from robustkit.tasks.classification.columns import CLASSIFICATION
 
 SHARD, CLASSES, KEPT, UNREADABLE = 128, 1000, 100, 3e-4
