@@ -9,7 +9,7 @@ import click
 
 from .. import __version__
 from ..errors import RobustkitError
-from ..pipeline.processes import speaker, told
+from ..pipeline.processes import is_own, speaker
 from . import streams
 from .commands import evaluation, runs, tools
 from .options import CONTEXT
@@ -40,7 +40,7 @@ for command in (
 
 
 def _one_line(text: str) -> str:
-    """Without characters that steer a terminal or a CI's log, which a file's name may hold; of a readable length."""
+    """Return a text of a readable length without characters that steer a terminal or a CI's log."""
     short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
     return "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in short)
 
@@ -50,7 +50,7 @@ _NO_MEMORY = ("cannot allocate memory", "failed to map segment", "static tls blo
 
 
 def _of_machine(fault: Exception) -> str:
-    """One line for what is no fault of the words: too little memory, a file or library that cannot be read."""
+    """Return one line for what is not a fault of the words: too little memory, an unreadable file or library."""
     said = next(iter(str(fault).splitlines()), "")[:300]
     if isinstance(fault, MemoryError) or any(text in said.lower() for text in _NO_MEMORY):
         return f"too little memory ({said or type(fault).__name__}); end other programs, or raise the limit (ulimit -v)"
@@ -59,8 +59,11 @@ def _of_machine(fault: Exception) -> str:
 
 
 def main() -> None:
-    """The console script. Exit status: 0 fine, 1 the gate failed, 2 error, 3 nothing was evaluated, 130 interrupted,
-    141 nobody read the output to its end."""
+    """Run the console script.
+
+    Exit status: 0 fine, 1 the gate failed, 2 error, 3 nothing was evaluated, 130 interrupted, 141 nobody read
+    the output to its end.
+    """
     streams.prepare()
     debug = "--debug" in sys.argv or os.environ.get("ROBUSTKIT_DEBUG", "") not in ("", "0")
     try:
@@ -72,7 +75,7 @@ def main() -> None:
 
 
 def _status(debug: bool) -> int:
-    """Do what the words say, and say in one line what went wrong; the exit status."""
+    """Do what the words say, and say in one line what went wrong; return the exit status."""
     written = sys.stdout
     try:
         status = cli.main(prog_name="robustkit", standalone_mode=False)
@@ -94,7 +97,7 @@ def _status(debug: bool) -> int:
     except RobustkitError as fault:
         if debug:
             raise
-        if told(fault):
+        if is_own(fault):
             click.echo(f"error: {speaker()}{_one_line(str(fault))}", err=True)
         status = fault.exit_code
     except (MemoryError, ImportError, OSError) as fault:

@@ -42,7 +42,7 @@ def _pair(text: str | None, name: str) -> tuple[int, int] | None:
 
 
 def labels_of(text: object) -> tuple[int, ...]:
-    """The labels of --ignore."""
+    """Return the labels of --ignore."""
     parts = text if isinstance(text, (list, tuple)) else str(text).split(",")
     labels = [str(part).strip() for part in parts if str(part).strip()]
     if not all(label.isdecimal() and label.isascii() for label in labels):

@@ -27,7 +27,7 @@ def check_run(
     init: bool,
     console: Any,
 ) -> None:
-    """Hold a run against a policy, print a line a verdict, and write what was asked for; or, with `init`, draft one.
+    """Hold a run against a policy, print a line per verdict, and write what was asked for; or, with `init`, draft one.
 
     policy: `policy.toml` in the current folder if left out. In a GitHub workflow (GITHUB_ACTIONS, GITHUB_STEP_SUMMARY)
     annotations are printed and a table is appended besides.

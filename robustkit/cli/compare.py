@@ -50,14 +50,14 @@ def compare_runs(
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
-    """All that the tables say, and where each side comes from; what is not finite is None."""
-    known = comparison.reference
-    told = ("name", "summary", "source", "data", "protocol")
-    found: dict[str, Any] = {
+    """Return all that the tables say, and where each side comes from; what is not finite is None."""
+    reference = comparison.reference
+    fields = ("name", "summary", "source", "data", "protocol")
+    plain: dict[str, Any] = {
         "pairs": [_pair(pair) for pair in comparison.pairs],
-        "reference": None if known is None else {name: getattr(known, name) for name in told},
+        "reference": None if reference is None else {name: getattr(reference, name) for name in fields},
     }
-    return found
+    return plain
 
 
 def _pair(pair: Pair) -> dict[str, Any]:
@@ -82,19 +82,19 @@ def _side(side: Side) -> dict[str, Any]:
 
 
 def _row(row: ComparisonRow) -> dict[str, Any]:
-    found = row.difference
+    difference = row.difference
     figures = {
-        "first": found.first,
-        "second": found.second,
-        "difference": found.value,
-        "ci_low": found.ci_low,
-        "ci_high": found.ci_high,
-        "p": found.p_value,
+        "first": difference.first,
+        "second": difference.second,
+        "difference": difference.value,
+        "ci_low": difference.ci_low,
+        "ci_high": difference.ci_high,
+        "p": difference.p_value,
         "p_holm": row.p_value,
         "published": row.published,
     }
     finite = {key: value if value is not None and math.isfinite(value) else None for key, value in figures.items()}
-    named = {"condition": row.condition, "metric": row.metric, "n": found.n}
+    named = {"condition": row.condition, "metric": row.metric, "n": difference.n}
     return named | finite | {"significant": row.significant, "verdict": row.verdict}
 
 

@@ -23,7 +23,7 @@ COMP_WORDBREAKS=${COMP_WORDBREAKS//:/}
 
 
 def completion_script(cli: click.Command, shell: str) -> str:
-    """What a shell reads to complete the command line of `cli`.
+    """Return what a shell reads to complete the command line of `cli`.
 
     Raises:
         ProtocolError: a shell for which there is none.
@@ -40,7 +40,7 @@ def _fitting(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
 
 
 def _one_of(names: Callable[[click.Context], Sequence[str]], files: str = "") -> Completer:
-    """Completes one name; files: when the word is left to the shell as a path instead, `else` where no name fits,
+    """Complete one name. files: when the word is left to the shell as a path instead, `else` where no name fits,
     `first` also while the word is empty (a shell shows names or paths, not both).
     """
 
@@ -54,7 +54,7 @@ def _one_of(names: Callable[[click.Context], Sequence[str]], files: str = "") ->
 
 
 def _list_of(names: Callable[[click.Context], Sequence[str]]) -> Completer:
-    """Completes the last name of a list with commas; inside brackets there is nothing to offer."""
+    """Complete the last name of a list with commas; inside brackets there is nothing to offer."""
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         if incomplete.count("(") > incomplete.count(")"):

@@ -24,25 +24,25 @@ def use_config(context: click.Context, _: click.Parameter, path: str | None) -> 
     except OSError as fault:
         raise ProtocolError(f"--config {path}: {reason(fault)}; give a TOML file of options") from None
     table = parse_toml(text, path, ProtocolError)
-    own = table.pop(str(context.info_name), {})
-    if not isinstance(own, dict):
-        raise ProtocolError(f"--config {path}: {context.info_name} is {own!r}; expected a table of its options")
-    entries = {k: v for k, v in table.items() if not isinstance(v, dict)} | own
-    known = {parameter.name: parameter for parameter in context.command.params}
+    of_command = table.pop(str(context.info_name), {})
+    if not isinstance(of_command, dict):
+        raise ProtocolError(f"--config {path}: {context.info_name} is {of_command!r}; expected a table of its options")
+    entries = {k: v for k, v in table.items() if not isinstance(v, dict)} | of_command
+    parameters = {parameter.name: parameter for parameter in context.command.params}
     for name in ("config", "trust_config", "debug"):
-        known.pop(name, None)
+        parameters.pop(name, None)
     commands = (
         context.parent.command.commands if context.parent and isinstance(context.parent.command, click.Group) else {}
     )
     for name in (name for name, value in table.items() if isinstance(value, dict) and name not in commands):
         raise ProtocolError(f"--config {path}: " + unknown("table", name, commands))
     for key in entries:
-        if key.replace("-", "_") not in known:
-            options = (str(name).replace("_", "-") for name in known)
+        if key.replace("-", "_") not in parameters:
+            options = (str(name).replace("_", "-") for name in parameters)
             raise ProtocolError(f"--config {path}: " + unknown("option", key, options))
     named = {key.replace("-", "_"): value for key, value in entries.items()}
     context.default_map = {
-        name: ",".join(map(str, value)) if isinstance(value, list) and not known[name].multiple else value
+        name: ",".join(map(str, value)) if isinstance(value, list) and not parameters[name].multiple else value
         for name, value in named.items()
     }
     context.meta[_CONFIG] = path
@@ -58,17 +58,17 @@ def check_trust(context: click.Context, parameter: click.Parameter, trusted: boo
         return
     here = Path.cwd().resolve()
     for key, value in (context.default_map or {}).items():
-        values = [str(one) for one in value] if isinstance(value, list) else [str(value)]
+        values = [str(part) for part in value] if isinstance(value, list) else [str(value)]
         written = key in _WRITTEN and (key != "policy" or context.params.get("init"))  # which is read, else
-        if written and any(not (here / one).resolve().is_relative_to(here) for one in values):
+        if written and any(not (here / part).resolve().is_relative_to(here) for part in values):
             what = "writes outside the folder where you are"
-        elif key == "plugin" or (key == "arch" and any(":" in one for one in values)):
+        elif key == "plugin" or (key == "arch" and any(":" in part for part in values)):
             what = "names code to run"
         elif key == "logs":
             what = "sends results away"
         else:
             continue
-        name = max(next(one.opts for one in context.command.params if one.name == key), key=len)
+        name = max(next(part.opts for part in context.command.params if part.name == key), key=len)
         given = context.get_parameter_source(key)
         if given not in (click.core.ParameterSource.COMMANDLINE, click.core.ParameterSource.ENVIRONMENT):
             raise ProtocolError(

@@ -18,7 +18,7 @@ _CORRUPTION_KEYS = ("preset", "variant", "frost_dir")
 
 
 def _typed(wanted: Callable[[str], bool]) -> list[str]:
-    """Options of the command line, not of the environment or a file, whose name is wanted, as they are written."""
+    """Return options of the command line, not of the environment or a file, whose name is wanted, as written."""
     context = click.get_current_context(silent=True)  # none in a call from Python
     typed = click.core.ParameterSource.COMMANDLINE
     return [
@@ -29,7 +29,7 @@ def _typed(wanted: Callable[[str], bool]) -> list[str]:
 
 
 def refuse_for_pictures() -> None:
-    """Raises ProtocolError for an option of the command line that does nothing for pictures of one's own."""
+    """Raise ProtocolError for an option of the command line that does nothing for pictures of one's own."""
     if given := _typed(lambda name: name not in PICTURE_KEYS):
         raise ProtocolError(
             f"{', '.join(given)}: only for a data set, and pictures of your own are given; leave out, or give "
@@ -38,13 +38,13 @@ def refuse_for_pictures() -> None:
 
 
 def refuse_idle(names: Sequence[str], why: str) -> None:
-    """Raises ProtocolError, with `why`, where one of these is on the command line, since it would do nothing."""
+    """Raise ProtocolError, with `why`, where one of these is on the command line, since it would do nothing."""
     if given := _typed(lambda name: name in names):
         raise ProtocolError(f"{', '.join(given)}: {why}")
 
 
 def refuse_idle_parts(options: Mapping[str, Any]) -> None:
-    """Raises ProtocolError for what says how to attack, corrupt or explain, where that is not done."""
+    """Raise ProtocolError for what says how to attack, corrupt or explain, where that is not done."""
     if options.get("attacks") == "none":
         refuse_idle(_ATTACK_KEYS, "only for attacks, and --attacks is none; name some, or leave it out")
     if options.get("corruptions") is None and options.get("corrupted_dir") is None:

@@ -58,46 +58,50 @@ def inspect_checkpoint(
     if stability and data_dir is None:
         raise ProtocolError("--stability watches attention on images, and --data-dir is missing; give a folder of them")
     where = pick_device(device)
-    own = load_segmenter(checkpoint, **_of_segmenters(model)) if is_segmenter(checkpoint) else load(checkpoint, **model)
-    for name, text in _facts(own):
+    opened = (
+        load_segmenter(checkpoint, **_of_segmenters(model)) if is_segmenter(checkpoint) else load(checkpoint, **model)
+    )
+    for name, text in _facts(opened):
         console.print(f"{name:>14}  {text}", markup=False, highlight=False, soft_wrap=True)
     if data_dir is None:
         return
-    if isinstance(own, Segmenter):
+    if isinstance(opened, Segmenter):
         refuse_idle(DATA_KEYS, "only for a classifier's images, and this is a segmenter; leave it out")
     else:
         refuse_idle(
             ("masks", "classes", "ignore"), "only for a segmenter's images, and this is a classifier; leave it out"
         )
-    if stability and isinstance(own, Segmenter):
-        raise ModelError(f"{own.identity.name}: --stability watches classifiers, and this is a segmenter; leave it out")
+    if stability and isinstance(opened, Segmenter):
+        raise ModelError(
+            f"{opened.identity.name}: --stability watches classifiers, and this is a segmenter; leave it out"
+        )
     if stability:
-        check_watchable(own.network, own.identity.name, "--stability")
+        check_watchable(opened.network, opened.identity.name, "--stability")
     try:
-        get_attention(own.network)
+        get_attention(opened.network)
     except ModelError as error:
         raise ModelError(f"--data-dir ranks attention formulas, and {error}; leave it out") from error
     bad: list[str] = []
     images: Iterable[tuple[Tensor, Tensor]]
-    if isinstance(own, Segmenter):
-        found = open_scenes(data_dir, num_classes=own.identity.num_classes, **scenes).select(limit, ids, seed)
-        notes, images = found.notes, _scenes(found, bad)
+    if isinstance(opened, Segmenter):
+        labelled = open_scenes(data_dir, num_classes=opened.identity.num_classes, **scenes).select(limit, ids, seed)
+        notes, images = labelled.notes, _scenes(labelled, bad)
     else:
-        dataset = labelled_data(data_dir, own.identity, data, limit=limit, ids=ids, seed=seed)
-        notes, images = dataset.notes, _batches(dataset, own.identity.preprocessing, batch_size, bad)
+        dataset = labelled_data(data_dir, opened.identity, data, limit=limit, ids=ids, seed=seed)
+        notes, images = dataset.notes, _batches(dataset, opened.identity.preprocessing, batch_size, bad)
         if dataset.valid_labels is not None:
-            notes += (f"all {own.identity.num_classes} classes compete here, unlike in an audit of this data",)
+            notes += (f"all {opened.identity.num_classes} classes compete here, unlike in an audit of this data",)
     for note in notes:
         console.print(note, markup=False, highlight=False, soft_wrap=True)
     fingerprint = rank_formulas(
-        own.to(where), ((unit(pixels.to(where)), labels.to(where)) for pixels, labels in images)
+        opened.to(where), ((unit(pixels.to(where)), labels.to(where)) for pixels, labels in images)
     )
     if bad:
         console.print(f"{len(bad)} images could not be read, the first: {bad[0]}", markup=False, soft_wrap=True)
-    console.print(fingerprint_table(fingerprint, fingerprint.n, isinstance(own, Segmenter)))
+    console.print(fingerprint_table(fingerprint, fingerprint.n, isinstance(opened, Segmenter)))
     console.print(fingerprint.text, markup=False, highlight=False, soft_wrap=True)
     if stability:
-        heads = _heads(own.to(where), _batches(dataset, own.identity.preprocessing, batch_size, []))
+        heads = _heads(opened.to(where), _batches(dataset, opened.identity.preprocessing, batch_size, []))
         for part in terminal_tables([layer_table(heads, f"attention on {heads.n} images, layer by layer")]):
             console.print(part, soft_wrap=True)
 
@@ -113,7 +117,7 @@ def _heads(model: Classifier, batches: Iterable[tuple[Tensor, Tensor]]) -> Heads
 
 
 def _of_segmenters(model: dict[str, Any]) -> dict[str, Any]:
-    """The options of a classifier that a segmenter has too."""
+    """Return the options of a classifier that a segmenter has too."""
     kept = ("arch", "attention", "num_classes", "mean", "std", "use_ema", "allow_partial")
     return {key: value for key, value in model.items() if key in kept}
 
@@ -121,7 +125,7 @@ def _of_segmenters(model: dict[str, Any]) -> dict[str, Any]:
 def _batches(
     dataset: Dataset, preprocessing: Preprocessing, batch_size: int, bad: list[str]
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Pixels (B, 3, H, W) and labels (B,); what cannot be read goes to `bad`."""
+    """Yield pixels (B, 3, H, W) and labels (B,); what cannot be read goes to `bad`."""
     for start in range(0, len(dataset.samples), batch_size):
         pixels, labels = [], []
         for sample in dataset.samples[start : start + batch_size]:
@@ -134,12 +138,12 @@ def _batches(
             yield torch.stack(pixels), torch.tensor(labels)
 
 
-def _scenes(found: LabelledScenes, bad: list[str]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Pixels (1, 3, H, W) and labels (1, H, W), an image at a time."""
-    for sample in found.dataset.samples:
+def _scenes(scenes: LabelledScenes, bad: list[str]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield pixels (1, 3, H, W) and labels (1, H, W), an image at a time."""
+    for sample in scenes.dataset.samples:
         try:
-            pixels = whole(found.dataset, sample)
-            labels = torch.from_numpy(found.labels(sample, (pixels.shape[1], pixels.shape[2]))).long()
+            pixels = whole(scenes.dataset, sample)
+            labels = torch.from_numpy(scenes.labels(sample, (pixels.shape[1], pixels.shape[2]))).long()
         except BadImageError as fault:
             bad.append(str(fault))
             continue
@@ -168,7 +172,7 @@ def _facts(classifier: Classifier) -> Iterator[tuple[str, str]]:
 
 
 def fingerprint_table(fingerprint: Fingerprint, n: int, pixels: bool = False) -> Any:
-    """The ranking as a rich table. pixels: the figures are means over those of an image."""
+    """Return the ranking as a rich table. pixels: the figures are means over those of an image."""
     from rich.table import Table
 
     table = Table(title=f"clean NLL of {n} samples under each formula, same weights", title_justify="left")

@@ -11,8 +11,8 @@ LISTINGS = ("models", "attacks", "corruptions", "cams", "attentions", "protocols
 
 
 def listing(kind: str) -> list[tuple[str, str]]:
-    """The entries of one kind."""
-    known: dict[str, Callable[[], list[tuple[str, str]]]] = {
+    """Return the entries of one kind."""
+    listings: dict[str, Callable[[], list[tuple[str, str]]]] = {
         "models": _models,
         "attacks": _attacks,
         "corruptions": _corruptions,
@@ -22,7 +22,7 @@ def listing(kind: str) -> list[tuple[str, str]]:
         "datasets": _datasets,
         "plugins": _plugins,
     }
-    return known[kind]()
+    return listings[kind]()
 
 
 def _models() -> list[tuple[str, str]]:
@@ -85,7 +85,7 @@ def _corruptions() -> list[tuple[str, str]]:
 
 
 def _sentence(text: str) -> str:
-    """The first sentence, on one line."""
+    """Return the first sentence, on one line."""
     return re.split(r"(?<!et al)\. ", " ".join(text.split()))[0].rstrip(".")
 
 

@@ -16,7 +16,7 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "sho
 
 
 def option(*names: str, **settings: Any) -> Callable[[F], F]:
-    """A click option that can also come from ROBUSTKIT_<NAME>."""
+    """Return a click option that can also come from ROBUSTKIT_<NAME>."""
     long = next(name for name in names if name.startswith("--")).lstrip("-")
     if "type" not in settings and not settings.get("is_flag"):
         settings["type"] = Text()
@@ -25,7 +25,7 @@ def option(*names: str, **settings: Any) -> Callable[[F], F]:
 
 
 def group(options: list[Callable[[Any], Any]]) -> Callable[[F], F]:
-    """Several options as one decorator, in the order in which --help lists them."""
+    """Return several options as one decorator, in the order in which --help lists them."""
 
     def decorate(function: F) -> F:
         for one in reversed(options):
@@ -186,7 +186,7 @@ map_options = group(
 
 
 def protocol_option(card: str = "standard") -> Callable[[F], F]:
-    """The option that names a card."""
+    """Return the option that names a card."""
     return option("--protocol", default=card, help="Protocol card: a name or a TOML file.")
 
 

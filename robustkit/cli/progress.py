@@ -11,7 +11,7 @@ from rich.progress import Progress as Bars
 
 
 class ConsoleProgress:
-    """Satisfies `robustkit.pipeline.runner.Progress`: a bar for each condition, and a line at the end."""
+    """A `runs.progress.Progress` that shows a bar per condition, and a line at its end."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -52,7 +52,7 @@ class ConsoleProgress:
         self.bars.update(task.id, total=(task.total or 0) + samples)
 
     def stage(self, name: str, standing: int, share: float) -> None:
-        """An attack in stages: shown beside the bar, and elsewhere a line when a stage begins."""
+        """Show a stage of an attack beside the bar, and without one as a line when it begins."""
         if self.console.is_terminal:
             text = f"{self.current} · {name}: {standing} stand, {share:.0%}"
             self.bars.update(self.tasks[self.current], description=text)

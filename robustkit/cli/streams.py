@@ -22,7 +22,7 @@ def prepare() -> None:
 
 
 def broken() -> None:
-    """Nobody reads standard output any more: the command goes on without it."""
+    """Go on without standard output, which nobody reads any more."""
     global _broken
     _broken = True
     _silence(1)

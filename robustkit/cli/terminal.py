@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 def console(stderr: bool = False) -> Any:
-    """Where lines go; as wide as the terminal, or 160 columns where there is none."""
+    """Return where lines go; as wide as the terminal, or 160 columns where there is none."""
     from rich.console import Console
     from rich.segment import Segment
 
     class Plain(Console):
-        """Names may come from files of someone else, and steer no terminal."""
+        """A console that drops control characters, which names from untrusted files may hold."""
 
         def render(self, renderable: Any, options: Any = None) -> Any:
             for part in super().render(renderable, options):
@@ -185,7 +185,7 @@ def show(run: RunFolder, results: Sequence[dict[str, Any]]) -> None:
 
 @contextmanager
 def usable(*runs: Path) -> Iterator[None]:
-    """Whatever else goes wrong with the contents of run folders is one line, too."""
+    """Say in one line whatever else goes wrong with the contents of run folders."""
     try:
         yield
     except (RobustkitError, click.ClickException, click.Abort, click.exceptions.Exit):

@@ -12,7 +12,7 @@ from .subject import Batch, Evaluation, Shown, Subject
 def show_pixels(subject: Subject, batch: Batch, shown: Tensor, known: bool = True) -> Shown:
     """Return (B, 3, H, W) uint8 pixels as the network sees them. known: whether they are the batch's own, changed."""
     inputs = subject.inputs(shown)
-    return Shown(inputs, lambda: shown, subject.change(batch.pixels, shown, inputs) if known else None)
+    return Shown(inputs, lambda: shown, subject.change(batch.inputs, shown, inputs) if known else None)
 
 
 def score_shown(subject: Subject, batch: Batch, condition: Condition, shown: Shown) -> Evaluation:
@@ -21,5 +21,5 @@ def score_shown(subject: Subject, batch: Batch, condition: Condition, shown: Sho
     with torch.inference_mode():
         logits = (subject.scorer if subject.card.score_autocast else subject.fast)(shown.inputs)
         rows = subject.score(logits, batch)
-    pictures = batch.pictures(image=shown.images()) if batch.keep else {}
+    pictures = subject.pictures(batch, image=shown.images()) if batch.keep else {}
     return Evaluation(rows | subject.distance(shown.change, len(batch)), pictures=pictures)

@@ -17,12 +17,11 @@ from attacks.attack import Tell
 
 from ..common.randomness import SampleRng
 from ..data.dataset import Sample
-from ..data.images import unit
 from ..models.batch_size import free
 from ..models.classifier import Classifier
 from ..protocol.card import Card
 from ..protocol.condition import Condition
-from ..runs.pictures import Picture, picture
+from ..runs.pictures import Picture
 
 
 @dataclass(frozen=True)
@@ -81,12 +80,12 @@ def low_precision(network: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 @dataclass(frozen=True)
 class Batch:
-    """Images of one size, (B, 3, H, W) uint8, of some samples, with the truth of each.
+    """Inputs of one shape, (B, ...) as the supply reads them, of some samples, with the truth of each.
 
     keep: ids of the samples whose pictures are wanted. tell: called with an attack's stages.
     """
 
-    pixels: Tensor
+    inputs: Tensor
     samples: Sequence[Sample]
     truths: Sequence[Any] = ()
     keep: Container[str] = ()
@@ -100,23 +99,16 @@ class Batch:
         for start in range(0, len(self), size):
             part = slice(start, start + size)
             samples, truths = self.samples[part], self.truths[part]
-            yield part, Batch(self.pixels[part], samples, truths, self.keep, self.tell)
-
-    def pictures(self, **parts: Tensor) -> dict[str, Picture]:
-        """Return pictures of the samples to keep, by id. parts: as `runs.pictures.picture` takes them, batched."""
-        return {
-            sample.id: picture(**{name: batch[index] for name, batch in parts.items()})
-            for index, sample in enumerate(self.samples)
-            if sample.id in self.keep
-        }
+            yield part, Batch(self.inputs[part], samples, truths, self.keep, self.tell)
 
 
 @dataclass(frozen=True)
 class Shown:
     """The images of a batch of B samples as a condition shows them to the network.
 
-    inputs: (B, 3, H, W) in the card's space. images: makes the same in pixel units, or uint8.
-    change: (B, ...) the difference from the images in pixel units; None where it is not known. result: of an attack.
+    inputs: (B, ...) in the card's space. images: the same to be looked at, as pixels in [0, 1] or uint8; made when they
+    are asked for. change: (B, ...) the difference from the clean inputs in the units of eps; None where it is not
+    known. result: of an attack.
     """
 
     inputs: Tensor
@@ -163,9 +155,6 @@ class Subject:
         self.reused = reused
         self._positions = {label: index for index, label in enumerate(valid or ())}
         self._kept: tuple[str, dict[tuple[str, ...], Tensor]] = ("", {})
-        self.is_cnn = classifier.identity.attention == "none"
-        if self.is_cnn:
-            self.classifier.to(memory_format=torch.channels_last)
         self.exact = Lens(self.classifier, card, torch.float32, valid)
         self.fast = (
             Lens(self.classifier, card, settings.dtype, valid) if settings.dtype != torch.float32 else self.exact
@@ -186,7 +175,7 @@ class Subject:
             yield
 
     def forget(self) -> None:
-        """Let go of what was kept of a shard."""
+        """Drop the inputs kept for the current shard."""
         self._kept = "", {}
 
     def halve(self) -> bool:
@@ -198,13 +187,6 @@ class Subject:
         self.forget()
         free()
         return True
-
-    def inputs(self, pixels: Tensor) -> Tensor:
-        """Return (B, 3, H, W) uint8 pixels as the attack sees them: on the device, in the space of the card."""
-        clean = unit(pixels.to(self.settings.device))
-        if self.is_cnn:
-            clean = clean.contiguous(memory_format=torch.channels_last)
-        return clean if self.card.space == "pixels" else self.classifier.normalize(clean)
 
     def rng(self, samples: Sequence[Sample], condition: Condition) -> SampleRng:
         """Return the random draws of each sample under a condition."""
@@ -261,13 +243,17 @@ class Subject:
         return self._kept[1]
 
     def distance(self, change: Tensor | None, count: int) -> dict[str, list[Any]]:
-        """Return the columns of the size of a change, (B, ...) in pixel units; null where it is not known."""
+        """Return the columns of the size of a change, (B, ...) in the units of eps; null where it is not known."""
         if change is None:
             return {"linf": [None] * count, "l2": [None] * count}
         flat = change.flatten(1)
         return {"linf": flat.abs().amax(dim=1).tolist(), "l2": flat.norm(dim=1).tolist()}
 
     # What each task implements
+
+    def inputs(self, raw: Tensor) -> Tensor:
+        """Return (B, ...) inputs, given as the supply reads them, on the device and in the card's space."""
+        raise NotImplementedError
 
     def unread(self, sample: Sample) -> dict[str, Any]:
         """Return what the row of a sample holds whose image cannot be read, beside the reason."""
@@ -285,6 +271,10 @@ class Subject:
         """Return the columns of what the model makes of a batch."""
         raise NotImplementedError
 
-    def change(self, pixels: Tensor, shown: Tensor, inputs: Tensor) -> Tensor:
-        """Return how far (B, 3, H, W) uint8 pixels that are shown, and given as `inputs`, are from `pixels`."""
-        return unit(shown.float() - pixels.to(shown.device).float())
+    def change(self, raw: Tensor, shown: Tensor, inputs: Tensor) -> Tensor:
+        """Return how far (B, ...) inputs that are shown, and given as `inputs`, are from `raw`, in the units of eps."""
+        raise NotImplementedError
+
+    def pictures(self, batch: Batch, **parts: Tensor) -> dict[str, Picture]:
+        """Return pictures of the samples to keep, by id; none where inputs cannot be looked at."""
+        return {}

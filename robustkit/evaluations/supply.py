@@ -1,4 +1,4 @@
-"""Where the pixels of samples and their truths come from."""
+"""Where the inputs of samples and their truths come from."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ..data.dataset import Dataset, Sample
 from ..protocol.condition import Condition
 
 Reader = Callable[[Sample], Tensor]
-"""From a sample to its pixels, (3, H, W) uint8; raises BadImageError."""
+"""From a sample to its input, a tensor; samples of one shape share a batch. Raises BadImageError."""
 
 
 class Supply(Protocol):
-    """The samples of a run, with their pixels and truths on request."""
+    """The samples of a run, with their inputs and truths on request."""
 
     @property
     def dataset(self) -> Dataset:
@@ -24,8 +24,8 @@ class Supply(Protocol):
     def reader(self, condition: Condition) -> Reader:
         """Return what reads the samples for this condition."""
 
-    def locate(self, sample: Sample, pixels: Tensor) -> Any:
-        """Return what is true of a sample in the frame of its pixels; None where it is not known.
+    def locate(self, sample: Sample, inputs: Tensor) -> Any:
+        """Return what is true of a sample in the frame of its input; None where it is not known.
 
         Raises:
             BadImageError: its mask cannot be read.

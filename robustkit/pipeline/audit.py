@@ -84,7 +84,7 @@ def audit(
         browse: of how many samples the images are kept, for the report to show; fixed when a run begins.
         dtype, compile: how attacks and the clean pass compute; attacks are always scored in float32.
         data: further arguments of `robustkit.data.open_dataset`. model: of `robustkit.models.load`.
-        progress: told of units and samples as they are done. say: takes a line for the user.
+        progress: listens to units and samples as they are done. say: takes a line for the user.
 
     Raises:
         RobustkitError: anything that is wrong with the arguments, before a file is written.

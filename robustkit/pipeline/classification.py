@@ -233,7 +233,7 @@ def _watched(request: ClassificationRequest, shown: tuple[Condition, ...]) -> tu
 
 
 def _check_networks(request: ClassificationRequest, candidates: Sequence[_Candidate], maps: Sequence[MapSpec]) -> None:
-    """Raises ModelError for a network that cannot be explained, or whose attention cannot be watched."""
+    """Raise ModelError for a network that cannot be explained, or whose attention cannot be watched."""
     for candidate in candidates:
         check_explainable(candidate.classifier, candidate.name, maps)
         if request.watch_attention:
@@ -241,7 +241,7 @@ def _check_networks(request: ClassificationRequest, candidates: Sequence[_Candid
 
 
 def check_labels(dataset: Dataset, conditions: Sequence[Condition], card: Card) -> None:
-    """Raises DataError for an attack that knows one label of a sample where several count as right."""
+    """Raise DataError for an attack that knows one label of a sample where several count as right."""
     if not any(len(set(sample.valid or ())) > 1 for sample in dataset.samples):
         return
     for condition in conditions:

@@ -21,7 +21,7 @@ def labelled_data(
     seed: int,
     unlabelled: bool = False,
 ) -> Dataset:
-    """The samples to evaluate a model on, with labels in its order of classes; unlabelled: or without any.
+    """Return the samples to evaluate a model on, with labels in its order of classes; unlabelled: or without any.
 
     Raises:
         DataError: the data set is unusable, has no labels, or its labels do not fit the model.
@@ -29,11 +29,11 @@ def labelled_data(
     """
     if not str(data_dir):
         raise DataError("--data-dir is empty; give a folder, a zip, or embedded:shapes")
-    known = {"num_classes": identity.num_classes, "class_names": identity.class_names}
+    classes = {"num_classes": identity.num_classes, "class_names": identity.class_names}
     if isinstance(data_dir, CorruptedTree):
-        dataset = data_dir.dataset(**{**known, **options})
+        dataset = data_dir.dataset(**{**classes, **options})
     else:
-        dataset = open_dataset(data_dir, **{**known, **options})
+        dataset = open_dataset(data_dir, **{**classes, **options})
     dataset = dataset.select(limit=limit, ids=None if ids is None else Path(ids), seed=seed)
     if not dataset.samples:
         raise NothingEvaluated(f"{dataset.root}: no sample is left to evaluate; loosen --limit or --ids")

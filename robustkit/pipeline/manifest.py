@@ -1,4 +1,4 @@
-"""run.json: what was asked, of what, with what; and the refusal to mix two different runs in one folder."""
+"""Write run.json of a plan, and refuse to mix two different runs in one folder."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def prepare(plan: Plan) -> list[str]:
     described = [contender.entry for contender in plan.contenders]
     plugins = used_plugins(plan.conditions, described, card.task)
     lines = _check_old(plan, old, deciding, settings, plugins)
-    known = old.checkpoints if old else ()
-    names = {entry.name for entry in known}
+    earlier = old.checkpoints if old else ()
+    names = {entry.name for entry in earlier}
     claims = {condition.text: Claim(**condition.claim) for condition in plan.conditions if condition.claim}
     texts = (condition.text for condition in plan.conditions)
     shard_size = old.shard_size if old else request.shard_size or max(request.least_shard, settings.batch_size)
@@ -86,7 +86,7 @@ def prepare(plan: Plan) -> list[str]:
         protocol=_protocol(card),
         conditions=tuple(dict.fromkeys([*(old.conditions if old else ()), *texts])),
         claims={**(old.claims if old else {}), **claims},
-        checkpoints=(*known, *(entry for entry in described if entry.name not in names)),
+        checkpoints=(*earlier, *(entry for entry in described if entry.name not in names)),
         data=_data(plan, deciding.data_digest, shard_size),
         corrupted=_corrupted(old.corrupted if old else None, plan.inputs),
         keep_misclassified=plan.keep_misclassified,
@@ -171,7 +171,7 @@ def _check_same(
 
 
 def _differing(name: str, there: Any, here: Any) -> str:
-    """What differs; of tables only the entries that do."""
+    """Return what differs in words; of tables only the entries that do."""
     if isinstance(there, dict) and isinstance(here, dict):
         keys = [key for key in {**there, **here} if there.get(key) != here.get(key)]
         there, here = ({key: side.get(key) for key in keys} for side in (there, here))
@@ -182,7 +182,7 @@ def _differing(name: str, there: Any, here: Any) -> str:
 
 
 def _truths(conditions: Iterable[str], digests: Mapping[str, str]) -> str:
-    """The digest of the truth that maps were scored with, `none` without one; empty where there are no maps."""
+    """Return the digest of the truth that maps were scored with, `none` without one; empty where there are no maps."""
     return " and ".join(sorted({digests.get(text, "none") for text in conditions if text.startswith(_MAP)}))
 
 
@@ -208,8 +208,8 @@ def _protocol(card: Card) -> CardEntry:
 def _versions() -> dict[str, str]:
     names = ("torch", "timm", "numpy", "pillow", "pyarrow")
     # Several distributions provide OpenCV.
-    own = {"opencv": cv2.__version__, "python": platform.python_version()}
-    return {name: metadata.version(name) for name in names} | own
+    others = {"opencv": cv2.__version__, "python": platform.python_version()}
+    return {name: metadata.version(name) for name in names} | others
 
 
 def _device_name(device: torch.device) -> str:
@@ -217,6 +217,6 @@ def _device_name(device: torch.device) -> str:
 
 
 def _command() -> str:
-    """The words that started this process, without the folders of the program."""
+    """Return the words that started this process, without the folders of the program."""
     program = Path(sys.argv[0]).name
     return shlex.join([*(["robustkit"] if program in ("", "__main__.py") else [program]), *sys.argv[1:]])

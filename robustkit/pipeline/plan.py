@@ -32,7 +32,7 @@ class Contender:
 
     @property
     def name(self) -> str:
-        """Of the checkpoint."""
+        """The checkpoint's name."""
         return self.entry.name
 
 

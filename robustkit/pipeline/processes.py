@@ -41,10 +41,10 @@ class Ranks:
 
     @classmethod
     def of_environment(cls) -> Ranks:
-        """As torchrun's variables say; the only process where there are none.
+        """Return the processes that torchrun's variables name; the only one where there are none.
 
         Raises:
-            RunError: the store that they name cannot be reached, or ROBUSTKIT_RANK_TIMEOUT is no number of seconds.
+            RunError: the store that they name cannot be reached, or ROBUSTKIT_RANK_TIMEOUT is not a number of seconds.
         """
         if int(os.environ.get("WORLD_SIZE", "1")) < 2:
             return cls()
@@ -71,7 +71,7 @@ class Ranks:
         return self.rank == 0
 
     def share(self, name: str, make: Callable[[], T]) -> T:
-        """What the leader makes, in every process; JSON types.
+        """Return what the leader makes, in every process; JSON types.
 
         Raises:
             RunError: in the others, the leader failed at it or was not heard of.
@@ -97,7 +97,7 @@ class Ranks:
         return shared
 
     def draw(self, name: str, items: Sequence[T]) -> Iterator[T]:
-        """The items that this process is to do, one as soon as it asks for the next; each goes to one process."""
+        """Yield the items that this process is to do, each to one process, when it asks for the next."""
         if self.store is None:
             yield from items
             return
@@ -106,7 +106,7 @@ class Ranks:
             yield items[place]
 
     def beat(self) -> None:
-        """A sign of life, at most one a second."""
+        """Give a sign of life, at most one per second."""
         if self.store is not None and time.monotonic() - self._beaten > 1:
             self._beaten, self._beats = time.monotonic(), self._beats + 1
             self.store.set(f"beat {self.rank}", str(self._beats))
@@ -140,7 +140,7 @@ class Ranks:
 
 
 def follows() -> bool:
-    """Whether another process leads and says what there is to say."""
+    """Return whether another process leads and says what there is to say."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 and os.environ.get("RANK", "0") != "0"
 
 
@@ -152,15 +152,15 @@ _runs = itertools.count()
 
 
 def _place() -> str:
-    """Where in the store this run of these processes is at home: the store outlives both a run and a restart."""
+    """Return the key prefix of this run in the store, which survives runs and restarts."""
     return f"robustkit {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')} {next(_runs)}"
 
 
-def told(fault: RobustkitError) -> bool:
-    """Whether the error is for this process to tell: not what the leader has told."""
+def is_own(fault: RobustkitError) -> bool:
+    """Return whether this process should print the error; the leader has printed its own."""
     return not isinstance(fault, LedError)
 
 
 def speaker() -> str:
-    """What stands before the lines of a process that does not lead."""
+    """Return the prefix of lines of a process that does not lead."""
     return f"[process {os.environ.get('RANK', '?')}] " if follows() else ""

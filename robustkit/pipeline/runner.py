@@ -1,7 +1,7 @@
-"""Units of work, and running those that have no record yet.
+"""Run the units of work that have no record yet.
 
 A unit is (checkpoint, condition, shard): a shard is a fixed run of sample ids, so units do not depend on the batch
-size. Images are decoded once a shard, by threads, ahead of the model, and serve all its conditions.
+size. Inputs are read once per shard, by threads, ahead of the model, and serve all its conditions.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from ..runs.progress import Progress
 
 T = TypeVar("T")
 Decoding = list[tuple[Sample, "Future[Tensor | str]"]]
-"""Samples with their pixels to come, or the reason why there are none."""
+"""Samples with the futures of their inputs, or of the reason why there is none."""
 
 
 class Decoder:
-    """Reads the images of coming shards in threads.
+    """A reader of the inputs of coming shards, in threads.
 
     overlap: while a shard is computed, the next one is decoded, so that a GPU need not wait; two shards are held. On a
     CPU, which both would share, a shard is decoded first: threads that decode while others multiply make all of them
@@ -48,18 +48,18 @@ class Decoder:
         self.pool = ThreadPoolExecutor(max(workers, 1), thread_name_prefix="robustkit-decode")
 
     @staticmethod
-    def _pixels(read: Reader, sample: Sample) -> Tensor | str:
+    def _input(read: Reader, sample: Sample) -> Tensor | str:
         try:
             return read(sample)
         except BadImageError as fault:
             return str(fault)
 
     def shards(self, shards: Iterable[tuple[T, Reader, Sequence[Sample]]]) -> Iterator[tuple[T, Decoding]]:
-        """For each shard what stands beside it, and its samples with their pixels to come."""
+        """Yield each shard's key with its samples and the futures of their inputs."""
         ahead: tuple[T, Decoding] | None = None
         try:
             for key, read, shard in shards:
-                submitted = [(sample, self.pool.submit(self._pixels, read, sample)) for sample in shard]
+                submitted = [(sample, self.pool.submit(self._input, read, sample)) for sample in shard]
                 if not self.overlap:
                     wait([future for _, future in submitted])
                     yield key, submitted
@@ -82,19 +82,19 @@ class Piece:
 
 
 def pieces(run: RunFolder, name: str, conditions: Sequence[Condition], shards: int) -> list[Piece]:
-    """What lacks records, by shard: all that starts from the clean image together, and each released corruption."""
-    found = []
+    """Return what lacks records, by shard: all that starts from clean inputs together, and each released corruption."""
+    units = []
     for shard in range(shards):
         lacking = [c for c in conditions if not run.shard_path(name, c.text, shard).is_file()]
         clean = tuple(c for c in lacking if not c.released)
-        found += [Piece(shard, group) for group in (clean, *((c,) for c in lacking if c.released)) if group]
-    return found
+        units += [Piece(shard, group) for group in (clean, *((c,) for c in lacking if c.released)) if group]
+    return units
 
 
 def run_units(
     run: RunFolder,
     subject: Subject,
-    images: Supply,
+    supply: Supply,
     work: Iterable[Piece],
     shard_size: int,
     provenance: Callable[[str], Mapping[str, Any]],
@@ -110,8 +110,8 @@ def run_units(
     cuts = (
         (
             piece,
-            images.reader(piece.conditions[0]),
-            images.dataset.samples[piece.shard * shard_size : (piece.shard + 1) * shard_size],
+            supply.reader(piece.conditions[0]),
+            supply.dataset.samples[piece.shard * shard_size : (piece.shard + 1) * shard_size],
         )
         for piece in work
     )
@@ -121,24 +121,27 @@ def run_units(
         for condition in piece.conditions:
             progress.start(name, condition.group or condition.text, len(decoding))
             began, before = time.monotonic(), subject.settings.batch_size
-            found = _unit(subject, images, decoding, condition, progress, wanted.under(condition))
+            computed = _unit(subject, supply, decoding, condition, progress, wanted.under(condition))
             metadata = provenance_metadata(provenance(condition.text), piece.shard)
-            write_pictures(run, name, condition.text, piece.shard, found.pictures, metadata)
-            metadata[b"notes"] = json.dumps(list(found.notes)).encode()
-            metadata |= found.metadata
+            write_pictures(run, name, condition.text, piece.shard, computed.pictures, metadata)
+            metadata[b"notes"] = json.dumps(list(computed.notes)).encode()
+            metadata |= computed.metadata
             if (size := subject.settings.batch_size) != asked:
                 metadata[b"batch_size"] = str(size).encode()
                 if size != before:
                     say(f"{name}: out of memory with batches of {before}; going on with {size}")
-            timing = {"seconds": time.monotonic() - began, "stages": found.seconds}
+            timing = {"seconds": time.monotonic() - began, "stages": computed.seconds}
             path = run.shard_path(name, condition.text, piece.shard)
-            run.write_shard(path, found.table(subject.schema, metadata, family_of(condition.name).columns), timing)
+            rows = computed.table(subject.schema, metadata, family_of(condition.name).columns)
+            run.write_shard(path, rows, timing)
 
 
 @dataclass
-class _Found:
-    """What was found of a shard under one condition, or of a part of it. notes: in order, as keys. metadata: for the
-    record, beside what every record has."""
+class _Computed:
+    """What was computed of a shard under one condition, or of a part of it.
+
+    notes: in order, as keys. metadata: for the record, beside what every record has.
+    """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     pictures: dict[str, Picture] = field(default_factory=dict)
@@ -146,7 +149,7 @@ class _Found:
     notes: dict[str, None] = field(default_factory=dict)
     metadata: dict[bytes, bytes] = field(default_factory=dict)
 
-    def add(self, more: _Found) -> None:
+    def add(self, more: _Computed) -> None:
         self.rows += more.rows
         self.pictures |= more.pictures
         self.seconds |= more.seconds
@@ -154,7 +157,7 @@ class _Found:
         self.metadata |= more.metadata
 
     def table(self, schema: pa.Schema, metadata: dict[bytes, bytes], added: Mapping[str, pa.DataType]) -> pa.Table:
-        """The rows in the order of their samples, with the columns that the condition adds."""
+        """Return the rows in the order of their samples, with the columns that the condition adds."""
         rows = sorted(self.rows, key=lambda row: str(row["sample_id"]))
         more = dict.fromkeys(key for row in rows for key in row if key not in schema.names)
         fields = [*schema, *((key, added.get(key, pa.int32())) for key in more)]
@@ -163,59 +166,63 @@ class _Found:
 
 def _unit(
     subject: Subject,
-    images: Supply,
+    supply: Supply,
     decoding: Decoding,
     condition: Condition,
     progress: Progress,
     keep: Container[str],
-) -> _Found:
-    """One shard under one condition, in batches that are halved where memory is short."""
-    found, start = _Found(), 0
+) -> _Computed:
+    """Compute one shard under one condition, in batches that are halved where memory is short."""
+    computed, start = _Computed(), 0
     shown = condition.under or condition
     whole = family_of(shown.name).takes_shards(shown, subject.card)
     while start < len(decoding):
         part = decoding[start : start + (len(decoding) if whole else subject.settings.batch_size)]
         more = None
         try:
-            more = _batch(subject, images, part, condition, progress, keep)
+            more = _batch(subject, supply, part, condition, progress, keep)
         except ModelError as fault:
             if not out_of_memory(fault.__cause__) or subject.settings.batch_size == 1:
                 raise
         if more is None:  # now that the error no longer holds what the failed pass had
             subject.halve()
             continue
-        found.add(more)
+        computed.add(more)
         start += len(part)
         progress.advance(len(part))
-    return found
+    return computed
 
 
 def _batch(
     subject: Subject,
-    images: Supply,
+    supply: Supply,
     part: Decoding,
     condition: Condition,
     progress: Progress,
     keep: Container[str],
-) -> _Found:
-    """Some samples under one condition, unreadable ones included. Raises ModelError where the network fails."""
-    found, judged = _Found(), subject.needs_truth(condition)
-    readable: dict[tuple[int, ...], list[tuple[Sample, Tensor, Any]]] = {}  # by size: a batch has one
+) -> _Computed:
+    """Compute some samples under one condition, unreadable ones included.
+
+    Raises:
+        ModelError: the network fails.
+    """
+    computed, judged = _Computed(), subject.needs_truth(condition)
+    readable: dict[tuple[int, ...], list[tuple[Sample, Tensor, Any]]] = {}  # by shape: a batch has one
     for sample, future in part:
-        decoded = future.result()
-        if not isinstance(decoded, str):
+        read = future.result()
+        if not isinstance(read, str):
             try:
-                truth = images.locate(sample, decoded) if judged else None
+                truth = supply.locate(sample, read) if judged else None
             except BadImageError as fault:  # its mask
-                decoded = str(fault)
-        if isinstance(decoded, str):
-            found.rows.append(subject.unread(sample) | {"error": decoded})
+                read = str(fault)
+        if isinstance(read, str):
+            computed.rows.append(subject.unread(sample) | {"error": read})
         else:
-            readable.setdefault(tuple(decoded.shape), []).append((sample, decoded, truth))
+            readable.setdefault(tuple(read.shape), []).append((sample, read, truth))
     for alike in readable.values():
-        samples, pixels, truths = zip(*alike, strict=True)
+        samples, inputs, truths = zip(*alike, strict=True)
         try:
-            done = evaluate(subject, Batch(torch.stack(pixels), samples, truths, keep, progress.stage), condition)
+            done = evaluate(subject, Batch(torch.stack(inputs), samples, truths, keep, progress.stage), condition)
         except (RuntimeError, ValueError, TypeError, NotImplementedError, MemoryError) as fault:
             name, first = subject.classifier.identity.name, (str(fault).splitlines() or [""])[0]
             raise ModelError(
@@ -224,5 +231,5 @@ def _batch(
             ) from fault
         values = zip(*done.columns.values(), strict=True)
         rows = [dict(zip(done.columns, row, strict=True)) for row in values]
-        found.add(_Found(rows, done.pictures, done.seconds, dict.fromkeys(done.notes), done.metadata))
-    return found
+        computed.add(_Computed(rows, done.pictures, done.seconds, dict.fromkeys(done.notes), done.metadata))
+    return computed

@@ -1,4 +1,4 @@
-"""What a run still lacks, computed: by this process, or drawn with others piece by piece."""
+"""Compute what a run still lacks, by this process or with others, which draw piece by piece."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def _await_same(run: RunFolder, manifest: dict[str, Any]) -> None:
 
 
 def _check_complete(plan: Plan) -> None:
-    """Raises RunError where records are missing although every process has said that it is done."""
+    """Raise RunError where records are missing although every process has said that it is done."""
     run, shards = plan.run, _shards(plan)
     lacking = sum(
         len(piece.conditions)
@@ -174,7 +174,7 @@ def _check_complete(plan: Plan) -> None:
 
 @dataclass(frozen=True)
 class _Beating:
-    """Progress that is a sign of life, too."""
+    """A progress listener that gives a sign of life, too."""
 
     inner: Progress
     ranks: Ranks

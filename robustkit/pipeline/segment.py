@@ -61,7 +61,7 @@ def segment(
             batch. Where memory is short, it is halved on the way.
         examples: scenes to draw in the report.
         model: further arguments of `load_segmenter`.
-        progress: told of units and samples as they are done. say: takes a line for the user.
+        progress: listens to units and samples as they are done. say: takes a line for the user.
 
     Raises:
         RobustkitError: anything that is wrong with the arguments, before a file is written.

@@ -44,11 +44,11 @@ def provenance_of(manifest: Manifest, checkpoint: CheckpointEntry, condition: st
     return of | {"run": digest_of_run(manifest)}
 
 
-def misfit(found: Any, expected: Mapping[str, Any]) -> str:
-    """In what a file is not of what was expected, in words; empty where it is."""
-    if not isinstance(found, Mapping):
+def misfit(stated: Any, expected: Mapping[str, Any]) -> str:
+    """Return in words how a file's provenance differs from what was expected; empty where it does not."""
+    if not isinstance(stated, Mapping):
         return "it does not say of what it is"
-    theirs = _flat(found)
+    theirs = _flat(stated)
     differing = [(key, theirs.get(key), value) for key, value in _flat(expected).items() if theirs.get(key) != value]
     named = [entry for entry in differing if entry[0] != "run"]
     if differing and not named:
@@ -70,7 +70,7 @@ def _short(value: Any) -> str:
 
 
 def provenance_metadata(provenance: Mapping[str, Any], shard: int) -> dict[bytes, bytes]:
-    """What a Parquet file says of itself, as its metadata."""
+    """Return what a Parquet file says of itself, as its metadata."""
     return {PROVENANCE: json.dumps({**provenance, "shard": shard}, sort_keys=True).encode()}
 
 
@@ -90,25 +90,25 @@ class Unit:
         return cls(provenance_of(manifest, manifest.checkpoint(checkpoint), condition), shards)
 
     def fault(self, name: str, metadata: Mapping[bytes, bytes] | None, data: bytes, whole: bool = True) -> str:
-        """Why a Parquet file is none of this unit; empty where it is.
+        """Return why a Parquet file is not of this unit; empty where it is.
 
         name: of the file, without its suffix. metadata: of the file. data: all of it. whole: it has a row for each
         sample of its shard.
         """
         if not (name.isascii() and name.isdecimal() and f"{int(name):05d}" == name and int(name) < len(self.shards)):
-            return f"it is no shard of this run, which has {len(self.shards)} of each condition"
-        known = metadata or {}
-        if PROVENANCE not in known or PAGES not in known:
+            return f"it is not a shard of this run, which has {len(self.shards)} of each condition"
+        metadata = metadata or {}
+        if PROVENANCE not in metadata or PAGES not in metadata:
             return "it does not say of what it is: an earlier version or another program wrote it"
-        if known[PAGES].decode("ascii", "replace") != digest_of_pages(data):
+        if metadata[PAGES].decode("ascii", "replace") != digest_of_pages(data):
             return "its rows were altered or damaged after it was written"
         try:
-            found = json.loads(known[PROVENANCE])
+            stated = json.loads(metadata[PROVENANCE])
         except (ValueError, RecursionError):
-            found = None
+            stated = None
         expected = {**self.provenance, "shard": int(name)}
-        if reason := misfit(found, expected):
+        if reason := misfit(stated, expected):
             return reason
-        if whole and known.get(SAMPLES, b"").decode("ascii", "replace") != self.shards[int(name)]:
+        if whole and metadata.get(SAMPLES, b"").decode("ascii", "replace") != self.shards[int(name)]:
             return f"its samples are not those of shard {int(name)}"
         return ""

@@ -15,14 +15,14 @@ OWN_PICTURES = ("cams", "scenes")
 
 
 def refuse_links(folder: Path) -> None:
-    """Raises RunError for the first link in what a run folder has of its own. The folder itself may be one."""
+    """Raise RunError for the first link in what a run folder has of its own. The folder itself may be one."""
     for name in (*OWN, *OWN_PICTURES):
         for link in _links(folder / name):
             raise _refusal(link)
 
 
 def refuse_link(path: Path, folder: Path) -> None:
-    """The same of one path in the folder, and of the folders on its way."""
+    """Raise RunError where a path in the folder, or a folder on its way, is a link."""
     inside = path.relative_to(folder)
     for part in (*reversed(inside.parents[:-1]), inside):
         if (folder / part).is_symlink():

@@ -1,4 +1,4 @@
-"""What listens to the progress of a run."""
+"""Listen to the progress of a run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Who is told how far the run is."""
+    """A listener to how far a run is."""
 
     def start(self, checkpoint: str, condition: str, samples: int) -> None: ...
     def advance(self, samples: int) -> None: ...

@@ -28,12 +28,12 @@ def read_rows(
     what: str = "a record",
     fault: Callable[[Mapping[bytes, bytes] | None, bytes], str] = lambda metadata, data: "",
 ) -> pa.Table:
-    """The rows of a Parquet file; `columns` are those read, by name or by whether a name is wanted.
+    """Return the rows of a Parquet file; `columns` are those read, by name or by whether a name is wanted.
 
     fault: why a file with these metadata and bytes is not the one that was expected; empty where it is.
 
     Raises:
-        DamagedRecord: it is no Parquet file, not of the kinds that an audit writes, claims more than it may, or is
+        DamagedRecord: it is not a Parquet file, not of the kinds that an audit writes, claims more than it may, or is
             another than was expected.
     """
     import pyarrow as pa
@@ -52,17 +52,17 @@ def read_rows(
             if texts := [name for name in chosen if name in _TEXTS and not pa.types.is_null(schema.field(name).type)]:
                 source = pq.ParquetFile(pa.BufferReader(data), metadata=source.metadata, read_dictionary=texts)
             # Threads cost more than they save on so few rows.
-            found, wrong = _decoded(source.read(columns=chosen, use_threads=False))
+            table, wrong = _decoded(source.read(columns=chosen, use_threads=False))
     except (OSError, ValueError, pa.ArrowException, MemoryError, RecursionError) as raised:
         wrong = (str(raised).splitlines() or [type(raised).__name__])[0]
     if wrong:
         raise DamagedRecord(f"{path}: {what} cannot be read ({wrong}); {remedy}")
-    return found
+    return table
 
 
 def metadata_of(data: bytes, what: str = "a record") -> tuple[Mapping[bytes, bytes] | None, str]:
-    """The metadata of a Parquet file, and why `read_rows` would not read it; empty where it would, as far as is seen
-    without reading the rows."""
+    """Return the metadata of a Parquet file, and why `read_rows` would not read it; empty where it would, as far as is
+    seen without reading the rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -81,12 +81,12 @@ def _malformed(source: Any, what: str) -> str:
 
 
 def _oversize(source: Any) -> str:
-    known = source.metadata
-    if known.num_rows > ROWS:
-        return f"{known.num_rows} rows, more than one can have"
+    metadata = source.metadata
+    if metadata.num_rows > ROWS:
+        return f"{metadata.num_rows} rows, more than one can have"
     lists = [name for name in source.schema_arrow.names if name in (*_LISTS, *_REAL_LISTS)]
-    for group in range(known.num_row_groups if lists else 0):
-        part = known.row_group(group)
+    for group in range(metadata.num_row_groups if lists else 0):
+        part = metadata.row_group(group)
         if any(part.column(place).num_values > VALUES for place in range(part.num_columns)):
             return f"more than {VALUES} numbers in a column"
     return ""
@@ -120,7 +120,7 @@ def _strange(schema: pa.Schema) -> str:
 
 
 def _decoded(table: pa.Table) -> tuple[pa.Table, str]:
-    """With texts in place of references to them, where these are not too many."""
+    """Return a table with texts in place of references to them, and what is wrong where these are too many."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,4 +1,4 @@
-"""Files written whole or not at all, and tables as the bytes of one."""
+"""Tables as the bytes of a file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def parquet_bytes(table: pa.Table) -> bytes:
-    """A table as Parquet, which depends on the table alone; its metadata have digests of its ids and of its pages."""
+    """Return a table as Parquet, the same for the same table, with digests of its ids and pages in its metadata."""
     import pyarrow.parquet as pq
 
     buffer = io.BytesIO()

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import torch
@@ -14,14 +15,17 @@ from cam.localisation import IOUS, THRESHOLDS
 from robustkit.evaluations.attacks.condition import parse_conditions
 from robustkit.evaluations.corruptions.condition import Corrupted, corrupted_of, corruption_condition
 from robustkit.evaluations.corruptions.sets import SETS
+from robustkit.evaluations.images import picture
 from robustkit.evaluations.maps.condition import explained_of, map_condition, parse_cams
 from robustkit.evaluations.maps.evaluate import COLUMNS as MAP_COLUMNS
 from robustkit.evaluations.maps.evaluate import LEVELS
 from robustkit.protocol.card import Card, load_card
 from robustkit.protocol.condition import CLEAN, Condition
 from robustkit.results.run import Run
-from robustkit.runs.binding import digests_of_shards, provenance_metadata, provenance_of
-from robustkit.runs.pictures import Picture, picture, write_pictures
+from robustkit.runs.binding import provenance_metadata, provenance_of
+from robustkit.runs.digests import digests_of_shards
+from robustkit.runs.manifest import Manifest
+from robustkit.runs.pictures import Picture, write_pictures
 from robustkit.tasks.classification.columns import CLASSIFICATION
 
 SHARD, CLASSES, KEPT, UNREADABLE = 128, 1000, 100, 3e-4
@@ -42,7 +46,7 @@ def conditions(card: Card) -> list[Condition]:
     return [CLEAN, *attacks, *corruptions, *map(map_condition, parse_cams("agcam,grad-cam"))]
 
 
-def manifest(n: int, checkpoints: int, card: Card, every: Sequence[Condition]) -> dict[str, Any]:
+def manifest(n: int, checkpoints: int, card: Card, every: Sequence[Condition]) -> Manifest:
     """Return the content of run.json of such a run."""
     shape = {"input_size": [224, 224], "mean": [0.5] * 3, "std": [0.5] * 3}
     shape |= {"interpolation": "bicubic", "crop_pct": 0.9, "crop_mode": "center"}
@@ -54,6 +58,7 @@ def manifest(n: int, checkpoints: int, card: Card, every: Sequence[Condition]) -
         "weights": "bare",
     }
     described |= {"attention": "standard", "attention_source": "default", "num_classes": CLASSES, "code_sha256": None}
+    described |= {"class_names": None, "notes": [], "metadata": {}}
     protocol: dict[str, Any] = {
         "tag": card.tag,
         "name": card.name,
@@ -62,10 +67,11 @@ def manifest(n: int, checkpoints: int, card: Card, every: Sequence[Condition]) -
         "space": card.space,
     }
     protocol |= {"labels": "true", "summary": card.summary, "source": "", "caveats": [], "digest": "0" * 64}
+    protocol |= {"parameters": {}}
     ids = [f"val/{place:06d}" for place in range(n)]
     names = [f"class {place}" for place in range(CLASSES)]
     data = {"name": "made-up", "root": "made-up", "layout": "imagenet", "n": n, "classes": CLASSES, "digest": "0" * 64}
-    return {
+    plain = {
         "robustkit": "0.1.0",
         "command": "scripts/bench/scale.py",
         "started": "2026-01-01T00:00:00+00:00",
@@ -75,7 +81,7 @@ def manifest(n: int, checkpoints: int, card: Card, every: Sequence[Condition]) -
         "conditions": [condition.text for condition in every],
         "claims": {condition.text: condition.claim for condition in every if condition.claim},
         "checkpoints": [described | {"name": f"vit-{number}", "preprocessing": shape} for number in range(checkpoints)],
-        "data": data | {"class_names": names, "shards": digests_of_shards(ids, SHARD)},
+        "data": data | {"notes": [], "class_names": names, "shards": digests_of_shards(ids, SHARD)},
         "evidence": [condition.text for condition in every if condition.name == "autoattack"],
         "corrupted": {"digests": {}, "released": {}, "left_out": {}},
         "keep_misclassified": False,
@@ -87,6 +93,7 @@ def manifest(n: int, checkpoints: int, card: Card, every: Sequence[Condition]) -
         "bad_images": [],
         "pictures": [f"val/{place:06d}" for place in range(0, n, max(1, n // max(1, KEPT)))][:KEPT],
     }
+    return msgspec.convert(plain, Manifest)
 
 
 def rows(condition: Condition, start: int, stop: int, rng: Random) -> tuple[Columns, np.ndarray[Any, Any]]:

@@ -21,7 +21,8 @@ from corruptions.corruption import Deterministic
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.data.images import encode_png, read_image, to_pixels, unit
 from robustkit.errors import BadImageError, DataError
-from robustkit.evaluations.subject import Settings, Subject
+from robustkit.evaluations.images import ImageSubject
+from robustkit.evaluations.subject import Settings
 
 VAL = SHARED / "data" / "imagenet-val" / "val"
 
@@ -83,7 +84,7 @@ def test_grey_levels_have_the_same_bits_on_every_device() -> None:
     subject: Any = SimpleNamespace(settings=Settings(device=elsewhere), is_cnn=False, card=card)
     shown = torch.rand(1, 3, 16, 16, dtype=torch.float64)
     with Divisors() as divisors:
-        assert Subject.inputs(subject, levels.view(1, 1, 16, 16)).is_meta
+        assert ImageSubject.inputs(subject, levels.view(1, 1, 16, 16)).is_meta
         made = Same()(shown, 1)
     assert divisors.found == [elsewhere, torch.device("cpu")]
     assert torch.equal(made, shown.mul(255).round() / 255)

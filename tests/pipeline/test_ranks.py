@@ -16,7 +16,7 @@ from processes import CONDITIONS, everything, torchrun
 from torch.distributed import HashStore
 
 from robustkit.errors import RunError
-from robustkit.pipeline.processes import LedError, Ranks, speaker, told
+from robustkit.pipeline.processes import LedError, Ranks, is_own, speaker
 from robustkit.results.run import Run
 
 
@@ -100,10 +100,10 @@ def test_a_hung_process_is_noticed_and_a_slow_one_is_waited_for() -> None:
 
 
 def test_what_the_first_process_has_told_is_not_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert told(RunError("x")) and speaker() == "" and not told(LedError("x"))
+    assert is_own(RunError("x")) and speaker() == "" and not is_own(LedError("x"))
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
-    assert told(RunError("x")) and speaker() == "[process 1] " and not told(LedError("x"))
+    assert is_own(RunError("x")) and speaker() == "[process 1] " and not is_own(LedError("x"))
 
 
 def test_records_that_another_process_wrote_elsewhere_are_missed(

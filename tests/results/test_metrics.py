@@ -16,7 +16,7 @@ from robustkit.errors import RunError
 from robustkit.report.refresh import refresh
 from robustkit.results.run import Run
 from robustkit.results.summary import summarise, write_summary
-from robustkit.runs.folder import folder_name
+from robustkit.runs.files import folder_name
 
 
 def test_an_infinite_loss_is_no_warning(tmp_path: Path) -> None:

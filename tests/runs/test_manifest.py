@@ -11,7 +11,7 @@ from manifests import whole, write_plain
 from msgspec.structs import replace
 
 from robustkit.errors import RunError
-from robustkit.runs import folder as module
+from robustkit.runs import files as module
 from robustkit.runs.folder import RunFolder
 from robustkit.runs.manifest import Manifest
 

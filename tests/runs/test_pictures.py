@@ -16,8 +16,9 @@ import robustkit
 from attacks import FGSM, ThreatModel
 from corruptions import corrupt
 from robustkit.data.dataset import open_dataset
+from robustkit.evaluations.images import SIDE, picture
 from robustkit.results.run import Run
-from robustkit.runs.pictures import SIDE, Picture, picture, read_pictures
+from robustkit.runs.pictures import Picture, read_pictures
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NAME = "shapes-vit-standard"

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from robustkit.results.run import Run
 from robustkit.runs.binding import PROVENANCE, provenance_metadata, provenance_of
 from robustkit.runs.digests import digest_of_ids
-from robustkit.runs.folder import folder_name
+from robustkit.runs.files import folder_name
 from robustkit.runs.manifest import Manifest
 from robustkit.runs.writing import parquet_bytes
 

@@ -28,10 +28,12 @@ Records = Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]]
 """By checkpoint and condition the row of each sample, with COLUMNS as far as the run has them."""
 
 
-def label(one: MapSpec) -> str:
-    """A map in a heading: its method, and what differs from the published protocol."""
-    odd = [f"{key}={getattr(one, key)}" for key in ("threshold", "target") if getattr(one, key) != getattr(_PLAIN, key)]
-    return f"{one.method}({','.join(odd)})" if odd else one.method
+def label(spec: MapSpec) -> str:
+    """Return a map as a heading has it: its method, and what differs from the published protocol."""
+    odd = [
+        f"{key}={getattr(spec, key)}" for key in ("threshold", "target") if getattr(spec, key) != getattr(_PLAIN, key)
+    ]
+    return f"{spec.method}({','.join(odd)})" if odd else spec.method
 
 
 @dataclass(frozen=True)
@@ -58,15 +60,17 @@ class Choice:
         count: int = 12,
         ids: Sequence[str] = (),
     ) -> Choice:
-        """From what a person asks. how: if left out, where checkpoints disagree, or the worst maps of a single one.
+        """Return the choice that a person asks for.
+
+        how: if left out, where checkpoints disagree, or the worst maps of a single one.
 
         Raises:
             ProtocolError: a choice or map that is not understood, disagreement with nobody, or controls only.
         """
         maps: dict[str, MapSpec] = {}
-        for one in sorted(parse_named(cams, faithfulness), key=lambda one: one.is_control):
-            maps.setdefault(label(one), one)
-        if all(one.is_control for one in maps.values()):
+        for spec in sorted(parse_named(cams, faithfulness), key=lambda spec: spec.is_control):
+            maps.setdefault(label(spec), spec)
+        if all(spec.is_control for spec in maps.values()):
             raise ProtocolError(
                 f"--cams {cams}: controls only, which do not look at the image; add a method such as agcam, or leave "
                 "the gallery out with --gallery 0"
@@ -83,13 +87,13 @@ class Choice:
         return cls(tuple(maps.values()), how, count, tuple(ids))
 
     def samples(self, dataset: Dataset) -> list[Sample]:
-        """Those that the choice names by id or class; for any other choice all, in their order.
+        """Return those that the choice names by id or class; for any other choice all, in their order.
 
         Raises:
             DataError: an id names none, or no sample is of the class. ProtocolError: there is no such class.
         """
         if self.ids:
-            return list(dict.fromkeys(_named(dataset, one) for one in self.ids))
+            return list(dict.fromkeys(_named(dataset, name) for name in self.ids))
         if not self.how.startswith("class:"):
             return list(dataset.samples)
         if all(sample.label < 0 for sample in dataset.samples):
@@ -106,7 +110,7 @@ class Choice:
         return members
 
     def check(self, request: ClassificationRequest) -> None:
-        """Raises RobustkitError where the data set lacks what is chosen, or where it or the model cannot be read."""
+        """Raise RobustkitError where the data set lacks what is chosen, or where it or the model cannot be read."""
         located = request.boxes is not None or request.masks is not None
         unscored = self.how in _SCORED and not self.ids and not located and self.shown[0].faithfulness == "none"
         if not (self.ids or unscored or self.how.startswith("class:")):
@@ -143,7 +147,7 @@ def _named(dataset: Dataset, name: str) -> Sample:
 
 
 def chosen(choice: Choice, run: RunFolder, dataset: Dataset, records: Records, seed: int) -> tuple[list[Sample], str]:
-    """The samples, and in words how they were chosen. Those that could not be read are left out."""
+    """Return the samples that could be read, and in words how they were chosen."""
     among = choice.samples(dataset)
     for sample in among if choice.ids else ():
         for rows in records.values():
@@ -176,7 +180,7 @@ def _number(value: float | None) -> float:
 
 
 def _score(choice: Choice, run: RunFolder, records: Records) -> tuple[str, str]:
-    """The column by which samples are chosen, and its name: of IoU and ABPC the first that all checkpoints have."""
+    """Return the column to choose by, and its name: of IoU and ABPC the first that all checkpoints have."""
     first = choice.shown[0]
     tables = [rows.values() for (_, text), rows in records.items() if text == first.text]
     for column, name in (("mask_iou", f"IoU at {first.threshold:g}"), ("abpc", "ABPC")):

@@ -51,8 +51,8 @@ def make_gallery(
     classifiers = _as_recorded(run, [load(spec, **request.model) for spec in request.checkpoints])
     names = [classifier.identity.name for classifier in classifiers]
     records: Records = {
-        (name, one.text): {row["sample_id"]: row for row in run.table(name, one.text, COLUMNS).to_pylist()}
-        for one in choice.shown
+        (name, spec.text): {row["sample_id"]: row for row in run.table(name, spec.text, COLUMNS).to_pylist()}
+        for spec in choice.shown
         for name in names
     }
     seed, asked = manifest.seed, {name: manifest.arguments[name] for name in ("limit", "ids")}
@@ -75,32 +75,32 @@ def make_gallery(
 
 
 def write_maps(maps: Mapping[str, Heat], path: Path) -> None:
-    """Maps by name as one .npz file. RunError where it cannot be written."""
+    """Write maps by name as one .npz file. Raises RunError where it cannot be written."""
     buffer, arrays = io.BytesIO(), dict[str, Any](maps)
     np.savez_compressed(buffer, **arrays)
     write_whole(path, buffer.getvalue())
 
 
 def _as_recorded(run: RunFolder, classifiers: Sequence[Classifier]) -> list[Classifier]:
-    """The classifiers with the names and preprocessing under which the run has them, whatever their order.
+    """Return the classifiers with the names and preprocessing under which the run has them.
 
     Raises:
-        RunError: it has not one of them.
+        RunError: it lacks one of them.
     """
     taken: set[str] = set()
     entries = run.manifest.checkpoints
     for classifier in classifiers:
-        own = classifier.identity
-        identity = own.sha256, own.attention, own.arch
-        known = [entry for entry in entries if (entry.sha256, entry.attention, entry.arch) == identity]
-        if not known:
+        ours = classifier.identity
+        key = ours.sha256, ours.attention, ours.arch
+        matching = [entry for entry in entries if (entry.sha256, entry.attention, entry.arch) == key]
+        if not matching:
             there = ", ".join(run.manifest.names)
-            raise RunError(f"{run.path}: no records of {own.spec}, only of {there}; run robustkit cam with it")
+            raise RunError(f"{run.path}: no records of {ours.spec}, only of {there}; run robustkit cam with it")
         # The same file may be there twice, under two names.
-        entry = min(known, key=lambda one: (one.name in taken, one.name != own.name, one.spec != own.spec))
+        entry = min(matching, key=lambda entry: (entry.name in taken, entry.name != ours.name, entry.spec != ours.spec))
         taken.add(entry.name)
         preprocessing = Preprocessing(**msgspec.structs.asdict(entry.preprocessing))
-        classifier.identity = replace(own, name=entry.name, preprocessing=preprocessing)
+        classifier.identity = replace(ours, name=entry.name, preprocessing=preprocessing)
     return list(classifiers)
 
 
@@ -116,16 +116,16 @@ def _rows(
     for sample in samples:
         picture = dataset.image(sample)
         tiles = []
-        for one in shown:
+        for spec in shown:
             for subject in subjects:
                 identity = subject.classifier.identity
-                target = subject.labels([sample]) if one.target == "label" else None
-                row = records[identity.name, one.text][sample.id]
+                target = subject.labels([sample]) if spec.target == "label" else None
+                row = records[identity.name, spec.text][sample.id]
                 pixels = to_pixels(picture, identity.preprocessing, sample.id)
-                tile = explained_tile(subject, pixels, sample, one, target, row)
+                tile = explained_tile(subject, pixels, sample, spec, target, row)
                 located = truth.locate(sample, identity.preprocessing)
                 tiles.append(replace(tile, truth=None if located is None else located.mask.numpy()))
-                kept[f"{identity.name}/{label(one)}/{sample.id}"] = tile.map
+                kept[f"{identity.name}/{label(spec)}/{sample.id}"] = tile.map
         named = class_name(dataset.class_names, sample.label) if sample.label >= 0 else "no label"
         yield GalleryRow(sample.id, named, tiles[0].image, tuple(tiles), tiles[0].truth)
 
@@ -134,22 +134,24 @@ def explained_tile(
     subject: Subject,
     pixels: Tensor,
     sample: Sample,
-    one: MapSpec,
+    spec: MapSpec,
     target: int | Tensor | None,
     row: Mapping[str, Any],
 ) -> Tile:
-    """The map of (3, H, W) uint8 pixels as an audit makes it, with what the sample's record says of it.
+    """Return the map of (3, H, W) uint8 pixels as an audit makes it, with what the sample's record says.
 
     target: place of the class among the logits that compete; None for the predicted one.
     """
-    rng = subject.rng([sample], map_condition(one))
-    with subject.steady(rng), EVERY_EXPLAINER[one.method](subject.exact) as explainer:
-        found = explainer.explain(subject.inputs(pixels[None]), target, rng=rng)
-    place, identity = int(found.target[0]), subject.classifier.identity
-    named = class_name(identity.class_names or (), subject.classes(found.target)[0], identity.num_classes)
+    rng = subject.rng([sample], map_condition(spec))
+    with subject.steady(rng), EVERY_EXPLAINER[spec.method](subject.exact) as explainer:
+        explanation = explainer.explain(subject.inputs(pixels[None]), target, rng=rng)
+    place, identity = int(explanation.target[0]), subject.classifier.identity
+    named = class_name(identity.class_names or (), subject.classes(explanation.target)[0], identity.num_classes)
     wrong = " (wrong)" if target is None and row.get("correct") is False else ""
     scored = ({"IoU": row.get("mask_iou"), "box IoU": row.get("box_iou")}, {"ABPC": row.get("abpc")})
     figures = ["   ".join(f"{key} {value:.2f}" for key, value in some.items() if value is not None) for some in scored]
-    said = f"{named} {found.logits.softmax(dim=1)[0, place].item():.0%}{wrong}"
+    said = f"{named} {explanation.logits.softmax(dim=1)[0, place].item():.0%}{wrong}"
     image = pixels.permute(1, 2, 0).numpy()
-    return Tile(f"{label(one)}, {identity.name}", image, found.maps[0].cpu().numpy(), (said, *filter(None, figures)))
+    return Tile(
+        f"{label(spec)}, {identity.name}", image, explanation.maps[0].cpu().numpy(), (said, *filter(None, figures))
+    )

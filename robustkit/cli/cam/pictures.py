@@ -24,7 +24,7 @@ from .command import Heat, explained_tile, write_maps
 
 
 def is_picture(argument: str) -> bool:
-    """Whether an argument names an image file rather than a checkpoint."""
+    """Return whether an argument names an image file rather than a checkpoint."""
     return argument.lower().endswith(SUFFIXES) and ":" not in argument
 
 
@@ -39,7 +39,7 @@ def explain_pictures(
     out: Path | None = None,
     raw: bool = False,
 ) -> list[Path]:
-    """Maps of pictures for the named classes, or the predicted one, as a PNG; returns the files written.
+    """Draw maps of pictures for the named classes, or the predicted one, as a PNG; return the files written.
 
     out: its name, or the folder of `<stem>-cam.png`. raw: keep the maps beside it, too, as .npz.
 
@@ -80,7 +80,7 @@ def explain_pictures(
 
 
 def sheet_path(pictures: Sequence[str], out: Path | None) -> Path:
-    """Where the PNG goes: `out`, or `<stem>-cam.png` of the first picture in that folder, here if none is named.
+    """Return where the PNG goes: `out`, or `<stem>-cam.png` of the first picture in that folder, here if none is named.
 
     Raises:
         ProtocolError: it would be no PNG, or replace a picture.
@@ -95,17 +95,17 @@ def sheet_path(pictures: Sequence[str], out: Path | None) -> Path:
 
 
 def _plain(methods: str) -> list[MapSpec]:
-    """The methods without controls; raises ProtocolError for what a picture without label and score has no use for."""
-    found = [one for one in parse_cams(methods) if not one.is_control]
-    for one in found:
-        if one != MapSpec(one.method):
+    """Return the methods without controls. Raises ProtocolError for what needs a label or a score."""
+    specs = [spec for spec in parse_cams(methods) if not spec.is_control]
+    for spec in specs:
+        if spec != MapSpec(spec.method):
             raise ProtocolError(
-                f"--cams {methods}: a picture has neither label nor score; give methods alone, such as {one.method}, "
+                f"--cams {methods}: a picture has neither label nor score; give methods alone, such as {spec.method}, "
                 "and the class with --target"
             )
-    if not found:
+    if not specs:
         raise ProtocolError(f"--cams {methods}: controls only, which do not look at the image; give such as agcam")
-    return found
+    return specs
 
 
 def _bytes(picture: str) -> bytes:

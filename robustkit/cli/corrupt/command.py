@@ -93,15 +93,15 @@ def _count(wanted: Wanted) -> str:
     return "1 corruption" if len(wanted) == 1 else f"{len(wanted)} corruptions"
 
 
-def _recipe(native: tuple[int, int] | None, options: Mapping[str, Any], **own: Any) -> tuple[Recipe, tuple[str, ...]]:
+def _recipe(native: tuple[int, int] | None, options: Mapping[str, Any], **given: Any) -> tuple[Recipe, tuple[str, ...]]:
     settings = {key: options[key] for key in ("preset", "variant", "seed", "img_size", "crop_pct", "interpolation")}
     frost_dir = options["frost_dir"]
     settings |= {"frost_dir": None if frost_dir is None else str(frost_dir), "device": pick_device(options["device"])}
-    return settle(native, **settings | own)
+    return settle(native, **settings | given)
 
 
 def _without_frost(wanted: Wanted, frost_dir: str | None) -> tuple[Wanted, str]:
-    """What can be done where frost's photographs are missing, and the line that says so."""
+    """Return what can be done where frost's photographs are missing, and the line that says so."""
     if "frost" not in wanted:
         return wanted, ""
     try:
@@ -162,7 +162,7 @@ def _open(data_dir: str, options: Mapping[str, Any]) -> Dataset:
 
 
 def _chosen(whole: Dataset, options: Mapping[str, Any]) -> Dataset:
-    """The samples that --limit and --ids name."""
+    """Return the samples that --limit and --ids name."""
     chosen = whole.select(limit=options["limit"], ids=options["ids"], seed=options["seed"])
     if not chosen.samples:
         raise NothingEvaluated(f"{whole.root}: no sample is left; loosen --limit or --ids")
@@ -233,7 +233,7 @@ def _drift(root: Path, data_dir: str, console: Console, side: Console, options: 
 
 
 def _like(tree: CorruptedTree, dataset: Dataset, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The input size of the tree's images, where the user names none."""
+    """Return the input size of the tree's images, where the user names none."""
     if options["img_size"] is not None:
         return {}
     for name, severity in tree.folders:
@@ -248,7 +248,7 @@ def _like(tree: CorruptedTree, dataset: Dataset, options: Mapping[str, Any]) -> 
 
 @contextmanager
 def _bar(console: Console, text: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal; yields what is told of files done."""
+    """Show a bar on a terminal; yield what takes the number of files done."""
     bars = Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),

@@ -37,7 +37,7 @@ class Layout:
     title: int = 168
 
     def column(self, index: int) -> int:
-        """Left edge of a column of tiles."""
+        """Return the left edge of a column of tiles."""
         return self.margin + self.label + index * (self.tile + self.gap) + (self.apart if index else 0)
 
 
@@ -57,7 +57,7 @@ class Sheet:
 
 
 def draw(sheet: Sheet) -> Image.Image:
-    """The sheet as an RGB image: a row for each corruption, clean on the left, then the severities."""
+    """Return the sheet as an RGB image: a row for each corruption, clean on the left, then the severities."""
     severities = sorted({severity for tiles in sheet.rows.values() for severity in tiles})
     names = [_words(name) for name in sheet.rows]
     layout = Layout(_shown(sheet.clean).width, 28 + math.ceil(max(font(24).getlength(name) for name in names)))
@@ -85,7 +85,7 @@ def draw(sheet: Sheet) -> Image.Image:
 
 
 def targets(images: Sequence[str], out: Path | None) -> list[Path]:
-    """Where the sheets go: a file, or `<stem>-corruptions.png` in a folder, here if none is named.
+    """Return where the sheets go: a file, or `<stem>-corruptions.png` in a folder, here if none is named.
 
     Raises:
         ProtocolError: two sheets would be one file, or a sheet would replace an image.
@@ -97,15 +97,15 @@ def targets(images: Sequence[str], out: Path | None) -> list[Path]:
     if out is not None and not as_file and out.suffix and not out.is_dir():
         raise ProtocolError(f"--out {out}: a contact sheet is a PNG; give a name that ends in .png, or a folder")
     folder = Path() if out is None else out
-    found = [out] if as_file and out is not None else [folder / (Path(path).stem + SUFFIX) for path in images]
-    for place, target in enumerate(found):
-        if target in found[:place]:
+    sheets = [out] if as_file and out is not None else [folder / (Path(path).stem + SUFFIX) for path in images]
+    for place, target in enumerate(sheets):
+        if target in sheets[:place]:
             raise ProtocolError(f"{images[place]}: another image has the same name, and so would its sheet {target}")
         if target.resolve() in {Path(path).resolve() for path in images}:
             raise ProtocolError(f"--out {target} is the image itself; give another name")
         if target.exists() and not _is_sheet(target):
             raise RunError(f"{target} is there already and is no contact sheet; give another name with --out")
-    return found
+    return sheets
 
 
 def _is_sheet(path: Path) -> bool:
@@ -131,7 +131,7 @@ def save(sheet: Sheet, path: Path) -> None:
 
 
 def _places(sheet: Sheet, layout: Layout) -> tuple[dict[str, tuple[int, str]], int]:
-    """The top edge of every row, with the category where a new one begins; and where the last row ends."""
+    """Return the top edge of every row, with the category where a new one begins, and where the last row ends."""
     places: dict[str, tuple[int, str]] = {}
     top = layout.title
     for category, names in categories().items():
@@ -154,7 +154,7 @@ def _head(pen: ImageDraw.ImageDraw, sheet: Sheet, layout: Layout, severities: Se
 
 
 def _shown(pixels: Tensor) -> Image.Image:
-    """A tile: the pixels as they are; small images enlarged pixel by pixel, large ones shrunk."""
+    """Return a tile: the pixels as they are; small images enlarged pixel by pixel, large ones shrunk."""
     image = Image.fromarray(np.ascontiguousarray(pixels.permute(1, 2, 0).numpy()))
     side = image.width
     if side < SMALLEST_TILE:

@@ -55,7 +55,7 @@ class Drift:
     lines: list[str] = field(default_factory=list)
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each corruption (severity None: each image's mean over severities), then one for each severity."""
+        """Return a row per corruption (severity None: each image's mean over severities), then one per severity."""
         rows = []
         for name in dict.fromkeys(name for name, _ in self.distances):
             severities = [severity for other, severity in self.distances if other == name]
@@ -155,7 +155,7 @@ def _compare(
 
 
 def _saved(pixels: Tensor, image_format: str) -> Tensor:
-    """What is left of the pixels after a save in this format."""
+    """Return what is left of the pixels after a save in this format."""
     if image_format != "jpeg":
         return pixels
     return torch.from_numpy(np.array(read_image(encode(pixels, image_format), "our own"))).permute(2, 0, 1)
@@ -185,7 +185,7 @@ def _row(name: str, severity: int | None, severities: Sequence[int], images: Seq
 
 
 def verdict(images: Sequence[Distance]) -> str:
-    """`same`, `differs` or `too few images`, by `RULE`."""
+    """Return `same`, `differs` or `too few images`, by `RULE`."""
     if not images:
         return "too few images"
     mean = _mean(images)
@@ -205,7 +205,7 @@ def _standard_error(values: Sequence[float]) -> float:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """The rows of whole corruptions, for a terminal."""
+    """Return the rows of whole corruptions, for a terminal."""
     shown = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
     shown.add_column("corruption")
     for head in ("severities", "images", "released − ours", "ours, two draws", "released − clean", "ours − clean"):

@@ -40,7 +40,7 @@ class Recipe:
     def corrupt(
         self, pixels: Tensor, ids: Sequence[str], name: str, severity: int, *, seed: int | None = None
     ) -> Tensor:
-        """(B, 3, H, W) uint8 on the CPU, like `pixels`; seed: another than the recipe's.
+        """Return (B, 3, H, W) uint8 on the CPU, like `pixels`; seed: another than the recipe's.
 
         Raises:
             DataError: a photograph of frost cannot be read.
@@ -58,7 +58,7 @@ class Recipe:
     def decoded(
         self, dataset: Dataset, samples: Sequence[Sample], pool: Executor
     ) -> Iterator[tuple[Sample, Tensor | BadImageError]]:
-        """The samples resized and cropped, (3, H, W) uint8, or why one cannot be read."""
+        """Yield the samples resized and cropped, (3, H, W) uint8, or why one cannot be read."""
 
         def read(sample: Sample) -> Tensor | BadImageError:
             try:
@@ -81,7 +81,7 @@ def settle(
     crop_pct: float | None,
     interpolation: str,
 ) -> tuple[Recipe, tuple[str, ...]]:
-    """The recipe for images of this (height, width), and lines for the user.
+    """Return the recipe for images of this (height, width), and lines for the user.
 
     preset: `auto` takes CIFAR-10-C's constants for images of 32x32. img_size, crop_pct: 224 and 0.875 if None, as the
     benchmark was made; images of 32x32 are taken as they are.
@@ -118,7 +118,7 @@ def settle(
 
 
 def encode(pixels: Tensor, image_format: str) -> bytes:
-    """(3, H, W) uint8 as a file: `jpeg` at the benchmark's quality, or `png`."""
+    """Return (3, H, W) uint8 as a file: `jpeg` at the benchmark's quality, or `png`."""
     buffer = io.BytesIO()
     image = Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
     if image_format == "jpeg":

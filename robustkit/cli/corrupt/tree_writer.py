@@ -157,7 +157,7 @@ def prepare(
 
 
 def _deciding(whole: Dataset, recipe: Recipe, image_format: str) -> dict[str, Any]:
-    """The settings that two commands must share to write into one tree."""
+    """Return the settings that two commands must share to write into one tree."""
     return {
         "seed": recipe.seed,
         "preset": recipe.preset,
@@ -171,7 +171,7 @@ def _deciding(whole: Dataset, recipe: Recipe, image_format: str) -> dict[str, An
 
 
 def _source_digest(whole: Dataset) -> str:
-    """SHA-256 over a few images of the source, chosen by their ids: reading all would take as long as corrupting."""
+    """Return SHA-256 over a few images, chosen by their ids: reading all would take as long as corrupting."""
     total = hashlib.sha256()
     by_hash = sorted(whole.samples, key=lambda sample: hashlib.sha256(sample.id.encode()).digest())
     for sample in by_hash[:_PROBED]:
@@ -184,7 +184,7 @@ def _source_digest(whole: Dataset) -> str:
 
 
 def _existing(out: Path) -> dict[str, Any]:
-    """What corruptions.json holds; empty where there is no folder yet, or nothing in it."""
+    """Return what corruptions.json holds; empty where there is no folder yet, or nothing in it."""
     path = out / MANIFEST
     try:
         manifest = json_of(path)
@@ -217,7 +217,7 @@ def _check_distinct(dataset: Dataset, image_format: str) -> None:
 
 
 def file_name(sample_id: str, image_format: str) -> str:
-    """The sample's path below the folder of a severity: its id, with a suffix that tells the truth."""
+    """Return the sample's path below the folder of a severity: its id, with a suffix that tells the truth."""
     stem = stem_of(sample_id)
     allowed = (".jpeg", ".jpg") if image_format == "jpeg" else (".png",)
     return sample_id if sample_id[len(stem) :].lower() in allowed else stem + FORMATS[image_format]
@@ -228,7 +228,7 @@ def _target(out: Path, name: str, severity: int, sample: Sample, image_format: s
 
 
 def _is_whole(path: Path, image_format: str) -> bool:
-    """Whether the file is there to its last byte; a machine that lost power may have kept less of it."""
+    """Return whether the file is there to its last byte; a machine that lost power may have kept less of it."""
     end = _ENDS[image_format]
     try:
         check_plain(path)

@@ -15,7 +15,7 @@ from ..subject import Batch, Evaluation, Shown, Subject
 
 def show(subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
     """Return the adversarial images of a batch."""
-    inputs = subject.inputs(batch.pixels)
+    inputs = subject.inputs(batch.inputs)
     result = subject.attack(condition, inputs, batch, rng)
     adversarials, of_pixels = result.adversarials, subject.card.space == "pixels"
     with torch.inference_mode():
@@ -48,7 +48,7 @@ def evaluate(subject: Subject, batch: Batch, condition: Condition, rng: SampleRn
         }
     rows |= {name: getattr(result, name).tolist() for name in ("steps", "forwards", "backwards")}
     seconds = _stage(rows, result) if isinstance(result, StagedResult) else {}
-    pictures = batch.pictures(image=shown.images(), delta=change) if batch.keep else {}
+    pictures = subject.pictures(batch, image=shown.images(), delta=change) if batch.keep else {}
     return Evaluation(rows, seconds, result.notes, pictures)
 
 

@@ -21,7 +21,7 @@ class Clean(Family):
     def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
         from ..shown import show_pixels
 
-        return show_pixels(subject, batch, batch.pixels.to(subject.settings.device))
+        return show_pixels(subject, batch, batch.inputs.to(subject.settings.device))
 
 
 FAMILY = Clean()

@@ -117,7 +117,7 @@ class Corruptions(Family):
     def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
         from ..shown import show_pixels
 
-        pixels, corrupted = batch.pixels.to(subject.settings.device), condition.payload
+        pixels, corrupted = batch.inputs.to(subject.settings.device), condition.payload
         assert isinstance(corrupted, Corrupted)
         if corrupted.released:  # they come corrupted from their files
             return show_pixels(subject, batch, pixels, known=False)

@@ -73,18 +73,18 @@ def evaluate(subject: Subject, batch: Batch, condition: Condition, rng: SampleRn
     assert wanted is not None
     labelled = all(sample.label >= 0 for sample in batch.samples)
     labels = subject.labels(batch.samples) if labelled else None
-    inputs = subject.inputs(batch.pixels)
+    inputs = subject.inputs(batch.inputs)
     if under is None:
         logits, columns, maps = explain(subject, inputs, labels, wanted, rng, batch.truths)
         rows = subject.score(logits, batch) | subject.distance(torch.zeros(len(batch), 1), len(batch))
-        return Evaluation(rows | columns, pictures=batch.pictures(heat=maps))
+        return Evaluation(rows | columns, pictures=subject.pictures(batch, heat=maps))
     shown = inputs_under(subject, batch, under)
     merged: dict[str, list[Any]] = {}
     pictures: dict[str, Picture] = {}
     for place, part in batch.parts(subject.settings.batch_size):  # the attack may have had the whole shard
         label = None if labels is None else labels[place]
         logits, columns, maps = stability(subject, inputs[place], shown[place], part.samples, label, wanted, rng)
-        pictures |= part.pictures(heat=maps)
+        pictures |= subject.pictures(part, heat=maps)
         rows = subject.score(logits, part) | subject.distance(None, len(part)) | columns
         for name, values in rows.items():
             merged.setdefault(name, []).extend(values)

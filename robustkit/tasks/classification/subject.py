@@ -14,12 +14,13 @@ from attacks.labels import answered, members
 from ...common.randomness import SampleRng
 from ...data.dataset import Sample
 from ...evaluations.attacks.build import attacked_labels, build_attack
-from ...evaluations.subject import Batch, Subject
+from ...evaluations.images import ImageSubject
+from ...evaluations.subject import Batch
 from ...protocol.condition import Condition
 from .columns import CLASSIFICATION
 
 
-class ClassifierSubject(Subject):
+class ClassifierSubject(ImageSubject):
     """One classifier on its device under one card; rows of `CLASSIFICATION`."""
 
     schema = CLASSIFICATION

@@ -31,9 +31,9 @@ class SceneImages:
         """What reads the samples, whatever the condition."""
         return lambda sample: whole(self.dataset, sample)
 
-    def locate(self, sample: Sample, pixels: Tensor) -> LabelMap:
+    def locate(self, sample: Sample, inputs: Tensor) -> LabelMap:
         """The label map of a sample. Raises BadImageError."""
-        return self.scenes.labels(sample, (pixels.shape[-2], pixels.shape[-1]))
+        return self.scenes.labels(sample, (inputs.shape[-2], inputs.shape[-1]))
 
 
 def scenes_for(

@@ -16,7 +16,8 @@ from attacks import AttackResult, DensePGD
 from ...common.randomness import SampleRng
 from ...data.dataset import Sample
 from ...evaluations.attacks.build import build_attack
-from ...evaluations.subject import Batch, Settings, Subject
+from ...evaluations.images import ImageSubject
+from ...evaluations.subject import Batch, Settings
 from ...models.dense import Segmenter
 from ...protocol.card import Card
 from ...protocol.condition import Condition
@@ -27,7 +28,7 @@ LabelMap = NDArray[np.int16]
 """(H, W): the index of a pixel's class, -1 where it does not count."""
 
 
-class SegmenterSubject(Subject):
+class SegmenterSubject(ImageSubject):
     """One segmenter on its device under one card; rows of `SCENES`.
 
     unjudged: classes of the model that the labels never have because they are ignored, such as void. A prediction of
@@ -54,8 +55,8 @@ class SegmenterSubject(Subject):
     def score(self, logits: Tensor, batch: Batch) -> dict[str, list[Any]]:
         return self._counted(logits, self._label_maps(batch)) | {"sample_id": [one.id for one in batch.samples]}
 
-    def change(self, pixels: Tensor, shown: Tensor, inputs: Tensor) -> Tensor:
-        return inputs - self.inputs(pixels)
+    def change(self, raw: Tensor, shown: Tensor, inputs: Tensor) -> Tensor:
+        return inputs - self.inputs(raw)
 
     def _label_maps(self, batch: Batch) -> Tensor:
         return torch.from_numpy(np.stack(batch.truths)).long().to(self.settings.device)

@@ -1,0 +1,96 @@
+"""What all tasks of images share: pixels as a network takes them, distances in pixels, pictures to be looked at."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Container, Sequence
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from ..data.images import unit
+from ..models.classifier import Classifier
+from ..protocol.card import Card
+from ..runs.pictures import Picture
+from .subject import Batch, Settings, Subject
+
+SIDE = 224
+"""The longest side of a kept image; larger ones are made smaller."""
+MAP_SIDE = 64
+
+
+class ImageSubject(Subject):
+    """A checkpoint of images, whose inputs are (B, 3, H, W) uint8 pixels. eps and distances are in pixel units."""
+
+    def __init__(
+        self,
+        classifier: Classifier,
+        card: Card,
+        settings: Settings,
+        valid: Sequence[int] | None,
+        reused: Container[str] = (),
+    ) -> None:
+        self.is_cnn = classifier.identity.attention == "none"
+        if self.is_cnn:
+            classifier.to(memory_format=torch.channels_last)
+        super().__init__(classifier, card, settings, valid, reused)
+
+    def inputs(self, raw: Tensor) -> Tensor:
+        clean = unit(raw.to(self.settings.device))
+        if self.is_cnn:
+            clean = clean.contiguous(memory_format=torch.channels_last)
+        return clean if self.card.space == "pixels" else self.classifier.normalize(clean)
+
+    def change(self, raw: Tensor, shown: Tensor, inputs: Tensor) -> Tensor:
+        return unit(shown.float() - raw.to(shown.device).float())
+
+    def pictures(self, batch: Batch, **parts: Tensor) -> dict[str, Picture]:
+        """Return pictures of the samples to keep, by id. parts: as `picture` takes them, batched."""
+        return {
+            sample.id: picture(**{name: values[index] for name, values in parts.items()})
+            for index, sample in enumerate(batch.samples)
+            if sample.id in batch.keep
+        }
+
+
+def picture(image: Tensor | None = None, delta: Tensor | None = None, heat: Tensor | None = None) -> Picture:
+    """Return the picture of an image, (3, H, W) uint8 or floats in [0, 1]; of a change, (3, H, W) floats in pixels;
+    and of a map, (H, W) floats in [0, 1].
+    """
+    return Picture(
+        None if image is None else _webp(_bytes(image), quality=80),
+        None if delta is None else _webp(_bytes(_stretched(delta)), quality=60),
+        None if heat is None else _small_map(_bytes(heat)),
+    )
+
+
+def _stretched(delta: Tensor) -> Tensor:
+    largest = float(delta.abs().max())
+    return delta / (2 * largest or 1) + 0.5
+
+
+def _bytes(values: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    """Return values as (H, W, 3) or (H, W) uint8."""
+    values = values.detach().cpu()
+    if values.is_floating_point():
+        values = values.nan_to_num().clamp(0, 1).mul(255).round().byte()
+    array: np.ndarray[tuple[int, ...], np.dtype[np.uint8]] = values.numpy()
+    return array.transpose(1, 2, 0) if array.ndim == 3 else array
+
+
+def _webp(pixels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], quality: int) -> bytes:
+    """Encode an image; one that is small already keeps every pixel."""
+    image, buffer = Image.fromarray(pixels), io.BytesIO()
+    small = max(image.size) <= MAP_SIDE
+    image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
+    image.save(buffer, "WEBP", quality=quality, lossless=small)
+    return buffer.getvalue()
+
+
+def _small_map(levels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> bytes:
+    image, buffer = Image.fromarray(levels), io.BytesIO()
+    image.thumbnail((MAP_SIDE, MAP_SIDE), Image.Resampling.BILINEAR)
+    image.save(buffer, "PNG")
+    return buffer.getvalue()

@@ -1,0 +1,128 @@
+"""A run folder as files: run.json, read once, and whatever is read and written through no link."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import TypeVar
+
+from ..common.files import bytes_of, text_of, write_whole
+from ..errors import RunError
+from .binding import Unit
+from .links import refuse_link, refuse_links
+from .manifest import Manifest, encoded, manifest_of
+
+Folder = TypeVar("Folder", bound="RunFiles")
+
+
+def folder_name(text: str) -> str:
+    """Return a file name for a condition or checkpoint: itself where it can be, else one made unique by a digest."""
+    plain = text.replace("/", "_")
+    safe = re.sub(r"[^\w(),=.+-]", "-", plain, flags=re.ASCII).lstrip(".")[:120]
+    if safe == plain:
+        return safe
+    return f"{safe}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+class RunFiles:
+    """A folder with run.json, whose other files are written whole and read through no link."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._read: tuple[tuple[int, int, int], Manifest] | None = None
+
+    @classmethod
+    def existing(cls: type[Folder], path: str | Path) -> Folder:
+        """Return the run in this folder.
+
+        Raises:
+            RunError: there is none, or something of it is a link.
+        """
+        run = cls(path)
+        refuse_links(run.path)
+        if not run.manifest_path.is_file():
+            raise run._none()
+        return run
+
+    @property
+    def manifest_path(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def manifest(self) -> Manifest:
+        """What run.json holds. It is read and checked once, and again after it was written.
+
+        Raises:
+            RunError: there is none, or it is not as an audit wrote it.
+        """
+        manifest = self.read_manifest()
+        if manifest is None:
+            raise self._none()
+        return manifest
+
+    def _none(self) -> RunError:
+        return RunError(
+            f"{self.path} is not a run folder (no run.json); make one with robustkit audit --out {self.path}"
+        )
+
+    def read_manifest(self) -> Manifest | None:
+        """Return what run.json holds; None before the first unit. Raises RunError where it is not as an audit wrote it.
+
+        Another process may write it at any time, as a whole: a file that is the same by inode, time and size is not
+        read again.
+        """
+        try:
+            refuse_link(self.manifest_path, self.path)
+            status = self.manifest_path.stat()
+            version = status.st_ino, status.st_mtime_ns, status.st_size
+            if self._read is None or self._read[0] != version:
+                data = json.loads(self.read_text(self.manifest_path))
+                self._read = version, manifest_of(data, self.manifest_path)
+            return self._read[1]
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ValueError, RecursionError) as fault:
+            raise RunError(f"{self.manifest_path}: cannot be read ({fault}); restore it or use another --out") from None
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        """Write run.json. Readers of this folder see it at once."""
+        self.write(self.manifest_path, encoded(manifest.to_plain()))
+        self._read = None
+
+    def write(self, path: Path, data: bytes, durable: bool = True) -> None:
+        """Write a file of this folder as `write_whole` does. Raises RunError where a link is on its way."""
+        refuse_link(path, self.path)
+        write_whole(path, data, durable)
+
+    def read_bytes(self, path: Path) -> bytes:
+        """Return the bytes of a file of this folder. Raises RunError for a link on its way, OSError as `bytes_of`."""
+        refuse_link(path, self.path)
+        return bytes_of(path)
+
+    def read_text(self, path: Path) -> str:
+        """Return the text of a file of this folder. Raises as `read_bytes`, and UnicodeDecodeError."""
+        refuse_link(path, self.path)
+        return text_of(path)
+
+    def unit(self, checkpoint: str, condition: str) -> Unit:
+        """Return what the files of a checkpoint under a condition say of themselves. Raises RunError as `Unit.of`."""
+        try:
+            return Unit.of(self.manifest, checkpoint, condition)
+        except RunError as fault:
+            raise RunError(f"{self.path}: {fault}") from None
+
+    def sweep(self) -> None:
+        """Remove what a killed process left half-written. Raises RunError where something of the run is a link."""
+        refuse_links(self.path)
+        ours = (".run.json.*.tmp", ".summary.json.*.tmp", ".summary.csv.*.tmp", ".report.html.*.tmp")
+        for pattern in (
+            *ours,
+            "records/*/*/.*.parquet.*.tmp",
+            "timings/*/*/.*.json.*.tmp",
+            "evidence/*/.*.json.*.tmp",
+            "pictures/*/*/.*.parquet.*.tmp",
+        ):
+            for leftover in self.path.glob(pattern):
+                leftover.unlink(missing_ok=True)

@@ -1,0 +1,104 @@
+"""Inputs that are no images go through runner and records: here sequences of tokens, of two lengths."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import torch
+from manifests import whole
+from torch import Tensor, nn
+
+from robustkit.common.preprocessing import Preprocessing
+from robustkit.data.dataset import Dataset, Sample
+from robustkit.errors import BadImageError
+from robustkit.evaluations.subject import Batch, Settings, Subject
+from robustkit.models.classifier import Classifier, ModelIdentity
+from robustkit.pipeline.run import Silent
+from robustkit.pipeline.runner import pieces, run_units
+from robustkit.protocol.card import load_card
+from robustkit.protocol.condition import CLEAN, Condition
+from robustkit.runs.binding import Unit, provenance_of
+from robustkit.runs.digests import digests_of_shards
+from robustkit.runs.folder import RunFolder
+
+CLASSES = 3
+
+
+class Counts(nn.Module):
+    """Logits of how often the first three tokens of the vocabulary occur."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return torch.stack([(tokens == word).sum(dim=1).float() for word in range(CLASSES)], dim=1)
+
+
+class TokenSubject(Subject):
+    """Token sequences, (B, L) int64, as they are."""
+
+    schema = pa.schema(
+        {"sample_id": pa.string(), "label": pa.int32(), "prediction": pa.int32(), "error": pa.string()}
+        | {"linf": pa.float64(), "l2": pa.float64()}
+    )
+
+    def unread(self, sample: Sample) -> dict[str, Any]:
+        return {"sample_id": sample.id, "label": sample.label}
+
+    def inputs(self, raw: Tensor) -> Tensor:
+        return raw.to(self.settings.device)
+
+    def change(self, raw: Tensor, shown: Tensor, inputs: Tensor) -> Tensor:
+        return (shown != raw).float()
+
+    def score(self, logits: Tensor, batch: Batch) -> dict[str, list[Any]]:
+        names, labels = [sample.id for sample in batch.samples], [sample.label for sample in batch.samples]
+        return {"sample_id": names, "label": labels, "prediction": logits.argmax(dim=1).tolist()}
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """Where token sequences come from; the fourth cannot be read."""
+
+    dataset: Dataset
+
+    def reader(self, condition: Condition) -> Any:
+        def read(sample: Sample) -> Tensor:
+            if sample.id == "3":
+                raise BadImageError("3: no sentence")
+            place = int(sample.id)
+            return torch.full((4 + place % 2,), place % CLASSES)
+
+        return read
+
+    def locate(self, sample: Sample, inputs: Tensor) -> None:
+        return None
+
+
+def test_sequences_of_tokens_become_records(tmp_path: Path) -> None:
+    samples = tuple(Sample(str(place), place % CLASSES) for place in range(7))
+    dataset = Dataset("sentences", "nowhere", "lines", tuple("abc"), samples)
+    identity = ModelIdentity(
+        "counts", "counts", None, None, "counts", "none", "n/a", CLASSES, Preprocessing(), weights="random"
+    )
+    shards = digests_of_shards([sample.id for sample in samples], 4)
+    run = RunFolder(tmp_path)
+    data = {"n": 7, "shards": shards}
+    run.write_manifest(
+        whole({"checkpoints": [{"name": "counts"}], "conditions": ["clean"], "data": data, "shard_size": 4})
+    )
+    manifest = run.manifest
+    card = load_card("quest-paper")  # whose space is the network's own
+    subject = TokenSubject(Classifier(Counts(), identity), card, Settings(batch_size=3), None)
+    work = pieces(run, "counts", [CLEAN], 2)
+
+    def provenance(condition: str) -> dict[str, Any]:
+        return provenance_of(manifest, manifest.checkpoint("counts"), condition)
+
+    run_units(run, subject, Sentences(dataset), work, 4, provenance, Silent())
+    assert run.damaged("counts", ["clean"]) == [] and Unit.of(manifest, "counts", "clean").shards == tuple(shards)
+    rows = run.table("counts", "clean").to_pylist()
+    assert [row["prediction"] for row in rows] == [0, 1, 2, None, 1, 2, 0]
+    assert [row["error"] for row in rows] == [None] * 3 + ["3: no sentence"] + [None] * 3
+    assert [row["linf"] for row in rows] == [0, 0, 0, None, 0, 0, 0]
+    assert run.lacking("counts", "clean") == 0

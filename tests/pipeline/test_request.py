@@ -1,0 +1,73 @@
+"""What a run is asked for: the same from Python and from the command line, and refused in one place."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_audit import audit, furnish
+
+import robustkit
+from robustkit.errors import ProtocolError
+from robustkit.pipeline.request import ClassificationRequest, Request, SegmentationRequest
+
+OF_A_CALL = {"progress", "say"}
+NO_OPTIONS = ({}, None)
+"""What stands for no further options of a model or of data."""
+
+
+@pytest.mark.parametrize(
+    ("function", "request_of"), [(robustkit.audit, ClassificationRequest), (robustkit.segment, SegmentationRequest)]
+)
+def test_a_request_has_the_arguments_and_the_defaults_of_its_function(function: Any, request_of: type[Request]) -> None:
+    given = {
+        name: NO_OPTIONS if name in ("model", "data") else parameter.default
+        for name, parameter in inspect.signature(function).parameters.items()
+        if name not in OF_A_CALL
+    }
+    held = {
+        field.name: NO_OPTIONS
+        if field.default_factory is not MISSING
+        else inspect.Parameter.empty
+        if field.default is MISSING
+        else field.default
+        for field in fields(request_of)
+    }
+    assert held == given
+    assert set(request_of.kept) <= held.keys()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch size 0, shard size None, limit None: expected 1 or more"),
+        ({"shard_size": -1, "limit": 3}, "batch size None, shard size -1, limit 3: expected 1 or more"),
+        ({"limit": 0}, "batch size None, shard size None, limit 0: expected 1 or more"),
+        ({"dtype": "float16"}, "unknown dtype 'float16'"),
+    ],
+)
+@pytest.mark.parametrize("request_of", [ClassificationRequest, SegmentationRequest])
+def test_sizes_and_dtypes_are_refused_alike(request_of: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        request_of(checkpoints=["net.pth"], data_dir="val", **options)
+    assert str(caught.value).startswith(message)
+
+
+def test_a_card_of_another_task_names_the_command() -> None:
+    asked: dict[str, Any] = {"checkpoints": ["net.pth"], "data_dir": "val"}
+    for made, message in (
+        (ClassificationRequest(**asked, protocol="segmentation"), "is for segmentation; use robustkit segment"),
+        (SegmentationRequest(**asked, protocol="standard"), "is for classification; use robustkit audit"),
+    ):
+        with pytest.raises(ProtocolError, match=message):
+            _ = made.card
+
+
+def test_an_iterable_is_read_once_for_the_run_and_for_what_it_keeps(tmp_path: Path) -> None:
+    run = audit(furnish(tmp_path), tmp_path / "run", attacks=(name for name in ("fgsm", "pgd(steps=2)")), limit=3)
+    assert [text.partition("(")[0] for text in run.manifest.conditions] == ["clean", "fgsm", "pgd"]
+    assert json.loads(run.manifest_path.read_text())["arguments"]["attacks"] == ["fgsm", "pgd(steps=2)"]
