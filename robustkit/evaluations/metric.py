@@ -28,7 +28,7 @@ class Metric:
 
 
 def of_samples(name: str, label: str) -> Metric:
-    """Return a metric of which each sample is right or wrong, in percent."""
+    """Return a metric for which each sample is right or wrong, in percent."""
     return Metric(name, label, 100, 1, paired=True, binary=True)
 
 

@@ -186,7 +186,7 @@ class Subject:
             yield
 
     def forget(self) -> None:
-        """Let go of what was kept of a shard."""
+        """Drop the images kept for the current shard."""
         self._kept = "", {}
 
     def halve(self) -> bool:
@@ -270,7 +270,7 @@ class Subject:
     # What each task implements
 
     def unread(self, sample: Sample) -> dict[str, Any]:
-        """Return what the row of a sample holds whose image cannot be read, beside the reason."""
+        """Return the row of a sample whose image cannot be read, without the reason."""
         raise NotImplementedError
 
     def needs_truth(self, condition: Condition) -> bool:
@@ -282,7 +282,7 @@ class Subject:
         raise NotImplementedError
 
     def score(self, logits: Tensor, batch: Batch) -> dict[str, list[Any]]:
-        """Return the columns of what the model makes of a batch."""
+        """Return the columns of the model's answers on a batch."""
         raise NotImplementedError
 
     def change(self, pixels: Tensor, shown: Tensor, inputs: Tensor) -> Tensor:
