@@ -156,7 +156,7 @@ def _check(formula: Formula, layer: Any) -> None:
 
 
 def _swap(layer: Any, formula: Formula) -> None:
-    """Make one layer compute the formula. Its own one changes nothing."""
+    """Make one layer compute the formula; the one that it has changes nothing."""
     if isinstance(layer, Formulaic) and layer.formula is not None and layer.formula.name == formula.name:
         return
     give_parameters(layer, formula)

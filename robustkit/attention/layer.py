@@ -55,7 +55,7 @@ class Captured:
         return [self._seen[index][1] for index in sorted(self._seen)]
 
     def clear(self) -> None:
-        """Let go of the tensors, and with them of the graph."""
+        """Drop the tensors, and with them the graph."""
         self._seen.clear()
         self._norms.clear()
 

@@ -17,7 +17,7 @@ _OURS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)  # through a 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder, which is made where it is not there.
+    """Hold a folder, which is created if it is missing.
 
     The file that stays behind means nothing: the lock is the kernel's and ends with its process. A file system without
     locks gives none.

@@ -121,7 +121,7 @@ def plain(text: object, limit: int = 28) -> str:
 
 
 def _is_odd(sign: str) -> bool:
-    """Whether it is no sign of a line of text: control, surrogate, unassigned; and what turns the writing direction."""
+    """Whether it has no place in a line of text: control, surrogate, unassigned, or turning the direction of text."""
     return unicodedata.category(sign).startswith("C") and sign not in "\t\n\r"
 
 

@@ -37,7 +37,7 @@ class Metric:
 
 
 def of_samples(name: str, label: str, drafted: bool = False, hub: tuple[str, str] | None = None) -> Metric:
-    """Return a metric of which each sample is right or wrong, in percent."""
+    """Return a metric for which each sample is right or wrong, in percent."""
     return Metric(name, label, 100, 1, paired=True, binary=True, drafted=drafted, hub=hub)
 
 

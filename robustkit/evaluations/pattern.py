@@ -29,7 +29,7 @@ def pattern_of(text: str) -> ConditionPattern:
 
 
 def fits(pattern: ConditionPattern, condition: str) -> bool:
-    """Whether a run's condition is one that is meant."""
+    """Whether a run's condition is one that the pattern means."""
     other = pattern_of(condition)
     if (pattern.name, pattern.what) != (other.name, other.what):
         return False

@@ -256,7 +256,7 @@ class Subject:
         raise NotImplementedError
 
     def unread(self, sample: Sample) -> dict[str, Any]:
-        """Return what the row of a sample holds whose image cannot be read, beside the reason."""
+        """Return the row of a sample whose image cannot be read, without the reason."""
         raise NotImplementedError
 
     def needs_truth(self, condition: Condition) -> bool:
@@ -268,7 +268,7 @@ class Subject:
         raise NotImplementedError
 
     def score(self, logits: Tensor, batch: Batch) -> dict[str, list[Any]]:
-        """Return the columns of what the model makes of a batch."""
+        """Return the columns of the model's answers on a batch."""
         raise NotImplementedError
 
     def change(self, raw: Tensor, shown: Tensor, inputs: Tensor) -> Tensor:

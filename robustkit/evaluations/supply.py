@@ -25,7 +25,7 @@ class Supply(Protocol):
         """Return what reads the samples for this condition."""
 
     def locate(self, sample: Sample, inputs: Tensor) -> Any:
-        """Return what is true of a sample in the frame of its input; None where it is not known.
+        """Return the truth of a sample in the frame of its input; None where it is not known.
 
         Raises:
             BadImageError: its mask cannot be read.

@@ -236,7 +236,7 @@ def _architecture(
 def give_attention(
     network: nn.Module, option: str | None, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], spec: str
 ) -> tuple[str, str]:
-    """Give the network its formula; returns (formula or 'other' or 'none', who said so)."""
+    """Give the network its formula; return (formula or 'other' or 'none', where that comes from)."""
     shown = next((_FORM[name.rsplit(".", 1)[1], t.ndim] for name, t in tensors.items() if _SCALE.search(name)), None)
     said = metadata.get("attention")
     for name, source in ((option, "option"), (said, "metadata"), (shown, "weights")):

@@ -4,7 +4,7 @@
     python -m scripts.bench.corruptions --pipeline CHECKPOINT [--arch NAME] --data-dir IMAGES
 
 The reference takes one image at a time on one thread; ours takes a batch on the threads given, and its time includes
-its own draws. Both take turns in every round. A figure is milliseconds an image, the median over rounds, averaged over
+its own draws. Both take turns in every round. A figure is milliseconds per image, the median over rounds, averaged over
 the five severities; a ratio is the reference's over ours. Without the reference (ROBUSTKIT_IMAGECORRUPTIONS names its
 folder) ours is timed alone. --pipeline: what share of corrupt -> model is spent corrupting, over the 15 at all
 severities.

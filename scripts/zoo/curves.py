@@ -81,7 +81,7 @@ def _panels(layers: int) -> list[tuple[str, Callable[[list[Row]], dict[str, list
 
 
 def plot(work: Path, out: Path) -> list[Path]:
-    """Draw all runs in `work`, a figure a family, as FAMILY-curves.svg in `out`."""
+    """Draw all runs in `work`, one figure per family, as FAMILY-curves.svg in `out`."""
     whole: dict[str, dict[str, list[Row]]] = {}
     for name, rows in read_logs(work).items():
         if any("probe" in row for row in rows):

@@ -28,7 +28,7 @@ from .recipe import Family, Preset, build, decay_at, parameter_groups, rate_at, 
 
 CHECK_EVERY = 50  # steps between two looks at the loss, which wait for the device
 PROBES = 256
-SCORED = {"cpu": 125}  # images a batch: larger ones do not fit a core's cache
+SCORED = {"cpu": 125}  # images per batch: larger ones do not fit a core's cache
 
 
 class DivergedError(RobustkitError):

@@ -70,7 +70,7 @@ def _frobenius(weight: Tensor) -> Tensor:
 
 
 def _spectral(weight: Tensor) -> Tensor:
-    """Return the largest singular value, from the Gram matrix of the shorter side; nan where they are not finite."""
+    """Return the largest singular value, from the Gram matrix of the shorter side; nan if a weight is not finite."""
     gram = weight @ weight.mT if weight.shape[-2] <= weight.shape[-1] else weight.mT @ weight
     finite = gram.isfinite().all(-1).all(-1)
     largest = torch.linalg.eigvalsh(torch.where(finite[:, None, None], gram, 0.0))[:, -1]

@@ -113,7 +113,8 @@ class QuacK(ScaledRows):
         return {**super().state_dict(), "quack": {"tau": self.tau, "norm": self.norm, "initial": self.initial}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore both; as an optimiser's rates, tau is the state's. CheckpointError where it is of something else."""
+        """Restore both; tau comes from the state, as an optimiser's rates do. CheckpointError for the state of
+        something else."""
         saved = state_dict.get("quack")
         if saved is None:
             raise CheckpointError(
