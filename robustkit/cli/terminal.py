@@ -153,13 +153,14 @@ def show(run: Any, results: Any) -> None:
     from rich.table import Table
 
     from ..display.console import terminal_tables
+    from ..evaluations.results import Results
     from ..report.refresh import flag_lines
     from ..results.tables import report_tables
     from ..tasks.task import task_of
 
     screen = console()
     task = task_of(run.manifest)
-    parts = [*task.terminal(run, results)]
+    parts = [*task.terminal(Results.of(run, results))]
     parts += [*terminal_tables(report_tables(run, results))] if task.shows_compared else []
     for part in parts:
         screen.print(part, soft_wrap=not isinstance(part, Table) or part.title is None)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +19,8 @@ from ..runs.folder import SUMMARY_COLUMNS, RunFolder
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from .results import Gatherer
 
 EXCEEDS = 1e-6
 """How far a perturbation may lie outside its eps before the result is flagged: float32 rounding, in pixel units."""
@@ -104,13 +106,14 @@ def column_of(table: pa.Table, name: str) -> Floats:
 class Reading:
     """The records of one checkpoint, as families and tasks read them.
 
-    unread: why a sample could not be read, by its id; filled while records are read.
+    unread: why a sample could not be read, by its id; filled while records are read. gatherers: what also takes them.
     """
 
     run: RunFolder
     manifest: dict[str, Any]
     checkpoint: str
     unread: dict[str, str]
+    gatherers: Mapping[type[Gatherer], Gatherer] = field(default_factory=dict)
 
     def shards(self, condition: str, columns: Collection[str] | Callable[[str], bool]) -> Iterator[pa.Table]:
         """Yield the records of a condition, a table per shard."""

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from ..common.differences import unseen
 from ..errors import NothingEvaluated, RunError
+from ..evaluations.cells import Cells, Row
 from ..evaluations.kinds import shares_of
 from ..evaluations.pattern import fits, is_exactly
 from ..protocol.pattern import ConditionPattern
 from ..results.paired import Side, is_same_model, lacking, paired_difference, widened
-from ..results.summary import summarise
+from ..results.summary import survey
 from ..runs.folder import RunFolder
 from ..tasks.measures import find_metric
 from ..tasks.task import Task, task_of
 from .remedy import missing_command
-
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -39,21 +37,18 @@ class MeasuredRun:
 
     def __init__(self, run: RunFolder) -> None:
         self.run, self.manifest = run, run.manifest
-        self.results = summarise(run)
-        if not self.results:
+        self.results = survey(run)
+        if not len(self.results):
             raise NothingEvaluated(f"{run.path}: there are no results to check; run the audit again to its end")
 
     @cached_property
     def checkpoints(self) -> dict[str, dict[str, Any]]:
         return {known["name"]: known for known in self.manifest["checkpoints"]}
 
-    @cached_property
-    def cells(self) -> dict[str, dict[tuple[str, str], Row]]:
+    @property
+    def cells(self) -> dict[str, Cells]:
         """By checkpoint: a row for each condition and metric."""
-        found: dict[str, dict[tuple[str, str], Row]] = {name: {} for name in self.checkpoints}
-        for row in self.results:
-            found[row["checkpoint"]][row["condition"], row["metric"]] = row
-        return found
+        return self.results.cells
 
     def without_records(self, name: str) -> list[str]:
         """Conditions that run.json names and of which a checkpoint has no records."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..evaluations.cells import Cells, Row, is_finite
 from ..evaluations.family import by_family
 from ..evaluations.kinds import words_of
+from ..evaluations.results import Results
 from ..evaluations.sentence import Clause
 from ..protocol.condition import CLEAN
 from ..tasks.task import Task, task_of
@@ -29,17 +30,18 @@ class Headline:
     flags: tuple[str, ...]
 
 
-def verdicts(run: RunFolder, results: Sequence[dict[str, Any]]) -> list[Headline]:
-    """Return the headlines of the run's checkpoints, in its order. results: rows of its summary."""
-    manifest = run.manifest
+def verdicts(run: RunFolder, rows: Sequence[Row]) -> list[Headline]:
+    """Return the headlines of the run's checkpoints, in its order. rows: of its summary."""
+    results = Results.of(run, rows)
+    manifest = results.manifest
     task, headlines = task_of(manifest), []
     for known in manifest["checkpoints"]:
-        rows = [row for row in results if row["checkpoint"] == known["name"]]
-        cells = {(row["condition"], row["metric"]): row for row in rows if is_finite(row["value"])}
+        own = results.cells[known["name"]]
+        cells = {key: row for key, row in own.items() if is_finite(row["value"])}
         sentence = "; ".join(_parts(task, cells, manifest))
         start = sentence[:1] if sentence[1:2].isupper() else sentence[:1].upper()  # mIoU
         whole = f"{start}{sentence[1:]}." if sentence else "Nothing was evaluated."
-        headlines.append(Headline(known["name"], whole, tuple(_flags(rows))))
+        headlines.append(Headline(known["name"], whole, tuple(_flags(own.values()))))
     return headlines
 
 
@@ -68,7 +70,7 @@ def _widths(rows: Sequence[Row]) -> Iterator[str]:
         yield f"intervals are wider than {100 * WIDE:.0f} points: too few samples to tell more"
 
 
-def _flags(rows: Sequence[Row]) -> Iterator[str]:
+def _flags(rows: Iterable[Row]) -> Iterator[str]:
     """Each doubt once, with its condition, or how many."""
     seen: dict[str, dict[str, None]] = {}
     for row in rows:

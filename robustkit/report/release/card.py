@@ -15,14 +15,13 @@ from ...display.markdown import Made, code, fenced, plain, table
 from ...errors import NothingEvaluated, RunError, unknown
 from ...evaluations.gaps import left_out_lines
 from ...evaluations.kinds import by_words, words_of
+from ...evaluations.results import Results
 from ...protocol.condition import CLEAN
-from ...results.summary import summarise
+from ...results.summary import survey
 from ...runs.folder import RunFolder
 from ...tasks.measures import metrics
 from ...tasks.task import task_named, task_of
 from .badge import MADE_BY, badge, headline
-
-Results = Sequence[Mapping[str, Any]]
 
 
 def write_cards(run: Path, *, checkpoint: str | None = None, out: Path | None = None) -> list[Path]:
@@ -39,11 +38,10 @@ def write_cards(run: Path, *, checkpoint: str | None = None, out: Path | None = 
     if out is None and folder.is_symlink():  # in a run folder of someone else it may point anywhere
         raise RunError(f"{folder} is a link to {folder.resolve()}; choose that folder, or another, with --out")
     described = _chosen(source, checkpoint)
-    rows = [
-        row | {"value": _finite(row["value"]), "ci_low": _finite(row["ci_low"]), "ci_high": _finite(row["ci_high"])}
-        for row in summarise(_OfOne(run, described["name"]))
-    ]
-    if not rows:
+    rows = survey(_OfOne(run, described["name"])).changed(
+        lambda row: {**row, **{key: _finite(row[key]) for key in ("value", "ci_low", "ci_high")}}
+    )
+    if not len(rows):
         raise NothingEvaluated(f"{run}: {described['name']} has no results; run the audit again to make them")
     found = facts(manifest, described, rows)
     files = {
@@ -201,7 +199,7 @@ def markdown(run: RunFolder, described: Mapping[str, Any], rows: Results) -> str
         protocol=manifest["protocol"],
         deciding=manifest["deciding"],
         versions=", ".join(f"{name} {version}" for name, version in versions.items()),
-        sections=list(task_of(manifest).card_parts(manifest, described["name"], rows)),
+        sections=list(task_of(manifest).card_parts(described["name"], rows)),
     )
     return re.sub(r"\n{3,}", "\n\n", text)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 
 from ...common.intervals import wilson
 from ...display.table import TextTable
+from ...evaluations.results import Gatherer, Results
 from ...protocol.condition import CLEAN
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from ...runs.folder import RunFolder
 
 MOST = 8
 """Classes in a table."""
@@ -81,22 +80,34 @@ def _known(table: pa.Table) -> Any:
     return pc.greater_equal(pc.fill_null(table["label"], -1), 0)
 
 
-def weak_spots(run: RunFolder) -> list[TextTable]:
+class WeakClasses(Gatherer):
     """A table of each checkpoint clean, and one of each of its attacks; none where nothing is wrong."""
-    manifest = run.manifest
-    names = manifest["data"].get("class_names") or ()
-    clean: dict[str, ClassTally] = {}
-    found: list[TextTable | None] = []
-    for checkpoint, condition in run.units():
-        if condition != CLEAN.text and condition not in manifest.get("claims", {}):
-            continue
-        tally = ClassTally.of(run.table(checkpoint, condition, _COLUMNS))
+
+    def __init__(self, manifest: Mapping[str, Any]) -> None:
+        super().__init__(manifest)
+        self.tables: list[TextTable] = []
+        self._clean: dict[str, ClassTally] = {}
+        self._names = manifest["data"].get("class_names") or ()
+
+    def wants(self, checkpoint: str, condition: str) -> bool:
+        return condition == CLEAN.text or condition in self.manifest.get("claims", {})
+
+    def needs(self, column: str) -> bool:
+        return column in _COLUMNS
+
+    def take(self, checkpoint: str, condition: str, read: pa.Table) -> None:
+        tally, table = ClassTally.of(read), None
         if condition == CLEAN.text:
-            clean = {checkpoint: tally}  # of the others nothing is asked any more
-            found.append(_lowest(checkpoint, tally, names))
-        elif checkpoint in clean:
-            found.append(_largest_drops(checkpoint, condition, *clean[checkpoint].beside(tally), names))
-    return [table for table in found if table is not None]
+            self._clean = {checkpoint: tally}  # of the others nothing is asked any more
+            table = _lowest(checkpoint, tally, self._names)
+        elif checkpoint in self._clean:
+            table = _largest_drops(checkpoint, condition, *self._clean[checkpoint].beside(tally), self._names)
+        self.tables += [] if table is None else [table]
+
+
+def weak_spots(results: Results) -> list[TextTable]:
+    """Return the tables of a run."""
+    return results.gathered(WeakClasses).tables
 
 
 def _lowest(checkpoint: str, tally: ClassTally, names: Sequence[str]) -> TextTable | None:
