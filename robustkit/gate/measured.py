@@ -51,7 +51,7 @@ class MeasuredRun:
         return self.results.cells
 
     def without_records(self, name: str) -> list[str]:
-        """Conditions that run.json names and of which a checkpoint has no records."""
+        """Return conditions that run.json names and of which a checkpoint has no records."""
         done = {condition for checkpoint, condition in self.run.units() if checkpoint == name}
         return [condition for condition in self.manifest["conditions"] if condition not in done]
 
@@ -75,7 +75,7 @@ def not_evaluated(subject: MeasuredRun, name: str, wanted: ConditionPattern) -> 
 
 
 def find(subject: MeasuredRun, name: str, metric: str, wanted: ConditionPattern) -> str:
-    """The condition of the run that a rule means.
+    """Return the condition of the run that a rule means.
 
     Raises:
         CannotTell: it was not evaluated, or has no such metric. Ambiguous: several fit.
@@ -95,7 +95,7 @@ def find(subject: MeasuredRun, name: str, metric: str, wanted: ConditionPattern)
 
 
 def figure_of(row: Row) -> Measured:
-    """A result, its interval left out where it has no width: too few samples for resampling to see any difference."""
+    """Return a result, without an interval of no width: too few samples for resampling to see any difference."""
     figure = Measured(row["value"], row["n"], row["ci_low"], row["ci_high"], tuple(row["flags"]))
     metric = find_metric(row["metric"])
     if figure.low != figure.high or (metric and metric.binary):
@@ -105,7 +105,7 @@ def figure_of(row: Row) -> Measured:
 
 
 def change_of(first: Side, second: Side, condition: str, metric: str, falls: bool) -> Measured:
-    """How much the second is below the first, or above it where not `falls`; paired by sample.
+    """Return how much the second is below the first, or above it where not `falls`; paired by sample.
 
     Raises:
         CannotTell: the two cannot be paired, or records of one are missing.

@@ -15,7 +15,7 @@ from ..tasks.task import task_of
 
 
 def missing_command(manifest: Mapping[str, Any], name: str, wanted: ConditionPattern, out: Path) -> str:
-    """The command that evaluates a condition of a checkpoint into the same run, whose folder is `out`."""
+    """Return the command that evaluates a condition of a checkpoint into the same run, whose folder is `out`."""
     own = next(known for known in manifest["checkpoints"] if known["name"] == name)
     asked, task = manifest.get("arguments", {}), task_of(manifest)
     words = ["robustkit", task.command, str(own.get("spec", name))]

@@ -63,7 +63,7 @@ def _parts(task: Task, cells: Cells, manifest: Mapping[str, Any]) -> Iterator[st
 
 
 def _widths(rows: Sequence[Row]) -> Iterator[str]:
-    """What intervals do not allow to say."""
+    """Yield what intervals do not allow to say."""
     if any(not (is_finite(row["ci_low"]) and is_finite(row["ci_high"])) for row in rows):
         yield "too few samples for intervals"
     elif any(row["ci_high"] - row["ci_low"] > WIDE for row in rows):
@@ -71,7 +71,7 @@ def _widths(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _flags(rows: Iterable[Row]) -> Iterator[str]:
-    """Each doubt once, with its condition, or how many."""
+    """Yield each doubt once, with its condition, or how many."""
     seen: dict[str, dict[str, None]] = {}
     for row in rows:
         for flag in row["flags"]:

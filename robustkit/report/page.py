@@ -90,7 +90,7 @@ def _breakable(text: str) -> Markup:
 
 
 def numeric_columns(table: TextTable) -> set[int]:
-    """The places of columns that hold figures alone."""
+    """Return the places of columns that hold figures alone."""
     figure = re.compile(r"[-+−<]?\s?\d.*|nan|–|")
     return {
         place

@@ -97,7 +97,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def facts(manifest: Mapping[str, Any], described: Mapping[str, Any], rows: Results) -> dict[str, Any]:
-    """What results.json holds: all results of a checkpoint, and all that they depend on; folders are left out."""
+    """Return what results.json holds: all results of a checkpoint, and all that they depend on, but folders."""
     return {
         "made_by": f"{MADE_BY} {metadata.version('robustkit-audit')}",
         "robustkit": manifest.get("robustkit"),
@@ -114,11 +114,11 @@ def facts(manifest: Mapping[str, Any], described: Mapping[str, Any], rows: Resul
 
 
 def model_index(found: Mapping[str, Any], task: str | None) -> str:
-    """The `model-index` of a model card's front matter, as the Hugging Face Hub specifies it, as YAML."""
+    """Return the `model-index` of a model card's front matter, as the Hugging Face Hub specifies it, as YAML."""
     import yaml
 
     def quoted(dumper: Any, text: str) -> Any:
-        """In quotes where some reader of YAML 1.1 or 1.2 could take it for a number, a truth value or syntax."""
+        """Quote what some reader of YAML 1.1 or 1.2 could take for a number, a truth value or syntax."""
         style = None if re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]+", text) else '"'
         return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
@@ -168,12 +168,12 @@ def _metrics(found: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _shown(conditions: Sequence[str]) -> set[str]:
-    """Of conditions with means over them, the widest of these."""
+    """Return, of conditions with means over them, the widest of these."""
     return {text for words, own in by_words(dict.fromkeys(conditions)) for text in words.in_short(own)}
 
 
 def markdown(run: RunFolder, described: Mapping[str, Any], rows: Results) -> str:
-    """The section of a model card; all texts are escaped."""
+    """Return the section of a model card; all texts are escaped."""
     from jinja2 import Environment, StrictUndefined
 
     source = (resources.files("robustkit.report") / "templates" / "card.md.j2").read_text(encoding="utf-8")
@@ -205,7 +205,7 @@ def markdown(run: RunFolder, described: Mapping[str, Any], rows: Results) -> str
 
 
 def _flags(run: RunFolder, rows: Results, checkpoint: str) -> Iterator[Made]:
-    """Each flag once, with what bears it."""
+    """Yield each flag once, with what bears it."""
     seen: dict[str, dict[str, None]] = {}
     for row in rows:
         for flag in row["flags"]:

@@ -91,7 +91,7 @@ def reliabilities(results: Results) -> list[Reliability]:
 
 
 def calibration_figures(found: Sequence[Reliability], looks: Mapping[str, Style]) -> Iterator[Figure]:
-    """A figure for each checkpoint."""
+    """Yield a figure for each checkpoint."""
     for checkpoint in dict.fromkeys(one.checkpoint for one in found):
         own = [one for one in found if one.checkpoint == checkpoint]
 
@@ -137,7 +137,7 @@ def _diagram(upper: Axes, lower: Axes, one: Reliability, look: Style) -> None:
 
 
 def _told(one: Reliability) -> str:
-    """The error, and the fullest bin as an example."""
+    """Say the error, and the fullest bin as an example."""
     fullest = max(range(len(one.counts)), key=lambda place: one.counts[place])
     said = (
         f"{plain(one.condition, 80)}: calibration error {percent(one.error)} of {sum(one.counts)} samples; "

@@ -40,7 +40,7 @@ def _conditions(results: Results) -> Iterator[tuple[str, ...]]:
 
 
 def _figure(row: Mapping[str, Any] | None, scale: int) -> str:
-    """`75.0 [74.2, 75.8]`; a dash where there is no finite figure."""
+    """Return `75.0 [74.2, 75.8]`; a dash where there is no finite figure."""
     if row is None or row["value"] is None:
         return "–"
     form = ".1f" if scale == 100 else ".3f"

@@ -57,9 +57,7 @@ def _is_wanted(family: Family, takers: Sequence[Gatherer], column: str) -> bool:
 
 
 def _classification(read: pa.Table, early: bool) -> list[Number]:
-    """Metric, value, n and interval. `early`: samples left at their first wrong prediction, so that only top-1 means
-    something.
-    """
+    """Return metric, value, n and interval. early: samples left at their first wrong prediction: only top-1 counts."""
     n = len(read)
     if n == 0:
         return []
@@ -77,7 +75,7 @@ def _classification(read: pa.Table, early: bool) -> list[Number]:
 
 
 def _losses(read: pa.Table, correct: Floats) -> list[Number]:
-    """NLL and calibration error."""
+    """Return NLL and calibration error."""
     n, confidence, nll = len(read), column_of(read, "confidence"), column_of(read, "nll")
     finite = np.isfinite(confidence)
     sure, right = confidence[finite], correct[finite]

@@ -51,7 +51,7 @@ def table_rows(results: Results) -> list[tuple[str, ...]]:
 
 
 def _figure(row: Mapping[str, Any] | None, scale: float, form: str) -> str:
-    """A value as text; a dash where there is none, nan where it is not finite (None in summary.json)."""
+    """Return a value as text; a dash where there is none, nan where it is not finite (None in summary.json)."""
     if row is None:
         return "–"
     return "nan" if row["value"] is None else format(scale * row["value"], form)

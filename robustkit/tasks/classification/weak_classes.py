@@ -41,7 +41,7 @@ class ClassTally:
 
     @classmethod
     def of(cls, table: pa.Table) -> ClassTally:
-        """From the records of a condition; what was not read or has no label is left out."""
+        """Return the records of a condition; what was not read or has no label is left out."""
         import pyarrow.compute as pc
 
         read = table.filter(pc.and_(table["error"].is_null(), pc.and_(table["correct"].is_valid(), _known(table))))
@@ -49,7 +49,7 @@ class ClassTally:
         return cls(read["sample_id"], label, prediction, read["correct"].to_numpy().astype(bool))
 
     def beside(self, other: ClassTally) -> tuple[ClassTally, ClassTally]:
-        """This and the other, of the samples that both have, in one order."""
+        """Return this and the other, of the samples that both have, in one order."""
         if self.ids.equals(other.ids):
             return self, other
         import pyarrow.compute as pc
@@ -59,16 +59,16 @@ class ClassTally:
         return self.take(mine), other.take(places.drop_null().to_numpy().astype(np.int64))
 
     def take(self, rows: Ints) -> ClassTally:
-        """The samples at these rows."""
+        """Return the samples at these rows."""
         return ClassTally(self.ids.take(rows), self.label[rows], self.prediction[rows], self.correct[rows])
 
     def counts(self, classes: int) -> tuple[Ints, Ints]:
-        """Samples of each class, and those predicted right."""
+        """Return samples of each class, and those predicted right."""
         n = np.bincount(self.label, minlength=classes)
         return n, np.bincount(self.label[self.correct], minlength=len(n))
 
     def mistaken(self, label: int) -> list[tuple[int, int]]:
-        """What samples of a class are taken for and how often, most often first."""
+        """Return what samples of a class are taken for and how often, most often first."""
         taken = self.prediction[(self.label == label) & ~self.correct]
         which, often = np.unique(taken, return_counts=True)
         return sorted(zip(which.tolist(), often.tolist(), strict=True), key=lambda pair: (-pair[1], pair[0]))
@@ -149,7 +149,7 @@ def _largest_drops(
 
 
 def name_of(label: int, names: Sequence[str]) -> str:
-    """The name of a class, or its number."""
+    """Return the name of a class, or its number."""
     return str(names[label]) if 0 <= label < len(names) else str(label)
 
 
@@ -159,7 +159,7 @@ def _share(right: int, n: int) -> str:
 
 
 def _taken(tally: ClassTally, label: int, names: Sequence[str]) -> str:
-    """`ring (3 of 4)`, `ring, star (2 of 5 each)`: the class that is predicted most, and of how many wrong ones."""
+    """Return `ring (3 of 4)`: the class that is predicted most, and of how many wrong ones."""
     pairs = tally.mistaken(label)
     often, wrong = pairs[0][1], sum(count for _, count in pairs)
     most = [name_of(which, names) for which, count in pairs if count == often]
