@@ -45,7 +45,6 @@ class Gatherer:
 
 
 Gathering = TypeVar("Gathering", bound=Gatherer)
-Gatherers = Mapping[type[Gatherer], Gatherer]
 
 
 def gatherers_of(kinds: Iterable[type[Gatherer]], manifest: Mapping[str, Any]) -> dict[type[Gatherer], Gatherer]:
