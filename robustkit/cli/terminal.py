@@ -163,18 +163,19 @@ def run_and_show(request: Request) -> Run:
     return run
 
 
-def show(run: RunFolder, results: Sequence[dict[str, Any]]) -> None:
+def show(run: RunFolder, results: Sequence[Mapping[str, Any]]) -> None:
     """Print the tables and flags of a run."""
     from rich.table import Table
 
     from ..display.console import terminal_tables
+    from ..evaluations.results import Results
     from ..report.refresh import flag_lines
     from ..results.tables import report_tables
     from ..tasks.task import task_of
 
     screen = console()
     task = task_of(run.manifest)
-    parts = [*task.terminal(run, results)]
+    parts = [*task.terminal(Results.of(run, results))]
     parts += [*terminal_tables(report_tables(run, results))] if task.shows_compared else []
     for part in parts:
         screen.print(part, soft_wrap=not isinstance(part, Table) or part.title is None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from .kinds import EVERY_FAMILY, kind_of, kinds, module_of, plugged
 from .vocabulary import Vocabulary
@@ -32,12 +32,11 @@ if TYPE_CHECKING:
     from .cells import Cells
     from .metric import Metric
     from .recorded import Compared, PerSample, Recorded
+    from .results import Gatherer, Results
     from .rows import Number, Reading, Row
     from .sentence import Clause
     from .subject import Batch, Evaluation, Shown, Subject
 
-    Results = Sequence[Mapping[str, Any]]
-    """Rows of the summary."""
     Looks = Mapping[str, Style]
     """How a checkpoint looks in all figures, by its name."""
 
@@ -92,6 +91,10 @@ class Family:
     def overview(self, reading: Reading) -> Overview | None:
         """Return what it makes of all results on images of a checkpoint; None for nothing."""
         return None
+
+    def gatherers(self) -> Sequence[type[Gatherer]]:
+        """Return what its sections of the page make of records, beside the results."""
+        return ()
 
     def doubts(self, reading: Reading, condition: str, read: pa.Table) -> list[str]:
         """Return flags of a condition whose samples, `read`, the task scores."""
@@ -159,22 +162,20 @@ class Family:
         """Return what raises a doubt about its rows, a line each, with what bears it."""
         return (flag for table in self.tables(results) for flag in table.flags)
 
-    def terminal(self, run: RunFolder, results: Results) -> Iterable[Table | Text]:
+    def terminal(self, results: Results) -> Iterable[Table | Text]:
         """Return its tables for a terminal, without their flags."""
         from ..display.console import terminal_tables
 
         return terminal_tables([replace(table, flags=()) for table in self.tables(results)])
 
-    def sections(self, run: RunFolder, results: Results, looks: Looks) -> Iterable[Section]:
+    def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         """Return its parts of the page. looks: how each checkpoint is drawn."""
         from ..display.section import of_tables
 
         if tables := self.tables(results):
             yield of_tables(self.name, self.name.capitalize(), tuple(tables))
 
-    def figures(
-        self, results: Results, manifest: Manifest, looks: Looks, headline: Metric, section: str
-    ) -> Iterable[Figure]:
+    def figures(self, results: Results, looks: Looks, headline: Metric, section: str) -> Iterable[Figure]:
         """Return its figures of a task that has one section for all. headline: the task's metric."""
         return ()
 

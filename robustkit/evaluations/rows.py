@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +20,8 @@ from ..runs.manifest import Manifest
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from .results import Gatherer
 
 EXCEEDS = 1e-6
 """How far a perturbation may lie outside its eps before the result is flagged: float32 rounding, in pixel units."""
@@ -101,13 +103,14 @@ def column_of(table: pa.Table, name: str) -> Floats:
 class Reading:
     """The records of one checkpoint, as families and tasks read them.
 
-    unread: why a sample could not be read, by its id; filled while records are read.
+    unread: why a sample could not be read, by its id; filled while records are read. gatherers: what also takes them.
     """
 
     run: RunFolder
     manifest: Manifest
     checkpoint: str
     unread: dict[str, str]
+    gatherers: Mapping[type[Gatherer], Gatherer] = field(default_factory=dict)
 
     def shards(self, condition: str, columns: Collection[str] | Callable[[str], bool]) -> Iterator[pa.Table]:
         """Yield the records of a condition, a table per shard."""

@@ -40,7 +40,7 @@ TAIL = """
 
 
 def draft(run: RunFolder) -> str:
-    """The text of a policy.
+    """Return the text of a policy.
 
     Raises:
         NothingEvaluated: the run has no results. RunError: its records cannot be read.
@@ -49,8 +49,8 @@ def draft(run: RunFolder) -> str:
     lines = [HEAD.format(run=plain(run.path.resolve().name))]
     data = subject.manifest.data
     lines += _rule("the card with all parameters", f"protocol == {_quoted(subject.manifest.protocol.tag)}")
-    told = plain(f"{data.n} samples of {data.name}")
-    lines += _rule(told, f"data digest == {_quoted(data.digest)}")
+    comment = plain(f"{data.n} samples of {data.name}")
+    lines += _rule(comment, f"data digest == {_quoted(data.digest)}")
     for name, cells in subject.cells.items():
         if not cells:
             continue
@@ -84,15 +84,15 @@ def _of_row(subject: MeasuredRun, row: Mapping[str, Any], name: str) -> Iterator
         return
     falls = known.better < 0
     if not (math.isfinite(low) and math.isfinite(high)):
-        low, high, told = value - 0.05, value + 0.05, f"{value:.4g}, n {row['n']}; no interval, 0.05 of margin"
+        low, high, comment = value - 0.05, value + 0.05, f"{value:.4g}, n {row['n']}; no interval, 0.05 of margin"
     else:
-        told = f"{value:.4g} [{low:.4g}, {high:.4g}], n {row['n']}"
+        comment = f"{value:.4g} [{low:.4g}, {high:.4g}], n {row['n']}"
     bound = math.ceil(100 * high - 1e-9) / 100 if falls else math.floor(100 * low + 1e-9) / 100
     if bound <= 0 and not falls:
-        yield f"\n# {metric} under {plain(condition)} is {plain(told)}: no bound above 0\n"
+        yield f"\n# {metric} under {plain(condition)} is {plain(comment)}: no bound above 0\n"
         return
     flags = f"; flags: {'; '.join(row['flags'])}" if row["flags"] else ""
-    yield from _rule(told + flags, f"{metric} under {condition} {'<=' if falls else '>='} {bound:.2f}", name)
+    yield from _rule(comment + flags, f"{metric} under {condition} {'<=' if falls else '>='} {bound:.2f}", name)
 
 
 def _is_part_of_a_mean(subject: MeasuredRun, name: str, condition: str) -> bool:
@@ -105,23 +105,23 @@ def _flags(subject: MeasuredRun, name: str) -> Iterator[str]:
     done = {condition for checkpoint, condition in subject.run.units() if checkpoint == name}
     lacking = any(condition not in done for condition in subject.manifest.conditions)
     left_out = subject.manifest.corrupted.left_out
-    told = dict.fromkeys(_essence(flag) for _, flag in flags)
-    told |= dict.fromkeys(["incomplete: no records"] if lacking else [])
-    told |= dict.fromkeys(["left out: "] if left_out else [])
-    if not told:
+    essences = dict.fromkeys(_essence(flag) for _, flag in flags)
+    essences |= dict.fromkeys(["incomplete: no records"] if lacking else [])
+    essences |= dict.fromkeys(["left out: "] if left_out else [])
+    if not essences:
         yield from _rule("there are none", "no flags", name)
-    elif len(told) > _MOST:
-        yield f"\n# no rule about flags: there are {len(told)} kinds; see the report\n"
+    elif len(essences) > _MOST:
+        yield f"\n# no rule about flags: there are {len(essences)} kinds; see the report\n"
     else:
         yield from _rule(
             "what is listed here was found, and is let pass: look at each in the report, and strike what must not be",
-            f"no flags except {', '.join(map(_quoted, told))}",
+            f"no flags except {', '.join(map(_quoted, essences))}",
             name,
         )
 
 
 def _essence(flag: str) -> str:
-    """The longest part of a flag without numbers, which differ from run to run."""
+    """Return the longest part of a flag without numbers, which differ from run to run."""
     return max(re.split(r"\d[\d.,/x%]*", flag), key=len).strip(" ;,:") or flag
 
 
@@ -133,13 +133,13 @@ def _rule(comment: str, require: str, checkpoint: str = "") -> Iterator[str]:
 
 
 def _quoted(text: str) -> str:
-    """A text as rules quote it."""
+    """Return a text as rules quote it."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
 
 def _toml(text: str) -> str:
-    """A TOML string, the kind without escapes where it can be. A name that no file can hold becomes a pattern."""
+    """Return a TOML string, without escapes where it can be. A name that no file can hold becomes a pattern."""
     text = re.sub("[\ud800-\udfff]", "?", text)
     if "'" not in text and text.isprintable() and '"' in text:
         return f"'{text}'"

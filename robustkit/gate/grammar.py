@@ -24,7 +24,7 @@ _STARTS = ("drop", "rise", "no flags", "n", *SUBJECTS)
 
 
 def parse_statement(text: str, at: Callable[[int], str] = lambda offset: f"column {offset + 1}") -> Statement:
-    """What a rule requires.
+    """Return what a rule requires.
 
     at: the place of a character of the text, for messages.
 
@@ -196,7 +196,7 @@ class _Reader:
         return True
 
     def _next(self) -> None:
-        """The next token; a word takes the parentheses behind it along."""
+        """Go to the next token; a word takes the parentheses behind it along."""
         form = _TOKEN.match(self.text, self.end)
         if not form:
             rest = self.text[self.end :]

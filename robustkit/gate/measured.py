@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from ..common.differences import unseen
 from ..errors import NothingEvaluated, RunError
+from ..evaluations.cells import Cells, Row
 from ..evaluations.kinds import shares_of
 from ..evaluations.pattern import fits, is_exactly
 from ..protocol.pattern import ConditionPattern
 from ..results.paired import Side, is_same_model, lacking, paired_difference, widened
-from ..results.summary import summarise
+from ..results.summary import survey
 from ..runs.folder import RunFolder
 from ..runs.manifest import CheckpointEntry
 from ..tasks.measures import find_metric
 from ..tasks.task import Task, task_of
 from .remedy import missing_command
-
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -40,24 +37,21 @@ class MeasuredRun:
 
     def __init__(self, run: RunFolder) -> None:
         self.run, self.manifest = run, run.manifest
-        self.results = summarise(run)
-        if not self.results:
+        self.results = survey(run)
+        if not len(self.results):
             raise NothingEvaluated(f"{run.path}: there are no results to check; run the audit again to its end")
 
     @cached_property
     def checkpoints(self) -> dict[str, CheckpointEntry]:
         return {known.name: known for known in self.manifest.checkpoints}
 
-    @cached_property
-    def cells(self) -> dict[str, dict[tuple[str, str], Row]]:
+    @property
+    def cells(self) -> dict[str, Cells]:
         """By checkpoint: a row for each condition and metric."""
-        found: dict[str, dict[tuple[str, str], Row]] = {name: {} for name in self.checkpoints}
-        for row in self.results:
-            found[row["checkpoint"]][row["condition"], row["metric"]] = row
-        return found
+        return self.results.cells
 
     def without_records(self, name: str) -> list[str]:
-        """Conditions that run.json names and of which a checkpoint has no records."""
+        """Return conditions that run.json names and of which a checkpoint has no records."""
         done = {condition for checkpoint, condition in self.run.units() if checkpoint == name}
         return [condition for condition in self.manifest.conditions if condition not in done]
 
@@ -81,7 +75,7 @@ def not_evaluated(subject: MeasuredRun, name: str, wanted: ConditionPattern) -> 
 
 
 def find(subject: MeasuredRun, name: str, metric: str, wanted: ConditionPattern) -> str:
-    """The condition of the run that a rule means.
+    """Return the condition of the run that a rule means.
 
     Raises:
         CannotTell: it was not evaluated, or has no such metric. Ambiguous: several fit.
@@ -101,7 +95,7 @@ def find(subject: MeasuredRun, name: str, metric: str, wanted: ConditionPattern)
 
 
 def figure_of(row: Row) -> Measured:
-    """A result, its interval left out where it has no width: too few samples for resampling to see any difference."""
+    """Return a result, without an interval of no width: too few samples for resampling to see any difference."""
     figure = Measured(row["value"], row["n"], row["ci_low"], row["ci_high"], tuple(row["flags"]))
     metric = find_metric(row["metric"])
     if figure.low != figure.high or (metric and metric.binary):
@@ -111,7 +105,7 @@ def figure_of(row: Row) -> Measured:
 
 
 def change_of(first: Side, second: Side, condition: str, metric: str, falls: bool) -> Measured:
-    """How much the second is below the first, or above it where not `falls`; paired by sample.
+    """Return how much the second is below the first, or above it where not `falls`; paired by sample.
 
     Raises:
         CannotTell: the two cannot be paired, or records of one are missing.

@@ -22,12 +22,12 @@ _WIDEST = 300
 
 
 def plain(text: str) -> str:
-    """A text for one line: without what controls a terminal or turns the direction of writing."""
+    """Return a text for one line: without what controls a terminal or turns the direction of writing."""
     return _CONTROL.sub(" ", text).strip()
 
 
 def figure_text(figure: Measured, bound: float | None = None) -> str:
-    """`0.8667 [0.7583, 0.9309], n 60`, with as many digits as tell the value from the bound."""
+    """Return `0.8667 [0.7583, 0.9309], n 60`, with as many digits as tell the value from the bound."""
     digits = next((d for d in range(4, 16) if _told(figure.value, bound, d)), 17)
     value = f"{figure.value:.{digits}g}"
     if math.isfinite(figure.low) and math.isfinite(figure.high):
@@ -40,7 +40,7 @@ def _told(value: float, bound: float | None, digits: int) -> bool:
 
 
 def sentence(verdict: Verdict) -> str:
-    """What is found, on one line: rule, figure, bound, why, flags."""
+    """Return what is found, on one line: rule, figure, bound, why, flags."""
     rule, statement = verdict.rule, verdict.rule.statement
     parts = [rule.require if rule.name == rule.require else f"{rule.name} ({rule.require})"]
     if verdict.figure is not None and isinstance(statement, Value | Change):
@@ -58,16 +58,16 @@ def sentence(verdict: Verdict) -> str:
 
 
 def counts(outcome: Outcome) -> str:
-    """`5 pass, 1 fails, 1 cannot tell, of 7`."""
+    """Return `5 pass, 1 fails, 1 cannot tell, of 7`."""
     found = Counter(verdict.state for verdict in outcome.verdicts)
     words = [(PASS, "pass"), (FAIL, "fail"), (UNDECIDED, "cannot tell")]
     return ", ".join(f"{found[state]} {word}" for state, word in words) + f", of {len(outcome.verdicts)} verdicts"
 
 
 def junit(outcome: Outcome, run: str) -> bytes:
-    """A JUnit XML file: a test case a verdict, classname the checkpoint, name the rule.
+    """Return a JUnit XML file: a test case per verdict, classname the checkpoint, name the rule.
 
-    What stops the gate is a failure; a warning, or what cannot be told and is let pass, is skipped with the reason.
+    What stops the gate is a failure; a warning, or what is undecided and let pass, is skipped with the reason.
     """
     stopping = [verdict for verdict in outcome.verdicts if outcome.stops(verdict)]
     skipped = [v for v in outcome.verdicts if v.state != PASS and not outcome.stops(v)]
@@ -99,7 +99,7 @@ def _legal(text: str) -> str:
 
 
 def github_lines(outcome: Outcome) -> Iterator[str]:
-    """Workflow commands that GitHub shows beside the policy's lines."""
+    """Yield workflow commands that GitHub shows beside the policy's lines."""
     for verdict in outcome.verdicts:
         if verdict.state == PASS:
             continue
@@ -123,7 +123,7 @@ def _property(text: str) -> str:
 
 
 def markdown(outcome: Outcome, run: str) -> str:
-    """A table for $GITHUB_STEP_SUMMARY: what does not pass first."""
+    """Return a table for $GITHUB_STEP_SUMMARY: what does not pass first."""
     head = "passes" if outcome.passed else "fails"
     lines = [f"### RobustKit: {_cell(run)} {head} {_cell(outcome.policy.path)}", "", f"{counts(outcome)}.", ""]
     lines += ["| verdict | checkpoint | finding |", "|---|---|---|"]
@@ -140,7 +140,7 @@ def _cell(text: str) -> str:
 
 
 def as_json(outcome: Outcome, run: str, baseline: str | None) -> bytes:
-    """All verdicts with their figures; what is not finite is null."""
+    """Return all verdicts with their figures; what is not finite is null."""
     found = {
         "run": run,
         "policy": outcome.policy.path,

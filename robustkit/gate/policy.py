@@ -38,7 +38,7 @@ class Policy:
 
 
 def read_policy(path: Path) -> Policy:
-    """The rules of a TOML file.
+    """Return the rules of a TOML file.
 
     Raises:
         ProtocolError: there is no such file, or something in it is not understood; with line and column.
@@ -53,7 +53,7 @@ def read_policy(path: Path) -> Policy:
 
 
 def parse_policy(text: str, where: str) -> Policy:
-    """The rules of a text; `where` names the file in messages. Raises ProtocolError as `read_policy` does."""
+    """Return the rules of a text; `where` names the file in messages. Raises ProtocolError as `read_policy` does."""
     text = text.replace("\r\n", "\n")
     try:
         table = parse_toml(text, where, ProtocolError)
@@ -111,7 +111,7 @@ _TOML = re.compile(
 
 
 def _spots(text: str) -> Iterator[tuple[int, Callable[[int, int], str]]]:
-    """For each `require` of a TOML text, in order: its line, and what tells where a character of its value is."""
+    """Yield for each `require` of a TOML text its line, and what tells where a character of its value is."""
     before = ["", ""]
     for found in _TOML.finditer(text):
         token = found[0]
@@ -134,7 +134,7 @@ def _telling(text: str, start: int, token: str) -> Callable[[int, int], str]:
 
 
 def _offsets(token: str) -> list[int]:
-    """Where in a TOML string each of its characters begins, and its end."""
+    """Return where in a TOML string each of its characters begins, and its end."""
     quotes = 3 if token[:3] in ('"""', "'''") else 1
     place, end, found = quotes, len(token) - quotes, []
     if quotes == 3 and token[place : place + 1] == "\n":
@@ -153,7 +153,7 @@ def _offsets(token: str) -> list[int]:
 
 
 def _line_of(text: str, key: str) -> str:
-    """`: line 3, column 1` of a key at the top of a TOML text; empty where it is not found."""
+    """Return `: line 3, column 1` of a key at the top of a TOML text; empty where it is not found."""
     found = re.search(rf"^[ \t\[\"']*{re.escape(key)}(?=[\s=.\]\"'])", text, re.MULTILINE)
     if not found:
         return ""

@@ -15,7 +15,7 @@ from ..tasks.task import task_of
 
 
 def missing_command(manifest: Manifest, name: str, wanted: ConditionPattern, out: Path) -> str:
-    """The command that evaluates a condition of a checkpoint into the same run, whose folder is `out`."""
+    """Return the command that evaluates a condition of a checkpoint into the same run, whose folder is `out`."""
     asked, task = manifest.arguments, task_of(manifest)
     words = ["robustkit", task.command, manifest.checkpoint(name).spec]
     words += [

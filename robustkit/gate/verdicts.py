@@ -65,7 +65,7 @@ class Outcome:
 
 
 def judge(policy: Policy, run: RunFolder, baseline: RunFolder | None = None) -> Outcome:
-    """The verdicts of all rules, in their order, of each checkpoint that a rule is about.
+    """Return the verdicts of all rules, in their order, of each checkpoint that a rule is about.
 
     Raises:
         ProtocolError: a rule's condition fits several of the run's.
@@ -118,7 +118,7 @@ def _verdict(policy: Policy, rule: Rule, name: str, subject: MeasuredRun, before
 
 
 def decide(statement: Value | Change, figure: Measured, metric: str) -> tuple[str, str, int | None]:
-    """State, reason, and the number of samples that would decide it.
+    """Return state, reason, and the number of samples that would decide it.
 
     A point is compared with the bound. With 95 % confidence the whole interval must be on one side, and the point, too:
     what passes surely passes, and of a rule and its negation no two forms pass at once.
@@ -245,7 +245,7 @@ def _has_accuracy(condition: str) -> bool:
 
 
 def _worst(judged: list[Verdict], statement: Change, unmatched: dict[str, list[str]]) -> Verdict:
-    """One verdict for all conditions: that of the worst of them. What could not be compared never passes."""
+    """Return one verdict for all conditions: that of the worst of them. What could not be compared never passes."""
     order, sign = (FAIL, UNDECIDED, PASS), -1 if statement.compare.startswith(">") else 1
 
     def rank(verdict: Verdict) -> tuple[int, bool, float]:

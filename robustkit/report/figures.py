@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from ..display.section import Section
 from ..display.svg import Figure, Style, style
+from ..evaluations.cells import Row
+from ..evaluations.results import Results
 from ..tasks.task import task_of
 
 if TYPE_CHECKING:
@@ -24,10 +26,10 @@ def looks_of(run: RunFolder) -> dict[str, Style]:
     return {known.name: style(place) for place, known in enumerate(run.manifest.checkpoints)}
 
 
-def sections_of(run: RunFolder, results: Sequence[dict[str, Any]]) -> list[Section]:
-    """Return the parts of the page that show the results, in the order of a page. results: rows of the summary."""
-    rows = [_with_none(row) for row in results]
-    return in_order(task_of(run.manifest).sections(run, rows, looks_of(run)))
+def sections_of(run: RunFolder, rows: Sequence[Row]) -> list[Section]:
+    """Return the parts of the page that show the results, in the order of a page. rows: of the summary."""
+    results = Results.of(run, rows).changed(_with_none)
+    return in_order(task_of(results.manifest).sections(results, looks_of(run)))
 
 
 def in_order(sections: Iterable[Section]) -> list[Section]:
@@ -36,11 +38,11 @@ def in_order(sections: Iterable[Section]) -> list[Section]:
     return sorted(sections, key=lambda one: SECTIONS.index(one.name) if one.name in SECTIONS else last + 0.5)
 
 
-def figures(run: RunFolder, results: Sequence[dict[str, Any]]) -> list[Figure]:
-    """Return what can be drawn of a run, in the order of a page. results: rows of its summary."""
-    return [figure for section in sections_of(run, results) for figure in section.figures]
+def figures(run: RunFolder, rows: Sequence[Row]) -> list[Figure]:
+    """Return what can be drawn of a run, in the order of a page. rows: of its summary."""
+    return [figure for section in sections_of(run, rows) for figure in section.figures]
 
 
-def _with_none(row: Mapping[str, Any]) -> dict[str, Any]:
+def _with_none(row: Row) -> Row:
     """Return a row with None for nan, as the summary's JSON has it."""
     return {key: None if isinstance(value, float) and value != value else value for key, value in row.items()}

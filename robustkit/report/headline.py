@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..evaluations.cells import Cells, Row, is_finite
 from ..evaluations.family import by_family
 from ..evaluations.kinds import words_of
+from ..evaluations.results import Results
 from ..evaluations.sentence import Clause
 from ..protocol.condition import CLEAN
 from ..tasks.task import Task, task_of
@@ -30,17 +31,18 @@ class Headline:
     flags: tuple[str, ...]
 
 
-def verdicts(run: RunFolder, results: Sequence[dict[str, Any]]) -> list[Headline]:
-    """Return the headlines of the run's checkpoints, in its order. results: rows of its summary."""
-    manifest = run.manifest
+def verdicts(run: RunFolder, rows: Sequence[Row]) -> list[Headline]:
+    """Return the headlines of the run's checkpoints, in its order. rows: of its summary."""
+    results = Results.of(run, rows)
+    manifest = results.manifest
     task, headlines = task_of(manifest), []
     for known in manifest.checkpoints:
-        rows = [row for row in results if row["checkpoint"] == known.name]
-        cells = {(row["condition"], row["metric"]): row for row in rows if is_finite(row["value"])}
+        own = results.cells[known.name]
+        cells = {key: row for key, row in own.items() if is_finite(row["value"])}
         sentence = "; ".join(_parts(task, cells, manifest))
         start = sentence[:1] if sentence[1:2].isupper() else sentence[:1].upper()  # mIoU
         whole = f"{start}{sentence[1:]}." if sentence else "Nothing was evaluated."
-        headlines.append(Headline(known.name, whole, tuple(_flags(rows))))
+        headlines.append(Headline(known.name, whole, tuple(_flags(own.values()))))
     return headlines
 
 
@@ -62,15 +64,15 @@ def _parts(task: Task, cells: Cells, manifest: Manifest) -> Iterator[str]:
 
 
 def _widths(rows: Sequence[Row]) -> Iterator[str]:
-    """What intervals do not allow to say."""
+    """Yield what intervals do not allow to say."""
     if any(not (is_finite(row["ci_low"]) and is_finite(row["ci_high"])) for row in rows):
         yield "too few samples for intervals"
     elif any(row["ci_high"] - row["ci_low"] > WIDE for row in rows):
         yield f"intervals are wider than {100 * WIDE:.0f} points: too few samples to tell more"
 
 
-def _flags(rows: Sequence[Row]) -> Iterator[str]:
-    """Each doubt once, with its condition, or how many."""
+def _flags(rows: Iterable[Row]) -> Iterator[str]:
+    """Yield each doubt once, with its condition, or how many."""
     seen: dict[str, dict[str, None]] = {}
     for row in rows:
         for flag in row["flags"]:

@@ -15,6 +15,8 @@ from markupsafe import Markup, escape
 from ..display.neutral import no_controls, no_formula
 from ..display.section import Section
 from ..display.table import TextTable
+from ..evaluations.cells import Row
+from ..evaluations.results import Results
 from ..results.tables import report_tables
 from ..runs.folder import RunFolder
 from .figures import in_order, sections_of
@@ -25,9 +27,9 @@ LARGEST = 14_500_000
 """Bytes of the page, but for its script, which the samples that are shown keep to."""
 
 
-def write_report(run: RunFolder, results: Sequence[dict[str, Any]]) -> None:
-    """Write report.html: one self-contained page that fetches nothing, all text escaped."""
-    manifest = run.manifest
+def write_report(run: RunFolder, rows: Sequence[Row]) -> None:
+    """Write report.html: one self-contained page that fetches nothing, all text escaped. rows: of the summary."""
+    results, manifest = Results.of(run, rows), run.manifest
     sections = [
         *sections_of(run, results),
         Section("comparison", "Checkpoints compared", lambda: {"comparisons": report_tables(run, results)}),
@@ -88,7 +90,7 @@ def _breakable(text: str) -> Markup:
 
 
 def numeric_columns(table: TextTable) -> set[int]:
-    """The places of columns that hold figures alone."""
+    """Return the places of columns that hold figures alone."""
     figure = re.compile(r"[-+−<]?\s?\d.*|nan|–|")
     return {
         place

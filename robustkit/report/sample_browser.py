@@ -113,7 +113,7 @@ class Browser:
         self._small = 4 * sum(map(self._bytes, self._ids)) / 3 > self.room
 
     def samples(self) -> Iterator[SampleView]:
-        """One after the other, so that a page can stop when it is full."""
+        """Yield one after the other, so that a page can stop when it is full."""
         where = _shards(self.run, *self._units[0]) if self._ids else {}
         for start in range(0, len(self._ids), _BLOCK):
             some = self._ids[start : start + _BLOCK]
@@ -153,7 +153,7 @@ class Browser:
         )
 
     def _rows(self, unit: tuple[str, str], ids: Sequence[str], shards: Iterable[int]) -> dict[str, dict[str, Any]]:
-        """Rows by sample id, of these samples, which are in these shards."""
+        """Return rows by sample id, of these samples, which are in these shards."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -222,7 +222,7 @@ class Browser:
         return (found[sample] for found in self._pictures.values() if sample in found)
 
     def _bytes(self, sample: str) -> int:
-        """Of its pictures, each once."""
+        """Return the bytes of its pictures, each counted once."""
         return sum(map(len, {part for one in self._of(sample) for part in (one.image, one.difference) if part}))
 
     def _uri(self, image: bytes) -> str:
@@ -230,7 +230,7 @@ class Browser:
 
 
 def _shards(run: RunFolder, checkpoint: str, text: str) -> dict[str, int]:
-    """In which shard each sample is: the same of all checkpoints and conditions."""
+    """Return in which shard each sample is: the same of all checkpoints and conditions."""
     folder = run.shard_path(checkpoint, text, 0).parent
     return {
         name: int(path.stem)
@@ -250,7 +250,7 @@ def _read(path: Path, columns: Sequence[str]) -> pa.Table:
 
 
 def _size(largest: float | None) -> str:
-    """How much a difference is stretched, so that its largest change is half the range."""
+    """Say how much a difference is stretched, so that its largest change is half the range."""
     if largest is None or not is_finite(largest):
         return ""
     return f"difference × {0.5 / largest:.4g}, largest {pixels(largest, 'linf')}" if largest else "nothing changed"

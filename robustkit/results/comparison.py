@@ -105,7 +105,7 @@ class Comparison:
 
 
 def compare(pairs: Sequence[tuple[Side, Side]], reference: Published | None = None) -> Comparison:
-    """All differences of these pairs; reference: published figures to put beside them.
+    """Return all differences of these pairs; reference: published figures to put beside them.
 
     Raises:
         RunError: a pair has other tasks, classes or labels, or no condition or sample in common.
@@ -174,7 +174,7 @@ def _paired(first: Side, second: Side, reference: Published | None) -> Pair:
 
 
 def _wanted(first: Side, second: Side, common: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Conditions and metrics: those of the task's table in the order of the run, then what each family compares."""
+    """Yield conditions and metrics: those of the task's table in the order of the run, then what families compare."""
     task = task_of(first.manifest)
     for condition in common:
         if words_of(condition).in_results:
@@ -196,7 +196,7 @@ def _published(reference: Published, first: Side, second: Side, condition: str, 
 
 
 def _left_out(first: Side, second: Side, common: Sequence[str], shown: Iterable[str]) -> Iterator[str]:
-    """Lines on the conditions that are in no row: that the other has, or that its own run.json names."""
+    """Yield lines on the conditions that are in no row: that the other has, or that its own run.json names."""
     names = names_of(first, second)
     for side, other, name in ((second, first, names[1]), (first, second, names[0])):
         wanted = dict.fromkeys([*other.conditions, *side.manifest.conditions])
@@ -208,7 +208,7 @@ def _left_out(first: Side, second: Side, common: Sequence[str], shown: Iterable[
 
 
 def _merged(lacking: Sequence[str], common: Sequence[str]) -> list[str]:
-    """The texts of conditions; of a group that is lacking at all levels that of the group."""
+    """Return the texts of conditions; of a group that is lacking at all levels that of the group."""
     groups = {text: words_of(text).group(text) for text in (*lacking, *common)}
     partly = {groups[text] for text in common}
     return list(dict.fromkeys(text if groups[text] in partly else groups[text] for text in lacking))

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from ..common.differences import Difference
 from ..common.differences import widened as wide_enough
 from ..errors import RunError
+from ..evaluations.cells import Row
 from ..evaluations.kinds import words_of
 from ..evaluations.recorded import Recorded
 from ..tasks.measures import metric_of
 from ..tasks.task import task_of
-from .summary import summarise
+from .summary import survey
 
 _IDENTITY = ("sha256", "arch", "code_sha256", "attention", "preprocessing", "weights", "windows")
 
@@ -23,12 +24,12 @@ class Side(Recorded):
     """A checkpoint of a run, with its results."""
 
     @cached_property
-    def results(self) -> list[dict[str, Any]]:
+    def results(self) -> list[Row]:
         """Its rows of summary.json, from the records where that is not there or not what was written."""
         try:
-            rows = self.run.summary()
+            rows: Sequence[Row] = self.run.summary()
         except RunError:
-            rows = summarise(self.run)
+            rows = survey(self.run)
         return [row for row in rows if row["checkpoint"] == self.checkpoint]
 
 

@@ -17,7 +17,7 @@ from .paired import Side, lacking
 def pairs(
     runs: Sequence[RunFolder], checkpoints: Collection[str] = (), against: str | None = None
 ) -> list[tuple[Side, Side]]:
-    """Which checkpoints are compared, each as (first, second); the difference is second minus first.
+    """Return which checkpoints are compared, each as (first, second); the difference is second minus first.
 
     Of one run its checkpoints against the first of them; of several those of the later runs against those of the first
     of the same name, or all against the first where a run shares no name. checkpoints: only these as second. against:
@@ -67,7 +67,7 @@ def _known(name: str, runs: Sequence[RunFolder], names: Sequence[str]) -> None:
 
 
 def unpaired(runs: Sequence[RunFolder], checkpoints: Collection[str] = (), against: str | None = None) -> list[str]:
-    """Lines on checkpoints of later runs that `pairs` leaves out, because others of their run share a name."""
+    """Return lines on checkpoints of later runs that `pairs` leaves out, because others of their run share a name."""
     first = runs[0].manifest.names
     lines = []
     for run in runs[1:] if against is None else ():
@@ -81,7 +81,7 @@ def unpaired(runs: Sequence[RunFolder], checkpoints: Collection[str] = (), again
 
 
 def names_of(first: Side, second: Side) -> tuple[str, str]:
-    """Of both checkpoints, with their runs where these differ."""
+    """Return the names of both checkpoints, with their runs where these differ."""
     if first.run.path == second.run.path:
         return first.checkpoint, second.checkpoint
     return f"{first.checkpoint} of {first.run.path}", f"{second.checkpoint} of {second.run.path}"
@@ -94,7 +94,7 @@ def refuse(first: Side, second: Side, common: Sequence[str]) -> None:
     for what, (one, other) in (
         ("is of", [task_of(side.manifest).name for side in sides]),
         ("is audited on images of", [f"{images} classes" for images, _ in classes]),
-        ("tells apart", [f"{told} classes" for _, told in classes]),
+        ("tells apart", [f"{outputs} classes" for _, outputs in classes]),
     ):
         if one != other:
             raise RunError(
@@ -106,12 +106,12 @@ def refuse(first: Side, second: Side, common: Sequence[str]) -> None:
             f"{names[0]} and {names[1]} have records of no common condition; expected one such as clean: audit both "
             "under it"
         )
-    if told := _other_truth(first, second, common[0]):
-        raise RunError(f"{told}; expected the same data: audit both on it")
+    if wrong := _other_truth(first, second, common[0]):
+        raise RunError(f"{wrong}; expected the same data: audit both on it")
 
 
 def _other_truth(first: Side, second: Side, condition: str) -> str:
-    """Which sample has another truth in the second run; empty where none has. Raises RunError: none is in common."""
+    """Return which sample has another truth in the second run, or an empty text. Raises RunError: none is in common."""
     n, wrong = task_of(first.manifest).other_truth(first, second, condition)
     if not n:
         raise nothing_common(first, second, condition)
@@ -119,7 +119,7 @@ def _other_truth(first: Side, second: Side, condition: str) -> str:
 
 
 def changed(first: CheckpointEntry, second: CheckpointEntry) -> Iterator[str]:
-    """In what two checkpoints differ by intent: what is compared."""
+    """Yield in what two checkpoints differ by intent: what is compared."""
     before, after = ({**plain, **plain["preprocessing"]} for plain in (first.to_plain(), second.to_plain()))
     for key in ("attention", "arch", *after["preprocessing"], "windows"):
         if before.get(key) != after.get(key):
@@ -131,7 +131,7 @@ def _said(value: object) -> str:
 
 
 def doubts(first: Side, second: Side, common: Sequence[str]) -> Iterator[str]:
-    """In what two runs differ, beside their checkpoints, and what else makes a difference mean less."""
+    """Yield in what two runs differ, beside their checkpoints, and what else makes a difference mean less."""
     one, other = first.manifest, second.manifest
     for name in ("protocol", "seed", "dtype", "compile"):
         if (there := getattr(one.deciding, name)) != (here := getattr(other.deciding, name)):
@@ -161,7 +161,7 @@ def _in_common(first: Side, second: Side, condition: str) -> int:
 
 
 def flags_of(first: Side, second: Side, shown: Collection[tuple[str, str]]) -> Iterator[str]:
-    """The flags of both sides' own results, each once, with what bears it."""
+    """Yield the flags of both sides' own results, each once, with what bears it."""
     for side, name in zip((first, second), names_of(first, second), strict=True):
         seen: dict[str, dict[str, None]] = {}
         for row in side.results:

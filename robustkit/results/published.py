@@ -49,7 +49,7 @@ class Published:
     figures: Mapping[str, Figures]
 
     def resolved(self) -> Published:
-        """The same with the texts of conditions as runs have them, where the card tells them.
+        """Return the same with the texts of conditions as runs have them, where the card tells them.
 
         Raises:
             RunError: the card is not known here and an attack is not named in full, or an attack is not understood.
@@ -81,13 +81,13 @@ class Published:
         return self.protocol in (tag, tag.partition(":")[0], tag.partition("@")[0])
 
     def figure(self, attention: str, condition: str, metric: str) -> float | None:
-        """The figure of an attention under a condition of a run; None where none is published. After `resolved`."""
+        """Return the figure of an attention under a condition of a run, or None. Only after `resolved`."""
         table = self.figures.get(attention, {})
         return table.get(condition, table.get(words_of(condition).published_as(condition), {})).get(metric)
 
 
 def read_published(spec: str) -> Published:
-    """Figures that travel with the package, by their name, or those of a file of one's own.
+    """Return figures that travel with the package, by their name, or those of a file of one's own.
 
     Raises:
         RunError: there is no such file, or it holds what is not understood.

@@ -3,71 +3,58 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 from ..display.neutral import no_controls, no_formula
+from ..evaluations.cells import Row
 from ..evaluations.needed import check_plugins
+from ..evaluations.results import Results, gatherers_of
 from ..evaluations.rows import Parts, Reading
 from ..runs.folder import SUMMARY_COLUMNS, RunFolder
 from ..tasks.task import task_of
 
 
-@dataclass(frozen=True)
-class Survey:
-    """What one reading of all records gives.
+def summarise(run: RunFolder) -> list[Row]:
+    """Return the rows of summary.json, in the order of the run's checkpoints and conditions."""
+    return [*survey(run).rows]
 
-    rows: of summary.json, in the order of the run's checkpoints and conditions. unread: why a sample could not be read,
-    by its id.
+
+def survey(run: RunFolder, for_page: bool = False) -> Results:
+    """Return the results of a run; each record is read once, and the samples of one checkpoint at a time are held.
+
+    for_page: also make of the records what sections of the page show.
     """
-
-    rows: list[dict[str, Any]]
-    unread: dict[str, str]
-
-    @property
-    def bad_images(self) -> list[dict[str, str]]:
-        """Samples that could not be read under some condition: id and reason."""
-        return [{"sample_id": name, "error": self.unread[name]} for name in sorted(self.unread)]
-
-
-def summarise(run: RunFolder) -> list[dict[str, Any]]:
-    """The rows of summary.json, in the order of the run's checkpoints and conditions."""
-    return survey(run).rows
-
-
-def survey(run: RunFolder) -> Survey:
-    """Reads each record once, and holds of one checkpoint at a time what several conditions are needed for."""
     manifest = run.manifest
     check_plugins(manifest)
     task = task_of(manifest)
     found: Parts = ([], [], [])
     unread: dict[str, str] = {}
+    gatherers = gatherers_of(task.gatherers() if for_page else (), manifest)
     for checkpoint, units in groupby(run.units(), key=lambda unit: unit[0]):
         conditions = [condition for _, condition in units]
-        reading = Reading(run, manifest, checkpoint, unread)
-        parts = task.rows(reading, conditions)
+        parts = task.rows(Reading(run, manifest, checkpoint, unread, gatherers), conditions)
         for rows, more in zip(found, parts, strict=True):
             rows += more
-    return Survey([row for rows in found for row in rows], unread)
+    return Results(run, [row for rows in found for row in rows], unread, gatherers)
 
 
-def write_summary(run: RunFolder, rows: Sequence[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
-    """Write summary.json and summary.csv from the records; returns the rows as `Run.summary` reads them.
+def write_summary(run: RunFolder, results: Results | None = None) -> Results:
+    """Write summary.json and summary.csv; return the results with rows as `Run.summary` reads them.
 
-    rows: of `survey`, where the records have been read already.
+    results: of `survey`, where the records have been read already.
     """
     import csv
     import io
 
-    rows = summarise(run) if rows is None else rows
-    finite = [{name: _json_value(value) for name, value in row.items()} for row in rows]
-    run.write_summary(finite)
+    finite = (survey(run) if results is None else results).changed(
+        lambda row: {name: _json_value(value) for name, value in row.items()}
+    )
+    run.write_summary([*finite])
     sheet = io.StringIO()
     writer = csv.DictWriter(sheet, SUMMARY_COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(_cells(row | {"flags": "; ".join(row["flags"])}) for row in finite)
+    writer.writerows(_cells({**row, "flags": "; ".join(row["flags"])}) for row in finite)
     run.write(run.path / "summary.csv", sheet.getvalue().encode("utf-8", "replace"))
     return finite
 

@@ -38,7 +38,7 @@ def tables(comparison: Comparison) -> list[TextTable]:
 
 
 def _note(comparison: Comparison) -> str:
-    """What the columns mean."""
+    """Say what the columns mean."""
     rows = comparison.rows
     notes = ["The difference is value minus baseline, in points where they are in %."]
     exact = dict.fromkeys(metric.word for row in rows if (metric := metric_of(row.metric)).binary)

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     from ..display.section import CardPart, Section
     from ..evaluations.cells import Cells, Row
-    from ..evaluations.family import Looks, Results
+    from ..evaluations.family import Looks
+    from ..evaluations.results import Gatherer, Results
     from ..evaluations.rows import Parts, Reading
     from ..evaluations.sentence import Clause
-    from ..runs.folder import RunFolder
     from ..runs.manifest import Manifest
 
 
@@ -61,6 +61,10 @@ class Task:
     def rows(self, reading: Reading, conditions: Sequence[str]) -> Parts:
         """Return the rows of a checkpoint: of single conditions, of means over conditions, and of several together."""
         raise NotImplementedError
+
+    def gatherers(self) -> Sequence[type[Gatherer]]:
+        """Return what sections of the page make of records, beside the results."""
+        return ()
 
     # Two checkpoints beside each other
 
@@ -102,15 +106,15 @@ class Task:
 
     # Results for people
 
-    def flag_lines(self, run: RunFolder, results: Results) -> Iterable[str]:
+    def flag_lines(self, results: Results) -> Iterable[str]:
         """Return what raises a doubt about rows of the summary, a line each, with what bears it."""
         raise NotImplementedError
 
-    def terminal(self, run: RunFolder, results: Results) -> Iterable[Table | Text]:
+    def terminal(self, results: Results) -> Iterable[Table | Text]:
         """Return the tables of a run for a terminal."""
         raise NotImplementedError
 
-    def sections(self, run: RunFolder, results: Results, looks: Looks) -> Iterable[Section]:
+    def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         """Return the parts of the page that show the results. looks: how each checkpoint is drawn."""
         raise NotImplementedError
 
@@ -122,7 +126,7 @@ class Task:
         """Return what a sentence says after what families say."""
         return ()
 
-    def card_parts(self, manifest: Manifest, checkpoint: str, results: Results) -> Iterable[CardPart]:
+    def card_parts(self, checkpoint: str, results: Results) -> Iterable[CardPart]:
         """Return the parts of the model card of a checkpoint. results: rows of it alone."""
         raise NotImplementedError
 

@@ -55,7 +55,7 @@ def test_a_family_with_tables_alone_stands_on_the_page_and_in_the_terminal(
     assert "turned by a quarter" in page and "upside &lt;down&gt;" in page and "upside <down>" not in page
     assert "⚑ a, turn(90): upside <down>" in flag_lines(run, rows)
     console = Console(width=160, record=True, file=io.StringIO())
-    for part in task_of(run.manifest).terminal(run, rows):
+    for part in task_of(run.manifest).terminal(rows):
         console.print(part)
     said = console.export_text()
     assert "turned by a quarter" in said and "turn(90)" in said and "upside" not in said  # flags stand below all tables

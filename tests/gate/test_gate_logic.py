@@ -19,7 +19,7 @@ from robustkit.gate.statements import Change, Value
 from robustkit.gate.verdicts import FAIL, PASS, SLACK, UNDECIDED, Outcome, Verdict, decide, judge
 from robustkit.results.paired import Side
 from robustkit.results.run import Run
-from robustkit.tasks.measures import metrics
+from robustkit.tasks.measures import find_metric, metrics
 
 hypothesis = pytest.importorskip("hypothesis", reason="needs hypothesis, of the extra `test`")
 from hypothesis import given, settings  # noqa: E402
@@ -170,3 +170,9 @@ def test_of_runs_neither(tmp_path: Path, seed: int) -> None:
         assert sure != PASS or point == PASS, text
         if not text.startswith("drop against"):  # which is of each condition, so that both may fail
             assert {point, against} == {PASS, FAIL}, text
+
+
+def test_a_lead_over_controls_is_no_rule_of_a_draft() -> None:
+    leads = [find_metric(f"{one.name}_over_control") for one in CONTROLLED]
+    assert all(lead is not None and not (lead.drafted or lead.paired or lead.hub) for lead in leads)
+    assert {name for name, one in metrics().items() if one.drafted} == {"top1", "mean_error", "mce", "miou", "cam_iou"}

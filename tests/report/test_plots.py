@@ -21,6 +21,8 @@ from robustkit.display.svg import INK, PALETTE, Figure, Point, draw, labels, lis
 from robustkit.evaluations.attacks.figures import Curve, curves, standings
 from robustkit.evaluations.corruptions.figures import accuracy_bars, retention_bars
 from robustkit.evaluations.maps.figures import scores
+from robustkit.evaluations.results import Results
+from robustkit.evaluations.rows import readable
 from robustkit.report.figures import figures
 from robustkit.results.run import Run
 from robustkit.runs.manifest import Claim
@@ -240,7 +242,7 @@ def test_reliability_by_hand(tmp_path: Path) -> None:
     confidence = [0.06, 0.5, 0.52, 1.0, math.nan, 0.99]
     correct = [False, True, False, True, True, True]
     write(run, "clean", {"confidence": confidence, "correct": correct, "error": [None] * 5 + ["broken"]})
-    found = reliability(run, "a", "clean")
+    found = reliability("a", "clean", readable(run.table("a", "clean")))
     assert found is not None and found.left_out == 1
     places = [place for place, n in enumerate(found.counts) if n]
     assert places == [0, 7, 14] and [found.counts[p] for p in places] == [1, 2, 1]
@@ -264,9 +266,9 @@ def test_reliability_is_of_clean_and_the_first_attack_whose_losses_mean_somethin
     run = make_run(tmp_path, conditions=conditions, claims=CLAIMS | {aa: claim(1 / 255, early_stop=True)})
     for condition in conditions:
         write(run, condition, {"confidence": [0.9], "correct": [True]})
-    assert [one.condition for one in reliabilities(run)] == ["clean", PGD]
+    assert [one.condition for one in reliabilities(Results(run, []))] == ["clean", PGD]
     write(run, "clean", {"confidence": [0.9], "correct": [None]})  # without a label
-    assert [one.condition for one in reliabilities(run)] == [PGD]
+    assert [one.condition for one in reliabilities(Results(run, []))] == [PGD]
 
 
 def test_scores_of_maps_stand_beside_their_controls(tmp_path: Path) -> None:

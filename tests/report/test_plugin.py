@@ -74,9 +74,9 @@ def test_it_is_on_the_page_and_in_the_terminal(run: Run) -> None:
     text = page.text()
     assert "Rotations" in text and "predictions that stay" in text
     assert "Agreement by angle." in (run.path / "report.html").read_text("utf-8")  # the figure
-    assert TURNED[1] in {row[2] for row in table_rows(run, rows)}
+    assert TURNED[1] in {row[2] for row in table_rows(rows)}
     console = Console(width=160, record=True, file=io.StringIO())
-    for part in task_of(run.manifest).terminal(run, rows):
+    for part in task_of(run.manifest).terminal(rows):
         console.print(part)
     assert "predictions that stay" in console.export_text()
     assert "turned by 90° it keeps 66.7 % [0.0, 100.0] of its predictions" in verdicts(run, rows)[1].sentence

@@ -12,6 +12,7 @@ from manifests import whole
 from sealing import put, seal
 
 from robustkit.common.intervals import wilson
+from robustkit.evaluations.results import Results
 from robustkit.report.headline import Headline, verdicts
 from robustkit.results.run import Run
 from robustkit.tasks.classification.columns import CLASSIFICATION
@@ -172,7 +173,7 @@ CLEANLY = [0] * 5 + [2] + [1, 1, 2, 2, 0] + [2] * 5 + [0] * 4 + [4] * 5
 def test_weak_classes_clean(tmp_path: Path) -> None:
     run = make_run(tmp_path, data={"n": 25, "class_names": ["ant", "bee", "cat", "dog", "eel"]})
     write(run, "clean", LABELS, CLEANLY)
-    (table,) = weak_spots(run)
+    (table,) = weak_spots(Results(run, []))
     assert table.title == "a: classes with the lowest accuracy, clean"
     assert table.headings == ("class", "n", "right % [95 %]", "mistaken most for")
     low, high = wilson(2, 5)
@@ -189,7 +190,7 @@ def test_weak_classes_clean(tmp_path: Path) -> None:
 def test_a_last_class_of_which_none_is_right_counts(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     write(run, "clean", [0] * 5 + [1] * 5, [0] * 10)
-    (table,) = weak_spots(run)
+    (table,) = weak_spots(Results(run, []))
     assert [row[:2] + row[3:] for row in table.rows] == [("1", "5", "0 (5 of 5)")]
 
 
@@ -200,7 +201,7 @@ def test_largest_drops_are_of_the_samples_that_both_have(tmp_path: Path) -> None
     # 4 loses one of 5.
     after = np.array([0, 0, 3, 3, 4, 4, 1, 1, 1, 1, 1, 2, 0, 0, 3, 4, 3, 3, 3, 3, 4, 4, 4, 4, 1])
     write(run, PGD, LABELS, after, error=[("broken" if i == 11 else None) for i in range(25)])
-    clean, attacked = weak_spots(run)
+    clean, attacked = weak_spots(Results(run, []))
     assert [clean.rows[0][0], attacked.title] == ["1", f"a: classes with the largest drop under {PGD}"]
     assert attacked.headings == ("class", "n", "clean %", "right % [95 %]", "points", "mistaken most for")
     assert attacked.rows == (
@@ -213,11 +214,11 @@ def test_largest_drops_are_of_the_samples_that_both_have(tmp_path: Path) -> None
 def test_what_has_no_label_or_was_not_read_does_not_count(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     write(run, "clean", [-1] * 9, [0] * 9, correct=[None] * 9)
-    assert weak_spots(run) == []
+    assert weak_spots(Results(run, [])) == []
     write(run, "clean", [0] * 6, [1] * 6, error=["broken"] * 6)
-    assert weak_spots(run) == []
+    assert weak_spots(Results(run, [])) == []
     write(run, "clean", [0] * 6, [0] * 6)
-    assert weak_spots(run) == []  # nothing is wrong
+    assert weak_spots(Results(run, [])) == []  # nothing is wrong
 
 
 def test_only_the_eight_weakest_in_time_for_many_samples(tmp_path: Path) -> None:
@@ -229,7 +230,7 @@ def test_only_the_eight_weakest_in_time_for_many_samples(tmp_path: Path) -> None
     for condition, share in shares_wrong.items():
         write(run, condition, label, np.where(draws < share, (label + 1) % classes, label))
     before = time.process_time()
-    tables = weak_spots(run)
+    tables = weak_spots(Results(run, []))
     assert time.process_time() - before < 2
     assert [len(table.rows) for table in tables] == [8, 8, 8]
     assert tables[0].note.startswith("The 8 lowest of ") and tables[1].note.startswith("The 8 largest of 1000 classes")

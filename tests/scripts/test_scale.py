@@ -85,13 +85,12 @@ def test_a_summary_reads_each_record_once_and_what_it_needs(
     assert not {"label", "prediction", "target", "confidence", "linf", "steps"} & set(scored.split())
 
 
-def test_a_report_opens_few_files_again(make: Make, opened: dict[tuple[str, str], list[str]]) -> None:
+def test_a_report_opens_no_file_again(make: Make, opened: dict[tuple[str, str], list[str]]) -> None:
     run = make(250)
     refresh(run)
-    often = {condition: len(read) // 3 for (_, condition), read in opened.items()}
-    # The summary and weak classes; stages of attacks; a reliability diagram of two; what evidence speaks of.
-    expected = dict.fromkeys(often, 1) | {"clean": 3, "pgd(eps=1/255,steps=20)": 4, "pgd(eps=2/255,steps=20)": 3}
-    assert often == expected | {"autoattack(eps=1/255,version=standard)": 4}
+    assert {len(read) for read in opened.values()} == {3} and len(opened) == 11
+    text = (run.path / "report.html").read_text("utf-8")
+    assert all(title in text for title in ("Attacks in stages", "Calibration"))
 
 
 def test_checkpoints_do_not_add_up_in_memory(make: Make) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ..family import Family, Overview
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from ...runs.folder import RunFolder
     from ...runs.manifest import Manifest
     from ..cells import Cells
-    from ..family import Looks, Results
+    from ..family import Looks
     from ..metric import Metric
+    from ..results import Gatherer, Results
     from ..rows import Number, Reading
     from ..sentence import Clause
     from ..subject import Batch, Evaluation, Shown, Subject
@@ -39,10 +40,16 @@ class Attacks(Family):
 
         return OrderOfAttacks(reading)
 
-    def doubts(self, reading: Reading, condition: str, read: pa.Table) -> list[str]:
-        from .stages import dossier_of
+    def gatherers(self) -> Sequence[type[Gatherer]]:
+        from .stages import Stages
 
-        found = dossier_of(reading.run, reading.manifest, reading.checkpoint, condition, read)
+        return (Stages,)
+
+    def doubts(self, reading: Reading, condition: str, read: pa.Table) -> list[str]:
+        from .stages import dossier_of, stages_of
+
+        of = reading.run, reading.manifest, reading.checkpoint, condition
+        found = dossier_of(*of, len(read), stages_of(read))
         return [finding.flag for finding in found if finding.flag]
 
     def wants(self, column: str) -> bool:
@@ -71,34 +78,33 @@ class Attacks(Family):
 
         return title(text, manifest)
 
-    def figures(
-        self, results: Results, manifest: Manifest, looks: Looks, headline: Metric, section: str
-    ) -> Iterable[Figure]:
+    def figures(self, results: Results, looks: Looks, headline: Metric, section: str) -> Iterable[Figure]:
         from .figures import curve_figures, curves
 
+        manifest = results.manifest
         in_pixels = manifest.protocol.space == "pixels"
         return curve_figures(curves(results, manifest.claims), looks, headline.name, section, in_pixels)
 
-    def terminal(self, run: RunFolder, results: Results) -> Iterable[Table | Text]:
+    def terminal(self, results: Results) -> Iterable[Table | Text]:
         from .tables import terminal_stages
 
-        return () if (stages := terminal_stages(run)) is None else (stages,)
+        return () if (stages := terminal_stages(results)) is None else (stages,)
 
-    def sections(self, run: RunFolder, results: Results, looks: Looks) -> Iterable[Section]:
+    def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         from ...display.section import Section
         from .figures import curve_figures, curves, stage_figures, standings
         from .tables import STAGE_HEADINGS, dossiers, stage_tables
 
-        claims, space = run.manifest.claims, run.manifest.protocol.space
+        claims, space = results.manifest.claims, results.manifest.protocol.space
         drawn = tuple(curve_figures(curves(results, claims), looks, "top1", "attacks", space == "pixels"))
         yield Section("attacks", "Robust accuracy against ε", figures=drawn)
         yield Section(
             "stages",
             "Attacks in stages",
-            lambda: {"stages": stage_tables(run), "stage_headings": STAGE_HEADINGS},
+            lambda: {"stages": stage_tables(results), "stage_headings": STAGE_HEADINGS},
             tuple(stage_figures(standings(results), looks)),
         )
-        yield Section("doubts", "Can these numbers be trusted?", lambda: {"dossiers": dossiers(run, results)})
+        yield Section("doubts", "Can these numbers be trusted?", lambda: {"dossiers": dossiers(results)})
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
         from .registry import EVERY_ATTACK

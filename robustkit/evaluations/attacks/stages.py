@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from ...common.intervals import wilson
 from ...runs.folder import RunFolder
+from ..results import Gatherer
 from ..rows import Number, column_of, readable
 from .gradient_masking import NO_EVIDENCE, Doubt, findings
 
@@ -60,20 +61,45 @@ def stage_numbers(read: pa.Table) -> Iterator[Number]:
         yield f"top1_after_{stage.name}", stage.standing / n, n, *wilson(stage.standing, n)
 
 
+class Stages(Gatherer):
+    """What stands after each stage of the attacks of a run, in which attacks without stages have none.
+
+    found: by checkpoint and condition the number of samples and the stages.
+    """
+
+    def __init__(self, manifest: Manifest) -> None:
+        super().__init__(manifest)
+        self.found: dict[tuple[str, str], tuple[int, list[StageCounts]]] = {}
+
+    def wants(self, checkpoint: str, condition: str) -> bool:
+        return condition in self.manifest.claims or condition in self.manifest.evidence
+
+    def needs(self, column: str) -> bool:
+        return is_stage_column(column)
+
+    def take(self, checkpoint: str, condition: str, read: pa.Table) -> None:
+        self.found[checkpoint, condition] = len(read), stages_of(read)
+
+
 def dossier(run: RunFolder, checkpoint: str, condition: str) -> list[Doubt]:
-    """Return what speaks for and against the result of an attack; empty where no evidence was taken."""
-    manifest = run.manifest
-    if condition not in manifest.evidence:
-        return []
+    """Return what speaks for and against the result of an attack; empty where no evidence was asked for."""
     read = readable(run.table(checkpoint, condition, is_stage_column))
-    return dossier_of(run, manifest, checkpoint, condition, read)
+    return dossier_of(run, run.manifest, checkpoint, condition, len(read), stages_of(read))
 
 
-def dossier_of(run: RunFolder, manifest: Manifest, checkpoint: str, condition: str, read: pa.Table) -> list[Doubt]:
+def dossier_of(
+    run: RunFolder,
+    manifest: Manifest,
+    checkpoint: str,
+    condition: str,
+    n: int,
+    stages: Sequence[StageCounts],
+) -> list[Doubt]:
+    """Return the same of n samples, of which some stand after each stage."""
     if condition not in manifest.evidence:
         return []
     figures = run.evidence(checkpoint, condition)
     if figures is None:
         return [NO_EVIDENCE]
-    standing = {stage.name: stage.standing for stage in stages_of(read)}
-    return findings(figures, standing, n=len(read), averaged="version=rand" in condition)
+    standing = {stage.name: stage.standing for stage in stages}
+    return findings(figures, standing, n=n, averaged="version=rand" in condition)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ...runs.folder import RunFolder
+from ..results import Results
 from .gradient_masking import Doubt
 from .order import findings_of
-from .stages import dossier, stages
+from .stages import Stages, dossier_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -16,41 +15,41 @@ if TYPE_CHECKING:
 STAGE_HEADINGS = ("stage", "standing", "forwards", "backwards", "seconds")
 
 
-def stage_tables(run: RunFolder) -> list[tuple[str, str, list[tuple[str, ...]]]]:
-    """Return, for each attack in stages, its checkpoint, condition and rows of texts under `STAGE_HEADINGS`."""
-    tables, claims = [], run.manifest.claims
-    for checkpoint, condition in run.units():
-        if condition not in claims:
-            continue  # not an attack: nothing of it needs to be read
+def stage_tables(results: Results) -> list[tuple[str, str, list[tuple[str, ...]]]]:
+    """Return for each attack in stages its checkpoint, condition and rows of texts under `STAGE_HEADINGS`."""
+    tables = []
+    for (checkpoint, condition), (_, stages) in results.gathered(Stages).found.items():
+        seconds = results.run.stage_seconds(checkpoint, condition) if stages else {}
         rows: list[tuple[str, ...]] = [
             (
-                stage.name,
-                str(stage.standing),
-                f"{stage.forwards:,}",
-                f"{stage.backwards:,}",
-                "–" if stage.seconds is None else f"{stage.seconds:.1f}",
+                *(stage.name, str(stage.standing), f"{stage.forwards:,}", f"{stage.backwards:,}"),
+                f"{seconds[stage.name]:.1f}" if stage.name in seconds else "–",
             )
-            for stage in stages(run, checkpoint, condition)
+            for stage in stages
         ]
         if rows:
             tables.append((checkpoint, condition, rows))
     return tables
 
 
-def dossiers(run: RunFolder, results: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, list[Doubt]]]:
+def dossiers(results: Results) -> list[tuple[str, str, list[Doubt]]]:
     """Return what raises doubt about attacks, or does not: checkpoint, condition, findings."""
     flags = {(row["checkpoint"], row["condition"]): row["flags"] for row in results}
-    entries = ((*unit, [*dossier(run, *unit), *findings_of(flags.get(unit, []))]) for unit in run.units())
-    return [entry for entry in entries if entry[2]]
+    found = []
+    for unit, (n, stages) in results.gathered(Stages).found.items():
+        doubts = [*dossier_of(results.run, results.manifest, *unit, n, stages), *findings_of(flags.get(unit, []))]
+        if doubts:
+            found.append((*unit, doubts))
+    return found
 
 
-def terminal_stages(run: RunFolder) -> Table | None:
+def terminal_stages(results: Results) -> Table | None:
     """Return the stages of all attacks that have some as one rich table; None if there are none."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    tables = stage_tables(run)
+    tables = stage_tables(results)
     if not tables:
         return None
     table = Table(title="stages: each works on what the ones before left standing", title_justify="left")

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from ...display.section import CardPart, Section
     from ...display.table import TextTable
     from ...protocol.condition import Condition
-    from ...runs.folder import RunFolder
-    from ..family import Looks, Results
+    from ..family import Looks
     from ..recorded import Compared, PerSample, Recorded
+    from ..results import Gatherer, Results
     from ..rows import Reading
     from ..subject import Batch, Evaluation, Subject
 
@@ -59,17 +59,22 @@ class Attention(Family):
     def card(self, results: Results) -> Iterable[CardPart]:
         return ()
 
+    def gatherers(self) -> Sequence[type[Gatherer]]:
+        from .metrics import WatchedHeads
+
+        return (WatchedHeads,)
+
     def tables(self, results: Results) -> Sequence[TextTable]:
         from .tables import attention_tables
 
         return attention_tables(results)
 
-    def sections(self, run: RunFolder, results: Results, looks: Looks) -> Iterable[Section]:
+    def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         from ...display.section import Section
         from .figures import attention_figures, watched
         from .tables import layer_table
 
-        heads = watched(run)
+        heads = watched(results)
         first = [(one, under) for one in heads for under in list(one.heads)[:1]]
 
         def values() -> dict[str, Any]:

@@ -14,14 +14,13 @@ from ...common.intervals import Floats
 from ...display.panels import legend, roomy
 from ...display.svg import INK, Figure, Style, draw, labels, plain, style
 from ..kinds import words_of
+from ..results import Results
 from .condition import under_of
-from .metrics import COLLAPSE, EXPLOSION, Heads, heads_of
+from .metrics import COLLAPSE, EXPLOSION, Heads, WatchedHeads
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
-
-    from ...runs.folder import RunFolder
 
 PANELS = (
     ("largest_logits", "largest |logit|", 1),
@@ -46,14 +45,11 @@ class Watched:
     heads: Mapping[str, Heads]
 
 
-def watched(run: RunFolder) -> list[Watched]:
-    """Return all checkpoints whose attention was watched, from the records."""
+def watched(results: Results) -> list[Watched]:
+    """Return the heads of all checkpoints whose attention was watched."""
     by_checkpoint: dict[str, dict[str, Heads]] = {}
-    for checkpoint, condition in run.units():
-        under = under_of(condition)
-        heads = None if under is None else heads_of(run, checkpoint, condition)
-        if under is not None and heads is not None:
-            by_checkpoint.setdefault(checkpoint, {})[under] = heads
+    for (checkpoint, condition), heads in results.gathered(WatchedHeads).found.items():
+        by_checkpoint.setdefault(checkpoint, {})[under_of(condition) or ""] = heads
     return [
         Watched(name, dict(sorted(conditions.items(), key=lambda item: item[0] != "clean")))
         for name, conditions in by_checkpoint.items()

@@ -16,13 +16,16 @@ import numpy as np
 
 from ...common.intervals import Floats, bootstrap
 from ...errors import DamagedRecord
+from ..results import Gatherer
 from ..rows import FEWEST, Row
+from .condition import under_of
 from .layer import LISTS, METRICS, Layer, decode_layers
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from ...runs.folder import RunFolder
+    from ...runs.manifest import Manifest
 
 EXPLOSION = 100.0
 """A |logit| above which a head is flagged: what Kimi K2 clips at (Moonshot 2025, QK-Clip, tau = 100). From 64 on
@@ -162,8 +165,29 @@ class HeadSums:
         return Heads(self.layers, self.n, dict(zip(LISTS, figures, strict=True)), self._broken, self.lost)
 
 
+class WatchedHeads(Gatherer):
+    """What each head did under each condition whose records hold it: by checkpoint and condition."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        super().__init__(manifest)
+        self.found: dict[tuple[str, str], Heads] = {}
+
+    def wants(self, checkpoint: str, condition: str) -> bool:
+        return False  # its own summary puts them here
+
+    def put(self, checkpoint: str, condition: str, heads: Heads | None) -> None:
+        """Keep the heads of a condition, None without a sample."""
+        if heads is not None:
+            self.found[checkpoint, condition] = heads
+
+    def read(self, run: RunFolder) -> None:
+        for checkpoint, condition in run.units():
+            if under_of(condition) is not None:
+                self.put(checkpoint, condition, heads_of(run, checkpoint, condition))
+
+
 def heads_of(run: RunFolder, checkpoint: str, condition: str) -> Heads | None:
-    """Sum up the heads from the records; None where no sample could be read.
+    """Return the heads from the records; None where no sample could be read.
 
     Raises:
         RunError: there are no records, or they are damaged.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..family import Summary
 from ..rows import Reading, Row, readable
 from .condition import under_of
-from .metrics import HeadSums, Sampled, attention_rows, is_wanted_of_attention
+from .metrics import HeadSums, Sampled, WatchedHeads, attention_rows, is_wanted_of_attention
 
 
 class AttentionSummary(Summary):
@@ -20,7 +20,10 @@ class AttentionSummary(Summary):
         sums = HeadSums(reading.run.shard_path(reading.checkpoint, condition, 0).parent)
         table, _ = reading.joined(map(sums.taken, reading.shards(condition, is_wanted_of_attention)))
         sampled = Sampled.of(readable(table))
-        rows = list(attention_rows(condition, sampled, self.clean, sums.heads(), reading.flags(condition, table)))
+        heads, flags = sums.heads(), reading.flags(condition, table)
+        if isinstance(kept := reading.gatherers.get(WatchedHeads), WatchedHeads):
+            kept.put(reading.checkpoint, condition, heads)
+        rows = list(attention_rows(condition, sampled, self.clean, heads, flags))
         if under_of(condition) == "clean":
             self.clean = sampled
         return rows

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from ...display.svg import Figure
     from ...display.table import HeatTable
     from ...protocol.condition import Condition
-    from ...runs.folder import RunFolder
     from ...runs.manifest import Manifest
     from ..cells import Cells
-    from ..family import Looks, Results
+    from ..family import Looks
     from ..metric import Metric
     from ..recorded import Compared, PerSample, Recorded
+    from ..results import Results
     from ..rows import Reading
     from ..sentence import Clause
     from ..subject import Batch, Shown, Subject
@@ -66,9 +66,7 @@ class Corruptions(Family):
 
         return clauses(cells, headline)
 
-    def figures(
-        self, results: Results, manifest: Manifest, looks: Looks, headline: Metric, section: str
-    ) -> Iterable[Figure]:
+    def figures(self, results: Results, looks: Looks, headline: Metric, section: str) -> Iterable[Figure]:
         from .figures import bar_figures, retention_bars
 
         title = f"What is left of {headline.word} under corruption"
@@ -89,12 +87,12 @@ class Corruptions(Family):
 
         return (f"{table.checkpoint}, {flag}" for table in corruption_tables(results) for flag in table.flags)
 
-    def terminal(self, run: RunFolder, results: Results) -> Iterable[Table | Text]:
+    def terminal(self, results: Results) -> Iterable[Table | Text]:
         from .tables import corruption_tables, terminal_corruptions
 
         return terminal_corruptions(corruption_tables(results))
 
-    def sections(self, run: RunFolder, results: Results, looks: Looks) -> Iterable[Section]:
+    def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         from ...display.section import Section
         from ..gaps import left_out_lines
         from .figures import accuracy_bars, bar_figures
@@ -104,7 +102,7 @@ class Corruptions(Family):
         yield Section(
             "corruptions",
             "Corruptions",
-            lambda: {"corruptions": corruption_tables(results), "left_out": left_out_lines(run)},
+            lambda: {"corruptions": corruption_tables(results), "left_out": left_out_lines(results.run)},
             tuple(drawn),
         )
 

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from ...common.randomness import SampleRng
     from ...display.section import CardPart, Section
     from ...protocol.condition import Condition
-    from ...runs.folder import RunFolder
     from ...runs.manifest import Manifest
     from ..cells import Cells
-    from ..family import Looks, Results
+    from ..family import Looks
     from ..metric import Metric
     from ..recorded import Compared, PerSample, Recorded
+    from ..results import Results
     from ..rows import Reading
     from ..sentence import Clause
     from ..subject import Batch, Evaluation, Subject
@@ -82,12 +82,12 @@ class Maps(Family):
         tables = map_tables(results)
         return dict.fromkeys(f"{table.checkpoint}, {flag}" for table in tables for flag in table.flags)
 
-    def terminal(self, run: RunFolder, results: Results) -> Iterable[Table | Text]:
+    def terminal(self, results: Results) -> Iterable[Table | Text]:
         from .tables import map_tables, terminal_maps
 
         return terminal_maps(map_tables(results))
 
-    def sections(self, run: RunFolder, results: Results, looks: Looks) -> Iterable[Section]:
+    def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         from ...display.section import Section
         from .figures import map_figures, scores
         from .tables import map_tables
@@ -96,7 +96,7 @@ class Maps(Family):
         yield Section(
             "maps",
             "What it looks at",
-            lambda: {"maps": map_tables(results), "gallery": gallery_uri(run)},
+            lambda: {"maps": map_tables(results), "gallery": gallery_uri(results.run)},
             tuple(map_figures(scores(results), looks)),
         )
 

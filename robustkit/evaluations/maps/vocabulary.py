@@ -33,7 +33,7 @@ class MapWords(Vocabulary):
         if lead == name:
             return super().metric(name)
         found = named(CONTROLLED, lead)
-        return None if found is None else replace(found, name=name, paired=False, share=False)
+        return None if found is None else replace(found, name=name, paired=False, share=False, drafted=False)
 
     def is_remark(self, flag: str) -> bool:
         return flag.startswith(BEST)

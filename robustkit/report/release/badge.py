@@ -26,7 +26,7 @@ _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]") 
 
 
 def headline(manifest: Manifest, rows: Sequence[Mapping[str, Any]]) -> tuple[str, str, str]:
-    """Label, value and description of the attack that leaves the least; of clean images where there is no attack.
+    """Return label, value and description of the attack that leaves the least; of clean images where there is none.
 
     rows: of one checkpoint, as in summary.json.
     """
@@ -51,7 +51,7 @@ def headline(manifest: Manifest, rows: Sequence[Mapping[str, Any]]) -> tuple[str
 
 
 def badge(label: str, value: str, description: str) -> str:
-    """The SVG's text. description: what is shown when it is pointed at."""
+    """Return the SVG's text. description: what is shown when it is pointed at."""
     label, value, description = (_ILLEGAL.sub("\ufffd", text) for text in (label, value, description))
     left, right = (math.ceil(_length(text)) for text in (label, value))
     middle, width = left + 2 * PADDING, left + right + 4 * PADDING
@@ -71,7 +71,7 @@ def badge(label: str, value: str, description: str) -> str:
 
 
 def _text(x: int, length: int, text: str) -> str:
-    """Text that keeps the width that was measured, whatever face is at hand."""
+    """Return text that keeps the width that was measured, whatever face is at hand."""
     return f'<text x="{x}" y="14" textLength="{length}" lengthAdjust="spacingAndGlyphs">{escape(text)}</text>'
 
 

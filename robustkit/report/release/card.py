@@ -15,15 +15,14 @@ from ...display.markdown import Made, code, fenced, plain, table
 from ...errors import NothingEvaluated, RunError, unknown
 from ...evaluations.gaps import left_out_lines
 from ...evaluations.kinds import by_words, words_of
+from ...evaluations.results import Results
 from ...protocol.condition import CLEAN
-from ...results.summary import summarise
+from ...results.summary import survey
 from ...runs.folder import RunFolder
 from ...runs.manifest import CheckpointEntry, Manifest
 from ...tasks.measures import metrics
 from ...tasks.task import task_named, task_of
 from .badge import MADE_BY, badge, headline
-
-Results = Sequence[Mapping[str, Any]]
 
 
 def write_cards(run: Path, *, checkpoint: str | None = None, out: Path | None = None) -> list[Path]:
@@ -40,11 +39,10 @@ def write_cards(run: Path, *, checkpoint: str | None = None, out: Path | None = 
     if out is None and folder.is_symlink():  # in a run folder of someone else it may point anywhere
         raise RunError(f"{folder} is a link to {folder.resolve()}; choose that folder, or another, with --out")
     described = _chosen(source, checkpoint).to_plain()
-    rows = [
-        row | {"value": _finite(row["value"]), "ci_low": _finite(row["ci_low"]), "ci_high": _finite(row["ci_high"])}
-        for row in summarise(_OfOne(run, described["name"]))
-    ]
-    if not rows:
+    rows = survey(_OfOne(run, described["name"])).changed(
+        lambda row: {**row, **{key: _finite(row[key]) for key in ("value", "ci_low", "ci_high")}}
+    )
+    if not len(rows):
         raise NothingEvaluated(f"{run}: {described['name']} has no results; run the audit again to make them")
     found = facts(manifest, described, rows)
     files = {
@@ -100,7 +98,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def facts(manifest: Manifest, described: Mapping[str, Any], rows: Results) -> dict[str, Any]:
-    """What results.json holds: all results of a checkpoint, and all that they depend on; folders are left out."""
+    """Return what results.json holds: all results of a checkpoint, and all that they depend on, but folders."""
     held = manifest.to_plain()
     return {
         "made_by": f"{MADE_BY} {metadata.version('robustkit-audit')}",
@@ -116,11 +114,11 @@ def facts(manifest: Manifest, described: Mapping[str, Any], rows: Results) -> di
 
 
 def model_index(found: Mapping[str, Any], task: str | None) -> str:
-    """The `model-index` of a model card's front matter, as the Hugging Face Hub specifies it, as YAML."""
+    """Return the `model-index` of a model card's front matter, as the Hugging Face Hub specifies it, as YAML."""
     import yaml
 
     def quoted(dumper: Any, text: str) -> Any:
-        """In quotes where some reader of YAML 1.1 or 1.2 could take it for a number, a truth value or syntax."""
+        """Quote what some reader of YAML 1.1 or 1.2 could take for a number, a truth value or syntax."""
         style = None if re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]+", text) else '"'
         return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
@@ -170,12 +168,12 @@ def _metrics(found: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _shown(conditions: Sequence[str]) -> set[str]:
-    """Of conditions with means over them, the widest of these."""
+    """Return, of conditions with means over them, the widest of these."""
     return {text for words, own in by_words(dict.fromkeys(conditions)) for text in words.in_short(own)}
 
 
 def markdown(run: RunFolder, described: Mapping[str, Any], rows: Results) -> str:
-    """The section of a model card; all texts are escaped."""
+    """Return the section of a model card; all texts are escaped."""
     from jinja2 import Environment, StrictUndefined
 
     source = (resources.files("robustkit.report") / "templates" / "card.md.j2").read_text(encoding="utf-8")
@@ -201,13 +199,13 @@ def markdown(run: RunFolder, described: Mapping[str, Any], rows: Results) -> str
         protocol=held["protocol"],
         deciding=held["deciding"],
         versions=", ".join(f"{name} {version}" for name, version in versions.items()),
-        sections=list(task_of(manifest).card_parts(manifest, described["name"], rows)),
+        sections=list(task_of(manifest).card_parts(described["name"], rows)),
     )
     return re.sub(r"\n{3,}", "\n\n", text)
 
 
 def _flags(run: RunFolder, rows: Results, checkpoint: str) -> Iterator[Made]:
-    """Each flag once, with what bears it."""
+    """Yield each flag once, with what bears it."""
     seen: dict[str, dict[str, None]] = {}
     for row in rows:
         for flag in row["flags"]:

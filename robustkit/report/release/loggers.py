@@ -44,7 +44,7 @@ class Logger(Protocol):
 
 
 def parse_loggers(specs: Sequence[str]) -> tuple[Logger, ...]:
-    """`tensorboard:DIR`, `mlflow:URI`, `wandb:PROJECT`; without the colon what stands in the class.
+    """Return the loggers of `tensorboard:DIR`, `mlflow:URI`, `wandb:PROJECT`; the part after the colon is optional.
 
     Raises:
         ProtocolError: an unknown name, or a library that is not installed.
@@ -84,7 +84,7 @@ def log_run(run: RunFolder, results: Sequence[Mapping[str, Any]], wanted: Sequen
 
 
 def entry_name(run: RunFolder) -> str:
-    """The same whenever this run is logged, also after it was extended: its folder's name and a digest."""
+    """Return a name that stays when this run is extended: its folder's name and a digest."""
     manifest = run.manifest
     whole = json.dumps([manifest.deciding.to_plain(), manifest.started], sort_keys=True)
     folder = re.sub(r"[^A-Za-z0-9_.-]+", "-", run.path.resolve().name).strip("-.")[:60] or "run"
@@ -92,7 +92,7 @@ def entry_name(run: RunFolder) -> str:
 
 
 def scalars(results: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, str], float]:
-    """The finite figures of the summary's rows and of their intervals."""
+    """Return the finite figures of the summary's rows and of their intervals."""
     found = {}
     for row in results:
         for key, suffix in (("value", ""), ("ci_low", "_ci_low"), ("ci_high", "_ci_high")):
@@ -102,7 +102,7 @@ def scalars(results: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, str], 
 
 
 def parameters(run: RunFolder) -> dict[str, str]:
-    """What decides the figures of a run, none of which changes when it is extended."""
+    """Return what decides the figures of a run, none of which changes when it is extended."""
     manifest = run.manifest
     found = {key.replace(" ", "_"): str(value) for key, value in manifest.deciding.to_plain().items()}
     found |= {"data": manifest.data.name, "samples": str(manifest.data.n)}
@@ -110,7 +110,7 @@ def parameters(run: RunFolder) -> dict[str, str]:
 
 
 def legal_names(names: Sequence[tuple[str, ...]], allowed: str, longest: int = 250) -> list[str]:
-    """Parts joined by slashes, other characters replaced; where two would be one, or one too long, with a digest.
+    """Join parts by slashes, other characters replaced; where two would be one, or one too long, with a digest.
 
     allowed: a regular expression's set of characters, without the slash.
     """

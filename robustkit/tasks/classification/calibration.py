@@ -12,13 +12,15 @@ import numpy as np
 from ...common.intervals import calibration_error, calibration_gaps, wilson
 from ...display.panels import dots, roomy
 from ...display.svg import INK, Figure, Point, Style, draw, percent, plain
+from ...evaluations.results import Gatherer, Results
 from ...protocol.condition import CLEAN
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-    from ...runs.folder import RunFolder
+    from ...runs.manifest import Manifest
 
 
 @dataclass(frozen=True)
@@ -38,14 +40,12 @@ class Reliability:
     left_out: int
 
 
-def reliability(run: RunFolder, checkpoint: str, condition: str) -> Reliability | None:
-    """From the records; None without a sample that has a label and a confidence."""
-    table = run.table(checkpoint, condition, ["correct", "confidence", "error"])
-    table = table.filter(table["error"].is_null())
-    if not len(table) or table["correct"].null_count:
+def reliability(checkpoint: str, condition: str, read: pa.Table) -> Reliability | None:
+    """Return it of the samples that could be read; None without one that has a label and a confidence."""
+    if not len(read) or read["correct"].null_count:
         return None
     confidence, correct = (
-        table[name].to_numpy(zero_copy_only=False).astype(np.float64) for name in ("confidence", "correct")
+        read[name].to_numpy(zero_copy_only=False).astype(np.float64) for name in ("confidence", "correct")
     )
     finite = np.isfinite(confidence)
     sure, right = confidence[finite], correct[finite]
@@ -64,22 +64,36 @@ def reliability(run: RunFolder, checkpoint: str, condition: str) -> Reliability 
     return Reliability(checkpoint, condition, tuple(counts), tuple(means), tuple(accuracy), error, left_out)
 
 
-def reliabilities(run: RunFolder) -> list[Reliability]:
+class Reliabilities(Gatherer):
     """Clean, and under the first attack whose losses mean something, of every checkpoint that has them."""
-    claims = run.manifest.claims
-    chosen: dict[str, list[str]] = {}
-    for checkpoint, condition in run.units():
-        own = chosen.setdefault(checkpoint, [])
-        attacked = any(known in claims for known in own)
-        whole = condition in claims and not claims[condition].early_stop
-        if condition == CLEAN.text or (whole and not attacked):
-            own.append(condition)
-    found = (reliability(run, checkpoint, condition) for checkpoint, own in chosen.items() for condition in own)
-    return [one for one in found if one is not None]
+
+    def __init__(self, manifest: Manifest) -> None:
+        super().__init__(manifest)
+        self.found: list[Reliability] = []
+        self._attacked: set[str] = set()
+
+    def wants(self, checkpoint: str, condition: str) -> bool:
+        claim = self.manifest.claims.get(condition)
+        whole = claim is not None and not claim.early_stop
+        return condition == CLEAN.text or (whole and checkpoint not in self._attacked)
+
+    def needs(self, column: str) -> bool:
+        return column in ("correct", "confidence", "error")
+
+    def take(self, checkpoint: str, condition: str, read: pa.Table) -> None:
+        if condition != CLEAN.text:
+            self._attacked.add(checkpoint)
+        if (found := reliability(checkpoint, condition, read)) is not None:
+            self.found.append(found)
+
+
+def reliabilities(results: Results) -> list[Reliability]:
+    """Return those of a run."""
+    return results.gathered(Reliabilities).found
 
 
 def calibration_figures(found: Sequence[Reliability], looks: Mapping[str, Style]) -> Iterator[Figure]:
-    """A figure for each checkpoint."""
+    """Yield a figure for each checkpoint."""
     for checkpoint in dict.fromkeys(one.checkpoint for one in found):
         own = [one for one in found if one.checkpoint == checkpoint]
 
@@ -125,7 +139,7 @@ def _diagram(upper: Axes, lower: Axes, one: Reliability, look: Style) -> None:
 
 
 def _told(one: Reliability) -> str:
-    """The error, and the fullest bin as an example."""
+    """Say the error, and the fullest bin as an example."""
     fullest = max(range(len(one.counts)), key=lambda place: one.counts[place])
     said = (
         f"{plain(one.condition, 80)}: calibration error {percent(one.error)} of {sum(one.counts)} samples; "

@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...display.markdown import Made, code
 from ...display.numbers import pixels
 from ...display.section import CardPart
 from ...evaluations.kinds import words_of
-from ...runs.manifest import Manifest
+from ...evaluations.results import Results
 
 HEADINGS = ("condition", "n", "top-1 % [95 %]", "top-5 % [95 %]", "NLL [95 %]", "ECE % [95 %]", "largest change")
 _SCALES = (("top1", 100), ("top5", 100), ("nll", 1), ("ece", 100))
 
-Results = Sequence[Mapping[str, Any]]
 
-
-def card_parts(manifest: Manifest, results: Results) -> Iterator[CardPart]:
+def card_parts(results: Results) -> Iterator[CardPart]:
     """Yield the table of the conditions that stand in the table of results."""
-    if rows := list(_conditions(manifest, results)):
+    if rows := list(_conditions(results)):
         note = "In brackets 95 % intervals, n is the number of images; ⚑ marks what is flagged above."
         yield CardPart("Clean and under attack", note, [("", HEADINGS, rows)])
 
 
-def _conditions(manifest: Manifest, results: Results) -> Iterator[tuple[str, ...]]:
+def _conditions(results: Results) -> Iterator[tuple[str, ...]]:
     metrics: dict[str, dict[str, Mapping[str, Any]]] = {}
     for row in results:
         if words_of(row["condition"]).in_results:
             metrics.setdefault(row["condition"], {})[row["metric"]] = row
     for condition, metric in metrics.items():
-        norm = manifest.norm(condition)
+        norm = results.manifest.norm(condition)
         largest = metric.get(f"{norm}_max")
         flagged = " ⚑" if any(row["flags"] for row in metric.values()) else ""
         yield (
@@ -42,7 +40,7 @@ def _conditions(manifest: Manifest, results: Results) -> Iterator[tuple[str, ...
 
 
 def _figure(row: Mapping[str, Any] | None, scale: int) -> str:
-    """`75.0 [74.2, 75.8]`; a dash where there is no finite figure."""
+    """Return `75.0 [74.2, 75.8]`; a dash where there is no finite figure."""
     if row is None or row["value"] is None:
         return "–"
     form = ".1f" if scale == 100 else ".3f"

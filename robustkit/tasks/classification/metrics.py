@@ -12,6 +12,7 @@ import numpy as np
 from ...common.intervals import Floats, bootstrap, calibration_error, calibration_interval, wilson
 from ...evaluations.family import Family, Summary, families, family_of
 from ...evaluations.kinds import kind_of
+from ...evaluations.results import Gatherer
 from ...evaluations.rows import Number, Parts, Reading, column_of, readable
 
 if TYPE_CHECKING:
@@ -32,8 +33,11 @@ def classification_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
         if (own := summaries[family.name]) is not None:
             rows += reading.rows(own.add(condition))
             continue
-        table, notes = reading.joined(reading.shards(condition, partial(_is_wanted, family)))
+        takers = [one for one in reading.gatherers.values() if one.wants(reading.checkpoint, condition)]
+        table, notes = reading.joined(reading.shards(condition, partial(_is_wanted, family, takers)))
         read = readable(table)
+        for taker in takers:
+            taker.take(reading.checkpoint, condition, read)
         flags = [*reading.flags(condition, table), *notes, *family.doubts(reading, condition, read)]
         early = reading.manifest.stops_early(condition)
         numbers = [*_classification(read, early), *(family.numbers(read) if len(read) else ())]
@@ -47,15 +51,13 @@ def classification_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
     return rows, means, [row for own in summaries.values() if own for row in reading.rows(own.finish())]
 
 
-def _is_wanted(family: Family, column: str) -> bool:
-    """Whether results of a condition whose images the task scores need a column."""
-    return column in _READ or family.wants(column)
+def _is_wanted(family: Family, takers: Sequence[Gatherer], column: str) -> bool:
+    """Whether results of a condition whose images the task scores need a column, or what else takes its records."""
+    return column in _READ or family.wants(column) or any(taker.needs(column) for taker in takers)
 
 
 def _classification(read: pa.Table, early: bool) -> list[Number]:
-    """Metric, value, n and interval. `early`: samples left at their first wrong prediction, so that only top-1 means
-    something.
-    """
+    """Return metric, value, n and interval. early: samples left at their first wrong prediction: only top-1 counts."""
     n = len(read)
     if n == 0:
         return []
@@ -73,7 +75,7 @@ def _classification(read: pa.Table, early: bool) -> list[Number]:
 
 
 def _losses(read: pa.Table, correct: Floats) -> list[Number]:
-    """NLL and calibration error."""
+    """Return NLL and calibration error."""
     n, confidence, nll = len(read), column_of(read, "confidence"), column_of(read, "nll")
     finite = np.isfinite(confidence)
     sure, right = confidence[finite], correct[finite]

@@ -67,7 +67,7 @@ class ClassifierSubject(ImageSubject):
         }
 
     def _unlabelled(self, logits: Tensor, samples: Sequence[Sample]) -> dict[str, list[Any]]:
-        """Rows of images without labels: what is said of them, and nothing of whether it is right."""
+        """Return rows of images without labels: what is said of them, and nothing of whether it is right."""
         sure, best = logits.softmax(dim=1).max(dim=1)
         if self.valid is not None:
             best = torch.tensor(self.valid)[best]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...display.numbers import pixels
 from ...evaluations.kinds import words_of
-from ...runs.folder import RunFolder
+from ...evaluations.results import Results
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -15,14 +15,13 @@ if TYPE_CHECKING:
 HEADINGS = ("checkpoint", "attention", "condition", "n", "top-1 % [95 %]", "top-5 %", "NLL", "ECE %", "largest |δ|")
 
 
-def table_rows(run: RunFolder, results: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """One row of texts for each checkpoint and condition, under `HEADINGS`; flags come last, joined. Corruptions have
-    tables of their own.
+def table_rows(results: Results) -> list[tuple[str, ...]]:
+    """Return a row of texts under `HEADINGS` per checkpoint and condition of this table; flags come last, joined.
 
     A dash stands where samples left an attack at their first wrong prediction, so that the figure would mean nothing.
     """
     words = {"none": "no", "other": "other"}  # what stands for a formula where there is none
-    attention = {c.name: words.get(c.attention, c.attention) for c in run.manifest.checkpoints}
+    attention = {c.name: words.get(c.attention, c.attention) for c in results.manifest.checkpoints}
     cells: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
     for row in results:
         if not words_of(row["condition"]).in_results:
@@ -31,7 +30,7 @@ def table_rows(run: RunFolder, results: Sequence[Mapping[str, Any]]) -> list[tup
     rows: list[tuple[str, ...]] = []
     for (checkpoint, condition), metric in cells.items():
         top1 = metric["top1"]
-        norm = run.manifest.norm(condition)
+        norm = results.manifest.norm(condition)
         largest = metric.get(f"{norm}_max")
         rows.append(
             (
@@ -51,25 +50,25 @@ def table_rows(run: RunFolder, results: Sequence[Mapping[str, Any]]) -> list[tup
 
 
 def _figure(row: Mapping[str, Any] | None, scale: float, form: str) -> str:
-    """A value as text; a dash where there is none, nan where it is not finite (None in summary.json)."""
+    """Return a value as text; a dash where there is none, nan where it is not finite (None in summary.json)."""
     if row is None:
         return "–"
     return "nan" if row["value"] is None else format(scale * row["value"], form)
 
 
-def terminal_table(run: RunFolder, results: Sequence[Mapping[str, Any]]) -> Table:
-    """The results as a rich table, a section for each checkpoint; the caller prints the flags under it."""
+def terminal_table(results: Results) -> Table:
+    """Return the results as a rich table, a section per checkpoint; the caller prints the flags under it."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    manifest = run.manifest
+    manifest = results.manifest
     title = f"protocol {manifest.protocol.tag}: {manifest.protocol.summary}"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     for heading in (HEADINGS[0], *HEADINGS[2:], ""):
         words = heading in ("checkpoint", "condition")
         table.add_column(heading, justify="left" if words else "right", overflow="fold", no_wrap=not words)
-    rows = table_rows(run, results)
+    rows = table_rows(results)
     for index, row in enumerate(rows):
         first = index == 0 or rows[index - 1][0] != row[0]
         last = index + 1 == len(rows) or rows[index + 1][0] != row[0]

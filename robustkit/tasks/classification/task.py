@@ -19,10 +19,9 @@ if TYPE_CHECKING:
 
     from ...display.section import CardPart, Section
     from ...evaluations.cells import Row
-    from ...evaluations.family import Looks, Results
+    from ...evaluations.family import Looks
+    from ...evaluations.results import Gatherer, Results
     from ...evaluations.rows import Parts, Reading
-    from ...runs.folder import RunFolder
-    from ...runs.manifest import Manifest
 
 
 class Classification(Task):
@@ -38,6 +37,12 @@ class Classification(Task):
         from .metrics import classification_rows
 
         return classification_rows(reading, conditions)
+
+    def gatherers(self) -> Sequence[type[Gatherer]]:
+        from .calibration import Reliabilities
+        from .weak_classes import WeakClasses
+
+        return (Reliabilities, WeakClasses, *(kind for family in families() for kind in family.gatherers()))
 
     def ids(self, side: Recorded, condition: str) -> pa.Array:
         return side.samples(condition, ["label"]).ids
@@ -56,32 +61,32 @@ class Classification(Task):
 
         return f"{share(row)} right on {row['n']} clean images"
 
-    def card_parts(self, manifest: Manifest, checkpoint: str, results: Results) -> Iterable[CardPart]:
+    def card_parts(self, checkpoint: str, results: Results) -> Iterable[CardPart]:
         from .card import card_parts
 
-        yield from card_parts(manifest, results)
+        yield from card_parts(results)
         for family in families():
             yield from family.card(results)
 
     def badge_word(self, is_clean: bool) -> str:
         return self.headline_metric.word if is_clean else ""
 
-    def flag_lines(self, run: RunFolder, results: Results) -> Iterable[str]:
+    def flag_lines(self, results: Results) -> Iterable[str]:
         from .tables import table_rows
 
-        yield from (f"{row[0]}, {row[2]}: {row[9]}" for row in table_rows(run, results) if row[9])
+        yield from (f"{row[0]}, {row[2]}: {row[9]}" for row in table_rows(results) if row[9])
         for family in families():
             yield from family.flag_lines(results)
 
-    def terminal(self, run: RunFolder, results: Results) -> Iterable[Table | Text]:
+    def terminal(self, results: Results) -> Iterable[Table | Text]:
         from .tables import terminal_table
 
-        table = terminal_table(run, results)
+        table = terminal_table(results)
         yield from [table] if table.row_count else []
         for family in families():
-            yield from family.terminal(run, results)
+            yield from family.terminal(results)
 
-    def sections(self, run: RunFolder, results: Results, looks: Looks) -> Iterable[Section]:
+    def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         from ...display.section import Section
         from .calibration import calibration_figures, reliabilities
         from .tables import HEADINGS, table_rows
@@ -89,15 +94,15 @@ class Classification(Task):
 
         def groups() -> dict[str, list[tuple[str, ...]]]:
             found: dict[str, list[tuple[str, ...]]] = {}
-            for row in table_rows(run, results):
+            for row in table_rows(results):
                 found.setdefault(row[0], []).append(row)
             return found
 
         yield Section("results", "Results", lambda: {"groups": groups(), "headings": HEADINGS})
-        yield Section("calibration", "Calibration", figures=tuple(calibration_figures(reliabilities(run), looks)))
-        yield Section("classes", "Weak spots by class", lambda: {"weak_spots": weak_spots(run)})
+        yield Section("calibration", "Calibration", figures=tuple(calibration_figures(reliabilities(results), looks)))
+        yield Section("classes", "Weak spots by class", lambda: {"weak_spots": weak_spots(results)})
         for family in families():
-            yield from family.sections(run, results, looks)
+            yield from family.sections(results, looks)
 
 
 TASK = Classification()

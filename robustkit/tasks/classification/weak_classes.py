@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from ...common.intervals import wilson
 from ...display.table import TextTable
+from ...evaluations.results import Gatherer, Results
 from ...protocol.condition import CLEAN
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ...runs.folder import RunFolder
+    from ...runs.manifest import Manifest
 
 MOST = 8
 """Classes in a table."""
@@ -42,7 +43,7 @@ class ClassTally:
 
     @classmethod
     def of(cls, table: pa.Table) -> ClassTally:
-        """From the records of a condition; what was not read or has no label is left out."""
+        """Return the records of a condition; what was not read or has no label is left out."""
         import pyarrow.compute as pc
 
         read = table.filter(pc.and_(table["error"].is_null(), pc.and_(table["correct"].is_valid(), _known(table))))
@@ -50,7 +51,7 @@ class ClassTally:
         return cls(read["sample_id"], label, prediction, read["correct"].to_numpy().astype(bool))
 
     def beside(self, other: ClassTally) -> tuple[ClassTally, ClassTally]:
-        """This and the other, of the samples that both have, in one order."""
+        """Return this and the other, of the samples that both have, in one order."""
         if self.ids.equals(other.ids):
             return self, other
         import pyarrow.compute as pc
@@ -60,16 +61,16 @@ class ClassTally:
         return self.take(mine), other.take(places.drop_null().to_numpy().astype(np.int64))
 
     def take(self, rows: Ints) -> ClassTally:
-        """The samples at these rows."""
+        """Return the samples at these rows."""
         return ClassTally(self.ids.take(rows), self.label[rows], self.prediction[rows], self.correct[rows])
 
     def counts(self, classes: int) -> tuple[Ints, Ints]:
-        """Samples of each class, and those predicted right."""
+        """Return samples of each class, and those predicted right."""
         n = np.bincount(self.label, minlength=classes)
         return n, np.bincount(self.label[self.correct], minlength=len(n))
 
     def mistaken(self, label: int) -> list[tuple[int, int]]:
-        """What samples of a class are taken for and how often, most often first."""
+        """Return what samples of a class are taken for and how often, most often first."""
         taken = self.prediction[(self.label == label) & ~self.correct]
         which, often = np.unique(taken, return_counts=True)
         return sorted(zip(which.tolist(), often.tolist(), strict=True), key=lambda pair: (-pair[1], pair[0]))
@@ -81,22 +82,34 @@ def _known(table: pa.Table) -> Any:
     return pc.greater_equal(pc.fill_null(table["label"], -1), 0)
 
 
-def weak_spots(run: RunFolder) -> list[TextTable]:
+class WeakClasses(Gatherer):
     """A table of each checkpoint clean, and one of each of its attacks; none where nothing is wrong."""
-    manifest = run.manifest
-    names = manifest.data.class_names or ()
-    clean: dict[str, ClassTally] = {}
-    found: list[TextTable | None] = []
-    for checkpoint, condition in run.units():
-        if condition != CLEAN.text and condition not in manifest.claims:
-            continue
-        tally = ClassTally.of(run.table(checkpoint, condition, _COLUMNS))
+
+    def __init__(self, manifest: Manifest) -> None:
+        super().__init__(manifest)
+        self.tables: list[TextTable] = []
+        self._clean: dict[str, ClassTally] = {}
+        self._names = manifest.data.class_names or ()
+
+    def wants(self, checkpoint: str, condition: str) -> bool:
+        return condition == CLEAN.text or condition in self.manifest.claims
+
+    def needs(self, column: str) -> bool:
+        return column in _COLUMNS
+
+    def take(self, checkpoint: str, condition: str, read: pa.Table) -> None:
+        tally, table = ClassTally.of(read), None
         if condition == CLEAN.text:
-            clean = {checkpoint: tally}  # of the others nothing is asked any more
-            found.append(_lowest(checkpoint, tally, names))
-        elif checkpoint in clean:
-            found.append(_largest_drops(checkpoint, condition, *clean[checkpoint].beside(tally), names))
-    return [table for table in found if table is not None]
+            self._clean = {checkpoint: tally}  # of the others nothing is asked any more
+            table = _lowest(checkpoint, tally, self._names)
+        elif checkpoint in self._clean:
+            table = _largest_drops(checkpoint, condition, *self._clean[checkpoint].beside(tally), self._names)
+        self.tables += [] if table is None else [table]
+
+
+def weak_spots(results: Results) -> list[TextTable]:
+    """Return the tables of a run."""
+    return results.gathered(WeakClasses).tables
 
 
 def _lowest(checkpoint: str, tally: ClassTally, names: Sequence[str]) -> TextTable | None:
@@ -138,7 +151,7 @@ def _largest_drops(
 
 
 def name_of(label: int, names: Sequence[str]) -> str:
-    """The name of a class, or its number."""
+    """Return the name of a class, or its number."""
     return str(names[label]) if 0 <= label < len(names) else str(label)
 
 
@@ -148,7 +161,7 @@ def _share(right: int, n: int) -> str:
 
 
 def _taken(tally: ClassTally, label: int, names: Sequence[str]) -> str:
-    """`ring (3 of 4)`, `ring, star (2 of 5 each)`: the class that is predicted most, and of how many wrong ones."""
+    """Return `ring (3 of 4)`: the class that is predicted most, and of how many wrong ones."""
     pairs = tally.mistaken(label)
     often, wrong = pairs[0][1], sum(count for _, count in pairs)
     most = [name_of(which, names) for which, count in pairs if count == often]

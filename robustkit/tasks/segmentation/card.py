@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from ...display.markdown import code
 from ...display.section import CardPart
-from ...runs.manifest import Manifest
+from ...evaluations.results import Results
 from .tables import LONGEST, scene_tables
 
-Results = Sequence[Mapping[str, Any]]
 
-
-def card_parts(manifest: Manifest, checkpoint: str, results: Results) -> Iterator[CardPart]:
+def card_parts(checkpoint: str, results: Results) -> Iterator[CardPart]:
     """Yield the tables of a checkpoint, but those of many classes, which results.json has."""
-    tables = scene_tables(results, manifest)
+    tables = scene_tables(results, results.manifest)
     if not tables:
         return
     first, *others = tables

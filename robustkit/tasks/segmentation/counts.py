@@ -32,7 +32,7 @@ NO_INTERVAL = (math.nan, math.nan)
 
 
 def class_counts(predictions: Tensor, truth: Tensor, classes: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Pixels predicted right, predicted as, and labelled as each class: three (B, K) int64 tensors on the same device.
+    """Return pixels predicted right, predicted as, and labelled as each class: three (B, K) int64 tensors.
 
     predictions, truth: (B, H, W) integers. Pixels whose truth is negative are ignored; a negative prediction is of no
     class, and wrong.
@@ -78,7 +78,7 @@ class Counts:
 
     @classmethod
     def of(cls, table: pa.Table, flags: Sequence[str]) -> Counts:
-        """From the records of a condition, with at least `COLUMNS`; those with an error are left out."""
+        """Return the counts of records with at least `COLUMNS`; those with an error are left out."""
         import pyarrow.compute as pc
 
         read = table.filter(table["error"].is_null()).sort_by("sample_id")
@@ -89,7 +89,7 @@ class Counts:
         return cls(ids, intersections, predicted, labelled, nll, tuple(flags), largest)
 
     def of_samples(self, ids: pa.Array) -> Counts:
-        """Those of the images with these ids, in the order of all."""
+        """Return those of the images with these ids, in the order of all."""
         if self.ids.equals(ids):
             return self
         import pyarrow.compute as pc
@@ -99,14 +99,14 @@ class Counts:
         return replace(self, ids=self.ids.take(rows), **arrays)
 
     def of_classes(self, judged: Sequence[int]) -> Counts:
-        """Those of some of the classes; the others have no pixels."""
+        """Return those of some of the classes; the others have no pixels."""
         if not len(self.ids):
             return self
         arrays = {name: getattr(self, name)[:, judged] for name in ("intersections", "predicted", "labelled")}
         return replace(self, **arrays)
 
     def figures(self, drawn: Floats) -> Floats:
-        """From how often each image counts, (R, n): `METRICS` and the IoU of each class, (R, 4 + K); nan without it."""
+        """Return `METRICS` and the IoU of each class, (R, 4 + K); nan without it. drawn: (R, n) draws of each."""
         intersections, predicted, labelled = (
             drawn @ part.astype(np.float64) for part in (self.intersections, self.predicted, self.labelled)
         )
@@ -138,7 +138,7 @@ class Counts:
 
     @property
     def resampled(self) -> Floats:
-        """(R, 4): `METRICS` of images drawn anew; of the same draws for all counts of as many images."""
+        """(R, 4): `METRICS` of images resampled; of the same draws for all counts of as many images."""
         return self._resampled[0]
 
     @property
@@ -148,7 +148,7 @@ class Counts:
 
 
 def averaged(parts: Iterable[tuple[float, Counts]]) -> tuple[int, Floats, Floats]:
-    """The number of images, `values` (4 + K,) and `resampled` (R, 4) of a weighted mean over conditions of the same.
+    """Return the number of images, `values` (4 + K,) and `resampled` (R, 4) of a weighted mean over conditions.
 
     parts: weights and counts, which need not be held together.
     """
@@ -157,8 +157,9 @@ def averaged(parts: Iterable[tuple[float, Counts]]) -> tuple[int, Floats, Floats
 
 
 def interval(resampled: Floats, value: float) -> tuple[float, float]:
-    """The percentile 95 % interval of a figure from (R,) resamples, those without the figure left out; it holds the
-    value of the samples themselves.
+    """Return the percentile 95 % interval of a figure from (R,) resamples, without those that lack it.
+
+    It holds the value of the samples themselves.
     """
     known = resampled[np.isfinite(resampled)]
     if not len(known):  # so it is where the figure itself is not finite
@@ -177,7 +178,7 @@ def biased(value: float, resampled: Floats) -> bool:
 
 
 def _mean_known(figures: Floats) -> Floats:
-    """(R, K) to (R,): over what is not nan."""
+    """Return (R,) means of (R, K) over what is not nan."""
     known = ~np.isnan(figures)
     means: Floats = np.where(known, figures, 0).sum(axis=1) / known.sum(axis=1)
     return means

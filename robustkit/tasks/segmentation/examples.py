@@ -69,13 +69,13 @@ def _shown(run: RunFolder, conditions: Sequence[Condition]) -> list[Condition]:
 
 
 def _words(condition: Condition) -> str:
-    """A condition in a few words, to stand above a column."""
+    """Return a condition in a few words, to stand above a column."""
     label = words_of(condition.text).label(condition.text)
     return label.replace("_", " ") if condition.group else label
 
 
 def _readable(run: RunFolder, scenes: LabelledScenes) -> list[Sample]:
-    """The samples of the run that could be read under every condition and have a pixel that counts."""
+    """Return the samples of the run that could be read under every condition and have a pixel that counts."""
     kept = {sample.id: sample for sample in scenes.dataset.samples}
     for unit in run.units():
         table = run.table(*unit, ["sample_id", "pixels"]).to_pydict()

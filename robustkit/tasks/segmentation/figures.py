@@ -29,7 +29,7 @@ class Classes:
 
 
 def class_ious(results: Sequence[Mapping[str, Any]], claims: Mapping[str, Any]) -> list[Classes]:
-    """Of every checkpoint. Corruption is `in-c` where it was evaluated whole, else each category or set that was."""
+    """Return those of every checkpoint, under `in-c` where it was evaluated whole, else under each set that was."""
     found: dict[str, dict[str, dict[str, Point]]] = {}
     miou: dict[str, dict[str, float]] = {}
     for row in results:
@@ -55,7 +55,7 @@ def _shown(own: Mapping[str, Any], miou: Mapping[str, float], claims: Mapping[st
 
 
 def class_figures(found: Sequence[Classes]) -> Iterator[Figure]:
-    """A figure for some checkpoints, with a panel for each; classes by their IoU clean of the first checkpoint."""
+    """Yield a figure for some checkpoints, a panel for each; classes by their clean IoU of the first checkpoint."""
     if not found:
         return
     conditions = list(dict.fromkeys(condition for one in found for condition in one.points))
@@ -100,7 +100,7 @@ def class_figures(found: Sequence[Classes]) -> Iterator[Figure]:
 
 
 def _told(one: Classes, name: str) -> str:
-    """The lowest classes of each condition."""
+    """Say the lowest classes of each condition."""
     sentences = []
     for condition, points in one.points.items():
         low = sorted((point.value, known) for known, point in points.items())[:2]

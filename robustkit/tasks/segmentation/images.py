@@ -28,12 +28,12 @@ class SceneImages:
         return self.scenes.dataset
 
     def reader(self, condition: Condition) -> Reader:
-        """What reads the samples, whatever the condition."""
+        """Return what reads the samples, whatever the condition."""
         return lambda sample: whole(self.dataset, sample)
 
-    def locate(self, sample: Sample, inputs: Tensor) -> LabelMap:
-        """The label map of a sample. Raises BadImageError."""
-        return self.scenes.labels(sample, (inputs.shape[-2], inputs.shape[-1]))
+    def locate(self, sample: Sample, pixels: Tensor) -> LabelMap:
+        """Return the label map of a sample. Raises BadImageError."""
+        return self.scenes.labels(sample, (pixels.shape[-2], pixels.shape[-1]))
 
 
 def scenes_for(
@@ -44,7 +44,7 @@ def scenes_for(
     ignore: Sequence[int],
     layout: str | None,
 ) -> LabelledScenes:
-    """The scenes, with the names that a checkpoint gives its outputs where no file does.
+    """Return the scenes, with the names that a checkpoint gives its outputs where no file does.
 
     Raises:
         DataError: classes that are not those of a checkpoint, or in another order.

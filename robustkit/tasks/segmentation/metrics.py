@@ -21,7 +21,7 @@ _NAMED = 5  # classes that a flag names
 
 
 def scene_rows(condition: str, counts: Counts, names: Sequence[str]) -> Iterator[Row]:
-    """Condition, metric, value, n, interval and flags of every figure of one condition.
+    """Yield condition, metric, value, n, interval and flags of every figure of one condition.
 
     `iou(pole)` is given of each class that is in prediction or truth of some image; n is the number of those. As of all
     scores of maps, there is no interval of a few. names: of the K classes.
@@ -33,8 +33,8 @@ def scene_rows(condition: str, counts: Counts, names: Sequence[str]) -> Iterator
     values = counts.values.tolist()
     for place, metric in enumerate(METRICS):
         bounds = counts.intervals[place] if n >= FEWEST else NO_INTERVAL
-        told = [BIASED] * (n >= FEWEST and biased(values[place], counts.resampled[:, place]))
-        yield condition, metric, values[place], n, *bounds, [*flags, *notes.get(metric, []), *told]
+        doubt = [BIASED] * (n >= FEWEST and biased(values[place], counts.resampled[:, place]))
+        yield condition, metric, values[place], n, *bounds, [*flags, *notes.get(metric, []), *doubt]
     for place, (name, seen) in enumerate(zip(_distinct(names), counts.seen.tolist(), strict=True), len(METRICS)):
         if seen:
             bounds = counts.intervals[place] if seen >= FEWEST else NO_INTERVAL
@@ -45,7 +45,7 @@ def scene_rows(condition: str, counts: Counts, names: Sequence[str]) -> Iterator
 
 
 def scene_mean_rows(found: Mapping[str, Counts], expected: int, names: Sequence[str]) -> Iterator[Row]:
-    """Condition, metric, value, n, interval and flags of every mean that the conditions of one checkpoint allow.
+    """Yield condition, metric, value, n, interval and flags of every mean that a checkpoint's conditions allow.
 
     Of each corruption at the severities that some set has of it, and of each set: `METRICS`, means over severities and
     then over corruptions; `retention`, that mIoU over the clean one; of sets also the IoU of each class, without an
@@ -81,8 +81,8 @@ def _mean(
         notes["retention"] += _notes([*own, clean], names)["miou"]
     for metric, (value, drawn) in figures.items():
         bounds = interval(drawn, float(value)) if n >= FEWEST else NO_INTERVAL
-        told = [BIASED] * (n >= FEWEST and biased(value, drawn))
-        yield mean, metric, float(value), n, *bounds, [*flags, *notes.get(metric, []), *told]
+        doubt = [BIASED] * (n >= FEWEST and biased(value, drawn))
+        yield mean, metric, float(value), n, *bounds, [*flags, *notes.get(metric, []), *doubt]
     if not is_over_groups(mean):
         return
     fewest = np.min([counts.seen for counts in own], axis=0).tolist()
@@ -92,13 +92,13 @@ def _mean(
 
 
 def _merged(conditions: Sequence[Counts]) -> list[str]:
-    """The flags of conditions, each once; but for images that are lacking, which are counted over all of them."""
+    """Return the flags of conditions, each once, but for images that are lacking, counted over all of them."""
     every = dict.fromkeys(flag for counts in conditions for flag in counts.flags)
     return [flag for flag in every if not flag.startswith("incomplete") and "could not be read" not in flag]
 
 
 def _notes(conditions: Sequence[Counts], names: Sequence[str]) -> dict[str, list[str]]:
-    """By metric, which classes its means over classes leave out, under all of the conditions or under some."""
+    """Say by metric which classes its means over classes leave out, under all of the conditions or under some."""
     absent = np.sum([counts.seen == 0 for counts in conditions], axis=0)
     unlabelled, where = conditions[0].labelled.max(axis=0) == 0, "in neither prediction nor truth"
     sometimes = _naming((absent > 0) & (absent < len(conditions)), names, f"{where} under some of its conditions")
@@ -109,7 +109,7 @@ def _notes(conditions: Sequence[Counts], names: Sequence[str]) -> dict[str, list
 
 
 def _naming(which: NDArray[np.bool_], names: Sequence[str], where: str) -> list[str]:
-    """`2 of 11 classes are in neither prediction nor truth, left out of the mean: pole, sign`; nothing of none."""
+    """Return `2 of 11 classes are in neither prediction nor truth, left out of the mean: pole, sign`."""
     said = [name for name, yes in zip(_distinct(names), which.tolist(), strict=True) if yes]
     if not said:
         return []
@@ -119,7 +119,7 @@ def _naming(which: NDArray[np.bool_], names: Sequence[str], where: str) -> list[
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """The names, with the number of the class where several have the same."""
+    """Return the names, with the number of the class where several have the same."""
     often = Counter(names)
     return [name if often[name] == 1 else f"{name} {place}" for place, name in enumerate(names)]
 

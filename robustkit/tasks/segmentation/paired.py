@@ -89,7 +89,7 @@ def scene_difference(
 
 
 def _averaged(parts: Iterable[tuple[float, Counts | Scenes]], place: int) -> tuple[int, float, Floats]:
-    """The number of images, the figure and that of each resample, (R,), of a weighted mean over conditions."""
+    """Return the number of images, the figure and that of each resample, (R,), of a weighted mean over conditions."""
     n, value, drawn = 0, 0.0, np.zeros(1)
     for weight, scenes in parts:
         n, value = len(scenes.ids), value + weight * float(scenes.values[place])

@@ -51,7 +51,7 @@ class Examples:
 
 
 def colour_of(place: int) -> tuple[int, int, int]:
-    """The colour of a class; those beyond the list get one that is spread over the colours by their number."""
+    """Return the colour of a class; those beyond the list get one that is spread over the colours by their number."""
     if place < len(_COLOURS):
         return _COLOURS[place]
     hue = (place * 0.618034) % 1 * 180
@@ -62,9 +62,7 @@ def colour_of(place: int) -> tuple[int, int, int]:
 
 
 def overlay(tile: Tile, plain: Sequence[int] = ()) -> Pixels:
-    """The tile at its width; where there are labels in grey under their colours, ignored pixels left grey, as are those
-    of the `plain` classes.
-    """
+    """Return the tile at its width; labels in colour over grey, ignored pixels and `plain` classes left grey."""
     height, width = tile.image.shape[:2]
     size = (TILE, min(2 * TILE, max(1, round(TILE * height / width))))
     way = cv2.INTER_NEAREST if width < TILE else cv2.INTER_AREA
@@ -80,7 +78,7 @@ def overlay(tile: Tile, plain: Sequence[int] = ()) -> Pixels:
 
 
 def draw(sheet: Examples) -> Image.Image:
-    """The sheet as an RGB image."""
+    """Return the sheet as an RGB image."""
     margin, gap, line = 36, 12, 24
     columns = len(sheet.headings)
     width = 2 * margin + columns * TILE + (columns - 1) * gap
@@ -119,12 +117,12 @@ def draw(sheet: Examples) -> Image.Image:
 
 
 def _plain(sheet: Examples) -> tuple[int, ...]:
-    """Classes that are left grey, as ignored pixels are."""
+    """Return classes that are left grey, as ignored pixels are."""
     return tuple(place for place, name in enumerate(sheet.class_names) if name.lower() == "background")
 
 
 def _legend(sheet: Examples, width: int) -> list[list[tuple[tuple[int, int, int], str, int]]]:
-    """Lines of (colour, name, width) of the classes that are on the sheet."""
+    """Return lines of (colour, name, width) of the classes that are on the sheet."""
     there: set[int] = set()
     for row in sheet.rows:
         for tile in row:
@@ -140,7 +138,7 @@ def _legend(sheet: Examples, width: int) -> list[list[tuple[tuple[int, int, int]
 
 
 def sheet_uri(run: RunFolder) -> str | None:
-    """The sheet of a run as a data URI; None where there is none."""
+    """Return the sheet of a run as a data URI; None where there is none."""
     path = run.path / FILE
     refuse_link(path, run.path)
     return "data:image/png;base64," + base64.b64encode(bytes_of(path)).decode() if path.is_file() else None

@@ -62,7 +62,7 @@ class SegmenterSubject(ImageSubject):
         return torch.from_numpy(np.stack(batch.truths)).long().to(self.settings.device)
 
     def predicted(self, inputs: Tensor) -> Tensor:
-        """(B, H, W) the most likely class of each pixel, -1 where its logits are not finite or it is not judged."""
+        """Return (B, H, W) the likeliest class of each pixel, -1 where logits are not finite or it is not judged."""
         with torch.inference_mode():
             return self._classes(self.exact(inputs))
 

@@ -27,7 +27,7 @@ LONGEST = 40
 
 
 def scene_tables(results: Sequence[Mapping[str, Any]], manifest: Manifest) -> list[HeatTable]:
-    """The tables of all checkpoints, from the rows of the summary; none where no condition has a mIoU."""
+    """Return the tables of all checkpoints, from the rows of the summary; none where no condition has a mIoU."""
     own: dict[str, dict[tuple[str, str], Row]] = {}
     for row in results:
         own.setdefault(row["checkpoint"], {})[row["condition"], row["metric"]] = row
@@ -68,7 +68,7 @@ def _conditions(own: Mapping[str, Cells], manifest: Manifest) -> HeatTable:
 
 
 def _classes(checkpoint: str, found: Cells) -> Iterator[HeatTable]:
-    """IoU of each class under everything but single corruptions; images are those that have the class when clean."""
+    """Yield the IoU of each class under everything but single corruptions; images are those that have it when clean."""
     shown = [
         condition
         for condition in dict.fromkeys(condition for condition, _ in found)
@@ -88,7 +88,7 @@ def _classes(checkpoint: str, found: Cells) -> Iterator[HeatTable]:
 
 
 def terminal_scenes(tables: Sequence[HeatTable]) -> Iterator[Table | Text]:
-    """The tables for a terminal, each after its title; of a long one about classes only where it is."""
+    """Yield the tables for a terminal, each after its title; of a long one about classes only where it is."""
     from rich import box
     from rich.table import Table
     from rich.text import Text

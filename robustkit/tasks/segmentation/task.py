@@ -19,11 +19,10 @@ if TYPE_CHECKING:
 
     from ...display.section import CardPart, Section
     from ...evaluations.cells import Cells, Row
-    from ...evaluations.family import Looks, Results
+    from ...evaluations.family import Looks
+    from ...evaluations.results import Results
     from ...evaluations.rows import Parts, Reading
     from ...evaluations.sentence import Clause
-    from ...runs.folder import RunFolder
-    from ...runs.manifest import Manifest
 
 _FIGURES = ("miou", "pixel_accuracy", "mean_accuracy")
 
@@ -74,39 +73,38 @@ class Segmentation(Task):
             text = f"its weakest class is {row['metric'][4:-1]} with IoU {percent(row['value'])} in {images}, clean"
             yield Clause(text)
 
-    def card_parts(self, manifest: Manifest, checkpoint: str, results: Results) -> Iterable[CardPart]:
+    def card_parts(self, checkpoint: str, results: Results) -> Iterable[CardPart]:
         from .card import card_parts
 
-        yield from card_parts(manifest, checkpoint, results)
+        yield from card_parts(checkpoint, results)
         for family in families():
             if family.tables(results):
                 yield from family.card(results)
 
-    def flag_lines(self, run: RunFolder, results: Results) -> Iterable[str]:
+    def flag_lines(self, results: Results) -> Iterable[str]:
         from .tables import scene_tables
 
-        yield from (flag for table in scene_tables(results, run.manifest) for flag in table.flags)
+        yield from (flag for table in scene_tables(results, results.manifest) for flag in table.flags)
         yield from (flag for family in families() for table in family.tables(results) for flag in table.flags)
 
-    def terminal(self, run: RunFolder, results: Results) -> Iterable[Table | Text]:
+    def terminal(self, results: Results) -> Iterable[Table | Text]:
         from .tables import scene_tables, terminal_scenes
 
-        yield from terminal_scenes(scene_tables(results, run.manifest))
+        yield from terminal_scenes(scene_tables(results, results.manifest))
         for family in families():
             if family.tables(results):
-                yield from family.terminal(run, results)
+                yield from family.terminal(results)
 
-    def sections(self, run: RunFolder, results: Results, looks: Looks) -> Iterable[Section]:
+    def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         from ...display.section import Section, of_tables
         from ...evaluations.gaps import left_out_lines
         from .figures import class_figures, class_ious
         from .sheet import sheet_uri
         from .tables import scene_tables
 
-        manifest = run.manifest
+        run, manifest = results.run, results.manifest
         figures = {
-            family: family.figures(results, manifest, looks, self.headline_metric, self.name)
-            for family in families_by_place()
+            family: family.figures(results, looks, self.headline_metric, self.name) for family in families_by_place()
         }
         drawn = [
             *(figure for family, own in figures.items() if family.words.in_results for figure in own),

@@ -16,12 +16,12 @@ from robustkit.evaluations.family import Family
 from robustkit.evaluations.metric import Metric
 from robustkit.evaluations.rows import Number, column_of
 from robustkit.evaluations.sentence import Clause, share
-from robustkit.runs.folder import RunFolder
 
 from .vocabulary import VOCABULARY, degrees_of
 
 if TYPE_CHECKING:
-    from robustkit.evaluations.family import Looks, Results
+    from robustkit.evaluations.family import Looks
+    from robustkit.evaluations.results import Results
 
 
 class Rotations(Family):
@@ -51,7 +51,7 @@ class Rotations(Family):
         )
         return [TextTable("predictions that stay", ("checkpoint", "degrees", "agreement %"), rows)] if rows else []
 
-    def sections(self, run: RunFolder, results: Results, looks: Looks) -> Iterator[Section]:
+    def sections(self, results: Results, looks: Looks) -> Iterator[Section]:
         if tables := self.tables(results):
             yield of_tables(self.name, "Rotations", tuple(tables), (_figure(tables[0]),))
 

@@ -1,0 +1,117 @@
+"""The results of a run, made by one reading of its records, and handed to all that show or judge them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar, overload
+
+from .cells import Cells, Row
+from .rows import readable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ..runs.folder import RunFolder
+    from ..runs.manifest import Manifest
+
+
+class Gatherer:
+    """What a section of the page makes of records that the task scores, while the summary reads them.
+
+    It holds figures, not records: those of all samples would not fit into memory.
+    """
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+
+    def wants(self, checkpoint: str, condition: str) -> bool:
+        """Whether it takes the records of a checkpoint under a condition, which come in the order of the run."""
+        raise NotImplementedError
+
+    def needs(self, column: str) -> bool:
+        """Whether it needs a column of them."""
+        raise NotImplementedError
+
+    def take(self, checkpoint: str, condition: str, read: pa.Table) -> None:
+        """Take the rows of samples that could be read, with at least the columns that it needs."""
+        raise NotImplementedError
+
+    def read(self, run: RunFolder) -> None:
+        """Take all that it wants from the records, where no summary has read them for it."""
+        for checkpoint, condition in run.units():
+            if self.wants(checkpoint, condition):
+                self.take(checkpoint, condition, readable(run.table(checkpoint, condition, self.needs)))
+
+
+Gathering = TypeVar("Gathering", bound=Gatherer)
+
+
+def gatherers_of(kinds: Iterable[type[Gatherer]], manifest: Manifest) -> dict[type[Gatherer], Gatherer]:
+    """Return a gatherer of each kind, which has taken nothing."""
+    return {kind: kind(manifest) for kind in kinds}
+
+
+@dataclass(frozen=True)
+class Results(Sequence[Row]):
+    """Rows of the summary, in the order of the run's checkpoints and conditions.
+
+    unread: why a sample could not be read, by its id. gatherers: what sections of the page made of the records.
+    """
+
+    run: RunFolder
+    rows: Sequence[Row]
+    unread: Mapping[str, str] = field(default_factory=dict)
+    gatherers: dict[type[Gatherer], Gatherer] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, run: RunFolder, rows: Sequence[Row]) -> Results:
+        """Return rows of a run's summary as its results; results as they are."""
+        return rows if isinstance(rows, Results) else cls(run, rows)
+
+    @overload
+    def __getitem__(self, place: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Row]: ...
+
+    def __getitem__(self, place: int | slice) -> Row | Sequence[Row]:
+        return self.rows[place]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """What run.json holds."""
+        return self.run.manifest
+
+    @cached_property
+    def cells(self) -> dict[str, Cells]:
+        """By checkpoint, those without results too, a row for each condition and metric."""
+        found: dict[str, dict[tuple[str, str], Row]] = {known.name: {} for known in self.manifest.checkpoints}
+        for row in self.rows:
+            found.setdefault(row["checkpoint"], {})[row["condition"], row["metric"]] = row
+        return dict(found)
+
+    @property
+    def bad_images(self) -> list[dict[str, str]]:
+        """Samples that could not be read under some condition: id and reason."""
+        return [{"sample_id": name, "error": self.unread[name]} for name in sorted(self.unread)]
+
+    def changed(self, change: Callable[[Row], Row]) -> Results:
+        """Return the same with other rows."""
+        return Results(self.run, [change(row) for row in self.rows], self.unread, self.gatherers)
+
+    def gathered(self, kind: type[Gathering]) -> Gathering:
+        """Return what a section made of the records; they are read now where the summary was not asked to."""
+        found = self.gatherers.get(kind)
+        if found is None:
+            found = self.gatherers[kind] = kind(self.manifest)
+            found.read(self.run)
+        assert isinstance(found, kind)
+        return found
