@@ -18,24 +18,25 @@ OF_A_FAMILY = {
     "cli/listing.py": "lists what can be asked for, by name",
     "cli/completion.py": "completes the same names",
     "pipeline/": "turns the options of families into their conditions",
+    "tasks/classification/images.py": "decodes images, also those of a corrupted tree, and where their objects are",
     "tasks/classification/subject.py": "runs the attack that a condition names",
     "tasks/segmentation/subject.py": "runs the attack that a condition names",
 }
 """Modules outside a family's folder that may import it, and why."""
 NAMES_A_KIND = {
     "cli/corrupt/": "the command that writes corrupted trees",
+    "common/plugins.py": "what one of a group is called",
     "cli/doctor/checks.py": "compares an attack with its known answers",
     "cli/idle.py": "names an option",
     "data/shapes.py": "a square is a shape there",
     "evaluations/kinds.py": "says which family a kind is of",
     "pipeline/manifest.py": "keeps what maps were scored with",
-    "pipeline/segment.py": "the attack that is run by default",
+    "pipeline/request.py": "the attack that is run by default",
 }
 """Modules outside a family's folder that may have the name of a kind of condition as a text, and why."""
 ASKS_THE_TASK = {
     "evaluations/attacks/": "which attacks a card can have",
     "models/": "what kind of model a checkpoint says that it is",
-    "pipeline/": "a command refuses a card of another task",
 }
 """Modules outside a task's folder that may ask which task it is, and why."""
 KINDS = {*FOLDERS, *ATTACKS, *DENSE_ATTACKS} - {"attention", "clean"}  # fields of run.json and of the protocol, too

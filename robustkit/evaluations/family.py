@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from .cells import Cells
     from .metric import Metric
     from .recorded import Compared, PerSample, Recorded
-    from .results import Gatherer, Results
-    from .rows import Number, Reading, Row
+    from .results import Results
+    from .rows import Gatherer, Number, Reading, Row
     from .sentence import Clause
     from .subject import Batch, Evaluation, Shown, Subject
 

@@ -21,7 +21,6 @@ from ..runs.manifest import Manifest
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from .results import Gatherer
 
 EXCEEDS = 1e-6
 """How far a perturbation may lie outside its eps before the result is flagged: float32 rounding, in pixel units."""
@@ -97,6 +96,34 @@ def record_flags(table: pa.Table, read: pa.Table, manifest: Manifest, checkpoint
 def column_of(table: pa.Table, name: str) -> Floats:
     values: Floats = table[name].to_numpy(zero_copy_only=False).astype(np.float64)
     return values
+
+
+class Gatherer:
+    """What a section of the page makes of records that the task scores, while the summary reads them.
+
+    It holds figures, not records: those of all samples would not fit into memory.
+    """
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+
+    def wants(self, checkpoint: str, condition: str) -> bool:
+        """Whether it takes the records of a checkpoint under a condition, which come in the order of the run."""
+        raise NotImplementedError
+
+    def needs(self, column: str) -> bool:
+        """Whether it needs a column of them."""
+        raise NotImplementedError
+
+    def take(self, checkpoint: str, condition: str, read: pa.Table) -> None:
+        """Take the rows of samples that could be read, with at least the columns that it needs."""
+        raise NotImplementedError
+
+    def read(self, run: RunFolder) -> None:
+        """Take all that it wants from the records, where no summary has read them for it."""
+        for checkpoint, condition in run.units():
+            if self.wants(checkpoint, condition):
+                self.take(checkpoint, condition, readable(run.table(checkpoint, condition, self.needs)))
 
 
 @dataclass

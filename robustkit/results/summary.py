@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 from itertools import groupby
 from typing import Any
@@ -44,9 +46,6 @@ def write_summary(run: RunFolder, results: Results | None = None) -> Results:
 
     results: of `survey`, where the records have been read already.
     """
-    import csv
-    import io
-
     finite = (survey(run) if results is None else results).changed(
         lambda row: {name: _json_value(value) for name, value in row.items()}
     )

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from ..errors import RunError, unknown
 from .digests import digest_of
+from .malformed import fault_of, strange
 
 _REMEDY = "restore it, or make the run again"
 _LARGEST = sys.float_info.max  # a bound that neither NaN nor an infinity keeps
@@ -242,66 +243,11 @@ def manifest_of(data: Any, path: Path) -> Manifest:
     try:
         manifest = msgspec.convert(data, Manifest)
     except msgspec.ValidationError:
-        raise RunError(f"{path}: {_fault(data, Manifest, '')}; {_REMEDY}") from None
+        raise RunError(f"{path}: {fault_of(data, Manifest)}; {_REMEDY}") from None
     if doubled := next((name for name in manifest.names if manifest.names.count(name) > 1), None):
-        raise RunError(f"{path}: {_strange('checkpoints', doubled, 'names that differ')}; {_REMEDY}")
+        raise RunError(f"{path}: {strange('checkpoints', doubled, 'names that differ')}; {_REMEDY}")
     digest = data.get("digest")
     if digest != digest_of({key: value for key, value in data.items() if key != "digest"}):
         why = "was altered after it was written" if digest else "has no digest: an earlier version or a person wrote it"
         raise RunError(f"{path}: {why}; {_REMEDY} with another --out")
     return manifest
-
-
-# msgspec tells neither the value nor the key of a table, nor the kind in plain words; so what it refuses is looked up.
-
-
-def _fault(value: Any, kind: Any, where: str) -> str:
-    """Return which part of a value is not of its kind, named as precisely as can be, and what was expected."""
-    for more, part, its_kind in _parts(value, kind):
-        if part is msgspec.NODEFAULT:
-            return f"{(where + more).lstrip('.')} is missing; expected {_expected(its_kind)}"
-        if not _is(part, its_kind):
-            return _fault(part, its_kind, where + more)
-    return _strange(where.lstrip("."), value, _expected(kind))
-
-
-def _parts(value: Any, kind: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yield how the place of each named part goes on, the part, and its kind; NODEFAULT for one that is missing."""
-    bare = _bare(kind)
-    inner = get_args(bare)
-    if isinstance(value, dict) and _is_part(bare):
-        for field in msgspec.structs.fields(bare):
-            if field.required or field.encode_name in value:
-                yield f".{field.encode_name}", value.get(field.encode_name, msgspec.NODEFAULT), field.type
-    elif isinstance(value, list) and get_origin(bare) is tuple and _is_part(inner[0]):
-        yield from ((f"[{place}]", part, inner[0]) for place, part in enumerate(value))
-    elif isinstance(value, dict) and get_origin(bare) is Mapping and _is_part(_bare(inner[1])):
-        yield from ((f"[{key!r}]", part, inner[1]) for key, part in value.items())
-
-
-def _bare(kind: Any) -> Any:
-    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
-
-
-def _is_part(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Part)
-
-
-def _is(value: Any, kind: Any) -> bool:
-    try:
-        msgspec.convert(value, kind)
-    except msgspec.ValidationError:
-        return False
-    return True
-
-
-def _expected(kind: Any) -> str:
-    """Return a kind in plain words."""
-    notes = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
-    return next((note.description for note in notes if isinstance(note, Meta) and note.description), "a table")
-
-
-def _strange(where: str, value: Any, expected: str) -> str:
-    text = repr(value)
-    short = f"{text[:80]}{'…' * (len(text) > 80)}"
-    return f"{where} is {short}; expected {expected}"

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from ..cells import Cells
     from ..family import Looks
     from ..metric import Metric
-    from ..results import Gatherer, Results
-    from ..rows import Number, Reading
+    from ..results import Results
+    from ..rows import Gatherer, Number, Reading
     from ..sentence import Clause
     from ..subject import Batch, Evaluation, Shown, Subject
 

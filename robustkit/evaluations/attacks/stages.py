@@ -11,8 +11,7 @@ import numpy as np
 
 from ...common.intervals import wilson
 from ...runs.folder import RunFolder
-from ..results import Gatherer
-from ..rows import Number, column_of, readable
+from ..rows import Gatherer, Number, column_of, readable
 from .gradient_masking import NO_EVIDENCE, Doubt, findings
 
 if TYPE_CHECKING:

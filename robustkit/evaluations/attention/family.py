@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from ...protocol.condition import Condition
     from ..family import Looks
     from ..recorded import Compared, PerSample, Recorded
-    from ..results import Gatherer, Results
-    from ..rows import Reading
+    from ..results import Results
+    from ..rows import Gatherer, Reading
     from ..subject import Batch, Evaluation, Subject
 
 

@@ -16,8 +16,7 @@ import numpy as np
 
 from ...common.intervals import Floats, bootstrap
 from ...errors import DamagedRecord
-from ..results import Gatherer
-from ..rows import FEWEST, Row
+from ..rows import FEWEST, Gatherer, Row
 from .condition import under_of
 from .layer import LISTS, METRICS, Layer, decode_layers
 

@@ -12,7 +12,8 @@ import numpy as np
 from ...common.intervals import calibration_error, calibration_gaps, wilson
 from ...display.panels import dots, roomy
 from ...display.svg import INK, Figure, Point, Style, draw, percent, plain
-from ...evaluations.results import Gatherer, Results
+from ...evaluations.results import Results
+from ...evaluations.rows import Gatherer
 from ...protocol.condition import CLEAN
 
 if TYPE_CHECKING:

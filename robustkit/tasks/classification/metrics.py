@@ -12,8 +12,7 @@ import numpy as np
 from ...common.intervals import Floats, bootstrap, calibration_error, calibration_interval, wilson
 from ...evaluations.family import Family, Summary, families, family_of
 from ...evaluations.kinds import kind_of
-from ...evaluations.results import Gatherer
-from ...evaluations.rows import Number, Parts, Reading, column_of, readable
+from ...evaluations.rows import Gatherer, Number, Parts, Reading, column_of, readable
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from ...display.section import CardPart, Section
     from ...evaluations.cells import Row
     from ...evaluations.family import Looks
-    from ...evaluations.results import Gatherer, Results
-    from ...evaluations.rows import Parts, Reading
+    from ...evaluations.results import Results
+    from ...evaluations.rows import Gatherer, Parts, Reading
 
 
 class Classification(Task):

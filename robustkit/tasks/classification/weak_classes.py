@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from ...common.intervals import wilson
 from ...display.table import TextTable
-from ...evaluations.results import Gatherer, Results
+from ...evaluations.results import Results
+from ...evaluations.rows import Gatherer
 from ...protocol.condition import CLEAN
 
 if TYPE_CHECKING:
