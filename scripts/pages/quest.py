@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from robustkit.common.differences import Difference
 from robustkit.errors import RobustkitError
 from robustkit.evaluations.corruptions.sets import SETS
-from robustkit.results.paired import Difference, Side, paired_difference
-from robustkit.results.published import name_of, read_published
+from robustkit.evaluations.kinds import words_of
+from robustkit.results.paired import Side, paired_difference
+from robustkit.results.published import read_published
 from robustkit.results.run import Run
 
 Row = dict[str, Any]
@@ -116,7 +118,11 @@ def comparisons(run: Run, published: dict[str, Any]) -> Iterator[Comparison]:
     known = list(of)
     baseline(known[0], of[known[0]])
     card = run.manifest.protocol.tag
-    conditions = {row["condition"]: name_of(row["condition"]) for row in rows if row["metric"] in UNITS}
+    conditions = {
+        row["condition"]: words_of(row["condition"]).published_name(row["condition"])
+        for row in rows
+        if row["metric"] in UNITS
+    }
     order = list(MAPS)
     for condition, name in sorted(conditions.items(), key=lambda item: order.index(item[1]) if item[1] in MAPS else -1):
         if not name:

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from robustkit.common.differences import holm
 from robustkit.protocol.card import load_card
-from robustkit.results.paired import holm
 from robustkit.results.run import Run
 
 from .quest import LOWER, OVER_CONTROL, PUBLISHED_AS, UNITS, UNJUDGED, Comparison, Gap, comparisons
