@@ -221,6 +221,13 @@ def families() -> list[Family]:
     return list({family.name: family for family in map(family_of, kinds())}.values())
 
 
+def families_of(manifest: Manifest) -> list[Family]:
+    """Return the families of a run's conditions, those that were left out among them, in the usual order."""
+    texts = (*manifest.conditions, *manifest.corrupted.left_out)
+    used = {family_of(kind).name for kind in dict.fromkeys(map(kind_of, texts))}
+    return [family for family in families() if family.name in used]
+
+
 def family_of(kind: str) -> Family:
     """Return the family of the conditions of a kind, such as `cam`."""
     family: Family = plugged(kind) or module_of(kind, "family").FAMILY

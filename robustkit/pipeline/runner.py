@@ -19,9 +19,8 @@ from torch import Tensor
 
 from ..data.dataset import Sample
 from ..errors import BadImageError, ModelError
-from ..evaluations.evaluator import evaluate
-from ..evaluations.family import family_of
-from ..evaluations.subject import Batch, Subject
+from ..evaluations.family import Family, family_of
+from ..evaluations.subject import Batch, Evaluation, Subject
 from ..evaluations.supply import Reader, Supply
 from ..models.batch_size import out_of_memory
 from ..protocol.condition import Condition
@@ -175,12 +174,13 @@ def _unit(
     """Compute one shard under one condition, in batches that are halved where memory is short."""
     computed, start = _Computed(), 0
     shown = condition.under or condition
+    family = family_of(condition.name)
     whole = family_of(shown.name).takes_shards(shown, subject.card)
     while start < len(decoding):
         part = decoding[start : start + (len(decoding) if whole else subject.settings.batch_size)]
         more = None
         try:
-            more = _batch(subject, supply, part, condition, progress, keep)
+            more = _batch(subject, supply, part, condition, family, progress, keep)
         except ModelError as fault:
             if not out_of_memory(fault.__cause__) or subject.settings.batch_size == 1:
                 raise
@@ -198,6 +198,7 @@ def _batch(
     supply: Supply,
     part: Decoding,
     condition: Condition,
+    family: Family,
     progress: Progress,
     keep: Container[str],
 ) -> _Computed:
@@ -222,7 +223,8 @@ def _batch(
     for alike in readable.values():
         samples, inputs, truths = zip(*alike, strict=True)
         try:
-            done = evaluate(subject, Batch(torch.stack(inputs), samples, truths, keep, progress.stage), condition)
+            batch = Batch(torch.stack(inputs), samples, truths, keep, progress.stage)
+            done = evaluate(family, subject, batch, condition)
         except (RuntimeError, ValueError, TypeError, NotImplementedError, MemoryError) as fault:
             name, first = subject.classifier.identity.name, (str(fault).splitlines() or [""])[0]
             raise ModelError(
@@ -233,3 +235,14 @@ def _batch(
         rows = [dict(zip(done.columns, row, strict=True)) for row in values]
         computed.add(_Computed(rows, done.pictures, done.seconds, dict.fromkeys(done.notes), done.metadata))
     return computed
+
+
+def evaluate(family: Family, subject: Subject, batch: Batch, condition: Condition) -> Evaluation:
+    """Return the columns of a batch under a condition of a family.
+
+    Attacks run in the settings' dtype; what they return is scored in float32 (or as the card says), so that a break
+    found in low precision counts only when float32 confirms it.
+    """
+    rng = subject.rng(batch.samples, condition)
+    with subject.steady(rng):
+        return family.evaluate(subject, batch, condition, rng)

@@ -62,7 +62,7 @@ class Task:
         """Return the rows of a checkpoint: of single conditions, of means over conditions, and of several together."""
         raise NotImplementedError
 
-    def gatherers(self) -> Sequence[type[Gatherer]]:
+    def gatherers(self, manifest: Manifest) -> Sequence[type[Gatherer]]:
         """Return what sections of the page make of records, beside the results."""
         return ()
 

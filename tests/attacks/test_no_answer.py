@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from attack_oracles import Draws, random_images, tiny_cnn
+from evaluating import evaluate
 from torch import Tensor, nn
 
 import robustkit
@@ -15,7 +16,6 @@ from attacks import APGD, FAB, FGSM, PGD, SPSA, Attack, AutoAttack, DensePGD, Sq
 from attacks.labels import missed
 from robustkit.data.layouts import Sample
 from robustkit.evaluations.attacks.condition import parse_condition
-from robustkit.evaluations.evaluator import evaluate
 from robustkit.evaluations.subject import Batch, Settings
 from robustkit.models.classifier import Classifier
 from robustkit.protocol.card import load_card

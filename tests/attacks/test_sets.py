@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from attack_oracles import Draws, random_images, tiny_cnn
+from evaluating import evaluate
 from places import SHARED
 from torch import Tensor, nn
 
@@ -25,7 +26,6 @@ from robustkit.data.images import to_pixels
 from robustkit.data.layouts import Sample
 from robustkit.errors import DataError
 from robustkit.evaluations.attacks.condition import parse_condition
-from robustkit.evaluations.evaluator import evaluate
 from robustkit.evaluations.subject import Batch, Settings
 from robustkit.models.classifier import Classifier
 from robustkit.protocol.card import load_card

@@ -142,9 +142,10 @@ def test_low_precision_is_scored_in_float32(place: Path, tmp_path: Path) -> None
     name = exact.manifest.checkpoints[0].name
     a, b = (run.table(name, "clean").to_pandas() for run in (exact, rough))
     assert 0 < np.abs(a["nll"] - b["nll"]).max() < 0.1
+    from evaluating import evaluate
+
     from robustkit.data.layouts import Sample
     from robustkit.evaluations.attacks.condition import parse_condition
-    from robustkit.evaluations.evaluator import evaluate
     from robustkit.evaluations.subject import Batch, Settings
     from robustkit.protocol.card import load_card
     from robustkit.tasks.classification.subject import ClassifierSubject
@@ -285,9 +286,10 @@ def test_weights_cast_beforehand_change_no_bit(name: str) -> None:
 
 
 def test_only_valid_classes_compete_and_any_valid_label_counts(place: Path) -> None:
+    from evaluating import evaluate
+
     from robustkit.data.layouts import Sample
     from robustkit.evaluations.attacks.condition import parse_condition
-    from robustkit.evaluations.evaluator import evaluate
     from robustkit.evaluations.subject import Batch, Settings
     from robustkit.protocol.card import load_card
     from robustkit.protocol.condition import CLEAN

@@ -17,8 +17,9 @@ from robustkit.errors import ProtocolError
 from robustkit.evaluations.attacks.build import attacked_labels, build_attack
 from robustkit.evaluations.attacks.condition import parse_condition
 from robustkit.evaluations.attacks.stages import dossier, stages
-from robustkit.evaluations.evaluator import evaluate
+from robustkit.evaluations.family import Family
 from robustkit.evaluations.subject import Batch, Evaluation, Subject
+from robustkit.pipeline.runner import evaluate
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import Condition
 from robustkit.report.refresh import refresh
@@ -91,9 +92,9 @@ def test_batch_size_changes_no_flag(
     name = finished.manifest.checkpoints[0].name
     sizes: list[tuple[str, int]] = []
 
-    def watched(subject: Subject, batch: Batch, condition: Condition) -> Evaluation:
+    def watched(family: Family, subject: Subject, batch: Batch, condition: Condition) -> Evaluation:
         sizes.append((condition.name, len(batch)))
-        return evaluate(subject, batch, condition)
+        return evaluate(family, subject, batch, condition)
 
     monkeypatch.setattr("robustkit.pipeline.runner.evaluate", watched)
     other = audit(place, tmp_path / "other", attacks=SMALL, eps="4/255", batch_size=3)

@@ -18,8 +18,9 @@ from msgspec.structs import replace
 
 from robustkit.common.lock import locked
 from robustkit.errors import ModelError, RunError
-from robustkit.evaluations.evaluator import evaluate
+from robustkit.evaluations.family import Family
 from robustkit.evaluations.subject import Batch, Evaluation, Subject
+from robustkit.pipeline.runner import evaluate
 from robustkit.protocol.condition import Condition
 from robustkit.report.refresh import refresh
 from robustkit.results.run import Run
@@ -165,11 +166,11 @@ class Small:
     def __init__(self, room: int) -> None:
         self.room, self.sizes = room, list[int]()
 
-    def __call__(self, subject: Subject, batch: Batch, condition: Condition) -> Evaluation:
+    def __call__(self, family: Family, subject: Subject, batch: Batch, condition: Condition) -> Evaluation:
         self.sizes.append(len(batch))
         if len(batch) > self.room:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
-        return evaluate(subject, batch, condition)
+        return evaluate(family, subject, batch, condition)
 
 
 def test_a_lack_of_memory_halves_the_batch_and_changes_no_result(

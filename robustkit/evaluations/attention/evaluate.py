@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from ...attention.apply import attention_kind, attention_layers, capture
 from ...errors import ModelError
 from ...protocol.condition import Condition
-from ..evaluator import inputs_under
 from ..subject import Batch, Evaluation, Subject
+from ..under import inputs_under
 from .layer import LISTS, Layer, encode_layers
 
 

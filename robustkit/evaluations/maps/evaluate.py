@@ -22,8 +22,8 @@ from ...data.dataset import Sample
 from ...errors import ModelError
 from ...protocol.condition import Condition
 from ...runs.pictures import Picture
-from ..evaluator import inputs_under
 from ..subject import Batch, Evaluation, Subject
+from ..under import inputs_under
 from .condition import MODES, SCORES, MapSpec, explained_of
 from .registry import EVERY_EXPLAINER
 from .truth import Located

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...common.intervals import Floats, bootstrap, calibration_error, calibration_interval, wilson
-from ...evaluations.family import Family, Summary, families, family_of
+from ...evaluations.family import Family, Summary, families_of, family_of
 from ...evaluations.kinds import kind_of
 from ...evaluations.rows import Gatherer, Number, Parts, Reading, column_of, readable
 
@@ -24,7 +24,9 @@ def classification_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
     """Return the rows of a checkpoint: of single conditions, of means over corruptions, and of several maps."""
     rows: list[dict[str, Any]] = []
     summaries: dict[str, Summary | None] = {}
-    overviews = [overview for family in families() if (overview := family.overview(reading)) is not None]
+    overviews = [
+        overview for family in families_of(reading.manifest) if (overview := family.overview(reading)) is not None
+    ]
     for condition in conditions:
         family = family_of(kind_of(condition))
         if family.name not in summaries:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from ...errors import RunError
-from ...evaluations.family import families
+from ...evaluations.family import families_of
 from ...evaluations.recorded import Compared, Recorded
 from ..task import Task
 from .measures import METRICS
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from ...evaluations.family import Looks
     from ...evaluations.results import Results
     from ...evaluations.rows import Gatherer, Parts, Reading
+    from ...runs.manifest import Manifest
+
+
+_LEFT_OUT = "corruptions"  # the section that says what is in no table
 
 
 class Classification(Task):
@@ -38,11 +42,11 @@ class Classification(Task):
 
         return classification_rows(reading, conditions)
 
-    def gatherers(self) -> Sequence[type[Gatherer]]:
+    def gatherers(self, manifest: Manifest) -> Sequence[type[Gatherer]]:
         from .calibration import Reliabilities
         from .weak_classes import WeakClasses
 
-        return (Reliabilities, WeakClasses, *(kind for family in families() for kind in family.gatherers()))
+        return (Reliabilities, WeakClasses, *(kind for family in families_of(manifest) for kind in family.gatherers()))
 
     def ids(self, side: Recorded, condition: str) -> pa.Array:
         return side.samples(condition, ["label"]).ids
@@ -65,7 +69,7 @@ class Classification(Task):
         from .card import card_parts
 
         yield from card_parts(results)
-        for family in families():
+        for family in families_of(results.manifest):
             yield from family.card(results)
 
     def badge_word(self, is_clean: bool) -> str:
@@ -75,7 +79,7 @@ class Classification(Task):
         from .tables import table_rows
 
         yield from (f"{row[0]}, {row[2]}: {row[9]}" for row in table_rows(results) if row[9])
-        for family in families():
+        for family in families_of(results.manifest):
             yield from family.flag_lines(results)
 
     def terminal(self, results: Results) -> Iterable[Table | Text]:
@@ -83,11 +87,12 @@ class Classification(Task):
 
         table = terminal_table(results)
         yield from [table] if table.row_count else []
-        for family in families():
+        for family in families_of(results.manifest):
             yield from family.terminal(results)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         from ...display.section import Section
+        from ...evaluations.gaps import left_out_lines
         from .calibration import calibration_figures, reliabilities
         from .tables import HEADINGS, table_rows
         from .weak_classes import weak_spots
@@ -101,8 +106,12 @@ class Classification(Task):
         yield Section("results", "Results", lambda: {"groups": groups(), "headings": HEADINGS})
         yield Section("calibration", "Calibration", figures=tuple(calibration_figures(reliabilities(results), looks)))
         yield Section("classes", "Weak spots by class", lambda: {"weak_spots": weak_spots(results)})
-        for family in families():
-            yield from family.sections(results, looks)
+        shown = [section for family in families_of(results.manifest) for section in family.sections(results, looks)]
+        yield from shown
+        if all(section.name != _LEFT_OUT for section in shown):
+            yield Section(
+                _LEFT_OUT, "Corruptions", lambda: {"corruptions": [], "left_out": left_out_lines(results.run)}
+            )
 
 
 TASK = Classification()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ...display.numbers import pixels
 from ...display.table import HeatTable
 from ...evaluations.cells import Cells, Row, finite, flag_lines_of, interval_cell, loss_cell, percent_cell
-from ...evaluations.family import families
+from ...evaluations.family import families_of
 from ...evaluations.kinds import is_over_groups, words_of
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def scene_tables(results: Sequence[Mapping[str, Any]], manifest: Manifest) -> li
         return []
     tables = [_conditions(own, manifest)]
     for checkpoint, found in own.items():
-        for family in families():
+        for family in families_of(manifest):
             tables += family.heat_tables(checkpoint, found)
         tables += _classes(checkpoint, found)
     return tables

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...common.differences import Difference
-from ...evaluations.family import families, families_by_place
+from ...evaluations.family import families_by_place, families_of
 from ...evaluations.recorded import Compared, Recorded
 from ...protocol.condition import CLEAN
 from ..task import Task
@@ -77,7 +77,7 @@ class Segmentation(Task):
         from .card import card_parts
 
         yield from card_parts(checkpoint, results)
-        for family in families():
+        for family in families_of(results.manifest):
             if family.tables(results):
                 yield from family.card(results)
 
@@ -85,13 +85,15 @@ class Segmentation(Task):
         from .tables import scene_tables
 
         yield from (flag for table in scene_tables(results, results.manifest) for flag in table.flags)
-        yield from (flag for family in families() for table in family.tables(results) for flag in table.flags)
+        yield from (
+            flag for family in families_of(results.manifest) for table in family.tables(results) for flag in table.flags
+        )
 
     def terminal(self, results: Results) -> Iterable[Table | Text]:
         from .tables import scene_tables, terminal_scenes
 
         yield from terminal_scenes(scene_tables(results, results.manifest))
-        for family in families():
+        for family in families_of(results.manifest):
             if family.tables(results):
                 yield from family.terminal(results)
 
@@ -118,7 +120,7 @@ class Segmentation(Task):
 
         yield Section("segmentation", "Segmentation", values, tuple(drawn))
         yield Section("corruptions", "Corruptions", lambda: {"corruptions": [], "left_out": left_out_lines(run)})
-        for family in families():
+        for family in families_of(results.manifest):
             if tables := tuple(family.tables(results)):
                 yield of_tables(family.name, family.name.capitalize(), tables)
 

@@ -1,0 +1,13 @@
+"""A batch under a condition, whatever its family."""
+
+from __future__ import annotations
+
+from robustkit.evaluations.family import family_of
+from robustkit.evaluations.subject import Batch, Evaluation, Subject
+from robustkit.pipeline import runner
+from robustkit.protocol.condition import Condition
+
+
+def evaluate(subject: Subject, batch: Batch, condition: Condition) -> Evaluation:
+    """Return the columns of a batch, as the runner has them made."""
+    return runner.evaluate(family_of(condition.name), subject, batch, condition)
