@@ -14,7 +14,7 @@ from attacks.registry import ATTACKS, DENSE_ATTACKS
 from robustkit.display.table import TextTable
 from robustkit.evaluations import family as seam
 from robustkit.evaluations.corruptions.sets import SETS
-from robustkit.evaluations.family import Family, families, family_of
+from robustkit.evaluations.family import Family, families, families_of, family_of
 from robustkit.evaluations.kinds import FOLDERS, kind_of, vocabulary_of
 from robustkit.report.figures import SECTIONS, sections_of
 from robustkit.report.refresh import flag_lines, refresh
