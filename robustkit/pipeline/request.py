@@ -22,7 +22,7 @@ from ..models.device import DTYPES, pick_device, unknown_dtype
 from ..protocol.card import Card, load_card, number
 from ..protocol.condition import Condition
 from ..protocol.parameters import split_condition
-from ..tasks.task import task_named
+from ..tasks.task import EVERY_TASK, task_named
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +80,9 @@ class Request:
         """The protocol card. Raises ProtocolError where it is for another task."""
         card = load_card(self.protocol)
         if card.task != self.task:
-            command = task_named(card.task).command
-            raise ProtocolError(f"protocol {card.name} is for {card.task}; use robustkit {command}")
+            plugin = EVERY_TASK.plugin(card.task)
+            remedy = f"{plugin.origin} says how" if plugin else f"use robustkit {task_named(card.task).command}"
+            raise ProtocolError(f"protocol {card.name} is for {card.task}; {remedy}")
         return card
 
     @cached_property

@@ -153,3 +153,55 @@ def test_a_file_does_for_a_quick_try(place: Path, robustkit: Command) -> None:
     assert "unknown evaluation 'rotaton'; did you mean 'rotation'?" in refused
     refused = robustkit("audit", *STANDARD, "--evaluations", "pgd(steps=3)", status=2).stderr
     assert "ask for this one by --attacks 'pgd(steps=3)'" in refused
+
+
+TASK = '''
+from dataclasses import dataclass
+from pathlib import Path
+
+import robustkit
+from robustkit.pipeline.classification import plan_classification
+from robustkit.pipeline.request import ClassificationRequest
+from robustkit.pipeline.run import run
+from robustkit.tasks.classification.task import Classification
+
+
+class Colours(Classification):
+    """Classification under a name of its own."""
+
+    name = "colours"
+
+    def plan(self, request):
+        return plan_classification(request)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColoursRequest(ClassificationRequest):
+    task = "colours"
+
+
+PLUGINS = {"tasks": {"colours": Colours()}}
+
+if __name__ == "__main__":
+    robustkit.load_plugin(__file__)
+    run(ColoursRequest(checkpoints=["zoo:shapes-vit-quest"], data_dir="embedded:shapes", protocol="colours.toml",
+                       attacks="none", limit=4, out="colours"))
+'''
+
+
+def test_a_task_of_a_plug_in_is_planned_run_and_read(place: Path, robustkit: Command) -> None:
+    (place / "colours.py").write_text(TASK, encoding="utf-8")
+    card = (ROOT / "robustkit" / "protocol" / "cards" / "standard.toml").read_text("utf-8")
+    assert 'name = "standard"\n' in card
+    card = card.replace('name = "standard"\n', 'name = "colours"\ntask = "colours"\n')
+    (place / "colours.toml").write_text(card, encoding="utf-8")
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "colours.py"], cwd=place, env=environment, check=True)
+    (entry,) = manifest_of(place / "colours")["plugins"]  # type: ignore[misc, attr-defined]
+    assert (entry["group"], entry["name"], entry["checkpoints"]) == ("tasks", "colours", ["shapes-vit-quest"])
+    assert "needs plug-in colours (task, colours.py)" in robustkit("report", "colours", status=2).stderr
+    assert "shapes-vit-quest" in robustkit("report", "colours", "--plugin", "colours.py").stdout
+    refused = robustkit(
+        *("audit", *STANDARD, "--protocol", "colours.toml", "--plugin", "colours.py", "--out", "x"), status=2
+    ).stderr
+    assert "protocol colours is for colours; colours.py says how" in refused
