@@ -15,7 +15,7 @@ from robustkit.display.table import TextTable
 from robustkit.evaluations import family as seam
 from robustkit.evaluations.corruptions.sets import SETS
 from robustkit.evaluations.family import Family, families, families_of, family_of
-from robustkit.evaluations.kinds import FOLDERS, kind_of, vocabulary_of
+from robustkit.evaluations.kinds import ATTACK_NAMES, FOLDERS, kind_of, vocabulary_of
 from robustkit.report.figures import SECTIONS, sections_of
 from robustkit.report.refresh import flag_lines, refresh
 from robustkit.tasks.task import task_of
@@ -24,6 +24,7 @@ from robustkit.tasks.task import task_of
 def test_each_kind_has_its_family_and_its_words() -> None:
     assert {kind for kind, folder in FOLDERS.items() if folder == "corruptions"} == {"corruption", *SETS}
     assert {family_of(name).name for name in (*ATTACKS, *DENSE_ATTACKS)} == {"attacks"}
+    assert {*ATTACK_NAMES} == {*ATTACKS, *DENSE_ATTACKS}
     assert [one.name for one in families()] == ["clean", "corruptions", "maps", "attention", "attacks"]
     tables = {kind for kind in (*FOLDERS, "pgd") if vocabulary_of(kind).in_results}
     assert tables == {"clean", "pgd"} and kind_of("cam(agcam,mode=box)") == "cam"
