@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from ..errors import RunError, unknown
 from ..evaluations.family import family_of
 from ..evaluations.kinds import kind_of
+from ..evaluations.needed import check_plugins
 from ..evaluations.recorded import common_ids, nothing_common
 from ..runs.folder import RunFolder
 from ..runs.manifest import CheckpointEntry
@@ -24,8 +25,10 @@ def pairs(
     the one of the first run that all are held against.
 
     Raises:
-        RunError: a name is unknown, or there is nothing to pair.
+        RunError: a name is unknown, or there is nothing to pair. PluginError: a run needs a plug-in that is not here.
     """
+    for run in runs:
+        check_plugins(run.manifest)
     names = [run.manifest.names for run in runs]
     for name in checkpoints:
         _known(name, runs, [one for own in names for one in own])

@@ -189,7 +189,7 @@ def write(run: Run, n: int, checkpoints: int, clock: AbstractContextManager[None
     every = conditions(card)
     description = manifest(n, checkpoints, card, every)
     run.write_manifest(description)
-    kept = {name: place for place, name in enumerate(description["pictures"])}
+    kept = {name: place for place, name in enumerate(description.pictures)}
     for number in range(checkpoints):
         name = f"vit-{number}"
         for place, condition in enumerate(every):
@@ -197,7 +197,7 @@ def write(run: Run, n: int, checkpoints: int, clock: AbstractContextManager[None
             middle = corrupted_of(condition) is None or corrupted_of(condition).severity == 3
             if condition.name == "autoattack":
                 run.write_evidence(name, condition.text, EVIDENCE)
-            of = provenance_of(description, description["checkpoints"][number], condition.text)
+            of = provenance_of(description, description.checkpoints[number], condition.text)
             for shard, start in enumerate(range(0, n, SHARD)):
                 metadata, rng = provenance_metadata(of, shard), np.random.default_rng([3, number, place, shard])
                 record = table(condition, start, min(n, start + SHARD), rng, metadata)

@@ -152,7 +152,7 @@ def draw(run: Run, folder: Path) -> Iterator[tuple[str, str]]:
 def pictures(runs: Sequence[tuple[Part, Run]], folder: Path) -> Iterator[tuple[str, str]]:
     """Yield all pictures, as (path from the page, caption)."""
     real = [(part, run) for part, run in runs if part.folder != "zoo"]
-    panels = [(part.title, run, run.manifest.checkpoints[0]["name"]) for part, run in real]
+    panels = [(part.title, run, run.manifest.names[0]) for part, run in real]
     # Where maps have no ABPC, a panel lacks its line; all others have the same scores in the same order.
     panels = [panel for panel in panels if "ABPC" in leads(panel[1], panel[2])]
     plot(panels, folder / "leads.svg")

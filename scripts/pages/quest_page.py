@@ -174,9 +174,9 @@ def _table(comparison: Comparison) -> list[tuple[str, ...]]:
 def _runs(runs: Sequence[Run]) -> str:
     rows: list[tuple[str, ...]] = [("run", "images", "dtype", "checkpoints, first digits of their sha256")]
     for run in runs:
-        told = run.manifest
-        files = ", ".join(f"{known['name']} {known['sha256'][:12]}" for known in told["checkpoints"])
-        rows.append((run.path.name, f"{told['data']['n']} of {told['data']['name']}", told["deciding"]["dtype"], files))
+        manifest = run.manifest
+        files = ", ".join(f"{entry.name} {str(entry.sha256)[:12]}" for entry in manifest.checkpoints)
+        rows.append((run.path.name, f"{manifest.data.n} of {manifest.data.name}", manifest.deciding.dtype, files))
     return markdown(rows)
 
 
