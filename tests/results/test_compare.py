@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 import pytest
+from manifests import whole
 from msgspec.structs import replace
 from scipy import stats
 
@@ -16,6 +17,7 @@ from robustkit.common.differences import Difference, holm
 from robustkit.errors import RobustkitError, RunError
 from robustkit.results.paired import Side, paired_difference
 from robustkit.results.run import Run
+from robustkit.runs.manifest import Manifest
 from scripts.pages import quest, quest_page
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -128,7 +130,7 @@ class Recorded:
     """Stands for a run: tables by checkpoint."""
 
     path = Path("somewhere")
-    manifest: ClassVar[dict[str, Any]] = {"protocol": {}}
+    manifest: ClassVar[Manifest] = whole({"checkpoints": [{"name": "a"}]})
 
     def __init__(self, tables: dict[str, list[dict[str, Any]]]) -> None:
         self.tables = tables
@@ -247,7 +249,7 @@ def test_the_page_has_our_figures_beside_the_published_ones(script: Any, run: Ru
     assert heading[-3:] == ["published: top-1 %", "published: top-5 %", "published: NLL"]
     assert not any(cell.startswith("published") for cell in tables["noise"][0])
     assert "shapes-vit-quest " + run.manifest.checkpoints[1].sha256[:12] in page
-    own = script.page([run], published | {"protocol": "quest-paper"}, "x")
+    own = quest_page.page([run], published | {"protocol": "quest-paper"}, "x")
     assert not any(cell.startswith("published") for cell in sections(own)["pgd"][0])
 
 
@@ -300,8 +302,8 @@ def test_the_first_checkpoint_must_have_standard_attention(script: Any, run: Run
     asked = run.manifest.arguments["checkpoints"]
     turned = Mirror(run, asked[::-1])
     with pytest.raises(RobustkitError, match="shapes-vit-quest has quest attention; expected one with standard"):
-        script.page([turned], published, "x")
-    alone = sections(script.page([Mirror(run, [f"zoo:{PAIR[0]}"])], published, "x"))
+        quest_page.page([turned], published, "x")
+    alone = sections(quest_page.page([Mirror(run, [f"zoo:{PAIR[0]}"])], published, "x"))
     assert [cells[0] for cells in alone["pgd"][2:]] == ["standard"]
 
 
@@ -315,7 +317,7 @@ class Mirror:
 
 
 def test_maps_have_a_table_for_boxes_with_the_published_figures_and_one_for_masks(script: Any, run: Run) -> None:
-    heading, _, _, cells = sections(script.page([run], script.published_figures(), "x"))["AG-CAM"]
+    heading, _, _, cells = sections(quest_page.page([run], script.published_figures(), "x"))["AG-CAM"]
     box = {r["metric"]: r for r in run.summary() if (r["checkpoint"], r["condition"]) == (PAIR[1], BOX)}
     assert heading[4:7] == ["IoU % [95 %]", "minus standard", "minus best control"]
     found, lead = box["cam_iou"], box["cam_iou_over_control"]

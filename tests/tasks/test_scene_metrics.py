@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from manifests import whole
 from scene_records import NONE, by_key, counts, draws, random_rows, record, slow, table
 from scipy import stats
 from torch import Tensor
@@ -19,6 +20,7 @@ from robustkit.common.differences import Difference
 from robustkit.errors import DataError, ModelError, RunError
 from robustkit.evaluations.corruptions.shares import shares_of
 from robustkit.results.paired import Side, paired_difference
+from robustkit.runs.manifest import Manifest
 from robustkit.tasks.segmentation.counts import Counts, biased, class_counts
 from robustkit.tasks.segmentation.metrics import scene_mean_rows, scene_rows
 from robustkit.tasks.segmentation.paired import scene_difference
@@ -226,7 +228,7 @@ class Recorded:
     """Stands for a run: tables by checkpoint and condition."""
 
     path = Path("somewhere")
-    manifest: ClassVar[dict[str, Any]] = {"protocol": {"task": "segmentation"}}
+    manifest: ClassVar[Manifest] = whole({"protocol": {"task": "segmentation"}, "checkpoints": [{"name": "a"}]})
 
     def __init__(self, tables: dict[tuple[str, str], list[dict[str, Any]]]) -> None:
         self.tables = tables
