@@ -133,7 +133,7 @@ def test_its_metric_is_on_the_page_in_the_terminal_compared_and_gated(run: Path,
 
 
 def test_without_the_package_the_run_is_refused_in_one_line(run: Path, robustkit: Command) -> None:
-    for words in (("report", "run"), ("check", "run", "--init"), ("card", "run"), ("compare", "run", "run")):
+    for words in (("check", "run", "--policy", "policy.toml"), ("compare", "run", "run")):
         refused = robustkit(*words, installed=False, status=2).stderr
         assert "needs plug-in stripes (corruption, robustkit-example 0.1)" in refused, refused
         assert "install it, or give its file with --plugin" in refused and refused.count("\n") == 1
