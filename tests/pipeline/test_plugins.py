@@ -123,6 +123,7 @@ def test_its_metric_is_on_the_page_in_the_terminal_compared_and_gated(run: Path,
     assert "Rotations" in terminal and "predictions kept" in terminal
     page = (run / "report.html").read_text("utf-8")
     assert "Predictions that a rotation keeps" in page and 'id="rotations"' in page
+    assert page.count("of robustkit-example 0.1, SHA-256 of its code") == 5
     (run.parent / "policy.toml").write_text('[[rule]]\nrequire = "kept under rotation(degrees=15) >= 0.01"\n')
     assert "pass" in robustkit("check", "run", "--policy", "policy.toml").stdout
     (run.parent / "policy.toml").write_text('[[rule]]\nrequire = "kept under rotation(degrees=15) > 1"\n')
@@ -133,7 +134,7 @@ def test_its_metric_is_on_the_page_in_the_terminal_compared_and_gated(run: Path,
 
 
 def test_without_the_package_the_run_is_refused_in_one_line(run: Path, robustkit: Command) -> None:
-    for words in (("check", "run", "--policy", "policy.toml"), ("compare", "run", "run")):
+    for words in (("report", "run"), ("compare", "run", "run")):
         refused = robustkit(*words, installed=False, status=2).stderr
         assert "needs plug-in stripes (corruption, robustkit-example 0.1)" in refused, refused
         assert "install it, or give its file with --plugin" in refused and refused.count("\n") == 1

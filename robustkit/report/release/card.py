@@ -108,6 +108,7 @@ def facts(manifest: Manifest, described: Mapping[str, Any], rows: Results) -> di
         "data": {key: value for key, value in held["data"].items() if key != "root"},
         "corrupted": {"digests": held["corrupted"]["digests"]},
         "unreadable_images": len(manifest.bad_images),
+        **({"plugins": [plugin.identity for plugin in manifest.used_plugins]} if manifest.used_plugins else {}),
         **{key: held[key] for key in ("seed", "deciding", "device", "batch_size", "versions")},
         "results": list(rows),
     }
@@ -188,6 +189,7 @@ def markdown(run: RunFolder, described: Mapping[str, Any], rows: Results) -> str
     environment.filters |= {"code": code, "fenced": fenced, "table": table}
     manifest = run.manifest
     held, versions = manifest.to_plain(), {"RobustKit": manifest.robustkit, **manifest.versions}
+    versions |= {f"plug-in {plugin.name} of {plugin.distribution}": plugin.version for plugin in manifest.used_plugins}
     text = environment.from_string(source).render(
         {key: held[key] for key in ("seed", "command", "device", "batch_size", "started", "robustkit")},
         flags=[
