@@ -1,1 +1,1 @@
-"""Hold a run against rules, and say what passes, fails, or cannot be told, for continuous integration."""
+"""Check a run against rules, for continuous integration: what passes, what fails, and what stays undecided."""

@@ -1,4 +1,4 @@
-"""A run into a policy that it passes, with margins: each rule beside the figure that it came from."""
+"""Draft a policy that a run passes, with margins: each rule beside the figure that it came from."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HEAD = """\
 #
 # A bound is the end of the figure's 95 % interval, rounded away from it to two decimals. To ask for more than the
 # point, add `with 95 % confidence`: then the whole interval must lie on the good side.
-# docs/ci.md has the grammar. undecided = "pass" lets pass what too few samples cannot tell.
+# docs/ci.md has the grammar. undecided = "pass" lets a rule pass where samples are too few to tell.
 
 undecided = "fail"
 """
@@ -55,9 +55,9 @@ def draft(run: RunFolder) -> str:
         if not cells:
             continue
         lines.append(f"\n# {plain(name)}\n")
-        own = subject.checkpoints[name]
-        lines += _rule("as the file says", f"attention == {_quoted(own.attention)}", name)
-        lines += (f"\n# of these very weights: checkpoint sha256 == {_quoted(str(own.sha256))}\n",)
+        checkpoint = subject.checkpoints[name]
+        lines += _rule("as the file says", f"attention == {_quoted(checkpoint.attention)}", name)
+        lines += (f"\n# of these very weights: checkpoint sha256 == {_quoted(str(checkpoint.sha256))}\n",)
         lines += _flags(subject, name)
         for row in cells.values():
             lines += _of_row(subject, row, name)
@@ -71,8 +71,8 @@ def _of_row(subject: MeasuredRun, row: Mapping[str, Any], name: str) -> Iterator
         check_condition(condition)
     except ProtocolError:  # of a card or a version of its own
         return
-    known = find_metric(metric)
-    if known is None or not known.drafted or words_of(condition).is_control(condition):
+    definition = find_metric(metric)
+    if definition is None or not definition.drafted or words_of(condition).is_control(condition):
         return
     if _is_part_of_a_mean(subject, name, condition):
         return  # that has a rule
@@ -82,7 +82,7 @@ def _of_row(subject: MeasuredRun, row: Mapping[str, Any], name: str) -> Iterator
     if not math.isfinite(value):
         yield f"\n# {metric} under {plain(condition)} is {value}: no rule\n"
         return
-    falls = known.better < 0
+    falls = definition.better < 0
     if not (math.isfinite(low) and math.isfinite(high)):
         low, high, comment = value - 0.05, value + 0.05, f"{value:.4g}, n {row['n']}; no interval, 0.05 of margin"
     else:
@@ -96,8 +96,8 @@ def _of_row(subject: MeasuredRun, row: Mapping[str, Any], name: str) -> Iterator
 
 
 def _is_part_of_a_mean(subject: MeasuredRun, name: str, condition: str) -> bool:
-    own = set(shares_of(condition))
-    return any(own < set(shares_of(text)) for text, _ in subject.cells[name])
+    shares = set(shares_of(condition))
+    return any(shares < set(shares_of(text)) for text, _ in subject.cells[name])
 
 
 def _flags(subject: MeasuredRun, name: str) -> Iterator[str]:
@@ -114,7 +114,7 @@ def _flags(subject: MeasuredRun, name: str) -> Iterator[str]:
         yield f"\n# no rule about flags: there are {len(essences)} kinds; see the report\n"
     else:
         yield from _rule(
-            "what is listed here was found, and is let pass: look at each in the report, and strike what must not be",
+            "these flags were raised, and are allowed here: look at each in the report, and delete what must not be",
             f"no flags except {', '.join(map(_quoted, essences))}",
             name,
         )
@@ -139,7 +139,7 @@ def _quoted(text: str) -> str:
 
 
 def _toml(text: str) -> str:
-    """Return a TOML string, without escapes where it can be. A name that no file can hold becomes a pattern."""
+    """Return a TOML string, without escapes where possible. A name that no file can hold becomes a pattern."""
     text = re.sub("[\ud800-\udfff]", "?", text)
     if "'" not in text and text.isprintable() and '"' in text:
         return f"'{text}'"

@@ -1,4 +1,4 @@
-"""A rule's text into the statement that it makes, or the column of what is not understood."""
+"""Parse a rule's text into its statement, or report the column of what is not understood."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _TOKEN = re.compile(
 
 
 class _Reader:
-    """Reads a rule from left to right, a token ahead."""
+    """A parser that reads a rule from left to right, one token ahead."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at, self.end = text, 0, 0
@@ -59,10 +59,10 @@ class _Reader:
         self._next()
 
     def statement(self) -> Statement:
-        found = self._statement()
+        statement = self._statement()
         if self.kind:
-            self._expected("the end of the rule" + ("" if self._ends_sure(found) else " or 'with 95 % confidence'"))
-        return found
+            self._expected("the end of the rule" + ("" if self._ends_sure(statement) else " or 'with 95 % confidence'"))
+        return statement
 
     def _statement(self) -> Statement:
         start = self.at
@@ -79,10 +79,10 @@ class _Reader:
         metric = self._metric(extra=("n",))
         condition = self._under()
         if condition is None:
-            known = find_metric(metric)
-            if known is None or not known.under:
+            definition = find_metric(metric)
+            if definition is None or not definition.under:
                 raise _Misread(self.at, f"expected under CONDITION, such as {metric} under clean, {self._found}")
-            condition = pattern_of(known.under)
+            condition = pattern_of(definition.under)
         compare, bound, sure = self._bound(sure=metric != "n")
         if metric == "n" and bound != int(bound):
             raise _Misread(start, f"n is a whole number of samples; the bound is {bound:g}")
@@ -104,13 +104,13 @@ class _Reader:
         self._next()
         if self._accept("in"):
             start, metric = self.at, self._metric()
-            known = find_metric(metric)
-            if known is None or not known.paired:
-                paired = [name for name, one in metrics().items() if one.paired]
+            definition = find_metric(metric)
+            if definition is None or not definition.paired:
+                paired = [name for name, entry in metrics().items() if entry.paired]
                 raise _Misread(
                     start, f"{metric} of two runs cannot be paired by sample; expected one of {_list(tuple(paired))}"
                 )
-            if falls == (known.better < 0):
+            if falls == (definition.better < 0):
                 word, better = ("rise", "lower") if falls else ("drop", "higher")
                 raise _Misread(start, f"{metric} is better {better}: expected {word} in {metric} against baseline")
         elif not falls:
@@ -167,8 +167,8 @@ class _Reader:
         if self.kind != "word":
             self._expected(f"a metric such as top1, or one of {_list(_STARTS)}" if extra else "a metric such as top1")
         if name not in extra and find_metric(name) is None:
-            known = dict.fromkeys((*metrics(), *extra, *(_STARTS if extra else ())))
-            raise _Misread(self.at, unknown("metric", name, known))
+            names = dict.fromkeys((*metrics(), *extra, *(_STARTS if extra else ())))
+            raise _Misread(self.at, unknown("metric", name, names))
         self._next()
         return name
 
@@ -186,7 +186,7 @@ class _Reader:
         return wanted
 
     def _accept(self, *words: str) -> bool:
-        """Go past these words if they come next."""
+        """Skip these words if they come next; return whether they did."""
         kept = self.at, self.end, self.kind, self.token
         for word in words:
             if self.token != word or self.kind != "word":
@@ -196,7 +196,7 @@ class _Reader:
         return True
 
     def _next(self) -> None:
-        """Go to the next token; a word takes the parentheses behind it along."""
+        """Move to the next token; a word includes the parentheses behind it."""
         form = _TOKEN.match(self.text, self.end)
         if not form:
             rest = self.text[self.end :]
@@ -229,8 +229,8 @@ class _Reader:
         raise _Misread(self.at, f"expected {what}, {self._found}")
 
     @staticmethod
-    def _ends_sure(found: Statement) -> bool:
-        return not isinstance(found, Value | Change) or found.sure or getattr(found, "metric", "") == "n"
+    def _ends_sure(statement: Statement) -> bool:
+        return not isinstance(statement, Value | Change) or statement.sure or getattr(statement, "metric", "") == "n"
 
 
 def _list(names: tuple[str, ...]) -> str:

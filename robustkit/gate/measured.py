@@ -1,4 +1,4 @@
-"""A run, or two, into the figure that a rule asks for, or why there is none."""
+"""Look up the figure that a rule asks for, in one run or two, or say why there is none."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ class MeasuredRun:
 
     @cached_property
     def checkpoints(self) -> dict[str, CheckpointEntry]:
-        return {known.name: known for known in self.manifest.checkpoints}
+        return {checkpoint.name: checkpoint for checkpoint in self.manifest.checkpoints}
 
     @property
     def cells(self) -> dict[str, Cells]:
-        """By checkpoint: a row for each condition and metric."""
+        """A row for each condition and metric, by checkpoint."""
         return self.results.cells
 
     def without_records(self, name: str) -> list[str]:
-        """Return conditions that run.json names and of which a checkpoint has no records."""
+        """Return the conditions that run.json names and a checkpoint has no records of."""
         done = {condition for checkpoint, condition in self.run.units() if checkpoint == name}
         return [condition for condition in self.manifest.conditions if condition not in done]
 
@@ -69,9 +69,9 @@ class Ambiguous(Exception):  # noqa: N818
 
 
 def not_evaluated(subject: MeasuredRun, name: str, wanted: ConditionPattern) -> CannotTell:
-    """Says so, with the command that evaluates it."""
+    """Return the error for a condition that was not evaluated, with the command that evaluates it."""
     command = missing_command(subject.manifest, name, wanted, subject.run.path)
-    return CannotTell(f"{wanted.text} was not evaluated; this does: {command}")
+    return CannotTell(f"{wanted.text} was not evaluated; evaluate it with: {command}")
 
 
 def find(subject: MeasuredRun, name: str, metric: str, wanted: ConditionPattern) -> str:
@@ -89,13 +89,13 @@ def find(subject: MeasuredRun, name: str, metric: str, wanted: ConditionPattern)
     if not fitting:
         raise not_evaluated(subject, name, wanted)
     if not having:
-        there = ", ".join(known for text, known in cells if text == fitting[0])
+        there = ", ".join(measure for text, measure in cells if text == fitting[0])
         raise CannotTell(f"there is no {metric} under {fitting[0]}; there are {there}")
     return having[0]
 
 
 def figure_of(row: Row) -> Measured:
-    """Return a result, without an interval of no width: too few samples for resampling to see any difference."""
+    """Return a result. An interval of zero width is left out: resampling saw no difference in so few samples."""
     figure = Measured(row["value"], row["n"], row["ci_low"], row["ci_high"], tuple(row["flags"]))
     metric = find_metric(row["metric"])
     if figure.low != figure.high or (metric and metric.binary):
@@ -117,7 +117,7 @@ def change_of(first: Side, second: Side, condition: str, metric: str, falls: boo
     for text in shares_of(condition):
         taken = [manifest.corrupted.digests.get(text) for manifest in manifests]
         if taken[0] != taken[1]:
-            raise CannotTell(f"the runs cannot be paired: {text} takes other files here than in the baseline")
+            raise CannotTell(f"the runs cannot be paired: {text} reads other files here than in the baseline")
     try:
         difference = paired_difference(first, second, condition, metric)
     except RunError as fault:

@@ -1,4 +1,4 @@
-"""Verdicts as a terminal, CI servers and programs read them: lines, JUnit XML, GitHub annotations, Markdown, JSON."""
+"""Format verdicts for terminals, CI servers and programs: lines, JUnit XML, GitHub annotations, Markdown, JSON."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _WIDEST = 300
 
 
 def plain(text: str) -> str:
-    """Return a text for one line: without what controls a terminal or turns the direction of writing."""
+    """Return a text on one line, without characters that control a terminal or change the direction of writing."""
     return _CONTROL.sub(" ", text).strip()
 
 
 def figure_text(figure: Measured, bound: float | None = None) -> str:
-    """Return `0.8667 [0.7583, 0.9309], n 60`, with as many digits as tell the value from the bound."""
+    """Return `0.8667 [0.7583, 0.9309], n 60`, with enough digits to distinguish the value from the bound."""
     digits = next((d for d in range(4, 16) if _told(figure.value, bound, d)), 17)
     value = f"{figure.value:.{digits}g}"
     if math.isfinite(figure.low) and math.isfinite(figure.high):
@@ -40,7 +40,7 @@ def _told(value: float, bound: float | None, digits: int) -> bool:
 
 
 def sentence(verdict: Verdict) -> str:
-    """Return what is found, on one line: rule, figure, bound, why, flags."""
+    """Return a verdict on one line: rule, figure, bound, reason, flags."""
     rule, statement = verdict.rule, verdict.rule.statement
     parts = [rule.require if rule.name == rule.require else f"{rule.name} ({rule.require})"]
     if verdict.figure is not None and isinstance(statement, Value | Change):
@@ -59,9 +59,9 @@ def sentence(verdict: Verdict) -> str:
 
 def counts(outcome: Outcome) -> str:
     """Return `5 pass, 1 fails, 1 cannot tell, of 7`."""
-    found = Counter(verdict.state for verdict in outcome.verdicts)
+    by_state = Counter(verdict.state for verdict in outcome.verdicts)
     words = [(PASS, "pass"), (FAIL, "fail"), (UNDECIDED, "cannot tell")]
-    return ", ".join(f"{found[state]} {word}" for state, word in words) + f", of {len(outcome.verdicts)} verdicts"
+    return ", ".join(f"{by_state[state]} {word}" for state, word in words) + f", of {len(outcome.verdicts)} verdicts"
 
 
 def junit(outcome: Outcome, run: str) -> bytes:
@@ -86,8 +86,8 @@ def junit(outcome: Outcome, run: str) -> bytes:
             Tree.SubElement(case, "system-out").text = _legal(said)
         elif outcome.stops(verdict):
             kind = "fail" if verdict.state == FAIL else "cannot-tell"
-            told = {"message": _legal(said), "type": kind}
-            Tree.SubElement(case, "failure", told).text = _legal(f"{verdict.checkpoint}\n{said}".strip())
+            fields = {"message": _legal(said), "type": kind}
+            Tree.SubElement(case, "failure", fields).text = _legal(f"{verdict.checkpoint}\n{said}".strip())
         else:
             Tree.SubElement(case, "skipped", {"message": _legal(f"{verdict.state}: {said}")})
     Tree.indent(root)
@@ -111,7 +111,7 @@ def github_lines(outcome: Outcome) -> Iterator[str]:
 
 
 def _word(verdict: Verdict) -> str:
-    return "fails" if verdict.state == FAIL else "cannot be told"
+    return "fails" if verdict.state == FAIL else "is undecided"
 
 
 def _data(text: str) -> str:
@@ -123,12 +123,12 @@ def _property(text: str) -> str:
 
 
 def markdown(outcome: Outcome, run: str) -> str:
-    """Return a table for $GITHUB_STEP_SUMMARY: what does not pass first."""
+    """Return a table for $GITHUB_STEP_SUMMARY, with what does not pass first."""
     head = "passes" if outcome.passed else "fails"
     lines = [f"### RobustKit: {_cell(run)} {head} {_cell(outcome.policy.path)}", "", f"{counts(outcome)}.", ""]
     lines += ["| verdict | checkpoint | finding |", "|---|---|---|"]
     marks = {PASS: "✅ pass", FAIL: "❌ fail", UNDECIDED: "❔ cannot tell"}
-    for verdict in sorted(outcome.verdicts, key=lambda one: (one.state == PASS, one.state == UNDECIDED)):
+    for verdict in sorted(outcome.verdicts, key=lambda entry: (entry.state == PASS, entry.state == UNDECIDED)):
         mark = marks[verdict.state] + (" (warning)" if verdict.rule.severity == "warning" else "")
         cells = (mark, _cell(verdict.checkpoint or "(run)"), _cell(sentence(verdict)))
         lines.append(f"| {' | '.join(cells)} |")
@@ -141,7 +141,7 @@ def _cell(text: str) -> str:
 
 def as_json(outcome: Outcome, run: str, baseline: str | None) -> bytes:
     """Return all verdicts with their figures; what is not finite is null."""
-    found = {
+    contents = {
         "run": run,
         "policy": outcome.policy.path,
         "baseline": baseline,
@@ -149,7 +149,7 @@ def as_json(outcome: Outcome, run: str, baseline: str | None) -> bytes:
         "passed": outcome.passed,
         "verdicts": [_as_dict(outcome, verdict) for verdict in outcome.verdicts],
     }
-    text = json.dumps(found, indent=1, ensure_ascii=False)
+    text = json.dumps(contents, indent=1, ensure_ascii=False)
     return (text + "\n").encode("utf-8", errors="backslashreplace")  # a lone surrogate's escape is JSON's own
 
 

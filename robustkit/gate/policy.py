@@ -1,4 +1,4 @@
-"""A policy file, TOML, into rules, or the line and column of what is not understood. docs/ci.md has the grammar."""
+"""Parse a policy file (TOML) into rules, or report where it is not understood. docs/ci.md has the grammar."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .statements import Statement
 
 @dataclass(frozen=True)
 class Rule:
-    """checkpoint: a name or a pattern such as `vit-*`. severity: `error` or `warning`, which does not fail the gate."""
+    """A rule. checkpoint: a name or a pattern such as `vit-*`. severity: `error`, or `warning`, which fails no gate."""
 
     require: str
     statement: Statement
@@ -30,7 +30,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Policy:
-    """undecided: `fail` or `pass`, what counts where there are too few samples to tell."""
+    """The rules of a file. undecided: `fail` or `pass`, for rules that have too few samples to tell."""
 
     path: str
     rules: tuple[Rule, ...]
@@ -76,7 +76,7 @@ def parse_policy(text: str, where: str) -> Policy:
     spots = _spots(text)
     for count, rule in enumerate(rules, start=1):
         if "require" not in rule:
-            raise ProtocolError(f"{where}: rule {count} has no require; expected such as 'top1 under clean >= 0.7'")
+            raise ProtocolError(f"{where}: rule {count} has no require; expected one such as 'top1 under clean >= 0.7'")
     return Policy(where, tuple(_rule(rule, *spot, where) for rule, spot in zip(rules, spots, strict=True)), undecided)
 
 
@@ -84,8 +84,8 @@ def _rule(table: Mapping[str, Any], line: int, place: Callable[[int, int], str],
     choices = {"severity": ("error", "warning")}
     for key, value in table.items():
         if key not in ("require", "name", "checkpoint", "severity"):
-            known = ("require", "name", "checkpoint", "severity")
-            raise ProtocolError(f"{where}: rule at line {line}: " + unknown("field", key, known))
+            fields = ("require", "name", "checkpoint", "severity")
+            raise ProtocolError(f"{where}: rule at line {line}: " + unknown("field", key, fields))
         if not isinstance(value, str) or not value.strip():
             raise ProtocolError(f"{where}: rule at line {line}: {key} is {value!r}; expected a text in quotes")
         if value not in choices.get(key, (value,)):
@@ -95,10 +95,10 @@ def _rule(table: Mapping[str, Any], line: int, place: Callable[[int, int], str],
     def at(offset: int) -> str:
         return f"{where}: {place(offset, len(text))}"
 
-    found = {key: value for key, value in table.items() if key != "require"}
-    name = " ".join(found.pop("name", text).split())
+    options = {key: value for key, value in table.items() if key != "require"}
+    name = " ".join(options.pop("name", text).split())
     start = place(0, len(text))
-    return Rule(" ".join(text.split()), parse_statement(text, at), name, place=start, line=line, **found)
+    return Rule(" ".join(text.split()), parse_statement(text, at), name, place=start, line=line, **options)
 
 
 def _position(text: str, offset: int) -> tuple[int, int]:
@@ -111,14 +111,14 @@ _TOML = re.compile(
 
 
 def _spots(text: str) -> Iterator[tuple[int, Callable[[int, int], str]]]:
-    """Yield for each `require` of a TOML text its line, and what tells where a character of its value is."""
+    """Yield for each `require` of a TOML text its line, and a function that locates a character of its value."""
     before = ["", ""]
-    for found in _TOML.finditer(text):
-        token = found[0]
+    for match in _TOML.finditer(text):
+        token = match[0]
         if token.startswith("#"):
             continue
         if before[1] == "=" and before[0].strip("\"'") == "require":
-            yield _position(text, found.start())[0], _telling(text, found.start(), token)
+            yield _position(text, match.start())[0], _telling(text, match.start(), token)
         before = [before[1], token]
 
 
@@ -134,9 +134,9 @@ def _telling(text: str, start: int, token: str) -> Callable[[int, int], str]:
 
 
 def _offsets(token: str) -> list[int]:
-    """Return where in a TOML string each of its characters begins, and its end."""
+    """Return the offset at which each character of a TOML string begins, and that of its end."""
     quotes = 3 if token[:3] in ('"""', "'''") else 1
-    place, end, found = quotes, len(token) - quotes, []
+    place, end, offsets = quotes, len(token) - quotes, []
     if quotes == 3 and token[place : place + 1] == "\n":
         place += 1
     while place < end:
@@ -147,15 +147,15 @@ def _offsets(token: str) -> list[int]:
                 place += folded.end()
                 continue
             step = {"u": 6, "U": 10, "x": 4}.get(token[place + 1], 2)
-        found.append(place)
+        offsets.append(place)
         place += step
-    return [*found, end]
+    return [*offsets, end]
 
 
 def _line_of(text: str, key: str) -> str:
     """Return `: line 3, column 1` of a key at the top of a TOML text; empty where it is not found."""
-    found = re.search(rf"^[ \t\[\"']*{re.escape(key)}(?=[\s=.\]\"'])", text, re.MULTILINE)
-    if not found:
+    match = re.search(rf"^[ \t\[\"']*{re.escape(key)}(?=[\s=.\]\"'])", text, re.MULTILINE)
+    if not match:
         return ""
-    line, column = _position(text, found.start() + len(found[0]) - len(key))
+    line, column = _position(text, match.start() + len(match[0]) - len(key))
     return f": line {line}, column {column}"

@@ -1,4 +1,4 @@
-"""A condition that a run lacks into the command that evaluates it."""
+"""Find the command that evaluates a condition that a run lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics, conditions and bounds into what a rule states: of a value, a change, flags, or who the subject is."""
+"""What a rule can state: about a value, a change, flags, or the identity of what was measured."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SUBJECTS = ("attention", "arch", "protocol", "data digest", "checkpoint sha256")
 
 @dataclass(frozen=True)
 class Value:
-    """A figure, or with `n` the number of samples, is on one side of a bound; `sure`: its 95 % interval is."""
+    """A figure, or for `n` the number of samples, is on one side of a bound; `sure`: its whole 95 % interval is."""
 
     metric: str
     condition: ConditionPattern
@@ -37,7 +37,7 @@ class Change:
 
 @dataclass(frozen=True)
 class NoFlags:
-    """No flag, but for those that contain one of these texts."""
+    """No flags, except those that contain one of these texts."""
 
     condition: ConditionPattern | None = None
     excepted: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Rules and a run into verdicts: pass, fail, or cannot tell, and then why not and what would help."""
+"""Judge a run by rules: pass, fail, or cannot tell, and then why not and what would help."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from .statements import Change, Identity, NoFlags, Value
 
 PASS, FAIL, UNDECIDED = "pass", "FAIL", "cannot tell"
 SLACK = 1e-12
-"""How far beside a bound a figure still counts as equal to it: sums of floats in another order."""
+"""The tolerance within which a figure equals a bound: sums of floats in another order differ."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a rule for one checkpoint; checkpoint is empty where the rule is about the whole run.
+    """The verdict on a rule for one checkpoint; checkpoint is empty where the rule is about the whole run.
 
-    reason: one line that says more than the figure; empty where that says all. needed: samples that would decide it.
-    condition: that of the run, in full. whole: no record was missing.
+    reason: one line that says more than the figure; empty where the figure says it all. needed: samples that would
+    decide it. condition: that of the run, in full. whole: no record was missing.
     """
 
     rule: Rule
@@ -42,7 +42,7 @@ class Verdict:
 
     @property
     def short_of_samples(self) -> bool:
-        """Whether it was measured, and only too little: the case that a policy's `undecided` is about."""
+        """Whether it was measured, but with too few samples to decide: what a policy's `undecided` is about."""
         return self.state == UNDECIDED and self.figure is not None and self.whole
 
 
@@ -65,24 +65,24 @@ class Outcome:
 
 
 def judge(policy: Policy, run: RunFolder, baseline: RunFolder | None = None) -> Outcome:
-    """Return the verdicts of all rules, in their order, of each checkpoint that a rule is about.
+    """Return the verdicts of all rules, in their order, for each checkpoint that a rule is about.
 
     Raises:
         ProtocolError: a rule's condition fits several of the run's.
         NothingEvaluated: a run has no results. RunError: its records cannot be read.
     """
     subject, before = MeasuredRun(run), None if baseline is None else MeasuredRun(baseline)
-    found: list[Verdict] = []
+    verdicts: list[Verdict] = []
     for rule in policy.rules:
         if isinstance(rule.statement, Identity) and rule.statement.subject in ("protocol", "data digest"):
-            found.append(_of_identity(rule, "", rule.statement, subject))
+            verdicts.append(_of_identity(rule, "", rule.statement, subject))
             continue
         names = _matching(rule.checkpoint, subject)
         if not names:
-            known = ", ".join(subject.checkpoints)
-            found.append(Verdict(rule, rule.checkpoint, UNDECIDED, f"no such checkpoint in the run; it has {known}"))
-        found += (_verdict(policy, rule, name, subject, before) for name in names)
-    return Outcome(policy, tuple(found))
+            there = ", ".join(subject.checkpoints)
+            verdicts.append(Verdict(rule, rule.checkpoint, UNDECIDED, f"no such checkpoint in the run; it has {there}"))
+        verdicts += (_verdict(policy, rule, name, subject, before) for name in names)
+    return Outcome(policy, tuple(verdicts))
 
 
 def _matching(pattern: str, subject: MeasuredRun) -> list[str]:
@@ -121,10 +121,10 @@ def decide(statement: Value | Change, figure: Measured, metric: str) -> tuple[st
     """Return state, reason, and the number of samples that would decide it.
 
     A point is compared with the bound. With 95 % confidence the whole interval must be on one side, and the point, too:
-    what passes surely passes, and of a rule and its negation no two forms pass at once.
+    what passes with confidence passes without it, and no form of a rule passes together with one of its negation.
     """
     if not math.isfinite(figure.value):
-        return FAIL, f"{figure.value} is no figure to compare", None
+        return FAIL, f"{figure.value} is not a number to compare", None
     if not statement.sure:
         return (PASS if _meets(statement, figure.value) else FAIL), "", None
     if not (math.isfinite(figure.low) and math.isfinite(figure.high)):
@@ -137,8 +137,8 @@ def decide(statement: Value | Change, figure: Measured, metric: str) -> tuple[st
     gap = abs(figure.value - statement.bound)
     if gap <= SLACK:
         return UNDECIDED, "the value equals the bound: no number of samples would tell", None
-    known = find_metric(metric)
-    binary = known is not None and known.binary
+    definition = find_metric(metric)
+    binary = definition is not None and definition.binary
     if isinstance(statement, Value) and binary:
         enough = Z**2 * statement.bound * (1 - statement.bound) / gap / gap  # a square may be out of range
     else:
@@ -158,18 +158,18 @@ def _meets(statement: Value | Change, value: float) -> bool:
 
 
 def _of_identity(rule: Rule, name: str, statement: Identity, subject: MeasuredRun) -> Verdict:
-    manifest, own = subject.manifest, subject.checkpoints.get(name)
-    found = {
+    manifest, checkpoint = subject.manifest, subject.checkpoints.get(name)
+    actual = {
         "protocol": manifest.protocol.tag,
         "data digest": manifest.data.digest,
-        "attention": own and own.attention,
-        "arch": own and own.arch,
-        "checkpoint sha256": own and own.sha256,
+        "attention": checkpoint and checkpoint.attention,
+        "arch": checkpoint and checkpoint.arch,
+        "checkpoint sha256": checkpoint and checkpoint.sha256,
     }[statement.subject]
-    same = found == statement.expected or (
-        statement.subject.endswith(("digest", "sha256")) and str(found).lower() == statement.expected.lower()
+    same = actual == statement.expected or (
+        statement.subject.endswith(("digest", "sha256")) and str(actual).lower() == statement.expected.lower()
     )
-    return Verdict(rule, name, PASS if same else FAIL, f'{statement.subject} is "{found}"')
+    return Verdict(rule, name, PASS if same else FAIL, f'{statement.subject} is "{actual}"')
 
 
 def _of_flags(rule: Rule, name: str, statement: NoFlags, subject: MeasuredRun) -> Verdict:
@@ -211,13 +211,13 @@ def _of_change(rule: Rule, name: str, statement: Change, subject: MeasuredRun, b
                 f"the runs cannot be paired: {key} is {here} here and {there} in the baseline; audit both alike"
             )
     metric = statement.metric or subject.task.headline
-    theirs = {text for text, known in before.cells[other] if known == metric}
+    theirs = {text for text, measure in before.cells[other] if measure == metric}
     if statement.condition is not None:
         conditions = [find(subject, name, metric, statement.condition)]
         if conditions[0] not in theirs:
             raise CannotTell(f"the baseline has no {metric} under {conditions[0]}; audit it under that, too")
     else:
-        conditions = [text for text, known in subject.cells[name] if known == metric and text in theirs]
+        conditions = [text for text, measure in subject.cells[name] if measure == metric and text in theirs]
         if not conditions:
             raise CannotTell("the baseline shares no condition with this run; audit both under the same conditions")
     judged = []

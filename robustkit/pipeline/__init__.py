@@ -1,1 +1,1 @@
-"""Take an audit from request to finished run: plan, manifest, units of work, processes."""
+"""Take an audit from a request to a finished run: plan, manifest, units of work, processes."""

@@ -1,4 +1,4 @@
-"""`robustkit.audit`: classifiers, labelled images and a list of conditions into a run folder."""
+"""`robustkit.audit`: evaluate classifiers on labelled images under a list of conditions, into a run folder."""
 
 from __future__ import annotations
 
@@ -68,23 +68,22 @@ def audit(
         preset, variant: whose constants and code; see `corruptions.Corruption`. `auto`: by the size of the images.
         frost_dir: frost's photographs, where imagecorruptions is not installed.
         cams: methods whose maps are scored, `agcam,grad-cam(threshold=0.3)`; the controls come by themselves.
-        faithfulness: `none`, `abpc`, or `all`: insertion, deletion, and what becomes of maps with a redrawn head.
+        faithfulness: `none`, `abpc`, or `all`: also insertion, deletion, and how maps change with a redrawn head.
         stability: compare maps under every attack and corruption with those of the clean images.
-        watch_attention: what each head of each layer does, clean and under every attack and corruption.
+        watch_attention: record what each head of each layer does, clean and under every attack and corruption.
         keep_misclassified: score the maps of wrong predictions too.
         boxes, masks: where the objects are; a CSV or a folder of ILSVRC XML files, or a folder of mask images.
         out: the run folder; by default `runs/` and the first checkpoint's name.
-        protocol: a card's name, or the path of one.
+        protocol: the name or path of a card.
         eps: radius in the units of the card (pixels of [0, 1] for `standard`), several separated by commas.
         engine: `pyautoattack` or `torchattacks` to run the attacks by that library instead, for cross-checking.
-        limit, ids: a balanced random part of the samples, or exactly those of a file.
-        batch_size: 16 on a CPU and 128 on CUDA, if left out; `auto` measures which serves the models best, once, when a
-            run begins. Where memory is short, it is halved on the way.
-        shard_size: samples in a unit of work, 128 or the batch size if larger.
-        browse: of how many samples the images are kept, for the report to show; fixed when a run begins.
-        dtype, compile: how attacks and the clean pass compute; attacks are always scored in float32.
-        data: further arguments of `robustkit.data.open_dataset`. model: of `robustkit.models.load`.
-        progress: listens to units and samples as they are done. say: takes a line for the user.
+        limit, ids: a class-balanced random subset of the samples, or exactly those listed in a file.
+        batch_size: 16 on a CPU and 128 on CUDA, if left out; `auto` measures which suits the models best, once, when a
+        run begins. Where memory is short, it is halved on the way. shard_size: samples in a unit of work, 128 or the
+        batch size if larger. browse: the number of samples whose images are kept for the report; fixed when a run
+        begins. dtype, compile: how attacks and the clean pass compute; attacks are always scored in float32. data:
+        further arguments for `robustkit.data.open_dataset`. model: for `robustkit.models.load`. progress: listens to
+        units and samples as they are done. say: takes a line for the user.
 
     Raises:
         RobustkitError: anything that is wrong with the arguments, before a file is written.

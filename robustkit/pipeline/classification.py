@@ -1,4 +1,4 @@
-"""A run of classifiers, planned: checkpoints, labelled images, attacks, corruptions, maps and attention."""
+"""Plan a run of classifiers: checkpoints, labelled images, attacks, corruptions, maps and attention."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def plan_classification(request: ClassificationRequest) -> Plan:
     showing = [condition for condition in evaluations if vocabulary_of(condition.name).shows(condition.name)]
     shown = (*(() if only_corrupted else attacked), *corruptions.conditions, *showing)
     if any(sample.label < 0 for sample in dataset.samples):
-        shown = ()  # without labels there is nothing right or wrong, but maps of what is predicted
+        shown = ()  # without labels nothing is right or wrong, but predictions have maps
     scored = tuple(map(map_condition, maps))
     others = (condition for condition in evaluations if condition not in showing)
     conditions = (*_watched(request, shown), *others, *scored, *_beside(request, shown, maps))
@@ -173,11 +173,11 @@ def _contender(
     )
 
 
-# What they are shown
+# What the models are shown
 
 
 def _attacks(request: ClassificationRequest, only_corrupted: bool) -> str:
-    """Return the list of attacks as one text; none where there are no clean images to attack."""
+    """Return the list of attacks as one text; empty where there are no clean images to attack."""
     if only_corrupted and request.attacks is None:
         return ""
     text = request.attack_list
@@ -200,7 +200,7 @@ def _maps(request: ClassificationRequest, only_corrupted: bool) -> tuple[MapSpec
 
 
 def _is_of_maps_alone(request: ClassificationRequest, attacked: Sequence[Condition], maps: Sequence[MapSpec]) -> bool:
-    """Return whether nothing needs a label."""
+    """Whether nothing needs a label."""
     nothing_else = tuple(attacked) == (CLEAN,) and request.corruptions is None and request.evaluations is None
     return bool(maps) and nothing_else and all(spec.target != "label" for spec in maps)
 
@@ -221,7 +221,7 @@ def _beside(
 
 
 def _watched(request: ClassificationRequest, shown: tuple[Condition, ...]) -> tuple[Condition, ...]:
-    """Return the conditions, where attention is watched each with that right after it, whose images it takes."""
+    """Return the conditions; where attention is watched, each is followed by that on its images."""
     if not request.watch_attention:
         return shown
     if not shown:

@@ -1,4 +1,4 @@
-"""Write run.json of a plan, and refuse to mix two different runs in one folder."""
+"""Write run.json for a plan, and refuse to mix two different runs in one folder."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ _MAP = "cam("  # how the text of a map that is scored begins
 
 
 def describe(identity: ModelIdentity, preprocessing: Preprocessing, **more: Any) -> CheckpointEntry:
-    """Return a checkpoint as run.json and every record hold it. more: further fields, in JSON types."""
+    """Return a checkpoint as run.json and every record describe it. more: further fields, in JSON types."""
     described = identity.to_dict() | {"preprocessing": asdict(preprocessing)} | more
     return msgspec.convert(_plain(described), CheckpointEntry)
 
 
 def _plain(value: Any) -> Any:
-    """Return a value in JSON types; what has none as a text."""
+    """Return a value in JSON types; anything else as text."""
     return json.loads(json.dumps(value, default=str))
 
 
@@ -57,7 +57,7 @@ def prepare(plan: Plan) -> list[str]:
     """Write run.json, or extend the one that an earlier command left; return lines for the user.
 
     Raises:
-        RunError: the folder holds records that this plan would not have made.
+        RunError: the folder holds records that this plan would not make.
     """
     run, request, card = plan.run, plan.request, plan.request.card
     old = run.read_manifest()
@@ -112,7 +112,7 @@ def prepare(plan: Plan) -> list[str]:
 def _check_old(
     plan: Plan, old: Manifest | None, deciding: Deciding, settings: Settings, plugins: Sequence[PluginEntry]
 ) -> list[str]:
-    """Return lines on how this command differs from the earlier one of the same run; none where it is the first.
+    """Return lines on how this command differs from the run's earlier one; none where it is the first.
 
     Raises:
         RunError: the folder holds another run.
@@ -120,7 +120,7 @@ def _check_old(
     run = plan.run
     if old is None:
         if next((run.path / "records").rglob("*.parquet"), None):
-            raise RunError(f"{run.path} holds records but no run.json that says of what; use another --out")
+            raise RunError(f"{run.path} holds records but no run.json that describes them; use another --out")
         return []
     if odd := "; ".join(differing(old, plugins)):
         raise RunError(f"{run.path} holds another run: {odd}; use another --out, or delete that folder")
@@ -154,9 +154,9 @@ def _check_same(
 ) -> None:
     there = old.deciding.to_plain()
     pairs = [(name, there.get(name), value) for name, value in deciding.to_plain().items()]
-    known = {entry.name: entry for entry in old.checkpoints}
+    earlier = {entry.name: entry for entry in old.checkpoints}
     for new in checkpoints:
-        before, after = known.get(new.name, new).to_plain(), new.to_plain()
+        before, after = earlier.get(new.name, new).to_plain(), new.to_plain()
         pairs += [(f"{key} of {new.name}", before.get(key), after.get(key)) for key in OF_CHECKPOINT]
     taken = old.corrupted.digests
     for condition, digest in digests.items():
@@ -171,7 +171,7 @@ def _check_same(
 
 
 def _differing(name: str, there: Any, here: Any) -> str:
-    """Return what differs in words; of tables only the entries that do."""
+    """Return in words what differs; for tables only the entries that do."""
     if isinstance(there, dict) and isinstance(here, dict):
         keys = [key for key in {**there, **here} if there.get(key) != here.get(key)]
         there, here = ({key: side.get(key) for key in keys} for side in (there, here))
@@ -182,7 +182,7 @@ def _differing(name: str, there: Any, here: Any) -> str:
 
 
 def _truths(conditions: Iterable[str], digests: Mapping[str, str]) -> str:
-    """Return the digest of the truth that maps were scored with, `none` without one; empty where there are no maps."""
+    """Return the digest of the truth that maps were scored with: `none` without one, empty without maps."""
     return " and ".join(sorted({digests.get(text, "none") for text in conditions if text.startswith(_MAP)}))
 
 

@@ -1,4 +1,4 @@
-"""All that a run needs, found out before a file is written."""
+"""All that a run needs, determined before a file is written."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .request import Request
 
 @dataclass(frozen=True)
 class Contender:
-    """One checkpoint with what it will be shown.
+    """One checkpoint with the conditions that it is evaluated under.
 
     entry: as run.json describes it. subject: makes it ready to compute. preprocessing: for the evidence on its attacks;
-    None where none is taken. best_batch: measures which batch size serves it best; None where that is not done.
+    None where none is measured. best_batch: measures which batch size suits it best; None where that is not done.
     """
 
     entry: CheckpointEntry
@@ -41,10 +41,10 @@ class Plan:
     """What a run does.
 
     dataset: the samples that all contenders share. digest: computes the data set's. inputs: what corruptions and maps
-    take beside the data set. lines: for the user, said once all is known to be well, so that an error stands alone.
-    unjudged: labels of masks that do not count. keep_misclassified: whether maps of wrong predictions count.
-    pictures: ids of the samples of which images are kept. evidence: texts of the attacks whose results need evidence.
-    finish: makes summary, report and pictures once all records are there.
+    need besides the data set. lines: for the user, shown once everything is checked, so that an error stands alone.
+    unjudged: labels of masks that do not count. keep_misclassified: whether maps of wrong predictions count. pictures:
+    ids of the samples whose images are kept. evidence: texts of the attacks whose results need evidence. finish: makes
+    summary, report and pictures once all records are there.
     """
 
     request: Request
@@ -61,13 +61,13 @@ class Plan:
     pictures: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
 
-    def settings(self, known: int | None) -> Settings:
-        """Return how to compute. known: the batch size that an earlier command chose.
+    def settings(self, chosen: int | None) -> Settings:
+        """Return how to compute. chosen: the batch size that an earlier command chose.
 
-        Where the best batch size is asked for, and none is known, it is measured.
+        The best batch size is measured where it is asked for and no command has chosen one.
         """
         settings = self.request.settings
         measures = [contender.best_batch for contender in self.contenders if contender.best_batch]
         if self.request.batch_size != "auto" or not measures:
             return settings
-        return replace(settings, batch_size=known or min(measure() for measure in measures))
+        return replace(settings, batch_size=chosen or min(measure() for measure in measures))

@@ -1,4 +1,4 @@
-"""Which plug-ins a run uses: part of what decides its records."""
+"""Determine which plug-ins a run uses: they are part of what decides its records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..tasks.task import EVERY_TASK
 
 
 def registries() -> dict[str, Registry[Any]]:
-    """Return where the plug-ins of each group are looked up."""
+    """Return the registry of each group of plug-ins."""
     return {
         "attacks": EVERY_ATTACK,
         "corruptions": EVERY_CORRUPTION,
@@ -55,7 +55,7 @@ def used_plugins(
 
 
 def joined(old: Iterable[PluginEntry], new: Iterable[PluginEntry]) -> tuple[PluginEntry, ...]:
-    """Return the plug-ins of earlier commands and of this one, which agree on the code of each."""
+    """Return the plug-ins of earlier commands and of this one; both agree on the code of each."""
     entries: dict[tuple[str, str], PluginEntry] = {}
     for entry in (*old, *new):
         before = entries.get((entry.group, entry.name), entry)

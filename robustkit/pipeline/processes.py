@@ -1,8 +1,8 @@
-"""Several processes that share the work of one run, as torchrun starts them; or the only one.
+"""Share the work of one run between processes, as torchrun starts them, or do it in a single one.
 
-They meet in torchrun's c10d store and in nothing else: no process group, no collective, so that only the end waits for
-the slowest. Each draws the next piece of work when it is free. What a process that dies had drawn has no record, and is
-drawn again by the next start of the same command.
+They communicate through torchrun's c10d store alone: no process group, no collective, so that only the end waits for
+the slowest. Each draws the next piece of work when it is free. What a process had drawn when it died has no record, and
+is drawn again when the same command is next started.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..errors import RobustkitError, RunError
 
 T = TypeVar("T")
 SILENCE = 1800.0
-"""Seconds without a sign of life after which a process counts as hung; ROBUSTKIT_RANK_TIMEOUT sets others."""
+"""Seconds without a sign of life after which a process counts as hung; ROBUSTKIT_RANK_TIMEOUT overrides it."""
 _POLL = 0.1
 _PATIENCE = 12  # times the silence that the others wait while the first one hashes data and measures
 
@@ -29,7 +29,7 @@ _PATIENCE = 12  # times the silence that the others wait while the first one has
 class Ranks:
     """One of `size` processes; the first, `rank` 0, leads: it writes run.json and, at the end, the summary.
 
-    store: a c10d store that all of them share; None for the only process.
+    store: a c10d store that all of them share; None for a single process.
     """
 
     rank: int = 0
@@ -41,7 +41,7 @@ class Ranks:
 
     @classmethod
     def of_environment(cls) -> Ranks:
-        """Return the processes that torchrun's variables name; the only one where there are none.
+        """Return the processes that torchrun's variables name; a single one where there are none.
 
         Raises:
             RunError: the store that they name cannot be reached, or ROBUSTKIT_RANK_TIMEOUT is not a number of seconds.
@@ -71,10 +71,10 @@ class Ranks:
         return self.rank == 0
 
     def share(self, name: str, make: Callable[[], T]) -> T:
-        """Return what the leader makes, in every process; JSON types.
+        """Return in every process what the leader makes, in JSON types.
 
         Raises:
-            RunError: in the others, the leader failed at it or was not heard of.
+            RunError: in the other processes, if the leader failed at it or gave no sign of life.
         """
         if self.store is None:
             return make()
@@ -97,7 +97,7 @@ class Ranks:
         return shared
 
     def draw(self, name: str, items: Sequence[T]) -> Iterator[T]:
-        """Yield the items that this process is to do, each to one process, when it asks for the next."""
+        """Yield the items that this process is to do; each goes to one process, when it asks for the next."""
         if self.store is None:
             yield from items
             return
@@ -115,7 +115,7 @@ class Ranks:
         """Say that this process is done; the leader waits for the others.
 
         Raises:
-            RunError: one of them was not heard of for `silence` seconds. What it had drawn is not done.
+            RunError: one of them gave no sign of life for `silence` seconds. What it had drawn is not done.
         """
         if self.store is None:
             return
@@ -140,12 +140,12 @@ class Ranks:
 
 
 def follows() -> bool:
-    """Return whether another process leads and says what there is to say."""
+    """Whether another process leads and prints the messages."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 and os.environ.get("RANK", "0") != "0"
 
 
 class LedError(RunError):
-    """The leader failed and has said why."""
+    """The leader failed and has printed why."""
 
 
 _runs = itertools.count()
@@ -157,10 +157,10 @@ def _place() -> str:
 
 
 def is_own(fault: RobustkitError) -> bool:
-    """Return whether this process should print the error; the leader has printed its own."""
+    """Whether this process should print the error; the leader has printed its own."""
     return not isinstance(fault, LedError)
 
 
 def speaker() -> str:
-    """Return the prefix of lines of a process that does not lead."""
+    """Return the prefix of the lines of a process that does not lead."""
     return f"[process {os.environ.get('RANK', '?')}] " if follows() else ""

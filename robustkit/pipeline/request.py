@@ -1,4 +1,4 @@
-"""What a run is asked for: all that `audit` and `segment` take, checked in one place."""
+"""The request for a run: all that `audit` and `segment` take, checked in one place."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from ..tasks.task import EVERY_TASK, task_named
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What is asked of a run, whatever its task. `audit` says what each field means.
+    """A request for a run, whatever its task. `audit` documents each field.
 
-    task: as cards have it. usual_attacks: where none are named. usual_batch: the batch size by device where none is
-    given. least_shard: samples in a unit of work, where none are given and a batch is not larger. kept: the fields that
-    run.json keeps, so that the same samples can be found again.
+    task: as in cards. usual_attacks: used where none are named. usual_batch: the batch size by device where none is
+    given. least_shard: samples in a unit of work, unless given or a batch is larger. kept: the fields that run.json
+    keeps, so that the same samples can be found again.
 
     Raises:
-        ProtocolError: a size below 1, or a dtype that is not computed in.
+        ProtocolError: a size is below 1, or a dtype is not supported.
     """
 
     task: ClassVar[str]
@@ -87,7 +87,7 @@ class Request:
 
     @cached_property
     def settings(self) -> Settings:
-        """How to compute, with the usual batch size where none is given. Raises ModelError for a device."""
+        """How to compute, with the usual batch size where none is given. Raises ModelError for an unusable device."""
         where = pick_device(self.device)
         usual = self.usual_batch.get(where.type, self.usual_batch["cpu"])
         batch = self.batch_size if isinstance(self.batch_size, int) else usual
@@ -95,7 +95,7 @@ class Request:
 
     @property
     def frost(self) -> str | None:
-        """Frost's photographs, where a folder of them is given."""
+        """The folder of frost's photographs, if one is given."""
         return None if self.frost_dir is None else str(self.frost_dir)
 
     @property
@@ -123,7 +123,7 @@ class Request:
         return Path(self.out) if self.out is not None else Path("runs") / name
 
     def arguments(self) -> dict[str, Any]:
-        """Return what run.json keeps of what was asked."""
+        """Return the part of the request that run.json keeps."""
         evaluations = {} if self.evaluations is None else {"evaluations": self.evaluations}
         return {name: getattr(self, name) for name in self.kept} | evaluations
 
@@ -141,7 +141,7 @@ def _of_plugin(text: str) -> Condition:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassificationRequest(Request):
-    """What `audit` is asked for."""
+    """The request of `audit`."""
 
     task = "classification"
     usual_attacks = "fgsm,pgd"
@@ -168,7 +168,7 @@ class ClassificationRequest(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class SegmentationRequest(Request):
-    """What `segment` is asked for."""
+    """The request of `segment`."""
 
     task = "segmentation"
     usual_attacks = "pgd"

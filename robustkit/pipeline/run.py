@@ -1,4 +1,4 @@
-"""A request into a finished run."""
+"""Carry out a request for a run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def plan(request: Request) -> Plan:
 
 
 def run(request: Request, progress: Progress | None = None, say: Callable[[str], None] = lambda line: None) -> Run:
-    """Carry out what is asked, and return the run.
+    """Carry out a request, and return the run.
 
     progress: listens to units and samples as they are done. say: takes a line for the user.
 

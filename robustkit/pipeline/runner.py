@@ -31,11 +31,11 @@ from ..runs.progress import Progress
 
 T = TypeVar("T")
 Decoding = list[tuple[Sample, "Future[Tensor | str]"]]
-"""Samples with the futures of their inputs, or of the reason why there is none."""
+"""Samples with the futures of their inputs, or of the reasons why they have none."""
 
 
 class Decoder:
-    """A reader of the inputs of coming shards, in threads.
+    """A reader of the inputs of the next shards, in threads.
 
     overlap: while a shard is computed, the next one is decoded, so that a GPU need not wait; two shards are held. On a
     CPU, which both would share, a shard is decoded first: threads that decode while others multiply make all of them
@@ -74,14 +74,14 @@ class Decoder:
 
 @dataclass(frozen=True)
 class Piece:
-    """A shard, by its number, and conditions that look at the same files of it: they are decoded once."""
+    """A shard, by its number, and conditions that use the same files of it, which are decoded once."""
 
     shard: int
     conditions: tuple[Condition, ...]
 
 
 def pieces(run: RunFolder, name: str, conditions: Sequence[Condition], shards: int) -> list[Piece]:
-    """Return what lacks records, by shard: all that starts from clean inputs together, and each released corruption."""
+    """Return what lacks records, by shard: all conditions on clean inputs together, and each released corruption."""
     units = []
     for shard in range(shards):
         lacking = [c for c in conditions if not run.shard_path(name, c.text, shard).is_file()]
@@ -103,7 +103,7 @@ def run_units(
 ) -> None:
     """Compute the units of `work` and write each as it is done.
 
-    provenance: of what the rows under a condition are, by its text. wanted: of which samples pictures are kept.
+    provenance: of the rows under a condition, by its text. wanted: the samples whose pictures are kept.
     """
     name, asked = subject.classifier.identity.name, subject.settings.batch_size
     cuts = (
@@ -137,9 +137,9 @@ def run_units(
 
 @dataclass
 class _Computed:
-    """What was computed of a shard under one condition, or of a part of it.
+    """What was computed for a shard under one condition, or for a part of it.
 
-    notes: in order, as keys. metadata: for the record, beside what every record has.
+    notes: in order, as keys. metadata: for the record, besides what every record has.
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list)

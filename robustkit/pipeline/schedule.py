@@ -1,4 +1,4 @@
-"""Compute what a run still lacks, by this process or with others, which draw piece by piece."""
+"""Compute what a run still lacks, in this process or together with others, which draw piece by piece."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from .runner import Piece, pieces, run_units
 
 _SEEN = 60.0  # seconds
 _FINER = 4
-"""With fewer pieces of work than this for each process, the conditions of a shard are drawn one by one."""
+"""With fewer pieces of work per process, the conditions of a shard are drawn one by one."""
 
 
 def carry_out(plan: Plan, progress: Progress, say: Callable[[str], None]) -> None:
-    """Carry out a whole run, by this process or together with those that torchrun started beside it.
+    """Carry out a whole run, in this process or together with others that torchrun started.
 
     run.json, summary and report are made by the first process only, which holds the folder's lock meanwhile.
 
@@ -65,7 +65,7 @@ def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Callable[[str], N
 
     Raises:
         ModelError: a network fails on some batch; what was done before it is kept.
-        RunError: a record cannot be written, or another process is not heard of any more.
+        RunError: a record cannot be written, or another process gives no sign of life any more.
     """
     run, manifest = plan.run, plan.run.manifest
     settings = replace(plan.request.settings, batch_size=manifest.batch_size)
@@ -78,7 +78,7 @@ def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Callable[[str], N
         if not lacking and not doubted:
             continue
         subject = contender.subject(settings)
-        # First, so that a doubt is heard before hours are spent.
+        # First, so that a doubt is known before hours are spent.
         for text in ranks.draw(f"evidence on {contender.name}", doubted):
             _take_evidence(run, contender, subject, by_text[text], progress, say)
         drawn = ranks.draw(f"units of {contender.name}", lacking)
@@ -99,7 +99,7 @@ def _take_evidence(
     progress: Progress,
     say: Callable[[str], None],
 ) -> None:
-    """Take the figures that tell whether an attack's result can be trusted, and say what speaks against it."""
+    """Measure whether an attack's result can be trusted, and report what speaks against it."""
     assert contender.preprocessing is not None
     gather_evidence(run, subject, contender.supply.dataset, contender.preprocessing, condition, progress)
     for finding in findings(run.evidence(contender.name, condition.text) or {}):
@@ -117,7 +117,7 @@ def _lacking(
     plan: Plan, contender: Contender, processes: int
 ) -> tuple[list[tuple[int, list[str]]], list[str], int, list[str]]:
     """Return shards with the texts of conditions to compute together; attacks that lack evidence; the number of units
-    that are there; lines on files that are not what was written for this run, and are made again.
+    that exist; lines on files that are not what was written for this run, and are made again.
     """
     run, name, conditions = plan.run, contender.name, plan.conditions
     texts = [condition.text for condition in conditions]
@@ -147,7 +147,7 @@ def _dropped(files: Sequence[tuple[Path, str]]) -> Sequence[tuple[Path, str]]:
 
 
 def _await_same(run: RunFolder, manifest: dict[str, Any]) -> None:
-    """Wait until this process sees the run.json that the first one wrote; a network's file system may take its time."""
+    """Wait until this process sees the run.json that the first one wrote; a network file system may take a while."""
     began = time.monotonic()
     while (seen := run.read_manifest()) is None or seen.to_plain() != manifest:
         if time.monotonic() - began > _SEEN:
@@ -167,14 +167,14 @@ def _check_complete(plan: Plan) -> None:
     )
     if lacking:
         raise RunError(
-            f"{run.path}: {lacking} units of work have no record here, though all processes are done; see to it that "
-            "all of them have this folder, and run the same command again"
+            f"{run.path}: {lacking} units of work have no record here, though all processes are done; make sure that "
+            "all of them see this folder, and run the same command again"
         )
 
 
 @dataclass(frozen=True)
 class _Beating:
-    """A progress listener that gives a sign of life, too."""
+    """A progress listener that also gives a sign of life."""
 
     inner: Progress
     ranks: Ranks

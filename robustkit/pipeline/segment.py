@@ -1,4 +1,4 @@
-"""`robustkit.segment`: segmenters, labelled scenes and a list of conditions into a run folder."""
+"""`robustkit.segment`: evaluate segmenters on labelled scenes under a list of conditions, into a run folder."""
 
 from __future__ import annotations
 
@@ -54,14 +54,13 @@ def segment(
         attacks: names or canonical conditions, `fgsm,pgd,segpgd(steps=10)`; `none` for none; PGD if left out.
         corruptions: sets or names, `segformer-16`, `fog(severity=3)`. They act on the whole image, before windows.
         evaluations: conditions of families that plug-ins bring, `rotation(degrees=30)`.
-        variant: whose code; bethgelab's is the one that published segmentation results were corrupted with.
+        variant: whose code; published segmentation results were corrupted with bethgelab's.
         out: the run folder; by default `runs/` and the first checkpoint's name.
-        eps, norm, limit, ids, seed, workers, device, dtype, compile, frost_dir: as `audit` has them.
-        batch_size: images in a batch, 4 on a CPU and 16 on CUDA if left out or `auto`; only images of one size share a
-            batch. Where memory is short, it is halved on the way.
-        examples: scenes to draw in the report.
-        model: further arguments of `load_segmenter`.
-        progress: listens to units and samples as they are done. say: takes a line for the user.
+        eps, norm, limit, ids, seed, workers, device, dtype, compile, frost_dir: as in `audit`.
+        batch_size: images in a batch, 4 on a CPU and 16 on CUDA if left out or `auto`; only images of the same size
+        share a batch. Where memory is short, it is halved on the way. examples: scenes to draw in the report. model:
+        further arguments for `load_segmenter`. progress: listens to units and samples as they are done. say: takes a
+        line for the user.
 
     Raises:
         RobustkitError: anything that is wrong with the arguments, before a file is written.

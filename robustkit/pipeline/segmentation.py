@@ -1,4 +1,4 @@
-"""A run of segmenters, planned: checkpoints, labelled scenes, attacks and corruptions."""
+"""Plan a run of segmenters: checkpoints, labelled scenes, attacks and corruptions."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Checkpoints beside each other: which pairs, whether they may be paired, and all their differences as tables.
+"""Compare checkpoints: which pairs, whether they may be paired, and all their differences as tables.
 
 Rows are top-1 and NLL of clean images and of each attack (top-1 alone where samples leave at their first wrong
-prediction), mean errors of corruptions and of their sets, and scores of maps; of segmenters mIoU and accuracies, of
-corruptions those of sets. Single severities, controls, precision and recall of maps, and what attention does are left
+prediction), mean errors of corruptions and of their sets, and scores of maps; for segmenters mIoU and accuracies, under
+corruptions those of sets. Single severities, controls, precision and recall of maps, and watched attention are left
 out: they follow other rows so closely that they would only weaken Holm's correction, which is over all rows of all
 pairs.
 """
@@ -48,12 +48,12 @@ class ComparisonRow:
 
     @property
     def significant(self) -> bool:
-        """Whether the p-value after Holm is below 0.05; not where there is none."""
+        """Whether the p-value after Holm is below 0.05; False where there is none."""
         return self.p_value < _LEVEL
 
     @property
     def verdict(self) -> str:
-        """`better` or `worse` where the difference is significant, `higher` or `lower` of what is neither; else ''."""
+        """`better` or `worse` where it is significant, `higher` or `lower` for metrics that are neither; else ''."""
         if not self.significant:
             return ""
         words = {1: ("worse", "better"), -1: ("better", "worse"), 0: ("lower", "higher")}[metric_of(self.metric).better]
@@ -62,9 +62,9 @@ class ComparisonRow:
 
 @dataclass(frozen=True)
 class Pair:
-    """What one checkpoint, `second`, has more than another, `first`.
+    """The differences of one checkpoint, `second`, from another, `first`.
 
-    changed: in what they differ by intent, such as their attention. flags: what raises a doubt. left_out: lines on
+    changed: how they differ by intent, such as in their attention. flags: what raises a doubt. left_out: lines on
     conditions that are in no row.
     """
 
@@ -77,13 +77,13 @@ class Pair:
 
     @property
     def names(self) -> tuple[str, str]:
-        """Of first and second, with their runs where these differ."""
+        """The names of first and second, with their runs where these differ."""
         return names_of(self.first, self.second)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All pairs, and the published figures beside them if any."""
+    """All pairs, and the published figures to compare with, if any."""
 
     pairs: tuple[Pair, ...]
     reference: Published | None = None
@@ -105,26 +105,26 @@ class Comparison:
 
 
 def compare(pairs: Sequence[tuple[Side, Side]], reference: Published | None = None) -> Comparison:
-    """Return all differences of these pairs; reference: published figures to put beside them.
+    """Return all differences of these pairs; reference: published figures to compare with.
 
     Raises:
         RunError: a pair has other tasks, classes or labels, or no condition or sample in common.
     """
     resolved = None if reference is None else reference.resolved()
-    found = []
+    compared = []
     for place, (first, second) in enumerate(pairs):
-        found.append(_paired(first, second, resolved))
+        compared.append(_paired(first, second, resolved))
         later = {id(side) for pair in pairs[place + 1 :] for side in pair}
         for side in (first, second):
             if id(side) not in later:
                 side.forget()
-    return _corrected(found, reference)
+    return _corrected(compared, reference)
 
 
 def compare_with_first(run: RunFolder) -> Comparison:
-    """Return the checkpoints of one run against its first, for its report; without those that cannot be paired yet."""
+    """Compare the checkpoints of one run with its first, for its report, without those that cannot be paired yet."""
     names = run.manifest.names
-    base, found = Side(run, names[0]), []
+    base, compared = Side(run, names[0]), []
     for name in names[1:]:
         second = Side(run, name)
         try:
@@ -133,14 +133,16 @@ def compare_with_first(run: RunFolder) -> Comparison:
             continue
         second.forget()
         alike = tuple(flag for flag in pair.flags if "same file" in flag)  # the others stand beside the results
-        found.append(replace(pair, flags=alike))
-    return _corrected(found, None)
+        compared.append(replace(pair, flags=alike))
+    return _corrected(compared, None)
 
 
-def _corrected(found: Sequence[Pair], reference: Published | None) -> Comparison:
-    p_values = iter(holm([row.difference.p_value for pair in found for row in pair.rows]))
-    rows = [tuple(replace(row, p_value=next(p_values)) for row in pair.rows) for pair in found]
-    return Comparison(tuple(replace(pair, rows=own) for pair, own in zip(found, rows, strict=True)), reference)
+def _corrected(compared: Sequence[Pair], reference: Published | None) -> Comparison:
+    p_values = iter(holm([row.difference.p_value for pair in compared for row in pair.rows]))
+    rows = [tuple(replace(row, p_value=next(p_values)) for row in pair.rows) for pair in compared]
+    return Comparison(
+        tuple(replace(pair, rows=corrected) for pair, corrected in zip(compared, rows, strict=True)), reference
+    )
 
 
 def _paired(first: Side, second: Side, reference: Published | None) -> Pair:
@@ -182,8 +184,8 @@ def _wanted(first: Side, second: Side, common: Sequence[str]) -> Iterator[tuple[
                 task.read_ahead(side, condition)
             ended = any(side.manifest.stops_early(condition) for side in (first, second))
             yield from ((condition, name) for name in (task.compared.ended if ended else task.compared.shown))
-    for family, own in by_family(common):
-        yield from family.compared(first, second, own, task.compared)
+    for family, conditions in by_family(common):
+        yield from family.compared(first, second, conditions, task.compared)
 
 
 def _published(reference: Published, first: Side, second: Side, condition: str, metric: str) -> float | None:
@@ -196,19 +198,19 @@ def _published(reference: Published, first: Side, second: Side, condition: str, 
 
 
 def _left_out(first: Side, second: Side, common: Sequence[str], shown: Iterable[str]) -> Iterator[str]:
-    """Yield lines on the conditions that are in no row: that the other has, or that its own run.json names."""
+    """Yield lines on the conditions that are in no row: those that the other has, or that its own run.json names."""
     names = names_of(first, second)
     for side, other, name in ((second, first, names[1]), (first, second, names[0])):
         wanted = dict.fromkeys([*other.conditions, *side.manifest.conditions])
         if lacking := _merged([text for text in wanted if text not in side.conditions], common):
             yield f"{name} has no records under {', '.join(lacking)}"
     rows = list(shown)
-    for family, own in by_family(common):
-        yield from family.not_compared(own, rows)
+    for family, conditions in by_family(common):
+        yield from family.not_compared(conditions, rows)
 
 
 def _merged(lacking: Sequence[str], common: Sequence[str]) -> list[str]:
-    """Return the texts of conditions; of a group that is lacking at all levels that of the group."""
+    """Return the texts of conditions; a group that is lacking at all levels is named as a group."""
     groups = {text: words_of(text).group(text) for text in (*lacking, *common)}
     partly = {groups[text] for text in common}
     return list(dict.fromkeys(text if groups[text] in partly else groups[text] for text in lacking))

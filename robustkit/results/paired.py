@@ -1,4 +1,4 @@
-"""Two checkpoints on the same samples: differences with intervals that know of the pairing."""
+"""Compare two checkpoints on the same samples: differences with intervals that take the pairing into account."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Side(Recorded):
 
     @cached_property
     def results(self) -> list[Row]:
-        """Its rows of summary.json, from the records where that is not there or not what was written."""
+        """Its rows of summary.json; computed from the records where that file is missing or was altered."""
         try:
             rows: Sequence[Row] = self.run.summary()
         except RunError:
@@ -39,8 +39,8 @@ def paired_difference(first: Side, second: Side, condition: str, metric: str = "
     Whether the two runs may be compared (same protocol, seed, labels) is for the caller to say.
 
     metric: of the task, such as top1 or miou, or of the condition's family: mean_error under a mean over corruptions
-    such as `in-c(preset=cifar)`; a score of maps that is a mean over samples, of those whose clean images both predict
-    right. Infinite losses (logits that are not finite) make a difference of losses nan.
+    such as `in-c(preset=cifar)`; a score of maps that is a mean over samples, over those whose clean images both
+    predict right. Infinite losses (from logits that are not finite) make the difference of losses nan.
 
     Raises:
         RunError: the records of one of them are missing, they have no sample in common, or there is no such metric.
@@ -49,7 +49,7 @@ def paired_difference(first: Side, second: Side, condition: str, metric: str = "
 
 
 def lacking(side: Side, condition: str, metric: str = "") -> str:
-    """Return which records of a side a figure under a condition lacks, in words; empty where it lacks none."""
+    """Return in words which records a side lacks for a figure under a condition; empty where it lacks none."""
     n = side.manifest.data.n
     for text in words_of(condition).needs(condition, metric, side.manifest.conditions):
         if gone := side.run.lacking(side.checkpoint, text):
@@ -64,5 +64,5 @@ def widened(difference: Difference, metric: str) -> tuple[float, float]:
 
 def is_same_model(first: Side, second: Side) -> bool:
     """Whether both sides are one checkpoint, whose differences are 0 on any samples."""
-    one, other = (side.described.to_plain() for side in (first, second))
-    return all(one.get(key) == other.get(key) for key in _IDENTITY)
+    before, after = (side.described.to_plain() for side in (first, second))
+    return all(before.get(key) == after.get(key) for key in _IDENTITY)

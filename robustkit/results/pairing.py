@@ -1,4 +1,4 @@
-"""Which checkpoints of run folders are paired, whether they may be, and what has to be said beside it."""
+"""Pair checkpoints of run folders: which, whether they may be paired, and what a reader must know about it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def pairs(
 ) -> list[tuple[Side, Side]]:
     """Return which checkpoints are compared, each as (first, second); the difference is second minus first.
 
-    Of one run its checkpoints against the first of them; of several those of the later runs against those of the first
-    of the same name, or all against the first where a run shares no name. checkpoints: only these as second. against:
-    the one of the first run that all are held against.
+    For one run, its checkpoints against the first of them; for several, those of the later runs against those of the
+    first run of the same name, or all against the first where a run shares no name. checkpoints: only these as second.
+    against: the checkpoint of the first run that all are compared with.
 
     Raises:
         RunError: a name is unknown, or there is nothing to pair. PluginError: a run needs a plug-in that is not here.
@@ -31,7 +31,7 @@ def pairs(
         check_plugins(run.manifest)
     names = [run.manifest.names for run in runs]
     for name in checkpoints:
-        _known(name, runs, [one for own in names for one in own])
+        _known(name, runs, [checkpoint for group in names for checkpoint in group])
     if against is not None:
         _known(against, runs[:1], names[0])
     sides: dict[tuple[str, str], Side] = {}  # of a run that is given twice, the records are read once
@@ -40,27 +40,27 @@ def pairs(
         return sides.setdefault((str(run.path.resolve()), name), Side(run, name))
 
     base = side(runs[0], against or names[0][0])
-    found = []
-    for place, (run, own) in enumerate(zip(runs, names, strict=True)):
+    paired = []
+    for place, (run, group) in enumerate(zip(runs, names, strict=True)):
         if place == 0 and len(runs) > 1:
             continue
-        chosen = [name for name in own if not checkpoints or name in checkpoints]
+        chosen = [name for name in group if not checkpoints or name in checkpoints]
         shared = [name for name in chosen if name in names[0]] if len(runs) > 1 and against is None else []
         if shared:
-            found += [(side(runs[0], name), side(run, name)) for name in shared]
+            paired += [(side(runs[0], name), side(run, name)) for name in shared]
         else:
-            found += [(base, side(run, name)) for name in chosen if len(runs) > 1 or name != base.checkpoint]
-    if not found and len(runs) == 1 and len(names[0]) == 1:
+            paired += [(base, side(run, name)) for name in chosen if len(runs) > 1 or name != base.checkpoint]
+    if not paired and len(runs) == 1 and len(names[0]) == 1:
         raise RunError(
             f"{runs[0].path} holds one checkpoint, {names[0][0]}; expected two: give a second run, or audit another "
             "checkpoint into this one"
         )
-    if not found:
+    if not paired:
         raise RunError(
-            f"{', '.join(sorted(checkpoints))}: nothing is left to hold against {base.checkpoint}; name another with "
+            f"{', '.join(sorted(checkpoints))}: nothing is left to compare with {base.checkpoint}; name another with "
             "--checkpoint or --against"
         )
-    return found
+    return paired
 
 
 def _known(name: str, runs: Sequence[RunFolder], names: Sequence[str]) -> None:
@@ -74,8 +74,8 @@ def unpaired(runs: Sequence[RunFolder], checkpoints: Collection[str] = (), again
     first = runs[0].manifest.names
     lines = []
     for run in runs[1:] if against is None else ():
-        own = run.manifest.names
-        chosen = [name for name in own if not checkpoints or name in checkpoints]
+        every = run.manifest.names
+        chosen = [name for name in every if not checkpoints or name in checkpoints]
         alone = [name for name in chosen if name not in first]
         if 0 < len(alone) < len(chosen):
             names = ", ".join(alone)
@@ -91,17 +91,17 @@ def names_of(first: Side, second: Side) -> tuple[str, str]:
 
 
 def refuse(first: Side, second: Side, common: Sequence[str]) -> None:
-    """Raises RunError where differences would mean nothing."""
+    """Raise RunError where differences would mean nothing."""
     names, sides = names_of(first, second), (first, second)
     classes = [(side.manifest.data.classes, side.described.num_classes) for side in sides]
-    for what, (one, other) in (
+    for what, (before, after) in (
         ("is of", [task_of(side.manifest).name for side in sides]),
         ("is audited on images of", [f"{images} classes" for images, _ in classes]),
         ("tells apart", [f"{outputs} classes" for _, outputs in classes]),
     ):
-        if one != other:
+        if before != after:
             raise RunError(
-                f"{names[0]} {what} {one}, {names[1]} {what} {other}; expected the same of both: name others with "
+                f"{names[0]} {what} {before}, {names[1]} {what} {after}; expected the same of both: name others with "
                 "--checkpoint or --against"
             )
     if not common:
@@ -114,7 +114,7 @@ def refuse(first: Side, second: Side, common: Sequence[str]) -> None:
 
 
 def _other_truth(first: Side, second: Side, condition: str) -> str:
-    """Return which sample has another truth in the second run, or an empty text. Raises RunError: none is in common."""
+    """Return which sample has another truth in the second run; empty if none. Raises RunError: none in common."""
     n, wrong = task_of(first.manifest).other_truth(first, second, condition)
     if not n:
         raise nothing_common(first, second, condition)
@@ -122,7 +122,7 @@ def _other_truth(first: Side, second: Side, condition: str) -> str:
 
 
 def changed(first: CheckpointEntry, second: CheckpointEntry) -> Iterator[str]:
-    """Yield in what two checkpoints differ by intent: what is compared."""
+    """Yield how two checkpoints differ by intent: what is compared."""
     before, after = ({**plain, **plain["preprocessing"]} for plain in (first.to_plain(), second.to_plain()))
     for key in ("attention", "arch", *after["preprocessing"], "windows"):
         if before.get(key) != after.get(key):
@@ -134,22 +134,22 @@ def _said(value: object) -> str:
 
 
 def doubts(first: Side, second: Side, common: Sequence[str]) -> Iterator[str]:
-    """Yield in what two runs differ, beside their checkpoints, and what else makes a difference mean less."""
-    one, other = first.manifest, second.manifest
+    """Yield how two runs differ, besides in their checkpoints, and what else makes a difference mean less."""
+    before, after = first.manifest, second.manifest
     for name in ("protocol", "seed", "dtype", "compile"):
-        if (there := getattr(one.deciding, name)) != (here := getattr(other.deciding, name)):
+        if (there := getattr(before.deciding, name)) != (here := getattr(after.deciding, name)):
             yield f"{name} differs: {there} and {here}"
-    engines = [manifest.arguments.get("engine") or "robustkit" for manifest in (one, other)]
+    engines = [manifest.arguments.get("engine") or "robustkit" for manifest in (before, after)]
     if engines[0] != engines[1]:
         yield f"engine differs: {engines[0]} and {engines[1]}"
-    digests = [str(manifest.data.digest)[:8] for manifest in (one, other)]
+    digests = [str(manifest.data.digest)[:8] for manifest in (before, after)]
     if digests[0] != digests[1]:
-        sizes = f"{one.data.n} and {other.data.n}"
+        sizes = f"{before.data.n} and {after.data.n}"
         yield (
             f"data digest differs: {digests[0]} and {digests[1]}; {_in_common(first, second, common[0])} samples in "
             f"common, of {sizes}"
         )
-    taken = [manifest.corrupted.digests for manifest in (one, other)]
+    taken = [manifest.corrupted.digests for manifest in (before, after)]
     if odd := [text for text in common if taken[0].get(text) != taken[1].get(text)]:
         more = f" and {len(odd) - 1} more" if len(odd) > 1 else ""
         yield f"files that {odd[0]}{more} reads differ"
@@ -164,7 +164,7 @@ def _in_common(first: Side, second: Side, condition: str) -> int:
 
 
 def flags_of(first: Side, second: Side, shown: Collection[tuple[str, str]]) -> Iterator[str]:
-    """Yield the flags of both sides' own results, each once, with what bears it."""
+    """Yield the flags of both sides' own results, each once, with the results that have it."""
     for side, name in zip((first, second), names_of(first, second), strict=True):
         seen: dict[str, dict[str, None]] = {}
         for row in side.results:

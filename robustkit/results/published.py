@@ -1,6 +1,6 @@
-"""Figures that others published, to stand beside ours; never paired with them.
+"""Figures that others published, to be shown beside ours; never paired with them.
 
-A file of them is TOML:
+They come from a TOML file:
 
     summary = "ViT-Ti/16 trained with DeiT on ImageNet-1k"    # of which models
     source = "QUEST, arXiv 2604.00199, Table 1"
@@ -14,7 +14,7 @@ A file of them is TOML:
 A condition is `clean`, an attack (`pgd` is the one that the card makes of it), a corruption or a set of them, or a map:
 `agcam` for its scores in box mode, `agcam-mask`, `agcam-faithfulness` and `agcam-stability`, as published with a
 threshold of 0.5 for the predicted class, or a text such as `cam(agcam,threshold=0.3,mode=box)`. `mce_16` is the mCE
-over the 16 corruptions of the QUEST paper, which no run has.
+over the 16 corruptions of the QUEST paper, which no run computes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Figures = Mapping[str, Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Published:
-    """Published figures: by attention, then condition as the file names it, then metric. protocol: name of a card."""
+    """Published figures by attention, condition as the file names it, and metric. protocol: the name of a card."""
 
     name: str
     summary: str
@@ -49,7 +49,7 @@ class Published:
     figures: Mapping[str, Figures]
 
     def resolved(self) -> Published:
-        """Return the same with the texts of conditions as runs have them, where the card tells them.
+        """Return the same with the texts of conditions as runs have them, as far as the card determines them.
 
         Raises:
             RunError: the card is not known here and an attack is not named in full, or an attack is not understood.
@@ -77,7 +77,7 @@ class Published:
         )
 
     def is_of(self, tag: str) -> bool:
-        """Whether a card with this tag, `quest-paper@1:d34db12c`, is the one that the figures were found under."""
+        """Whether a card with this tag, `quest-paper@1:d34db12c`, is the one that the figures were measured under."""
         return self.protocol in (tag, tag.partition(":")[0], tag.partition("@")[0])
 
     def figure(self, attention: str, condition: str, metric: str) -> float | None:
@@ -87,7 +87,7 @@ class Published:
 
 
 def read_published(spec: str) -> Published:
-    """Return figures that travel with the package, by their name, or those of a file of one's own.
+    """Return figures that come with the package, by their name, or those of a file.
 
     Raises:
         RunError: there is no such file, or it holds what is not understood.
@@ -112,8 +112,8 @@ def _parsed(text: str, where: str) -> Published:
     attentions = [*FORMULAS, "none", "other"]
     for attention, table in tables.items():
         if attention not in attentions:
-            kind, known = ("attention", attentions) if isinstance(table, dict) else ("field", [*_FIELDS])
-            raise RunError(f"{where}: {unknown(kind, attention, known, remedy='correct it or leave it out')}")
+            kind, names = ("attention", attentions) if isinstance(table, dict) else ("field", [*_FIELDS])
+            raise RunError(f"{where}: {unknown(kind, attention, names, remedy='correct it or leave it out')}")
         for condition, figures in _table(table, f"{where} [{attention}]").items():
             _check_figures(condition, figures, f"{where} [{attention}]")
     return Published(where, data["summary"], data["source"], data["data"], data["protocol"], tables)
@@ -129,20 +129,20 @@ def _check_figures(condition: str, figures: object, where: str) -> None:
     if not understood:
         remedy = "or a text such as cam(agcam)"
         raise RunError(f"{where}: {unknown('condition', condition, names, remedy=remedy)}")
-    known = [*metrics(), *(name for words in every for name in words.published_metrics)]
+    metric_names = [*metrics(), *(name for words in every for name in words.published_metrics)]
     for metric, value in _table(figures, f"{where} {condition}").items():
-        if metric not in known and find_metric(metric) is None:
-            raise RunError(f"{where} {condition}: {unknown('metric', metric, known, remedy='or leave it out')}")
+        if metric not in metric_names and find_metric(metric) is None:
+            raise RunError(f"{where} {condition}: {unknown('metric', metric, metric_names, remedy='or leave it out')}")
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
             raise RunError(f"{where} {condition}: {metric} is {value!r}; expected a finite number")
 
 
 def _table(value: object, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise RunError(f"{where}: {value!r} is no table; expected such as {{ top1 = 0.73 }}")
+        raise RunError(f"{where}: {value!r} is not a table; expected one such as {{ top1 = 0.73 }}")
     return value
 
 
 def _is_fixed(name: str) -> bool:
-    """Whether a name stands for the same condition under every card."""
+    """Whether a name means the same condition under every card."""
     return any(words.is_fixed(name) for words in vocabularies())

@@ -1,4 +1,4 @@
-"""Records into results: value, n, 95 % interval, protocol and flags, for every checkpoint and condition of a run."""
+"""Turn records into results: value, n, 95 % interval, protocol and flags for each checkpoint and condition."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ def summarise(run: RunFolder) -> list[Row]:
 def survey(run: RunFolder, for_page: bool = False) -> Results:
     """Return the results of a run; each record is read once, and the samples of one checkpoint at a time are held.
 
-    for_page: also make of the records what sections of the page show.
+    for_page: also gather from the records what sections of the page show.
     """
     manifest = run.manifest
     check_plugins(manifest)
     task = task_of(manifest)
-    found: Parts = ([], [], [])
+    collected: Parts = ([], [], [])
     unread: dict[str, str] = {}
     gatherers = gatherers_of(task.gatherers(manifest) if for_page else (), manifest)
     for checkpoint, units in groupby(run.units(), key=lambda unit: unit[0]):
         conditions = [condition for _, condition in units]
         parts = task.rows(Reading(run, manifest, checkpoint, unread, gatherers), conditions)
-        for rows, more in zip(found, parts, strict=True):
+        for rows, more in zip(collected, parts, strict=True):
             rows += more
-    return Results(run, [row for rows in found for row in rows], unread, gatherers)
+    return Results(run, [row for rows in collected for row in rows], unread, gatherers)
 
 
 def write_summary(run: RunFolder, results: Results | None = None) -> Results:
     """Write summary.json and summary.csv; return the results with rows as `Run.summary` reads them.
 
-    results: of `survey`, where the records have been read already.
+    results: from `survey`, where the records have been read already.
     """
     finite = (survey(run) if results is None else results).changed(
         lambda row: {name: _json_value(value) for name, value in row.items()}

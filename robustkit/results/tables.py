@@ -1,4 +1,4 @@
-"""Checkpoints beside each other, as tables."""
+"""Show compared checkpoints as tables."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ HEADINGS = ("condition", "figure", "n", "baseline", "value", "difference [95 %]"
 
 
 def report_tables(run: RunFolder, results: Sequence[Mapping[str, Any]]) -> list[TextTable]:
-    """Return the checkpoints of one run against its first, for its report; results: rows of the summary."""
+    """Return tables of the checkpoints of one run against its first, for its report; results: rows of the summary."""
     if len(run.manifest.checkpoints) < 2 or not results:
         return []
     return tables(compare_with_first(run))
 
 
 def tables(comparison: Comparison) -> list[TextTable]:
-    """Return a table per pair. What speaks against the baseline's own results stands under the first of its pairs."""
+    """Return a table per pair. Flags of the baseline's own results stand under the first of its pairs."""
     seen: set[str] = set()
-    found = []
+    result = []
     for pair in comparison.pairs:
         flags = [line for line in (*pair.flags, *pair.left_out) if line not in seen]
         seen.update(line for line in flags if line.startswith(f"{pair.names[0]}, "))
@@ -33,8 +33,8 @@ def tables(comparison: Comparison) -> list[TextTable]:
         beside = comparison.reference is not None
         headings = (*HEADINGS, *(["published, not paired"] if beside else []))
         rows = tuple(_cells(row, beside) for row in pair.rows)
-        found.append(TextTable(title, headings, rows, tuple(flags), _note(comparison)))
-    return found
+        result.append(TextTable(title, headings, rows, tuple(flags), _note(comparison)))
+    return result
 
 
 def _note(comparison: Comparison) -> str:
@@ -48,9 +48,9 @@ def _note(comparison: Comparison) -> str:
     there = by_family(condition for side in sides for condition in side.conditions)
     shown = dict(by_family(row.condition for row in rows))
     notes += (note for family, texts in there for note in family.comparison_notes(shown[family], texts))
-    if (known := comparison.reference) is not None:
+    if (reference := comparison.reference) is not None:
         what = "their difference, or the figure where both have the same attention"
-        notes.append(f"Published: {what}; {known.summary}, on {known.data} ({known.source}).")
+        notes.append(f"Published: {what}; {reference.summary}, on {reference.data} ({reference.source}).")
     return " ".join(notes)
 
 

@@ -1,4 +1,4 @@
-"""The run folder: run.json, records, kept pictures; folders of other people are read safely."""
+"""The run folder: run.json, records, kept pictures; folders from other people are read safely."""
 
 from typing import TYPE_CHECKING
 

@@ -1,8 +1,8 @@
-"""What decides a record, as run.json and the record itself say it; and where the two do not fit.
+"""What decides a record, as run.json and the record itself state it, and where the two disagree.
 
-A record names the run, the checkpoint, the condition and the shard that it is of, and holds digests of its sample ids
-and of its pages. So a file that was copied, renamed or rewritten is told from one that the run made, whatever stands
-beside it. It is no defence against someone who forges on purpose.
+A record names the run, the checkpoint, the condition and the shard that it belongs to, and holds digests of its sample
+ids and of its pages. So a file that was copied, renamed or rewritten is distinguished from one that the run made,
+whatever lies beside it. It is not a defence against deliberate forgery.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from .digests import digest_of, digest_of_pages
 from .manifest import CheckpointEntry, Manifest
 
 OF_CHECKPOINT = ("sha256", "arch", "code_sha256", "num_classes", "attention", "preprocessing", "weights", "windows")
-"""What of a checkpoint, as run.json describes it, decides its records."""
+"""The fields of a checkpoint in run.json that decide its records."""
 _PROSE = ("summary", "source", "caveats")  # of a card
 _SHOWN = 3  # differences that a line names
 PROVENANCE, SAMPLES, PAGES = b"robustkit", b"samples", b"pages"
-"""Keys of a file's metadata: what it is of, as JSON; a digest of its sample ids; one of all bytes before the footer."""
+"""Keys of a file's metadata: its provenance as JSON, a digest of its sample ids, one of all bytes before the footer."""
 
 
 def digest_of_run(manifest: Manifest) -> str:
-    """Return a digest of all in run.json that decides records and never changes while a run grows."""
+    """Return a digest of everything in run.json that decides records and never changes while a run grows."""
     data, card = manifest.data.to_plain(), manifest.protocol.to_plain()
     card = {key: value for key, value in card.items() if key not in _PROSE}
     kept = {key: data.get(key) for key in ("n", "classes", "digest", "unjudged", "shards")}
@@ -34,7 +34,7 @@ def digest_of_run(manifest: Manifest) -> str:
 
 
 def provenance_of(manifest: Manifest, checkpoint: CheckpointEntry, condition: str) -> dict[str, Any]:
-    """Return what a file of one checkpoint under one condition says that it is of."""
+    """Return the provenance that a file of one checkpoint under one condition states."""
     plain = checkpoint.to_plain()
     described = {"name": checkpoint.name, **{key: plain.get(key) for key in OF_CHECKPOINT}}
     takes = manifest.corrupted.digests.get(condition)
@@ -47,12 +47,12 @@ def provenance_of(manifest: Manifest, checkpoint: CheckpointEntry, condition: st
 def misfit(stated: Any, expected: Mapping[str, Any]) -> str:
     """Return in words how a file's provenance differs from what was expected; empty where it does not."""
     if not isinstance(stated, Mapping):
-        return "it does not say of what it is"
+        return "it does not say what it belongs to"
     theirs = _flat(stated)
     differing = [(key, theirs.get(key), value) for key, value in _flat(expected).items() if theirs.get(key) != value]
     named = [entry for entry in differing if entry[0] != "run"]
     if differing and not named:
-        return "it is of a run with other samples, other shards or another card"
+        return "it belongs to a run with other samples, other shards or another card"
     lines = [f"its {key} is {_short(there)} and not {_short(here)}" for key, there, here in named[:_SHOWN]]
     return ", ".join([*lines, *([f"and {len(named) - _SHOWN} more"] if len(named) > _SHOWN else [])])
 
@@ -70,13 +70,13 @@ def _short(value: Any) -> str:
 
 
 def provenance_metadata(provenance: Mapping[str, Any], shard: int) -> dict[bytes, bytes]:
-    """Return what a Parquet file says of itself, as its metadata."""
+    """Return the provenance of a Parquet file as its metadata."""
     return {PROVENANCE: json.dumps({**provenance, "shard": shard}, sort_keys=True).encode()}
 
 
 @dataclass(frozen=True)
 class Unit:
-    """What all files of one checkpoint under one condition have to say. shards: the digest of the ids of each."""
+    """The provenance of all files of one checkpoint under one condition. shards: the digest of the ids of each."""
 
     provenance: Mapping[str, Any]
     shards: Sequence[str]
@@ -90,16 +90,16 @@ class Unit:
         return cls(provenance_of(manifest, manifest.checkpoint(checkpoint), condition), shards)
 
     def fault(self, name: str, metadata: Mapping[bytes, bytes] | None, data: bytes, whole: bool = True) -> str:
-        """Return why a Parquet file is not of this unit; empty where it is.
+        """Return why a Parquet file does not belong to this unit; empty where it does.
 
-        name: of the file, without its suffix. metadata: of the file. data: all of it. whole: it has a row for each
-        sample of its shard.
+        name: of the file, without its suffix. metadata: of the file. data: all its bytes. whole: whether it has a row
+        for each sample of its shard.
         """
         if not (name.isascii() and name.isdecimal() and f"{int(name):05d}" == name and int(name) < len(self.shards)):
             return f"it is not a shard of this run, which has {len(self.shards)} of each condition"
         metadata = metadata or {}
         if PROVENANCE not in metadata or PAGES not in metadata:
-            return "it does not say of what it is: an earlier version or another program wrote it"
+            return "it does not say what it belongs to: an earlier version or another program wrote it"
         if metadata[PAGES].decode("ascii", "replace") != digest_of_pages(data):
             return "its rows were altered or damaged after it was written"
         try:

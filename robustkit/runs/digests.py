@@ -1,4 +1,4 @@
-"""Digests of what a run folder holds."""
+"""Compute digests of what a run folder holds."""
 
 from __future__ import annotations
 

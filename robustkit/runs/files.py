@@ -1,4 +1,4 @@
-"""A run folder as files: run.json, read once, and whatever is read and written through no link."""
+"""Read and write the files of a run folder: run.json, read once, and other files, never through a link."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def folder_name(text: str) -> str:
 
 
 class RunFiles:
-    """A folder with run.json, whose other files are written whole and read through no link."""
+    """A folder with run.json, whose other files are written whole and never read through a link."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -68,10 +68,10 @@ class RunFiles:
         )
 
     def read_manifest(self) -> Manifest | None:
-        """Return what run.json holds; None before the first unit. Raises RunError where it is not as an audit wrote it.
+        """Return what run.json holds; None before the first unit. Raises RunError where no audit wrote it so.
 
-        Another process may write it at any time, as a whole: a file that is the same by inode, time and size is not
-        read again.
+        Another process may replace it as a whole at any time: a file with the same inode, time and size is not read
+        again.
         """
         try:
             refuse_link(self.manifest_path, self.path)
@@ -87,7 +87,7 @@ class RunFiles:
             raise RunError(f"{self.manifest_path}: cannot be read ({fault}); restore it or use another --out") from None
 
     def write_manifest(self, manifest: Manifest) -> None:
-        """Write run.json. Readers of this folder see it at once."""
+        """Write run.json; readers of this folder see it at once."""
         self.write(self.manifest_path, encoded(manifest.to_plain()))
         self._read = None
 
@@ -107,14 +107,14 @@ class RunFiles:
         return text_of(path)
 
     def unit(self, checkpoint: str, condition: str) -> Unit:
-        """Return what the files of a checkpoint under a condition say of themselves. Raises RunError as `Unit.of`."""
+        """Return the provenance of the files of a checkpoint under a condition. Raises RunError as `Unit.of`."""
         try:
             return Unit.of(self.manifest, checkpoint, condition)
         except RunError as fault:
             raise RunError(f"{self.path}: {fault}") from None
 
     def sweep(self) -> None:
-        """Remove what a killed process left half-written. Raises RunError where something of the run is a link."""
+        """Remove files that a killed process left half-written. Raises RunError where part of the run is a link."""
         refuse_links(self.path)
         ours = (".run.json.*.tmp", ".summary.json.*.tmp", ".summary.csv.*.tmp", ".report.html.*.tmp")
         for pattern in (

@@ -1,13 +1,13 @@
 """The run folder: records, each the rows of one unit of work as a Parquet file, and what lies beside them.
 
-run.json                                         what was asked, of what, with what
+run.json                                         what was asked, on which data, with which versions
 records/<checkpoint>/<condition>/<shard>.parquet one row per sample
 timings/<checkpoint>/<condition>/<shard>.json    what a unit took, and its record's SHA-256; no two runs agree on it
-evidence/<checkpoint>/<condition>.json           figures that tell whether an attack's result can be trusted
+evidence/<checkpoint>/<condition>.json           figures that show whether an attack's result can be trusted
 pictures/…                                       images of a chosen few samples, to be looked at; see `pictures`
 summary.json, summary.csv, report.html           made from the two above, any time
 
-Each file says of what it is (`binding`). What does not fit run.json is not read, and nothing is read through a link.
+Each file states what it belongs to (`binding`). What disagrees with run.json is not read, and no link is followed.
 """
 
 from __future__ import annotations
@@ -58,16 +58,17 @@ class RunFolder(RunFiles):
             return any(entry.name.endswith(".parquet") and entry.name[0] != "." for entry in entries)
 
     def lacking(self, checkpoint: str, condition: str) -> int:
-        """Return how many samples have no record under a condition, because their shards have none."""
+        """Return how many samples have no record under a condition, because their shards have no file."""
         n, size = self.manifest.data.n, self.manifest.shard_size
         names = {path.name for path in self.record_paths(checkpoint, condition)}
         sizes = {f"{start // size:05d}.parquet": min(size, n - start) for start in range(0, n, size)}
         return sum(size for name, size in sizes.items() if name not in names)
 
     def write_shard(self, path: Path, table: pa.Table, timing: Mapping[str, Any] | None = None) -> None:
-        """Write one unit's rows at their `shard_path`, and beside them what it took and the SHA-256 of the rows' file.
+        """Write one unit's rows at their `shard_path`, and beside them its timings and the SHA-256 of the rows' file.
 
-        The latter first, so that records never lack it. table: with the metadata of `binding.provenance_metadata`.
+        The latter come first, so that records never lack them. table: with the metadata of
+        `binding.provenance_metadata`.
         """
         data = parquet_bytes(table)
         beside = json.dumps({**(timing or {}), "sha256": hashlib.sha256(data).hexdigest()})
@@ -78,10 +79,10 @@ class RunFolder(RunFiles):
         return self.path / "timings" / record.relative_to(self.path / "records").with_suffix(".json")
 
     def damaged(self, checkpoint: str, conditions: Sequence[str]) -> list[tuple[Path, str]]:
-        """Return records of a checkpoint under some conditions that are not what was written for this run, and why.
+        """Return the records of a checkpoint under some conditions that are not what was written for this run, and why.
 
         Raises:
-            RunError: one of them cannot be read at this moment, or is a link.
+            RunError: one of them cannot be read at the moment, or is a link.
         """
         damaged = []
         for condition in conditions:
@@ -97,7 +98,7 @@ class RunFolder(RunFiles):
         return damaged
 
     def _sound(self, path: Path) -> tuple[bytes, str]:
-        """Return what a record's file holds, and why it is not what was written, by the digest beside it."""
+        """Return the bytes of a record's file, and why they are not what was written, by the digest beside it."""
         expected = None
         try:
             data = self.read_bytes(path)
@@ -127,21 +128,21 @@ class RunFolder(RunFiles):
         return self.path / "evidence" / folder_name(checkpoint) / f"{folder_name(condition)}.json"
 
     def write_evidence(self, checkpoint: str, condition: str, figures: Mapping[str, Any]) -> None:
-        """Write the figures of `evaluations.attacks.examining.examine` for an attack, and of what they are."""
+        """Write the figures of `evaluations.attacks.examining.examine` for an attack, with their provenance."""
         plain = json.loads(json.dumps({**figures, "of": self.unit(checkpoint, condition).provenance}))
         text = json.dumps(plain | {"digest": digest_of(plain)}, ensure_ascii=False, indent=1)
         self.write(self.evidence_path(checkpoint, condition), (text + "\n").encode())
 
     def evidence(self, checkpoint: str, condition: str) -> dict[str, Any] | None:
-        """Return the figures of `evaluations.attacks.examining.examine`; None where none were taken.
+        """Return the figures of `evaluations.attacks.examining.examine`; None where none were measured.
 
         Raises:
-            DamagedRecord: they are not what was written for this run. RunError: they cannot be read at this moment.
+            DamagedRecord: they are not what was written for this run. RunError: they cannot be read at the moment.
         """
         path = self.evidence_path(checkpoint, condition)
         figures, fault = self._evidence(checkpoint, condition)
         if fault:
-            raise DamagedRecord(f"{path}: evidence that is not of this run: {fault}; {_REMEDY}")
+            raise DamagedRecord(f"{path}: evidence that does not belong to this run: {fault}; {_REMEDY}")
         return figures
 
     def strange_evidence(self, checkpoint: str, conditions: Sequence[str]) -> list[tuple[Path, str]]:
@@ -161,7 +162,7 @@ class RunFolder(RunFiles):
             raise RunError(f"{path}: cannot be read ({fault}); delete it and run the same command again") from None
         digest = figures.pop("digest", None) if isinstance(figures, dict) else None
         if not digest or digest != digest_of(figures):
-            return None, "it was altered after it was written" if digest else "it does not say of what it is"
+            return None, "it was altered after it was written" if digest else "it does not say what it belongs to"
         return figures, misfit(figures.pop("of", None), self.unit(checkpoint, condition).provenance)
 
     def shards(
@@ -169,7 +170,7 @@ class RunFolder(RunFiles):
     ) -> Iterator[pa.Table]:
         """Yield the rows of one checkpoint under one condition, a table per shard, with the metadata of its record.
 
-        columns: which to read, by name or by whether a name is wanted; those that a record lacks are left out.
+        columns: those to read, by name or by a test of names; those that a record lacks are left out.
 
         Raises:
             RunError: there are none, or a file is not readable.
@@ -217,13 +218,13 @@ class RunFolder(RunFiles):
                     yield checkpoint, condition
 
     def write_summary(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write summary.json, which says of which run it is. rows: in JSON types."""
+        """Write summary.json, which names the run that it belongs to. rows: in JSON types."""
         plain = {"results": rows, "run": digest_of_run(self.manifest)}
         text = json.dumps(plain | {"digest": digest_of(plain)}, indent=1, ensure_ascii=False)
         self.write(self.path / "summary.json", (text + "\n").encode())
 
     def summary(self) -> list[dict[str, Any]]:
-        """Return the rows of summary.json as it was written last; what is not finite is None.
+        """Return the rows of summary.json as last written; values that are not finite are None.
 
         Raises:
             RunError: it cannot be read, or is not what was written for this run.

@@ -1,4 +1,4 @@
-"""Links inside a run folder, which are never followed: they lead to what is no part of the run."""
+"""Links inside a run folder, which are never followed: they lead to files that are not part of the run."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from ..errors import RunError
 
 OWN = ("run.json", "summary.json", "summary.csv", "report.html", "records", "timings", "evidence", "pictures")
 OWN_PICTURES = ("cams", "scenes")
-"""What commands write and read in a run folder; what else lies there is left alone."""
+"""The files and folders that commands write and read in a run folder; everything else there is left alone."""
 
 
 def refuse_links(folder: Path) -> None:
-    """Raise RunError for the first link in what a run folder has of its own. The folder itself may be one."""
+    """Raise RunError for the first link among a run folder's own files. The folder itself may be one."""
     for name in (*OWN, *OWN_PICTURES):
         for link in _links(folder / name):
             raise _refusal(link)
 
 
 def refuse_link(path: Path, folder: Path) -> None:
-    """Raise RunError where a path in the folder, or a folder on its way, is a link."""
+    """Raise RunError where a path in the folder, or a folder on the way to it, is a link."""
     inside = path.relative_to(folder)
     for part in (*reversed(inside.parents[:-1]), inside):
         if (folder / part).is_symlink():

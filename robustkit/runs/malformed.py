@@ -1,6 +1,6 @@
-"""Which part of a value is not of its kind, in words.
+"""Say in words which part of a value has the wrong type.
 
-msgspec names neither the value nor the key of a table, nor the kind in plain words; so what it refuses is looked up.
+msgspec names neither the value nor the key of a table, nor the type in plain words; so what it refuses is looked up.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from msgspec import Meta
 
 
 def fault_of(value: Any, kind: Any, where: str = "") -> str:
-    """Return which part of a value is not of its kind, named as precisely as can be, and what was expected."""
+    """Return which part of a value has the wrong type, named as precisely as possible, and what was expected."""
     for more, part, its_kind in _parts(value, kind):
         if part is msgspec.NODEFAULT:
             return f"{(where + more).lstrip('.')} is missing; expected {_expected(its_kind)}"
@@ -23,7 +23,7 @@ def fault_of(value: Any, kind: Any, where: str = "") -> str:
 
 
 def _parts(value: Any, kind: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yield how the place of each named part goes on, the part, and its kind; NODEFAULT for one that is missing."""
+    """Yield the rest of the path of each named part, the part, and its type; NODEFAULT for one that is missing."""
     bare = _bare(kind)
     inner = get_args(bare)
     if isinstance(value, dict) and _is_part(bare):
@@ -53,13 +53,13 @@ def _is(value: Any, kind: Any) -> bool:
 
 
 def _expected(kind: Any) -> str:
-    """Return a kind in plain words."""
+    """Return a type in plain words."""
     notes = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
     return next((note.description for note in notes if isinstance(note, Meta) and note.description), "a table")
 
 
 def strange(where: str, value: Any, expected: str) -> str:
-    """Return in words what is odd about a part of a value."""
+    """Return in words what is wrong with a part of a value."""
     text = repr(value)
     short = f"{text[:80]}{'…' * (len(text) > 80)}"
     return f"{where} is {short}; expected {expected}"

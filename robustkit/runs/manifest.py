@@ -1,4 +1,4 @@
-"""run.json as a typed value: its parts, and the check that a file has the shape that an audit writes."""
+"""run.json as a typed value: its parts, and a check that a file has the shape that an audit writes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TextTable = Annotated[Mapping[str, str], Meta(description="a table of texts")]
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of run.json. Lists are tuples, since one value serves all readers."""
+    """A part of run.json. Lists are tuples, since all readers share one value."""
 
     def to_plain(self) -> dict[str, Any]:
         """Return the same in JSON types, keys in the order of the file."""
@@ -55,7 +55,7 @@ class PreprocessingEntry(Part, frozen=True, kw_only=True):
 
 
 class CheckpointEntry(Part, frozen=True, kw_only=True):
-    """What a checkpoint is; see `models.classifier.ModelIdentity`. windows: of a segmenter alone."""
+    """What a checkpoint is; see `models.classifier.ModelIdentity`. windows: for segmenters only."""
 
     name: Name
     spec: Text
@@ -91,7 +91,7 @@ class CardEntry(Part, frozen=True, kw_only=True):
 
 
 class DataEntry(Part, frozen=True, kw_only=True):
-    """The data set. shards: a digest of the sample ids of each. unjudged: labels of masks that do not count."""
+    """The data set. shards: a digest of the sample ids of each. unjudged: mask labels that do not count."""
 
     name: Text
     root: Text
@@ -106,7 +106,7 @@ class DataEntry(Part, frozen=True, kw_only=True):
 
 
 class Claim(Part, frozen=True, kw_only=True):
-    """What the records of an attack are held to. eps: in the units of the card's space."""
+    """The bound that the records of an attack are checked against. eps: in the units of the card's space."""
 
     norm: Annotated[Literal["linf", "l2"], Meta(description="linf or l2")]
     eps: Number
@@ -114,7 +114,7 @@ class Claim(Part, frozen=True, kw_only=True):
 
 
 class CorruptedEntry(Part, frozen=True, kw_only=True):
-    """What corruptions and maps take beside the data set; see `evaluations.corruptions.plan.CorruptedInputs`."""
+    """What corruptions and maps need besides the data set; see `evaluations.corruptions.plan.CorruptedInputs`."""
 
     digests: TextTable
     released: Annotated[Mapping[str, Mapping[str, Any]], Meta(description="a table of tables")]
@@ -122,7 +122,7 @@ class CorruptedEntry(Part, frozen=True, kw_only=True):
 
 
 class Deciding(Part, frozen=True, kw_only=True):
-    """What decides every record of a run, beside its checkpoint and condition."""
+    """What decides every record of a run, besides its checkpoint and condition."""
 
     seed: Annotated[int, Meta(description="a whole number")]
     protocol: Text
@@ -144,13 +144,13 @@ class PluginEntry(Part, frozen=True, kw_only=True):
 
     @property
     def identity(self) -> dict[str, str]:
-        """What each of these records says of it."""
+        """The identity that each of these records states."""
         named = ("group", "name", "distribution", "version", "source")
         return {name: getattr(self, name) for name in named}
 
     @property
     def words(self) -> str:
-        """How a message names it."""
+        """Its name in messages."""
         return f"{self.name} of {self.distribution} {self.version}".rstrip() + f" (source {self.source[:12]}…)"
 
 
@@ -162,10 +162,10 @@ class BadImage(Part, frozen=True, kw_only=True):
 
 
 class Manifest(Part, frozen=True, kw_only=True):
-    """What run.json holds: what was asked, of what, with what.
+    """The contents of run.json: what was asked, on which data, with which versions.
 
     arguments: what the user asked for. claims: by the text of an attack's condition. evidence: conditions whose results
-    need evidence to be trusted. pictures: ids of the samples of which images are kept.
+    need evidence to be trusted. pictures: ids of the samples whose images are kept.
     """
 
     robustkit: Text
@@ -206,15 +206,17 @@ class Manifest(Part, frozen=True, kw_only=True):
 
     def plugins_of(self, checkpoint: str, condition: str) -> list[PluginEntry]:
         """Return the plug-ins that decide the records of a checkpoint under a condition."""
-        return [one for one in self.used_plugins if condition in one.conditions or checkpoint in one.checkpoints]
+        return [
+            plugin for plugin in self.used_plugins if condition in plugin.conditions or checkpoint in plugin.checkpoints
+        ]
 
     def norm(self, condition: str) -> str:
-        """Return the norm that an attack claims; linf where nothing is claimed."""
+        """Return the norm that an attack claims; linf where it claims none."""
         claim = self.claims.get(condition)
         return "linf" if claim is None else claim.norm
 
     def stops_early(self, condition: str) -> bool:
-        """Return whether samples leave at their first wrong prediction, so that their losses mean nothing."""
+        """Whether samples leave at their first wrong prediction, so that their losses mean nothing."""
         claim = self.claims.get(condition)
         return claim is not None and claim.early_stop
 
@@ -227,16 +229,16 @@ class Manifest(Part, frozen=True, kw_only=True):
 
 
 def encoded(plain: Mapping[str, Any]) -> bytes:
-    """Return the bytes of run.json for what it holds, in JSON types, with a digest of it."""
+    """Return the bytes of run.json for its contents, in JSON types, with a digest of them."""
     held = {key: value for key, value in plain.items() if key != "digest"}
     return (json.dumps(held | {"digest": digest_of(held)}, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def manifest_of(data: Any, path: Path) -> Manifest:
-    """Return what a run.json holds. data: its JSON, as it was read from `path`.
+    """Return the contents of a run.json. data: its JSON, as read from `path`.
 
     Raises:
-        RunError: a part is not of the kind that an audit writes, or the file was altered after it was written.
+        RunError: a part has another type than an audit writes, or the file was altered after it was written.
     """
     if not isinstance(data, dict):
         raise RunError(f"{path}: not a whole run.json; restore it or use another --out")

@@ -1,8 +1,8 @@
-"""What a run keeps to be looked at: the images that a chosen few samples became under each condition, small and lossy.
+"""Pictures that a run keeps for people: what a few chosen samples look like under each condition, small and lossy.
 
 pictures/<checkpoint>/<condition>/<shard>.parquet   one row per kept sample
 
-They are no records: nothing is computed from them, and a run without them is whole.
+They are not records: nothing is computed from them, and a run without them is complete.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ COLUMNS = ("image", "difference", "heat")
 class Picture:
     """One sample under one condition.
 
-    image: what the model was shown, WebP. difference: that minus the clean image, grey
-    where nothing changed, stretched so that the largest change fills the range, WebP; of attacks. heat: the map of
-    `cam(…)`, grey PNG of at most 64 x 64, from its own lowest to its own highest value.
+    image: what the model was shown, WebP. difference: that minus the clean image, grey where nothing changed, stretched
+    so that the largest change fills the range, WebP; for attacks. heat: the map of `cam(…)`, grey PNG of at most 64 x
+    64, from its own lowest to its own highest value.
     """
 
     image: bytes | None = None
@@ -44,14 +44,14 @@ class Picture:
 
 @dataclass(frozen=True)
 class PicturePlan:
-    """Of which samples, by id, and under which conditions, by text, pictures are kept."""
+    """The samples, by id, and the conditions, by text, of which pictures are kept."""
 
     samples: frozenset[str] = frozenset()
     conditions: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, samples: Sequence[str], conditions: Sequence[Condition]) -> PicturePlan:
-        """Plan pictures under all conditions; of a corruption, and of maps under it, under its middle severity."""
+        """Plan pictures under all conditions; for a corruption, and for maps under it, at its middle severity."""
         severities: dict[str, list[int]] = {}
         for condition in conditions:
             if condition.group:
@@ -65,7 +65,7 @@ class PicturePlan:
         return cls(frozenset(samples), frozenset(condition.text for condition in conditions if keeps(condition)))
 
     def under(self, condition: Condition) -> frozenset[str]:
-        """Return the samples of which pictures are kept under a condition."""
+        """Return the samples whose pictures are kept under a condition."""
         return self.samples if condition.text in self.conditions else frozenset()
 
 
@@ -77,7 +77,7 @@ def write_pictures(
     pictures: Mapping[str, Picture],
     metadata: Mapping[bytes, bytes],
 ) -> None:
-    """Write the pictures of one unit; of none, nothing. metadata: of `binding.provenance_metadata`."""
+    """Write the pictures of one unit, if there are any. metadata: from `binding.provenance_metadata`."""
     import pyarrow as pa
 
     if not pictures:
@@ -94,7 +94,7 @@ def read_pictures(run: RunFolder, checkpoint: str, condition: str) -> dict[str, 
     """Return the pictures of a checkpoint under a condition by sample id; empty where none were kept.
 
     Raises:
-        RunError: a file of them is not readable, or is of something else.
+        RunError: a file of them is not readable, or belongs to something else.
     """
     pictures: dict[str, Picture] = {}
     for path, data in _files(run, checkpoint, condition):

@@ -1,4 +1,4 @@
-"""Read records of other people: of bounded size, and of the shapes that an audit writes."""
+"""Read records from other people: with bounded sizes, and only in the shapes that an audit writes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROWS, VALUES, DECODED = 1 << 20, 1 << 25, 1 << 28
-"""Of one record: rows, numbers in a column of lists, bytes of text. A few hundred bytes of Parquet can claim more than
-any memory holds, since a text is stored once however many rows have it."""
+"""Limits for one record: rows, numbers in a column of lists, bytes of text. A few hundred bytes of Parquet can claim
+more than any memory holds, since a text is stored once however many rows have it."""
 _TEXTS = ("sample_id", "broken_by", "error", "box_hits", "image", "difference", "heat")
 _WHOLE = ("label", "prediction", "broken_at", "steps", "forwards", "backwards", "pixels", "target", "vanished_boxes")
 _REAL = ("nll", "confidence", "linf", "l2")
@@ -28,13 +28,13 @@ def read_rows(
     what: str = "a record",
     fault: Callable[[Mapping[bytes, bytes] | None, bytes], str] = lambda metadata, data: "",
 ) -> pa.Table:
-    """Return the rows of a Parquet file; `columns` are those read, by name or by whether a name is wanted.
+    """Return the rows of a Parquet file; `columns` are those read, by name or by a test of names.
 
     fault: why a file with these metadata and bytes is not the one that was expected; empty where it is.
 
     Raises:
-        DamagedRecord: it is not a Parquet file, not of the kinds that an audit writes, claims more than it may, or is
-            another than was expected.
+        DamagedRecord: it is not a Parquet file, not of the types that an audit writes, exceeds the limits, or is
+        another file than the expected one.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -46,7 +46,7 @@ def read_rows(
         schema, names = source.schema_arrow, source.schema_arrow.names
         wrong = _malformed(source, what)
         if not wrong and (reason := fault(source.metadata.metadata, data)):
-            raise DamagedRecord(f"{path}: {what} that is not of this run: {reason}; {again}")
+            raise DamagedRecord(f"{path}: {what} that does not belong to this run: {reason}; {again}")
         if not wrong:
             chosen = list(filter(columns if callable(columns) else (columns or names).__contains__, names))
             if texts := [name for name in chosen if name in _TEXTS and not pa.types.is_null(schema.field(name).type)]:
@@ -61,8 +61,8 @@ def read_rows(
 
 
 def metadata_of(data: bytes, what: str = "a record") -> tuple[Mapping[bytes, bytes] | None, str]:
-    """Return the metadata of a Parquet file, and why `read_rows` would not read it; empty where it would, as far as is
-    seen without reading the rows."""
+    """Return the metadata of a Parquet file, and why `read_rows` would not read it; empty where it would, as far as can
+    be seen without reading the rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -97,7 +97,7 @@ def _strange(schema: pa.Schema) -> str:
 
     kinds = pa.types
     if len(set(schema.names)) < len(schema.names):
-        return "a column that stands twice"
+        return "a column that occurs twice"
     for field in schema:
         name, kind = field.name, field.type
         if kinds.is_dictionary(kind):
@@ -120,7 +120,7 @@ def _strange(schema: pa.Schema) -> str:
 
 
 def _decoded(table: pa.Table) -> tuple[pa.Table, str]:
-    """Return a table with texts in place of references to them, and what is wrong where these are too many."""
+    """Return a table with texts in place of references to them, and what is wrong where they are too large."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,4 +1,4 @@
-"""Tables as the bytes of a file."""
+"""Turn tables into the bytes of a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every number that results may have, by its name."""
+"""Look up every metric that results may have, by its name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _OF_TASKS = (*OF_CLASSIFICATION, *OF_SEGMENTATION)
 
 
 def metrics() -> dict[str, Metric]:
-    """Return every metric of tasks and families by its name, but parametric ones."""
+    """Return every metric of tasks and families by its name, except parametric ones."""
     every: dict[str, Metric] = {}
     for metric in (*_OF_TASKS, *(metric for words in vocabularies() for metric in words.metrics)):
         if not metric.parametric:
@@ -21,12 +21,12 @@ def metrics() -> dict[str, Metric]:
 
 def find_metric(name: str) -> Metric | None:
     """Return the metric of this name, `iou(CLASS)`, `top1_after_STAGE` and leads over controls among them, or None."""
-    own = (words.metric(name) for words in vocabularies())
-    return named(_OF_TASKS, name) or next(filter(None, own), None)
+    candidates = (words.metric(name) for words in vocabularies())
+    return named(_OF_TASKS, name) or next(filter(None, candidates), None)
 
 
 def metric_of(name: str) -> Metric:
-    """Return the metric of this name, which there is."""
-    found = find_metric(name)
-    assert found is not None
-    return found
+    """Return the metric of this name, which must exist."""
+    metric = find_metric(name)
+    assert metric is not None
+    return metric

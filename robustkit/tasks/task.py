@@ -1,4 +1,4 @@
-"""A task: how models of one kind are summarised, compared and shown, behind one seam."""
+"""A task: how models of one kind are summarised, compared and shown."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 
 class Task:
-    """What models of one kind are asked.
+    """The task of one kind of model.
 
-    name: as cards and run.json have it. headline: the metric that a gate means where a rule names none. metrics: its
-    numbers. compared: of which checkpoints are compared; paired: of which the difference is a mean over samples, and
-    their columns. shows_compared: whether the terminal shows checkpoints compared. browsed: whether the page shows its
-    samples. command, card: those of the command line that audit it. hub: what a model hub calls it.
+    name: as in cards and run.json. headline: the metric that a gate means where a rule names none. metrics: its
+    numbers. compared: those by which checkpoints are compared; paired: those whose difference is a mean over samples,
+    with their columns. shows_compared: whether the terminal shows checkpoints compared. browsed: whether the page shows
+    its samples. command, card: of the command line that audits it. hub: what a model hub calls it.
     """
 
     name: ClassVar[str]
@@ -53,7 +53,7 @@ class Task:
 
     @property
     def headline_metric(self) -> Metric:
-        """The metric that tells of a condition."""
+        """The metric that summarises a condition."""
         return next(metric for metric in self.metrics if metric.name == self.headline)
 
     # Records into results
@@ -63,7 +63,7 @@ class Task:
         raise NotImplementedError
 
     def gatherers(self, manifest: Manifest) -> Sequence[type[Gatherer]]:
-        """Return what sections of the page make of records, beside the results."""
+        """Return what sections of the page gather from records, beside the results."""
         return ()
 
     # Two checkpoints beside each other
@@ -74,13 +74,15 @@ class Task:
         Raises:
             RunError: records are missing, no sample is in common, or there is no such metric.
         """
-        (own_ids, own), (other_ids, other) = (self.per_sample(side, condition, metric) for side in (first, second))
-        ids = common_ids([own_ids, other_ids])
+        (first_ids, first_values), (second_ids, second_values) = (
+            self.per_sample(side, condition, metric) for side in (first, second)
+        )
+        ids = common_ids([first_ids, second_ids])
         if not len(ids):
             raise nothing_common(first, second, condition)
-        before, after = aligned(own_ids, own, ids), aligned(other_ids, other, ids)
-        known = named(self.metrics, metric) or words_of(condition).metric(metric)
-        return of_means(before, after, binary=known is not None and known.binary)
+        before, after = aligned(first_ids, first_values, ids), aligned(second_ids, second_values, ids)
+        definition = named(self.metrics, metric) or words_of(condition).metric(metric)
+        return of_means(before, after, binary=definition is not None and definition.binary)
 
     def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample:
         """Return a figure for each sample. Raises RunError as `difference` does."""
@@ -88,8 +90,8 @@ class Task:
         if (figures := family.per_sample(side, condition, metric)) is not None:
             return figures
         if metric not in self.paired:
-            own = [one.name for one in family.words.metrics if one.paired]
-            raise not_paired(condition, metric, [*self.paired, *own])
+            names = [number.name for number in family.words.metrics if number.paired]
+            raise not_paired(condition, metric, [*self.paired, *names])
         read = side.samples(condition, [self.paired[metric]])
         return read.ids, read.columns[self.paired[metric]]
 
@@ -98,7 +100,7 @@ class Task:
         raise NotImplementedError
 
     def other_truth(self, first: Recorded, second: Recorded, condition: str) -> tuple[int, str]:
-        """Return how many samples both have, and which of them has another truth in the second run; empty if none."""
+        """Return how many samples both have, and which of them has another truth in the second run (empty if none)."""
         raise NotImplementedError
 
     def read_ahead(self, side: Recorded, condition: str) -> None:
@@ -107,7 +109,7 @@ class Task:
     # Results for people
 
     def flag_lines(self, results: Results) -> Iterable[str]:
-        """Return what raises a doubt about rows of the summary, a line each, with what bears it."""
+        """Return what raises a doubt about rows of the summary, one line each, with the results that have it."""
         raise NotImplementedError
 
     def terminal(self, results: Results) -> Iterable[Table | Text]:
@@ -123,15 +125,15 @@ class Task:
         raise NotImplementedError
 
     def last_clauses(self, cells: Cells) -> Iterable[Clause]:
-        """Return what a sentence says after what families say."""
+        """Return the clauses of a sentence that follow those of the families."""
         return ()
 
     def card_parts(self, checkpoint: str, results: Results) -> Iterable[CardPart]:
-        """Return the parts of the model card of a checkpoint. results: rows of it alone."""
+        """Return the parts of the model card of a checkpoint. results: its rows alone."""
         raise NotImplementedError
 
     def badge_word(self, is_clean: bool) -> str:
-        """Return what a badge calls its metric; is_clean: of clean images."""
+        """Return the name of its metric on a badge; is_clean: whether it is of clean images."""
         return self.headline_metric.word
 
 

@@ -106,7 +106,7 @@ def test_what_is_no_number_fails_and_never_passes() -> None:
                 found = decide(
                     Value("nll", pattern_of("clean"), compare, 0.0, sure), Measured(value, 9, 0.0, 0.0), "nll"
                 )
-                assert found == (FAIL, f"{value} is no figure to compare", None)
+                assert found == (FAIL, f"{value} is not a number to compare", None)
 
 
 def test_a_condition_that_fits_twice_is_refused_unless_one_is_meant_exactly(tmp_path: Path, run: Run) -> None:
@@ -126,7 +126,7 @@ def test_a_condition_that_fits_twice_is_refused_unless_one_is_meant_exactly(tmp_
 def test_what_was_not_evaluated_cannot_be_told_and_the_command_is_given(run: Run) -> None:
     found = verdict(run, "top1 under spsa(eps=1/255) >= 0.1")
     assert found.reason == (
-        "spsa(eps=1/255) was not evaluated; this does: robustkit audit vit.pth --data-dir val "
+        "spsa(eps=1/255) was not evaluated; evaluate it with: robustkit audit vit.pth --data-dir val "
         "--attacks 'spsa(eps=1/255)' --limit 30 --num-classes 3 --mean '0.5 0.5 0.5' "
         f"--out {shlex.quote(str(run.path))}"
     )
@@ -157,7 +157,7 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_the_command_that_is_given_evaluates_it(shapes: Run, monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
     found = verdict(shapes, rule)
     assert found.state == UNDECIDED
-    monkeypatch.setattr(sys, "argv", shlex.split(found.reason.partition("this does: ")[2]))
+    monkeypatch.setattr(sys, "argv", shlex.split(found.reason.partition("evaluate it with: ")[2]))
     with pytest.raises(SystemExit) as status:
         cli.main()
     assert status.value.code == 0

@@ -164,4 +164,4 @@ def test_the_baselines_checkpoint_is_of_the_same_name_or_its_only_one(tmp_path: 
     found = verdict(run, "drop against baseline <= 1", same)
     assert found.figure is not None and found.figure.value == 0
     files = make(tmp_path / "files", {"vit": {"clean": [1] * 100}}, corrupted={"digests": {"clean": "x"}})
-    assert "takes other files here" in verdict(run, "drop against baseline <= 1", files).reason
+    assert "reads other files here" in verdict(run, "drop against baseline <= 1", files).reason

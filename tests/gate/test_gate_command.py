@@ -44,11 +44,11 @@ def test_junit_says_what_failed(run: Run) -> None:
         "bound &gt;= 0.35</failure>\n"
         "    </testcase>\n"
         '    <testcase classname="vit" name="mce &lt;= 1" time="0">\n'
-        '      <failure message="mce &lt;= 1: in-c was not evaluated; this does: robustkit audit vit.pth --data-dir '
-        "val "
+        '      <failure message="mce &lt;= 1: in-c was not evaluated; evaluate it with: robustkit audit vit.pth '
+        "--data-dir val "
         "--attacks none --corruptions in-c --limit 30 --num-classes 3 --mean '0.5 0.5 0.5' --out "
         f'{run.path}" type="cannot-tell">vit\n'
-        "mce &lt;= 1: in-c was not evaluated; this does: robustkit audit vit.pth --data-dir val "
+        "mce &lt;= 1: in-c was not evaluated; evaluate it with: robustkit audit vit.pth --data-dir val "
         "--attacks none --corruptions in-c --limit 30 --num-classes 3 --mean '0.5 0.5 0.5' --out "
         f"{run.path}</failure>\n"
         "    </testcase>\n"

@@ -114,7 +114,7 @@ def test_records_that_another_process_wrote_elsewhere_are_missed(
     store.set("done 1", "")
     store.add("drawn units of net", 1)
     monkeypatch.setattr(Ranks, "of_environment", classmethod(lambda cls: Ranks(0, 2, store, 30.0)))
-    with pytest.raises(RunError, match="1 units of work have no record here, though all processes are done; see to it"):
+    with pytest.raises(RunError, match="1 units of work have no record here, though all processes are done; make sure"):
         small_audit.audit(place, tmp_path / "run", attacks="none")
 
 

@@ -281,7 +281,7 @@ def test_which_pairs(tmp_path: Path, runs: list[str], options: dict[str, Any], e
         (
             "ab",
             {"checkpoints": ["a"]},
-            "a: nothing is left to hold against a; name another with --checkpoint or --against",
+            "a: nothing is left to compare with a; name another with --checkpoint or --against",
         ),
     ],
 )

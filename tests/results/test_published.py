@@ -88,7 +88,7 @@ def test_a_reference_of_ones_own(tmp_path: Path) -> None:
         (PAPER + "[quest]\npdg = { top1 = 0.5 }", "[quest]: unknown condition 'pdg'; did you mean 'pgd'?"),
         (PAPER + "[quest]\nclean = { miuo = 0.5 }", "[quest] clean: unknown metric 'miuo'; did you mean 'miou'?"),
         (PAPER + '[quest]\n"corruption(fgo)" = {}', "[quest]: unknown corruption 'fgo'; did you mean 'fog'?"),
-        (PAPER + "[quest]\nclean = 0.5", "[quest] clean: 0.5 is no table; expected such as { top1 = 0.73 }"),
+        (PAPER + "[quest]\nclean = 0.5", "[quest] clean: 0.5 is not a table; expected one such as { top1 = 0.73 }"),
         (PAPER + "[quest]\nclean = { top1 = nan }", "[quest] clean: top1 is nan; expected a finite number"),
         (PAPER + "[quest]\nclean = { top1 = true }", "top1 is True; expected a finite number"),
         (PAPER + '[quest]\n"pgd(step=1)" = { top1 = 0.5 }', "unknown parameter of pgd 'step'; did you mean 'steps'?"),

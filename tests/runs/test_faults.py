@@ -118,7 +118,7 @@ def test_without_its_checksum_a_record_proves_itself(run: Run, how: str) -> None
     path = run.shard_path("net", "clean", 0)
     spoil(path, how)
     assert [one for one, _ in run.damaged("net", conditions)] == [path] and run.damaged("net", conditions[1:]) == []
-    with pytest.raises(RunError, match=r"a record (cannot be read|that is not of this run)"):
+    with pytest.raises(RunError, match=r"a record (cannot be read|that does not belong to this run)"):
         run.table("net", "clean")
 
 

@@ -1,4 +1,4 @@
-"""Calibration as reliability diagrams: how often predictions of a confidence are right."""
+"""Draw calibration as reliability diagrams: how often predictions at each confidence are right."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Reliability:
-    """A checkpoint under a condition, over the bins of the calibration error.
+    """The reliability of a checkpoint under a condition, over the bins of the calibration error.
 
     counts: samples by bin. confidence: their mean, nan without any. accuracy: with Wilson's interval. error: the
     expected calibration error. left_out: samples whose confidence is not finite.
@@ -42,7 +42,7 @@ class Reliability:
 
 
 def reliability(checkpoint: str, condition: str, read: pa.Table) -> Reliability | None:
-    """Return it of the samples that could be read; None without one that has a label and a confidence."""
+    """Return the reliability on the samples that could be read; None if none of them has a label and a confidence."""
     if not len(read) or read["correct"].null_count:
         return None
     confidence, correct = (
@@ -66,11 +66,11 @@ def reliability(checkpoint: str, condition: str, read: pa.Table) -> Reliability 
 
 
 class Reliabilities(Gatherer):
-    """Clean, and under the first attack whose losses mean something, of every checkpoint that has them."""
+    """The reliability of every checkpoint, clean and under the first attack whose losses mean something."""
 
     def __init__(self, manifest: Manifest) -> None:
         super().__init__(manifest)
-        self.found: list[Reliability] = []
+        self.entries: list[Reliability] = []
         self._attacked: set[str] = set()
 
     def wants(self, checkpoint: str, condition: str) -> bool:
@@ -84,25 +84,25 @@ class Reliabilities(Gatherer):
     def take(self, checkpoint: str, condition: str, read: pa.Table) -> None:
         if condition != CLEAN.text:
             self._attacked.add(checkpoint)
-        if (found := reliability(checkpoint, condition, read)) is not None:
-            self.found.append(found)
+        if (entry := reliability(checkpoint, condition, read)) is not None:
+            self.entries.append(entry)
 
 
 def reliabilities(results: Results) -> list[Reliability]:
-    """Return those of a run."""
-    return results.gathered(Reliabilities).found
+    """Return the reliabilities of a run."""
+    return results.gathered(Reliabilities).entries
 
 
-def calibration_figures(found: Sequence[Reliability], looks: Mapping[str, Style]) -> Iterator[Figure]:
+def calibration_figures(entries: Sequence[Reliability], looks: Mapping[str, Style]) -> Iterator[Figure]:
     """Yield a figure for each checkpoint."""
-    for checkpoint in dict.fromkeys(one.checkpoint for one in found):
-        own = [one for one in found if one.checkpoint == checkpoint]
+    for checkpoint in dict.fromkeys(entry.checkpoint for entry in entries):
+        shown = [entry for entry in entries if entry.checkpoint == checkpoint]
 
-        def paint(canvas: Canvas, own: Sequence[Reliability] = own, look: Style = looks[checkpoint]) -> None:
+        def paint(canvas: Canvas, shown: Sequence[Reliability] = shown, look: Style = looks[checkpoint]) -> None:
             roomy(canvas)
-            grid = canvas.subplots(2, len(own), squeeze=False, sharex=True, height_ratios=(3.2, 1))
-            for column, one in enumerate(own):
-                _diagram(grid[0, column], grid[1, column], one, look)
+            grid = canvas.subplots(2, len(shown), squeeze=False, sharex=True, height_ratios=(3.2, 1))
+            for column, entry in enumerate(shown):
+                _diagram(grid[0, column], grid[1, column], entry, look)
             grid[0, 0].set_ylabel("right, %")
             grid[1, 0].set_ylabel("samples")
 
@@ -111,40 +111,40 @@ def calibration_figures(found: Sequence[Reliability], looks: Mapping[str, Style]
             f"Reliability of {plain(checkpoint, 60)}",
             300,
             paint,
-            alt=f"Reliability of {plain(checkpoint, 60)}. {' '.join(map(_told, own))}",
-            caption="Accuracy by confidence in 15 bins, with 95 % intervals; on the dashed line confidence is what it "
-            "says, below it is too high. Below: samples in each bin.",
+            alt=f"Reliability of {plain(checkpoint, 60)}. {' '.join(map(_in_words, shown))}",
+            caption="Accuracy by confidence in 15 bins, with 95 % intervals; on the dashed line confidence equals "
+            "accuracy, below it confidence is too high. Below: samples in each bin.",
             name=checkpoint,
         )
 
 
-def _diagram(upper: Axes, lower: Axes, one: Reliability, look: Style) -> None:
-    known = [place for place, n in enumerate(one.counts) if n]
-    bins = len(one.counts)
+def _diagram(upper: Axes, lower: Axes, entry: Reliability, look: Style) -> None:
+    filled = [place for place, n in enumerate(entry.counts) if n]
+    bins = len(entry.counts)
     upper.plot([0, 100], [0, 100], color=INK, linestyle="--", linewidth=1.1)
     dots(
         upper,
-        [100 * one.confidence[place] for place in known],
-        [one.accuracy[place] for place in known],
+        [100 * entry.confidence[place] for place in filled],
+        [entry.accuracy[place] for place in filled],
         Style(look.colour, look.marker, "none"),
     )
-    upper.set_title(f"{plain(one.condition, 30)}\nECE {percent(one.error)}, n = {sum(one.counts)}")
+    upper.set_title(f"{plain(entry.condition, 30)}\nECE {percent(entry.error)}, n = {sum(entry.counts)}")
     upper.set_xlim(-2, 102)
     upper.set_ylim(-2, 104)
-    lower.bar([100 * (place + 0.5) / bins for place in range(bins)], one.counts, width=90 / bins, color=look.colour)
-    most = max(one.counts)
+    lower.bar([100 * (place + 0.5) / bins for place in range(bins)], entry.counts, width=90 / bins, color=look.colour)
+    most = max(entry.counts)
     lower.set_yticks([0, most])
     lower.set_xlabel("confidence, %")
     for axes in (upper, lower):
         axes.tick_params(length=0)
 
 
-def _told(one: Reliability) -> str:
-    """Say the error, and the fullest bin as an example."""
-    fullest = max(range(len(one.counts)), key=lambda place: one.counts[place])
+def _in_words(entry: Reliability) -> str:
+    """Return the error in words, with the fullest bin as an example."""
+    fullest = max(range(len(entry.counts)), key=lambda place: entry.counts[place])
     said = (
-        f"{plain(one.condition, 80)}: calibration error {percent(one.error)} of {sum(one.counts)} samples; "
-        f"the {one.counts[fullest]} of mean confidence {percent(one.confidence[fullest])} "
-        f"are right {percent(one.accuracy[fullest].value)} of the time"
+        f"{plain(entry.condition, 80)}: calibration error {percent(entry.error)} of {sum(entry.counts)} samples; "
+        f"the {entry.counts[fullest]} of mean confidence {percent(entry.confidence[fullest])} "
+        f"are right {percent(entry.accuracy[fullest].value)} of the time"
     )
-    return said + (f"; {one.left_out} without a finite confidence are left out." if one.left_out else ".")
+    return said + (f"; {entry.left_out} without a finite confidence are left out." if entry.left_out else ".")

@@ -1,4 +1,4 @@
-"""The results of a classifier as a part of its model card."""
+"""Show the results of a classifier as a part of its model card."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SCALES = (("top1", 100), ("top5", 100), ("nll", 1), ("ece", 100))
 
 
 def card_parts(results: Results) -> Iterator[CardPart]:
-    """Yield the table of the conditions that stand in the table of results."""
+    """Yield a table of the conditions that are in the table of results."""
     if rows := list(_conditions(results)):
         note = "In brackets 95 % intervals, n is the number of images; ⚑ marks what is flagged above."
         yield CardPart("Clean and under attack", note, [("", HEADINGS, rows)])

@@ -1,4 +1,4 @@
-"""Labelled images as the runner takes them."""
+"""Supply labelled images to the runner."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ...protocol.condition import Condition
 
 @dataclass(frozen=True)
 class Images:
-    """Where the pixels of a sample, (3, H, W) uint8, come from: the data set, or under a released corruption a tree.
+    """The source of a sample's pixels, (3, H, W) uint8: the data set, or under a released corruption a tree.
 
     truth: where the object of a sample is, for the scores of maps.
     """
@@ -29,7 +29,7 @@ class Images:
     truth: Truth | None = None
 
     def reader(self, condition: Condition) -> Reader:
-        """Return what reads the samples for this condition."""
+        """Return the reader of samples for this condition."""
         if condition.released:
             assert self.tree is not None
             return self.tree.reader(condition.under or condition, self.preprocessing)

@@ -1,4 +1,4 @@
-"""Top-1, top-5, NLL and calibration of records of classifiers."""
+"""Compute top-1, top-5, NLL and calibration from records of classifiers."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def classification_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
         family = family_of(kind_of(condition))
         if family.name not in summaries:
             summaries[family.name] = family.summary(reading)
-        if (own := summaries[family.name]) is not None:
-            rows += reading.rows(own.add(condition))
+        if (summary := summaries[family.name]) is not None:
+            rows += reading.rows(summary.add(condition))
             continue
-        takers = [one for one in reading.gatherers.values() if one.wants(reading.checkpoint, condition)]
+        takers = [gatherer for gatherer in reading.gatherers.values() if gatherer.wants(reading.checkpoint, condition)]
         table, notes = reading.joined(reading.shards(condition, partial(_is_wanted, family, takers)))
         read = readable(table)
         for taker in takers:
@@ -49,11 +49,11 @@ def classification_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
         odd = overview.flags()
         rows = [row | {"flags": [*row["flags"], *odd.get(row["condition"], [])]} for row in rows]
     means = [row for overview in overviews for row in reading.rows(overview.rows())]
-    return rows, means, [row for own in summaries.values() if own for row in reading.rows(own.finish())]
+    return rows, means, [row for summary in summaries.values() if summary for row in reading.rows(summary.finish())]
 
 
 def _is_wanted(family: Family, takers: Sequence[Gatherer], column: str) -> bool:
-    """Whether results of a condition whose images the task scores need a column, or what else takes its records."""
+    """Whether results of a condition whose images the task scores, or a gatherer of its records, need a column."""
     return column in _READ or family.wants(column) or any(taker.needs(column) for taker in takers)
 
 
@@ -83,7 +83,7 @@ def _losses(read: pa.Table, correct: Floats) -> list[Number]:
     loss = float(nll.mean())
 
     def resampled(counts: Floats) -> Floats:
-        with np.errstate(invalid="ignore"):  # 0 times an infinite loss is no number
+        with np.errstate(invalid="ignore"):  # 0 times an infinite loss is not a number
             return counts @ nll / n
 
     return [

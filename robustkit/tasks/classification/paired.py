@@ -1,4 +1,4 @@
-"""Two classifiers on the same samples."""
+"""Compare the labels of two classifiers' samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A classifier under a card: how it is attacked, and what is scored of its logits."""
+"""A classifier under a card: how it is attacked and how its logits are scored."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class ClassifierSubject(ImageSubject):
         ranked = logits.topk(min(5, logits.shape[1]), dim=1).indices
         if self.valid is not None:
             ranked = torch.tensor(self.valid)[ranked]
-        # Of one label its own log-probability, to the bit.
+        # For one label this is its own log-probability, to the bit.
         theirs = members(self.accepted(samples).cpu(), logits)
-        own = log_probability.masked_fill(~theirs, -torch.inf).logsumexp(dim=1)
+        log_likelihood = log_probability.masked_fill(~theirs, -torch.inf).logsumexp(dim=1)
         accepted = [sample.valid or (sample.label,) for sample in samples]
         best = ranked.tolist()
         return {
@@ -62,12 +62,12 @@ class ClassifierSubject(ImageSubject):
             "prediction": [row[0] if ok else -1 for row, ok in zip(best, finite, strict=True)],
             "correct": [ok and row[0] in valid for row, ok, valid in zip(best, finite, accepted, strict=True)],
             "top5": [ok and not set(row).isdisjoint(v) for row, ok, v in zip(best, finite, accepted, strict=True)],
-            "nll": [-value if ok else float("nan") for value, ok in zip(own.tolist(), finite, strict=True)],
+            "nll": [-value if ok else float("nan") for value, ok in zip(log_likelihood.tolist(), finite, strict=True)],
             "confidence": log_probability.amax(dim=1).exp().tolist(),
         }
 
     def _unlabelled(self, logits: Tensor, samples: Sequence[Sample]) -> dict[str, list[Any]]:
-        """Return rows of images without labels: what is said of them, and nothing of whether it is right."""
+        """Return rows of images without labels: what is predicted, not whether it is right."""
         sure, best = logits.softmax(dim=1).max(dim=1)
         if self.valid is not None:
             best = torch.tensor(self.valid)[best]

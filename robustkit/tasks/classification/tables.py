@@ -16,11 +16,11 @@ HEADINGS = ("checkpoint", "attention", "condition", "n", "top-1 % [95 %]", "top-
 
 
 def table_rows(results: Results) -> list[tuple[str, ...]]:
-    """Return a row of texts under `HEADINGS` per checkpoint and condition of this table; flags come last, joined.
+    """Return one row of texts under `HEADINGS` per checkpoint and condition of this table; flags come last, joined.
 
     A dash stands where samples left an attack at their first wrong prediction, so that the figure would mean nothing.
     """
-    words = {"none": "no", "other": "other"}  # what stands for a formula where there is none
+    words = {"none": "no", "other": "other"}  # shown in place of a formula where there is none
     attention = {c.name: words.get(c.attention, c.attention) for c in results.manifest.checkpoints}
     cells: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
     for row in results:

@@ -1,4 +1,4 @@
-"""Classification behind the seam of tasks."""
+"""Classification as a task."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Classification(Task):
         return other_label(first, second, condition)
 
     def read_ahead(self, side: Recorded, condition: str) -> None:
-        with contextlib.suppress(RunError):  # a column that is not there is said to be lacking later
+        with contextlib.suppress(RunError):  # a missing column is reported later
             side.samples(condition, [self.paired[name] for name in self.compared.shown])
 
     def clean_clause(self, row: Row) -> str:
@@ -98,10 +98,10 @@ class Classification(Task):
         from .weak_classes import weak_spots
 
         def groups() -> dict[str, list[tuple[str, ...]]]:
-            found: dict[str, list[tuple[str, ...]]] = {}
+            by_checkpoint: dict[str, list[tuple[str, ...]]] = {}
             for row in table_rows(results):
-                found.setdefault(row[0], []).append(row)
-            return found
+                by_checkpoint.setdefault(row[0], []).append(row)
+            return by_checkpoint
 
         yield Section("results", "Results", lambda: {"groups": groups(), "headings": HEADINGS})
         yield Section("calibration", "Calibration", figures=tuple(calibration_figures(reliabilities(results), looks)))

@@ -1,4 +1,4 @@
-"""The classes of which a classifier gets least right, clean and under attack, and what it takes them for."""
+"""Find the classes that a classifier gets right least often, clean and under attack, and what it takes them for."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 MOST = 8
 """Classes in a table."""
 FEWEST = 5
-"""Samples of a class below which it is left out."""
+"""Classes with fewer samples are left out."""
 _COLUMNS = ("sample_id", "label", "prediction", "correct", "error")
-_CHANCE = "An interval is of its class alone: the lowest of many classes are low by chance, too."
+_CHANCE = "An interval is for its class alone: the lowest of many classes are low partly by chance."
 
 Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class ClassTally:
-    """What became of the samples under one condition.
+    """The predictions of the samples under one condition.
 
     ids: of the samples. label, prediction, correct: (n,), of each.
     """
@@ -44,7 +44,7 @@ class ClassTally:
 
     @classmethod
     def of(cls, table: pa.Table) -> ClassTally:
-        """Return the records of a condition; what was not read or has no label is left out."""
+        """Return the tally of a condition's records; samples that were not read or have no label are left out."""
         import pyarrow.compute as pc
 
         read = table.filter(pc.and_(table["error"].is_null(), pc.and_(table["correct"].is_valid(), _known(table))))
@@ -52,7 +52,7 @@ class ClassTally:
         return cls(read["sample_id"], label, prediction, read["correct"].to_numpy().astype(bool))
 
     def beside(self, other: ClassTally) -> tuple[ClassTally, ClassTally]:
-        """Return this and the other, of the samples that both have, in one order."""
+        """Return this tally and the other on the samples that both have, in one order."""
         if self.ids.equals(other.ids):
             return self, other
         import pyarrow.compute as pc
@@ -66,12 +66,12 @@ class ClassTally:
         return ClassTally(self.ids.take(rows), self.label[rows], self.prediction[rows], self.correct[rows])
 
     def counts(self, classes: int) -> tuple[Ints, Ints]:
-        """Return samples of each class, and those predicted right."""
+        """Return the number of samples of each class, and of those predicted right."""
         n = np.bincount(self.label, minlength=classes)
         return n, np.bincount(self.label[self.correct], minlength=len(n))
 
     def mistaken(self, label: int) -> list[tuple[int, int]]:
-        """Return what samples of a class are taken for and how often, most often first."""
+        """Return what samples of a class are mistaken for and how often, most often first."""
         taken = self.prediction[(self.label == label) & ~self.correct]
         which, often = np.unique(taken, return_counts=True)
         return sorted(zip(which.tolist(), often.tolist(), strict=True), key=lambda pair: (-pair[1], pair[0]))
@@ -84,7 +84,7 @@ def _known(table: pa.Table) -> Any:
 
 
 class WeakClasses(Gatherer):
-    """A table of each checkpoint clean, and one of each of its attacks; none where nothing is wrong."""
+    """One table per checkpoint on clean images, and one per attack; none where nothing is wrong."""
 
     def __init__(self, manifest: Manifest) -> None:
         super().__init__(manifest)
@@ -101,7 +101,7 @@ class WeakClasses(Gatherer):
     def take(self, checkpoint: str, condition: str, read: pa.Table) -> None:
         tally, table = ClassTally.of(read), None
         if condition == CLEAN.text:
-            self._clean = {checkpoint: tally}  # of the others nothing is asked any more
+            self._clean = {checkpoint: tally}  # the others are not needed any more
             table = _lowest(checkpoint, tally, self._names)
         elif checkpoint in self._clean:
             table = _largest_drops(checkpoint, condition, *self._clean[checkpoint].beside(tally), self._names)
@@ -131,7 +131,7 @@ def _lowest(checkpoint: str, tally: ClassTally, names: Sequence[str]) -> TextTab
 def _largest_drops(
     checkpoint: str, condition: str, clean: ClassTally, attacked: ClassTally, names: Sequence[str]
 ) -> TextTable | None:
-    classes = int(clean.label.max(initial=-1)) + 1  # of the same samples as attacked
+    classes = int(clean.label.max(initial=-1)) + 1  # on the same samples as attacked
     n, before = clean.counts(classes)
     _, after = attacked.counts(classes)
     judged = np.flatnonzero((n >= FEWEST) & (after < before))
@@ -162,7 +162,7 @@ def _share(right: int, n: int) -> str:
 
 
 def _taken(tally: ClassTally, label: int, names: Sequence[str]) -> str:
-    """Return `ring (3 of 4)`: the class that is predicted most, and of how many wrong ones."""
+    """Return `ring (3 of 4)`: the class predicted most often instead, how often, and all wrong predictions."""
     pairs = tally.mistaken(label)
     often, wrong = pairs[0][1], sum(count for _, count in pairs)
     most = [name_of(which, names) for which, count in pairs if count == often]

@@ -1,1 +1,1 @@
-"""Segment images: record rows hold counts by class, of which every figure is a sum."""
+"""Segment images: record rows hold counts by class, which every figure is computed from."""

@@ -1,4 +1,4 @@
-"""The results of a segmenter as a part of its model card."""
+"""Show the results of a segmenter as a part of its model card."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .tables import LONGEST, scene_tables
 
 
 def card_parts(checkpoint: str, results: Results) -> Iterator[CardPart]:
-    """Yield the tables of a checkpoint, but those of many classes, which results.json has."""
+    """Yield the tables of a checkpoint, except those of many classes, which are in results.json."""
     tables = scene_tables(results, results.manifest)
     if not tables:
         return

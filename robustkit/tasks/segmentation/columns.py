@@ -22,10 +22,9 @@ SCENES = pa.schema(
         ("error", pa.string()),
     ]
 )
-"""Of a segmenter, a row an image.
+"""One row per image, for segmenters.
 
-pixels: how many count, that is, are labelled with a class; nll: their mean, null where there is none.
-intersections, predicted, labelled: for each class, how many of these are predicted right, are predicted as it, and are
-    labelled as it.
-error: why the image or its mask could not be read or used; all but the id is null then.
+pixels: how many count, that is, are labelled with a class. nll: its mean over them; null where there are none.
+intersections, predicted, labelled: for each class, how many of these pixels are predicted right, predicted as it, and
+labelled as it. error: why the image or its mask could not be read or used; all but the id is null then.
 """

@@ -1,7 +1,7 @@
-"""Label maps into counts, and counts into figures of a data set: mIoU, accuracies, NLL, and the IoU of each class.
+"""Turn label maps into counts, and counts into figures of a data set: mIoU, accuracies, NLL, IoU of each class.
 
-A class's IoU is the sum of its intersections over the sum of its unions. So a figure of resampled images is that of
-weighted sums, and the bootstrap a matrix product.
+A class's IoU is the sum of its intersections over the sum of its unions. So a figure of resampled images is computed
+from weighted sums, and the bootstrap is a matrix product.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ Ints = NDArray[np.int32]
 
 METRICS = ("miou", "pixel_accuracy", "mean_accuracy", "nll")
 COLUMNS = ("sample_id", "intersections", "predicted", "labelled", "nll", "linf", "l2", "error")
-"""What of a record `Counts.of` reads."""
+"""The columns of a record that `Counts.of` reads."""
 NO_INTERVAL = (math.nan, math.nan)
 
 
 def class_counts(predictions: Tensor, truth: Tensor, classes: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return pixels predicted right, predicted as, and labelled as each class: three (B, K) int64 tensors.
 
-    predictions, truth: (B, H, W) integers. Pixels whose truth is negative are ignored; a negative prediction is of no
-    class, and wrong.
+    predictions, truth: (B, H, W) integers. Pixels whose truth is negative are ignored; a negative prediction belongs to
+    no class, and is wrong.
 
     Raises:
-        DataError: a label is no class. ModelError: a prediction is none, or is not of the truth's shape.
+        DataError: a label is not a class. ModelError: a prediction is not a class, or predictions have another shape.
     """
     if predictions.shape != truth.shape or truth.dim() != 3:
         shapes = f"{tuple(predictions.shape)} and {tuple(truth.shape)}"
         raise ModelError(f"predictions and truth of shapes {shapes}; expected (B, H, W) of both")
     counted = truth >= 0
-    labels, found = truth[counted], predictions[counted]
+    labels, predicted = truth[counted], predictions[counted]
     for what, given, fault, otherwise in (
         ("label", labels, DataError, "a negative number where the pixel is ignored"),
-        ("prediction", found, ModelError, "a negative number for none"),
+        ("prediction", predicted, ModelError, "a negative number for none"),
     ):
         if len(given) and (largest := int(given.max())) >= classes:
             raise fault(f"{what} {largest}: expected a class from 0 to {classes - 1}, or {otherwise}")
@@ -57,12 +57,16 @@ def class_counts(predictions: Tensor, truth: Tensor, classes: int) -> tuple[Tens
     def tally(bins: Tensor) -> Tensor:
         return torch.bincount(bins, minlength=images * classes).view(images, classes)
 
-    return tally((first + labels)[labels == found]), tally((first + found)[found >= 0]), tally(first + labels)
+    return (
+        tally((first + labels)[labels == predicted]),
+        tally((first + predicted)[predicted >= 0]),
+        tally(first + labels),
+    )
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What a checkpoint did under one condition, a row for each image that was read, in the order of their ids.
+    """The counts of a checkpoint under one condition: one row per image that was read, in the order of their ids.
 
     ids: (n,) strings. intersections, predicted, labelled: (n, K) pixels, together 3.6 MB for 2000 images and 150
     classes. nll: (n,) means over an image's pixels. flags: of the condition. largest: perturbation in each norm.
@@ -89,7 +93,7 @@ class Counts:
         return cls(ids, intersections, predicted, labelled, nll, tuple(flags), largest)
 
     def of_samples(self, ids: pa.Array) -> Counts:
-        """Return those of the images with these ids, in the order of all."""
+        """Return the counts of the images with these ids, in the order of all."""
         if self.ids.equals(ids):
             return self
         import pyarrow.compute as pc
@@ -99,7 +103,7 @@ class Counts:
         return replace(self, ids=self.ids.take(rows), **arrays)
 
     def of_classes(self, judged: Sequence[int]) -> Counts:
-        """Return those of some of the classes; the others have no pixels."""
+        """Return the counts of some classes; the others have no pixels."""
         if not len(self.ids):
             return self
         arrays = {name: getattr(self, name)[:, judged] for name in ("intersections", "predicted", "labelled")}
@@ -110,8 +114,8 @@ class Counts:
         intersections, predicted, labelled = (
             drawn @ part.astype(np.float64) for part in (self.intersections, self.predicted, self.labelled)
         )
-        own = self.labelled.sum(axis=1, dtype=np.int64)
-        losses = np.where(own > 0, self.nll * own, 0.0)  # an image whose pixels are all ignored has no loss
+        weights = self.labelled.sum(axis=1, dtype=np.int64)
+        losses = np.where(weights > 0, self.nll * weights, 0.0)  # an image whose pixels are all ignored has no loss
         with np.errstate(invalid="ignore", divide="ignore"):
             pixels, ious = labelled.sum(axis=1), intersections / (predicted + labelled - intersections)
             right = intersections.sum(axis=1) / pixels
@@ -120,7 +124,7 @@ class Counts:
 
     @cached_property
     def seen(self) -> NDArray[np.int64]:
-        """(K,) images in whose prediction or truth each class is."""
+        """(K,): the number of images with each class in their prediction or truth."""
         counts: NDArray[np.int64] = np.count_nonzero((self.predicted > 0) | (self.labelled > 0), axis=0)
         return counts
 
@@ -138,49 +142,49 @@ class Counts:
 
     @property
     def resampled(self) -> Floats:
-        """(R, 4): `METRICS` of images resampled; of the same draws for all counts of as many images."""
+        """(R, 4): `METRICS` of resampled images, with the same draws for all counts of as many images."""
         return self._resampled[0]
 
     @property
     def intervals(self) -> list[tuple[float, float]]:
-        """(4 + K): of the figures of all images."""
+        """(4 + K): the intervals of the figures of all images."""
         return self._resampled[1]
 
 
 def averaged(parts: Iterable[tuple[float, Counts]]) -> tuple[int, Floats, Floats]:
     """Return the number of images, `values` (4 + K,) and `resampled` (R, 4) of a weighted mean over conditions.
 
-    parts: weights and counts, which need not be held together.
+    parts: weights and counts, which need not be in memory together.
     """
-    weighted = ((len(one.ids), weight * one.values, weight * one.resampled) for weight, one in parts)
+    weighted = ((len(counts.ids), weight * counts.values, weight * counts.resampled) for weight, counts in parts)
     return reduce(lambda total, part: (part[0], total[1] + part[1], total[2] + part[2]), weighted)
 
 
 def interval(resampled: Floats, value: float) -> tuple[float, float]:
-    """Return the percentile 95 % interval of a figure from (R,) resamples, without those that lack it.
+    """Return the 95 % percentile interval of a figure from (R,) resamples, ignoring those that lack it.
 
-    It holds the value of the samples themselves.
+    It contains the value of the samples themselves.
     """
-    known = resampled[np.isfinite(resampled)]
-    if not len(known):  # so it is where the figure itself is not finite
+    finite = resampled[np.isfinite(resampled)]
+    if not len(finite):  # so it is where the figure itself is not finite
         return NO_INTERVAL
-    low, high = np.percentile(known, [2.5, 97.5])
+    low, high = np.percentile(finite, [2.5, 97.5])
     return enclosing(value, float(low), float(high))
 
 
 def biased(value: float, resampled: Floats) -> bool:
-    """Whether resamples are off by what cannot be ignored on average (Efron and Tibshirani 1993, section 10.3).
+    """Whether the bootstrap's bias is too large to ignore (Efron and Tibshirani 1993, section 10.3).
 
-    Classes that are in few images do that to a mean over classes. Where they are many, a 95 % interval covers far less.
+    Classes that are in few images bias a mean over classes. Where there are many, a 95 % interval covers far less.
     """
-    known = resampled[np.isfinite(resampled)]
-    return len(known) > 0 and bool(abs(known.mean() - value) > max(0.25 * known.std(), 1e-9))
+    finite = resampled[np.isfinite(resampled)]
+    return len(finite) > 0 and bool(abs(finite.mean() - value) > max(0.25 * finite.std(), 1e-9))
 
 
 def _mean_known(figures: Floats) -> Floats:
-    """Return (R,) means of (R, K) over what is not nan."""
-    known = ~np.isnan(figures)
-    means: Floats = np.where(known, figures, 0).sum(axis=1) / known.sum(axis=1)
+    """Return the (R,) means of (R, K) over the entries that are not nan."""
+    present = ~np.isnan(figures)
+    means: Floats = np.where(present, figures, 0).sum(axis=1) / present.sum(axis=1)
     return means
 
 

@@ -1,4 +1,4 @@
-"""Scenes drawn from a run: its image and truth, and what each checkpoint makes of it clean, corrupted and attacked."""
+"""Draw scenes of a run: image, truth, and each checkpoint's prediction, clean, corrupted and attacked."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def draw_examples(
 ) -> Path | None:
     """Write the sheet of a run; None where no scene can be read.
 
-    The conditions shown are clean, the first attack, and of the corruptions that whose mIoU the run has lowest.
+    The conditions shown are clean, the first attack, and the corruption with the lowest mIoU in the run.
     """
     shown = _shown(run, conditions)
     subjects = [SegmenterSubject(model, card, settings, scenes.unjudged) for model in models]
@@ -69,7 +69,7 @@ def _shown(run: RunFolder, conditions: Sequence[Condition]) -> list[Condition]:
 
 
 def _words(condition: Condition) -> str:
-    """Return a condition in a few words, to stand above a column."""
+    """Return a condition in a few words, as the heading of a column."""
     label = words_of(condition.text).label(condition.text)
     return label.replace("_", " ") if condition.group else label
 
@@ -98,15 +98,17 @@ def _tiles(
     yield Tile(image, truth)
     pixels, labels = torch.from_numpy(image).permute(2, 0, 1)[None], torch.from_numpy(truth).long()[None]
     for subject in subjects:
-        own = labels.to(subject.settings.device)
+        target = labels.to(subject.settings.device)
         for condition in conditions:
             rng, batch = subject.rng([sample], condition), Batch(pixels, [sample], [truth])
             with subject.steady(rng):
                 inputs = family_of(condition.name).show(subject, batch, condition, rng).inputs
-                found = subject.predicted(inputs)
-            right, predicted, labelled = (part[0] for part in class_counts(found, own, len(scenes.class_names)))
+                predictions = subject.predicted(inputs)
+            right, predicted, labelled = (
+                part[0] for part in class_counts(predictions, target, len(scenes.class_names))
+            )
             union = predicted + labelled - right
             ious = (right[union > 0] / union[union > 0]).tolist()
             said = f"mIoU {sum(ious) / len(ious):.2f}" if ious else "no pixel counts"
             made = (inputs[0] * 255).round().byte().permute(1, 2, 0).cpu().numpy()
-            yield Tile(made, found[0].short().cpu().numpy(), (said,))
+            yield Tile(made, predictions[0].short().cpu().numpy(), (said,))

@@ -1,4 +1,4 @@
-"""Scenes as the runner takes them."""
+"""Supply scenes to the runner."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .subject import LabelMap
 
 @dataclass(frozen=True)
 class SceneImages:
-    """Where the pixels and the label map of a sample come from. Corruptions act on the whole image."""
+    """The source of a sample's pixels and label map. Corruptions act on the whole image."""
 
     scenes: LabelledScenes
 
@@ -28,7 +28,7 @@ class SceneImages:
         return self.scenes.dataset
 
     def reader(self, condition: Condition) -> Reader:
-        """Return what reads the samples, whatever the condition."""
+        """Return the reader of samples, which is the same for every condition."""
         return lambda sample: whole(self.dataset, sample)
 
     def locate(self, sample: Sample, pixels: Tensor) -> LabelMap:
@@ -44,10 +44,10 @@ def scenes_for(
     ignore: Sequence[int],
     layout: str | None,
 ) -> LabelledScenes:
-    """Return the scenes, with the names that a checkpoint gives its outputs where no file does.
+    """Return the scenes, with class names from a checkpoint where no file names the classes.
 
     Raises:
-        DataError: classes that are not those of a checkpoint, or in another order.
+        DataError: the classes are not those of a checkpoint, or are in another order.
     """
     first = identities[0]
     for identity in identities:
@@ -56,7 +56,7 @@ def scenes_for(
                 f"{first.name} has {first.num_classes} classes and {identity.name} {identity.num_classes}; evaluate "
                 "them in runs of their own"
             )
-    named = next((one for one in identities if one.class_names), None)
+    named = next((candidate for candidate in identities if candidate.class_names), None)
     scenes = open_scenes(
         data_dir, masks=masks, classes=classes, ignore=ignore, num_classes=first.num_classes, layout=layout
     )

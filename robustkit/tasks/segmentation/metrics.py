@@ -1,4 +1,4 @@
-"""Counts of label maps into results: of single conditions, and means over conditions."""
+"""Turn counts of label maps into results: of single conditions, and means over conditions."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _NAMED = 5  # classes that a flag names
 def scene_rows(condition: str, counts: Counts, names: Sequence[str]) -> Iterator[Row]:
     """Yield condition, metric, value, n, interval and flags of every figure of one condition.
 
-    `iou(pole)` is given of each class that is in prediction or truth of some image; n is the number of those. As of all
-    scores of maps, there is no interval of a few. names: of the K classes.
+    `iou(pole)` is given for each class that is in the prediction or truth of some image; n is the number of these. As
+    for scores of maps, a few images have no interval. names: of the K classes.
     """
     n = len(counts.ids)
     if n == 0:
@@ -44,61 +44,63 @@ def scene_rows(condition: str, counts: Counts, names: Sequence[str]) -> Iterator
             yield condition, f"{norm}_max", largest, n, *NO_INTERVAL, flags
 
 
-def scene_mean_rows(found: Mapping[str, Counts], expected: int, names: Sequence[str]) -> Iterator[Row]:
+def scene_mean_rows(by_condition: Mapping[str, Counts], expected: int, names: Sequence[str]) -> Iterator[Row]:
     """Yield condition, metric, value, n, interval and flags of every mean that a checkpoint's conditions allow.
 
-    Of each corruption at the severities that some set has of it, and of each set: `METRICS`, means over severities and
-    then over corruptions; `retention`, that mIoU over the clean one; of sets also the IoU of each class, without an
-    interval. Only images count that could be read under all of its conditions, and clean; without any, there is none.
+    For each corruption at the severities that some set has of it, and for each set: `METRICS`, means over severities
+    and then over corruptions; `retention`, that mIoU over the clean one; for sets also the IoU of each class, without
+    an interval. Only images count that could be read under all conditions of the mean, and clean; without any, there is
+    no row.
 
-    found: by the text of the condition, `clean` among them if it was evaluated. expected: images of the data set.
+    by_condition: counts by the text of the condition, `clean` among them if it was evaluated. expected: images of the
+    data set.
     """
-    for words, own in by_words(found):
-        for mean in words.means(own):
+    for words, conditions in by_words(by_condition):
+        for mean in words.means(conditions):
             shares = shares_of(mean)
-            if all(text in found for text in shares):
-                texts = [*shares, *([CLEAN.text] if CLEAN.text in found else [])]
-                yield from _mean(mean, shares, {text: found[text] for text in texts}, expected, names)
+            if all(text in by_condition for text in shares):
+                texts = [*shares, *([CLEAN.text] if CLEAN.text in by_condition else [])]
+                yield from _mean(mean, shares, {text: by_condition[text] for text in texts}, expected, names)
 
 
 def _mean(
-    mean: str, shares: Mapping[str, float], found: Mapping[str, Counts], expected: int, names: Sequence[str]
+    mean: str, shares: Mapping[str, float], by_condition: Mapping[str, Counts], expected: int, names: Sequence[str]
 ) -> Iterator[Row]:
-    ids = common_ids([counts.ids for counts in found.values()])
-    n, same = len(ids), {text: counts.of_samples(ids) for text, counts in found.items()}
+    ids = common_ids([counts.ids for counts in by_condition.values()])
+    n, same = len(ids), {text: counts.of_samples(ids) for text, counts in by_condition.items()}
     if n == 0:
         return
-    own, clean = [same[text] for text in shares], same.get(CLEAN.text)
+    members, clean = [same[text] for text in shares], same.get(CLEAN.text)
     lack = f"{expected - n} of {expected} samples lack some of its conditions; left out"
-    flags = _merged(own) + [lack] * (n < expected)
-    _, values, resampled = averaged(zip(shares.values(), own, strict=True))
+    flags = _merged(members) + [lack] * (n < expected)
+    _, values, resampled = averaged(zip(shares.values(), members, strict=True))
     figures = {metric: (values[place], resampled[:, place]) for place, metric in enumerate(METRICS)}
-    notes = _notes(own, names)
+    notes = _notes(members, names)
     if clean is not None:
         with np.errstate(invalid="ignore", divide="ignore"):
             figures["retention"] = values[0] / clean.values[0], resampled[:, 0] / clean.resampled[:, 0]
         notes["retention"] = [flag for flag in _merged([clean]) if flag not in flags]
-        notes["retention"] += _notes([*own, clean], names)["miou"]
+        notes["retention"] += _notes([*members, clean], names)["miou"]
     for metric, (value, drawn) in figures.items():
         bounds = interval(drawn, float(value)) if n >= FEWEST else NO_INTERVAL
         doubt = [BIASED] * (n >= FEWEST and biased(value, drawn))
         yield mean, metric, float(value), n, *bounds, [*flags, *notes.get(metric, []), *doubt]
     if not is_over_groups(mean):
         return
-    fewest = np.min([counts.seen for counts in own], axis=0).tolist()
+    fewest = np.min([counts.seen for counts in members], axis=0).tolist()
     for name, iou, seen in zip(_distinct(names), values[len(METRICS) :].tolist(), fewest, strict=True):
         if seen:
             yield mean, f"iou({name})", iou, seen, *NO_INTERVAL, flags
 
 
 def _merged(conditions: Sequence[Counts]) -> list[str]:
-    """Return the flags of conditions, each once, but for images that are lacking, counted over all of them."""
+    """Return the flags of conditions, each once; missing images are counted over all conditions."""
     every = dict.fromkeys(flag for counts in conditions for flag in counts.flags)
     return [flag for flag in every if not flag.startswith("incomplete") and "could not be read" not in flag]
 
 
 def _notes(conditions: Sequence[Counts], names: Sequence[str]) -> dict[str, list[str]]:
-    """Say by metric which classes its means over classes leave out, under all of the conditions or under some."""
+    """Return by metric which classes its means over classes leave out, under all of the conditions or under some."""
     absent = np.sum([counts.seen == 0 for counts in conditions], axis=0)
     unlabelled, where = conditions[0].labelled.max(axis=0) == 0, "in neither prediction nor truth"
     sometimes = _naming((absent > 0) & (absent < len(conditions)), names, f"{where} under some of its conditions")
@@ -119,7 +121,7 @@ def _naming(which: NDArray[np.bool_], names: Sequence[str], where: str) -> list[
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """Return the names, with the number of the class where several have the same."""
+    """Return the names, with the number of the class where several share a name."""
     often = Counter(names)
     return [name if often[name] == 1 else f"{name} {place}" for place, name in enumerate(names)]
 
@@ -131,11 +133,11 @@ def segmentation_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
     judged = [place for place in range(len(every)) if place not in (data.unjudged or ())]
     names = [every[place] for place in judged]
     rows: list[dict[str, Any]] = []
-    found: dict[str, Counts] = {}
+    by_condition: dict[str, Counts] = {}
     for condition in conditions:
         table, _ = reading.joined(reading.shards(condition, COLUMNS))
         counts = Counts.of(table, reading.flags(condition, table)).of_classes(judged)
         rows += reading.rows(scene_rows(condition, counts, names))
         if words_of(condition).in_means:
-            found[condition] = counts
-    return rows, reading.rows(scene_mean_rows(found, expected, names)), []
+            by_condition[condition] = counts
+    return rows, reading.rows(scene_mean_rows(by_condition, expected, names)), []

@@ -1,4 +1,4 @@
-"""Two segmenters on the same images: figures of a whole data set, and their differences."""
+"""Compare two segmenters on the same images: figures of a whole data set, and their differences."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scenes:
-    """What was read of a record of scenes: (n,) ids, (4 + K,) figures and (R, 4) of resamples of images (`Counts`)."""
+    """What was read from a record of scenes: (n,) ids, (4 + K,) figures and (R, 4) of resampled images (`Counts`)."""
 
     ids: pa.Array
     values: Floats
@@ -29,7 +29,7 @@ class Scenes:
 
     @classmethod
     def of(cls, counts: Counts) -> Scenes:
-        """Return the figures of counts, which need not be held any more."""
+        """Return the figures of counts, which need not be kept."""
         if not len(counts.ids):
             return cls(counts.ids, np.empty(0), np.empty((0, 0)))
         return cls(counts.ids, counts.values, counts.resampled)
@@ -44,7 +44,7 @@ def scene_ids(side: Recorded, condition: str) -> pa.Array:
 
 
 def scenes_of(side: Recorded, condition: str, ids: pa.Array) -> Scenes:
-    """Return figures under a condition of the images with these ids, all of which are there."""
+    """Return the figures under a condition of the images with these ids, all of which it has."""
     kept: Scenes | None = side.memo.get(("scenes", condition))
     if kept is None or not kept.ids.equals(ids):
         kept = side.memo["scenes", condition] = Scenes.of(_counts(side, condition).of_samples(ids))
@@ -78,8 +78,9 @@ def scene_difference(
 ) -> Difference:
     """Return how the second's figure of a data set differs from the first's.
 
-    first, second: shares and counts of the conditions that the figure is a mean over, all of the same images; of one
-    condition `[(1.0, counts)]`. They need not be held together. metric: miou, pixel_accuracy, mean_accuracy or nll.
+    first, second: shares and counts of the conditions that the figure is a mean over, all of the same images; for one
+    condition `[(1.0, counts)]`. They need not be in memory together. metric: miou, pixel_accuracy, mean_accuracy or
+    nll.
     """
     place = METRICS.index(metric)
     (n, before, drawn_before), (_, after, drawn_after) = _averaged(first, place), _averaged(second, place)
@@ -104,5 +105,5 @@ def other_mask(first: Recorded, second: Recorded, condition: str) -> tuple[int, 
     ids = common_ids([table["sample_id"].combine_chunks() for table in read]).to_pylist()
     masks = [dict(zip(t["sample_id"].to_pylist(), t["labelled"].to_pylist(), strict=True)) for t in read]
     if first.described.preprocessing != second.described.preprocessing:
-        masks = masks[:1] * 2  # counted in pixels of other sizes, they say nothing
+        masks = masks[:1] * 2  # counts at other image sizes say nothing
     return len(ids), next((f"the mask of {name} differs" for name in ids if masks[0][name] != masks[1][name]), "")

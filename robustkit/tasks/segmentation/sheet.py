@@ -1,4 +1,4 @@
-"""Segmentations to look at as a PNG: a row a scene, with its image, truth, and what each checkpoint makes of it."""
+"""Draw segmentations as a PNG: one row per scene, with its image, truth, and each checkpoint's prediction."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Pixels = NDArray[np.uint8]
 LabelMap = NDArray[np.int16]
 
 FILE = "scenes/examples.png"
-"""Where the sheet is in a run folder."""
+"""The path of the sheet in a run folder."""
 TILE = 240
 STRENGTH = 0.6  # of a class's colour over the image
 # Okabe and Ito's colours, which colour-blind people tell apart, then lighter and darker ones between them.
@@ -51,7 +51,7 @@ class Examples:
 
 
 def colour_of(place: int) -> tuple[int, int, int]:
-    """Return the colour of a class; those beyond the list get one that is spread over the colours by their number."""
+    """Return the colour of a class; beyond the list, classes get a hue spread by their number."""
     if place < len(_COLOURS):
         return _COLOURS[place]
     hue = (place * 0.618034) % 1 * 180

@@ -1,4 +1,4 @@
-"""A segmenter under a card: how it is attacked, and what is counted of its logits."""
+"""A segmenter under a card: how it is attacked and what is counted from its logits."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ LabelMap = NDArray[np.int16]
 class SegmenterSubject(ImageSubject):
     """One segmenter on its device under one card; rows of `SCENES`.
 
-    unjudged: classes of the model that the labels never have because they are ignored, such as void. A prediction of
-    one is wrong and of no class, so that it has no IoU.
+    unjudged: classes of the model that no label has because they are ignored, such as void. A prediction of one is
+    wrong and counts for no class, so it has no IoU.
     """
 
     schema = SCENES
@@ -53,7 +53,7 @@ class SegmenterSubject(ImageSubject):
         return attack.run(self.fast, inputs, self._label_maps(batch), rng=rng)
 
     def score(self, logits: Tensor, batch: Batch) -> dict[str, list[Any]]:
-        return self._counted(logits, self._label_maps(batch)) | {"sample_id": [one.id for one in batch.samples]}
+        return self._counted(logits, self._label_maps(batch)) | {"sample_id": [sample.id for sample in batch.samples]}
 
     def change(self, raw: Tensor, shown: Tensor, inputs: Tensor) -> Tensor:
         return inputs - self.inputs(raw)
@@ -62,7 +62,7 @@ class SegmenterSubject(ImageSubject):
         return torch.from_numpy(np.stack(batch.truths)).long().to(self.settings.device)
 
     def predicted(self, inputs: Tensor) -> Tensor:
-        """Return (B, H, W) the likeliest class of each pixel, -1 where logits are not finite or it is not judged."""
+        """Return (B, H, W): the likeliest class of each pixel, -1 where logits are not finite or it is not judged."""
         with torch.inference_mode():
             return self._classes(self.exact(inputs))
 
@@ -79,5 +79,5 @@ class SegmenterSubject(ImageSubject):
         }
 
     def _classes(self, logits: Tensor) -> Tensor:
-        found = torch.where(logits.isfinite().all(dim=1), logits.argmax(dim=1), -1)
-        return torch.where(torch.isin(found, self.unjudged), -1, found) if len(self.unjudged) else found
+        classes = torch.where(logits.isfinite().all(dim=1), logits.argmax(dim=1), -1)
+        return torch.where(torch.isin(classes, self.unjudged), -1, classes) if len(self.unjudged) else classes

@@ -1,4 +1,4 @@
-"""Segmentation behind the seam of tasks."""
+"""Segmentation as a task."""
 
 from __future__ import annotations
 
@@ -109,9 +109,9 @@ class Segmentation(Task):
             family: family.figures(results, looks, self.headline_metric, self.name) for family in families_by_place()
         }
         drawn = [
-            *(figure for family, own in figures.items() if family.words.in_results for figure in own),
+            *(figure for family, shown in figures.items() if family.words.in_results for figure in shown),
             *class_figures(class_ious(results, manifest.claims)),
-            *(figure for family, own in figures.items() if not family.words.in_results for figure in own),
+            *(figure for family, shown in figures.items() if not family.words.in_results for figure in shown),
         ]
 
         def values() -> dict[str, Any]:
