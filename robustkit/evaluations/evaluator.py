@@ -23,7 +23,7 @@ def evaluate(subject: Subject, batch: Batch, condition: Condition) -> Evaluation
 
 
 def inputs_under(subject: Subject, batch: Batch, under: Condition) -> Tensor:
-    """Return what the network sees under a condition, made as it is alone; (B, 3, H, W) in the card's space."""
+    """Return what the network sees under a condition, computed without others; (B, 3, H, W) in the card's space."""
 
     def make() -> Tensor:
         rng = subject.rng(batch.samples, under)
