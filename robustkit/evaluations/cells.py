@@ -1,4 +1,4 @@
-"""Rows of the summary as cells of tables."""
+"""Format rows of the summary as cells of tables."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from .kinds import shares_of
 
 Row = Mapping[str, Any]
 Cells = Mapping[tuple[str, str], Row]
-"""Rows of a checkpoint, by condition and metric."""
+"""The rows of a checkpoint, by condition and metric."""
 
 LEFT_OUT = "left out of the mean"
-"""In flags of single conditions, which the flags of a mean over them repeat."""
+"""Text in flags of single conditions that the flags of a mean over them repeat."""
 
 
 def is_finite(value: float | None) -> bool:
@@ -49,7 +49,7 @@ def loss_cell(row: Row | None) -> str:
 
 
 def flag_lines_of(checkpoint: str, cells: Cells) -> Iterator[str]:
-    """Yield each flag once, with what bears it; which classes a condition leaves out only where no mean says so."""
+    """Yield each flag once, with its conditions; which classes a condition leaves out only where no mean says so."""
     shares = {condition: shares_of(condition) for condition in dict.fromkeys(condition for condition, _ in cells)}
     repeated = {text for texts in shares.values() if len(texts) > 1 for text in texts}
     seen: dict[str, list[str]] = {}

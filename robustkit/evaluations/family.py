@@ -1,6 +1,6 @@
-"""A family of evaluations: all that is known of one kind of condition, behind one seam.
+"""A family of evaluations: everything about one kind of condition, behind one interface.
 
-A family is loaded when a condition of its kind is met (`kinds.EVERY_FAMILY`), and what computes of it only when
+A family is loaded when a condition of its kind is met (`kinds.EVERY_FAMILY`), and its computing code only when
 something is computed.
 """
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .subject import Batch, Evaluation, Shown, Subject
 
     Looks = Mapping[str, Style]
-    """How a checkpoint looks in all figures, by its name."""
+    """The style of each checkpoint in all figures, by its name."""
 
 
 class Summary:
@@ -49,18 +49,18 @@ class Summary:
         raise NotImplementedError
 
     def finish(self) -> Iterable[Row]:
-        """Return the rows that take several conditions."""
+        """Return the rows that combine several conditions."""
         return ()
 
 
 class Overview:
-    """What a family makes of a checkpoint's results on images, whatever condition shows them."""
+    """What a family computes from a checkpoint's results on images, whatever condition shows them."""
 
     def take(self, condition: str, read: pa.Table, flags: Sequence[str]) -> None:
-        """Take the rows of a condition whose samples could be read; there are some."""
+        """Take the rows of a condition's samples that could be read; at least one."""
 
     def flags(self) -> Mapping[str, Sequence[str]]:
-        """Return flags that only show beside other conditions, by condition."""
+        """Return flags that depend on other conditions, by condition."""
         return {}
 
     def rows(self) -> Iterable[Row]:
@@ -69,7 +69,8 @@ class Overview:
 
 
 class Family:
-    """One kind of evaluation. A family of conditions that change images says what they show; another one evaluates.
+    """One kind of evaluation. A family whose conditions change images implements `show`; any other implements
+    `evaluate`.
 
     name: for people. words: what its conditions are called.
     """
@@ -81,19 +82,19 @@ class Family:
 
     @property
     def columns(self) -> Mapping[str, pa.DataType]:
-        """The columns that its records have beside the task's."""
+        """The columns that its records have besides the task's."""
         return {}
 
     def summary(self, reading: Reading) -> Summary | None:
-        """Return what summarises its records; None where the task does, since they are of images shown."""
+        """Return what summarises its records; None where the task does so, because its conditions show images."""
         return None
 
     def overview(self, reading: Reading) -> Overview | None:
-        """Return what it makes of all results on images of a checkpoint; None for nothing."""
+        """Return what it computes from all results of a checkpoint on images; None for nothing."""
         return None
 
     def gatherers(self) -> Sequence[type[Gatherer]]:
-        """Return what its sections of the page make of records, beside the results."""
+        """Return what its sections of the page gather from records, besides the results."""
         return ()
 
     def doubts(self, reading: Reading, condition: str, read: pa.Table) -> list[str]:
@@ -105,11 +106,11 @@ class Family:
         return column in self.columns
 
     def numbers(self, read: pa.Table) -> Iterable[Number]:
-        """Return what it measures beside the task: metric, value, n and interval. read: samples that could be read."""
+        """Return what it measures besides the task: metric, value, n and interval. read: samples that could be read."""
         return ()
 
     def lacks(self, run: RunFolder, checkpoint: str, condition: str) -> list[str]:
-        """Return flags of what a condition lacks beside its records."""
+        """Return flags of what a condition lacks besides records."""
         return []
 
     def left_out(self, manifest: Manifest) -> list[str]:
@@ -121,32 +122,32 @@ class Family:
     def compared(
         self, first: Recorded, second: Recorded, common: Sequence[str], compared: Compared
     ) -> Iterator[tuple[str, str]]:
-        """Yield condition and metric of what is compared of its conditions, `common`, beside what the task compares."""
+        """Yield condition and metric of its conditions in `common` to compare, besides what the task compares."""
         yield from ((text, metric.name) for text in common for metric in self.words.metrics if metric.paired)
 
     def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample | None:
-        """Return a figure for each sample: by default, the column of that name of one of its own metrics.
+        """Return a figure for each sample: by default, the column with the name of one of its own metrics.
 
         None where the task knows it. Raises RunError where there are no records, or no such metric.
         """
-        if metric not in [one.name for one in self.words.metrics if one.paired]:
+        if metric not in [number.name for number in self.words.metrics if number.paired]:
             return None
         read = side.samples(condition, [metric])
         return read.ids, read.columns[metric]
 
     def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
-        """Return sentences under a comparison. shown, there: its conditions in rows, and those with records."""
+        """Return sentences to put under a comparison. shown, there: its conditions in rows, and those with records."""
         return []
 
     def not_compared(self, common: Sequence[str], shown: Sequence[str]) -> list[str]:
-        """Return lines on its conditions that both have, `common`, and no row. shown: conditions of all rows."""
+        """Return lines on its conditions that both sides have, `common`, but no row. shown: conditions of all rows."""
         return []
 
     # Results for people
 
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
-        """Return what the sentence about a checkpoint says of its conditions. cells: of all
-        conditions, those whose values are finite.
+        """Return what the sentence about a checkpoint says about its conditions. cells: those of all conditions with
+        finite values.
         """
         return ()
 
@@ -159,7 +160,7 @@ class Family:
         return ()
 
     def flag_lines(self, results: Results) -> Iterable[str]:
-        """Return what raises a doubt about its rows, a line each, with what bears it."""
+        """Return what raises a doubt about its rows, one line each, with the conditions that have it."""
         return (flag for table in self.tables(results) for flag in table.flags)
 
     def terminal(self, results: Results) -> Iterable[Table | Text]:
@@ -176,11 +177,11 @@ class Family:
             yield of_tables(self.name, self.name.capitalize(), tuple(tables))
 
     def figures(self, results: Results, looks: Looks, headline: Metric, section: str) -> Iterable[Figure]:
-        """Return its figures of a task that has one section for all. headline: the task's metric."""
+        """Return its figures for a task that has one section for all. headline: the task's metric."""
         return ()
 
     def heat_tables(self, checkpoint: str, cells: Cells) -> Iterable[HeatTable]:
-        """Return the tables of its conditions for a task that has one section for all. cells: all of a checkpoint."""
+        """Return its tables for a task that has one section for all. cells: all cells of a checkpoint."""
         return ()
 
     def card(self, results: Results) -> Iterable[CardPart]:
@@ -202,7 +203,7 @@ class Family:
         return () if plugin is None else (plugin,)
 
     def takes_shards(self, condition: Condition, card: Card) -> bool:
-        """Whether it makes batches by itself, from a whole shard."""
+        """Whether it makes its own batches from a whole shard."""
         return False
 
     def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
@@ -235,13 +236,13 @@ def family_of(kind: str) -> Family:
 
 
 def families_by_place() -> list[Family]:
-    """Return every family, those first whose conditions stand in the task's table of results."""
+    """Return every family, first those whose conditions are in the task's table of results."""
     return sorted(families(), key=lambda family: not family.words.in_results)
 
 
 def by_family(conditions: Iterable[str]) -> list[tuple[Family, list[str]]]:
-    """Return every family with its conditions, those first whose conditions stand in the task's table of results."""
-    own: dict[Family, list[str]] = {family: [] for family in families_by_place()}
+    """Return every family with its conditions, first those that stand in the task's table of results."""
+    groups: dict[Family, list[str]] = {family: [] for family in families_by_place()}
     for condition in conditions:
-        own[family_of(kind_of(condition))].append(condition)
-    return list(own.items())
+        groups[family_of(kind_of(condition))].append(condition)
+    return list(groups.items())

@@ -1,4 +1,4 @@
-"""What was asked of a run and is in none of its tables."""
+"""List what was asked of a run and is in none of its tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .family import families
 
 
 def left_out_lines(run: RunFolder, checkpoint: str | None = None) -> list[str]:
-    """Return lines on images whose names cannot be told, on what could not be evaluated, and on conditions without any
+    """Return lines on images with unprintable names, on what could not be evaluated, and on conditions without any
     record.
     """
     manifest = run.manifest
@@ -20,8 +20,8 @@ def left_out_lines(run: RunFolder, checkpoint: str | None = None) -> list[str]:
 
 def _without_records(run: RunFolder, checkpoint: str | None) -> Iterator[str]:
     manifest, done = run.manifest, set(run.units())
-    for known in manifest.checkpoints:
-        gone = [condition for condition in manifest.conditions if (known.name, condition) not in done]
-        if gone and checkpoint in (None, known.name):
+    for entry in manifest.checkpoints:
+        gone = [condition for condition in manifest.conditions if (entry.name, condition) not in done]
+        if gone and checkpoint in (None, entry.name):
             more = f" and {len(gone) - 3} more" if len(gone) > 3 else ""
-            yield f"{known.name} has no records under {', '.join(gone[:3])}{more}; the same command goes on"
+            yield f"{entry.name} has no records under {', '.join(gone[:3])}{more}; the same command goes on"

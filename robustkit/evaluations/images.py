@@ -1,4 +1,4 @@
-"""What all tasks of images share: pixels as a network takes them, distances in pixels, pictures to be looked at."""
+"""What all tasks on images share: pixels as a network takes them, distances in pixels, pictures for people."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..runs.pictures import Picture
 from .subject import Batch, Settings, Subject
 
 SIDE = 224
-"""The longest side of a kept image; larger ones are made smaller."""
+"""The longest side of a kept image; larger ones are shrunk."""
 MAP_SIDE = 64
 
 
@@ -81,7 +81,7 @@ def _bytes(values: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
 
 
 def _webp(pixels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], quality: int) -> bytes:
-    """Encode an image; one that is small already keeps every pixel."""
+    """Encode an image as WebP; a small one keeps every pixel."""
     image, buffer = Image.fromarray(pixels), io.BytesIO()
     small = max(image.size) <= MAP_SIDE
     image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)

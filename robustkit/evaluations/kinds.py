@@ -1,4 +1,4 @@
-"""Which family a condition is of, by the first word of its text. Loads no torch."""
+"""Find the family of a condition by the first word of its text. Loads no torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOLDERS = {
     "stability": "maps",
     "attention": "attention",
 }
-"""The folder of the family of each kind of condition, of means in results, too."""
+"""The folder of the family of each kind of condition, including means in results."""
 ATTACK_NAMES = ("fgsm", "pgd", "spsa", "apgd", "fab", "square", "autoattack", "segpgd")
 """As in `attacks.registry`, which loads torch. Each is a kind of condition of the folder `attacks`."""
 _ATTACKS = "attacks"
@@ -40,13 +40,13 @@ def is_attack(kind: str) -> bool:
 
 
 def plugged(kind: str) -> Any:
-    """Return the family of a plug-in that a kind of condition is of; None of robustkit's own."""
+    """Return the plug-in's family of a kind of condition; None where the family is robustkit's own."""
     plugin = EVERY_FAMILY.plugin(kind)
     return None if plugin is None else EVERY_FAMILY.load(plugin)
 
 
 def module_of(kind: str, name: str) -> Any:
-    """Return a module of the folder of robustkit's family of a kind."""
+    """Return a module from the folder of robustkit's family of a kind."""
     return import_module(f"{__package__}.{FOLDERS.get(kind, _ATTACKS)}.{name}")
 
 
@@ -56,7 +56,7 @@ def kind_of(text: str) -> str:
 
 
 def vocabulary_of(kind: str) -> Vocabulary:
-    """Return the words of the conditions of a kind, such as `cam`."""
+    """Return the vocabulary of a kind of condition, such as `cam`."""
     family = plugged(kind)
     words: Vocabulary = module_of(kind, "vocabulary").VOCABULARY if family is None else family.words
     return words
@@ -68,12 +68,12 @@ def kinds() -> list[str]:
 
 
 def vocabularies() -> list[Vocabulary]:
-    """Return the words of every family once."""
+    """Return the vocabulary of every family, once."""
     return list(dict.fromkeys(map(vocabulary_of, kinds())))
 
 
 def words_of(text: str) -> Vocabulary:
-    """Return the words of the family of a condition."""
+    """Return the vocabulary of a condition's family."""
     return vocabulary_of(kind_of(text))
 
 
@@ -89,8 +89,8 @@ def is_over_groups(text: str) -> bool:
 
 
 def by_words(texts: Iterable[str]) -> list[tuple[Vocabulary, list[str]]]:
-    """Return conditions by family, in the order of families; only those that have some."""
-    own: dict[Vocabulary, list[str]] = {words: [] for words in vocabularies()}
+    """Return conditions by family, in the order of families; only families that have any."""
+    groups: dict[Vocabulary, list[str]] = {words: [] for words in vocabularies()}
     for text in texts:
-        own[words_of(text)].append(text)
-    return [(words, some) for words, some in own.items() if some]
+        groups[words_of(text)].append(text)
+    return [(words, some) for words, some in groups.items() if some]

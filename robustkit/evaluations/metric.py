@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 class Metric:
     """A number of the results.
 
-    name: in summary.json and in rules. label: for people, with its unit. scale: by which the value is multiplied there.
-    better: 1 where more is better, -1 where less is, 0 where neither is. paired: a mean over samples, or of
+    name: in summary.json and in rules. label: for people, with its unit. scale: the factor of the value under that
+    label. better: 1 where more is better, -1 where less is, 0 where neither is. paired: a mean over samples, or of
     segmentation, so that two runs can be paired by sample. binary: each sample is right or wrong, hence Wilson's
     interval. share: between 0 and 1, so that n samples bound how sure it can be. under: the condition that a rule means
-    where it names none. parametric: the name goes on with what it is of, such as a class. drafted: a drafted policy has
-    a rule on it. hub: its type and its name in the metadata of a model card; None where it is not there.
+    where it names none. parametric: the name continues with a parameter, such as a class. drafted: a drafted policy has
+    a rule on it. hub: its type and its name in the metadata of a model card; None where it has none.
     """
 
     name: str

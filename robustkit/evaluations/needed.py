@@ -1,4 +1,4 @@
-"""The plug-ins without which a run's records cannot be read."""
+"""Check for the plug-ins without which a run's records cannot be read."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from ..common.plugins import GROUPS, declared
 from ..errors import PluginError
 from ..runs.manifest import Manifest
 
-_READING = ("families", "corruptions", "explainers", "tasks")  # whose names texts of conditions are read by
+_READING = ("families", "corruptions", "explainers", "tasks")  # groups needed to read the texts of conditions
 
 
 def check_plugins(manifest: Manifest) -> None:
-    """Raise PluginError where a plug-in that reads the records of a run is not there."""
+    """Raise PluginError where a plug-in that is needed to read the records of a run is missing."""
     for entry in manifest.used_plugins:
         if entry.group in _READING and all(plugin.name != entry.name for plugin in declared(entry.group)):
             origin = f"{entry.distribution} {entry.version}".rstrip()

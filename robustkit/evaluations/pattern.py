@@ -29,7 +29,7 @@ def pattern_of(text: str) -> ConditionPattern:
 
 
 def fits(pattern: ConditionPattern, condition: str) -> bool:
-    """Whether a run's condition is one that the pattern means."""
+    """Whether the pattern means a run's condition."""
     other = pattern_of(condition)
     if (pattern.name, pattern.what) != (other.name, other.what):
         return False
@@ -46,7 +46,7 @@ def is_exactly(pattern: ConditionPattern, condition: str) -> bool:
 
 
 def check_condition(text: str) -> ConditionPattern:
-    """Return a condition of a rule, with the names that it may have.
+    """Check a condition of a rule and its names, and return it.
 
     Raises:
         ProtocolError: no such condition, parameter or value.

@@ -1,4 +1,4 @@
-"""The records of a checkpoint, as two checkpoints are held beside each other: each file is read once."""
+"""The records of a checkpoint for a comparison: each file is read once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Compared:
-    """The metrics of which a task compares checkpoints.
+    """The metrics by which a task compares checkpoints.
 
     shown: under each condition of its table. ended: the same where samples left at their first wrong prediction.
     groups: means over the conditions of a group, such as all severities of a corruption. sets: means over groups.
@@ -35,25 +35,25 @@ class Compared:
 
 @dataclass(frozen=True)
 class Samples:
-    """What was read of a record: (n,) ids in their order, and (n,) figures by column; samples with an error are not."""
+    """What was read from a record: (n,) ids in order, and (n,) figures by column; samples with errors are left out."""
 
     ids: pa.Array
     columns: Mapping[str, Floats]
 
     def of(self, name: str, ids: pa.Array) -> Floats:
-        """Return a column of the samples with these ids, all of which are there."""
+        """Return a column for the samples with these ids, all of which are there."""
         return aligned(self.ids, self.columns[name], ids)
 
 
 PerSample = tuple["pa.Array", Floats]
-"""A figure for each sample that could be read: (n,) ids in their order, and (n,) figures."""
+"""A figure for each sample that could be read: (n,) ids in order, and (n,) figures."""
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """A checkpoint of a run. What was read of its records is kept, so that each is read once.
+    """A checkpoint of a run. What was read from its records is kept, so that each is read once.
 
-    memo: what a task keeps of it beside that.
+    memo: what a task keeps besides.
     """
 
     run: RunFolder
@@ -75,7 +75,7 @@ class Recorded:
 
     @cached_property
     def conditions(self) -> tuple[str, ...]:
-        """Those that it has records of, in the order of the run."""
+        """The conditions that it has records of, in the order of the run."""
         return tuple(condition for name, condition in self.run.units() if name == self.checkpoint)
 
     def forget(self) -> None:
@@ -112,7 +112,7 @@ class Recorded:
         return kept
 
     def _sorted(self, ids: pa.Array) -> tuple[pa.Array, Any]:
-        """Return the ids in their order, and the places they had; conditions mostly share both."""
+        """Return the sorted ids and the places they had; conditions mostly share both."""
         import pyarrow.compute as pc
 
         if not (self._order and self._order[0].equals(ids)):
@@ -122,7 +122,7 @@ class Recorded:
 
 
 def aligned(ids: pa.Array, values: Floats, wanted: pa.Array) -> Floats:
-    """Return the values of the samples that are wanted, whose order is the same."""
+    """Return the values of the wanted samples, which are in the same order."""
     if ids.equals(wanted):
         return values
     import pyarrow.compute as pc
@@ -139,13 +139,13 @@ def common_ids(ids: Sequence[pa.Array]) -> pa.Array:
 
 
 def nothing_common(first: Recorded, second: Recorded, condition: str) -> RunError:
-    """Return the error of two checkpoints whose records share no sample."""
+    """Return the error for two checkpoints whose records share no sample."""
     return RunError(
         f"{second.run.path}: {first.checkpoint} and {second.checkpoint} have no sample in common under {condition}; "
         "audit both again"
     )
 
 
-def not_paired(condition: str, metric: str, known: Sequence[str]) -> RunError:
-    """Return the error of a number that is not a mean over samples under a condition. known: those that are."""
-    return RunError(unknown(f"figure of pairs under {condition}", metric, known))
+def not_paired(condition: str, metric: str, paired: Sequence[str]) -> RunError:
+    """Return the error for a number that is not a mean over samples under a condition. paired: those that are."""
+    return RunError(unknown(f"figure of pairs under {condition}", metric, paired))

@@ -1,4 +1,4 @@
-"""The results of a run, made by one reading of its records, and handed to all that show or judge them."""
+"""The results of a run, computed in one reading of its records, and passed to all that show or judge them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Gathering = TypeVar("Gathering", bound=Gatherer)
 
 
 def gatherers_of(kinds: Iterable[type[Gatherer]], manifest: Manifest) -> dict[type[Gatherer], Gatherer]:
-    """Return a gatherer of each kind, which has taken nothing."""
+    """Return a gatherer of each kind, still empty."""
     return {kind: kind(manifest) for kind in kinds}
 
 
@@ -27,7 +27,7 @@ def gatherers_of(kinds: Iterable[type[Gatherer]], manifest: Manifest) -> dict[ty
 class Results(Sequence[Row]):
     """Rows of the summary, in the order of the run's checkpoints and conditions.
 
-    unread: why a sample could not be read, by its id. gatherers: what sections of the page made of the records.
+    unread: why a sample could not be read, by its id. gatherers: what sections of the page gathered from the records.
     """
 
     run: RunFolder
@@ -37,7 +37,7 @@ class Results(Sequence[Row]):
 
     @classmethod
     def of(cls, run: RunFolder, rows: Sequence[Row]) -> Results:
-        """Return rows of a run's summary as its results; results as they are."""
+        """Return the rows of a run's summary as its results; results are returned unchanged."""
         return rows if isinstance(rows, Results) else cls(run, rows)
 
     @overload
@@ -62,11 +62,13 @@ class Results(Sequence[Row]):
 
     @cached_property
     def cells(self) -> dict[str, Cells]:
-        """By checkpoint, those without results too, a row for each condition and metric."""
-        found: dict[str, dict[tuple[str, str], Row]] = {known.name: {} for known in self.manifest.checkpoints}
+        """A row for each condition and metric, by checkpoint, including those without results."""
+        by_checkpoint: dict[str, dict[tuple[str, str], Row]] = {
+            checkpoint.name: {} for checkpoint in self.manifest.checkpoints
+        }
         for row in self.rows:
-            found.setdefault(row["checkpoint"], {})[row["condition"], row["metric"]] = row
-        return dict(found)
+            by_checkpoint.setdefault(row["checkpoint"], {})[row["condition"], row["metric"]] = row
+        return dict(by_checkpoint)
 
     @property
     def bad_images(self) -> list[dict[str, str]]:
@@ -78,10 +80,10 @@ class Results(Sequence[Row]):
         return Results(self.run, [change(row) for row in self.rows], self.unread, self.gatherers)
 
     def gathered(self, kind: type[Gathering]) -> Gathering:
-        """Return what a section made of the records; they are read now where the summary was not asked to."""
-        found = self.gatherers.get(kind)
-        if found is None:
-            found = self.gatherers[kind] = kind(self.manifest)
-            found.read(self.run)
-        assert isinstance(found, kind)
-        return found
+        """Return what a section gathered from the records; they are read now if the summary did not gather it."""
+        gatherer = self.gatherers.get(kind)
+        if gatherer is None:
+            gatherer = self.gatherers[kind] = kind(self.manifest)
+            gatherer.read(self.run)
+        assert isinstance(gatherer, kind)
+        return gatherer

@@ -1,4 +1,4 @@
-"""Rows of results, and columns of records read for them."""
+"""Make rows of results from the columns of records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 EXCEEDS = 1e-6
-"""How far a perturbation may lie outside its eps before the result is flagged: float32 rounding, in pixel units."""
+"""How far a perturbation may exceed its eps before the result is flagged: float32 rounding, in pixel units."""
 
 Parts = tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]
 """Rows of single conditions, of means over corruptions, and of maps."""
@@ -35,7 +35,7 @@ Number = tuple[str, float, int, float, float]
 
 Rows = NDArray[np.int64]
 
-FEWEST = 10  # samples below which no interval is given
+FEWEST = 10  # fewer samples have no interval
 
 
 def joined(shards: Iterable[pa.Table], unread: dict[str, str]) -> tuple[pa.Table, list[str]]:
@@ -99,9 +99,9 @@ def column_of(table: pa.Table, name: str) -> Floats:
 
 
 class Gatherer:
-    """What a section of the page makes of records that the task scores, while the summary reads them.
+    """What a section of the page gathers from records that the task scores, while the summary reads them.
 
-    It holds figures, not records: those of all samples would not fit into memory.
+    It keeps figures, not records: those of all samples would not fit into memory.
     """
 
     def __init__(self, manifest: Manifest) -> None:
@@ -120,7 +120,7 @@ class Gatherer:
         raise NotImplementedError
 
     def read(self, run: RunFolder) -> None:
-        """Take all that it wants from the records, where no summary has read them for it."""
+        """Take everything it wants from the records, where no summary has read them for it."""
         for checkpoint, condition in run.units():
             if self.wants(checkpoint, condition):
                 self.take(checkpoint, condition, readable(run.table(checkpoint, condition, self.needs)))
@@ -130,7 +130,7 @@ class Gatherer:
 class Reading:
     """The records of one checkpoint, as families and tasks read them.
 
-    unread: why a sample could not be read, by its id; filled while records are read. gatherers: what also takes them.
+    unread: why a sample could not be read, by its id; filled while records are read. gatherers: what else takes them.
     """
 
     run: RunFolder

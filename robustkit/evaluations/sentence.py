@@ -9,7 +9,7 @@ from .cells import Row, is_finite
 
 @dataclass(frozen=True)
 class Clause:
-    """What is said of some conditions. rows: the results that it gives with their intervals."""
+    """A statement about some conditions. rows: the results that it gives with their intervals."""
 
     text: str
     rows: tuple[Row, ...] = ()

@@ -1,4 +1,4 @@
-"""A checkpoint under a card, and what families of evaluations pass to it and get from it."""
+"""A checkpoint under a card, and what families of evaluations exchange with it."""
 
 from __future__ import annotations
 

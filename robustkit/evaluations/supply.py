@@ -1,4 +1,4 @@
-"""Where the inputs of samples and their truths come from."""
+"""The source of samples' inputs and truths."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Supply(Protocol):
         """The samples, in the order of their shards."""
 
     def reader(self, condition: Condition) -> Reader:
-        """Return what reads the samples for this condition."""
+        """Return the reader of samples for this condition."""
 
     def locate(self, sample: Sample, inputs: Tensor) -> Any:
         """Return the truth of a sample in the frame of its input; None where it is not known.

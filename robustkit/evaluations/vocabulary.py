@@ -1,4 +1,4 @@
-"""The words of a family of evaluations: what its conditions are called and what their texts mean. Loads no torch."""
+"""The vocabulary of a family of evaluations: names of its conditions, and what their texts mean. Loads no torch."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .metric import Metric, named
 
 @dataclass(frozen=True)
 class View:
-    """How the browser of samples shows a condition.
+    """How the sample browser shows a condition.
 
     line: the heading of its line, which all conditions with the same one share. level: its place on that line, such as
     `3`; unit: what levels are called, such as `severity`. over: the condition over whose images its map is laid; None
     where it shows images of its own. scores: columns of its records that stand under the map, and what they are called.
-    drawn: whether it is shown at all, or only tells what a model says of the images.
+    drawn: whether its images are shown, or only what a model predicts for them.
     """
 
     line: str
@@ -37,9 +37,9 @@ class Vocabulary:
     parameters: of its conditions, each with its usual value, which tells the type; where `parse` is not its own.
     defaults: what the text of a condition leaves out. telling: parameters without which another condition is meant.
     in_results: whether its conditions stand in the task's table of results. in_means: whether they are part of means
-    over conditions. metrics: its own numbers. benchmark: the kind of the mean that goes before all its others.
-    expected: whether a sentence about a run says so where none of its conditions was evaluated. published_metrics:
-    numbers that tables of others have and no run has.
+    over conditions. metrics: its own numbers. benchmark: the kind of mean that is preferred to all its others.
+    expected: whether a sentence about a run mentions that none of its conditions was evaluated. published_metrics:
+    numbers that published tables have and no run computes.
     """
 
     parameters: ClassVar[Mapping[str, Value]] = {}
@@ -85,7 +85,7 @@ class Vocabulary:
         yield from ("--attacks", "none", "--evaluations", pattern.text)
 
     def metric(self, name: str) -> Metric | None:
-        """Return its number of this name; None where it has none."""
+        """Return its metric of this name; None where it has none."""
         return named(self.metrics, name)
 
     def is_remark(self, flag: str) -> bool:
@@ -99,7 +99,7 @@ class Vocabulary:
     # Conditions that belong together
 
     def group(self, text: str) -> str:
-        """Return the text of what is counted and shown together, such as all severities of a corruption."""
+        """Return the text of the group that is counted and shown together, such as all severities of a corruption."""
         return text
 
     def shares(self, text: str) -> dict[str, float]:
@@ -111,7 +111,7 @@ class Vocabulary:
         yield from ()
 
     def needs(self, text: str, metric: str, conditions: Iterable[str]) -> list[str]:
-        """Return the conditions whose records a number is made of. conditions: those of the run."""
+        """Return the conditions whose records a number needs. conditions: those of the run."""
         return [*self.shares(text)]
 
     def in_short(self, texts: Sequence[str]) -> Sequence[str]:
@@ -119,35 +119,35 @@ class Vocabulary:
         return texts
 
     def view(self, text: str) -> View | None:
-        """Return how the browser of samples shows a condition; None where its records hold no predictions."""
+        """Return how the sample browser shows a condition; None where its records hold no predictions."""
         return View(text) if self.in_results or self.in_means else None
 
     # Figures that others published
 
     def published_names(self) -> Sequence[str]:
-        """What tables of others call its conditions."""
+        """Return the names of its conditions in published tables."""
         return ()
 
     def published_name(self, text: str) -> str:
-        """Return what such tables call a condition; empty where they have none such."""
+        """Return the name of a condition in published tables; empty where they do not have it."""
         return text.partition("(")[0]
 
     def published_as(self, text: str) -> str:
-        """Return the name of a condition that is the very one of the paper; empty where only its text tells."""
+        """Return the name of a condition that is exactly the paper's; empty where only its text identifies it."""
         return ""
 
     def is_of_card(self, name: str) -> bool:
-        """Whether a name of such a table means a condition that a card completes."""
+        """Whether a name in a published table means a condition that a card completes."""
         return False
 
     def text_under(self, name: str, card: Card) -> str:
-        """Return the text of the condition that a name means under a card. Raises ProtocolError: it is none."""
+        """Return the text of the condition that a name means under a card. Raises ProtocolError where it means none."""
         return name
 
     def is_fixed(self, name: str) -> bool:
-        """Whether a name of such a table means the same condition under every card.
+        """Whether a name in a published table means the same condition under every card.
 
         Raises:
-            ProtocolError: it is of this family, and not understood.
+            ProtocolError: it is of this family, but not understood.
         """
         return False

@@ -1,4 +1,4 @@
-"""A run's results into the figures of its report."""
+"""Draw the figures of a run's report."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ SECTIONS = (
     *("results", "attacks", "corruptions", "calibration", "classes", "stages", "doubts"),
     *("segmentation", "maps", "attention", "comparison", "samples", "unread", "reproduce"),
 )
-"""The parts of the page in their order. One of another name stands after `attention`."""
+"""The sections of the page in order. One with another name follows `attention`."""
 
 
 def looks_of(run: RunFolder) -> dict[str, Style]:
-    """Return how each checkpoint is drawn: alike in all figures."""
-    return {known.name: style(place) for place, known in enumerate(run.manifest.checkpoints)}
+    """Return the style of each checkpoint, the same in all figures."""
+    return {checkpoint.name: style(place) for place, checkpoint in enumerate(run.manifest.checkpoints)}
 
 
 def sections_of(run: RunFolder, rows: Sequence[Row]) -> list[Section]:
-    """Return the parts of the page that show the results, in the order of a page. rows: of the summary."""
+    """Return the sections of the page that show the results, in the order of a page. rows: of the summary."""
     results = Results.of(run, rows).changed(_with_none)
     return in_order(task_of(results.manifest).sections(results, looks_of(run)))
 
@@ -35,11 +35,13 @@ def sections_of(run: RunFolder, rows: Sequence[Row]) -> list[Section]:
 def in_order(sections: Iterable[Section]) -> list[Section]:
     """Return sections in the order of a page."""
     last = SECTIONS.index("attention")
-    return sorted(sections, key=lambda one: SECTIONS.index(one.name) if one.name in SECTIONS else last + 0.5)
+    return sorted(
+        sections, key=lambda section: SECTIONS.index(section.name) if section.name in SECTIONS else last + 0.5
+    )
 
 
 def figures(run: RunFolder, rows: Sequence[Row]) -> list[Figure]:
-    """Return what can be drawn of a run, in the order of a page. rows: of its summary."""
+    """Return all figures of a run, in the order of a page. rows: of its summary."""
     return [figure for section in sections_of(run, rows) for figure in section.figures]
 
 

@@ -1,4 +1,4 @@
-"""A run in a sentence a checkpoint: what it does clean, what is weakest, what cannot be said; and its flags."""
+"""Sum up a run in a sentence per checkpoint: its clean result, its weakest one, what cannot be said; and its flags."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from ..runs.manifest import Manifest
 
 WIDE = 0.2
-"""Width of a 95 % interval from which on a sentence says that samples are too few."""
+"""The width of a 95 % interval above which a sentence says that samples are too few."""
 
 
 @dataclass(frozen=True)
 class Headline:
-    """What the results say of a checkpoint, in one sentence. flags: each once, with what bears it."""
+    """What the results say of a checkpoint, in one sentence. flags: each once, with the conditions that have it."""
 
     checkpoint: str
     sentence: str
@@ -36,13 +36,13 @@ def verdicts(run: RunFolder, rows: Sequence[Row]) -> list[Headline]:
     results = Results.of(run, rows)
     manifest = results.manifest
     task, headlines = task_of(manifest), []
-    for known in manifest.checkpoints:
-        own = results.cells[known.name]
-        cells = {key: row for key, row in own.items() if is_finite(row["value"])}
+    for checkpoint in manifest.checkpoints:
+        every = results.cells[checkpoint.name]
+        cells = {key: row for key, row in every.items() if is_finite(row["value"])}
         sentence = "; ".join(_parts(task, cells, manifest))
         start = sentence[:1] if sentence[1:2].isupper() else sentence[:1].upper()  # mIoU
         whole = f"{start}{sentence[1:]}." if sentence else "Nothing was evaluated."
-        headlines.append(Headline(known.name, whole, tuple(_flags(own.values()))))
+        headlines.append(Headline(checkpoint.name, whole, tuple(_flags(every.values()))))
     return headlines
 
 
@@ -57,14 +57,14 @@ def _parts(task: Task, cells: Cells, manifest: Manifest) -> Iterator[str]:
     yield from (clause.text for clause in clauses)
     if not cells:
         return
-    lacking = [family.name for family, own in families if family.words.expected and not own]
+    lacking = [family.name for family, conditions in families if family.words.expected and not conditions]
     if lacking:
         yield f"no {' and no '.join(lacking)} were evaluated"
     yield from _widths([row for clause in clauses for row in clause.rows])
 
 
 def _widths(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield what intervals do not allow to say."""
+    """Yield what intervals are too wide to say."""
     if any(not (is_finite(row["ci_low"]) and is_finite(row["ci_high"])) for row in rows):
         yield "too few samples for intervals"
     elif any(row["ci_high"] - row["ci_low"] > WIDE for row in rows):
@@ -72,7 +72,7 @@ def _widths(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _flags(rows: Iterable[Row]) -> Iterator[str]:
-    """Yield each doubt once, with its condition, or how many."""
+    """Yield each doubt once, with its condition, or the number of conditions."""
     seen: dict[str, dict[str, None]] = {}
     for row in rows:
         for flag in row["flags"]:

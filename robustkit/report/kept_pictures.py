@@ -1,4 +1,4 @@
-"""Kept pictures as URIs for a page."""
+"""Turn kept pictures into URIs for a page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..data.picture_files import Refused, open_picture
 from ..runs.folder import RunFolder
 from ..runs.pictures import Picture, read_pictures
 
-_HELD = 64_000_000  # bytes of pictures in memory; made smaller for the page, about a fifth is left of them
+_HELD = 64_000_000  # bytes of pictures in memory; the page, where they are smaller, takes about a fifth of that
 _PICTURE = 1 << 22  # pixels of a kept picture
 
 Overlay = Callable[[NDArray[np.uint8], NDArray[np.float32]], NDArray[np.uint8]]
@@ -23,14 +23,14 @@ Overlay = Callable[[NDArray[np.uint8], NDArray[np.float32]], NDArray[np.uint8]]
 def held_pictures(
     run: RunFolder, checkpoints: Sequence[str], texts: Sequence[str], ids: Sequence[str]
 ) -> tuple[list[str], dict[tuple[str, str], dict[str, Picture]]]:
-    """Return the first samples, as many as are held at once, and their pictures by checkpoint and condition."""
+    """Return the first samples, as many as fit in memory, and their pictures by checkpoint and condition."""
     sizes = dict.fromkeys(ids, 0)
-    found: dict[tuple[str, str], dict[str, Picture]] = {}
+    by_unit: dict[tuple[str, str], dict[str, Picture]] = {}
     for checkpoint in checkpoints if ids else ():
         for text in texts:
-            found[checkpoint, text] = own = read_pictures(run, checkpoint, text)
-            for name in sizes.keys() & own.keys():
-                sizes[name] += sum(len(part or b"") for part in (own[name].image, own[name].difference))
+            by_unit[checkpoint, text] = pictures = read_pictures(run, checkpoint, text)
+            for name in sizes.keys() & pictures.keys():
+                sizes[name] += sum(len(part or b"") for part in (pictures[name].image, pictures[name].difference))
             total, fit = 0, dict[str, int]()
             for name, size in sizes.items():
                 total += size
@@ -38,10 +38,10 @@ def held_pictures(
                     break
                 fit[name] = size
             sizes = fit
-            for other in found.values():
+            for other in by_unit.values():
                 for name in other.keys() - sizes.keys():
                     del other[name]
-    return list(sizes), found
+    return list(sizes), by_unit
 
 
 def uri_of(image: bytes) -> str:
@@ -50,7 +50,7 @@ def uri_of(image: bytes) -> str:
 
 
 def _opened(image: bytes) -> Image.Image:
-    """Return a kept picture; a run folder of someone else may hold a larger one. Raises what `open_picture` raises."""
+    """Return a kept picture; an untrusted run folder may hold a larger one. Raises what `open_picture` raises."""
     opened = open_picture(image)
     if opened.width * opened.height > _PICTURE:
         raise Refused(f"a kept picture of {opened.width} x {opened.height} pixels")
@@ -72,7 +72,7 @@ def _webp(image: Image.Image) -> bytes:
 
 
 def uri_of_map(image: bytes, heat: bytes, overlay: Overlay) -> str:
-    """Return a map over its image as a URI. overlay: lays it there."""
+    """Return a map over its image as a URI. overlay: draws the map over the image."""
     with _opened(image) as opened, _opened(heat) as levels:
         drawn = overlay(np.array(opened.convert("RGB")), np.array(levels.convert("L"), np.float32) / np.float32(255))
     small = Image.fromarray(drawn)

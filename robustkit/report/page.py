@@ -1,4 +1,4 @@
-"""A run's results as one self-contained page."""
+"""Write a run's results as one self-contained page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .headline import verdicts
 from .sample_browser import Browser
 
 LARGEST = 14_500_000
-"""Bytes of the page, but for its script, which the samples that are shown keep to."""
+"""The limit in bytes of the page without its script; it decides how many samples are shown."""
 
 
 def write_report(run: RunFolder, rows: Sequence[Row]) -> None:
@@ -62,7 +62,10 @@ def _page(common: dict[str, Any], sections: Sequence[Section], browser: Browser)
     folder = resources.files("robustkit.report") / "templates" / "parts"
     style, script = ((folder / name).read_text(encoding="utf-8") for name in ("style.css", "browser.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    bodies = {one.name: part(one.template or one.name, figures=one.figures, **one.values()) for one in sections}
+    bodies = {
+        section.name: part(section.template or section.name, figures=section.figures, **section.values())
+        for section in sections
+    }
     ordered = in_order([*sections, Section("samples", "Sample browser")])
 
     def page(shown: Sequence[Markup]) -> str:
@@ -72,7 +75,7 @@ def _page(common: dict[str, Any], sections: Sequence[Section], browser: Browser)
             style=Markup(style),
             script=Markup(script) if shown else "",
             script_source=f"'sha256-{digest}'" if shown else "'none'",
-            sections=[(one.name, one.title, every[one.name]) for one in ordered if every[one.name]],
+            sections=[(section.name, section.title, every[section.name]) for section in ordered if every[section.name]],
         )
 
     room, weight, shown = LARGEST - len(page([]).encode()), browser.room, list[Markup]()
@@ -90,7 +93,7 @@ def _breakable(text: str) -> Markup:
 
 
 def numeric_columns(table: TextTable) -> set[int]:
-    """Return the places of columns that hold figures alone."""
+    """Return the indices of the columns that hold only figures."""
     figure = re.compile(r"[-+−<]?\s?\d.*|nan|–|")
     return {
         place

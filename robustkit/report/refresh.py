@@ -1,4 +1,4 @@
-"""A run as a page and as a terminal table, from its records alone."""
+"""Rebuild the page and the summary of a run from its records alone."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def refresh(run: RunFolder) -> Results:
     from .page import write_report
 
     manifest = run.manifest
-    found = survey(run, for_page=True)
-    bad = found.bad_images
+    gathered = survey(run, for_page=True)
+    bad = gathered.bad_images
     unread = tuple(BadImage(**sample) for sample in bad)
     if unread != manifest.bad_images:
         run.write_manifest(msgspec.structs.replace(manifest, bad_images=unread))
-    results = write_summary(run, found)
+    results = write_summary(run, gathered)
     write_report(run, results)
     if not len(results):
         why = bad[0]["error"] if bad else "there are no records"

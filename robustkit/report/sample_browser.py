@@ -1,4 +1,4 @@
-"""The sample browser of a report: what each checkpoint was shown and what it said, of the samples with pictures."""
+"""The sample browser of a report: what each checkpoint was shown and predicted, for the samples with pictures."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PICTURES = 12_000_000
-"""Characters of the page that its pictures may take."""
-_SMALL = 128  # longest side of a picture where as they are not all would fit
-_BLOCK = 16  # samples whose records are read at once
+"""The number of characters of the page that its pictures may take."""
+_SMALL = 128  # longest side of a picture where full-size ones would not all fit
+_BLOCK = 16  # samples whose records are read together
 _COLUMNS = ("sample_id", "label", "prediction", "correct", "confidence", "linf", "error")
 
 Rows = Mapping[tuple[str, str], Mapping[str, Any]]
@@ -33,7 +33,7 @@ Rows = Mapping[tuple[str, str], Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Answer:
-    """A prediction. right: None where it is not known. said: class and confidence. level: of the condition."""
+    """A prediction. right: None where that is unknown. said: class and confidence. level: of the condition."""
 
     right: bool | None
     said: str
@@ -42,7 +42,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Cell:
-    """A checkpoint under a condition: pictures of its own as (URI, what it is), a line under them, its answers."""
+    """A checkpoint under a condition: its own pictures as (URI, description), a line under them, its answers."""
 
     pictures: tuple[tuple[str, str], ...] = ()
     line: str = ""
@@ -51,7 +51,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Line:
-    """Conditions that share a line. picture: (URI, what it is) where all checkpoints were shown the same."""
+    """Conditions that share a line. picture: (URI, description) where all checkpoints were shown the same."""
 
     heading: str
     cells: tuple[Cell, ...]
@@ -60,8 +60,8 @@ class Line:
 
 @dataclass(frozen=True)
 class SampleView:
-    """One sample. label: its class. wrong: a checkpoint errs on the clean image. changed: places among
-    `Browser.conditions` under which a checkpoint predicts otherwise than clean. words: lower case, to search in.
+    """One sample. label: its class. wrong: whether a checkpoint errs on the clean image. changed: indices in
+    `Browser.conditions` under which a checkpoint's prediction differs from clean. words: lower case, to search in.
     """
 
     sample_id: str
@@ -75,14 +75,14 @@ class SampleView:
 
     @property
     def weight(self) -> int:
-        """Characters of its pictures."""
+        """The number of characters of its pictures."""
         tiles = [tile for line in self.lines for cell in line.cells for tile in cell.pictures]
         tiles += [line.picture for line in self.lines if line.picture]
         return len(self.thumbnail) + sum(len(uri) for uri, _ in tiles)
 
 
 class Browser:
-    """The samples of a run that have pictures, in the order of the manifest; none for segmenters.
+    """The samples of a run that have pictures, in the order of the manifest; empty for segmenters.
 
     checkpoints: names. conditions: texts of those under which a prediction can change. room: bytes that a page has for
     the pictures.
@@ -103,27 +103,31 @@ class Browser:
         tells = [text for text in texts if views[text].over == CLEAN.text]  # what it says of the clean images
         self._clean = first = CLEAN.text if CLEAN.text in texts else next(iter(tells), "")
         self.conditions = [text for text in texts if views[text].over is None and text != first] if first else []
-        known = manifest.data.class_names or manifest.checkpoints[0].class_names
-        self._names = class_names(known, manifest.data.classes)
+        class_list = manifest.data.class_names or manifest.checkpoints[0].class_names
+        self._names = class_names(class_list, manifest.data.classes)
         self.kept: list[str] = list(manifest.pictures) if task_of(manifest).browsed else []
         ids, self._pictures = held_pictures(run, self.checkpoints, texts, self.kept)
-        self._ids = [name for name in ids if any(name in found for found in self._pictures.values())]
+        self._ids = [name for name in ids if any(name in pictures for pictures in self._pictures.values())]
         self._units = [unit for unit in run.units() if self._ids and unit in units]
         self.room = PICTURES
         self._small = 4 * sum(map(self._bytes, self._ids)) / 3 > self.room
 
     def samples(self) -> Iterator[SampleView]:
-        """Yield one after the other, so that a page can stop when it is full."""
+        """Yield samples one by one, so that a page can stop when it is full."""
         where = _shards(self.run, *self._units[0]) if self._ids else {}
         for start in range(0, len(self._ids), _BLOCK):
             some = self._ids[start : start + _BLOCK]
             files = {where[name] for name in some if name in where}
-            found = {unit: self._rows(unit, some, files) for unit in self._units}
+            by_unit = {unit: self._rows(unit, some, files) for unit in self._units}
             for name in some:
-                yield self._sample(name, {unit: rows[name] for unit, rows in found.items() if name in rows})
+                yield self._sample(name, {unit: rows[name] for unit, rows in by_unit.items() if name in rows})
 
     def _sample(self, sample: str, rows: Rows) -> SampleView:
-        clean = {one: rows[one, self._clean] for one in self.checkpoints if (one, self._clean) in rows}
+        clean = {
+            checkpoint: rows[checkpoint, self._clean]
+            for checkpoint in self.checkpoints
+            if (checkpoint, self._clean) in rows
+        }
         label = next((row["label"] for row in rows.values() if row["label"] is not None), -1)
         lines = [self._line(sample, heading, texts, rows) for heading, texts in self._lines.items()]
         lines[1:1] = [self._map_line(sample, text, rows) for text in self._maps]
@@ -131,29 +135,29 @@ class Browser:
             place
             for place, text in enumerate(self.conditions)
             if any(
-                rows[one, text]["prediction"] not in (None, row["prediction"])
-                for one, row in clean.items()
-                if (one, text) in rows
+                rows[checkpoint, text]["prediction"] not in (None, row["prediction"])
+                for checkpoint, row in clean.items()
+                if (checkpoint, text) in rows
             )
         )
-        known = [row["correct"] for row in clean.values() if row["correct"] is not None]
+        right = [row["correct"] for row in clean.values() if row["correct"] is not None]
         said = {self._name(row["prediction"]) for row in rows.values() if row["prediction"] is not None}
         named = self._name(label) if label >= 0 else "no label"
-        images = (self._picture(one, self._clean, sample).image for one in self.checkpoints)
+        images = (self._picture(checkpoint, self._clean, sample).image for checkpoint in self.checkpoints)
         image = next(filter(None, images), None) or next((p.image for p in self._of(sample) if p.image), None)
         return SampleView(
             sample,
             named,
             uri_of(shrunk(image, 56)) if image else "",
-            f"clean: {sum(known)} of {len(known)} right" if len(known) > 1 else "",
-            not all(known),
+            f"clean: {sum(right)} of {len(right)} right" if len(right) > 1 else "",
+            not all(right),
             changed,
             " ".join((sample, named, *sorted(said))).lower(),
             tuple(line for line in lines if any(cell.answers or cell.pictures for cell in line.cells)),
         )
 
     def _rows(self, unit: tuple[str, str], ids: Sequence[str], shards: Iterable[int]) -> dict[str, dict[str, Any]]:
-        """Return rows by sample id, of these samples, which are in these shards."""
+        """Return the rows of these samples, which are in these shards, by sample id."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -167,25 +171,25 @@ class Browser:
         return rows
 
     def _line(self, sample: str, heading: str, texts: Sequence[str], rows: Rows) -> Line:
-        kept = [(text, self._picture(one, text, sample)) for one in self.checkpoints for text in texts]
-        images = {found.image for _, found in kept if found.image}
-        shared = len(images) == 1 and not any(found.difference for _, found in kept)
+        kept = [(text, self._picture(checkpoint, text, sample)) for checkpoint in self.checkpoints for text in texts]
+        images = {shown.image for _, shown in kept if shown.image}
+        shared = len(images) == 1 and not any(shown.difference for _, shown in kept)
         cells = []
-        for one in self.checkpoints:
+        for checkpoint in self.checkpoints:
             tiles, line = [], ""
             for text in texts:
-                found, row = self._picture(one, text, sample), rows.get((one, text), {})
-                where = f"{sample} under {text}, as {one} sees it"
-                if found.image and not shared:
-                    tiles.append((self._uri(found.image), where))
-                if found.difference:
-                    tiles.append((self._uri(found.difference), f"{where}: what was changed, stretched"))
+                shown, row = self._picture(checkpoint, text, sample), rows.get((checkpoint, text), {})
+                where = f"{sample} under {text}, as {checkpoint} sees it"
+                if shown.image and not shared:
+                    tiles.append((self._uri(shown.image), where))
+                if shown.difference:
+                    tiles.append((self._uri(shown.difference), f"{where}: what was changed, stretched"))
                     line = _size(row.get("linf"))
-            answers = tuple(self._answer(rows[one, text], text) for text in texts if (one, text) in rows)
+            answers = tuple(self._answer(rows[checkpoint, text], text) for text in texts if (checkpoint, text) in rows)
             cells.append(Cell(tuple(tiles), line, answers))
         picture = None
         if shared:
-            text = next(text for text, found in kept if found.image)
+            text = next(text for text, shown in kept if shown.image)
             picture = (self._uri(images.pop()), f"{sample} under {text}")
             view = self._views[text]
             heading = f"{heading}, picture: {view.unit} {view.level}" if view.level and len(texts) > 1 else heading
@@ -195,13 +199,13 @@ class Browser:
         cells, view, overlay = [], self._views[text], family_of(kind_of(text)).overlay
         under = self._clean if view.over == CLEAN.text else str(view.over)
         for name in self.checkpoints:
-            found = self._picture(name, text, sample)
-            image = found.image or self._picture(name, under, sample).image
+            shown = self._picture(name, text, sample)
+            image = shown.image or self._picture(name, under, sample).image
             scores = rows.get((name, text), {})
             said = [f"{word} {scores[key]:.2f}" for key, word in view.scores.items() if is_finite(scores.get(key))]
             tiles: tuple[tuple[str, str], ...] = ()
-            if image and found.heat:
-                tiles = ((uri_of_map(image, found.heat, overlay), f"map of {text} over {sample}, {name}"),)
+            if image and shown.heat:
+                tiles = ((uri_of_map(image, shown.heat, overlay), f"map of {text} over {sample}, {name}"),)
             cells.append(Cell(tiles, ", ".join(said) if tiles else ""))
         return Line(view.line, tuple(cells))
 
@@ -219,18 +223,20 @@ class Browser:
         return self._pictures.get((checkpoint, text), {}).get(sample, Picture())
 
     def _of(self, sample: str) -> Iterator[Picture]:
-        return (found[sample] for found in self._pictures.values() if sample in found)
+        return (pictures[sample] for pictures in self._pictures.values() if sample in pictures)
 
     def _bytes(self, sample: str) -> int:
-        """Return the bytes of its pictures, each counted once."""
-        return sum(map(len, {part for one in self._of(sample) for part in (one.image, one.difference) if part}))
+        """Return the bytes of a sample's pictures, each counted once."""
+        return sum(
+            map(len, {part for picture in self._of(sample) for part in (picture.image, picture.difference) if part})
+        )
 
     def _uri(self, image: bytes) -> str:
         return uri_of(shrunk(image, _SMALL) if self._small else image)
 
 
 def _shards(run: RunFolder, checkpoint: str, text: str) -> dict[str, int]:
-    """Return in which shard each sample is: the same of all checkpoints and conditions."""
+    """Return the shard of each sample, which is the same for all checkpoints and conditions."""
     folder = run.shard_path(checkpoint, text, 0).parent
     return {
         name: int(path.stem)
@@ -250,7 +256,7 @@ def _read(path: Path, columns: Sequence[str]) -> pa.Table:
 
 
 def _size(largest: float | None) -> str:
-    """Say how much a difference is stretched, so that its largest change is half the range."""
+    """Return in words how much a difference is stretched, so that its largest change is half the range."""
     if largest is None or not is_finite(largest):
         return ""
     return f"difference × {0.5 / largest:.4g}, largest {pixels(largest, 'linf')}" if largest else "nothing changed"

@@ -383,7 +383,7 @@ def test_many_conditions_are_drawn_by_how_much_they_change() -> None:
     (figure,) = attention_figures([Watched("one", every)])
     drawn = re.findall(r"<text[^>]*>(clean|fgsm[^<]*)</text>", figure.svg)
     assert drawn == ["clean", *(f"fgsm(eps={k}/255,steps=1)" for k in range(4, 9))] and len(drawn) == LINES
-    assert "Of the other 3 conditions the entropy changes less" in figure.caption and "Dotted" not in figure.caption
+    assert "Under the other 3 conditions the entropy changes less" in figure.caption and "Dotted" not in figure.caption
     assert list(attention_figures([])) == []
 
 

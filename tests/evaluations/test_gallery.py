@@ -344,7 +344,7 @@ ONLY = "only for a data set, and pictures of your own are given; leave out, or g
         ),
         (
             [MODEL, "cat.jpg", "--cams", "full"],
-            "--cams full: controls only, which do not look at the image; give such as agcam",
+            "--cams full: controls only, which do not look at the image; give a method such as agcam",
         ),
     ],
 )
@@ -365,7 +365,7 @@ def test_a_choice_by_score_needs_one(tmp_path: Path) -> None:
     with pytest.raises(ProtocolError) as caught:
         choice.check(request)
     assert str(caught.value) == (
-        "--choose worst: no map is scored, where no objects are known and --faithfulness is none; give --boxes or "
+        "--choose worst: no map is scored, because no objects are known and --faithfulness is none; give --boxes or "
         "--masks, or --choose random"
     )
     choice.check(replace(request, masks=tmp_path))
@@ -377,7 +377,7 @@ def test_a_choice_by_score_needs_one(tmp_path: Path) -> None:
 
 def test_the_help_says_what_faithfulness_is() -> None:
     text = " ".join(CliRunner().invoke(cli, ["cam", "--help"]).output.split())
-    assert "Ask the model itself: ABPC; all adds insertion, deletion and a redrawn head." in text
+    assert "Test maps on the model itself: ABPC; all adds insertion, deletion and a redrawn head." in text
     assert "disagreement, of one checkpoint worst, if left out." in text
 
 

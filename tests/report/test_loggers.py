@@ -102,7 +102,9 @@ def test_a_library_that_refuses_is_one_line_and_is_finished(run: Run) -> None:
     logger = Recording(refuses=True)
     with pytest.raises(RunError) as caught:
         log_run(run, ROWS, [logger])
-    assert str(caught.value) == "--log recording: server says no; mend that, or leave it out, the run is whole"
+    assert (
+        str(caught.value) == "--log recording: server says no; fix that, or leave out --log; the run itself is complete"
+    )
     assert logger.told[-1] == "finish"
 
 

@@ -367,7 +367,7 @@ def test_only_our_own_files_are_written_over(run: Path, tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in paths} == before, "the same run gives the same bytes"
     paths[2].write_text("{}")
     paths[0].unlink()
-    message = r"results.json is there already and is not of robustkit card; choose another folder with --out$"
+    message = r"results.json exists and was not written by robustkit card; choose another folder with --out$"
     with pytest.raises(RunError, match=message):
         write_cards(run, checkpoint="vit", out=out)
     assert not paths[0].exists()

@@ -65,7 +65,7 @@ const used = () => {
   set("words", "two");
   samples[7].firstElementChild.focus();
   found.stays = (press("ArrowUp"), press("ArrowDown"), here());
-  found.told = document.querySelector("#told").textContent;
+  found.count = document.querySelector("#count").textContent;
 };
 """
 
@@ -132,7 +132,7 @@ def test_a_page_of_hostile_names_is_accessible_and_fetches_nothing(
     assert found["keys"] == [1, 2, 1, 1] and found["opened"] == "01000000"
     # "two" is the last sample alone; the second checkpoint errs clean on the second; the first falls to the attack.
     assert found["filtered"] == ["00000001", "00000000", "01000000", "10000000", "11111111"]
-    assert found["stays"] == 7 and found["told"] == "1 of 8 samples"
+    assert found["stays"] == 7 and found["count"] == "1 of 8 samples"
 
 
 def test_each_check_can_fail(page: str, tmp_path: Path) -> None:

@@ -71,8 +71,8 @@ def test_a_classifier_in_one_sentence(tmp_path: Path) -> None:
         "93.3 % [84.1, 97.4] right on 60 clean images; the strongest attack, pgd at 4/255, leaves 13.3 % [6.9, 24.2]; "
         "under corruption it errs on 23.4 % [16.7, 30.8] (mean over noise, the worst set), most under gaussian_noise "
         "at severity 5 with 60.0 %; "
-        "AG-CAM beats a centred Gaussian on ABPC and IoU of boxes, cannot be told from a centred Gaussian on IoU of "
-        "pixels; rollout is behind a random map on ABPC."
+        "AG-CAM beats a centred Gaussian on ABPC and IoU of boxes, cannot be distinguished from a centred Gaussian "
+        "on IoU of pixels; rollout is behind a random map on ABPC."
     )
 
 
@@ -106,7 +106,7 @@ def test_it_says_what_cannot_be_said(tmp_path: Path) -> None:
     two = verdicts(make_run(tmp_path, checkpoints=[{"name": "b"}, {"name": "a"}]), [CLEAN])
     assert [v.checkpoint for v in two] == ["b", "a"] and two[0] == Headline("b", "Nothing was evaluated.", ())
     lead = row("cam(agcam)", "abpc_over_control", 0.1, flags=["best control: full"])
-    assert "AG-CAM has too few maps to be held against a map that marks everything on ABPC" in sentence(tmp_path, lead)
+    assert "AG-CAM has too few maps to be compared with a map that marks everything on ABPC" in sentence(tmp_path, lead)
 
 
 def test_radii_are_said_in_their_norm_and_units(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_weak_classes_clean(tmp_path: Path) -> None:
         ("ant", "6", "83.3 [43.6, 97.0]", "cat (1 of 1)"),
     )
     assert table.note == (
-        "An interval is of its class alone: the lowest of many classes are low by chance, too. "
+        "An interval is for its class alone: the lowest of many classes are low partly by chance. "
         "1 class with fewer than 5 samples left out."
     )
 

@@ -1,4 +1,4 @@
-"""Attacks behind the seam of families."""
+"""Attacks as a family of evaluations."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Attacks(Family):
-    """Images changed, within a ball around each, to lead the model astray."""
+    """Images changed, within a ball around each, to mislead the model."""
 
     name, words = "attacks", VOCABULARY
 
@@ -49,8 +49,8 @@ class Attacks(Family):
         from .stages import dossier_of, stages_of
 
         of = reading.run, reading.manifest, reading.checkpoint, condition
-        found = dossier_of(*of, len(read), stages_of(read))
-        return [finding.flag for finding in found if finding.flag]
+        dossier = dossier_of(*of, len(read), stages_of(read))
+        return [finding.flag for finding in dossier if finding.flag]
 
     def wants(self, column: str) -> bool:
         from .stages import is_stage_column

@@ -1,4 +1,4 @@
-"""Attacks as figures: accuracy against the radius, and the samples that stand after each stage."""
+"""Draw attacks: accuracy against the radius, and the samples that stand after each stage."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _CALL = re.compile(r"([\w-]+)\((.*)\)", re.DOTALL)
 class Curve:
     """A checkpoint under one attack at several radii.
 
-    attack: its name and parameters besides eps, `pgd, steps=20`. norm: linf or l2. points: (eps, figure) by eps, the
-    clean one at 0 where it is known.
+    attack: its name and parameters besides eps, `pgd, steps=20`. norm: linf or l2. points: (eps, figure) in the order
+    of eps, with the clean figure at 0 where it is known.
     """
 
     checkpoint: str
@@ -47,7 +47,7 @@ class Standing:
 
 
 def curves(results: Sequence[Mapping[str, Any]], claims: Mapping[str, Claim]) -> list[Curve]:
-    """Return a curve for each attack (whose parameters but eps are alike) and each checkpoint that it attacked."""
+    """Return a curve for each attack (with all parameters but eps alike) and each checkpoint that it attacked."""
     clean: dict[str, Point] = {}
     by_curve: dict[tuple[str, str, str], dict[float, Point]] = {}
     for row in results:
@@ -143,7 +143,7 @@ def _counted(lines: Sequence[Curve]) -> str:
 
 
 def _ticks(axes: Axes, places: Sequence[float]) -> None:
-    """Mark the radii themselves, unless they stand too close."""
+    """Mark the radii themselves, unless they are too close together."""
     widest = max(places) or 1
     apart = min((b - a for a, b in pairwise(places)), default=widest)
     if apart >= 0.12 * widest:
@@ -152,7 +152,7 @@ def _ticks(axes: Axes, places: Sequence[float]) -> None:
 
 
 def _wrapped(text: str, width: int = 28) -> str:
-    """Return an attack's name, with its parameters in lines below."""
+    """Return an attack's name, with its parameters on lines below."""
     lines = [""]
     for item in plain(text, 90).split(", "):
         if lines[-1] and len(lines[-1]) + len(item) + 2 > width:
@@ -214,6 +214,6 @@ def stage_figures(every: Sequence[Standing], looks: Mapping[str, Style]) -> Iter
             260 + 18 * -(-len(names) // 2),
             paint,
             alt=f"{plain(condition, 90)}: {listed(sentences)}.",
-            caption=f"{shown}: each stage works on what the ones before it left standing; with 95 % intervals.",
+            caption=f"{shown}: each stage attacks the samples that the ones before left standing; 95 % intervals.",
             name=condition,
         )

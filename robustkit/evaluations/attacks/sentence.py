@@ -1,4 +1,4 @@
-"""What the sentence about a checkpoint says of attacks."""
+"""What the sentence about a checkpoint says about attacks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAMES = {"autoattack": "AutoAttack", "square": "Square", "segpgd": "SegPGD"}
 
 
 def clauses(cells: Cells, manifest: Manifest, headline: Metric) -> Iterator[Clause]:
-    """Yield what the attack that leaves least leaves: `the strongest attack, pgd at 4/255, leaves 13.3 %`."""
+    """Yield the result of the attack that leaves least: `the strongest attack, pgd at 4/255, leaves 13.3 %`."""
     claims = manifest.claims
     attacked = [row for (condition, name), row in cells.items() if name == headline.name and condition in claims]
     if not attacked:
@@ -32,7 +32,7 @@ def clauses(cells: Cells, manifest: Manifest, headline: Metric) -> Iterator[Clau
 
 
 def title(text: str, manifest: Manifest) -> str:
-    """Return `PGD-20 1/255`, as people say it; with the norm unless linf, and the units unless pixels."""
+    """Return `PGD-20 1/255`, as people write it; with the norm unless linf, and the units unless pixels."""
     claim, (name, _, inside) = manifest.claims[text], text.partition("(")
     given = dict(item.split("=", 1) for item in inside.rstrip(")").split(",") if "=" in item)
     budget = next((given[key] for key in ("steps", "queries") if key in given and name != "autoattack"), None)

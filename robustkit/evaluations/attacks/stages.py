@@ -36,7 +36,7 @@ def is_stage_column(column: str) -> bool:
 
 
 def stages(run: RunFolder, checkpoint: str, condition: str) -> list[StageCounts]:
-    """Return the stages of an attack, with the seconds of each where these are known; none for one in one piece."""
+    """Return the stages of an attack, with the seconds of each where known; empty for an attack without stages."""
     counts = stages_of(readable(run.table(checkpoint, condition, is_stage_column)))
     seconds = run.stage_seconds(checkpoint, condition) if counts else {}
     return [replace(stage, seconds=seconds.get(stage.name)) for stage in counts]
@@ -61,14 +61,14 @@ def stage_numbers(read: pa.Table) -> Iterator[Number]:
 
 
 class Stages(Gatherer):
-    """What stands after each stage of the attacks of a run, in which attacks without stages have none.
+    """What stands after each stage of the attacks of a run; attacks without stages have an empty list.
 
-    found: by checkpoint and condition the number of samples and the stages.
+    by_unit: by checkpoint and condition, the number of samples and the stages.
     """
 
     def __init__(self, manifest: Manifest) -> None:
         super().__init__(manifest)
-        self.found: dict[tuple[str, str], tuple[int, list[StageCounts]]] = {}
+        self.by_unit: dict[tuple[str, str], tuple[int, list[StageCounts]]] = {}
 
     def wants(self, checkpoint: str, condition: str) -> bool:
         return condition in self.manifest.claims or condition in self.manifest.evidence
@@ -77,7 +77,7 @@ class Stages(Gatherer):
         return is_stage_column(column)
 
     def take(self, checkpoint: str, condition: str, read: pa.Table) -> None:
-        self.found[checkpoint, condition] = len(read), stages_of(read)
+        self.by_unit[checkpoint, condition] = len(read), stages_of(read)
 
 
 def dossier(run: RunFolder, checkpoint: str, condition: str) -> list[Doubt]:
@@ -94,7 +94,7 @@ def dossier_of(
     n: int,
     stages: Sequence[StageCounts],
 ) -> list[Doubt]:
-    """Return the same of n samples, of which some stand after each stage."""
+    """Return the same for n samples, of which some stand after each stage."""
     if condition not in manifest.evidence:
         return []
     figures = run.evidence(checkpoint, condition)

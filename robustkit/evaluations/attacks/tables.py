@@ -1,4 +1,4 @@
-"""The table of an attack's stages."""
+"""Show the stages of attacks as tables."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ STAGE_HEADINGS = ("stage", "standing", "forwards", "backwards", "seconds")
 
 
 def stage_tables(results: Results) -> list[tuple[str, str, list[tuple[str, ...]]]]:
-    """Return for each attack in stages its checkpoint, condition and rows of texts under `STAGE_HEADINGS`."""
+    """Return the checkpoint, condition and rows of texts under `STAGE_HEADINGS` of each attack in stages."""
     tables = []
-    for (checkpoint, condition), (_, stages) in results.gathered(Stages).found.items():
+    for (checkpoint, condition), (_, stages) in results.gathered(Stages).by_unit.items():
         seconds = results.run.stage_seconds(checkpoint, condition) if stages else {}
         rows: list[tuple[str, ...]] = [
             (
@@ -33,18 +33,18 @@ def stage_tables(results: Results) -> list[tuple[str, str, list[tuple[str, ...]]
 
 
 def dossiers(results: Results) -> list[tuple[str, str, list[Doubt]]]:
-    """Return what raises doubt about attacks, or does not: checkpoint, condition, findings."""
+    """Return the evidence on attacks, doubtful or not: checkpoint, condition, findings."""
     flags = {(row["checkpoint"], row["condition"]): row["flags"] for row in results}
-    found = []
-    for unit, (n, stages) in results.gathered(Stages).found.items():
+    rows = []
+    for unit, (n, stages) in results.gathered(Stages).by_unit.items():
         doubts = [*dossier_of(results.run, results.manifest, *unit, n, stages), *findings_of(flags.get(unit, []))]
         if doubts:
-            found.append((*unit, doubts))
-    return found
+            rows.append((*unit, doubts))
+    return rows
 
 
 def terminal_stages(results: Results) -> Table | None:
-    """Return the stages of all attacks that have some as one rich table; None if there are none."""
+    """Return the stages of all attacks that have any as one rich table; None if none has."""
     from rich import box
     from rich.table import Table
     from rich.text import Text

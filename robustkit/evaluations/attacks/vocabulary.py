@@ -33,7 +33,7 @@ class AttackWords(Vocabulary):
         return parse_condition(name, card).text
 
     def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
-        """Raises ProtocolError where the attack makes sense under no card that travels with the package, too."""
+        """Raise ProtocolError also where the attack makes sense under none of the cards that come with the package."""
         from .condition import parse_condition
         from .registry import EVERY_ATTACK, EVERY_DENSE_ATTACK
 

@@ -1,4 +1,4 @@
-"""Watched attention behind the seam of families."""
+"""Watched attention as a family of evaluations."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class Attention(Family):
     def compared(
         self, first: Recorded, second: Recorded, common: Sequence[str], compared: Compared
     ) -> Iterator[tuple[str, str]]:
-        yield from ()  # its figures follow each other so closely that they would only weaken a correction
+        yield from ()  # its figures are so closely related that they would only weaken a correction
 
     def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample:
         from ..recorded import not_paired
 
         figures = super().per_sample(side, condition, metric)
         if figures is None:
-            raise not_paired(condition, metric, [one.name for one in self.words.metrics if one.paired])
+            raise not_paired(condition, metric, [number.name for number in self.words.metrics if number.paired])
         return figures
 
     def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
@@ -75,11 +75,13 @@ class Attention(Family):
         from .tables import layer_table
 
         heads = watched(results)
-        first = [(one, under) for one in heads for under in list(one.heads)[:1]]
+        first = [(entry, under) for entry in heads for under in list(entry.heads)[:1]]
 
         def values() -> dict[str, Any]:
-            titles = [f"{one.checkpoint}: {under}, layer by layer" for one, under in first]
-            layers = [layer_table(one.heads[under], title) for (one, under), title in zip(first, titles, strict=True)]
+            titles = [f"{entry.checkpoint}: {under}, layer by layer" for entry, under in first]
+            layers = [
+                layer_table(entry.heads[under], title) for (entry, under), title in zip(first, titles, strict=True)
+            ]
             return {"attention": self.tables(results), "attention_layers": layers}
 
         yield Section("attention", "Attention stability", values, tuple(attention_figures(heads)))

@@ -1,4 +1,4 @@
-"""Watched attention as curves over the layers: a column for each checkpoint, a panel for each figure."""
+"""Draw watched attention as curves over the layers: one column per checkpoint, one panel per figure."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Watched:
 def watched(results: Results) -> list[Watched]:
     """Return the heads of all checkpoints whose attention was watched."""
     by_checkpoint: dict[str, dict[str, Heads]] = {}
-    for (checkpoint, condition), heads in results.gathered(WatchedHeads).found.items():
+    for (checkpoint, condition), heads in results.gathered(WatchedHeads).by_unit.items():
         by_checkpoint.setdefault(checkpoint, {})[under_of(condition) or ""] = heads
     return [
         Watched(name, dict(sorted(conditions.items(), key=lambda item: item[0] != "clean")))
@@ -97,13 +97,13 @@ def attention_figures(entries: Sequence[Watched]) -> Iterator[Figure]:
             caption="Lines are means over the heads of a layer, bands reach from the lowest head to the highest. A "
             "head's logit is its largest over all samples, all else a mean over samples and tokens."
             + (" Dotted: where a head is flagged." if any(map(_bound, limits, limits.values())) else "")
-            + (f" Of the other {lost} conditions the entropy changes less; the tables have them." if lost > 0 else ""),
+            + (f" Under the other {lost} conditions the entropy changes less; see the tables." if lost > 0 else ""),
             name=several,
         )
 
 
 def _legend(conditions: Sequence[str]) -> dict[str, str]:
-    """Conditions as a legend names them: `fog, severity 3`, in full where two would be alike."""
+    """Return conditions as a legend names them: `fog, severity 3`, in full where two would be alike."""
     short = {text: words_of(text).label(text) for text in conditions}
     often = Counter(short.values())
     names = {text: name if often[name] == 1 else text for text, name in short.items()}
@@ -187,7 +187,7 @@ def _finish(axes: Axes, name: str, limits: tuple[float, float, bool]) -> None:
 
 
 def _bound(name: str, limits: tuple[float, float, bool]) -> float:
-    """Return where heads are flagged, if a panel shows that; else 0."""
+    """Return the value at which heads are flagged, if a panel shows it; else 0."""
     bound = {"largest_logits": EXPLOSION, "entropy_shares": 100 * COLLAPSE}.get(name, 0.0)
     return bound if limits[0] < bound < limits[1] else 0.0
 

@@ -1,6 +1,6 @@
-"""Records of watched attention into results: means with intervals, changes against clean, heads, and flags.
+"""Turn records of watched attention into results: means with intervals, changes against clean, heads, and flags.
 
-`attention(pgd(eps=1/255,steps=20))` describes the heads of a model on the images of that condition.
+`attention(pgd(eps=1/255,steps=20))` describes the heads of a model on the images of that attack.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ keys, e^0.053 = 1.05 of them are attended to."""
 
 @dataclass(frozen=True)
 class Heads:
-    """What the T heads of all layers did on n samples.
+    """The figures of the T heads of all layers on n samples.
 
     values: by name of `LISTS` (T,), over the samples that are finite: the largest of logits, means of the others; nan
-    where there is none. broken: (T,) how many samples are not finite in some figure. lost: samples that are so in any.
+    where there is none. broken: (T,) the number of samples with a figure that is not finite. lost: samples with one in
+    any head.
     """
 
     layers: tuple[Layer, ...]
@@ -52,7 +53,7 @@ class Heads:
 
     @cached_property
     def shares(self) -> Floats:
-        """Mean entropies as shares of log N; nan over a single key, where they say nothing."""
+        """Mean entropies as shares of log N; nan with a single key, where they say nothing."""
         keys = np.array([layer.keys for layer in self.layers for _ in range(layer.heads)], float)
         with np.errstate(divide="ignore", invalid="ignore"):
             shares: Floats = self.values["attention_entropies"] / np.log(keys)
@@ -63,11 +64,11 @@ class Heads:
         return self.shares if name == "entropy_shares" else self.values[name]
 
     def by_layer(self, name: str) -> list[Floats]:
-        """Return the same as a part for each layer, (heads,)."""
+        """Return the same split by layer, (heads,) each."""
         return np.split(self.figures(name), np.cumsum([layer.heads for layer in self.layers])[:-1])
 
     def name(self, place: int) -> str:
-        """Return `blocks.3.attn head 0`: counted from 0, as layers are."""
+        """Return `blocks.3.attn head 0`; heads are counted from 0, as layers are."""
         for layer in self.layers:
             if place < layer.heads:
                 return f"{layer.name} head {place}"
@@ -105,7 +106,7 @@ def _more(places: Any) -> str:
 
 
 class HeadSums:
-    """Sums over samples of what each head did, from one shard after the other. where: of the records, for messages."""
+    """Sums over samples of what each head did, shard by shard. where: the place of the records, for messages."""
 
     def __init__(self, where: Path) -> None:
         self.where = where
@@ -113,7 +114,7 @@ class HeadSums:
         self.n = self.lost = 0
 
     def taken(self, shard: pa.Table) -> pa.Table:
-        """Take what is per head from a shard; return the rest."""
+        """Take the columns per head from a shard; return the rest."""
         here = [name for name in LISTS if name in shard.column_names]
         read = shard.filter(shard["error"].is_null()) if here else shard
         if here and len(read):
@@ -165,11 +166,11 @@ class HeadSums:
 
 
 class WatchedHeads(Gatherer):
-    """What each head did under each condition whose records hold it: by checkpoint and condition."""
+    """The heads by checkpoint and condition, for each condition whose records have them."""
 
     def __init__(self, manifest: Manifest) -> None:
         super().__init__(manifest)
-        self.found: dict[tuple[str, str], Heads] = {}
+        self.by_unit: dict[tuple[str, str], Heads] = {}
 
     def wants(self, checkpoint: str, condition: str) -> bool:
         return False  # its own summary puts them here
@@ -177,7 +178,7 @@ class WatchedHeads(Gatherer):
     def put(self, checkpoint: str, condition: str, heads: Heads | None) -> None:
         """Keep the heads of a condition, None without a sample."""
         if heads is not None:
-            self.found[checkpoint, condition] = heads
+            self.by_unit[checkpoint, condition] = heads
 
     def read(self, run: RunFolder) -> None:
         for checkpoint, condition in run.units():
@@ -211,7 +212,7 @@ class Sampled:
 
     @classmethod
     def of(cls, read: pa.Table) -> Sampled:
-        """Return the figures of rows of samples that could be read; nan for what a record lacks."""
+        """Return the figures of the samples that could be read; nan for what a record lacks."""
         empty = np.full(len(read), math.nan)
         there = set(read.column_names)
         columns = [
@@ -233,8 +234,8 @@ class Sampled:
 def attention_rows(
     condition: str, sampled: Sampled, clean: Sampled | None, heads: Heads | None, flags: Sequence[str]
 ) -> Iterator[Row]:
-    """Yield condition, metric, value, n, interval and flags; under `<metric>_change` how much it exceeds that on the
-    clean images, paired by sample.
+    """Yield condition, metric, value, n, interval and flags; `<metric>_change` is the difference from the clean images,
+    paired by sample.
     """
     lines = [*flags, *(heads.flags if heads else ())]
     parts = [("", sampled.values)]

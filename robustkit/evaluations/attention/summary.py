@@ -1,4 +1,4 @@
-"""The records of a checkpoint's watched attention into results."""
+"""Turn the records of a checkpoint's watched attention into results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watched attention as tables: on clean images, its changes under each condition, and layer by layer."""
+"""Show watched attention as tables: on clean images, its changes under each condition, and layer by layer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LAYERS = (
 """For each figure of a head its name, its factor, and 1 if the highest is the worst, -1 if the lowest is."""
 _MOST = 64  # layers in a table
 _NOTE = (
-    "Means over samples; of a sample the largest |logit| of all heads and means over the heads of all layers. With a "
+    "Means over samples; per sample the largest |logit| of all heads and means over the heads of all layers. With a "
     "sign: the change against clean, paired by sample, of percentages in points."
 )
 _OF_LAYERS = (

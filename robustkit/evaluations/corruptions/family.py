@@ -1,4 +1,4 @@
-"""Corruptions behind the seam of families."""
+"""Corruptions as a family of evaluations."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Corruptions(Family):
 
         pixels, corrupted = batch.inputs.to(subject.settings.device), condition.payload
         assert isinstance(corrupted, Corrupted)
-        if corrupted.released:  # they come corrupted from their files
+        if corrupted.released:  # the files hold them corrupted
             return show_pixels(subject, batch, pixels, known=False)
         made = corrupted.make(subject.settings.frost_dir)
         return show_pixels(subject, batch, made.apply(pixels, made.draw(pixels.shape[1:], corrupted.severity, rng)))

@@ -1,4 +1,4 @@
-"""Corruptions as bars: accuracy, or what is left of mIoU, by corruption and category, beside the clean figure."""
+"""Draw corruptions as bars: accuracy, or retention of mIoU, by corruption and category, beside the clean figure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TOGETHER = 6  # checkpoints in a figure
 class Bars:
     """A checkpoint under the corruptions of one definition (preset, variant, source).
 
-    clean: its figure without corruption, if it is known. bars: by corruption, in the benchmark's order, with the
+    clean: the figure without corruption, if known. bars: by corruption, in the benchmark's order, with the
     severities that it is a mean over, `""` for all five; without an interval unless it is over all.
     """
 
@@ -66,7 +66,7 @@ def _mean(some: Mapping[int, Point]) -> Point:
 
 
 def retention_bars(results: Sequence[Mapping[str, Any]]) -> list[Bars]:
-    """Return the share of the clean mIoU that is left, averaged over severities: over all five, or the first three."""
+    """Return the share of the clean mIoU that is left, averaged over all five severities or the first three."""
     by_key: dict[tuple[str, str], dict[str, tuple[Point, str]]] = {}
     for row in results:
         if row["metric"] != "retention" or row["value"] is None or not row["condition"].startswith("corruption("):
@@ -83,8 +83,8 @@ def retention_bars(results: Sequence[Mapping[str, Any]]) -> list[Bars]:
 def bar_figures(
     drawn: Sequence[Bars], looks: Mapping[str, Style], section: str, title: str, what: str
 ) -> Iterator[Figure]:
-    """Yield figures for each definition, with a panel for each of a few checkpoints. what: the figure that the bars
-    show.
+    """Yield figures for each definition, with a panel for each of a few checkpoints. what: the name of the figure
+    shown.
     """
     for definition in dict.fromkeys(bars.definition for bars in drawn):
         every = [bars for bars in drawn if bars.definition == definition]

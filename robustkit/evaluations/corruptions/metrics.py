@@ -1,4 +1,4 @@
-"""Errors under corruption into the benchmark's figures: means over severities and named sets, mCE, relative mCE.
+"""Turn errors under corruption into the benchmark's figures: means over severities and named sets, mCE, relative mCE.
 
 A set has a figure only if every one of its conditions was evaluated; what is missing is reported, never silently
 averaged over.
@@ -51,7 +51,7 @@ ALEXNET_CLEAN = 0.4348
 
 @dataclass(frozen=True)
 class CorruptionSample:
-    """A checkpoint's answers under one condition, a row for each sample that was read.
+    """A checkpoint's predictions under one condition, one row per sample that was read.
 
     ids: (n,) strings. wrong: (n,) bools. nll, confidence: (n,), of the records' float32. flags: of the condition.
     """
@@ -64,7 +64,7 @@ class CorruptionSample:
 
     @classmethod
     def of(cls, read: pa.Table, flags: Sequence[str], like: CorruptionSample | None = None) -> CorruptionSample:
-        """Return the sample of a condition from the records that were read. like: another one, whose ids are shared
+        """Return the sample of a condition from the records that were read. like: another sample, whose ids are reused
         where they are the same.
         """
         ids = read["sample_id"].combine_chunks()

@@ -1,4 +1,4 @@
-"""Mean errors over corruptions from a checkpoint's results."""
+"""Compute mean errors over corruptions from a checkpoint's results."""
 
 from __future__ import annotations
 

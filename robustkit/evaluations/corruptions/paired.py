@@ -1,4 +1,4 @@
-"""Means over corruptions, to hold two checkpoints beside each other."""
+"""Compare two checkpoints by means over corruptions."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .vocabulary import by_definition
 def compared(common: Sequence[str], of: Compared) -> Iterator[tuple[str, str]]:
     """Yield condition and metric of the means over sets, and over severities, that `common` allows.
 
-    Single severities are left out: they follow these means so closely that they would only weaken a correction for
-    the number of rows.
+    Single severities are left out: they follow these means so closely that they would only weaken the correction for
+    multiple rows.
     """
-    for example, own in by_definition(common):
-        means = dict.fromkeys(sets_at(own, example.definition), of.sets)
+    for example, members in by_definition(common):
+        means = dict.fromkeys(sets_at(members, example.definition), of.sets)
         means |= {replace(example, name=name).mean.text: of.groups for name in CORRUPTIONS if of.groups}
         for mean, metrics in means.items():
             if set(conditions_of(mean)) <= set(common):

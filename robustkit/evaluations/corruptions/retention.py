@@ -1,4 +1,4 @@
-"""The corruptions of a segmenter as tables: mIoU by corruption and severity, and the means of named sets."""
+"""Show the corruptions of a segmenter as tables: mIoU by corruption and severity, and the means of named sets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def retention_tables(checkpoint: str, cells: Cells) -> Iterator[HeatTable]:
 
 @lru_cache(maxsize=1024)
 def _definition(condition: str) -> str | None:
-    """Of a corruption or of a mean over corruptions, such as `(preset=cifar)`; None for other conditions."""
+    """Return the definition of a corruption or a mean over corruptions, `(preset=cifar)`; None for other conditions."""
     part = parse_corrupted(next(iter(shares_of(condition))))
     return None if part is None else part.definition
 
@@ -48,7 +48,7 @@ def _tables(checkpoint: str, definition: str, cells: Cells) -> Iterator[HeatTabl
 
 
 def _by_severity(name: str, every: str, cells: Cells, clean: float | None) -> tuple[tuple[str, ...], Values]:
-    """The row of a corruption, whose mean over all severities is `every`, and the fractions behind its cells."""
+    """Return the row of a corruption, whose mean over all severities is `every`, and the fractions behind its cells."""
     texts = [every.replace(name, f"{name},severity={severity}", 1) for severity in (1, 2, 3, 4, 5)]
     some = every.replace(name, f"{name},severity=1+2+3", 1)
     mean = every if (every, "miou") in cells else some
@@ -65,18 +65,18 @@ def _by_severity(name: str, every: str, cells: Cells, clean: float | None) -> tu
 
 
 def _of_those(mious: Sequence[float | None], clean: float | None) -> tuple[list[float | None], str]:
-    """Mean and retention over the severities that were evaluated, and which these are."""
-    known = {severity: miou for severity, miou in enumerate(mious, start=1) if miou is not None}
-    if not known:
+    """Return mean and retention over the severities that were evaluated, and which these are."""
+    present = {severity: miou for severity, miou in enumerate(mious, start=1) if miou is not None}
+    if not present:
         return [None, None], ""
-    mean = sum(known.values()) / len(known)
-    return [mean, mean / clean if clean else None], span(known)
+    mean = sum(present.values()) / len(present)
+    return [mean, mean / clean if clean else None], span(present)
 
 
 def _with_categories(
     order: Sequence[str], lines: Sequence[tuple[tuple[str, ...], Values]]
 ) -> tuple[list[tuple[str, ...]], list[Values], list[int]]:
-    """The rows of corruptions with a mean below each category that has several; and the places where one ends."""
+    """Return the rows of corruptions, with a mean below each category that has several, and where categories end."""
     texts, figures, ends = list[tuple[str, ...]](), list[Values](), list[int]()
     for kind in dict.fromkeys(_KIND[name] for name in order):
         places = [place for place, name in enumerate(order) if _KIND[name] == kind]
@@ -85,7 +85,9 @@ def _with_categories(
         if len(places) > 1:
             columns = zip(*(lines[place][1] for place in places), strict=True)
             means = [
-                sum(known) / len(places) if len(known := [v for v in column if v is not None]) == len(places) else None
+                sum(present) / len(places)
+                if len(present := [v for v in column if v is not None]) == len(places)
+                else None
                 for column in columns
             ]
             if means[-2] is not None:  # every one of them has a mean

@@ -1,4 +1,4 @@
-"""What the sentence about a checkpoint says of corruptions."""
+"""What the sentence about a checkpoint says about corruptions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .sets import SETS
 def clauses(cells: Cells, headline: Metric) -> Iterator[Clause]:
     """Yield the mean over the benchmark's set where there is one, else over the worst set, and the worst corruption.
 
-    A figure of single samples gives errors, another one what is left of it.
+    A metric of single samples gives errors, any other what is left of it.
     """
     worst = _worst_severity(cells, headline.name)
     if headline.binary:
@@ -30,25 +30,25 @@ def clauses(cells: Cells, headline: Metric) -> Iterator[Clause]:
 
 
 def _worst_mean(cells: Cells, metric: str, sign: int) -> Row | None:
-    """The mean over the benchmark's set where there is one, else over the set with the highest (sign 1) or lowest."""
+    """Return the mean over the benchmark's set if there is one, else the highest (sign 1) or lowest mean over a set."""
     means = [row for (condition, name), row in cells.items() if name == metric and _set(condition)]
     return max(means, key=lambda row: (_set(row["condition"]) == BENCHMARK, sign * row["value"]), default=None)
 
 
 def _of(mean: Row) -> str:
-    """`in-c`, or which of the sets has the highest mean."""
+    """Return `in-c`, or which of the sets has the highest mean."""
     name: str = mean["condition"]
     return name if _set(name) == BENCHMARK else f"mean over {name}, the worst set"
 
 
 def _set(condition: str) -> str:
-    """The set of corruptions that a mean is over; empty for other conditions."""
+    """Return the set of corruptions that a mean is over; empty for other conditions."""
     name = condition.partition("(")[0]
     return name if name in SETS else ""
 
 
 def _worst_severity(cells: Cells, metric: str) -> Row | None:
-    """The single corruption at one severity under which least is right."""
+    """Return the row of the corruption and severity with the worst result."""
     single = [
         row for (condition, name), row in cells.items() if name == metric and condition.startswith("corruption(")
         and "severity=" in condition and "+" not in condition

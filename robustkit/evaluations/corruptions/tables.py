@@ -1,4 +1,4 @@
-"""The corruptions of a run as tables: error by corruption and severity, and the means of named sets."""
+"""Show the corruptions of a run as tables: error by corruption and severity, and the means of named sets."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _errors(mean: str, results_of: Figures) -> tuple[tuple[str, ...], tuple[floa
     some = [severity for severity, value in enumerate(values, start=1) if value is not None]
     whole, only = (mean, "mean_error") in results_of, f" ({span(some)})" if some else ""
     means = {metric: _value(results_of, mean, metric) for metric in ("mean_error", "nll", "ece")}
-    if not whole:  # of the severities that were evaluated, which the cells name
+    if not whole:  # over the severities that were evaluated, which the cells name
         by_metric = {
             metric: [_value(results_of, texts[severity - 1], metric) for severity in some] for metric in ("nll", "ece")
         }
@@ -126,7 +126,7 @@ def _means(definition: str, figures: Figures) -> Iterator[tuple[str, ...]]:
 
 
 def _flags(definition: str, figures: Figures) -> Iterator[str]:
-    """Yield each flag once, with what bears it."""
+    """Yield each flag once, with the conditions that have it."""
     seen: dict[str, list[str]] = {}
     for (condition, _), row in figures.items():
         part = parse_corrupted(condition)

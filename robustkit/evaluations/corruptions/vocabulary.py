@@ -39,8 +39,8 @@ class CorruptionWords(Vocabulary):
         return shares_of(text)
 
     def means(self, texts: Sequence[str]) -> Iterator[str]:
-        for example, own in by_definition(texts):
-            yield from means_of_shares(example, own)
+        for example, members in by_definition(texts):
+            yield from means_of_shares(example, members)
 
     def needs(self, text: str, metric: str, conditions: Iterable[str]) -> list[str]:
         return [*shares_of(text), *(["clean"] if metric in ("relative_mce", "retention") else [])]

@@ -1,4 +1,4 @@
-"""Explanation maps behind the seam of families."""
+"""Explanation maps as a family of evaluations."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Maps(Family):
-    """What a model looks at: the scores of maps that explain a class, and how they change with the images."""
+    """What a model looks at: scores of maps that explain a class, and how maps change with the images."""
 
     name, words = "maps", VOCABULARY
 
@@ -59,7 +59,7 @@ class Maps(Family):
         return per_sample(side, condition, metric)
 
     def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
-        return ["Maps are of images that both predict right."] if shown else []
+        return ["Maps are compared on images that both predict right."] if shown else []
 
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
         from .sentence import clauses

@@ -1,4 +1,4 @@
-"""Scores of maps as dots, beside the controls that do not look at the image."""
+"""Draw scores of maps as dots, beside the controls that do not look at the image."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ SCORES = {
     ("insertion_auc", ""): "insertion",
     ("deletion_auc", ""): "deletion ↓",
 }
-"""Metric and mode of the scores that are drawn; the tables have all."""
+"""The metric and mode of the scores that are drawn; the tables have all."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """One score of the maps of one checkpoint. kind: what the methods have in common, as a condition's parameters.
+    """One score of the maps of one checkpoint. kind: the parameters that the methods share, as in a condition.
 
     score: of `SCORES`. points: by method, those of interest first, then the controls.
     """
@@ -97,14 +97,14 @@ def map_figures(entries: Sequence[Score], looks: Mapping[str, Style]) -> Iterato
             20 + 18 * -(-len(names) // 2) + (52 + 42 * len(methods)) * -(-len(shown) // 2),
             paint,
             alt=" ".join(said),
-            caption="With 95 % intervals. Controls do not look at the image: a map tells something where it is "
-            "better than all of them."
-            + (" Of ↓ lower is better, of the others higher." if any("↓" in score for score in shown) else ""),
+            caption="With 95 % intervals. Controls do not look at the image: a map is informative where it "
+            "is better than all of them."
+            + (" Lower is better with ↓, higher otherwise." if any("↓" in score for score in shown) else ""),
         )
 
 
 def _limits(rivals: Sequence[Score]) -> tuple[float, float]:
-    """Return limits that hold all figures and intervals, and a little more."""
+    """Return limits that contain all figures and intervals, with a margin."""
     every = [bound for entry in rivals for p in entry.points.values() for bound in (p.value, p.low, p.high)]
     finite = [bound for bound in every if math.isfinite(bound)]
     pad = 0.06 * (max(finite) - min(finite)) or 0.05

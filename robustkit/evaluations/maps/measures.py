@@ -25,9 +25,9 @@ STABILITY = (
     Metric("map_iou", "IoU of maps %", 100, 1, paired=True),
 )
 CONTROLLED = (*_SCORES, *_MEANS, *_POOLED)
-"""Scores of a map that stand beside those of controls: each has its `…_over_control`, too."""
+"""Scores of a map that are compared with those of controls: each also has its `…_over_control`."""
 METRICS = (
     *CONTROLLED,
     *STABILITY,
-    *(replace(one, name=one.name + group, paired=False) for one in STABILITY for group in ("_held", "_fell")),
+    *(replace(score, name=score.name + group, paired=False) for score in STABILITY for group in ("_held", "_fell")),
 )

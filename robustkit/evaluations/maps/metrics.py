@@ -1,7 +1,7 @@
-"""Records of maps into results: scores with intervals, controls beside them, and how stable maps are.
+"""Turn records of maps into results: scores with intervals, controls beside them, and how stable maps are.
 
 Scores at the threshold exist in two modes, `cam(agcam,mode=mask)` and `cam(agcam,mode=box)`; those without a threshold
-stand under `cam(agcam)`. Maps of wrong predictions are left out and counted, unless the run keeps them.
+are under `cam(agcam)`. Maps of wrong predictions are left out and counted, unless the run keeps them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WANTED = {
 }
 _LOWER_IS_BETTER = {metric.name for metric in METRICS if metric.better < 0}
 UNMOVED = 0.9
-"""A rank correlation: maps that exceed it after the head is drawn again do not depend on the class."""
+"""A rank correlation: maps above it after the head is redrawn do not depend on the class."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ def map_figures(
     keep: bool,
     flags: Sequence[str],
 ) -> Figures:
-    """Return the figures of a condition from its records, in one table. pooled: what was taken from them. shards: to
-    take it from again. keep: count wrong predictions too.
+    """Return the figures of a condition from its records, in one table. pooled: what was taken from them. shards: the
+    shards to take it from again. keep: count wrong predictions too.
     """
 
     def again() -> Pooled:
@@ -101,7 +101,7 @@ def map_figures(
 
 
 def map_rows(maps: Sequence[Figures]) -> Iterator[Row]:
-    """Yield condition, metric, value, n, interval and flags of every score of one checkpoint's maps; and under
+    """Yield condition, metric, value, n, interval and flags of every score of one checkpoint's maps; and as
     `<metric>_over_control` how far each is ahead of the best control (negative: behind), paired by sample.
     """
     for figures in maps:

@@ -1,4 +1,4 @@
-"""Scores of maps, sample by sample, to hold two checkpoints beside each other."""
+"""Compare two checkpoints by scores of maps, sample by sample."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _COLUMN_OF = {metric: column for column, metric in PLAIN.items()}
 
 
 def compared(first: Recorded, second: Recorded, common: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield condition and metric of the scores that some sample of either side has, of all maps but controls.
+    """Yield condition and metric of the scores that some sample of either side has, for all maps except controls.
 
-    What was not asked is null in all of a record.
+    A score that was not requested is null throughout a record.
     """
     for explained in filter(None, map(parse_explained, common)):
         if explained.is_control:
             continue
         columns = {key: _columns(*key)[1:] for key in _keys(explained)}
         read = [name for names in columns.values() for name in names]
-        for side in (first, second):  # so that no file is opened twice; what a record lacks is said later
+        for side in (first, second):  # so that no file is opened twice; what a record lacks is reported later
             with contextlib.suppress(RunError):
                 side.samples(explained.text, read)
         for key, (column, right) in columns.items():
@@ -57,15 +57,15 @@ def per_sample(side: Recorded, condition: str, metric: str) -> PerSample:
 
 
 def _columns(condition: str, metric: str) -> tuple[str, str, str]:
-    """The condition of a score's records, its column, and that which says what was predicted right."""
+    """Return the condition of a score's records, its column, and the column of what was predicted right."""
     parts = parts_of(condition)
     assert parts is not None
     explained, mode = parts
     if explained.under:
-        known = [one.name for one in STABILITY]
+        names = [score.name for score in STABILITY]
     else:
-        known = [f"cam_{name}" for name in SCORES] if mode else list(PLAIN.values())
-    if metric not in known:
-        raise not_paired(condition, metric, known)
+        names = [f"cam_{name}" for name in SCORES] if mode else list(PLAIN.values())
+    if metric not in names:
+        raise not_paired(condition, metric, names)
     column = f"{mode}_{metric.removeprefix('cam_')}" if mode else _COLUMN_OF.get(metric, metric)
     return explained.text, column, "clean_correct" if explained.under else "correct"

@@ -1,4 +1,4 @@
-"""Scores of maps that are made of counts pooled over samples: PxAP and MaxBoxAcc."""
+"""Compute scores of maps from counts pooled over samples: PxAP and MaxBoxAcc."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAXIMA = ("max_box_acc",)
 
 
 class Counted:
-    """Hundreds of whole numbers per sample for n samples, of which only sums are needed, and held.
+    """Hundreds of whole numbers per sample for n samples, of which only sums are needed and kept.
 
     places: (n,) rows among the numbers, -1 for a sample without any. read: returns the numbers, (k, K), or packed to
     bits; called again for sums over other samples, such as those that also have a control.
@@ -54,7 +54,7 @@ class Counted:
 
 
 class Pooled:
-    """The columns of a map with hundreds of whole numbers per sample, taken from one shard after the other."""
+    """The columns of a map with hundreds of whole numbers per sample, taken shard by shard."""
 
     def __init__(self) -> None:
         self._present: dict[str, list[NDArray[np.bool_]]] = {name: [] for name in POOLED}

@@ -1,4 +1,4 @@
-"""What the sentence about a checkpoint says of its maps."""
+"""What the sentence about a checkpoint says about its maps."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def _and(words: Sequence[str]) -> str:
 
 
 def _verb(lead: Row) -> str:
-    """What a lead's interval says; without one, nothing is said but what was measured."""
+    """Return what a lead's interval says; without one, only that there are too few maps."""
     low, high = lead["ci_low"], lead["ci_high"]
     if not (is_finite(low) and is_finite(high)):
-        return "has too few maps to be held against"
-    return "beats" if low > 0 else "is behind" if high < 0 else "cannot be told from"
+        return "has too few maps to be compared with"
+    return "beats" if low > 0 else "is behind" if high < 0 else "cannot be distinguished from"

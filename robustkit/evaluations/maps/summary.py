@@ -1,4 +1,4 @@
-"""The records of a checkpoint's maps into results."""
+"""Turn the records of a checkpoint's maps into results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .pooled import Pooled
 
 
 class MapSummary(Summary):
-    """Scores of maps, which stand beside those of controls, and how maps change with the images."""
+    """Scores of maps, compared with those of controls, and how maps change with the images."""
 
     def __init__(self, reading: Reading) -> None:
         self.reading = reading

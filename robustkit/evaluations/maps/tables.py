@@ -1,4 +1,4 @@
-"""The maps of a run as tables: localisation and faithfulness beside the controls, and stability."""
+"""Show the maps of a run as tables: localisation and faithfulness beside the controls, and stability."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ def _scores(
     headings: Mapping[str, str],
     part: Mapping[MapSpec, Mapping[str, Mapping[str, Any]]],
 ) -> Iterator[MapTable]:
-    """Yield a table with a column per method, the controls last and without intervals; below a score the lead over the
-    best control.
+    """Yield a table with one column per method, the controls last and without intervals; below each score its lead over
+    the best control.
     """
     used = [metric for metric in headings if any(metric in metrics for metrics in part.values())]
     if not used:
@@ -136,7 +136,7 @@ def _stable(spec: MapSpec, metrics: Mapping[str, Mapping[str, Any]]) -> tuple[st
 
 
 def _interval(row: Mapping[str, Any], sign: str = "", plain: bool = False) -> str:
-    """Return `0.436 [0.410, 0.461]`: the third digit is noise at some hundred images, a fourth would be a lie."""
+    """Return `0.436 [0.410, 0.461]`: the third digit is noise at a few hundred images, a fourth would mislead."""
     if row["value"] is None:
         return "nan"
     if plain or row["ci_low"] is None:

@@ -15,7 +15,7 @@ from .condition import METHODS, MODES, MapSpec, parse_explained, parts_of
 from .measures import CONTROLLED, METRICS
 
 BEST = "best control: "
-"""What the flag of a lead over controls begins with; it raises no doubt."""
+"""The beginning of the flag of a lead over controls; it raises no doubt."""
 _OVER = "_over_control"
 _KINDS = ("", "-mask", "-faithfulness", "-stability")
 _SCORES = {"mask_iou": "IoU", "box_iou": "box IoU", "abpc": "ABPC"}
@@ -28,12 +28,12 @@ class MapWords(Vocabulary):
     metrics = METRICS
 
     def metric(self, name: str) -> Metric | None:
-        """Return its number of this name, leads over controls among them."""
+        """Return its metric of this name, including leads over controls."""
         lead = name.removesuffix(_OVER)
         if lead == name:
             return super().metric(name)
-        found = named(CONTROLLED, lead)
-        return None if found is None else replace(found, name=name, paired=False, share=False, drafted=False)
+        score = named(CONTROLLED, lead)
+        return None if score is None else replace(score, name=name, paired=False, share=False, drafted=False)
 
     def is_remark(self, flag: str) -> bool:
         return flag.startswith(BEST)
@@ -47,7 +47,10 @@ class MapWords(Vocabulary):
         return {text if parts is None else parts[0].text: 1.0}
 
     def needs(self, text: str, metric: str, conditions: Iterable[str]) -> list[str]:
-        return [*self.shares(text), *(one for one in conditions if _OVER in metric and one.startswith("cam("))]
+        return [
+            *self.shares(text),
+            *(condition for condition in conditions if _OVER in metric and condition.startswith("cam(")),
+        ]
 
     def view(self, text: str) -> View:
         explained = parse_explained(text)
@@ -59,7 +62,7 @@ class MapWords(Vocabulary):
         return [f"{method}{kind}" for method in METHODS for kind in _KINDS]
 
     def published_name(self, text: str) -> str:
-        """Return such as `agcam-mask`; nothing of controls."""
+        """Return the published name, such as `agcam-mask`; empty for controls."""
         parts = parts_of(text)
         if parts is None:
             return super().published_name(text)

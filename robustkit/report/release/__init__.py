@@ -1,1 +1,1 @@
-"""What stands beside a released checkpoint: model card, badge, experiment loggers."""
+"""What accompanies a released checkpoint: model card, badge, experiment loggers."""

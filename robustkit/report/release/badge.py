@@ -1,4 +1,4 @@
-"""A small SVG with a label and a value, to stand beside a released checkpoint; and which figure of a run it shows."""
+"""Draw a badge, a small SVG with a label and a value, for a released checkpoint, and choose its figure."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from ...runs.manifest import Manifest
 from ...tasks.task import task_of
 
 MADE_BY = "robustkit card"
-"""What each file of a card says of itself, so that only such files are ever written over."""
+"""The mark of each file of a card, so that only files with it are ever overwritten."""
 LABEL, VALUE, INK = "#3b3f46", "#2b5c8a", "#ffffff"
-"""The grounds of both halves, whatever the value: a figure is shown, not judged."""
+"""The backgrounds of both halves, whatever the value: a figure is shown, not judged."""
 SIZE, HEIGHT, PADDING = 11, 20, 7
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # in XML 1.0
 
 
 def headline(manifest: Manifest, rows: Sequence[Mapping[str, Any]]) -> tuple[str, str, str]:
-    """Return label, value and description of the attack that leaves the least; of clean images where there is none.
+    """Return label, value and description for the strongest attack, or for clean images where there is none.
 
     rows: of one checkpoint, as in summary.json.
     """
     claims, task = manifest.claims, task_of(manifest)
-    found = [row for row in rows if row["metric"] == task.headline and row["value"] is not None]
-    attacked = [row for row in found if row["condition"] in claims]
+    measured = [row for row in rows if row["metric"] == task.headline and row["value"] is not None]
+    attacked = [row for row in measured if row["condition"] in claims]
     chosen = min(attacked, key=lambda row: row["value"]) if attacked else None
     if chosen is None:
-        chosen = next((row for row in found if row["condition"] == CLEAN.text), None)
+        chosen = next((row for row in measured if row["condition"] == CLEAN.text), None)
     if chosen is None:
         return "robustkit", "–", "no figure of clean or attacked images was measured"
     name = family_of(kind_of(chosen["condition"])).title(chosen["condition"], manifest)
@@ -51,7 +51,7 @@ def headline(manifest: Manifest, rows: Sequence[Mapping[str, Any]]) -> tuple[str
 
 
 def badge(label: str, value: str, description: str) -> str:
-    """Return the SVG's text. description: what is shown when it is pointed at."""
+    """Return the SVG's text. description: the tooltip."""
     label, value, description = (_ILLEGAL.sub("\ufffd", text) for text in (label, value, description))
     left, right = (math.ceil(_length(text)) for text in (label, value))
     middle, width = left + 2 * PADDING, left + right + 4 * PADDING
@@ -71,7 +71,7 @@ def badge(label: str, value: str, description: str) -> str:
 
 
 def _text(x: int, length: int, text: str) -> str:
-    """Return text that keeps the width that was measured, whatever face is at hand."""
+    """Return text that keeps the measured width, whatever font is available."""
     return f'<text x="{x}" y="14" textLength="{length}" lengthAdjust="spacingAndGlyphs">{escape(text)}</text>'
 
 

@@ -1,4 +1,4 @@
-"""One checkpoint's results as what stands beside its release: section and metadata of a model card, JSON, badge."""
+"""Write the files of a checkpoint's release from its results: section and metadata of a model card, JSON, badge."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ from .badge import MADE_BY, badge, headline
 
 
 def write_cards(run: Path, *, checkpoint: str | None = None, out: Path | None = None) -> list[Path]:
-    """Write card.md, metadata.yml, results.json and badge.svg of one checkpoint, from its records; returns their paths.
+    """Write card.md, metadata.yml, results.json and badge.svg of one checkpoint, from its records; return their paths.
 
     out: their folder; `card` in the run if left out.
 
     Raises:
         NothingEvaluated: the checkpoint has no result.
-        RunError: no such run or checkpoint, several to choose from, or a file that another program wrote is in the way.
+        RunError: no such run or checkpoint, several to choose from, or a file that another program wrote would be
+        overwritten.
     """
     source = RunFolder.existing(run)
     manifest, folder = source.manifest, run / "card" if out is None else out
-    if out is None and folder.is_symlink():  # in a run folder of someone else it may point anywhere
+    if out is None and folder.is_symlink():  # in an untrusted run folder it may point anywhere
         raise RunError(f"{folder} is a link to {folder.resolve()}; choose that folder, or another, with --out")
     described = _chosen(source, checkpoint).to_plain()
     rows = survey(_OfOne(run, described["name"])).changed(
@@ -44,11 +45,11 @@ def write_cards(run: Path, *, checkpoint: str | None = None, out: Path | None = 
     )
     if not len(rows):
         raise NothingEvaluated(f"{run}: {described['name']} has no results; run the audit again to make them")
-    found = facts(manifest, described, rows)
+    document = facts(manifest, described, rows)
     files = {
         "card.md": markdown(source, described, rows),
-        "metadata.yml": model_index(found, manifest.protocol.task),
-        "results.json": json.dumps(found, indent=1, ensure_ascii=False) + "\n",
+        "metadata.yml": model_index(document, manifest.protocol.task),
+        "results.json": json.dumps(document, indent=1, ensure_ascii=False) + "\n",
         "badge.svg": badge(*headline(manifest, rows)),
     }
     for name in files:
@@ -59,7 +60,7 @@ def write_cards(run: Path, *, checkpoint: str | None = None, out: Path | None = 
 
 
 class _OfOne(RunFolder):
-    """A run as if it were of one checkpoint."""
+    """A run that looks as if it had one checkpoint."""
 
     def __init__(self, path: Path, checkpoint: str) -> None:
         super().__init__(path)
@@ -70,14 +71,14 @@ class _OfOne(RunFolder):
 
 
 def _chosen(run: RunFolder, checkpoint: str | None) -> CheckpointEntry:
-    known = {described.name: described for described in run.manifest.checkpoints}
-    if checkpoint is None and len(known) == 1:
-        return next(iter(known.values()))
+    by_name = {described.name: described for described in run.manifest.checkpoints}
+    if checkpoint is None and len(by_name) == 1:
+        return next(iter(by_name.values()))
     if checkpoint is None:
-        raise RunError(f"{run.path} has {len(known)} checkpoints; choose one with --checkpoint: {', '.join(known)}")
-    if checkpoint not in known:
-        raise RunError(unknown("checkpoint", checkpoint, known))
-    return known[checkpoint]
+        raise RunError(f"{run.path} has {len(by_name)} checkpoints; choose one with --checkpoint: {', '.join(by_name)}")
+    if checkpoint not in by_name:
+        raise RunError(unknown("checkpoint", checkpoint, by_name))
+    return by_name[checkpoint]
 
 
 def _refuse_foreign(path: Path) -> None:
@@ -90,7 +91,7 @@ def _refuse_foreign(path: Path) -> None:
                 return
     except OSError as fault:
         raise RunError(f"{path}: cannot be read ({reason(fault)}); choose another folder with --out") from None
-    raise RunError(f"{path} is there already and is not of {MADE_BY}; choose another folder with --out")
+    raise RunError(f"{path} exists and was not written by {MADE_BY}; choose another folder with --out")
 
 
 def _finite(value: float | None) -> float | None:
@@ -98,7 +99,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def facts(manifest: Manifest, described: Mapping[str, Any], rows: Results) -> dict[str, Any]:
-    """Return what results.json holds: all results of a checkpoint, and all that they depend on, but folders."""
+    """Return what results.json holds: all results of a checkpoint, and all that they depend on, except folders."""
     held = manifest.to_plain()
     return {
         "made_by": f"{MADE_BY} {metadata.version('robustkit-audit')}",
@@ -114,18 +115,18 @@ def facts(manifest: Manifest, described: Mapping[str, Any], rows: Results) -> di
     }
 
 
-def model_index(found: Mapping[str, Any], task: str | None) -> str:
+def model_index(document: Mapping[str, Any], task: str | None) -> str:
     """Return the `model-index` of a model card's front matter, as the Hugging Face Hub specifies it, as YAML."""
     import yaml
 
     def quoted(dumper: Any, text: str) -> Any:
-        """Quote what some reader of YAML 1.1 or 1.2 could take for a number, a truth value or syntax."""
+        """Quote what a reader of YAML 1.1 or 1.2 could take for a number, a truth value or syntax."""
         style = None if re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]+", text) else '"'
         return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
     dumper: Any = type("Dumper", (yaml.SafeDumper,), {})
     dumper.add_representer(str, quoted)
-    data = found["data"]
+    data = document["data"]
     result = {
         "task": {"type": task_named(task).hub},
         "dataset": {
@@ -133,16 +134,16 @@ def model_index(found: Mapping[str, Any], task: str | None) -> str:
             "name": data["name"],
             "args": {"n": data["n"], "digest": data["digest"]},
         },
-        "metrics": list(_metrics(found)),
+        "metrics": list(_metrics(document)),
     }
-    index = {"model-index": [{"name": found["checkpoint"]["name"], "results": [result]}]}
+    index = {"model-index": [{"name": document["checkpoint"]["name"], "results": [result]}]}
     text: str = yaml.dump(index, Dumper=dumper, sort_keys=False, allow_unicode=True, width=2**31)
     return f"# {MADE_BY}: goes between the --- lines at the top of a model card's README.md\n{text}"
 
 
-def _metrics(found: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _metrics(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     named = {name: metric.hub for name, metric in metrics().items() if metric.hub is not None}
-    rows = [row for row in found["results"] if row["metric"] in named and row["value"] is not None]
+    rows = [row for row in document["results"] if row["metric"] in named and row["value"] is not None]
     shown = _shown([row["condition"] for row in rows])
     for row in rows:
         if row["condition"] not in shown:
@@ -151,10 +152,10 @@ def _metrics(found: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         args = {
             **{key: row[key] for key in ("condition", "protocol", "n")},
             **{key: round(row[key], 6) for key in ("ci_low", "ci_high") if row[key] is not None},
-            "data_digest": found["data"]["digest"][:12],
-            "checkpoint_sha256": found["checkpoint"]["sha256"],
-            "seed": found["seed"],
-            "robustkit": found["robustkit"],
+            "data_digest": document["data"]["digest"][:12],
+            "checkpoint_sha256": document["checkpoint"]["sha256"],
+            "seed": document["seed"],
+            "robustkit": document["robustkit"],
         }
         if row["flags"]:
             args["flags"] = list(row["flags"])  # a list of its own, or YAML would point from one to the other
@@ -169,12 +170,12 @@ def _metrics(found: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _shown(conditions: Sequence[str]) -> set[str]:
-    """Return, of conditions with means over them, the widest of these."""
-    return {text for words, own in by_words(dict.fromkeys(conditions)) for text in words.in_short(own)}
+    """Return the conditions for a short table; where there are means over them, the widest of these."""
+    return {text for words, texts in by_words(dict.fromkeys(conditions)) for text in words.in_short(texts)}
 
 
 def markdown(run: RunFolder, described: Mapping[str, Any], rows: Results) -> str:
-    """Return the section of a model card; all texts are escaped."""
+    """Return the section of a model card, with all texts escaped."""
     from jinja2 import Environment, StrictUndefined
 
     source = (resources.files("robustkit.report") / "templates" / "card.md.j2").read_text(encoding="utf-8")
@@ -207,7 +208,7 @@ def markdown(run: RunFolder, described: Mapping[str, Any], rows: Results) -> str
 
 
 def _flags(run: RunFolder, rows: Results, checkpoint: str) -> Iterator[Made]:
-    """Yield each flag once, with what bears it."""
+    """Yield each flag once, with the conditions that have it."""
     seen: dict[str, dict[str, None]] = {}
     for row in rows:
         for flag in row["flags"]:

@@ -1,7 +1,7 @@
-"""Results of a run into TensorBoard, MLflow or Weights & Biases; each library is imported only when it is asked for.
+"""Log a run's results to TensorBoard, MLflow or Weights & Biases; each library is imported only when it is asked for.
 
-A figure is `<checkpoint>/<condition>/<metric>`, its bounds the same with `_ci_low` and `_ci_high`, as far as the
-library takes such names. What is logged again replaces what was there.
+A figure is named `<checkpoint>/<condition>/<metric>`, its bounds the same with `_ci_low` and `_ci_high`, as far as the
+library takes such names. Logging a run again replaces what was logged before.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from ...runs.folder import RunFolder
 
 
 class Logger(Protocol):
-    """One library. Names come as (checkpoint, condition, metric), and are made legal here.
+    """One logging library. Names come as (checkpoint, condition, metric), and are made legal here.
 
-    start: begin an entry of this name, or go on with it; folder: of the run, for what is kept beside it. finish: after
-    all else, also where that failed.
+    start: begin an entry of this name, or continue it; folder: of the run, for files kept beside it. finish: called
+    last, also after a failure.
     """
 
     @property
@@ -49,7 +49,7 @@ def parse_loggers(specs: Sequence[str]) -> tuple[Logger, ...]:
     Raises:
         ProtocolError: an unknown name, or a library that is not installed.
     """
-    found: dict[str, Logger] = {}
+    loggers: dict[str, Logger] = {}
     for spec in specs:
         name, _, where = spec.strip().partition(":")
         if name not in LOGGERS:
@@ -58,8 +58,8 @@ def parse_loggers(specs: Sequence[str]) -> tuple[Logger, ...]:
         there = importlib.util.find_spec(name)
         if there is None or there.origin is None:
             raise ProtocolError(f"--log {spec}: {name} is not installed; pip install {name}")
-        found[spec] = LOGGERS[name](spec, where)
-    return tuple(found.values())
+        loggers[spec] = LOGGERS[name](spec, where)
+    return tuple(loggers.values())
 
 
 def log_run(run: RunFolder, results: Sequence[Mapping[str, Any]], wanted: Sequence[Logger]) -> None:
@@ -78,13 +78,15 @@ def log_run(run: RunFolder, results: Sequence[Mapping[str, Any]], wanted: Sequen
                     logger.file(report)
             finally:
                 logger.finish()
-        except Exception as fault:  # whatever such a library raises; the figures are safe in the run
+        except Exception as fault:  # a library may raise anything; the figures are safe in the run
             said = (str(fault).strip() or type(fault).__name__).splitlines()[0]
-            raise RunError(f"--log {logger.spec}: {said}; mend that, or leave it out, the run is whole") from fault
+            raise RunError(
+                f"--log {logger.spec}: {said}; fix that, or leave out --log; the run itself is complete"
+            ) from fault
 
 
 def entry_name(run: RunFolder) -> str:
-    """Return a name that stays when this run is extended: its folder's name and a digest."""
+    """Return a name that stays the same when this run is extended: its folder's name and a digest."""
     manifest = run.manifest
     whole = json.dumps([manifest.deciding.to_plain(), manifest.started], sort_keys=True)
     folder = re.sub(r"[^A-Za-z0-9_.-]+", "-", run.path.resolve().name).strip("-.")[:60] or "run"
@@ -93,35 +95,36 @@ def entry_name(run: RunFolder) -> str:
 
 def scalars(results: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, str], float]:
     """Return the finite figures of the summary's rows and of their intervals."""
-    found = {}
+    figures = {}
     for row in results:
         for key, suffix in (("value", ""), ("ci_low", "_ci_low"), ("ci_high", "_ci_high")):
             if row[key] is not None and abs(row[key]) < float("inf"):
-                found[row["checkpoint"], row["condition"], row["metric"] + suffix] = float(row[key])
-    return found
+                figures[row["checkpoint"], row["condition"], row["metric"] + suffix] = float(row[key])
+    return figures
 
 
 def parameters(run: RunFolder) -> dict[str, str]:
-    """Return what decides the figures of a run, none of which changes when it is extended."""
+    """Return what decides the figures of a run; none of it changes when the run is extended."""
     manifest = run.manifest
-    found = {key.replace(" ", "_"): str(value) for key, value in manifest.deciding.to_plain().items()}
-    found |= {"data": manifest.data.name, "samples": str(manifest.data.n)}
-    return found | {f"sha256/{known.name}": str(known.sha256) for known in manifest.checkpoints}
+    entries = {key.replace(" ", "_"): str(value) for key, value in manifest.deciding.to_plain().items()}
+    entries |= {"data": manifest.data.name, "samples": str(manifest.data.n)}
+    return entries | {f"sha256/{checkpoint.name}": str(checkpoint.sha256) for checkpoint in manifest.checkpoints}
 
 
 def legal_names(names: Sequence[tuple[str, ...]], allowed: str, longest: int = 250) -> list[str]:
-    """Join parts by slashes, other characters replaced; where two would be one, or one too long, with a digest.
+    """Join parts by slashes, with other characters replaced; add a digest where two names would be equal, or one too
+    long.
 
     allowed: a regular expression's set of characters, without the slash.
     """
-    found: dict[str, tuple[str, ...]] = {}
+    legal: dict[str, tuple[str, ...]] = {}
     for parts in names:
         short = "/".join(re.sub(f"[^{allowed}]+", "_", part, flags=re.ASCII).strip("_. ") or "_" for part in parts)
-        if len(short) > longest or short in found:
+        if len(short) > longest or short in legal:
             digest = hashlib.sha256("/".join(parts).encode("utf-8", "replace")).hexdigest()[:8]
             short = f"{short[: longest - 9]}_{digest}"
-        found[short] = parts
-    return list(found)
+        legal[short] = parts
+    return list(legal)
 
 
 @dataclass
@@ -148,11 +151,11 @@ class TensorBoard:
         self._writer.add_text("parameters", "\n".join(f"    {name}: {value}" for name, value in values.items()), 0)
 
     def file(self, path: Path) -> None:
-        """Keeps no files."""
+        """Keep no files."""
 
     def finish(self) -> None:
         self._writer.close()
-        for path in self._before:  # else every figure would be there twice
+        for path in self._before:  # otherwise every figure would be there twice
             path.unlink(missing_ok=True)
 
 
@@ -166,21 +169,21 @@ class MLflow:
     _run: Any = field(default=None, init=False)
 
     def start(self, name: str, folder: Path) -> None:
-        uri, own = self.where or os.environ.get("MLFLOW_TRACKING_URI", ""), (folder / "mlflow").resolve()
+        uri, local = self.where or os.environ.get("MLFLOW_TRACKING_URI", ""), (folder / "mlflow").resolve()
         if not uri:
-            own.mkdir(exist_ok=True)
+            local.mkdir(exist_ok=True)
         self._client = importlib.import_module("mlflow.tracking").MlflowClient(
-            tracking_uri=uri or f"sqlite:///{own / 'mlflow.db'}"
+            tracking_uri=uri or f"sqlite:///{local / 'mlflow.db'}"
         )
         experiment = self._client.get_experiment_by_name("robustkit")
         if experiment is None:
-            artifacts = None if uri else (own / "artifacts").as_uri()
+            artifacts = None if uri else (local / "artifacts").as_uri()
             number = self._client.create_experiment("robustkit", artifact_location=artifacts)
         else:
             number = experiment.experiment_id
-        known = self._client.search_runs([number], f"tags.robustkit_entry = '{name}'", max_results=1)
+        runs = self._client.search_runs([number], f"tags.robustkit_entry = '{name}'", max_results=1)
         tags = {"robustkit_entry": name}
-        self._run = known[0] if known else self._client.create_run(number, run_name=name, tags=tags)
+        self._run = runs[0] if runs else self._client.create_run(number, run_name=name, tags=tags)
 
     def scalars(self, values: Mapping[tuple[str, str, str], float]) -> None:
         metric, now, new = importlib.import_module("mlflow.entities").Metric, int(1000 * time.time()), []
@@ -193,7 +196,7 @@ class MLflow:
     def params(self, values: Mapping[str, str]) -> None:
         names = legal_names([tuple(name.split("/")) for name in values], r"\w. -")
         for name, value in zip(names, values.values(), strict=True):
-            if name not in self._run.data.params:  # MLflow lets none be changed
+            if name not in self._run.data.params:  # MLflow does not let parameters be changed
                 self._client.log_param(self._run.info.run_id, name, value[:500])
 
     def file(self, path: Path) -> None:
@@ -220,7 +223,7 @@ class WeightsAndBiases:
         )
 
     def scalars(self, values: Mapping[tuple[str, str, str], float]) -> None:
-        # Not its history: that would grow with every time.
+        # Not its history, which would grow every time.
         self._run.summary.update(dict(zip(legal_names(list(values), r"\w"), values.values(), strict=True)))
 
     def params(self, values: Mapping[str, str]) -> None:

@@ -2,17 +2,17 @@
 (() => {
   const samples = [...document.querySelectorAll(".sample")];
   const form = document.querySelector(".controls");
-  const told = document.querySelector("#told");
+  const status = document.querySelector("#count");
   const filter = () => {
     const words = form.elements.words.value.trim().toLowerCase();
     const only = form.elements.only.value;
     let count = 0;
-    for (const one of samples) {
-      const fits = !only || (only === "wrong" ? one.dataset.wrong === "1" : one.dataset.changed.split(" ").includes(only));
-      one.hidden = !(fits && one.dataset.words.includes(words));
-      count += one.hidden ? 0 : 1;
+    for (const sample of samples) {
+      const fits = !only || (only === "wrong" ? sample.dataset.wrong === "1" : sample.dataset.changed.split(" ").includes(only));
+      sample.hidden = !(fits && sample.dataset.words.includes(words));
+      count += sample.hidden ? 0 : 1;
     }
-    told.textContent = `${count} of ${samples.length} samples`;
+    status.textContent = `${count} of ${samples.length} samples`;
   };
   form.addEventListener("input", filter);
   form.addEventListener("submit", (event) => event.preventDefault());
@@ -21,7 +21,7 @@
     const here = event.target.parentElement;
     if (!step || event.target.tagName !== "SUMMARY" || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
-    const shown = samples.filter((one) => !one.hidden);
+    const shown = samples.filter((sample) => !sample.hidden);
     const next = shown[shown.indexOf(here) + step];
     if (!next) return;
     if (here.open) {
