@@ -133,7 +133,11 @@ def _of_plugin(text: str) -> Condition:
     if plugged(kind) is None:
         if is_attack(kind) and kind not in (*EVERY_ATTACK, *EVERY_DENSE_ATTACK):
             names = [plugin.name for plugin in declared("families")]
-            raise ProtocolError(unknown("evaluation", kind, names, remedy="robustkit list plugins shows what there is"))
+            if not names:
+                raise ProtocolError(
+                    f"--evaluations {text}: no plug-in brings {kind}; install it, or give --plugin FILE"
+                )
+            raise ProtocolError(unknown("evaluation", kind, names))
         words = shlex.join(vocabulary_of(kind).command(pattern_of(text), pattern_of))
         raise ProtocolError(f"--evaluations {text}: it takes families of plug-ins; ask for this one by {words}")
     return vocabulary_of(kind).parse(text)
