@@ -1,4 +1,4 @@
-"""The command line: its commands, and what becomes of their errors."""
+"""The command line: its commands, and how their errors are reported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cli() -> None:
     robustkit inspect model.safetensors                   what is in the file, which attention fits
     robustkit compare runs/vit                            its checkpoints against each other, paired by sample
     robustkit check runs/vit --policy policy.toml         a gate for continuous integration
-    robustkit doctor                                      does this machine compute what it should
+    robustkit doctor                                      whether this machine computes what it should
     """
 
 
@@ -40,7 +40,7 @@ for command in (
 
 
 def _one_line(text: str) -> str:
-    """Return a text of a readable length without characters that steer a terminal or a CI's log."""
+    """Return a text of a readable length without characters that control a terminal or a CI log."""
     short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
     return "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in short)
 
@@ -50,7 +50,7 @@ _NO_MEMORY = ("cannot allocate memory", "failed to map segment", "static tls blo
 
 
 def _of_machine(fault: Exception) -> str:
-    """Return one line for what is not a fault of the words: too little memory, an unreadable file or library."""
+    """Return one line for an error that is not the user's: too little memory, an unreadable file or library."""
     said = next(iter(str(fault).splitlines()), "")[:300]
     if isinstance(fault, MemoryError) or any(text in said.lower() for text in _NO_MEMORY):
         return f"too little memory ({said or type(fault).__name__}); end other programs, or raise the limit (ulimit -v)"
@@ -61,21 +61,21 @@ def _of_machine(fault: Exception) -> str:
 def main() -> None:
     """Run the console script.
 
-    Exit status: 0 fine, 1 the gate failed, 2 error, 3 nothing was evaluated, 130 interrupted, 141 nobody read
-    the output to its end.
+    Exit status: 0 fine, 1 the gate failed, 2 error, 3 nothing was evaluated, 130 interrupted, 141 the output's reader
+    left early.
     """
     streams.prepare()
     debug = "--debug" in sys.argv or os.environ.get("ROBUSTKIT_DEBUG", "") not in ("", "0")
     try:
         sys.exit(streams.finish(_status(debug)))
-    except OSError as fault:  # of the last words of standard output, as on a full disk
+    except OSError as fault:  # when the end of standard output is written, as on a full disk
         streams.broken()
         click.echo(f"error: {_one_line(_of_machine(fault))}", err=True)
         sys.exit(2)
 
 
 def _status(debug: bool) -> int:
-    """Do what the words say, and say in one line what went wrong; return the exit status."""
+    """Run the command, and say in one line what went wrong; return the exit status."""
     written = sys.stdout
     try:
         status = cli.main(prog_name="robustkit", standalone_mode=False)

@@ -1,4 +1,4 @@
-"""Values of options into the arguments of what is called."""
+"""Turn values of options into arguments."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _pair(text: str | None, name: str) -> tuple[int, int] | None:
     if len(sides) not in (1, 2) or not all(
         side.isascii() and side.strip().isdecimal() and int(side) > 0 for side in sides
     ):
-        raise ProtocolError(f"--{name} {text!r}: expected pixels, as 512 or 512x1024 (height x width)")
+        raise ProtocolError(f"--{name} {text!r}: expected pixels, such as 512 or 512x1024 (height x width)")
     return int(sides[0]), int(sides[-1])
 
 
@@ -51,7 +51,7 @@ def labels_of(text: object) -> tuple[int, ...]:
 
 
 def segmenter_arguments(options: dict[str, Any]) -> dict[str, Any]:
-    """Take the model options of a segmenter out of `options`, as `load_segmenter` takes them, and mend --ignore."""
+    """Take the model options of a segmenter out of `options`, as `load_segmenter` takes them, and parse --ignore."""
     chosen = {key: options.pop(key) for key in SEGMENTER_KEYS}
     chosen |= {name: _triple(chosen[name], name) for name in ("mean", "std")}
     chosen |= {name: _pair(chosen[name], name) for name in ("window", "stride")}

@@ -1,4 +1,4 @@
-"""What `robustkit check` does between the words and the gate, and what it prints and writes."""
+"""Run `robustkit check`: call the gate, and print and write its verdicts."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def check_run(
     init: bool,
     console: Any,
 ) -> None:
-    """Hold a run against a policy, print a line per verdict, and write what was asked for; or, with `init`, draft one.
+    """Check a run against a policy, print a line per verdict, and write what was asked for; or, with `init`, draft one.
 
     policy: `policy.toml` in the current folder if left out. In a GitHub workflow (GITHUB_ACTIONS, GITHUB_STEP_SUMMARY)
-    annotations are printed and a table is appended besides.
+    annotations are also printed and a table is appended.
 
     Raises:
-        GateFailed: some rule fails or cannot be told.
+        GateFailed: some rule fails or is undecided.
         ProtocolError: the policy is malformed. RunError: a run is unusable, or a file cannot be written.
         NothingEvaluated: a run has no results.
     """

@@ -1,4 +1,4 @@
-"""`robustkit compare`: runs into tables of paired differences for a terminal, and into JSON."""
+"""`robustkit compare`: show paired differences of runs as tables in a terminal, and as JSON."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def compare_runs(
     json_file: Path | None = None,
     console: Console,
 ) -> None:
-    """Compare the checkpoints of runs (`comparison.pairs` says which), show it, and write it to a file if asked.
+    """Compare the checkpoints of runs (`comparison.pairs` says which), show the result, and write it to a file if
+    asked.
 
     Raises:
         RunError: a run cannot be read, there is nothing that can be paired, or the reference is not understood.
@@ -50,7 +51,7 @@ def compare_runs(
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
-    """Return all that the tables say, and where each side comes from; what is not finite is None."""
+    """Return all that the tables say, and where each side comes from; values that are not finite are None."""
     reference = comparison.reference
     fields = ("name", "summary", "source", "data", "protocol")
     plain: dict[str, Any] = {

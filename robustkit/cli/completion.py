@@ -1,4 +1,4 @@
-"""What a shell completes: the names behind arguments and options, without loading torch; and the script that asks."""
+"""Complete words in a shell: the values of arguments and options, without loading torch, and the shell's script."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ COMP_WORDBREAKS=${COMP_WORDBREAKS//:/}
 
 
 def completion_script(cli: click.Command, shell: str) -> str:
-    """Return what a shell reads to complete the command line of `cli`.
+    """Return the script with which a shell completes the command line of `cli`.
 
     Raises:
-        ProtocolError: a shell for which there is none.
+        ProtocolError: there is none for this shell.
     """
     kind = get_completion_class(shell)
     if kind is None:
@@ -45,10 +45,10 @@ def _one_of(names: Callable[[click.Context], Sequence[str]], files: str = "") ->
     """
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        found = _fitting(names(context), incomplete)
-        if (files and not found) or (files == "first" and not incomplete):
+        matches = _fitting(names(context), incomplete)
+        if (files and not matches) or (files == "first" and not incomplete):
             return [CompletionItem(incomplete, type="file")]
-        return found
+        return matches
 
     return complete
 

@@ -1,4 +1,4 @@
-"""A TOML file of options (--config), and what one of someone else may not do."""
+"""Read options from a TOML file (--config), and refuse what an untrusted one must not do."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def use_config(context: click.Context, _: click.Parameter, path: str | None) -> 
 
 
 def check_trust(context: click.Context, parameter: click.Parameter, trusted: bool) -> None:
-    """Refuse what a --config of someone else could do beyond choosing options: run code, write elsewhere, send away.
+    """Refuse what an untrusted --config could do besides choosing options: run code, write elsewhere, send results
+    away.
 
     Not eager, so that it comes after --config, wherever the two stand.
     """
@@ -78,7 +79,7 @@ def check_trust(context: click.Context, parameter: click.Parameter, trusted: boo
 
 
 def load_plugins(context: click.Context, _: click.Parameter, files: tuple[Path, ...]) -> None:
-    """Execute files of plug-ins. Not eager: what a --config names runs only once --trust-config was checked."""
+    """Execute files of plug-ins. Not eager: files that a --config names run only after --trust-config was checked."""
     from ..common.plugins import load_plugin
 
     for file in files:

@@ -1,6 +1,7 @@
-"""What `robustkit demo` audits: the embedded checkpoints of shapes on embedded images, classifiers and segmenters.
+"""Run `robustkit demo`: audit the embedded checkpoints of shapes on embedded images, classifiers and segmenters.
 
-SPSA and AutoAttack have small budgets. Corruptions are those that need nothing more; frost's photographs are not ours.
+SPSA and AutoAttack have small budgets. Corruptions are those that need no further files; frost's photographs are not
+shipped.
 """
 
 from __future__ import annotations

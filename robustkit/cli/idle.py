@@ -1,4 +1,4 @@
-"""Options of the command line that would do nothing beside the others: refused, not passed over in silence."""
+"""Refuse options of the command line that would do nothing beside the others, instead of ignoring them silently."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ..errors import ProtocolError
 from .arguments import MODEL_KEYS
 
 PICTURE_KEYS = (*MODEL_KEYS, "arguments", "targets", "cams", "device", "out", "save_maps", "config", "debug")
-"""What `robustkit cam` takes for pictures of one's own."""
+"""The options that `robustkit cam` takes for a user's own pictures."""
 _MAP_KEYS = ("stability", "boxes", "masks", "faithfulness", "keep_misclassified")
 _ATTACK_KEYS = ("eps", "norm", "engine")
 _CORRUPTION_KEYS = ("preset", "variant", "frost_dir")
 
 
 def _typed(wanted: Callable[[str], bool]) -> list[str]:
-    """Return options of the command line, not of the environment or a file, whose name is wanted, as written."""
+    """Return the wanted options that are on the command line (not from the environment or a file), as written."""
     context = click.get_current_context(silent=True)  # none in a call from Python
     typed = click.core.ParameterSource.COMMANDLINE
     return [
@@ -29,7 +29,7 @@ def _typed(wanted: Callable[[str], bool]) -> list[str]:
 
 
 def refuse_for_pictures() -> None:
-    """Raise ProtocolError for an option of the command line that does nothing for pictures of one's own."""
+    """Raise ProtocolError for an option of the command line that does nothing for a user's own pictures."""
     if given := _typed(lambda name: name not in PICTURE_KEYS):
         raise ProtocolError(
             f"{', '.join(given)}: only for a data set, and pictures of your own are given; leave out, or give "
@@ -44,7 +44,7 @@ def refuse_idle(names: Sequence[str], why: str) -> None:
 
 
 def refuse_idle_parts(options: Mapping[str, Any]) -> None:
-    """Raise ProtocolError for what says how to attack, corrupt or explain, where that is not done."""
+    """Raise ProtocolError for options on how to attack, corrupt or explain, where that is not done."""
     if options.get("attacks") == "none":
         refuse_idle(_ATTACK_KEYS, "only for attacks, and --attacks is none; name some, or leave it out")
     if options.get("corruptions") is None and options.get("corrupted_dir") is None:

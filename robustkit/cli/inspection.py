@@ -1,4 +1,4 @@
-"""What is in a checkpoint, and which attention formula fits its weights: `robustkit inspect`."""
+"""`robustkit inspect`: what is in a checkpoint, and which attention formula fits its weights."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def inspect_checkpoint(
 ) -> None:
     """Print what a checkpoint holds; with images, rank the attention formulas by clean NLL.
 
-    stability: with images, show besides what the heads of each layer do on them.
-    data: of labelled images, for classifiers. scenes: masks, classes and ignored labels, for segmenters.
+    stability: with images, also show what the heads of each layer do on them.
+    data: options of labelled images, for classifiers. scenes: masks, classes and ignored labels, for segmenters.
 
     Raises:
         RobustkitError: the checkpoint or the data cannot be used; the line says why.
@@ -117,7 +117,7 @@ def _heads(model: Classifier, batches: Iterable[tuple[Tensor, Tensor]]) -> Heads
 
 
 def _of_segmenters(model: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a classifier that a segmenter has too."""
+    """Return the options of a classifier that a segmenter also has."""
     kept = ("arch", "attention", "num_classes", "mean", "std", "use_ema", "allow_partial")
     return {key: value for key, value in model.items() if key in kept}
 
@@ -125,7 +125,7 @@ def _of_segmenters(model: dict[str, Any]) -> dict[str, Any]:
 def _batches(
     dataset: Dataset, preprocessing: Preprocessing, batch_size: int, bad: list[str]
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield pixels (B, 3, H, W) and labels (B,); what cannot be read goes to `bad`."""
+    """Yield pixels (B, 3, H, W) and labels (B,); images that cannot be read go to `bad`."""
     for start in range(0, len(dataset.samples), batch_size):
         pixels, labels = [], []
         for sample in dataset.samples[start : start + batch_size]:
@@ -139,7 +139,7 @@ def _batches(
 
 
 def _scenes(scenes: LabelledScenes, bad: list[str]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield pixels (1, 3, H, W) and labels (1, H, W), an image at a time."""
+    """Yield pixels (1, 3, H, W) and labels (1, H, W), one image at a time."""
     for sample in scenes.dataset.samples:
         try:
             pixels = whole(scenes.dataset, sample)
@@ -152,7 +152,7 @@ def _scenes(scenes: LabelledScenes, bad: list[str]) -> Iterator[tuple[Tensor, Te
 
 def _facts(classifier: Classifier) -> Iterator[tuple[str, str]]:
     identity = classifier.identity
-    own = identity.preprocessing
+    preprocessing = identity.preprocessing
     count = sum(parameter.numel() for parameter in classifier.parameters())
     yield "checkpoint", identity.spec
     yield "SHA-256", str(identity.sha256)
@@ -162,9 +162,15 @@ def _facts(classifier: Classifier) -> Iterator[tuple[str, str]]:
     if isinstance(classifier, Segmenter):
         yield "windows", ", ".join(f"{key} {value}" for key, value in (classifier.windows or {}).items())
     else:
-        size = f"{own.input_size[0]}x{own.input_size[1]}"
-        yield "pixels", f"{size}, {own.interpolation}, {own.crop_mode} crop {own.crop_pct}"
-    yield "normalisation", f"mean {' '.join(f'{m:g}' for m in own.mean)}, std {' '.join(f'{s:g}' for s in own.std)}"
+        size = f"{preprocessing.input_size[0]}x{preprocessing.input_size[1]}"
+        yield (
+            "pixels",
+            f"{size}, {preprocessing.interpolation}, {preprocessing.crop_mode} crop {preprocessing.crop_pct}",
+        )
+    yield (
+        "normalisation",
+        f"mean {' '.join(f'{m:g}' for m in preprocessing.mean)}, std {' '.join(f'{s:g}' for s in preprocessing.std)}",
+    )
     for key, value in identity.metadata.items():
         yield key, str(value)
     for note in identity.notes:
@@ -172,7 +178,7 @@ def _facts(classifier: Classifier) -> Iterator[tuple[str, str]]:
 
 
 def fingerprint_table(fingerprint: Fingerprint, n: int, pixels: bool = False) -> Any:
-    """Return the ranking as a rich table. pixels: the figures are means over those of an image."""
+    """Return the ranking as a rich table. pixels: whether the figures are means over the pixels of an image."""
     from rich.table import Table
 
     table = Table(title=f"clean NLL of {n} samples under each formula, same weights", title_justify="left")

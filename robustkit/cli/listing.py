@@ -1,4 +1,4 @@
-"""What `robustkit list KIND` shows: (name, one line) pairs."""
+"""List what `robustkit list KIND` shows: (name, one line) pairs."""
 
 from __future__ import annotations
 
@@ -110,12 +110,12 @@ def _attentions() -> list[tuple[str, str]]:
     from ..attention.formula_options import FAMILIES, shown
     from ..attention.registry import EVERY_FORMULA
 
-    found = []
+    entries = []
     for name, formula in EVERY_FORMULA.usable():
         options = FAMILIES[name][0] if name in FAMILIES else {}
         said = "".join(f"; {key}={shown(option.usual)}: {option.expected}" for key, option in options.items())
-        found.append((name, f"{formula.logits} ({formula.source}){said}"))
-    return found
+        entries.append((name, f"{formula.logits} ({formula.source}){said}"))
+    return entries
 
 
 def _protocols() -> list[tuple[str, str]]:
@@ -129,19 +129,19 @@ def _plugins() -> list[tuple[str, str]]:
     from ..errors import PluginError
     from ..pipeline.plugins import registries
 
-    rows, known = [], registries()
+    rows, by_group = [], registries()
     for plugin in every_plugin():
         try:
-            value = known[plugin.group].load(plugin)
+            value = by_group[plugin.group].load(plugin)
             said = f"source {plugin.source[:12]}…: {_sentence(_documented(value))}"
         except PluginError as fault:
             said = f"cannot be used: {fault}"
         rows.append((plugin.name, f"{GROUPS[plugin.group]} of {plugin.origin}, {said}"))
-    return rows or [("none", "no package installed here brings plug-ins; docs/extending.md says how one does")]
+    return rows or [("none", "no installed package provides plug-ins; docs/extending.md says how to write one")]
 
 
 def _documented(value: object) -> str:
-    """Return what a plug-in says of itself: its class's docstring, or of a formula its logits."""
+    """Return a plug-in's description: its class's docstring, or for a formula its logits."""
     return str(getattr(value, "logits", "") or (value if isinstance(value, type) else type(value)).__doc__ or "")
 
 

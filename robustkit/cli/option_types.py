@@ -1,4 +1,4 @@
-"""What the value of an option may be."""
+"""Types of option values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AT_LEAST_0, AT_LEAST_1 = Whole(min=0), Whole(min=1)
 
 
 class Text(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """Words of which there is at least one: an empty text is a variable of the shell that was not set."""
+    """A text that is not empty: an empty one usually comes from an unset shell variable."""
 
     name = "text"
 
@@ -31,7 +31,7 @@ class Text(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
 
 class Place(click.Path):
-    """A path that says where: Path("") is the current folder."""
+    """A path that is not empty: Path("") is the current folder."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(path_type=Path, **settings)

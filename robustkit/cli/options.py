@@ -28,8 +28,8 @@ def group(options: list[Callable[[Any], Any]]) -> Callable[[F], F]:
     """Return several options as one decorator, in the order in which --help lists them."""
 
     def decorate(function: F) -> F:
-        for one in reversed(options):
-            function = one(function)
+        for decorator in reversed(options):
+            function = decorator(function)
         return function
 
     return decorate
@@ -60,11 +60,11 @@ common = group(
 
 
 def network_options(arch: str, classes: str, *more: Callable[[Any], Any]) -> Callable[[F], F]:
-    """Return the options of a network to load. arch, classes: their help. more: what its task adds."""
+    """Return the options for loading a network. arch, classes: their help. more: options that its task adds."""
     return group(
         [
             option("--arch", help=arch),
-            option("--attention", help="Attention formula (robustkit list attentions); from the metadata if left out."),
+            option("--attention", help="Attention formula (robustkit list attentions); default: from the metadata."),
             option("--num-classes", type=AT_LEAST_1, help=classes),
             option("--mean", help="Channel means in [0, 1], one or three, separated by spaces or commas."),
             option("--std", help="Channel standard deviations, likewise."),
@@ -85,7 +85,7 @@ model_options = network_options(
 )
 data_options = group(
     [
-        option("--layout", help="How to read the folder; recognised if left out (robustkit list datasets)."),
+        option("--layout", help="How to read the folder; detected by default (robustkit list datasets)."),
         option(
             "--labels",
             "labels_csv",
@@ -99,13 +99,13 @@ data_options = group(
 )
 radius_options = group(
     [
-        option("--eps", help="Radius, such as 1/255; several with commas; the card's if left out."),
-        option("--norm", type=click.Choice(["linf", "l2"]), help="Norm; the card's if left out."),
+        option("--eps", help="Radius, such as 1/255; several with commas; default: from the card."),
+        option("--norm", type=click.Choice(["linf", "l2"]), help="Norm; default: from the card."),
     ]
 )
 attack_options = group(
     [
-        option("--attacks", help="Names or conditions: pgd(steps=30),spsa; none; fgsm,pgd if left out."),
+        option("--attacks", help="Names or conditions: pgd(steps=30),spsa; none; default: fgsm,pgd."),
         radius_options,
         option("--engine", help="Run the attacks by pyautoattack or torchattacks instead, for cross-checking."),
     ]
@@ -118,7 +118,7 @@ definition_options = group(
     ]
 )
 evaluation_option = option(
-    "--evaluations", help="Conditions of plug-ins' families, as rotation(degrees=30) (robustkit list plugins)."
+    "--evaluations", help="Conditions of plug-ins' families, such as rotation(degrees=30) (robustkit list plugins)."
 )
 corruption_options = group(
     [
@@ -133,7 +133,7 @@ mask_options = group(
         option(
             "--masks",
             type=Place(),
-            help="Folder of label maps, for segmenters, named as the images.",
+            help="Folder of label maps, for segmenters, named like the images.",
         ),
         option("--classes", type=Place(), help="File of class names, one a line, in label order."),
         option("--ignore", type=str, default="255", help="Labels that do not count, separated by commas."),
@@ -142,10 +142,10 @@ mask_options = group(
 scene_options = group(
     [
         mask_options,
-        option("--layout", help="ade20k, folders or embedded; recognised if left out."),
+        option("--layout", help="ade20k, folders or embedded; detected by default."),
         option("--limit", type=AT_LEAST_1, help="At most N images, a function of the seed."),
         option("--ids", type=Place(), help="File with the exact sample ids, one a line."),
-        option("--attacks", help="fgsm, pgd, segpgd or conditions, as segpgd(steps=10); none; pgd if left out."),
+        option("--attacks", help="fgsm, pgd, segpgd or conditions such as segpgd(steps=10); none; default: pgd."),
         radius_options,
         option("--corruptions", help="Sets or names: segformer-16, fan-19, fog(severity=3), of the whole image."),
         option("--variant", default="bethgelab", help="Code: bethgelab (published segmentation's) or hendrycks."),
@@ -158,21 +158,21 @@ segmenter_options = network_options(
     "timm name of a Segmenter's encoder, or code to run: module:function, file.py:function.",
     "Number of classes of the output.",
     option("--window", help="Side, or HEIGHTxWIDTH, of the windows that the network sees."),
-    option("--stride", help="From one window to the next, likewise."),
+    option("--stride", help="Step from one window to the next, likewise."),
     option("--short-side", type=AT_LEAST_1, help="Resize images to this short side before windows are cut."),
     option("--resize", help="ade20k: resize images as the public data pipeline for ADE20K does."),
 )
 truth_options = group(
     [
         option("--boxes", type=Place(), help="Boxes of the objects: a CSV, or a folder of XML files."),
-        option("--masks", type=Place(), help="Folder of masks, named and sized as the images."),
+        option("--masks", type=Place(), help="Folder of masks, named and sized like the images."),
         option(
             "--faithfulness",
             type=click.Choice(["none", "abpc", "all"]),
             default="abpc",
-            help="Ask the model itself: ABPC; all adds insertion, deletion and a redrawn head.",
+            help="Test maps on the model itself: ABPC; all adds insertion, deletion and a redrawn head.",
         ),
-        option("--keep-misclassified", is_flag=True, help="Score the maps of wrong predictions, too."),
+        option("--keep-misclassified", is_flag=True, help="Also score the maps of wrong predictions."),
     ]
 )
 map_options = group(
@@ -195,8 +195,8 @@ browse_option = option(
 )
 run_options = group(
     [
-        option("--out", type=Place(), help="Run folder; runs/<checkpoint> if left out."),
-        option("--batch-size", type=BatchSize(), help="Samples in a batch, or auto; the device's usual if left out."),
+        option("--out", type=Place(), help="Run folder; default: runs/<checkpoint>."),
+        option("--batch-size", type=BatchSize(), help="Samples in a batch, or auto; default: by device."),
         option("--shard-size", type=AT_LEAST_1, help="Samples in a unit of work; fixed when a run begins."),
         option("--workers", type=AT_LEAST_1, default=2, help="Threads that decode images."),
         option("--device", default="auto", help="auto, cpu, cuda or cuda:N."),

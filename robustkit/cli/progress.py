@@ -1,4 +1,4 @@
-"""How far a run is, on a terminal as a bar, elsewhere as plain lines."""
+"""Show the progress of a run: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ConsoleProgress:
         self.bars.update(task.id, total=(task.total or 0) + samples)
 
     def stage(self, name: str, standing: int, share: float) -> None:
-        """Show a stage of an attack beside the bar, and without one as a line when it begins."""
+        """Show a stage of an attack beside the bar, or without one as a line when it begins."""
         if self.console.is_terminal:
             text = f"{self.current} · {name}: {standing} stand, {share:.0%}"
             self.bars.update(self.tasks[self.current], description=text)

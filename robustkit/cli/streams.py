@@ -1,15 +1,15 @@
-"""Standard output and error as they may be: closed, a pipe whose reader left, or of an encoding with few letters."""
+"""Handle standard output and error that are closed, a pipe whose reader left, or in an encoding with few letters."""
 
 from __future__ import annotations
 
 import os
 import sys
 
-SIGPIPE_STATUS = 141  # 128 + SIGPIPE, as the shell gives of a command whose reader left
+SIGPIPE_STATUS = 141  # 128 + SIGPIPE, as a shell reports for a command whose reader left
 
 
 def prepare() -> None:
-    """Put the null device where a stream is closed, and let no letter stop a line: `\\u2026` where it has no other.
+    """Put the null device where a stream is closed, and escape letters that a stream cannot encode, as `\\u2026`.
 
     Without the first, the next file that is opened would take the stream's place.
     """
@@ -22,14 +22,14 @@ def prepare() -> None:
 
 
 def broken() -> None:
-    """Go on without standard output, which nobody reads any more."""
+    """Continue without standard output, which nothing reads any more."""
     global _broken
     _broken = True
     _silence(1)
 
 
 def finish(status: int) -> int:
-    """Write what is left in standard output; the exit status, SIGPIPE's where nobody read it and all else was fine.
+    """Flush standard output; return the exit status, SIGPIPE's where nothing read it and all else was fine.
 
     Raises OSError where it cannot be written for another reason.
     """

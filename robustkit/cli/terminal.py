@@ -1,4 +1,4 @@
-"""What the commands of a run do between the words and the pipeline, and what they print."""
+"""Run the commands of a run: pass their options to the pipeline, and print what it found."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def console(stderr: bool = False) -> Any:
-    """Return where lines go; as wide as the terminal, or 160 columns where there is none."""
+    """Return the console that lines go to; as wide as the terminal, or 160 columns without one."""
     from rich.console import Console
     from rich.segment import Segment
 
@@ -42,7 +42,7 @@ def console(stderr: bool = False) -> Any:
 
 
 def audit_request(checkpoints: tuple[str, ...], data_dir: str, options: dict[str, Any]) -> ClassificationRequest:
-    """Return what the words of a command ask of classifiers. options: as click has them."""
+    """Return the request of a command for classifiers. options: as click has them."""
     from ..pipeline.request import ClassificationRequest
 
     refuse_idle_parts(options)
@@ -52,7 +52,7 @@ def audit_request(checkpoints: tuple[str, ...], data_dir: str, options: dict[str
 
 
 def segment_request(checkpoints: tuple[str, ...], data_dir: str, options: dict[str, Any]) -> SegmentationRequest:
-    """Return what the words of a command ask of segmenters. options: as click has them."""
+    """Return the request of a command for segmenters. options: as click has them."""
     from ..pipeline.request import SegmentationRequest
 
     refuse_idle_parts({"cams": "", **options})
@@ -64,7 +64,7 @@ def run_to_the_end(request: Request, skip_bad: bool) -> Run:
     """Carry out a request and show the run.
 
     Raises:
-        DataError: at the end, where images were left out and that is not accepted.
+        DataError: at the end, if images were left out and that is not accepted.
     """
     from ..pipeline.processes import follows
 
@@ -73,13 +73,13 @@ def run_to_the_end(request: Request, skip_bad: bool) -> Run:
     if bad and not skip_bad:
         raise DataError(
             f"{len(bad)} of {run.manifest.data.n} images could not be read and were left out, "
-            f"the first: {bad[0].error}; mend them, or accept this with --skip-bad"
+            f"the first: {bad[0].error}; fix them, or accept this with --skip-bad"
         )
     return run
 
 
 def run_cam(arguments: tuple[str, ...], data_dir: str | None, skip_bad: bool, options: dict[str, Any]) -> None:
-    """Make maps of a data set, with their gallery, or of pictures."""
+    """Make maps of a data set, with a gallery, or of pictures."""
     from .cam.pictures import is_picture
 
     gallery = {key: options.pop(key) for key in ("targets", "gallery", "choose", "show", "save_maps")}
@@ -102,7 +102,7 @@ def run_cam(arguments: tuple[str, ...], data_dir: str | None, skip_bad: bool, op
 def _explain(
     pictures: Sequence[str], checkpoints: Sequence[str], gallery: Mapping[str, Any], options: dict[str, Any]
 ) -> None:
-    """Make maps of a person's own pictures."""
+    """Make maps of a user's own pictures."""
     from .cam.pictures import explain_pictures
 
     refuse_for_pictures()
@@ -145,7 +145,7 @@ def _draw(request: ClassificationRequest, gallery: Mapping[str, Any], skip_bad: 
 
 
 def run_and_show(request: Request) -> Run:
-    """Carry out a request with its progress and lines on standard error; then show what it found."""
+    """Carry out a request with its progress and lines on standard error; then show its results."""
     from ..pipeline.processes import follows, speaker
     from ..pipeline.run import run as carry_out
     from .progress import ConsoleProgress
@@ -186,7 +186,7 @@ def show(run: RunFolder, results: Sequence[Mapping[str, Any]]) -> None:
 
 @contextmanager
 def usable(*runs: Path) -> Iterator[None]:
-    """Say in one line whatever else goes wrong with the contents of run folders."""
+    """Report in one line anything else that is wrong with the contents of run folders."""
     try:
         yield
     except (RobustkitError, click.ClickException, click.Abort, click.exceptions.Exit):

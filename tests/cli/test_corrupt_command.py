@@ -152,7 +152,7 @@ def test_sheets_of_several_pictures_and_what_is_never_written_over(photos: Path,
     picture(4, (16, 16)).save(other)
     before = other.read_bytes()
     done = run(*words)
-    assert done.status == 2 and f"{other} is there already and is no contact sheet" in done.err
+    assert done.status == 2 and f"{other} exists and is not a contact sheet" in done.err
     assert other.read_bytes() == before
 
 

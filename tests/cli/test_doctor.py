@@ -191,7 +191,7 @@ def parquet_loses_metadata(monkeypatch: Patch) -> str:
 
 def written_in_place(monkeypatch: Patch) -> str:
     monkeypatch.setattr(doctor, "write_whole", lambda path, data: path.write_bytes(data))
-    return "a file that is replaced is not replaced as a whole"
+    return "a file is not replaced as a whole"
 
 
 def something_left_behind(monkeypatch: Patch) -> str:

@@ -378,7 +378,7 @@ def test_a_choice_by_score_needs_one(tmp_path: Path) -> None:
 def test_the_help_says_what_faithfulness_is() -> None:
     text = " ".join(CliRunner().invoke(cli, ["cam", "--help"]).output.split())
     assert "Test maps on the model itself: ABPC; all adds insertion, deletion and a redrawn head." in text
-    assert "disagreement, of one checkpoint worst, if left out." in text
+    assert "default: disagreement; worst for one checkpoint." in text
 
 
 def test_a_class_is_found_by_number_name_and_synonym() -> None:

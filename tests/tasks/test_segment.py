@@ -356,7 +356,7 @@ def test_what_does_not_go_together_is_said(folder: Path, tmp_path: Path) -> None
     for words, message in (
         (["--ignore", "void"], "--ignore 'void': expected labels such as 255, or 0,255"),
         (["--ignore", "²"], "--ignore '²': expected labels such as 255, or 0,255"),
-        (["--window", "0"], "--window '0': expected pixels, as 512 or 512x1024 (height x width)"),
+        (["--window", "0"], "--window '0': expected pixels, such as 512 or 512x1024 (height x width)"),
     ):
         given = [str(folder / "plain.safetensors"), "--data-dir", str(folder / "images"), *words]
         assert str(CliRunner().invoke(cli, ["segment", *given]).exception) == message

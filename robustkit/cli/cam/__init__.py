@@ -1,1 +1,1 @@
-"""`robustkit cam`: scores of maps and a gallery, of a data set or of your own pictures."""
+"""`robustkit cam`: scores of maps and a gallery, for a data set or for your own pictures."""

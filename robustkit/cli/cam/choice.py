@@ -1,4 +1,4 @@
-"""Which samples a gallery draws, and of which maps: checked before an audit, chosen by its records after it."""
+"""Choose which samples and maps a gallery draws: checked before an audit, chosen by its records after it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _SCORED = CHOICES[:3]
 _PLAIN = MapSpec("agcam")
 COLUMNS = ("sample_id", "error", "correct", "mask_iou", "box_iou", "abpc")
 Records = Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]]
-"""By checkpoint and condition the row of each sample, with COLUMNS as far as the run has them."""
+"""The row of each sample by checkpoint and condition, with COLUMNS as far as the run has them."""
 
 
 def label(spec: MapSpec) -> str:
-    """Return a map as a heading has it: its method, and what differs from the published protocol."""
+    """Return the heading of a map: its method, and what differs from the published protocol."""
     odd = [
         f"{key}={getattr(spec, key)}" for key in ("threshold", "target") if getattr(spec, key) != getattr(_PLAIN, key)
     ]
@@ -38,9 +38,9 @@ def label(spec: MapSpec) -> str:
 
 @dataclass(frozen=True)
 class Choice:
-    """Which maps of which samples a gallery draws.
+    """The maps and samples that a gallery draws.
 
-    shown: the maps, controls last and only if they are named; samples are chosen by the scores of the first.
+    shown: the maps, controls last and only if named; samples are chosen by the scores of the first map.
     how: one of CHOICES, or `class:NAME`. count: how many samples. ids: exactly these samples instead.
     """
 
@@ -60,12 +60,13 @@ class Choice:
         count: int = 12,
         ids: Sequence[str] = (),
     ) -> Choice:
-        """Return the choice that a person asks for.
+        """Return the choice that a user asks for.
 
-        how: if left out, where checkpoints disagree, or the worst maps of a single one.
+        how: by default where checkpoints disagree, or for a single one its worst maps.
 
         Raises:
-            ProtocolError: a choice or map that is not understood, disagreement with nobody, or controls only.
+            ProtocolError: a choice or map is not understood, a single checkpoint has none to disagree with, or all maps
+            are controls.
         """
         maps: dict[str, MapSpec] = {}
         for spec in sorted(parse_named(cams, faithfulness), key=lambda spec: spec.is_control):
@@ -87,10 +88,10 @@ class Choice:
         return cls(tuple(maps.values()), how, count, tuple(ids))
 
     def samples(self, dataset: Dataset) -> list[Sample]:
-        """Return those that the choice names by id or class; for any other choice all, in their order.
+        """Return the samples that the choice names by id or class; for any other choice all, in their order.
 
         Raises:
-            DataError: an id names none, or no sample is of the class. ProtocolError: there is no such class.
+            DataError: an id names no sample, or no sample is of the class. ProtocolError: there is no such class.
         """
         if self.ids:
             return list(dict.fromkeys(_named(dataset, name) for name in self.ids))
@@ -119,7 +120,7 @@ class Choice:
         dataset = data_of(request, identity)
         if unscored and dataset.mask(dataset.samples[0]) is None:
             raise ProtocolError(
-                f"--choose {self.how}: no map is scored, where no objects are known and --faithfulness is none; give "
+                f"--choose {self.how}: no map is scored, because no objects are known and --faithfulness is none; give "
                 "--boxes or --masks, or --choose random"
             )
         samples = self.samples(dataset)
@@ -147,7 +148,7 @@ def _named(dataset: Dataset, name: str) -> Sample:
 
 
 def chosen(choice: Choice, run: RunFolder, dataset: Dataset, records: Records, seed: int) -> tuple[list[Sample], str]:
-    """Return the samples that could be read, and in words how they were chosen."""
+    """Return the chosen samples that could be read, and in words how they were chosen."""
     among = choice.samples(dataset)
     for sample in among if choice.ids else ():
         for rows in records.values():

@@ -1,4 +1,4 @@
-"""The gallery of `robustkit cam`: maps of a run's samples, made again as they were scored, beside one another."""
+"""Draw the gallery of `robustkit cam`: maps of a run's samples, recomputed as they were scored, side by side."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def make_gallery(
 ) -> tuple[Path, Path]:
     """Draw samples of a run with maps of the request's checkpoints, as cams/gallery.png and .html in its folder.
 
-    request: as the run was made. raw: keep the maps as cams/maps.npz, too.
+    request: the one that the run was made with. raw: also keep the maps as cams/maps.npz.
 
     Raises:
-        RunError: the run holds no maps of a checkpoint, is of another protocol, or no sample is left.
+        RunError: the run holds no maps of a checkpoint, has another protocol, or no sample is left.
         DataError, ProtocolError: as `Choice.samples`.
     """
     manifest, card = run.manifest, request.card
@@ -82,10 +82,10 @@ def write_maps(maps: Mapping[str, Heat], path: Path) -> None:
 
 
 def _as_recorded(run: RunFolder, classifiers: Sequence[Classifier]) -> list[Classifier]:
-    """Return the classifiers with the names and preprocessing under which the run has them.
+    """Return the classifiers with the names and preprocessing that they have in the run.
 
     Raises:
-        RunError: it lacks one of them.
+        RunError: the run lacks one of them.
     """
     taken: set[str] = set()
     entries = run.manifest.checkpoints
@@ -140,7 +140,7 @@ def explained_tile(
 ) -> Tile:
     """Return the map of (3, H, W) uint8 pixels as an audit makes it, with what the sample's record says.
 
-    target: place of the class among the logits that compete; None for the predicted one.
+    target: index of the class among the logits that compete; None for the predicted class.
     """
     rng = subject.rng([sample], map_condition(spec))
     with subject.steady(rng), EVERY_EXPLAINER[spec.method](subject.exact) as explainer:

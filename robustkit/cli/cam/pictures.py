@@ -1,4 +1,4 @@
-"""Maps of a person's own pictures, as one PNG to look at."""
+"""Draw maps of a user's own pictures as one PNG."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .command import Heat, explained_tile, write_maps
 
 
 def is_picture(argument: str) -> bool:
-    """Return whether an argument names an image file rather than a checkpoint."""
+    """Whether an argument names an image file rather than a checkpoint."""
     return argument.lower().endswith(SUFFIXES) and ":" not in argument
 
 
@@ -41,10 +41,10 @@ def explain_pictures(
 ) -> list[Path]:
     """Draw maps of pictures for the named classes, or the predicted one, as a PNG; return the files written.
 
-    out: its name, or the folder of `<stem>-cam.png`. raw: keep the maps beside it, too, as .npz.
+    out: its name, or the folder of `<stem>-cam.png`. raw: also keep the maps beside it, as .npz.
 
     Raises:
-        RobustkitError: what is asked cannot be done; before anything is computed.
+        RobustkitError: the request cannot be fulfilled; raised before anything is computed.
     """
     if not checkpoints:
         raise ProtocolError("robustkit cam IMAGE needs a checkpoint beside the image: robustkit cam cat.jpg model.pth")
@@ -52,7 +52,7 @@ def explain_pictures(
     decoded = [read_image(_bytes(picture), picture) for picture in pictures]
     settings, card = Settings(device=pick_device(device)), load_card("standard")
     opened = distinct_names([load(spec, **model) for spec in checkpoints])
-    subjects = [ClassifierSubject(one, card, settings, None) for one in opened]
+    subjects = [ClassifierSubject(classifier, card, settings, None) for classifier in opened]
     wished: list[Sequence[int | None]] = []
     for subject in subjects:
         identity = subject.classifier.identity
@@ -67,11 +67,11 @@ def explain_pictures(
             identity = subject.classifier.identity
             pixels = to_pixels(image, identity.preprocessing, picture)
             for target in classes:
-                for one in wanted:
-                    tiles.append(explained_tile(subject, pixels, Sample(picture, -1), one, target, {}))
+                for map_spec in wanted:
+                    tiles.append(explained_tile(subject, pixels, Sample(picture, -1), map_spec, target, {}))
                     named = class_name(identity.class_names or (), target or 0, identity.num_classes)
                     key = "predicted" if target is None else named
-                    kept[f"{identity.name}/{one.method}/{key}/{picture}"] = tiles[-1].map
+                    kept[f"{identity.name}/{map_spec.method}/{key}/{picture}"] = tiles[-1].map
         rows.append(GalleryRow(picture, Path(picture).stem, tiles[0].image, tuple(tiles)))
     write_sheet(Gallery(", ".join(subject.classifier.identity.name for subject in subjects), tuple(rows)), path)
     if raw:
@@ -83,7 +83,7 @@ def sheet_path(pictures: Sequence[str], out: Path | None) -> Path:
     """Return where the PNG goes: `out`, or `<stem>-cam.png` of the first picture in that folder, here if none is named.
 
     Raises:
-        ProtocolError: it would be no PNG, or replace a picture.
+        ProtocolError: it would not be a PNG, or would replace a picture.
     """
     name = f"{Path(pictures[0]).stem}-cam.png"
     path = Path(name) if out is None else out / name if out.is_dir() else out
@@ -104,7 +104,9 @@ def _plain(methods: str) -> list[MapSpec]:
                 "and the class with --target"
             )
     if not specs:
-        raise ProtocolError(f"--cams {methods}: controls only, which do not look at the image; give such as agcam")
+        raise ProtocolError(
+            f"--cams {methods}: controls only, which do not look at the image; give a method such as agcam"
+        )
     return specs
 
 

@@ -1,1 +1,1 @@
-"""The commands: words into calls, no logic of their own."""
+"""The commands: they parse their words and call, without logic of their own."""

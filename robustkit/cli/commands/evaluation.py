@@ -124,7 +124,7 @@ def demo(out: Path, device: str) -> None:
 @option("--gallery", type=AT_LEAST_0, default=12, help="Samples to draw; 0 for none.")
 @option(
     "--choose",
-    help="Which: disagreement, worst, best, random or class:NAME; disagreement, of one checkpoint worst, if left out.",
+    help="Which: disagreement, worst, best, random or class:NAME; default: disagreement; worst for one checkpoint.",
 )
 @option("--show", multiple=True, help="Id of a sample to draw; may be repeated.")
 @option("--save-maps", is_flag=True, help="Keep the maps that are drawn: cams/maps.npz, or <stem>-cam.npz of an IMAGE.")

@@ -39,15 +39,15 @@ def report(run: Path, logs: tuple[str, ...]) -> None:
 @click.command(context_settings=CONTEXT)
 @click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
 @option("--checkpoint", "checkpoints", multiple=True, help="Only this checkpoint of the runs; may be repeated.")
-@option("--against", help="The checkpoint that the others are held against; the first if left out.")
-@option("--reference", help="Published figures beside them: quest, or a TOML file.")
+@option("--against", help="The checkpoint that the others are compared with; default: the first.")
+@option("--reference", help="Published figures to show with them: quest, or a TOML file.")
 @option("--json", "json_file", type=Place(), help="File for the differences as JSON.")
 @common
 def compare(runs: tuple[Path, ...], **options: Any) -> None:
     """Compare checkpoints on the same samples: paired differences with intervals and tests, from records only.
 
-    Of one run, its checkpoints against the first of them; of several, those of the later runs against those of the
-    first of the same name, or, where no name is shared, all against the first.
+    For one run, its checkpoints against the first of them; for several, those of the later runs against those of the
+    first run of the same name, or, where no name is shared, all against the first.
 
     \b
     robustkit compare runs/zoo
@@ -69,7 +69,7 @@ def compare(runs: tuple[Path, ...], **options: Any) -> None:
 @option("--init", is_flag=True, help="Write a policy that this run passes, with margins, to --policy or policy.toml.")
 @common
 def check(run: Path, **options: Any) -> None:
-    """Hold a run against a policy: exit 0 if every rule passes, 1 if not, 2 for an error, 3 without results.
+    """Check a run against a policy: exit 0 if every rule passes, 1 if not, 2 for an error, 3 without results.
 
     \b
     robustkit check runs/vit --init --policy policy.toml
@@ -84,11 +84,11 @@ def check(run: Path, **options: Any) -> None:
 
 @click.command(context_settings=CONTEXT)
 @click.argument("run", type=RUN)
-@option("--checkpoint", help="Which checkpoint of the run; needed where it has several.")
-@option("--out", type=Place(), help="Folder of the files; RUN/card if left out.")
+@option("--checkpoint", help="Which checkpoint of the run; required if it has several.")
+@option("--out", type=Place(), help="Folder of the files; default: RUN/card.")
 @common
 def card(run: Path, **options: Any) -> None:
-    """Write what stands beside a released checkpoint: a section and metadata of its model card, a JSON, a badge.
+    """Write files for a released checkpoint: a section and metadata of its model card, a JSON, a badge.
 
     \b
     robustkit card runs/vit --out release

@@ -51,16 +51,16 @@ def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
 @option("--drift", "drift_from", type=Place(), help="Compare this tree with corrupting here.")
 @option("--data-dir", help="Clean images of --write and --drift: folder, zip, or embedded:shapes.")
 @option("--out", type=Place(), help="Contact sheet, or the folder of several.")
-@option("--corruptions", help="Sets or names; all 19, for --write in-c, for --drift the tree's, if left out.")
+@option("--corruptions", help="Sets or names; default: all 19, for --write in-c, for --drift the tree's.")
 @definition_options
-@option("--format", "image_format", type=click.Choice(["jpeg", "png"]), help="Files of --write; jpeg if left out.")
+@option("--format", "image_format", type=click.Choice(["jpeg", "png"]), help="Files of --write; default: jpeg.")
 @option("--json", "json_file", type=Place(), help="File for the figures of --drift.")
 @option(
     "--img-size",
     type=Whole(max=4096),
-    help="Side after the crop; 224, or 32 where the images are 32x32, if left out.",
+    help="Side after the crop; default: 224, or 32 where the images are 32x32.",
 )
-@option("--crop-pct", type=float, help="Size over resized size; 0.875, or 1 where the images are 32x32.")
+@option("--crop-pct", type=float, help="Size over resized size; default: 0.875, or 1 where the images are 32x32.")
 @option("--interpolation", default="bilinear", help="Resize: bilinear (the benchmark's), bicubic, nearest, lanczos.")
 @option("--batch-size", type=AT_LEAST_1, default=16, help="Images in a batch.")
 @option("--workers", type=AT_LEAST_1, default=2, help="Threads that decode and encode images.")

@@ -1,4 +1,4 @@
-"""What `robustkit corrupt` does: a contact sheet, a tree written, or a tree compared."""
+"""Run `robustkit corrupt`: draw a contact sheet, write a tree, or compare one."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ _SPELLED = {"json_file": "--json", "image_format": "--format", "labels_csv": "--
 
 
 def _refuse_unused(options: Mapping[str, Any], mode: str) -> None:
-    """Raises ProtocolError for an option that would do nothing."""
+    """Raise ProtocolError for an option that would do nothing."""
     given = [name for name in _UNUSED[mode] if options.get(name) is not None]
     if given:
         option = _SPELLED.get(given[0], "--" + given[0].replace("_", "-"))
@@ -101,7 +101,7 @@ def _recipe(native: tuple[int, int] | None, options: Mapping[str, Any], **given:
 
 
 def _without_frost(wanted: Wanted, frost_dir: str | None) -> tuple[Wanted, str]:
-    """Return what can be done where frost's photographs are missing, and the line that says so."""
+    """Return what can be done without frost's photographs if they are missing, and the line that says so."""
     if "frost" not in wanted:
         return wanted, ""
     try:
@@ -152,11 +152,11 @@ def _sheet(
 
 
 def _open(data_dir: str, options: Mapping[str, Any]) -> Dataset:
-    known = {key: options[key] for key in ("layout", "labels_csv", "real_labels")}
+    layout = {key: options[key] for key in ("layout", "labels_csv", "real_labels")}
     try:
-        return open_dataset(data_dir, **known)
+        return open_dataset(data_dir, **layout)
     except DataError:
-        if any(known.values()):
+        if any(layout.values()):
             raise
         return open_dataset(data_dir, layout="unlabelled")  # no label is needed here
 
@@ -187,7 +187,7 @@ def _write(out: Path, data_dir: str, console: Console, side: Console, options: M
     if written.bad:
         raise BadImageError(
             f"{len(written.bad)} of {len(dataset)} images could not be read and were left out, "
-            f"the first: {written.bad[0]}; mend them, or leave them out with --ids"
+            f"the first: {written.bad[0]}; fix them, or leave them out with --ids"
         )
 
 
@@ -209,11 +209,11 @@ def _drift(root: Path, data_dir: str, console: Console, side: Console, options: 
     total = sum(map(len, wanted.values())) * len(dataset)
     speed = {key: options[key] for key in ("batch_size", "workers")}
     with _bar(side, f"comparing {root}", total) as tell:
-        found = drift.measure(tree, dataset, wanted, recipe, tell=tell, **speed)
-    rows = found.rows()
+        result = drift.measure(tree, dataset, wanted, recipe, tell=tell, **speed)
+    rows = result.rows()
     if not any(row["images"] for row in rows):
-        raise DataError(f"{root}: no image could be compared; {(*found.lines, 'none was chosen')[0]}")
-    notes = [*tree.notes, *lines, *filter(None, (held, left_out)), *found.lines]
+        raise DataError(f"{root}: no image could be compared; {(*result.lines, 'none was chosen')[0]}")
+    notes = [*tree.notes, *lines, *filter(None, (held, left_out)), *result.lines]
     if (path := options["json_file"]) is not None:
         settings = {
             "tree": str(root),
@@ -233,7 +233,7 @@ def _drift(root: Path, data_dir: str, console: Console, side: Console, options: 
 
 
 def _like(tree: CorruptedTree, dataset: Dataset, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the input size of the tree's images, where the user names none."""
+    """Return the input size of the tree's images, if the user names none."""
     if options["img_size"] is not None:
         return {}
     for name, severity in tree.folders:
@@ -248,7 +248,7 @@ def _like(tree: CorruptedTree, dataset: Dataset, options: Mapping[str, Any]) -> 
 
 @contextmanager
 def _bar(console: Console, text: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show a bar on a terminal; yield what takes the number of files done."""
+    """Show a bar on a terminal; yield a function that takes the number of files done."""
     bars = Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),

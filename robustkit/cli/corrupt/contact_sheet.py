@@ -1,4 +1,4 @@
-"""A person's own picture under every corruption, as one PNG to look at."""
+"""Draw a user's own picture under every corruption as one PNG."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ...evaluations.corruptions.sets import categories
 
 SMALLEST_TILE = 128
 SUFFIX = "-corruptions.png"
-_MARK = {"Software": "robustkit corrupt"}  # text in the PNG, so that only our own file is ever written over
+_MARK = {"Software": "robustkit corrupt"}  # text in the PNG, so that only our own file is ever overwritten
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Sheet:
-    """What is on a sheet.
+    """The contents of a sheet.
 
     title, subtitle: the two lines at the top. clean: (3, H, W) uint8. rows: by corruption the corrupted images by
     severity, alike. footnotes: lines at the bottom.
@@ -89,7 +89,7 @@ def targets(images: Sequence[str], out: Path | None) -> list[Path]:
 
     Raises:
         ProtocolError: two sheets would be one file, or a sheet would replace an image.
-        RunError: the file is there and is no contact sheet.
+        RunError: the file exists and is not a contact sheet.
     """
     as_file = out is not None and out.suffix.lower() == ".png" and not out.is_dir()
     if as_file and len(images) > 1:
@@ -104,7 +104,7 @@ def targets(images: Sequence[str], out: Path | None) -> list[Path]:
         if target.resolve() in {Path(path).resolve() for path in images}:
             raise ProtocolError(f"--out {target} is the image itself; give another name")
         if target.exists() and not _is_sheet(target):
-            raise RunError(f"{target} is there already and is no contact sheet; give another name with --out")
+            raise RunError(f"{target} exists and is not a contact sheet; give another name with --out")
     return sheets
 
 

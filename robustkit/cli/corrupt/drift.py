@@ -1,8 +1,8 @@
 """`robustkit corrupt --drift`: how far a released tree is from what corrupting the same images here gives.
 
 A corruption without random numbers must give the same picture, but for what JPEG and another library's resize change.
-With random numbers two trees never agree pixel by pixel; but then they must differ by no more than two draws of our own
-do, and change the clean picture as strongly.
+With random numbers two trees never agree pixel by pixel; then they must not differ by more than two draws of our own
+do, and must change the clean picture as strongly.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from ...evaluations.corruptions.tree import CorruptedTree, pixels_of
 from .recipe import Recipe, encode
 
 LEVELS = 1.0  # of 255, the most that JPEG and resize may change a picture that is not random
-SHARE = 0.1  # of our own figure, the most by which draw or strength may differ
-FEWEST = 5  # images from which a random corruption is judged
+SHARE = 0.1  # of our own figure: the most by which draw or strength may differ
+FEWEST = 5  # fewest images to judge a random corruption by
 RULE = (
     f"same, as far as these images tell: without random numbers, released and ours are within {LEVELS:g} grey level of "
     f"each other; with them, they differ by at most {SHARE:.0%} more than two draws of our own do, and are as far from "
@@ -86,7 +86,7 @@ def measure(
 ) -> Drift:
     """Compare the tree's files with the data set's images corrupted here.
 
-    Ours go through the same JPEG first where the tree's file is one. What the tree lacks is left out and said.
+    Where the tree's file is a JPEG, ours is compressed likewise first. What the tree lacks is left out and reported.
 
     Raises:
         DataError: the tree's images have another size than the recipe's.
@@ -111,9 +111,9 @@ def measure(
                 else:
                     clean.append((sample, pixels))
             for name, severity in cells:
-                found = _compare(tree, clean, name, severity, recipe, drift.lines)
-                drift.distances.setdefault((name, severity), {}).update(found)
-                tell(len(found))
+                distances = _compare(tree, clean, name, severity, recipe, drift.lines)
+                drift.distances.setdefault((name, severity), {}).update(distances)
+                tell(len(distances))
     return drift
 
 
@@ -145,17 +145,17 @@ def _compare(
     ids = [sample.id for sample, *_ in released]
     batch = torch.stack([pixels for _, pixels, *_ in released])
     ours, other = (recipe.corrupt(batch, ids, name, severity, seed=recipe.seed + more) for more in (0, 1))
-    found = {}
+    distances = {}
     for (sample, pixels, theirs, image_format), first, second in zip(released, ours, other, strict=True):
-        mine, again = (_saved(one, image_format) for one in (first, second))
-        found[sample.id] = Distance(
+        mine, again = (_saved(picture, image_format) for picture in (first, second))
+        distances[sample.id] = Distance(
             _apart(theirs, mine), _apart(mine, again), _apart(theirs, pixels), _apart(mine, pixels)
         )
-    return found
+    return distances
 
 
 def _saved(pixels: Tensor, image_format: str) -> Tensor:
-    """Return what is left of the pixels after a save in this format."""
+    """Return the pixels after saving them in this format."""
     if image_format != "jpeg":
         return pixels
     return torch.from_numpy(np.array(read_image(encode(pixels, image_format), "our own"))).permute(2, 0, 1)
@@ -215,13 +215,13 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Table:
     for row in rows:
         if row["severity"] is not None or not row["images"]:
             continue
-        own = f"{row['own']:.2f}" if row["own"] else "not random"
+        draws = f"{row['own']:.2f}" if row["own"] else "not random"
         shown.add_row(
             row["corruption"],
             "1-5" if len(row["severities"]) == 5 else "+".join(map(str, row["severities"])),
             str(row["images"]),
             f"{row['apart']:.2f}",
-            own,
+            draws,
             f"{row['released']:.2f}",
             f"{row['ours']:.2f}",
             f"[{colours[row['verdict'].partition(' at ')[0]]}]{row['verdict']}[/]",

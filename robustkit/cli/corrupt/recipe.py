@@ -1,4 +1,4 @@
-"""How clean images become corrupted ones, once settled: for a written tree, its comparison and a contact sheet."""
+"""Settle how clean images are corrupted: for a written tree, its comparison and a contact sheet."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Recipe:
     def corrupt(
         self, pixels: Tensor, ids: Sequence[str], name: str, severity: int, *, seed: int | None = None
     ) -> Tensor:
-        """Return (B, 3, H, W) uint8 on the CPU, like `pixels`; seed: another than the recipe's.
+        """Return (B, 3, H, W) uint8 on the CPU, like `pixels`; seed: one other than the recipe's.
 
         Raises:
             DataError: a photograph of frost cannot be read.
@@ -89,13 +89,13 @@ def settle(
     Raises:
         ProtocolError: a setting is unknown or out of range, or no such pair of preset and variant exists.
     """
-    for what, value, known in (
+    for what, value, allowed in (
         ("preset", preset, ("auto", *PRESETS)),
         ("variant", variant, VARIANTS),
         ("interpolation", interpolation, INTERPOLATIONS),
     ):
-        if value not in known:
-            raise ProtocolError(unknown(what, value, known))
+        if value not in allowed:
+            raise ProtocolError(unknown(what, value, allowed))
     small = native == CIFAR_SIZE
     size = img_size if img_size is not None else 32 if small else 224
     if size < SMALLEST:

@@ -1,4 +1,4 @@
-"""`robustkit corrupt --write`: a tree as the benchmark was made, resize, crop, corrupt, save; goes on where it stopped.
+"""`robustkit corrupt --write`: make a tree as the benchmark was (resize, crop, corrupt, save); resume where it stopped.
 
 corruptions.json                          what the tree was made of, and how
 <corruption>/<1-5>/<id of the sample>     its image, .JPEG of quality 85 or .png
@@ -27,14 +27,14 @@ from ...evaluations.corruptions.tree import stem_of
 from .recipe import FORMATS, JPEG_QUALITY, Recipe, encode
 
 MANIFEST = "corruptions.json"
-_PROBED = 16  # images that tell one source from another
+_PROBED = 16  # images that identify a source
 _ENDS = {"jpeg": b"\xff\xd9", "png": b"IEND\xaeB`\x82"}
 Wanted = Mapping[str, tuple[int, ...]]
 
 
 @dataclass
 class Written:
-    """Files that were made, files that were there, and why images could not be read."""
+    """The files that were made, those that were there, and why images could not be read."""
 
     made: int = 0
     there: int = 0
@@ -52,7 +52,7 @@ def write_tree(
     workers: int = 2,
     tell: Callable[[int], None] = lambda files: None,
 ) -> Written:
-    """Write what is not there yet; `corruptions.json` must have been prepared.
+    """Write the files that do not exist yet; `corruptions.json` must have been prepared.
 
     Each file appears whole or not at all, and does not depend on the batch size or on what was there before.
 
@@ -113,7 +113,7 @@ def prepare(
     image_format: str,
     photographs: str | None,
 ) -> None:
-    """Write `corruptions.json`, or extend the one that is there by what is asked for now.
+    """Write `corruptions.json`, or extend the existing one by what is asked for now.
 
     dataset: the samples to write. whole: all samples of their source, which `--limit` may not change.
     photographs: digest of frost's, if it is among the corruptions.
@@ -149,7 +149,7 @@ def prepare(
         | {"python": platform.python_version()},
     }
     text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
-    text = re.sub(r"\[\s+(\d[\d,\s]*\d|\d)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text)
+    text = re.sub(r"\[\s+(\d[\d,\s]*\d|\d)\s+\]", lambda match: f"[{' '.join(match[1].split())}]", text)
     try:
         write_whole(path, text.encode())
     except RunError as fault:
@@ -184,7 +184,7 @@ def _source_digest(whole: Dataset) -> str:
 
 
 def _existing(out: Path) -> dict[str, Any]:
-    """Return what corruptions.json holds; empty where there is no folder yet, or nothing in it."""
+    """Return what corruptions.json holds; empty if there is no folder yet, or it is empty."""
     path = out / MANIFEST
     try:
         manifest = json_of(path)
@@ -217,7 +217,7 @@ def _check_distinct(dataset: Dataset, image_format: str) -> None:
 
 
 def file_name(sample_id: str, image_format: str) -> str:
-    """Return the sample's path below the folder of a severity: its id, with a suffix that tells the truth."""
+    """Return the sample's path below the folder of a severity: its id, with the suffix of the actual format."""
     stem = stem_of(sample_id)
     allowed = (".jpeg", ".jpg") if image_format == "jpeg" else (".png",)
     return sample_id if sample_id[len(stem) :].lower() in allowed else stem + FORMATS[image_format]
@@ -228,7 +228,7 @@ def _target(out: Path, name: str, severity: int, sample: Sample, image_format: s
 
 
 def _is_whole(path: Path, image_format: str) -> bool:
-    """Return whether the file is there to its last byte; a machine that lost power may have kept less of it."""
+    """Whether the file is complete; a machine that lost power may have kept only part of it."""
     end = _ENDS[image_format]
     try:
         check_plain(path)
@@ -242,7 +242,7 @@ def _is_whole(path: Path, image_format: str) -> bool:
 def _save(image: Tensor, path: Path, image_format: str) -> None:
     """Write one image. Not synced to the disk file by file, which would take longer than the rest: see `_is_whole`."""
     data = encode(image, image_format)
-    temporary = path.with_name(f".{path.name}.tmp")  # the next attempt at this file writes over it
+    temporary = path.with_name(f".{path.name}.tmp")  # the next attempt at this file overwrites it
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_bytes(data)

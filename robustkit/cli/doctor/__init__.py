@@ -1,1 +1,1 @@
-"""`robustkit doctor`: hold this machine against known answers."""
+"""`robustkit doctor`: check this machine against known answers."""

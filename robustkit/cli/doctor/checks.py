@@ -94,7 +94,7 @@ def _disk() -> str:
 
 
 def _frost() -> str:
-    """Say where frost's photographs are. It is not a fault if they are missing: only frost needs them."""
+    """Say where frost's photographs are. Missing ones are not a fault: only frost needs them."""
     from corruptions import find_photographs
 
     try:
@@ -135,9 +135,7 @@ def _renaming() -> str:
     except PermissionError as fault:
         return f"warning: {Path.cwd()} cannot be written ({fault.strerror}); give runs a folder with --out"
     if read != contents or left:
-        raise UnexpectedAnswer(
-            f"{Path.cwd()}: a file that is replaced is not replaced as a whole{': ' * bool(left)}{left or ''}"
-        )
+        raise UnexpectedAnswer(f"{Path.cwd()}: a file is not replaced as a whole{': ' * bool(left)}{left or ''}")
     return f"files in {Path.cwd()} are replaced as a whole"
 
 
@@ -218,7 +216,7 @@ SPLITMIX = [6457827717110365317, 3203168211198807973, 9817491932198370423]
 DRAWS = [0.5364676713943481, 0.8541311025619507, 0.9820759892463684]
 SIGNS = [-1.0, 1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0]
 NORMAL = [0.6791912317276001, -0.8855489492416382, -0.09704035520553589]
-"""What sample 'sample' draws first under seed 0, condition 'clean', purpose 'doctor'."""
+"""The first draws of sample 'sample' under seed 0, condition 'clean', purpose 'doctor'."""
 AGAIN = "install robustkit-audit again from its source"
 OTHER_TORCH = f"try another version of torch, and {AGAIN}"
 FOLDER = "put runs on a local disk, with --out"

@@ -47,7 +47,7 @@ def no_radius() -> str:
 
 
 def monotone() -> str:
-    """Check that PGD breaks no fewer of the same images with a wider radius, and many at 4/255."""
+    """Check that PGD breaks at least as many of the same images with a larger radius, and many at 4/255."""
     model, images, labels = _shown(16)
     rng = SampleRng.of([str(i) for i in range(16)], seed=0, condition="doctor", device="cpu")
     right = []
@@ -69,7 +69,7 @@ def _shown(count: int, name: str = "shapes-vit-standard") -> tuple[Any, Tensor, 
 
 
 def checkpoints() -> str:
-    """Check that the shipped files are intact, and that one of them predicts as it did then, on every device."""
+    """Check that the shipped files are intact, and that one of them predicts as when shipped, on every device."""
     names = [*embedded(), *embedded("segmentation")]
     for name in names:
         embedded_file(name)  # raises CheckpointError for another digest

@@ -1,5 +1,5 @@
-"""What a check raises; apart from the known answers, which load torch."""
+"""The error that a check raises; not in `known_answers`, which loads torch."""
 
 
 class UnexpectedAnswer(Exception):  # noqa: N818 - an answer rather than a fault
-    """Something is not as it must be; the message says what was found."""
+    """Something differs from what it must be; the message says what was found."""
