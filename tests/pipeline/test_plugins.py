@@ -153,7 +153,7 @@ def test_a_file_does_for_a_quick_try(place: Path, robustkit: Command) -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ("rotation(degrees=15)", "no plug-in brings rotation; install it, or give --plugin FILE"),
+        ("rotation(degrees=15)", "no plug-in brings it; install one, or give --plugin FILE"),
         ("pgd(steps=3)", "it takes families of plug-ins; ask for this one by --attacks 'pgd(steps=3)'"),
         ("corruption(fog,severity=3)", "ask for this one by --attacks none --corruptions 'fog(severity=3)'"),
         ("clean", "ask for this one by --attacks none"),
