@@ -134,9 +134,7 @@ def _of_plugin(text: str) -> Condition:
         if is_attack(kind) and kind not in (*EVERY_ATTACK, *EVERY_DENSE_ATTACK):
             names = [plugin.name for plugin in declared("families")]
             if not names:
-                raise ProtocolError(
-                    f"--evaluations {text}: no plug-in brings {kind}; install it, or give --plugin FILE"
-                )
+                raise ProtocolError(f"--evaluations {text}: no plug-in brings it; install one, or give --plugin FILE")
             raise ProtocolError(unknown("evaluation", kind, names))
         words = shlex.join(vocabulary_of(kind).command(pattern_of(text), pattern_of))
         raise ProtocolError(f"--evaluations {text}: it takes families of plug-ins; ask for this one by {words}")
