@@ -102,6 +102,9 @@ def test_a_plug_in_that_cannot_be_used_stops_only_what_needs_it(site: Path, entr
     assert said in str(fault.value) and "plugged 1.0" in str(fault.value) and "\n" not in str(fault.value)
     assert known["pgd"] is ValueError and known["fine"].__name__ == "Fine"
     assert dict(known.usable()).keys() == {"pgd", "fine"}
+    assert (
+        known.plugin("pgd") is None and known.plugin("cam") is None
+    )  # what robustkit has is never taken for another's
 
 
 def test_two_plug_ins_of_one_name_are_refused_whichever_group_of_conditions_they_are_of(site: Path) -> None:
@@ -127,7 +130,8 @@ def test_a_file_is_executed_once_and_stands_for_its_bytes(site: Path, tmp_path: 
     file = tmp_path / "mine.py"
     file.write_text(FILE, encoding="utf-8")
     [plugin] = load_plugin(file)
-    assert load_plugin(file) == [plugin] == declared("attacks")
+    [again] = load_plugin(file)
+    assert [again] == [plugin] == declared("attacks") and again.value is plugin.value
     assert plugin.source == hashlib.sha256(FILE.encode()).hexdigest() and plugin.origin == "mine.py"
     assert registry()["spin"](turns=2).turns == 2
     (tmp_path / "again.py").write_text(FILE + "\n", encoding="utf-8")
