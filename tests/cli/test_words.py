@@ -24,7 +24,7 @@ WRONG: list[tuple[str, str]] = [  # words, and how the one line goes
     (f"inspect http://a.b/c.pth {SHAPES}", rf"http://a\.b/c\.pth: {NONE} 'http';.*; fetch it to a file first"),
     (f"audit '' {SHAPES}", "the name of a checkpoint is empty; expected a file, zoo:NAME.*"),
     (f"audit {VIT} --data-dir ''", f".*'--data-dir': {EMPTY} Folder, zip, or embedded:shapes..*"),
-    (f"audit {VIT} {SHAPES} --out ''", f".*'--out': {EMPTY} Run folder; runs/<checkpoint> if left out..*"),
+    (f"audit {VIT} {SHAPES} --out ''", f".*'--out': {EMPTY} Run folder; default: runs/<checkpoint>..*"),
     (f"audit {VIT} {SHAPES} --attacks ' '", f".*'--attacks': {EMPTY}.*"),
     ("corrupt pics/0.png --corruptions ''", f".*'--corruptions': {EMPTY}.*"),
     ("report ''", f".*'RUN': {EMPTY} a value. See.*"),
