@@ -102,9 +102,7 @@ def test_a_plug_in_that_cannot_be_used_stops_only_what_needs_it(site: Path, entr
     assert said in str(fault.value) and "plugged 1.0" in str(fault.value) and "\n" not in str(fault.value)
     assert known["pgd"] is ValueError and known["fine"].__name__ == "Fine"
     assert dict(known.usable()).keys() == {"pgd", "fine"}
-    assert (
-        known.plugin("pgd") is None and known.plugin("cam") is None
-    )  # what robustkit has is never taken for another's
+    assert known.plugin("pgd") is None and known.plugin("cam") is None  # they are robustkit's
 
 
 def test_two_plug_ins_of_one_name_are_refused_whichever_group_of_conditions_they_are_of(site: Path) -> None:
