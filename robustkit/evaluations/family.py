@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from .kinds import EVERY_FAMILY, kind_of, kinds, module_of, plugged
 from .vocabulary import Vocabulary
@@ -222,9 +222,12 @@ def families() -> list[Family]:
     return list({family.name: family for family in map(family_of, kinds())}.values())
 
 
-def families_of(manifest: Manifest) -> list[Family]:
-    """Return the families of a run's conditions, those that were left out among them, in the usual order."""
-    texts = (*manifest.conditions, *manifest.corrupted.left_out)
+def families_of(manifest: Manifest, rows: Iterable[Mapping[str, Any]] = ()) -> list[Family]:
+    """Return the families of a run's conditions, those that were left out among them, in the usual order.
+
+    rows: of the summary, whose families count, too.
+    """
+    texts = (*manifest.conditions, *manifest.corrupted.left_out, *(str(row["condition"]) for row in rows))
     used = {family_of(kind).name for kind in dict.fromkeys(map(kind_of, texts))}
     return [family for family in families() if family.name in used]
 

@@ -69,7 +69,7 @@ class Classification(Task):
         from .card import card_parts
 
         yield from card_parts(results)
-        for family in families_of(results.manifest):
+        for family in families_of(results.manifest, results):
             yield from family.card(results)
 
     def badge_word(self, is_clean: bool) -> str:
@@ -79,7 +79,7 @@ class Classification(Task):
         from .tables import table_rows
 
         yield from (f"{row[0]}, {row[2]}: {row[9]}" for row in table_rows(results) if row[9])
-        for family in families_of(results.manifest):
+        for family in families_of(results.manifest, results):
             yield from family.flag_lines(results)
 
     def terminal(self, results: Results) -> Iterable[Table | Text]:
@@ -87,7 +87,7 @@ class Classification(Task):
 
         table = terminal_table(results)
         yield from [table] if table.row_count else []
-        for family in families_of(results.manifest):
+        for family in families_of(results.manifest, results):
             yield from family.terminal(results)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
@@ -106,7 +106,9 @@ class Classification(Task):
         yield Section("results", "Results", lambda: {"groups": groups(), "headings": HEADINGS})
         yield Section("calibration", "Calibration", figures=tuple(calibration_figures(reliabilities(results), looks)))
         yield Section("classes", "Weak spots by class", lambda: {"weak_spots": weak_spots(results)})
-        shown = [section for family in families_of(results.manifest) for section in family.sections(results, looks)]
+        shown = [
+            section for family in families_of(results.manifest, results) for section in family.sections(results, looks)
+        ]
         yield from shown
         if all(section.name != _LEFT_OUT for section in shown):
             yield Section(

@@ -38,7 +38,7 @@ def scene_tables(results: Sequence[Mapping[str, Any]], manifest: Manifest) -> li
         return []
     tables = [_conditions(by_checkpoint, manifest)]
     for checkpoint, cells in by_checkpoint.items():
-        for family in families_of(manifest):
+        for family in families_of(manifest, results):
             tables += family.heat_tables(checkpoint, cells)
         tables += _classes(checkpoint, cells)
     return tables

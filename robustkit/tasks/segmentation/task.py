@@ -77,7 +77,7 @@ class Segmentation(Task):
         from .card import card_parts
 
         yield from card_parts(checkpoint, results)
-        for family in families_of(results.manifest):
+        for family in families_of(results.manifest, results):
             if family.tables(results):
                 yield from family.card(results)
 
@@ -86,14 +86,17 @@ class Segmentation(Task):
 
         yield from (flag for table in scene_tables(results, results.manifest) for flag in table.flags)
         yield from (
-            flag for family in families_of(results.manifest) for table in family.tables(results) for flag in table.flags
+            flag
+            for family in families_of(results.manifest, results)
+            for table in family.tables(results)
+            for flag in table.flags
         )
 
     def terminal(self, results: Results) -> Iterable[Table | Text]:
         from .tables import scene_tables, terminal_scenes
 
         yield from terminal_scenes(scene_tables(results, results.manifest))
-        for family in families_of(results.manifest):
+        for family in families_of(results.manifest, results):
             if family.tables(results):
                 yield from family.terminal(results)
 
@@ -120,7 +123,7 @@ class Segmentation(Task):
 
         yield Section("segmentation", "Segmentation", values, tuple(drawn))
         yield Section("corruptions", "Corruptions", lambda: {"corruptions": [], "left_out": left_out_lines(run)})
-        for family in families_of(results.manifest):
+        for family in families_of(results.manifest, results):
             if tables := tuple(family.tables(results)):
                 yield of_tables(family.name, family.name.capitalize(), tables)
 
