@@ -6,7 +6,7 @@ import re
 
 from torch import Tensor
 
-from ..common.plugins import Registry, instance_of
+from ..common.registry import Registry, instance_of
 from ..errors import ModelError, unknown
 from .formula import PLAIN, Formula, Parameters, elliptical_metric, unit
 from .formula_options import FAMILIES, make

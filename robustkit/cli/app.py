@@ -8,6 +8,7 @@ import sys
 import click
 
 from .. import __version__
+from ..common.registry import loaded_plugins
 from ..errors import RobustkitError
 from ..pipeline.processes import is_own, speaker
 from . import streams
@@ -104,6 +105,14 @@ def _status(debug: bool) -> int:
         if debug:
             raise
         click.echo(f"error: {_one_line(_of_machine(fault))}", err=True)
+        status = 2
+    except Exception as fault:
+        if debug or not loaded_plugins():
+            raise
+        names = ", ".join(plugin.words for plugin in loaded_plugins())
+        click.echo(
+            f"error: {_one_line(f'{type(fault).__name__}: {fault}')}; this may be of {names}; see --debug", err=True
+        )
         status = 2
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted; the same command goes on where this one stopped", err=True)

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from types import ModuleType
 
 from ..errors import PluginError, unknown
 from .files import TEXT, bytes_of, reason
 
-T = TypeVar("T")
 GROUPS = {
     "attacks": "attack",
     "corruptions": "corruption",
@@ -32,10 +29,8 @@ GROUPS = {
 """The groups of plug-ins, and what one of each is called. The entry point group is `robustkit.` and the name."""
 TABLE = "PLUGINS"
 """The name of the dictionary in a file."""
-_RIVALS = {"attacks": ("attacks", "families"), "families": ("attacks", "families")}
-"""Groups whose names stand for conditions alike, so that no two plug-ins of them can share one."""
-_NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _CODE = (".py", ".pyd", ".so")
+_DIGEST = "__robustkit_digest__"
 
 
 @dataclass(frozen=True)
@@ -66,15 +61,24 @@ class Plugin:
 
     @cached_property
     def source(self) -> str:
-        """SHA-256 (hex) of its code: of the file, or of all code files of its top-level package, with their names."""
+        """SHA-256 (hex) of its code: of the file and the modules beside it that it imports, or of all code files of its
+        top-level package, with their names.
+
+        Raises:
+            PluginError: there are no files, as in a zip.
+        """
         if self.entry is None:
             return self.digest
         top = self.entry.module.partition(".")[0]
         spec = importlib.util.find_spec(top)
         places = list(spec.submodule_search_locations or ()) if spec else []
-        if not places:
-            return _digest_of_files([Path(spec.origin)] if spec and spec.origin else [], Path())
-        return _digest_of_files(sorted(path for place in places for path in Path(place).rglob("*")), Path(places[0]))
+        paths = [path for place in places for path in Path(place).rglob("*")]
+        if not places and spec and spec.origin:
+            paths = [Path(spec.origin)]
+        paths = sorted(path for path in paths if path.suffix in _CODE and path.is_file())
+        if not paths:
+            raise PluginError(f"{self.words}: no file of its code is found; install it as files")
+        return _digest_of_files(paths, Path(places[0]) if places else Path())
 
     @property
     def identity(self) -> dict[str, str]:
@@ -92,103 +96,10 @@ class Plugin:
             return self.value
         try:
             return self.entry.load()
-        except (Exception, SystemExit) as fault:  # whatever a module of someone else raises
-            raise PluginError(f"{self.words} cannot be imported ({_short(fault)}); mend or uninstall it") from None
-
-
-class Registry(Mapping[str, T], Generic[T]):
-    """What robustkit has of a kind and what plug-ins bring, by name. A plug-in is loaded when it is asked for.
-
-    own: what robustkit has; a plug-in of one of these names is refused. check: returns a plug-in's value, or raises
-    TypeError with what was expected. reserved: further names that no plug-in may take.
-    """
-
-    def __init__(
-        self, group: str, own: Mapping[str, T], check: Callable[[Any], T], reserved: tuple[str, ...] = ()
-    ) -> None:
-        self.group, self.own, self._check, self._reserved = group, own, check, reserved
-        self._loaded: dict[Plugin, T] = {}
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.own or (isinstance(name, str) and self.plugin(name) is not None)
-
-    def __iter__(self) -> Iterator[str]:
-        names = (plugin.name for plugin in declared(self.group) if plugin.name not in self._reserved)
-        return iter(dict.fromkeys([*self.own, *names]))
-
-    def __len__(self) -> int:
-        return len(list(iter(self)))
-
-    def __getitem__(self, name: str) -> T:
-        """Return what has this name. Raises KeyError where nothing has, PluginError where a plug-in cannot be used."""
-        if name in self.own:
-            return self.own[name]
-        if (plugin := self.plugin(name)) is None:
-            raise KeyError(name)
-        return self.load(plugin)
-
-    def load(self, plugin: Plugin) -> T:
-        """Return what a plug-in of this group brings.
-
-        Raises:
-            PluginError: its name is taken or not a name, or it cannot be imported, or brings something else.
-        """
-        if plugin not in self._loaded:
-            if fault := self._refused(plugin):
-                raise PluginError(fault)
-            try:
-                self._loaded[plugin] = self._check(plugin.load())
-            except TypeError as fault:
-                raise PluginError(f"{plugin.words}: {fault}") from None
-        return self._loaded[plugin]
-
-    def usable(self) -> Iterator[tuple[str, T]]:
-        """Yield names and values, without plug-ins that cannot be used."""
-        for name in self:
-            try:
-                yield name, self[name]
-            except PluginError:
-                continue
-
-    def plugin(self, name: str) -> Plugin | None:
-        """Return the plug-in that a name stands for; None for a name that is robustkit's, or nobody's."""
-        if name in self.own or name in self._reserved:
-            return None
-        return next((plugin for plugin in declared(self.group) if plugin.name == name), None)
-
-    def _refused(self, plugin: Plugin) -> str:
-        if not _NAME.fullmatch(plugin.name):
-            return f"{plugin.words}: expected a name of a-z, 0-9, _ and -, a letter first; rename it"
-        if plugin.name in self.own or plugin.name in self._reserved:
-            return f"{plugin.words}: robustkit has {plugin.name} already; rename the plug-in"
-        groups = _RIVALS.get(self.group, (self.group,))
-        alike = [other for group in groups for other in declared(group) if other.name == plugin.name]
-        if len(alike) > 1:
-            origins = " and of ".join(other.origin for other in alike)
-            return f"{len(alike)} plug-ins are called {plugin.name}: of {origins}; keep one of them"
-        return ""
-
-
-def subclass_of(base: type) -> Callable[[Any], Any]:
-    """Return a check that a plug-in brings a subclass."""
-
-    def check(value: Any) -> Any:
-        if not (isinstance(value, type) and issubclass(value, base)):
-            raise TypeError(f"it brings {value!r}; expected a subclass of {base.__module__}.{base.__qualname__}")
-        return value
-
-    return check
-
-
-def instance_of(base: type[T]) -> Callable[[Any], T]:
-    """Return a check that a plug-in brings an instance."""
-
-    def check(value: Any) -> T:
-        if not isinstance(value, base):
-            raise TypeError(f"it brings {value!r}; expected an instance of {base.__module__}.{base.__qualname__}")
-        return value
-
-    return check
+        except KeyboardInterrupt:
+            raise
+        except BaseException as fault:  # whatever a module of someone else raises
+            raise PluginError(f"{self.words} cannot be imported ({brief(fault)}); mend or uninstall it") from None
 
 
 _from_files: list[Plugin] = []
@@ -223,10 +134,11 @@ def load_plugin(path: str | Path) -> list[Plugin]:
         code = bytes_of(path, TEXT)
     except OSError as fault:
         raise PluginError(f"--plugin {path}: {reason(fault)}; give a Python file") from None
-    digest = hashlib.sha256(code).hexdigest()
-    name = f"robustkit_plugin_{path.stem}_{digest[:12]}"
+    place = hashlib.sha256(str(path.resolve()).encode() + code).hexdigest()
+    name = f"robustkit_plugin_{path.stem}_{place[:12]}"
     if name not in sys.modules:
-        _execute(path, code, name)
+        sys.modules[name] = _execute(path, code, name)
+    digest = str(vars(sys.modules[name])[_DIGEST])
     table = getattr(sys.modules[name], TABLE, None)
     if not isinstance(table, dict) or not all(isinstance(entries, dict) for entries in table.values()):
         raise PluginError(f'--plugin {path}: expected {TABLE} = {{"attacks": {{"name": Class}}}} in it')
@@ -242,32 +154,52 @@ def load_plugin(path: str | Path) -> list[Plugin]:
     return found
 
 
-def _execute(path: Path, code: bytes, name: str) -> None:
+def _execute(path: Path, code: bytes, name: str) -> ModuleType:
+    """Return the module of a file, with the digest of its code and of the modules beside it that it imported."""
     spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec) if spec else None
     if module is None:
         raise PluginError(f"--plugin {path}: expected a Python file, such as my_attack.py")
     sys.modules[name] = module  # dataclasses look their module up while they are made
-    sys.path.insert(0, str(path.resolve().parent))
+    folder, before = path.resolve().parent, set(sys.modules)
+    sys.path.insert(0, str(folder))
     try:
         exec(compile(code, str(path), "exec"), module.__dict__)
-    except (Exception, SystemExit) as fault:  # whatever a file of someone else raises
+    except KeyboardInterrupt:
+        raise
+    except BaseException as fault:  # whatever a file of someone else raises
         del sys.modules[name]
-        raise PluginError(f"--plugin {path}: it cannot be run ({_short(fault)}); mend it") from None
+        raise PluginError(f"--plugin {path}: it cannot be run ({brief(fault)}); mend it") from None
     finally:
-        sys.path.remove(str(path.resolve().parent))
+        sys.path.remove(str(folder))
+        beside = _modules_beside(folder, before)
+        for helper in beside:  # so that another file's module of this name is its own
+            sys.modules.pop(helper, None)
+    files = sorted(beside.values())
+    vars(module)[_DIGEST] = hashlib.sha256(code + _digest_of_files(files, folder).encode() * bool(files)).hexdigest()
+    return module
+
+
+def _modules_beside(folder: Path, before: set[str]) -> dict[str, Path]:
+    """Return the modules that were imported since `before` from files in or below a folder."""
+    found = {}
+    for name in sys.modules.keys() - before:
+        file = getattr(sys.modules[name], "__file__", None)
+        if file and Path(file).is_relative_to(folder):
+            found[name] = Path(file)
+    return found
 
 
 def _digest_of_files(paths: list[Path], base: Path) -> str:
     total = hashlib.sha256()
     for path in paths:
-        if path.suffix in _CODE and path.is_file():
-            name = path.relative_to(base).as_posix() if path.is_relative_to(base) and base != Path() else path.name
-            content = path.read_bytes()
-            total.update(f"{name}\0{len(content)}\0".encode() + content)
+        name = path.relative_to(base).as_posix() if path.is_relative_to(base) and base != Path() else path.name
+        content = path.read_bytes()
+        total.update(f"{name}\0{len(content)}\0".encode() + content)
     return total.hexdigest()
 
 
-def _short(fault: BaseException) -> str:
+def brief(fault: BaseException) -> str:
+    """Return an error in a line."""
     said = next(iter(str(fault).strip().splitlines()), "")
     return f"{type(fault).__name__}: {said}"[:300] if said else type(fault).__name__

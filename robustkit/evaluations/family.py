@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .kinds import EVERY_FAMILY, kind_of, kinds, module_of, plugged
+from .kinds import EVERY_FAMILY, FOLDERS, kind_of, module_of, plugged
 from .vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -218,8 +218,8 @@ class Family:
 
 
 def families() -> list[Family]:
-    """Return every family that can be used once."""
-    return list({family.name: family for family in map(family_of, kinds())}.values())
+    """Return each of robustkit's families once."""
+    return list(dict.fromkeys(map(family_of, (*FOLDERS, ""))))
 
 
 def families_of(manifest: Manifest, rows: Iterable[Mapping[str, Any]] = ()) -> list[Family]:
@@ -228,8 +228,9 @@ def families_of(manifest: Manifest, rows: Iterable[Mapping[str, Any]] = ()) -> l
     rows: of the summary, whose families count, too.
     """
     texts = (*manifest.conditions, *manifest.corrupted.left_out, *(str(row["condition"]) for row in rows))
-    used = {family_of(kind).name for kind in dict.fromkeys(map(kind_of, texts))}
-    return [family for family in families() if family.name in used]
+    used = dict.fromkeys(map(family_of, dict.fromkeys(map(kind_of, texts))))
+    known = families()
+    return [*(family for family in known if family in used), *(family for family in used if family not in known)]
 
 
 def family_of(kind: str) -> Family:
@@ -247,5 +248,5 @@ def by_family(conditions: Iterable[str]) -> list[tuple[Family, list[str]]]:
     """Return every family with its conditions, first those that stand in the task's table of results."""
     groups: dict[Family, list[str]] = {family: [] for family in families_by_place()}
     for condition in conditions:
-        groups[family_of(kind_of(condition))].append(condition)
+        groups.setdefault(family_of(kind_of(condition)), []).append(condition)
     return list(groups.items())

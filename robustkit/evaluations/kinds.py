@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
-from ..common.plugins import Registry
+from ..common.registry import Registry
 from .vocabulary import Vocabulary
 
 FOLDERS = {
@@ -25,12 +25,14 @@ _ATTACKS = "attacks"
 
 
 def _with_words(value: Any) -> Any:
-    if not isinstance(getattr(value, "words", None), Vocabulary):
+    if isinstance(value, type) or not isinstance(getattr(value, "words", None), Vocabulary):
         raise TypeError(f"it brings {value!r}; expected an instance of robustkit.evaluations.family.Family")
+    if value.name in (*FOLDERS.values(), _ATTACKS):
+        raise TypeError(f"its family is called {value.name!r}, as one of robustkit's own; rename it")
     return value
 
 
-EVERY_FAMILY: Registry[Any] = Registry("families", FOLDERS, _with_words, ATTACK_NAMES)
+EVERY_FAMILY: Registry[Any] = Registry("families", FOLDERS, _with_words, ATTACK_NAMES, same_name=False)
 """The folders of robustkit's families and the families of plug-ins, by kind of condition; without attacks."""
 
 
@@ -62,14 +64,10 @@ def vocabulary_of(kind: str) -> Vocabulary:
     return words
 
 
-def kinds() -> list[str]:
-    """Return a kind of each family that can be used, attacks last, named by the empty text."""
-    return [*(kind for kind, _ in EVERY_FAMILY.usable()), ""]
-
-
 def vocabularies() -> list[Vocabulary]:
-    """Return the vocabulary of every family, once."""
-    return list(dict.fromkeys(map(vocabulary_of, kinds())))
+    """Return the vocabulary of robustkit's families and of those of plug-ins that were loaded, once each."""
+    loaded = (family.words for family in EVERY_FAMILY.loaded)
+    return list(dict.fromkeys((*map(vocabulary_of, (*FOLDERS, "")), *loaded)))
 
 
 def words_of(text: str) -> Vocabulary:
@@ -92,5 +90,5 @@ def by_words(texts: Iterable[str]) -> list[tuple[Vocabulary, list[str]]]:
     """Return conditions by family, in the order of families; only families that have any."""
     groups: dict[Vocabulary, list[str]] = {words: [] for words in vocabularies()}
     for text in texts:
-        groups[words_of(text)].append(text)
+        groups.setdefault(words_of(text), []).append(text)
     return [(words, some) for words, some in groups.items() if some]

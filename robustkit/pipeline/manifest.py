@@ -122,7 +122,7 @@ def _check_old(
         if next((run.path / "records").rglob("*.parquet"), None):
             raise RunError(f"{run.path} holds records but no run.json that describes them; use another --out")
         return []
-    if odd := "; ".join(differing(old, plugins)):
+    if odd := "; ".join(differing(old, plugins, plan.conditions, [contender.entry for contender in plan.contenders])):
         raise RunError(f"{run.path} holds another run: {odd}; use another --out, or delete that folder")
     _check_same(old, deciding, [contender.entry for contender in plan.contenders], plan.inputs.digests, run.path)
     if old.batch_size == settings.batch_size:

@@ -8,7 +8,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from ..attention.registry import EVERY_FORMULA
-from ..common.plugins import Plugin, Registry
+from ..common.plugins import Plugin
+from ..common.registry import Registry
 from ..evaluations.attacks.registry import EVERY_ATTACK
 from ..evaluations.corruptions.registry import EVERY_CORRUPTION
 from ..evaluations.family import family_of
@@ -67,8 +68,15 @@ def joined(old: Iterable[PluginEntry], new: Iterable[PluginEntry]) -> tuple[Plug
     return tuple(entries.values())
 
 
-def differing(old: Manifest, new: Sequence[PluginEntry]) -> Iterator[str]:
+def differing(
+    old: Manifest, new: Sequence[PluginEntry], conditions: Iterable[Condition], checkpoints: Iterable[CheckpointEntry]
+) -> Iterator[str]:
     """Yield how the plug-ins of a command differ from those that made the records of a run."""
+    here = {(entry.group, entry.name) for entry in new}
+    asked = {*(condition.text for condition in conditions), *(entry.name for entry in checkpoints)}
+    for entry in old.used_plugins:
+        if (entry.group, entry.name) not in here and (covered := asked & {*entry.conditions, *entry.checkpoints}):
+            yield f"{min(covered)} is of plug-in {entry.words} there and of robustkit itself here"
     there = {(entry.group, entry.name): entry for entry in old.used_plugins}
     for entry in new:
         before = there.get((entry.group, entry.name))

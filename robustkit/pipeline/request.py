@@ -12,10 +12,10 @@ from typing import Any, ClassVar, Literal
 
 from ..common.plugins import declared
 from ..data.scenes import IGNORE
-from ..errors import ProtocolError, unknown
+from ..errors import PluginError, ProtocolError, unknown
 from ..evaluations.attacks.condition import parse_conditions
 from ..evaluations.attacks.registry import EVERY_ATTACK, EVERY_DENSE_ATTACK
-from ..evaluations.kinds import is_attack, plugged, vocabulary_of
+from ..evaluations.kinds import is_attack, kind_of, plugged, vocabulary_of
 from ..evaluations.pattern import pattern_of
 from ..evaluations.subject import Settings
 from ..models.device import DTYPES, pick_device, unknown_dtype
@@ -138,7 +138,12 @@ def _of_plugin(text: str) -> Condition:
             raise ProtocolError(unknown("evaluation", kind, names))
         words = shlex.join(vocabulary_of(kind).command(pattern_of(text), pattern_of))
         raise ProtocolError(f"--evaluations {text}: it takes families of plug-ins; ask for this one by {words}")
-    return vocabulary_of(kind).parse(text)
+    condition: object = vocabulary_of(kind).parse(text)
+    if not isinstance(condition, Condition) or (condition.name, kind_of(condition.text)) != (kind, kind):
+        raise PluginError(
+            f"--evaluations {text}: its plug-in makes {condition!r} of it; expected a condition {kind}(...)"
+        )
+    return condition
 
 
 @dataclass(frozen=True, kw_only=True)

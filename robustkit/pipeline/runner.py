@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..data.dataset import Sample
-from ..errors import BadImageError, ModelError
+from ..errors import BadImageError, ModelError, RobustkitError
 from ..evaluations.family import Family, family_of
 from ..evaluations.subject import Batch, Evaluation, Subject
 from ..evaluations.supply import Reader, Supply
@@ -225,7 +225,9 @@ def _batch(
         try:
             batch = Batch(torch.stack(inputs), samples, truths, keep, progress.stage)
             done = evaluate(family, subject, batch, condition)
-        except (RuntimeError, ValueError, TypeError, NotImplementedError, MemoryError) as fault:
+        except RobustkitError:
+            raise
+        except Exception as fault:  # a network, or a plug-in, may raise anything
             name, first = subject.classifier.identity.name, (str(fault).splitlines() or [""])[0]
             raise ModelError(
                 f"{name} fails under {condition.text} on {len(samples)} images: {type(fault).__name__}: {first}; "

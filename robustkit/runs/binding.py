@@ -48,7 +48,7 @@ def misfit(stated: Any, expected: Mapping[str, Any]) -> str:
     """Return in words how a file's provenance differs from what was expected; empty where it does not."""
     if not isinstance(stated, Mapping):
         return "it does not say what it belongs to"
-    theirs = _flat(stated)
+    theirs, expected = _flat(stated), {"plugins": None, **expected}
     differing = [(key, theirs.get(key), value) for key, value in _flat(expected).items() if theirs.get(key) != value]
     named = [entry for entry in differing if entry[0] != "run"]
     if differing and not named:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..evaluations.kinds import vocabularies
+from ..evaluations.kinds import EVERY_FAMILY, vocabularies
 from ..evaluations.metric import Metric, named
 from .classification.measures import METRICS as OF_CLASSIFICATION
 from .segmentation.measures import METRICS as OF_SEGMENTATION
@@ -21,8 +21,13 @@ def metrics() -> dict[str, Metric]:
 
 def find_metric(name: str) -> Metric | None:
     """Return the metric of this name, `iou(CLASS)`, `top1_after_STAGE` and leads over controls among them, or None."""
-    candidates = (words.metric(name) for words in vocabularies())
-    return named(_OF_TASKS, name) or next(filter(None, candidates), None)
+    if (metric := named(_OF_TASKS, name)) is not None:
+        return metric
+    for _ in range(2):
+        if (metric := next(filter(None, (words.metric(name) for words in vocabularies())), None)) is not None:
+            return metric
+        list(EVERY_FAMILY.usable())  # one that is not loaded may have it
+    return None
 
 
 def metric_of(name: str) -> Metric:

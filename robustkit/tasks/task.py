@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..common.differences import Difference, of_means
-from ..common.plugins import Registry, instance_of
+from ..common.registry import Registry, instance_of
 from ..evaluations.family import family_of
 from ..evaluations.kinds import kind_of, words_of
 from ..evaluations.metric import Metric, named

@@ -13,13 +13,14 @@ import pytest
 import rotation_plugin
 import yaml
 from gate_runs import verdict
+from msgspec.structs import replace
 from page_runs import make_run, page_of, webp
 from rich.console import Console
 from sealing import seal
 
 from robustkit.common import plugins
 from robustkit.errors import ProtocolError
-from robustkit.evaluations.family import families
+from robustkit.evaluations.family import families_of
 from robustkit.evaluations.pattern import check_condition
 from robustkit.gate.draft import draft
 from robustkit.report.headline import verdicts
@@ -30,6 +31,7 @@ from robustkit.results.comparison import compare, pairs
 from robustkit.results.run import Run
 from robustkit.results.summary import write_summary
 from robustkit.results.tables import tables
+from robustkit.runs.manifest import PluginEntry
 from robustkit.runs.pictures import Picture, write_pictures
 from robustkit.tasks.classification.tables import table_rows
 from robustkit.tasks.task import task_of
@@ -47,6 +49,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     monkeypatch.setattr(page_runs, "CONDITIONS", ["clean", page_runs.PGD, *TURNED, "cam(agcam)"])
     plugins._installed.cache_clear()
     made = make_run(tmp_path / "run")
+    (plugin,) = plugins.declared("families")
+    entry = PluginEntry(**plugin.identity, conditions=tuple(TURNED))
+    made.write_manifest(replace(made.manifest, plugins=(entry,)))
     for name, stays in STAYS.items():
         for condition in TURNED:
             left = list(stays)
@@ -61,7 +66,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
 
 
 def test_it_is_one_of_the_families(run: Run) -> None:
-    assert [family.name for family in families()][-2:] == ["rotations", "attacks"]
+    assert [family.name for family in families_of(run.manifest)][-1] == "rotations"
     with pytest.raises(ProtocolError, match="rotation: degrees 'x': expected a number"):
         check_condition("rotation(degrees=x)")
 

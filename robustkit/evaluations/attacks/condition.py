@@ -17,7 +17,7 @@ from typing import Any, cast
 import attacks
 from attacks.pgd import STEP_SHARES
 
-from ...common.plugins import Registry
+from ...common.registry import Registry
 from ...errors import ProtocolError, unknown
 from ...protocol.card import Card, format_number, number
 from ...protocol.condition import CLEAN, Condition, Value

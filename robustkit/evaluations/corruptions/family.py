@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from ...errors import PluginError
 from ..family import Family, Overview
 from .condition import Corrupted
 from .vocabulary import VOCABULARY
@@ -120,7 +121,13 @@ class Corruptions(Family):
         if corrupted.released:  # the files hold them corrupted
             return show_pixels(subject, batch, pixels, known=False)
         made = corrupted.make(subject.settings.frost_dir)
-        return show_pixels(subject, batch, made.apply(pixels, made.draw(pixels.shape[1:], corrupted.severity, rng)))
+        shown = made.apply(pixels.clone(), made.draw(pixels.shape[1:], corrupted.severity, rng))
+        if shown.shape != pixels.shape or shown.dtype != pixels.dtype:
+            raise PluginError(
+                f"{condition.text} gives {shown.dtype} of {tuple(shown.shape)}; expected {pixels.dtype} of "
+                f"{tuple(pixels.shape)}"
+            )
+        return show_pixels(subject, batch, shown)
 
 
 FAMILY = Corruptions()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import corruptions
 
-from ...common.plugins import Registry, subclass_of
+from ...common.registry import Registry, subclass_of
 from .sets import SETS
 
 EVERY_CORRUPTION: Registry[type[corruptions.Corruption]] = Registry(
-    "corruptions", corruptions.CORRUPTIONS, subclass_of(corruptions.Corruption), tuple(SETS)
+    "corruptions", corruptions.CORRUPTIONS, subclass_of(corruptions.Corruption), (*SETS, "corruption")
 )
 
 

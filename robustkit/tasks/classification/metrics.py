@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...common.intervals import Floats, bootstrap, calibration_error, calibration_interval, wilson
+from ...errors import PluginError
 from ...evaluations.family import Family, Summary, families_of, family_of
-from ...evaluations.kinds import kind_of
+from ...evaluations.kinds import kind_of, plugged
+from ...evaluations.metric import named
 from ...evaluations.rows import Gatherer, Number, Parts, Reading, column_of, readable
+from .measures import METRICS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,15 +26,15 @@ _READ = {"sample_id", "error", "correct", "top5", "nll", "confidence", "linf", "
 def classification_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
     """Return the rows of a checkpoint: of single conditions, of means over corruptions, and of several maps."""
     rows: list[dict[str, Any]] = []
-    summaries: dict[str, Summary | None] = {}
+    summaries: dict[Family, Summary | None] = {}
     overviews = [
         overview for family in families_of(reading.manifest) if (overview := family.overview(reading)) is not None
     ]
     for condition in conditions:
         family = family_of(kind_of(condition))
-        if family.name not in summaries:
-            summaries[family.name] = family.summary(reading)
-        if (summary := summaries[family.name]) is not None:
+        if family not in summaries:
+            summaries[family] = family.summary(reading)
+        if (summary := summaries[family]) is not None:
             rows += reading.rows(summary.add(condition))
             continue
         takers = [gatherer for gatherer in reading.gatherers.values() if gatherer.wants(reading.checkpoint, condition)]
@@ -41,7 +44,7 @@ def classification_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
             taker.take(reading.checkpoint, condition, read)
         flags = [*reading.flags(condition, table), *notes, *family.doubts(reading, condition, read)]
         early = reading.manifest.stops_early(condition)
-        numbers = [*_classification(read, early), *(family.numbers(read) if len(read) else ())]
+        numbers = [*_classification(read, early), *(checked_numbers(family, condition, read) if len(read) else ())]
         rows += reading.rows((condition, *number, flags) for number in numbers)
         for overview in overviews if numbers else ():
             overview.take(condition, read, flags)
@@ -50,6 +53,19 @@ def classification_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
         rows = [row | {"flags": [*row["flags"], *odd.get(row["condition"], [])]} for row in rows]
     means = [row for overview in overviews for row in reading.rows(overview.rows())]
     return rows, means, [row for summary in summaries.values() if summary for row in reading.rows(summary.finish())]
+
+
+def checked_numbers(family: Family, condition: str, read: pa.Table) -> Iterator[Number]:
+    """Yield the numbers of a family. Raise PluginError for one that is not its own."""
+    for number in family.numbers(read):
+        if plugged(kind_of(condition)) is not None and (
+            named(family.words.metrics, number[0]) is None or named(METRICS, number[0]) is not None
+        ):
+            raise PluginError(
+                f"the family of {condition} gives {number[0]!r}; expected one of the metrics of its words, with a name "
+                "that no task has"
+            )
+        yield number
 
 
 def _is_wanted(family: Family, takers: Sequence[Gatherer], column: str) -> bool:
