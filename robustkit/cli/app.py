@@ -110,9 +110,8 @@ def _status(debug: bool) -> int:
         if debug or not loaded_plugins():
             raise
         names = ", ".join(plugin.words for plugin in loaded_plugins())
-        click.echo(
-            f"error: {_one_line(f'{type(fault).__name__}: {fault}')}; this may be of {names}; see --debug", err=True
-        )
+        said = _one_line(f"{type(fault).__name__}: {fault}")
+        click.echo(f"error: {said}; the fault may be that of {names}; --debug shows where", err=True)
         status = 2
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted; the same command goes on where this one stopped", err=True)

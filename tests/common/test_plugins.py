@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,12 @@ def test_the_digest_is_of_all_code_of_a_package(site: Path) -> None:
         ("pgd = plugged:Spin", "", "robustkit has pgd already; rename the plug-in"),
         ("cam = plugged:Spin", "", "robustkit has cam already"),
         ("Spin(1) = plugged:Spin", "", "expected a name of a-z"),
+        ("none = plugged:Spin", "", "robustkit has none already"),
+        (
+            "spin = plugged:Spin",
+            "class Spin(Exception):\n    name = 'pgd'",
+            "it brings is called 'pgd'; expected 'spin'",
+        ),
     ],
 )
 def test_a_plug_in_that_cannot_be_used_stops_only_what_needs_it(site: Path, entry: str, code: str, said: str) -> None:
@@ -160,3 +167,32 @@ def test_a_file_that_brings_nothing_is_refused_in_one_line(
         load_plugin(file)
     assert said in str(fault.value) and str(file) in str(fault.value) and "\n" not in str(fault.value)
     assert not declared("attacks")
+
+
+def test_modules_beside_a_file_are_its_code_and_its_own(site: Path, tmp_path: Path) -> None:
+    text = FILE.replace('turns: "int" = 1', 'turns: "int" = helper.TURNS').replace("from", "import helper\nfrom", 1)
+    found = []
+    for name, turns in (("one", 1), ("two", 2)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "helper.py").write_text(f"TURNS = {turns}\n", encoding="utf-8")
+        (tmp_path / name / "mine.py").write_text(text.replace('"spin"', f'"spin-{name}"'), encoding="utf-8")
+        found += load_plugin(tmp_path / name / "mine.py")
+    assert [plugin.value().turns for plugin in found] == [1, 2]  # type: ignore[operator]
+    assert "helper" not in sys.modules
+    (tmp_path / "three").mkdir()
+    (tmp_path / "three" / "helper.py").write_text("TURNS = 3\n", encoding="utf-8")
+    code = (tmp_path / "one" / "mine.py").read_text("utf-8")
+    (tmp_path / "three" / "mine.py").write_text(code, encoding="utf-8")
+    (third,) = load_plugin(tmp_path / "three" / "mine.py")
+    assert len({found[0].source, found[1].source, third.source}) == 3
+
+
+def test_code_without_files_is_not_identified(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = site / "packed.zip"
+    with zipfile.ZipFile(archive, "w") as packed:
+        packed.writestr("plugged_zip.py", "class Spin(Exception):\n    pass\n")
+    monkeypatch.syspath_prepend(str(archive))
+    metadata(site, "plugged", "1.0", "[robustkit.attacks]\nspin = plugged_zip:Spin\n")
+    (plugin,) = declared("attacks")
+    with pytest.raises(PluginError, match="no file of its code is found; install it as files"):
+        plugin.identity["source"]

@@ -1,0 +1,114 @@
+"""Families of plug-ins: what they may not do to a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from manifests import whole
+from msgspec.structs import replace
+
+from robustkit.common import plugins
+from robustkit.common.plugins import Plugin
+from robustkit.errors import PluginError
+from robustkit.evaluations.family import Family, families, families_of
+from robustkit.evaluations.kinds import EVERY_FAMILY
+from robustkit.evaluations.metric import mean_share
+from robustkit.evaluations.needed import check_plugins
+from robustkit.evaluations.vocabulary import Vocabulary
+from robustkit.pipeline.plugins import differing
+from robustkit.pipeline.request import ClassificationRequest
+from robustkit.protocol.condition import CLEAN, Condition
+from robustkit.runs.binding import misfit
+from robustkit.runs.manifest import PluginEntry
+from robustkit.tasks.classification.metrics import checked_numbers
+
+READ = pa.table({"kept": [True]})
+
+
+class Words(Vocabulary):
+    """Conditions of the family under test."""
+
+    metrics = (mean_share("kept"),)
+    made: Condition | None = None
+
+    def parse(self, text: str) -> Condition:
+        return self.made or super().parse(text)
+
+
+class Turns(Family):
+    """A family that gives the number that a test asks for."""
+
+    name = "turns"
+
+    def __init__(self, metric: str = "kept", made: Condition | None = None) -> None:
+        self.metric, self.words = metric, Words()  # type: ignore[misc]
+        self.words.made = made  # type: ignore[attr-defined]
+
+    def numbers(self, read: pa.Table) -> Any:
+        yield self.metric, 1.0, len(read), 1.0, 1.0
+
+
+def plug(monkeypatch: pytest.MonkeyPatch, value: object, source: str = "aa") -> PluginEntry:
+    """Make a value known as the family `turn`; return what a run says of it."""
+    plugin = Plugin("families", "turn", f"{source}.py", value=value, digest=source)
+    monkeypatch.setattr(plugins, "_from_files", [plugin])
+    monkeypatch.setattr(EVERY_FAMILY, "_loaded", {})
+    return PluginEntry(**plugin.identity, conditions=("turn",))
+
+
+def test_it_is_loaded_when_a_condition_is_of_it_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = plug(monkeypatch, family := Turns())
+    run = whole({"conditions": ["clean"], "checkpoints": [{"name": "a"}]})
+    assert family not in families() and family not in families_of(run) and not EVERY_FAMILY.loaded
+    of_turns = replace(run, conditions=("clean", "turn"), plugins=(entry,))
+    assert families_of(of_turns)[-1] is family
+
+
+@pytest.mark.parametrize("metric", ["top1", "never-declared"])
+def test_its_numbers_are_its_own(monkeypatch: pytest.MonkeyPatch, metric: str) -> None:
+    plug(monkeypatch, family := Turns())
+    assert [number[0] for number in checked_numbers(family, "turn", READ)] == ["kept"]
+    with pytest.raises(PluginError, match=f"the family of turn gives '{metric}'; expected one of the metrics"):
+        list(checked_numbers(Turns(metric), "turn", READ))
+
+
+def test_it_makes_conditions_of_its_own_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    plug(monkeypatch, Turns())
+    request = ClassificationRequest(checkpoints=["x"], data_dir="x", evaluations="turn")
+    assert [condition.text for condition in request.evaluation_conditions()] == ["turn"]
+    plug(monkeypatch, Turns(made=CLEAN))
+    with pytest.raises(PluginError, match="--evaluations turn: its plug-in makes Condition"):
+        request.evaluation_conditions()
+
+
+@pytest.mark.parametrize("value", [Turns, type("Clean", (Turns,), {"name": "clean"})(), 3])
+def test_what_is_no_family_of_its_own_is_refused(monkeypatch: pytest.MonkeyPatch, value: object) -> None:
+    plug(monkeypatch, value)
+    with pytest.raises(PluginError, match=r"expected an instance of|as one of robustkit's own; rename it"):
+        EVERY_FAMILY["turn"]
+
+
+def test_a_run_is_read_with_the_code_that_made_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = plug(monkeypatch, Turns())
+    run = whole({"conditions": ["clean", "turn"], "checkpoints": [{"name": "a"}]})
+    made = replace(run, plugins=(entry,))
+    check_plugins(made)
+    with pytest.raises(PluginError, match=r"turn of the run is not of plug-in turn .*, which has taken its name"):
+        check_plugins(run)
+    plug(monkeypatch, Turns(), source="bb")
+    with pytest.raises(PluginError, match=r"was made with plug-in turn .* of source aa…, here it is of source bb"):
+        check_plugins(made)
+    monkeypatch.setattr(plugins, "_from_files", [])
+    with pytest.raises(PluginError, match=r"needs plug-in turn .* which is not here: install it"):
+        check_plugins(made)
+
+
+def test_records_of_a_plug_in_are_not_gone_on_with_by_robustkit_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = plug(monkeypatch, Turns())
+    made = replace(whole({"conditions": ["turn"], "checkpoints": [{"name": "a"}]}), plugins=(entry,))
+    (line,) = differing(made, (), [Condition("turn", "turn")], made.checkpoints)
+    assert line == "turn is of plug-in turn of aa.py (source aa…) there and of robustkit itself here"
+    assert not list(differing(made, (entry,), [Condition("turn", "turn")], made.checkpoints))
+    assert "plugins" in misfit({"condition": "turn", "plugins": [entry.identity]}, {"condition": "turn"})
