@@ -139,6 +139,10 @@ def doubts(first: Side, second: Side, common: Sequence[str]) -> Iterator[str]:
     for name in ("protocol", "seed", "dtype", "compile"):
         if (there := getattr(before.deciding, name)) != (here := getattr(after.deciding, name)):
             yield f"{name} differs: {there} and {here}"
+    codes = [{entry.name: entry.source for entry in manifest.used_plugins} for manifest in (before, after)]
+    for name in sorted(codes[0].keys() & codes[1].keys()):
+        if codes[0][name] != codes[1][name]:
+            yield f"plug-in {name} differs: source {codes[0][name][:12]}… and {codes[1][name][:12]}…"
     engines = [manifest.arguments.get("engine") or "robustkit" for manifest in (before, after)]
     if engines[0] != engines[1]:
         yield f"engine differs: {engines[0]} and {engines[1]}"

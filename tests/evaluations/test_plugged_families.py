@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -20,6 +21,8 @@ from robustkit.evaluations.vocabulary import Vocabulary
 from robustkit.pipeline.plugins import differing
 from robustkit.pipeline.request import ClassificationRequest
 from robustkit.protocol.condition import CLEAN, Condition
+from robustkit.results.paired import Side
+from robustkit.results.pairing import doubts
 from robustkit.runs.binding import misfit
 from robustkit.runs.manifest import PluginEntry
 from robustkit.tasks.classification.metrics import checked_numbers
@@ -112,3 +115,13 @@ def test_records_of_a_plug_in_are_not_gone_on_with_by_robustkit_itself(monkeypat
     assert line == "turn is of plug-in turn of aa.py (source aa…) there and of robustkit itself here"
     assert not list(differing(made, (entry,), [Condition("turn", "turn")], made.checkpoints))
     assert "plugins" in misfit({"condition": "turn", "plugins": [entry.identity]}, {"condition": "turn"})
+
+
+def test_runs_of_two_versions_of_a_plug_in_are_compared_with_a_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = whole({"conditions": ["turn"], "checkpoints": [{"name": "a", "sha256": None}]})
+    sides = []
+    for source in ("aa", "bb"):
+        made = replace(run, plugins=(plug(monkeypatch, Turns(), source),))
+        sides.append(cast(Side, SimpleNamespace(manifest=made, described=made.checkpoints[0])))
+    assert list(doubts(*sides, ["turn"])) == ["plug-in turn differs: source aa… and bb…"]
+    assert list(doubts(sides[0], sides[0], ["turn"])) == []
