@@ -106,6 +106,9 @@ def _status(debug: bool) -> int:
             raise
         click.echo(f"error: {_one_line(_of_machine(fault))}", err=True)
         status = 2
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted; the same command goes on where this one stopped", err=True)
+        status = 130
     except Exception as fault:
         if debug or not loaded_plugins():
             raise
@@ -113,7 +116,4 @@ def _status(debug: bool) -> int:
         said = _one_line(f"{type(fault).__name__}: {fault}")
         click.echo(f"error: {said}; the fault may be that of {names}; --debug shows where", err=True)
         status = 2
-    except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted; the same command goes on where this one stopped", err=True)
-        status = 130
     return status if isinstance(status, int) else 0
