@@ -299,10 +299,10 @@ def decoded(value: Any) -> Any:
     return [decoded(part) for part in value] if isinstance(value, list) else value
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_what_was_found_before(tmp_path: Path, name: str) -> None:
-    for case in seeds(name):
-        CASES[name][0](tmp_path, *decoded(case))
+@pytest.mark.parametrize(("name", "case"), [(name, case) for name in CASES for case in seeds(name)])
+def test_what_was_found_before(tmp_path: Path, name: str, case: list[Any]) -> None:
+    """Each case passes its check, which asserts."""
+    CASES[name][0](tmp_path, *decoded(case))
 
 
 @pytest.mark.parametrize("name", CASES)

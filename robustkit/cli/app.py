@@ -107,7 +107,7 @@ def _status(debug: bool) -> int:
         click.echo(f"error: {_one_line(_of_machine(fault))}", err=True)
         status = 2
     except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted; the same command goes on where this one stopped", err=True)
+        click.echo("interrupted; the same command continues where this one stopped", err=True)
         status = 130
     except Exception as fault:
         if debug or not loaded_plugins():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Container, Sequence
 
 import numpy as np
 import torch
@@ -12,34 +11,28 @@ from torch import Tensor
 
 from ..data.images import unit
 from ..models.classifier import Classifier
-from ..protocol.card import Card
 from ..runs.pictures import Picture
-from .subject import Batch, Settings, Subject
+from .subject import Batch, Subject
 
 SIDE = 224
 """The longest side of a kept image; larger ones are shrunk."""
 MAP_SIDE = 64
 
 
+def _is_cnn(classifier: Classifier) -> bool:
+    """Whether the network has no attention; channels-last memory is fastest then."""
+    return classifier.identity.attention == "none"
+
+
 class ImageSubject(Subject):
     """A checkpoint of images, whose inputs are (B, 3, H, W) uint8 pixels. eps and distances are in pixel units."""
 
-    def __init__(
-        self,
-        classifier: Classifier,
-        card: Card,
-        settings: Settings,
-        valid: Sequence[int] | None,
-        reused: Container[str] = (),
-    ) -> None:
-        self.is_cnn = classifier.identity.attention == "none"
-        if self.is_cnn:
-            classifier.to(memory_format=torch.channels_last)
-        super().__init__(classifier, card, settings, valid, reused)
+    def _placed(self, classifier: Classifier) -> Classifier:
+        return classifier.to(memory_format=torch.channels_last) if _is_cnn(classifier) else classifier
 
     def inputs(self, raw: Tensor) -> Tensor:
         clean = unit(raw.to(self.settings.device))
-        if self.is_cnn:
+        if _is_cnn(self.classifier):
             clean = clean.contiguous(memory_format=torch.channels_last)
         return clean if self.card.space == "pixels" else self.classifier.normalize(clean)
 

@@ -148,7 +148,7 @@ class Subject:
         valid: Sequence[int] | None,
         reused: Container[str] = (),
     ) -> None:
-        self.classifier = classifier.to(settings.device)
+        self.classifier = self._placed(classifier).to(settings.device)
         self.card = card
         self.settings = settings
         self.valid = valid
@@ -163,6 +163,10 @@ class Subject:
             self.fast.network = torch.compile(classifier.network)
         autocast = card.score_autocast and settings.device.type == "cuda"
         self.scorer = Lens(self.classifier, card, torch.float16, valid) if autocast else self.exact
+
+    def _placed(self, classifier: Classifier) -> Classifier:
+        """Return the classifier laid out in memory as its inputs are; before it moves to its device."""
+        return classifier
 
     @contextmanager
     def steady(self, rng: SampleRng) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""The inputs that another condition shows, for conditions that stand beside it."""
+"""Inputs as another condition shows them: maps and attention can be evaluated on those."""
 
 from __future__ import annotations
 

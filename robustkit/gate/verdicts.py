@@ -175,7 +175,7 @@ def _of_identity(rule: Rule, name: str, statement: Identity, subject: MeasuredRu
 def _of_flags(rule: Rule, name: str, statement: NoFlags, subject: MeasuredRun) -> Verdict:
     cells, wanted = subject.cells[name], statement.condition
     if not cells:
-        raise CannotTell("nothing was evaluated; the same audit goes on where it stopped")
+        raise CannotTell("nothing was evaluated; the same audit continues where it stopped")
     if wanted is not None and not any(fits(wanted, text) for text, _ in cells):
         raise not_evaluated(subject, name, wanted)
     every = [(text, flag) for (text, _), row in cells.items() for flag in row["flags"]]

@@ -52,7 +52,7 @@ def audit(
 ) -> Run:
     """Evaluate checkpoints on a data set, clean, under attack and corrupted, and write records, summary and report.
 
-    A call on a folder that an earlier call left unfinished goes on where that one stopped; on a finished one it
+    A call on a folder that an earlier call left unfinished continues where that one stopped; on a finished one it
     computes nothing.
 
     Args:

@@ -128,7 +128,7 @@ def run_units(
             if (size := subject.settings.batch_size) != asked:
                 metadata[b"batch_size"] = str(size).encode()
                 if size != before:
-                    say(f"{name}: out of memory with batches of {before}; going on with {size}")
+                    say(f"{name}: out of memory with batches of {before}; continuing with {size}")
             timing = {"seconds": time.monotonic() - began, "stages": computed.seconds}
             path = run.shard_path(name, condition.text, piece.shard)
             rows = computed.table(subject.schema, metadata, family_of(condition.name).columns)

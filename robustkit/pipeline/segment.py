@@ -46,7 +46,7 @@ def segment(
 ) -> Run:
     """Evaluate segmenters clean, under attack and corrupted, and write records, summary and report.
 
-    A call on a folder that an earlier call left unfinished goes on where that one stopped.
+    A call on a folder that an earlier call left unfinished continues where that one stopped.
 
     Args:
         checkpoints: specs as `load_segmenter` takes them.

@@ -60,7 +60,7 @@ class Line:
 
 @dataclass(frozen=True)
 class SampleView:
-    """One sample. label: its class. wrong: whether a checkpoint errs on the clean image. changed: indices in
+    """One sample. label: its class. wrong: whether a checkpoint misclassifies the clean image. changed: indices in
     `Browser.conditions` under which a checkpoint's prediction differs from clean. words: lower case, to search in.
     """
 

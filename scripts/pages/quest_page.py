@@ -83,8 +83,8 @@ def _order(gaps: Sequence[Gap]) -> str:
     counts = [words.count(word) for word in ("shown", "the opposite", "cannot tell")]
     return (
         f"Of {len(gaps)} differences that the paper has, {counts[0]} show here, {counts[1]} are the opposite, and "
-        f"{counts[2]} cannot be told. p is McNemar's exact test for top-1 and a normal approximation else, corrected "
-        f"for all {len(gaps)} (Holm); the verdict is at 0.05. Where it cannot tell, the interval says which "
+        f"{counts[2]} are undecided. p is of McNemar's exact test for top-1 and of a normal approximation otherwise, "
+        f"corrected for all {len(gaps)} (Holm); the verdict is at 0.05. Where it cannot tell, the interval says which "
         "differences these images do not rule out. Attacks are judged under the paper's card only; rows of one "
         "checkpoint hang together (FGSM and PGD most of all), and are no independent evidence.\n\n" + markdown(rows)
     )

@@ -80,8 +80,11 @@ def test_grey_levels_have_the_same_bits_on_every_device() -> None:
     assert torch.equal(unit(levels.float() - 255), -unit(levels).flip(0))  # of differences, too
     assert not torch.equal(unit(levels), levels * torch.tensor(1 / 255))  # so the divisor's device matters
     elsewhere = torch.device("meta")
-    card = SimpleNamespace(space="pixels")
-    subject: Any = SimpleNamespace(settings=Settings(device=elsewhere), is_cnn=False, card=card)
+    subject: Any = SimpleNamespace(
+        settings=Settings(device=elsewhere),
+        card=SimpleNamespace(space="pixels"),
+        classifier=SimpleNamespace(identity=SimpleNamespace(attention="softmax")),
+    )
     shown = torch.rand(1, 3, 16, 16, dtype=torch.float64)
     with Divisors() as divisors:
         assert ImageSubject.inputs(subject, levels.view(1, 1, 16, 16)).is_meta

@@ -69,7 +69,7 @@ def test_a_classifier_in_one_sentence(tmp_path: Path) -> None:
     ]
     assert sentence(tmp_path, *rows) == (
         "93.3 % [84.1, 97.4] right on 60 clean images; the strongest attack, pgd at 4/255, leaves 13.3 % [6.9, 24.2]; "
-        "under corruption it errs on 23.4 % [16.7, 30.8] (mean over noise, the worst set), most under gaussian_noise "
+        "its error under corruption is 23.4 % [16.7, 30.8] (mean over noise, the worst set), most under gaussian_noise "
         "at severity 5 with 60.0 %; "
         "AG-CAM beats a centred Gaussian on ABPC and IoU of boxes, cannot be distinguished from a centred Gaussian "
         "on IoU of pixels; rollout is behind a random map on ABPC."
@@ -81,10 +81,11 @@ def test_the_benchmarks_own_mean_goes_before_a_higher_one(tmp_path: Path) -> Non
     worst = row("corruption(snow,severity=1,preset=cifar)", "top1", 0.75, 0.7, 0.8)
     for order in (means, means[::-1]):
         said = sentence(tmp_path, CLEAN, *order, worst)
-        assert "errs on 25.0 % [20.0, 30.0] (in-c(preset=cifar)), most under snow at severity 1 with 25.0 %;" in said
+        mean = "its error under corruption is 25.0 % [20.0, 30.0] (in-c(preset=cifar)), "
+        assert mean + "most under snow at severity 1 with 25.0 %;" in said
     said = sentence(tmp_path, CLEAN, worst)
     assert said.endswith(
-        "; under corruption it errs most under snow at severity 1 with 25.0 %; no attacks were evaluated."
+        "; its error under corruption is largest under snow at severity 1 with 25.0 %; no attacks were evaluated."
     )
 
 

@@ -156,7 +156,7 @@ def test_ctrl_c_says_how_to_go_on(place: Path, tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert said.strip().splitlines()[-1] == "interrupted; the same command goes on where this one stopped"
+    assert said.strip().splitlines()[-1] == "interrupted; the same command continues where this one stopped"
     assert not list(out.rglob("*.tmp"))
 
 
@@ -181,7 +181,7 @@ def test_a_lack_of_memory_halves_the_batch_and_changes_no_result(
     monkeypatch.setattr("robustkit.pipeline.runner.evaluate", small)
     halved = small_audit.audit(place, tmp_path / "halved", attacks="fgsm", batch_size=8, say=lines.append)
     assert small.sizes[:3] == [8, 4, 2] and max(small.sizes[2:]) == 2
-    assert [line for line in lines if "memory" in line] == ["net: out of memory with batches of 8; going on with 2"]
+    assert [line for line in lines if "memory" in line] == ["net: out of memory with batches of 8; continuing with 2"]
     assert halved.results().equals(whole.results())
     metadata = pq.read_schema(halved.shard_path("net", "clean", 0)).metadata
     assert metadata[b"batch_size"] == b"2" and json.loads(metadata[b"robustkit"])["batch_size"] == 8

@@ -48,7 +48,7 @@ from ..terminal import audit_request, console, run_and_show, run_cam, run_to_the
 def audit(checkpoints: tuple[str, ...], data_dir: str, skip_bad: bool, **options: Any) -> None:
     """Evaluate checkpoints clean, under attack and corrupted; write records, summary and report.
 
-    CHECKPOINT is a file, zoo:NAME, timm:NAME, hf-hub:ORG/NAME or local-dir:PATH. The same command goes on where an
+    CHECKPOINT is a file, zoo:NAME, timm:NAME, hf-hub:ORG/NAME or local-dir:PATH. The same command continues where an
     interrupted one stopped.
 
     \b
@@ -151,7 +151,7 @@ def segment(checkpoints: tuple[str, ...], data_dir: str, skip_bad: bool, **optio
     """Evaluate segmenters clean, under attack and corrupted: mIoU of the data set, with a picture of examples.
 
     CHECKPOINT is a Segmenter's file, zoo:NAME, hf-hub:ORG/NAME or local-dir:PATH, or any file with --arch
-    FILE.py:FUNCTION, which returns a network of normalised images to logits of each pixel. The same command goes on
+    FILE.py:FUNCTION, which returns a network of normalised images to logits of each pixel. The same command continues
     where an interrupted one stopped.
 
     \b

@@ -71,8 +71,8 @@ def corrupt(images: tuple[str, ...], **options: Any) -> None:
     """Show a picture under the common corruptions, write a corrupted tree, or compare one.
 
     With IMAGE: a contact sheet of each, every corruption at severities 1 to 5, as <stem>-corruptions.png. With --write:
-    the data set as the benchmark was made; the same command goes on where an interrupted one stopped. With --drift: how
-    far a released tree is from corrupting the same images here.
+    the data set as the benchmark was made; the same command continues where an interrupted one stopped. With --drift:
+    how far a released tree is from corrupting the same images here.
 
     \b
     robustkit corrupt cat.jpg

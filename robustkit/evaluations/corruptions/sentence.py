@@ -20,9 +20,9 @@ def clauses(cells: Cells, headline: Metric) -> Iterator[Clause]:
     worst = _worst_severity(cells, headline.name)
     if headline.binary:
         if (mean := _worst_mean(cells, "mean_error", 1)) is not None:
-            yield Clause(f"under corruption it errs on {share(mean)} ({_of(mean)}){_at(worst, headline)}", (mean,))
+            yield Clause(f"its error under corruption is {share(mean)} ({_of(mean)}){_at(worst, headline)}", (mean,))
         elif worst is not None:
-            yield Clause(f"under corruption{_at(worst, headline, ' it errs most under')}")
+            yield Clause(f"its error under corruption{_at(worst, headline, ' is largest under')}")
     elif (kept := _worst_mean(cells, "retention", -1)) is not None:
         yield Clause(f"corruption leaves {share(kept)} of it ({kept['condition']}){_at(worst, headline)}", (kept,))
     elif worst is not None:
