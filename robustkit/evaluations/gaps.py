@@ -24,4 +24,4 @@ def _without_records(run: RunFolder, checkpoint: str | None) -> Iterator[str]:
         gone = [condition for condition in manifest.conditions if (entry.name, condition) not in done]
         if gone and checkpoint in (None, entry.name):
             more = f" and {len(gone) - 3} more" if len(gone) > 3 else ""
-            yield f"{entry.name} has no records under {', '.join(gone[:3])}{more}; the same command goes on"
+            yield f"{entry.name} has no records under {', '.join(gone[:3])}{more}; the same command continues"

@@ -68,7 +68,7 @@ def record_flags(table: pa.Table, read: pa.Table, manifest: Manifest, checkpoint
     flags = []
     expected = manifest.data.n
     if len(table) != expected:
-        flags.append(f"incomplete: {len(table)} of {expected} samples; the same command goes on")
+        flags.append(f"incomplete: {len(table)} of {expected} samples; the same command continues")
     described = manifest.checkpoint(checkpoint)
     if described.weights.endswith("in part"):
         flags.append("weights were loaded in part; the rest is random")

@@ -180,7 +180,7 @@ def _of_flags(rule: Rule, name: str, statement: NoFlags, subject: MeasuredRun) -
         raise not_evaluated(subject, name, wanted)
     every = [(text, flag) for (text, _), row in cells.items() for flag in row["flags"]]
     without = subject.without_records(name)
-    every += ((condition, "incomplete: no records; the same command goes on") for condition in without)
+    every += ((condition, "incomplete: no records; the same command continues") for condition in without)
     every += (("data", line) for line in subject.manifest.data.notes if "whose names" in line)
     left_out = subject.manifest.corrupted.left_out
     every += ((condition, f"left out: {line}") for condition, line in left_out.items())

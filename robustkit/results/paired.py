@@ -53,7 +53,7 @@ def lacking(side: Side, condition: str, metric: str = "") -> str:
     n = side.manifest.data.n
     for text in words_of(condition).needs(condition, metric, side.manifest.conditions):
         if gone := side.run.lacking(side.checkpoint, text):
-            return f"incomplete: {n - gone} of {n} samples under {text}; the same command goes on"
+            return f"incomplete: {n - gone} of {n} samples under {text}; the same command continues"
     return ""
 
 

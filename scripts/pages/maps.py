@@ -5,7 +5,7 @@
 
 Scores the maps of a real ViT where boxes are known, by the published protocol and with the aspect kept; on photographs
 with masks, unlabelled; and those of the zoo's four on the generated set. Each is a run folder under --out; the same
-command goes on where it was stopped, and on finished runs only prints. With --markdown a plot of
+command continues where it was stopped, and on finished runs only prints. With --markdown a plot of
 the leads over controls and two galleries of the generated set are drawn beside the page.
 """
 

@@ -3,7 +3,7 @@
     python -m scripts.pages.reproduce_quest --data-dir CIFAR10-TEST --out runs/quest [--markdown docs/quest-tables.md]
 
 Audits the checkpoints in parts, each a run folder under --out with as many samples as its cost allows; the same command
-goes on where it was stopped, and on finished runs only prints. The published figures are of ViT-Ti on ImageNet, so
+continues where it was stopped, and on finished runs only prints. The published figures are of ViT-Ti on ImageNet, so
 levels cannot agree; what can is which formula is ahead of which, and for each published difference it is said whether
 our models show it, show the opposite, or cannot tell.
 """

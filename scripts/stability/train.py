@@ -3,7 +3,7 @@
     python -m scripts.stability.train --work DIR [--only PATTERN]
     python -m scripts.stability.page --work docs/stabilisers/runs --markdown docs/stabilisers.md
 
-One run for each rate, method and seed, each in its folder under --work with a log.jsonl; the same command goes on
+One run for each rate, method and seed, each in its folder under --work with a log.jsonl; the same command continues
 where it was stopped. Several commands may share the work where each has an --only of its own. Nothing but rate, method
 and seed differs: one small ViT on generated shapes, AdamW at a constant rate after a short warm-up, no clipping of
 gradients, and a loss without smoothing, mixup or drop path, so that nothing else holds training together.

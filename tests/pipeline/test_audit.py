@@ -234,7 +234,7 @@ def test_unfinished_conditions_are_flagged_and_other_files_left_alone(place: Pat
     assert own.exists() and not left.exists()
     flags = {row["condition"]: row["flags"] for row in run.results().to_dict("records")}
     assert flags["clean"] == []
-    assert flags["fgsm(eps=8/255)"] == ["incomplete: 22 of 30 samples; the same command goes on"]
+    assert flags["fgsm(eps=8/255)"] == ["incomplete: 22 of 30 samples; the same command continues"]
 
 
 def test_partly_loaded_weights_repeat_and_are_flagged(place: Path, tmp_path: Path) -> None:
