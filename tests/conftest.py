@@ -5,12 +5,37 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import stand_in
 import torch
 from small_audit import furnish
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # one of several that share the cores, as do the commands that it starts
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     torch.set_num_threads(1)
+
+if not stand_in.why_not():
+    stand_in.prepare()
+
+
+@pytest.fixture
+def seen() -> Iterator[stand_in.Counts]:
+    """What is done with one stand-in CUDA device, counted."""
+    if reason := stand_in.why_not():
+        pytest.skip(reason)
+    with stand_in.devices() as counts:
+        yield counts
+
+
+@pytest.fixture
+def cuda() -> Iterator[torch.device]:
+    """A CUDA device: a real one where there is one, else the stand-in."""
+    if torch.cuda.is_available():
+        yield torch.device("cuda")
+        return
+    if reason := stand_in.why_not():
+        pytest.skip(reason)
+    with stand_in.devices():
+        yield torch.device("cuda")
 
 
 @pytest.fixture(scope="module")

@@ -45,6 +45,7 @@ LATE_MODULES = {
     ("robustkit.cli.check", "robustkit.gate.*"): "a command loads what it runs",
     ("robustkit.cli.completion", "robustkit.*"): "a shell waits for completion",
     ("robustkit.cli.doctor.checks", "robustkit.common.randomness"): "loads torch, whose lack is a finding",
+    ("robustkit.cli.doctor.*", "robustkit.models.device"): "loads torch, whose lack is a finding",
     ("robustkit.cli.listing", "robustkit.*"): "a list loads what it lists",
     ("robustkit.cli.config", "robustkit.common.*"): "only with --config or --plugin",
     ("robustkit.cli.terminal", "robustkit.*"): "a command loads what it runs",

@@ -45,17 +45,19 @@ def splitmix64(state: Tensor) -> Tensor:
 class SampleRng:
     """Random numbers for a batch of B samples, a function of each sample's key; satisfies `attacks.Rng`.
 
-    keys: (B,) int64, on the device where the numbers are wanted.
+    keys: (B,) int64, on the device where the numbers are wanted. seed: of the first sample, for generators that are
+    not a function of the sample; it is known without asking the device.
     """
 
-    def __init__(self, keys: Tensor) -> None:
+    def __init__(self, keys: Tensor, seed: int = 0) -> None:
         self.keys = keys
+        self.seed = seed
 
     @classmethod
     def of(cls, sample_ids: Sequence[str], *, seed: int, condition: str, device: torch.device | str) -> SampleRng:
         """Return the source for these samples under this condition."""
         keys = [signed(_hash64(seed, condition, sample_id)) for sample_id in sample_ids]
-        return cls(torch.tensor(keys, dtype=torch.int64, device=device))
+        return cls(torch.tensor(keys, dtype=torch.int64, device=device), next(iter(keys), 0))
 
     def _words(self, count: int, purpose: str, first: int = 0) -> Tensor:
         """Return words first, ..., first + count - 1 of each sample's stream: (B, count) int64."""
@@ -97,4 +99,4 @@ class SampleRng:
 
     def take(self, index: Tensor) -> SampleRng:
         """Return the source for the samples `index` of this batch."""
-        return SampleRng(self.keys[index])
+        return SampleRng(self.keys[index], self.seed)

@@ -16,6 +16,7 @@ from attacks import AttackResult
 from attacks.attack import Tell
 
 from ..common.randomness import SampleRng
+from ..common.steady import float32, ordered, seeded
 from ..data.dataset import Sample
 from ..models.batch_size import free
 from ..models.classifier import Classifier
@@ -135,7 +136,7 @@ class Subject:
     """One checkpoint on its device under one card. Each task's subclass says how it is attacked and scored.
 
     schema: of its records. reused: texts of conditions whose images the next condition also takes; they are kept until
-    then.
+    then. unordered: by a condition's text, the operations for which the device has no deterministic algorithm.
     """
 
     schema: pa.Schema
@@ -153,6 +154,7 @@ class Subject:
         self.settings = settings
         self.valid = valid
         self.reused = reused
+        self.unordered: dict[str, set[str]] = {}
         self._positions = {label: index for index, label in enumerate(valid or ())}
         self._kept: tuple[str, dict[tuple[str, ...], Tensor]] = ("", {})
         self.exact = Lens(self.classifier, card, torch.float32, valid)
@@ -169,14 +171,13 @@ class Subject:
         return classifier
 
     @contextmanager
-    def steady(self, rng: SampleRng) -> Iterator[None]:
-        """Compute float32 as float32, not TF32; and let a model that draws by itself draw the same when it is asked
-        again.
+    def steady(self, rng: SampleRng, strict: bool = True) -> Iterator[set[str]]:
+        """Compute float32 as float32, in a fixed order; and let a model that draws by itself draw the same when it is
+        asked again. strict, and the set that is given: as of `ordered`.
         """
-        devices = [torch.cuda.current_device()] if self.settings.device.type == "cuda" else []
-        with torch.random.fork_rng(devices), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-            torch.manual_seed(int(rng.keys[0]))
-            yield
+        device = self.settings.device
+        with seeded(device, rng.seed), float32(), ordered(device, strict) as names:
+            yield names
 
     def forget(self) -> None:
         """Drop the inputs kept for the current shard."""
@@ -189,7 +190,7 @@ class Subject:
             return False
         self.settings = replace(self.settings, batch_size=size // 2)
         self.forget()
-        free()
+        free(self.settings.device)
         return True
 
     def rng(self, samples: Sequence[Sample], condition: Condition) -> SampleRng:

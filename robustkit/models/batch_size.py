@@ -7,10 +7,14 @@ import time
 import torch
 from torch import Tensor
 
+from ..common.steady import seeded
 from .classifier import Classifier
 
-LARGEST = {"cpu": 64, "cuda": 2048}
+_LARGEST = {"cpu": 64}  # that is tried, by device
+_LARGEST_ELSEWHERE = 2048
 _GAIN = 1.03  # a doubling that gains less is not worth its memory
+# The last three are of CUDA's libraries: CUBLAS_STATUS_ALLOC_FAILED, CUFFT_ALLOC_FAILED, CUDNN_STATUS_ALLOC_FAILED.
+_NO_MEMORY = ("can't allocate memory", "out of memory", "STATUS_ALLOC_FAILED", "CUFFT_ALLOC_FAILED")
 _ENOUGH = 0.3  # least seconds of a measurement
 
 
@@ -18,7 +22,7 @@ def out_of_memory(fault: BaseException | None) -> bool:
     """Whether an error says that the device, or this machine, has no memory left."""
     if isinstance(fault, (torch.OutOfMemoryError, MemoryError)):
         return True
-    return isinstance(fault, RuntimeError) and ("can't allocate memory" in str(fault) or "out of memory" in str(fault))
+    return isinstance(fault, RuntimeError) and any(said in str(fault) for said in _NO_MEMORY)
 
 
 def best_batch(classifier: Classifier, device: torch.device, dtype: torch.dtype = torch.float32) -> int:
@@ -26,11 +30,15 @@ def best_batch(classifier: Classifier, device: torch.device, dtype: torch.dtype 
 
     It is measured on noise. A smaller batch size that is as fast is preferred to the largest that fits.
     """
-    classifier = classifier.to(device)
+    with seeded(device, 0):
+        return _best(classifier.to(device), device, dtype)
+
+
+def _best(classifier: Classifier, device: torch.device, dtype: torch.dtype) -> int:
     side = classifier.identity.preprocessing.input_size
     best, rate, size = 1, 0.0, 1
     try:
-        while size <= LARGEST.get(device.type, LARGEST["cpu"]):
+        while size <= _LARGEST.get(device.type, _LARGEST_ELSEWHERE):
             measured = _rate(classifier, torch.rand(size, 3, *side, device=device), dtype)
             if measured < _GAIN * rate and size > 8:
                 break
@@ -41,14 +49,14 @@ def best_batch(classifier: Classifier, device: torch.device, dtype: torch.dtype 
         if not out_of_memory(fault):
             raise
     finally:
-        free()
+        free(device)
     return best
 
 
-def free() -> None:
+def free(device: torch.device) -> None:
     """Give cached memory back to the device."""
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    if device.type != "cpu":
+        torch.get_device_module(device).empty_cache()
 
 
 def _rate(classifier: Classifier, images: Tensor, dtype: torch.dtype) -> float:
@@ -60,8 +68,8 @@ def _rate(classifier: Classifier, images: Tensor, dtype: torch.dtype) -> float:
         torch.autograd.grad(total, images)
 
     def now() -> float:
-        if images.device.type == "cuda":
-            torch.cuda.synchronize(images.device)
+        if images.device.type != "cpu":
+            torch.accelerator.synchronize(images.device)
         return time.perf_counter()
 
     both()

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ..attention.apply import attention_kind, set_attention
 from ..attention.registry import find_formula
 from ..common.preprocessing import Preprocessing
+from ..common.steady import seeded
 from ..errors import CheckpointError, ModelError
 from .architecture import build, classes_of, code_digest, create, is_factory, resample_positions
 from .checkpoint import Checkpoint, digest_of, load_into, read
@@ -168,8 +169,7 @@ def _from_file(name: str, spec: str, checkpoint: Checkpoint, wanted: InputOption
                 f"{MOST_CLASSES}"
             )
         kwargs = {**kwargs, "num_classes": claimed}
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # what --allow-partial leaves at random is the same at every load
+    with seeded(torch.device("cpu"), 0):  # what --allow-partial leaves at random is the same at every load
         with nullcontext() if is_factory(arch) else Allowance(tensors, checkpoint.path):
             network = build(arch, kwargs=kwargs, img_size=size)
         kind, source = give_attention(network, wanted.attention, metadata, tensors, spec)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
+from functools import cache
 
 import torch
 
@@ -12,31 +14,84 @@ from ..errors import ModelError, unknown
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}  # float16 gradients vanish: a weak attack, unseen
 
 
-def local_rank() -> int:
-    """Return the rank of this process among those on this machine; 0 for the only one."""
-    return int(os.environ.get("LOCAL_RANK", "0"))
-
-
 def pick_device(name: str) -> torch.device:
-    """Return the device; `auto` is CUDA if available. Of the processes that torchrun started, each takes its own
-    device.
+    """Return a device by its name, as torch gives it; `auto` is the accelerator that torch reports, else the CPU.
+
+    Of the processes that torchrun started on this machine, each takes its own device.
 
     Raises:
-        ModelError: there is no such device.
+        ModelError: there is no such device, or it is one and there are several processes.
     """
     if name == "auto":
-        if not torch.cuda.is_available():
-            return torch.device("cpu")
-        return torch.device("cuda", local_rank() % torch.cuda.device_count())
-    if not re.fullmatch(r"(cpu|cuda|mps|xpu)(:\d+)?", name):
-        raise ModelError(unknown("device", name, ("auto", "cpu", "cuda", "cuda:N")))
+        found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        device = found or torch.device("cpu")
+    elif re.fullmatch(r"[a-z]+(:\d+)?", name) and name.partition(":")[0] not in ("auto", "meta"):
+        device = _named(name)
+    else:
+        raise _unknown(name)
+    if device.type != "cpu":
+        device = _own(device, name)
+        if device.type == "cuda":
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it, products have no fixed order
     try:
-        device = torch.device(name)
         torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as fault:
+    except (RuntimeError, AssertionError, NotImplementedError) as fault:
         said = re.split(r"\. |\n", str(fault), maxsplit=1)[0][:160].rstrip(".")
         raise ModelError(f"device {name!r} cannot be used ({said}); use --device auto") from None
     return device
+
+
+def _named(name: str) -> torch.device:
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise _unknown(name) from None
+
+
+def _unknown(name: str) -> ModelError:
+    return ModelError(unknown("device", name, ("auto", "cpu", "cuda", "cuda:N", "mps", "xpu")))
+
+
+def _own(device: torch.device, name: str) -> torch.device:
+    """Return the device of this process, by its rank among those on this machine."""
+    processes, rank = (
+        int(os.environ.get(key, usual)) for key, usual in (("LOCAL_WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
+    )
+    if device.index is not None and name != "auto":
+        if processes > 1:
+            raise ModelError(
+                f"device {name!r} is one device for {processes} processes; use --device {device.type}, then each takes "
+                "its own"
+            )
+        return device
+    try:
+        count = torch.get_device_module(device).device_count()
+    except RuntimeError:  # such a device is unknown to this build of torch, which the caller will find out
+        return device
+    return torch.device(device.type, rank % count) if count else device
+
+
+@cache
+def has_float64(device: torch.device) -> bool:
+    """Whether a device computes in float64; Apple's and some of Intel's do not."""
+    try:
+        torch.ones(1, dtype=torch.float64, device=device).add(1)
+    except (RuntimeError, TypeError):
+        return False
+    return True
+
+
+def device_name(device: torch.device) -> str:
+    """Return what a device calls itself, as records state it."""
+    if device.type in ("cuda", "xpu"):
+        return str(torch.get_device_module(device).get_device_name(device))
+    return f"{device.type} ({platform.machine()})"
+
+
+def devices() -> list[torch.device]:
+    """Return the CPU, and the accelerator that torch reports."""
+    found = [torch.accelerator.current_accelerator()] if torch.accelerator.is_available() else []
+    return [torch.device("cpu"), *(torch.device(device.type) for device in found if device is not None)]
 
 
 def unknown_dtype(name: str) -> str:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..attention.registry import find_formula
 from ..common.preprocessing import Preprocessing
+from ..common.steady import seeded
 from ..data.mask_files import printable
 from ..errors import CheckpointError, ModelError
 from .architecture import build, code_digest, is_factory, resample_positions
@@ -108,8 +109,7 @@ def _segmenter(
     depth = len({match[1] for key in tensors if (match := re.match(r"decoder\.blocks\.(\d+)\.", key))})
     said = metadata.get("decoder_kwargs", {})
     check_arguments(said if isinstance(said, dict) else {}, checkpoint.path, any_name=True, name="decoder_kwargs")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # what --allow-partial leaves at random is the same at every load
+    with seeded(torch.device("cpu"), 0):  # what --allow-partial leaves at random is the same at every load
         with Allowance(tensors, checkpoint.path):
             network = build_segmenter(
                 arch,
@@ -141,8 +141,7 @@ def _factory(
     kwargs: dict[str, Any] = {"weights": None, "weights_backbone": None}  # torchvision would fetch these
     if wanted.num_classes is not None:
         kwargs["num_classes"] = wanted.num_classes
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with seeded(torch.device("cpu"), 0):
         network = build(arch, kwargs=kwargs, img_size=None)
     expected = network.state_dict()
     tensors = {

@@ -15,7 +15,6 @@ from typing import Any
 
 import cv2
 import msgspec
-import torch
 from msgspec import UNSET
 
 from ..common.preprocessing import Preprocessing
@@ -23,6 +22,7 @@ from ..errors import RunError
 from ..evaluations.corruptions.plan import CorruptedInputs
 from ..evaluations.subject import Settings
 from ..models.classifier import ModelIdentity
+from ..models.device import device_name
 from ..protocol.card import Card
 from ..runs.binding import OF_CHECKPOINT, digest_of_run
 from ..runs.digests import digests_of_shards
@@ -92,7 +92,7 @@ def prepare(plan: Plan) -> list[str]:
         keep_misclassified=plan.keep_misclassified,
         shard_size=shard_size,
         batch_size=settings.batch_size,
-        device=_device_name(settings.device),
+        device=device_name(settings.device),
         versions=_versions(),
         deciding=deciding,
         bad_images=old.bad_images if old else (),
@@ -210,10 +210,6 @@ def _versions() -> dict[str, str]:
     # Several distributions provide OpenCV.
     others = {"opencv": cv2.__version__, "python": platform.python_version()}
     return {name: metadata.version(name) for name in names} | others
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{device.type} ({platform.machine()})"
 
 
 def _command() -> str:

@@ -10,13 +10,14 @@ import json
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
 import torch
 from torch import Tensor
 
+from ..common.steady import lacks_order
 from ..data.dataset import Sample
 from ..errors import BadImageError, ModelError, RobustkitError
 from ..evaluations.family import Family, family_of
@@ -244,7 +245,21 @@ def evaluate(family: Family, subject: Subject, batch: Batch, condition: Conditio
 
     Attacks run in the settings' dtype; what they return is scored in float32 (or as the card says), so that a break
     found in low precision counts only when float32 confirms it.
+
+    Where the device has no deterministic algorithm for an operation, the operation goes on without, and the record
+    names it.
     """
     rng = subject.rng(batch.samples, condition)
-    with subject.steady(rng):
-        return family.evaluate(subject, batch, condition, rng)
+    unordered = subject.unordered.get(condition.text)
+    if unordered is None:
+        try:
+            with subject.steady(rng):
+                return family.evaluate(subject, batch, condition, rng)
+        except RuntimeError as fault:
+            if not lacks_order(fault):
+                raise
+            unordered = subject.unordered[condition.text] = {lacks_order(fault)}
+    with subject.steady(rng, strict=False) as names:
+        done = family.evaluate(subject, batch, condition, rng)
+    unordered |= names
+    return replace(done, metadata=done.metadata | {b"deterministic": json.dumps(sorted(unordered)).encode()})

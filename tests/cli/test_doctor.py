@@ -50,25 +50,25 @@ def test_nothing_is_wrong_here() -> None:
 
 def wrong_draws(monkeypatch: Patch) -> str:
     monkeypatch.setattr(randomness, "_MIX_2", randomness._MIX_2 ^ 2)
-    return "SplitMix64 on cpu gives"
+    return "SplitMix64 gives"
 
 
 def wrong_stream(monkeypatch: Patch) -> str:
     own = randomness._hash64
     monkeypatch.setattr(randomness, "_hash64", lambda *parts: own(*parts[::-1]))
-    return "the stream on cpu gives"
+    return "the stream gives"
 
 
 def wrong_signs(monkeypatch: Patch) -> str:
     own = randomness.SampleRng.signs
     monkeypatch.setattr(randomness.SampleRng, "signs", lambda *arguments, **named: -own(*arguments, **named))
-    return "the stream on cpu gives"
+    return "the stream gives"
 
 
 def wrong_normal(monkeypatch: Patch) -> str:
     own = randomness.SampleRng.normal
     monkeypatch.setattr(randomness.SampleRng, "normal", lambda *arguments: own(*arguments) * 1.001)
-    return "the normal draw on cpu is"
+    return "the normal draw is"
 
 
 def ascent_downhill(monkeypatch: Patch) -> str:
@@ -302,11 +302,11 @@ def test_corruptions_may_round_otherwise_and_no_more(monkeypatch: Patch) -> None
 
 
 def test_a_gpu_that_torch_does_not_see_is_said(monkeypatch: Patch, tmp_path: Path) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     monkeypatch.setattr(doctor, "DEVICE_FILES", tmp_path)
     (tmp_path / "nvidiactl").touch()
     found = finding("device", monkeypatch)
-    assert found.fine and "no CUDA device" in found.text and "NVIDIA" not in found.text
+    assert found.fine and "no accelerator" in found.text and "NVIDIA" not in found.text
     (tmp_path / "nvidia0").touch()
     found = finding("device", monkeypatch)
     assert found.fine and "warning" in found.text and "has an NVIDIA device that torch" in found.text

@@ -121,15 +121,14 @@ def test_a_sample_is_corrupted_the_same_in_every_batch(name: str, preset: str, t
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("name", CORRUPTIONS)
-def test_another_device_gives_the_same_pixels_up_to_rounding(name: str, frost: Path) -> None:
+def test_another_device_gives_the_same_pixels_up_to_rounding(name: str, frost: Path, cuda: torch.device) -> None:
     """Normal numbers differ by rounding; where one lies on spatter's or snow's threshold, a few pixels differ more."""
     images = five_images()
     made = corruption(name, frost_dir=str(frost))
     for severity in SEVERITIES:
         here = made(images, severity, sample_rng(range(5), name))
-        there = made(images.cuda(), severity, sample_rng(range(5), name, "cuda"))
+        there = made(images.to(cuda), severity, sample_rng(range(5), name, "cuda"))
         assert there.is_cuda
         gap = (there.cpu().int() - here.int()).abs()
         assert float((gap > 1).float().mean()) < 1e-3 and float(gap.float().mean()) < 0.02, severity

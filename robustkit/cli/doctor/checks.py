@@ -17,9 +17,10 @@ from ...common.files import write_whole
 from ...errors import CheckpointError, RunError
 from ...runs.folder import RunFolder
 from ...runs.untrusted import read_rows
-from .unexpected import UnexpectedAnswer
+from .unexpected import UnexpectedAnswer, everywhere
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 LITTLE_DISK = 2 * 2**30
@@ -68,11 +69,17 @@ def _device() -> str:
     """Describe the device. A missing GPU or a single thread is slow, not wrong: a warning, not a fault."""
     import torch
 
+    from ...models.device import device_name, devices
+
     threads = torch.get_num_threads()
-    if torch.cuda.is_available():
+    text = f"CPU, {threads} thread{'s' * (threads > 1)}"
+    *_, device = devices()
+    if device.type == "cuda":
         total = torch.cuda.get_device_properties(0).total_memory
-        return f"{torch.cuda.get_device_name(0)}, {total / 2**30:.0f} GiB; CPU, {threads} thread{'s' * (threads > 1)}"
-    text = f"CPU, {threads} thread{'s' * (threads > 1)}; no CUDA device"
+        return f"{device_name(device)}, {total / 2**30:.0f} GiB; {text}"
+    if device.type != "cpu":
+        return f"{device_name(device)}; {text}"
+    text += "; no accelerator"
     if any(DEVICE_FILES.glob("nvidia[0-9]*")):
         text += (
             f"; warning: {DEVICE_FILES} has an NVIDIA device that torch {torch.__version__} does not see; install "
@@ -139,26 +146,22 @@ def _renaming() -> str:
     return f"files in {Path.cwd()} are replaced as a whole"
 
 
-def _draws() -> str:
-    """Check SplitMix64's published vector, and uniform numbers, normal ones and signs of a known stream, on every
-    device.
-    """
+@everywhere
+def _draws(device: torch.device) -> str:
+    """Check SplitMix64's published vector, and uniform numbers, normal ones and signs of a known stream."""
     import torch
 
     from ...common.randomness import SampleRng, signed, splitmix64
 
-    devices = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
-    for device in devices:
-        states = [signed((1234567 + 0x9E3779B97F4A7C15 * i) % 2**64) for i in range(1, 4)]
-        words = [word % 2**64 for word in splitmix64(torch.tensor(states, device=device)).tolist()]
-        rng = SampleRng.of(["sample"], seed=0, condition="clean", device=device)
-        draws = [rng.uniform((3,), "doctor")[0].tolist(), rng.signs((8,), "doctor")[0].tolist()]
-        for what, got, expected in (("SplitMix64", words, SPLITMIX), ("the stream", draws, [DRAWS, SIGNS])):
-            if got != expected:
-                raise UnexpectedAnswer(f"{what} on {device} gives {got} and not {expected}")
-        normal = rng.normal((3,), "doctor")[0].tolist()
-        _expect_close(f"the normal draw on {device}", normal, NORMAL)
-    return f"stateless random numbers are right on {', '.join(devices)}"
+    states = [signed((1234567 + 0x9E3779B97F4A7C15 * i) % 2**64) for i in range(1, 4)]
+    words = [word % 2**64 for word in splitmix64(torch.tensor(states, device=device)).tolist()]
+    rng = SampleRng.of(["sample"], seed=0, condition="clean", device=device)
+    draws = [rng.uniform((3,), "doctor")[0].tolist(), rng.signs((8,), "doctor")[0].tolist()]
+    for what, got, expected in (("SplitMix64", words, SPLITMIX), ("the stream", draws, [DRAWS, SIGNS])):
+        if got != expected:
+            raise UnexpectedAnswer(f"{what} gives {got} and not {expected}")
+    _expect_close("the normal draw", rng.normal((3,), "doctor")[0].tolist(), NORMAL)
+    return "stateless random numbers are right"
 
 
 def _linear(images: Tensor) -> Tensor:
@@ -167,22 +170,24 @@ def _linear(images: Tensor) -> Tensor:
     """
     import torch
 
-    return images.flatten(1) @ torch.tensor([[1.0, -1.0, 0.5], [-1.0, 1.0, -0.5]]).T
+    return images.flatten(1) @ torch.tensor([[1.0, -1.0, 0.5], [-1.0, 1.0, -0.5]], device=images.device).T
 
 
-def _fgsm() -> str:
+@everywhere
+def _fgsm(device: torch.device) -> str:
     """Check the step on a linear model, by hand: x + eps sign(w_wrong - w_true), cut to [0, 1]."""
     import torch
 
     from attacks import FGSM, ThreatModel
 
-    image = torch.tensor([[[[0.5]], [[0.5]], [[0.01]]]])
+    image = torch.tensor([[[[0.5]], [[0.5]], [[0.01]]]], device=device)
     point = FGSM(ThreatModel(eps=0.1))(_linear, image, torch.tensor([0])).flatten().tolist()
     _expect_close("the step on a linear model", point, [0.4, 0.6, 0.0])
     return "the step on a linear model is right"
 
 
-def _projection() -> str:
+@everywhere
+def _projection(device: torch.device) -> str:
     """Check that three steps of 0.08 end on the ball of 0.1, and the nearest points of an l-inf and an l2 ball, by
     hand.
     """
@@ -190,12 +195,12 @@ def _projection() -> str:
 
     from attacks import PGD, ThreatModel
 
-    image = torch.tensor([[[[0.5]], [[0.5]], [[0.01]]]])
+    image = torch.tensor([[[[0.5]], [[0.5]], [[0.01]]]], device=device)
     attack = PGD(ThreatModel(eps=0.1), steps=3, step_size=0.08, random_start=False)
     _expect_close("PGD's end", attack(_linear, image, torch.tensor([0])).flatten().tolist(), [0.4, 0.6, 0.0])
-    clean, far = torch.tensor([[0.5, 0.05, 0.95]]), torch.tensor([[0.75, -0.2, 1.3]])
+    clean, far = torch.tensor([[[0.5, 0.05, 0.95]], [[0.75, -0.2, 1.3]]], device=device)
     _expect_close("the l-inf projection", ThreatModel(eps=0.1).project(far, clean)[0].tolist(), [0.6, 0.0, 1.0])
-    clean, far = torch.tensor([[0.5, 0.5]]), torch.tensor([[0.8, 0.9]])
+    clean, far = torch.tensor([[[0.5, 0.5]], [[0.8, 0.9]]], device=device)
     _expect_close("the l2 projection", ThreatModel("l2", 0.25).project(far, clean)[0].tolist(), [0.65, 0.7])
     return "PGD ends on its ball, and both projections are right"
 

@@ -19,23 +19,22 @@ from cam import AGCAM, AGCAMFull
 from ...attention.apply import set_attention
 from ...attention.registry import FORMULAS
 from ...common.randomness import SampleRng
+from ...common.steady import float32
 from ...data import shapes
 from ...data.images import unit
 from ...models.classifier import load
+from ...models.device import has_float64
 from ...models.specs import embedded, embedded_file
 from .replicas import DEPTH, GRID, HEADS, PATCH, Floats, slow_agcam, slow_vit
-from .unexpected import UnexpectedAnswer
+from .unexpected import UnexpectedAnswer, everywhere
 
 
-def devices() -> list[str]:
-    return ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
-
-
-def no_radius() -> str:
+@everywhere
+def no_radius(device: torch.device) -> str:
     """Check that with eps 0 every attack returns the images, bit for bit, and that their logits are those of the clean
     images.
     """
-    model, images, labels = _shown(3)
+    model, images, labels = _shown(3, device=device)
     clean = model(images)
     for kind in (getattr(attacks, name) for name in ATTACKS):
         points = kind(attacks.ThreatModel(eps=0.0))(model, images, labels)
@@ -46,10 +45,11 @@ def no_radius() -> str:
     return "with eps 0 every attack returns the clean images and logits, bit for bit"
 
 
-def monotone() -> str:
+@everywhere
+def monotone(device: torch.device) -> str:
     """Check that PGD breaks at least as many of the same images with a larger radius, and many at 4/255."""
-    model, images, labels = _shown(16)
-    rng = SampleRng.of([str(i) for i in range(16)], seed=0, condition="doctor", device="cpu")
+    model, images, labels = _shown(16, device=device)
+    rng = SampleRng.of([str(i) for i in range(16)], seed=0, condition="doctor", device=device)
     right = []
     for eps in (0.0, 1 / 255, 4 / 255):
         attack = PGD(ThreatModel(eps=eps), steps=10, step_size=0.25 * eps or None)
@@ -61,74 +61,82 @@ def monotone() -> str:
     return said
 
 
-def _shown(count: int, name: str = "shapes-vit-standard") -> tuple[Any, Tensor, Tensor]:
-    """Return an embedded classifier, and the first test images with their labels."""
+def _shown(
+    count: int, name: str = "shapes-vit-standard", device: torch.device | str = "cpu"
+) -> tuple[Any, Tensor, Tensor]:
+    """Return an embedded classifier, and the first test images with their labels, on a device."""
     pixels = np.stack([shapes.render("test", index).pixels for index in range(count)])
     labels = torch.tensor([shapes.label(index) for index in range(count)])
-    return load(f"zoo:{name}"), unit(torch.from_numpy(pixels).permute(0, 3, 1, 2)), labels
+    images = unit(torch.from_numpy(pixels).permute(0, 3, 1, 2))
+    return load(f"zoo:{name}").to(device), images.to(device), labels.to(device)
 
 
-def checkpoints() -> str:
+@everywhere
+def checkpoints(device: torch.device) -> str:
     """Check that the shipped files are intact, and that one of them predicts as when shipped, on every device."""
     names = [*embedded(), *embedded("segmentation")]
     for name in names:
         embedded_file(name)  # raises CheckpointError for another digest
-    model, images, _ = _shown(3, "shapes-vit-quest")
-    for device in devices():
-        with torch.no_grad():
-            logits, predicted = model.to(device)(images.to(device)).max(dim=1)
-        if predicted.tolist() != PREDICTIONS or not np.allclose(logits.tolist(), LOGITS, atol=0.02):
-            rounded = [round(value, 3) for value in logits.tolist()]
-            raise UnexpectedAnswer(
-                f"on {device}: {predicted.tolist()} with {rounded} and not {PREDICTIONS} with {LOGITS}"
-            )
-    return f"{len(names)} files are as shipped; predictions are right on {', '.join(devices())}"
+    model, images, _ = _shown(3, "shapes-vit-quest", device)
+    with torch.no_grad(), float32():
+        logits, predicted = model(images).max(dim=1)
+    if predicted.tolist() != PREDICTIONS or not np.allclose(logits.tolist(), LOGITS, atol=0.02):
+        rounded = [round(value, 3) for value in logits.tolist()]
+        raise UnexpectedAnswer(f"{predicted.tolist()} with {rounded} and not {PREDICTIONS} with {LOGITS}")
+    return f"{len(names)} files are as shipped; predictions are right"
 
 
-def corrupted() -> str:
+@everywhere
+def corrupted(device: torch.device) -> str:
     """Check 12 pixels and the mean of a fixed image under 18 corruptions at severity 3; frost's photographs are not
     shipped.
     """
     for name, (mean, expected) in CORRUPTED.items():
-        pixel_mean, pixels = corrupted_pixels(name)
+        pixel_mean, pixels = corrupted_pixels(name, device if has_float64(device) else "cpu")
         off = [abs(a - b) > 1 for a, b in zip(pixels, expected, strict=True)]
         if sum(off) > 1 or abs(pixel_mean - mean) > 0.25:  # where rounding ties: one level, rarely more
             raise UnexpectedAnswer(f"{name} gives pixels {pixels}, mean {pixel_mean}, and not {expected}, mean {mean}")
     return f"{len(CORRUPTED)} corruptions give the pixels that they gave when this was written"
 
 
-def corrupted_pixels(name: str) -> tuple[float, list[int]]:
+def corrupted_pixels(name: str, device: torch.device | str = "cpu") -> tuple[float, list[int]]:
     """Return the mean, and 12 pixels, of a pattern of 32 x 48 under a corruption at severity 3."""
     from corruptions import corruption
 
     channel, row, column = torch.meshgrid(*map(torch.arange, (3, 32, 48)), indexing="ij")
     image = ((5 * column + 3 * row + 50 * channel + 40 * ((row // 8 + column // 8) % 2)) % 256).to(torch.uint8)[None]
-    rng = SampleRng.of(["sample"], seed=0, condition=name, device="cpu")
-    result = corruption(name)(image, 3, rng)[0]
+    rng = SampleRng.of(["sample"], seed=0, condition=name, device=device)
+    result = corruption(name)(image.to(device), 3, rng)[0].cpu()
     pixels = [int(result[i % 3, (5 * i + 3) % 32, (11 * i + 7) % 48]) for i in range(12)]
     return round(float(result.double().mean()), 2), pixels
 
 
-def formulas() -> str:
+@everywhere
+def formulas(device: torch.device) -> str:
     """Check the logits of a small ViT under each of the attention formulas, against loops."""
     for name in FORMULAS:
         model, image = small_vit(name)
-        with torch.no_grad():
-            logits = model(image)[0].numpy()
         expected, _ = slow_vit(_arrays(model), image[0].numpy(), name)
-        if not np.allclose(logits, expected, rtol=1e-8, atol=1e-8):
+        dtype = torch.float64 if has_float64(device) else torch.float32
+        with torch.no_grad(), float32():
+            logits = model.to(device, dtype)(image.to(device, dtype))[0].cpu().numpy()
+        rounding = 1e-8 if dtype is torch.float64 else 1e-4
+        if not np.allclose(logits, expected, rtol=rounding, atol=rounding):
             raise UnexpectedAnswer(f"{name}: logits {logits.round(6).tolist()} and not {expected.round(6).tolist()}")
     return f"{len(FORMULAS)} attention formulas are right"
 
 
-def agcam() -> str:
+@everywhere
+def agcam(device: torch.device) -> str:
     """Check AG-CAM's maps of a small ViT against their definitions, with gradients from differences."""
     model, image = small_vit("standard")
-    gaps = {}
+    arrays, gaps = _arrays(model), {}
+    dtype = torch.float64 if has_float64(device) else torch.float32
+    model.to(device, dtype)
     for method in (AGCAM, AGCAMFull):
-        with method(model) as explain:
-            actual = explain(image, 1)[0].numpy()
-        expected = slow_agcam(_arrays(model), image[0].numpy(), 1, full=method is AGCAMFull)
+        with method(model) as explain, float32():
+            actual = explain(image.to(device, dtype), 1)[0].cpu().numpy()
+        expected = slow_agcam(arrays, image[0].numpy(), 1, full=method is AGCAMFull)
         gap = gaps[method.name] = float(np.abs(actual - expected).max())
         if not gap < 1e-4:
             raise UnexpectedAnswer(f"the map of {method.name} differs from its definition by up to {gap:.3g} of [0, 1]")

@@ -15,6 +15,7 @@ from attacks import Attack, Rng, ThreatModel, cross_entropy, margin
 from attacks.attack import check_images, check_labels
 from attacks.frozen import Model, frozen, input_gradient
 
+from ...common.steady import float32
 from ...models.batch_size import out_of_memory
 from .figures_of_probes import plain, reduced
 from .probes import (
@@ -89,7 +90,7 @@ def examine(
     if not (len(images) and threat.eps > 0 and batch_size > 0):
         raise ValueError(f"{len(images)} images, eps {threat.eps:g}, batch_size {batch_size}: expected more than 0")
     # TF32 rounds to 2048 levels: a small step would find the model flat, as behind a rounding layer.
-    with frozen(model), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+    with frozen(model), float32():
         images, labels = images.detach().clone(), labels.to(images.device, torch.int64, copy=True)
         asker = Asker(model, images.dtype, top_label, threat, batch_size)
         examiner = _Examiner(asker, images, brief)

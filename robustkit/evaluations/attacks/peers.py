@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,6 +15,7 @@ from attacks.frozen import Oracle
 from attacks.labels import missed
 from attacks.threat import round_towards
 
+from ...common.steady import seeded
 from .peer_libraries import PeerStage, make_perturb
 
 _LEAST_CLASSES = {"dlr": 3, "dlr-targeted": 4}
@@ -61,7 +60,7 @@ class PeerAttack(Attack):
     def _points(self, oracle: Oracle, clean: Tensor, labels: Tensor | None, rng: Rng, tally: Tally) -> Tensor:
         assert isinstance(tally, _PeerTally)
         seed = int(rng.uniform((1,), "engine/seed")[0].item() * 2**24)
-        with _seeded(seed):
+        with seeded(clean.device, seed):
             tally.classify(oracle, clean, labels)
             for position, stage in enumerate(self.stages, 1):
                 tally.enter(position, stage, seed)
@@ -204,13 +203,3 @@ class _Counter:
             counts[part] += each
             counts[part[:left]] += 1
         self.forwards = self.backwards = 0
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Seed torch's global generators, and put them back on leaving, whatever was drawn or seeded meanwhile."""
-    used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    devices = list(range(torch.cuda.device_count())) if used else []
-    with torch.random.fork_rng(devices):
-        torch.manual_seed(seed)
-        yield
