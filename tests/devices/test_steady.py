@@ -1,0 +1,190 @@
+"""Settings and generators of torch: held still while a model is asked, left as they were found."""
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from stand_in import devices, why_not
+from torch import Tensor, nn
+
+import robustkit
+from robustkit.common.steady import lacks_order, ordered, seeded
+from robustkit.errors import ModelError
+from robustkit.models.device import device_name, has_float64, pick_device
+
+needs_stand_in = pytest.mark.skipif(bool(why_not()), reason=why_not() or "there is a stand-in")
+
+USERS = {
+    "nothing": "",
+    "high": "torch.set_float32_matmul_precision('high')",
+    "medium": "torch.set_float32_matmul_precision('medium')",
+    "allow_tf32": "torch.backends.cuda.matmul.allow_tf32 = True",
+    "no cuDNN": "torch.backends.cudnn.allow_tf32 = False",
+    "products": "torch.backends.cuda.matmul.fp32_precision = 'tf32'",
+    "convolutions": "torch.backends.cudnn.conv.fp32_precision = 'tf32'",
+    "all": "torch.backends.fp32_precision = 'tf32'",
+    "oneDNN": "torch.backends.mkldnn.matmul.fp32_precision = 'bf16'",
+    "variable": "",
+}
+LOOK = """
+import torch
+from robustkit.common.steady import _newer, float32
+def state():
+    seen = [precision for _, precision in _newer()]
+    for ask in (torch.get_float32_matmul_precision, lambda: torch.backends.cudnn.allow_tf32):
+        try:
+            seen.append(ask())
+        except RuntimeError:
+            seen.append("mixed")
+    return seen
+{}
+before = state()
+with float32():
+    inside = state()
+assert state() == before, (before, state())
+assert not {{"tf32", "bf16", "high", "medium", True}} & set(inside), inside
+"""
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_float32_is_float32_and_the_users_choice_comes_back(user: str) -> None:
+    if "fp32_precision" in USERS[user] and not hasattr(torch.backends, "fp32_precision"):
+        pytest.skip("torch has these settings since 2.9")
+    env = os.environ | ({"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"} if user == "variable" else {})
+    done = subprocess.run([sys.executable, "-c", LOOK.format(USERS[user])], capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr
+
+
+@needs_stand_in
+def test_only_one_devices_generator_is_seeded_and_all_come_back() -> None:
+    with devices(2):
+        torch.manual_seed(1)
+        before = [torch.get_rng_state(), *(torch.cuda.get_rng_state(i) for i in (0, 1))]
+        with seeded(torch.device("cuda", 1), 7):
+            first = [torch.rand(3), torch.rand(3, device="cuda:1").cpu()]
+            assert torch.equal(torch.cuda.get_rng_state(0), before[1])
+        for state, now in zip(before, [torch.get_rng_state(), *map(torch.cuda.get_rng_state, (0, 1))], strict=True):
+            assert torch.equal(state, now)
+        torch.rand(5, device="cuda:1")
+        with seeded(torch.device("cuda", 1), 7):
+            assert torch.equal(torch.rand(3), first[0]) and torch.equal(torch.rand(3, device="cuda:1").cpu(), first[1])
+
+
+@needs_stand_in
+def test_an_audit_leaves_settings_and_generators_as_it_found_them(tmp_path: Path) -> None:
+    def state() -> list[Any]:
+        settings = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+        generators = [torch.get_rng_state().tolist(), *(torch.cuda.get_rng_state(i).tolist() for i in (0, 1))]
+        return [*settings, torch.get_float32_matmul_precision(), *generators]
+
+    with devices(2):
+        torch.manual_seed(5)
+        torch.set_float32_matmul_precision("high")
+        torch.backends.cudnn.benchmark = True
+        try:
+            before = state()
+            robustkit.audit(
+                ["zoo:shapes-vit-standard"],
+                data_dir="embedded:shapes",
+                limit=2,
+                attacks="pgd(steps=1)",
+                batch_size="auto",
+                out=tmp_path / "run",
+            )
+            assert state() == before
+        finally:
+            torch.set_float32_matmul_precision("highest")
+            torch.backends.cudnn.benchmark = False
+
+
+class Summed(nn.Module):
+    """Its cumulative sum has no deterministic algorithm on CUDA."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(3, 10)
+        self.default_cfg = {"mean": (0.5,) * 3, "std": (0.5,) * 3, "input_size": (3, 32, 32)}
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x.mean((2, 3)).cumsum(1))
+
+
+@needs_stand_in
+def test_a_record_names_what_has_no_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "summed.py").write_text(
+        "import sys\nfrom test_steady_network import Summed\n\ndef build(**kwargs):\n    return Summed()\n"
+    )
+    monkeypatch.setitem(sys.modules, "test_steady_network", sys.modules[__name__])
+    torch.save(Summed().state_dict(), tmp_path / "net.pth")
+    options = {"data_dir": "embedded:shapes", "limit": 4, "batch_size": 2, "attacks": "fgsm"}
+    options |= {"model": {"arch": f"{tmp_path / 'summed.py'}:build"}}
+    with devices():
+        robustkit.audit([tmp_path / "net.pth"], out=tmp_path / "cuda", **options)
+    robustkit.audit([tmp_path / "net.pth"], out=tmp_path / "cpu", device="cpu", **options)
+    for record in sorted((tmp_path / "cuda" / "records").rglob("*.parquet")):
+        assert json.loads(pq.read_schema(record).metadata[b"deterministic"]) == ["cumsum_cuda"]
+        other = tmp_path / "cpu" / record.relative_to(tmp_path / "cuda")
+        assert b"deterministic" not in pq.read_schema(other).metadata
+        assert pq.read_table(record).equals(pq.read_table(other))
+
+
+@needs_stand_in
+def test_order_is_asked_for_and_warnings_of_others_pass() -> None:
+    with devices():
+        values = torch.rand(3, device="cuda")
+        with ordered(values.device), pytest.raises(RuntimeError) as caught:
+            values.cumsum(0)
+        assert lacks_order(caught.value) == "cumsum_cuda"
+        with pytest.warns(UserWarning, match="of another"), ordered(values.device, strict=False) as names:
+            assert torch.are_deterministic_algorithms_enabled()
+            values.cumsum(0)
+            warnings.warn("of another", UserWarning, stacklevel=1)
+        assert names == {"cumsum_cuda"} and not torch.are_deterministic_algorithms_enabled()
+    said = "Flash Attention defaults to a non-deterministic algorithm. To explicitly enable determinism call"
+    assert lacks_order(said) == "Flash Attention" and not lacks_order("CUDA error")
+
+
+@pytest.fixture
+def rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    def become(local: int, of: int) -> None:
+        monkeypatch.setenv("LOCAL_RANK", str(local))
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(of))
+
+    return become
+
+
+@needs_stand_in
+def test_each_process_takes_its_own_device(rank: Any) -> None:
+    with devices(2):
+        assert pick_device("auto") == pick_device("cuda") == torch.device("cuda", 0)
+        assert pick_device("cuda:1") == torch.device("cuda", 1)
+        for local in range(4):
+            rank(local, 4)
+            assert pick_device("auto") == pick_device("cuda") == torch.device("cuda", local % 2)
+            assert pick_device("cpu") == torch.device("cpu")
+            with pytest.raises(
+                ModelError, match=r"'cuda:1' is one device for 4 processes; use --device cuda, then each"
+            ):
+                pick_device("cuda:1")
+        rank(0, 1)
+        with pytest.raises(ModelError, match=r"'cuda:2' cannot be used .*invalid device ordinal.*use --device auto"):
+            pick_device("cuda:2")
+        assert device_name(torch.device("cuda", 1)) == "Stand-in"
+
+
+def test_devices_that_are_not_there_are_refused_in_one_line() -> None:
+    for name in ("mps", "xpu", "xla:0", *(() if torch.cuda.is_available() else ("cuda", "cuda:3"))):
+        with pytest.raises(ModelError, match=f"device '{name}' cannot be used .*; use --device auto$"):
+            pick_device(name)
+    for name in ("gpu", "meta", "cuda:", "cuda:x", "", "CPU"):
+        with pytest.raises(ModelError, match=f"unknown device '{name}'"):
+            pick_device(name)
+    assert has_float64(torch.device("cpu"))
