@@ -46,7 +46,7 @@ class Oracle:
     dtype: what the model is fed; points of a wider type are cast, and gradients come back in the points' type.
     top_label: the largest label in use, to be compared with the number of classes once that is known.
     judge: the model that must agree before a wrong prediction counts; None: `model` is trusted.
-    batch_size: most rows per pass of an attack that queues its samples; None: all.
+    batch_size: most rows per pass of an attack that makes its own batches; None: all.
     """
 
     def __init__(
@@ -62,6 +62,11 @@ class Oracle:
         self._top_label = top_label
         self._judge = judge
         self.batch_size = batch_size
+
+    @property
+    def judged(self) -> bool:
+        """Whether another model must agree before a wrong prediction counts."""
+        return self._judge is not None
 
     def __call__(self, points: Tensor) -> Tensor:
         """Return the logits (B, K), float32 or float64, of `points` (B, ...).

@@ -105,9 +105,14 @@ class PGD(Attack):
             logits = oracle(points)
             labels = logits.detach().argmax(dim=1) if ascent.labels is None else ascent.labels
             ascent = replace(ascent, labels=labels)
-            wrong, asked = oracle.confirm(points.detach(), labels, missed(logits, labels))
-            moves = ~wrong | answered(logits)
-            tally.forwards[ascent.rows] += 1 + asked.long()
+            wrong, answers = missed(logits, labels), answered(logits)
+            if oracle.judged:  # once of each sample, and where there is no answer
+                doubtful = wrong & ((tally.broken_at[ascent.rows] < 0) | ~answers)
+                confirmed, asked = oracle.confirm(points.detach(), labels, doubtful)
+                wrong = torch.where(doubtful, confirmed, wrong)
+                tally.forwards[ascent.rows] += asked.long()
+            moves = ~wrong | answers
+            tally.forwards[ascent.rows] += 1
             tally.saw(ascent.rows, wrong)
             losses = LOSSES[self.loss](logits, labels)
             if self.early_stop and wrong.any():

@@ -38,8 +38,8 @@ class SPSA(Attack):
         step, never at the point reached: a known error of CleverHans' PyTorch code (its issue 1249) that went into
         published figures, kept to reproduce them and for nothing else.
     chunk: most rows in one forward; None: 2.6 million input values, at most 256 rows (on a GPU sixteen times as
-        many). Rows are filled with directions first, then samples. It changes neither the draws nor, except for
-        rounding, the result.
+        many); never more than the `batch_size` of `run`. Rows are filled with directions first, then samples. It
+        changes neither the draws nor, except for rounding, the result.
     random_start: begin at a random point of the ball (as the published code does), otherwise at the image.
     """
 
@@ -68,7 +68,7 @@ class SPSA(Attack):
 
     def _points(self, oracle: Oracle, clean: Tensor, labels: Tensor | None, rng: Rng, tally: Tally) -> Tensor:
         if labels is None:
-            batches = torch.split(clean, self._rows(clean))
+            batches = torch.split(clean, self._rows(clean, oracle))
             labels = torch.cat([oracle.predict(batch).argmax(dim=1) for batch in batches])
             tally.forwards += 1
         ball = self.threat.ball(clean)
@@ -88,11 +88,12 @@ class SPSA(Attack):
 
     def _gradient(self, oracle: Oracle, centre: Tensor, labels: Tensor, rng: Rng, purpose: str) -> Tensor:
         """Return the estimate (B, ...) at `centre`, in chunks of `_rows` rows."""
-        width = min(self.directions, self._rows(centre) // 2)
+        most = max(2, self._rows(centre, oracle))
+        width = min(self.directions, most // 2)
         gradient = torch.zeros_like(centre)
-        batch = room_for(self._rows(centre), centre)
+        batch = room_for(most, centre)
         everyone = torch.arange(len(centre), device=centre.device)
-        for rows in torch.split(everyone, self._rows(centre) // (2 * width)):
+        for rows in torch.split(everyone, most // (2 * width)):
             draws, around, classes = rng.take(rows), centre[rows], labels[rows]
             for first in range(0, self.directions, width):
                 shape = (min(width, self.directions - first), *centre.shape[1:])
@@ -113,14 +114,16 @@ class SPSA(Attack):
             torch.add(around[:, None], signs, alpha=self.delta, out=pairs[0])
             torch.sub(around[:, None], signs, alpha=self.delta, out=pairs[1])
             classes = labels[None, :, None].expand(*pairs.shape[:3], *labels.shape[1:]).flatten(0, 2)
-            up, down = LOSSES[self.loss](oracle(batch), classes).to(around.dtype).view(pairs.shape[:3])
+            logits = torch.cat([oracle(rows) for rows in torch.split(batch, self._rows(around, oracle))])
+            up, down = LOSSES[self.loss](logits, classes).to(around.dtype).view(pairs.shape[:3])
             slopes: Tensor = (up - down).div_(2 * self.delta).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
         return slopes.clone()
 
-    def _rows(self, images: Tensor) -> int:
+    def _rows(self, images: Tensor, oracle: Oracle) -> int:
         """Return the most rows of one forward."""
         more = 1 if images.device.type == "cpu" else 16
-        return self.chunk or max(2, more * min(_ROWS, _VALUES // max(1, images[0].numel())))
+        rows = self.chunk or max(2, more * min(_ROWS, _VALUES // max(1, images[0].numel())))
+        return min(rows, oracle.batch_size or rows)
 
 
 def room_for(rows: int, images: Tensor) -> Tensor:

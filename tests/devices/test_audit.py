@@ -9,10 +9,10 @@ import pytest
 import stand_in
 import torch
 from click.testing import CliRunner
+from small_audit import pages
 
 import robustkit
 from robustkit.cli.app import cli
-from robustkit.runs.digests import digest_of_pages
 
 pytestmark = pytest.mark.gpu
 EXPLAINED: dict[str, Any] = {
@@ -37,11 +37,6 @@ SEGMENTER: dict[str, Any] = {
     "corruptions": "in-c,-frost",
     "limit": 3,
 }
-
-
-def pages(folder: Path) -> Mapping[str, str]:
-    """Return the digest of each record's and picture file's bytes, its metadata apart, which names the device."""
-    return {str(p.relative_to(folder)): digest_of_pages(p.read_bytes()) for p in sorted(folder.rglob("*.parquet"))}
 
 
 def evaluate(device: str, out: Path, request: Mapping[str, Any]) -> Mapping[str, str]:

@@ -11,7 +11,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import small_audit
 import torch
+from processes import CONDITIONS, torchrun_on_stand_in
+from small_audit import pages
 from stand_in import devices, why_not
 from torch import Tensor, nn
 
@@ -22,20 +25,19 @@ from robustkit.models.device import device_name, has_float64, pick_device
 
 needs_stand_in = pytest.mark.skipif(bool(why_not()), reason=why_not() or "there is a stand-in")
 
-USERS = {
-    "nothing": "",
-    "high": "torch.set_float32_matmul_precision('high')",
-    "medium": "torch.set_float32_matmul_precision('medium')",
-    "allow_tf32": "torch.backends.cuda.matmul.allow_tf32 = True",
-    "no cuDNN": "torch.backends.cudnn.allow_tf32 = False",
-    "products": "torch.backends.cuda.matmul.fp32_precision = 'tf32'",
-    "convolutions": "torch.backends.cudnn.conv.fp32_precision = 'tf32'",
-    "all": "torch.backends.fp32_precision = 'tf32'",
-    "oneDNN": "torch.backends.mkldnn.matmul.fp32_precision = 'bf16'",
-    "variable": "",
-}
+USERS = (
+    "",
+    "torch.set_float32_matmul_precision('high')",
+    "torch.set_float32_matmul_precision('medium')",
+    "torch.backends.cuda.matmul.allow_tf32 = True",
+    "torch.backends.cudnn.allow_tf32 = False",
+    "torch.backends.cuda.matmul.fp32_precision = 'tf32'",
+    "torch.backends.cudnn.conv.fp32_precision = 'tf32'",
+    "torch.backends.fp32_precision = 'tf32'",
+    "torch.backends.mkldnn.matmul.fp32_precision = 'bf16'",
+)
 LOOK = """
-import torch
+import os, sys, torch
 from robustkit.common.steady import _newer, float32
 def state():
     seen = [precision for _, precision in _newer()]
@@ -45,22 +47,31 @@ def state():
         except RuntimeError:
             seen.append("mixed")
     return seen
-{}
-before = state()
-with float32():
-    inside = state()
-assert state() == before, (before, state())
-assert not {{"tf32", "bf16", "high", "medium", True}} & set(inside), inside
+def look(user):
+    exec(user)
+    before = state()
+    with float32():
+        inside = state()
+    assert state() == before, (user, before, state())
+    assert not {"tf32", "bf16", "high", "medium", True} & set(inside), (user, inside)
+for user in sys.argv[1:]:  # each in a process of its own, since settings of both kinds cannot be undone
+    if not (child := os.fork()):
+        try:
+            look(user)
+        except BaseException as fault:
+            print(fault, flush=True)
+            os._exit(1)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
 """
 
 
-@pytest.mark.parametrize("user", USERS)
-def test_float32_is_float32_and_the_users_choice_comes_back(user: str) -> None:
-    if "fp32_precision" in USERS[user] and not hasattr(torch.backends, "fp32_precision"):
-        pytest.skip("torch has these settings since 2.9")
-    env = os.environ | ({"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"} if user == "variable" else {})
-    done = subprocess.run([sys.executable, "-c", LOOK.format(USERS[user])], capture_output=True, text=True, env=env)
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize("override", [False, True], ids=["usual", "override"])
+def test_float32_is_float32_and_the_users_choice_comes_back(override: bool) -> None:
+    env = os.environ | ({"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"} if override else {})
+    users = [user for user in USERS if "fp32_precision" not in user or hasattr(torch.backends, "fp32_precision")]
+    done = subprocess.run([sys.executable, "-c", LOOK, *users], capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @needs_stand_in
@@ -159,6 +170,24 @@ def rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         monkeypatch.setenv("LOCAL_WORLD_SIZE", str(of))
 
     return become
+
+
+@needs_stand_in
+@pytest.mark.parametrize("device", ["auto", pytest.param("cuda", marks=pytest.mark.slow), "cuda:1"])
+def test_torchrun_gives_each_process_its_own_device(place: Path, tmp_path: Path, device: str) -> None:
+    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    words = torchrun_on_stand_in(place, tmp_path / "run", device)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=280, env=env)
+    said = sorted(line for line in done.stderr.splitlines() if line.startswith(("process", "error")))
+    if device == "cuda:1":
+        assert done.returncode != 0 and not (tmp_path / "run").exists()
+        line = "error: device 'cuda:1' is one device for 2 processes; use --device cuda, then each takes its own"
+        assert said.count(line) == 1
+        return
+    assert done.returncode == 0, done.stderr
+    assert said == ["process 0 computed on [0]", "process 1 computed on [1]"]
+    small_audit.audit(place, tmp_path / "alone", attacks=CONDITIONS[1], shard_size=4)
+    assert pages(tmp_path / "run") == pages(tmp_path / "alone")
 
 
 @needs_stand_in

@@ -9,12 +9,19 @@ import small_audit
 
 CONDITIONS = ["--attacks", "fgsm,pgd(steps=3),autoattack(steps=3,targets=1,queries=20)", "--eps", "8/255"]
 
+LAUNCHER = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
 
 def torchrun(place: Path, out: Path, *extra: str) -> list[str]:
     words = small_audit.command(place, out, "--shard-size", "4", *CONDITIONS, *extra)
     assert words[1:3] == ["-m", "robustkit"]
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    return [*launcher, *words[1:]]
+    return [*LAUNCHER, *words[1:]]
+
+
+def torchrun_on_stand_in(place: Path, out: Path, device: str) -> list[str]:
+    """Return the same on two stand-in CUDA devices, in a process each."""
+    words = [*small_audit.command(place, out, "--shard-size", "4", *CONDITIONS)[3:], "--device", device]
+    return [*LAUNCHER, str(Path(__file__).with_name("on_stand_in.py")), *words]
 
 
 def everything(run: Path) -> dict[str, bytes]:

@@ -10,6 +10,7 @@ from PIL import Image
 
 import robustkit
 from robustkit.results.run import Run
+from robustkit.runs.digests import digest_of_pages
 
 FACTORY = """
 import torch
@@ -54,3 +55,8 @@ def audit(place: Path, out: Path, **options: Any) -> Run:
 def files(run: Path) -> dict[str, bytes]:
     records = {str(p.relative_to(run)): p.read_bytes() for p in sorted(run.rglob("*.parquet"))}
     return records | {name: (run / name).read_bytes() for name in ("summary.json", "summary.csv")}
+
+
+def pages(run: Path) -> dict[str, str]:
+    """Return a digest of each record and picture file but for its metadata, which names the device."""
+    return {str(p.relative_to(run)): digest_of_pages(p.read_bytes()) for p in sorted(run.rglob("*.parquet"))}

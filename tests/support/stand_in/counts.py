@@ -16,15 +16,17 @@ _HERE = str(Path(__file__).parent)
 class Counts:
     """What was seen so far. A line is `file:number` of the project's innermost frame.
 
-    launches: by operation; views are free. lines: launches by line. waits: (what, line), where the host needs a value
-    of the device. uploads: (shape, line) of tensors that went to the device. staged: those of them that did not lie in
-    pinned memory, which the driver copies a second time. moved: bytes "up" and "down". doubles: launches by line that
-    give float64. unordered: (operation, line) of floating-point operations that CUDA adds up in no fixed order.
+    launches: by operation; views are free. lines: launches by line. on: launches by device. waits: (what, line), where
+    the host needs a value of the device. uploads: (shape, line) of tensors that went to the device. staged: those of
+    them that did not lie in pinned memory, which the driver copies a second time. moved: bytes "up" and "down".
+    doubles: launches by line that give float64. unordered: (operation, line) of floating-point operations that CUDA
+    adds up in no fixed order.
     calls: of torch.cuda.
     """
 
     launches: Counter[str] = field(default_factory=Counter)
     lines: Counter[str] = field(default_factory=Counter)
+    on: Counter[int] = field(default_factory=Counter)
     waits: Counter[tuple[str, str]] = field(default_factory=Counter)
     uploads: Counter[tuple[tuple[int, ...], str]] = field(default_factory=Counter)
     staged: Counter[tuple[tuple[int, ...], str]] = field(default_factory=Counter)

@@ -132,7 +132,7 @@ def _run(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], mode: 
     elsewhere = [leaf for leaf in leaves if isinstance(leaf, Tensor) and not isinstance(leaf, OnDevice)]
     _refuse(func, args, kwargs, here, elsewhere, leaves)
     index = WORLD.index(wanted) if to_device else here[0].index
-    to_host = _count(func, args, kwargs, here, wanted)
+    to_host = _count(func, args, kwargs, here, wanted, index)
     hosts = {id(tensor.host): tensor for tensor in here}
     args, kwargs = tree_map(lambda leaf: leaf.host if isinstance(leaf, OnDevice) else leaf, (args, kwargs))
     if wanted is not None:
@@ -208,6 +208,7 @@ def _count(
     kwargs: dict[str, Any],
     here: list[OnDevice],
     wanted: torch.device | None,
+    index: int,
 ) -> bool:
     """Count what the operation costs on a device; return whether its result is on the host."""
     name, seen = func.overloadpacket.__name__, WORLD.seen
@@ -231,6 +232,7 @@ def _count(
     if not operations.is_free(func):
         seen.launches[name] += 1
         seen.lines[line()] += 1
+        seen.on[index] += 1
         if name in operations.UNORDERED | operations.NEVER_ORDERED and _adds_floats(name, args, here):
             seen.unordered[name, line()] += 1
             if name in operations.NEVER_ORDERED and torch.are_deterministic_algorithms_enabled():
