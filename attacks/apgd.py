@@ -13,8 +13,8 @@ from torch import Tensor
 from .frozen import input_gradient
 from .labels import missed
 from .losses import LOSSES, dlr_targeted, margin_targeted
-from .queue import Front, QueuedAttack, Runs
-from .survivors import pick
+from .queue import Front, Places, QueuedAttack, Runs
+from .survivors import pick, upload
 from .threat import Ball, per_sample
 
 APGD_LOSSES = ("ce", "dlr", "margin", "dlr-targeted", "margin-targeted")
@@ -101,12 +101,12 @@ class APGD(QueuedAttack):
     def _runs(self, classes: int) -> int:
         return self.restarts * (min(self.targets, classes - 1) if self._targeted else 1)
 
-    def _begin(self, front: Front, rows: Tensor, runs: Tensor) -> Runs:
+    def _begin(self, front: Front, rows: Tensor, runs: Tensor, places: Places) -> Runs:
         clean = front.clean[rows]
         ball = self.threat.ball(clean)
         points = clean.clone()
-        for run in sorted(set(runs.tolist())):
-            index = (runs == run).nonzero().flatten()
+        for run, which in places.of_each_run():
+            index = upload(which, rows.device)
             points[index] = ball.take(index).random_start(front.rng.take(rows[index]), f"{self.stage}/start/{run}")
         targets = rows  # ignored by runs without targets
         if self._targeted:
@@ -117,6 +117,7 @@ class APGD(QueuedAttack):
             rows=rows,
             run=runs,
             step=torch.zeros_like(rows),
+            places=places,
             ball=ball,
             labels=front.labels[rows],
             targets=targets,
@@ -136,19 +137,20 @@ class APGD(QueuedAttack):
 
     def _advance(self, front: Front, state: Runs) -> Runs:
         s = cast(_Climb, state)
-        over = s.step == self.steps
-        logits, losses, gradient_of = self._ask(front, s, last=bool(over.all()))
+        over = [step == self.steps for step in s.places.steps]
+        logits, losses, gradient_of = self._ask(front, s, last=all(over))
         wrong = front.wrong(s.rows, s.points, missed(logits, s.labels))
         if s.found is not None:  # reported at the end of the run
             s = replace(s, found=torch.where(per_sample(wrong, s.points), s.points, s.found), fell=s.fell | wrong)
-            wrong = over & s.fell
-        higher, done = losses > s.best_loss, over & ~wrong
-        ends = s.points if s.found is None else s.found
-        if done.any():
+            wrong = (s.step == self.steps) & s.fell
+        falls = wrong.tolist()
+        done = [ends and not fell for ends, fell in zip(over, falls, strict=True)]
+        higher, ends = losses > s.best_loss, s.points if s.found is None else s.found
+        if any(done):
             highest = torch.where(per_sample(higher, s.points), s.points, s.best)
-            ends = torch.where(per_sample(done, ends), highest, ends)
-        front.report(s, ends, torch.where(higher, losses, s.best_loss), wrong, done)
-        s, stay = s.leave(over | wrong)
+            ends = torch.where(per_sample((s.step == self.steps) & ~wrong, ends), highest, ends)
+        front.report(s, ends, torch.where(higher, losses, s.best_loss), falls, done)
+        s, stay = s.leave([ends or fell for ends, fell in zip(over, falls, strict=True)])
         if not len(s):
             return s
         front.tally.count(s.rows, backwards=self.eot, steps=1)
@@ -161,21 +163,23 @@ class APGD(QueuedAttack):
         last: no gradient is needed any more.
         """
         front.tally.count(s.rows, forwards=self.eot)
-        total = gradient = torch.zeros(())
+        answers, gradients = [], []
         for _ in range(self.eot):
             points = s.points.detach().requires_grad_(not last)
             logits = front.oracle.predict(points) if last else front.oracle(points)
-            total = total.to(logits) + logits.detach() / self.eot
+            answers.append(logits.detach() / self.eot)
             if self.eot > 1 and not last:
-                gradient = gradient.to(points) + input_gradient(self._losses(logits, s), points) / self.eot
+                gradients.append(input_gradient(self._losses(logits, s), points) / self.eot)
         if self.eot > 1:
-            return total, self._losses(total, s).to(s.points.dtype), lambda stay: pick(gradient, stay)
+            total = sum(answers[1:], answers[0])
+            losses = self._losses(total, s).to(s.points.dtype)
+            return total, losses, lambda stay: pick(sum(gradients[1:], gradients[0]), stay)
         losses = self._losses(logits, s)
 
         def gradient_of(stay: Tensor | None) -> Tensor:
             return pick(input_gradient(pick(losses, stay), points), stay)
 
-        return total, losses.detach().to(s.points.dtype), gradient_of
+        return logits.detach(), losses.detach().to(s.points.dtype), gradient_of
 
     def _losses(self, logits: Tensor, s: _Climb) -> Tensor:
         if self.loss == "dlr-targeted":
@@ -197,16 +201,17 @@ class APGD(QueuedAttack):
         stuck = ~s.halved & (s.checked_loss >= best_loss)
         halve = check & ((rises <= length * self.rho) | stuck)
         points, size = s.points, torch.where(halve, s.size / 2, s.size)
-        if halve.any():
+        if not set(_checkpoints(self.steps)).isdisjoint(s.places.steps):
             back = per_sample(halve, points)
             points, gradient = torch.where(back, best, points), torch.where(back, best_gradient, gradient)
-        keep = per_sample(torch.where(begins, 1.0, _MOMENTUM).to(points.dtype), points)
+        keep = per_sample(begins.to(points.dtype).mul_(1 - _MOMENTUM).add_(_MOMENTUM), points)
         ahead = self.threat.steepest(gradient.clone()).mul_(per_sample(size, points)).add_(points)
         ahead = s.ball.project_(ahead).sub_(points).mul_(keep).add_(points)
         ahead.addcmul_(points - s.previous, 1 - keep)
         return replace(
             s,
             step=s.step + 1,
+            places=s.places.later(),
             points=s.ball.project_(ahead),
             previous=points,
             size=size,

@@ -12,8 +12,8 @@ from .frozen import input_gradient
 from .hyperplane import step_to_hyperplane
 from .labels import holds, missed
 from .losses import margin_targeted
-from .queue import Front, QueuedAttack, Runs
-from .survivors import pick
+from .queue import Front, Places, QueuedAttack, Runs
+from .survivors import pick, upload
 from .threat import distance, per_sample
 
 _LEAST = 1e-8  # least length of a step that is a divisor
@@ -86,12 +86,12 @@ class FAB(QueuedAttack):
     def _runs(self, classes: int) -> int:
         return self.restarts * (min(self.targets, classes - 1) if self.targets else 1)
 
-    def _begin(self, front: Front, rows: Tensor, runs: Tensor) -> Runs:
+    def _begin(self, front: Front, rows: Tensor, runs: Tensor, places: Places) -> Runs:
         clean, labels = front.clean[rows], front.labels[rows]
         points = clean.clone()
-        for run in sorted(set(runs.tolist())):
+        for run, which in places.of_each_run():
             if run % self.restarts:
-                index = (runs == run).nonzero().flatten()
+                index = upload(which, rows.device)
                 half = replace(self.threat, eps=self.threat.eps / 2).ball(clean[index])
                 points[index] = half.random_start(front.rng.take(rows[index]), f"{self.stage}/start/{run}")
         targets = rows  # ignored by runs without targets
@@ -99,12 +99,12 @@ class FAB(QueuedAttack):
             targets = front.targets(min(self.targets, front.logits.shape[1] - 1))[rows, runs // self.restarts]
         nearest = torch.full_like(rows, torch.inf, dtype=clean.dtype)
         found = None if self.early_stop else clean.clone()
-        return _Walk(rows, runs, torch.zeros_like(rows), clean, labels, targets, points, nearest, found)
+        return _Walk(rows, runs, torch.zeros_like(rows), places, clean, labels, targets, points, nearest, found)
 
     def _advance(self, front: Front, state: Runs) -> Runs:
         s = cast(_Walk, state)
-        over = s.step == self.steps
-        points = s.points.detach().requires_grad_(not bool(over.all()))
+        over = [step == self.steps for step in s.places.steps]
+        points = s.points.detach().requires_grad_(not all(over))
         logits = front.oracle(points) if points.requires_grad else front.oracle.predict(points)
         front.tally.count(s.rows, forwards=1)
         away = distance(self.threat.norm, s.points, s.clean)
@@ -114,21 +114,24 @@ class FAB(QueuedAttack):
             nearer = broken & (away < s.nearest)
             found = torch.where(per_sample(nearer, s.points), s.points, s.found)
             s = replace(s, found=found, nearest=torch.where(nearer, away, s.nearest))
-            broken = over & s.nearest.isfinite()
-        front.report(s, s.points if s.found is None else s.found, away, broken, torch.zeros_like(broken))
-        s, stay = s.leave(over | broken)
+            broken = (s.step == self.steps) & s.nearest.isfinite()
+        ends, (falls, behind) = s.points if s.found is None else s.found, torch.stack([broken, wrong]).tolist()
+        front.report(s, ends, away, falls, [False] * len(s))
+        gone = [ends or fell for ends, fell in zip(over, falls, strict=True)]
+        s, stay = s.leave(gone)
         if not len(s):
             return s
         gaps, normals = self._plane(front, s, logits, points, stay)
         front.tally.count(s.rows, steps=1)
         wrong, seen = pick(wrong, stay), s.points
         start = torch.where(per_sample(wrong, seen), s.clean + self.beta * (seen - s.clean), seen)
-        back = wrong.nonzero().flatten()
-        if self.relinearise and len(back):
+        left = [there for there, leaves in zip(behind, gone, strict=True) if not leaves]
+        if self.relinearise and any(left):
+            back = upload([i for i, there in enumerate(left) if there], wrong.device)
             again, seen = start[back].requires_grad_(), start
             front.tally.count(s.rows[back], forwards=1)
             gaps[back], normals[back] = self._plane(front, s.take(back), front.oracle(again), again, None)
-        return replace(s, step=s.step + 1, points=self._step(s, start, seen, gaps, normals))
+        return replace(s, step=s.step + 1, places=s.places.later(), points=self._step(s, start, seen, gaps, normals))
 
     def _plane(
         self, front: Front, s: _Walk, logits: Tensor, points: Tensor, stay: Tensor | None
@@ -160,11 +163,12 @@ class FAB(QueuedAttack):
         """Return the next points, from `start` and from the images, towards the plane as it was `seen`."""
         norm, bounds = self.threat.norm, self.threat.bounds
 
-        def towards(points: Tensor) -> Tensor:
-            left = gaps - (normals * (points - seen)).flatten(1).sum(dim=1)
-            return step_to_hyperplane(norm, points, normals, left, bounds)
+        def left(points: Tensor) -> Tensor:
+            return gaps - (normals * (points - seen)).flatten(1).sum(dim=1)
 
-        from_start, from_image = towards(start), towards(s.clean)
+        # Both at once: on a device the search waits once for all.
+        both = torch.cat([start, s.clean]), torch.cat([normals, normals]), torch.cat([left(start), left(s.clean)])
+        from_start, from_image = step_to_hyperplane(norm, *both, bounds).chunk(2)
         zero = torch.zeros_like(start)
         first, second = (distance(norm, way, zero).clamp_(min=_LEAST) for way in (from_start, from_image))
         share = per_sample((first / (first + second)).clamp_(max=self.alpha_max), start)

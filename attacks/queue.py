@@ -8,7 +8,8 @@ sample, and batches stay full across samples, targets and restarts.
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar, TypeVar
 
 import torch
@@ -18,21 +19,67 @@ from .attack import Attack, Tally
 from .frozen import Oracle
 from .labels import as_sets, members, missed
 from .rng import Rng
-from .survivors import Survivors
+from .survivors import Survivors, upload
+from .threat import per_sample
+
+R = TypeVar("R", bound="Runs")
+
+
+@dataclass(frozen=True)
+class Places:
+    """What the host knows of runs under way without asking the device; one entry for each.
+
+    rows: their samples. runs: which run of its sample. steps: updates made.
+    """
+
+    rows: tuple[int, ...]
+    runs: tuple[int, ...]
+    steps: tuple[int, ...]
+
+    @classmethod
+    def first(cls, pairs: Sequence[tuple[int, int]]) -> Places:
+        """Return new runs by (sample, run)."""
+        return cls(tuple(row for row, _ in pairs), tuple(run for _, run in pairs), (0,) * len(pairs))
+
+    def only(self, keep: Sequence[int]) -> Places:
+        """Return the entries `keep`."""
+        columns = (tuple(column[i] for i in keep) for column in (self.rows, self.runs, self.steps))
+        return Places(*columns)
+
+    def followed_by(self, more: Places) -> Places:
+        return Places(self.rows + more.rows, self.runs + more.runs, self.steps + more.steps)
+
+    def later(self) -> Places:
+        """Return the same after another update of each."""
+        return Places(self.rows, self.runs, tuple(step + 1 for step in self.steps))
+
+    def of_each_run(self) -> list[tuple[int, list[int]]]:
+        """Return the numbers of runs, ascending, each with the entries that have it."""
+        return [(run, [i for i, other in enumerate(self.runs) if other == run]) for run in sorted(set(self.runs))]
 
 
 @dataclass(frozen=True)
 class Runs(Survivors):
     """Runs under way, one row each; `rows` holds their samples. Attacks add their own state.
 
-    run: (n,) int64, which run of its sample. step: (n,) int64, updates made.
+    run: (n,) int64, which run of its sample. step: (n,) int64, updates made. places: the same, on the host.
     """
 
     run: Tensor
     step: Tensor
+    places: Places
 
+    def join(self: R, more: R) -> R:
+        """Return these rows followed by those of `more`."""
+        return replace(super().join(more), places=self.places.followed_by(more.places))
 
-R = TypeVar("R", bound=Runs)
+    def leave(self: R, gone: Sequence[bool]) -> tuple[R, Tensor | None]:
+        """Return the same state without the rows that are `gone`, and the index of those that stay; None: all stay."""
+        if not any(gone):
+            return self, None
+        keep = [i for i, leaves in enumerate(gone) if not leaves]
+        stay = upload(keep, self.rows.device)
+        return replace(self.take(stay), places=self.places.only(keep)), stay
 
 
 class Front:
@@ -58,9 +105,12 @@ class Front:
             self.contenders = (count + 1 - members(self.labels, self.logits).sum(dim=1)).tolist()
         self.standing = [True] * len(clean)
         self.best = torch.full((len(clean),), -torch.inf, dtype=clean.dtype, device=clean.device)
-        for rows in torch.split(everyone[missed(self.logits, self.labels)], self.batch_size):
+        seen = [row for row, wrong in enumerate(missed(self.logits, self.labels).tolist()) if wrong]
+        for start in range(0, len(seen), self.batch_size):
+            part = Places.first([(row, 0) for row in seen[start : start + self.batch_size]])
+            rows = upload(part.rows, clean.device)
             wrong = self.wrong(rows, clean[rows], torch.ones_like(rows, dtype=torch.bool))
-            self.fall(rows[wrong], torch.zeros_like(rows)[wrong], clean[rows[wrong]], torch.zeros_like(rows)[wrong])
+            self.fall(part, clean[rows], [i for i, is_wrong in enumerate(wrong.tolist()) if is_wrong])
 
     def targets(self, count: int) -> Tensor:
         """Return the classes (B, count) nearest to winning on the clean images, the labels left out.
@@ -79,30 +129,32 @@ class Front:
 
     def wrong(self, rows: Tensor, points: Tensor, seen: Tensor) -> Tensor:
         """Return which of the points that were `seen` to be wrong (n,) are wrong, asking the judge if there is one."""
+        if not self.oracle.judged:
+            return seen
         confirmed, asked = self.oracle.confirm(points, self.labels[rows], seen)
-        if asked.any():
-            self.tally.count(rows, forwards=asked.long())
+        self.tally.count(rows, forwards=asked.long())
         return confirmed
 
-    def report(self, runs: Runs, points: Tensor, losses: Tensor, falls: Tensor, done: Tensor) -> None:
-        """Record the runs (n,) whose points (n, ...) break their sample, and those that are over without that."""
-        if falls.any():
-            self.fall(runs.rows[falls], runs.run[falls], points[falls], runs.step[falls])
-        if done.any():
-            for row, point, loss in zip(runs.rows[done].tolist(), points[done], losses[done], strict=True):
-                if self.standing[row] and loss > self.best[row]:
-                    self.best[row] = loss
-                    self.ends[row] = point
+    def report(self, runs: Runs, points: Tensor, losses: Tensor, falls: Sequence[bool], done: Sequence[bool]) -> None:
+        """Record the runs whose points (n, ...) break their sample, and those that are over (`done`) without that."""
+        self.fall(runs.places, points, [i for i, broken in enumerate(falls) if broken])
+        left = [i for i, over in enumerate(done) if over and self.standing[runs.places.rows[i]]]
+        while left:  # a sample's runs one after another, as the first of equal losses counts
+            first = list({runs.places.rows[i]: i for i in reversed(left)}.values())
+            left = [i for i in left if i not in first]
+            index, rows = upload(first, points.device), upload([runs.places.rows[i] for i in first], points.device)
+            higher = losses[index] > self.best[rows]
+            self.best[rows] = torch.where(higher, losses[index], self.best[rows])
+            self.ends[rows] = torch.where(per_sample(higher, points), points[index], self.ends[rows])
 
-    def fall(self, rows: Tensor, runs: Tensor, points: Tensor, steps: Tensor) -> None:
-        """Record that `points` break the samples `rows`; where runs of one sample meet here, the first run counts."""
-        order = sorted(range(len(rows)), key=runs.tolist().__getitem__)
-        where = rows.tolist()
-        first = {where[i]: i for i in reversed(order) if self.standing[where[i]]}
+    def fall(self, places: Places, points: Tensor, which: Sequence[int]) -> None:
+        """Record that `points` break the samples of the runs `which`; of several runs of a sample the first counts."""
+        order = sorted(which, key=places.runs.__getitem__)
+        first = {places.rows[i]: i for i in reversed(order) if self.standing[places.rows[i]]}
         if first:
-            index = torch.tensor(list(first.values()), device=rows.device)
-            self.ends[rows[index]] = points[index]
-            self.tally.broken_at[rows[index]] = steps[index]
+            index, rows = upload(list(first.values()), points.device), upload(list(first), points.device)
+            self.ends[rows] = points[index]
+            self.tally.broken_at[rows] = upload([places.steps[i] for i in first.values()], points.device)
             for row in first:
                 self.standing[row] = False
 
@@ -136,8 +188,8 @@ class QueuedAttack(Attack):
         return None
 
     @abstractmethod
-    def _begin(self, front: Front, rows: Tensor, runs: Tensor) -> Runs:
-        """Return the state of new runs `runs` (n,) of the samples `rows` (n,)."""
+    def _begin(self, front: Front, rows: Tensor, runs: Tensor, places: Places) -> Runs:
+        """Return the state of new runs `runs` (n,) of the samples `rows` (n,), which `places` names, too."""
 
     @abstractmethod
     def _advance(self, front: Front, state: Runs) -> Runs:
@@ -156,12 +208,13 @@ class QueuedAttack(Attack):
         made = [0] * len(front.clean)
         state: Runs | None = None
         while True:
-            if state is not None and not all(stands := [front.standing[row] for row in state.rows.tolist()]):
-                state = state.take(_indices(state.rows, stands))
+            if state is not None:
+                state, _ = state.leave([not front.standing[row] for row in state.places.rows])
             fresh = self._next(front, state, made, totals)
             if fresh:
-                rows, runs = torch.tensor(fresh, device=front.clean.device).unbind(1)
-                begun = self._begin(front, rows, runs)
+                places = Places.first(fresh)
+                rows, runs = (upload(column, front.clean.device) for column in (places.rows, places.runs))
+                begun = self._begin(front, rows, runs, places)
                 # An empty batch would lead torch.cat away from channels_last.
                 state = state.join(begun) if state is not None and len(state) else begun
             if state is None or not len(state):
@@ -185,7 +238,7 @@ class QueuedAttack(Attack):
             return []
         young: dict[int, bool] = {}
         if state is not None:
-            for row, step in zip(state.rows.tolist(), state.step.tolist(), strict=True):
+            for row, step in zip(state.places.rows, state.places.steps, strict=True):
                 young[row] = young.get(row, False) or self._alone is None or step < self._alone
         idle = sorted((row for row in open_rows if row not in young), key=lambda row: (made[row], row))[:free]
         fresh = [(row, made[row]) for row in idle]
@@ -197,7 +250,3 @@ class QueuedAttack(Attack):
             fresh.append((row, made[row]))
             made[row] += 1
         return fresh
-
-
-def _indices(like: Tensor, keep: list[bool]) -> Tensor:
-    return torch.tensor([i for i, kept in enumerate(keep) if kept], dtype=torch.int64, device=like.device)

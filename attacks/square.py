@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from .labels import missed
 from .losses import LOSSES
-from .queue import Front, QueuedAttack, Runs
+from .queue import Front, Places, QueuedAttack, Runs
+from .survivors import upload
 from .threat import Ball, per_sample, unit
 
 _SCHEDULE = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # queries of 10000 after which the share p halves
@@ -68,7 +69,7 @@ class Square(QueuedAttack):
     def _runs(self, classes: int) -> int:
         return self.restarts
 
-    def _begin(self, front: Front, rows: Tensor, runs: Tensor) -> Runs:
+    def _begin(self, front: Front, rows: Tensor, runs: Tensor, places: Places) -> Runs:
         clean = front.clean[rows]
         if clean.ndim != 4:
             raise ValueError(f"Square attacks images (B, C, H, W); these have shape {tuple(clean.shape)}")
@@ -78,8 +79,8 @@ class Square(QueuedAttack):
         numbers = (channels, 1, width) if linf else (channels, height // tile, width // tile)
         each = channels + (2 if linf else 5)
         points, draws = clean.clone(), clean.new_empty(len(rows), self.queries, each)
-        for run in sorted(set(runs.tolist())):
-            index = (runs == run).nonzero().flatten()
+        for run, which in places.of_each_run():
+            index = upload(which, rows.device)
             rng = front.rng.take(rows[index])
             signs = _signs(rng.uniform(numbers, f"square/start/{run}").to(clean))
             change = signs if linf else unit(_tiled(signs, tile, height, width))
@@ -87,43 +88,50 @@ class Square(QueuedAttack):
             draws[index] = rng.uniform((self.queries, each), f"square/queries/{run}").to(clean)
         lowest = torch.full_like(rows, -torch.inf, dtype=clean.dtype)
         no = torch.zeros_like(rows, dtype=torch.bool)
-        return _Search(rows, runs, torch.zeros_like(rows), ball, front.labels[rows], points, lowest, no, draws)
+        return _Search(rows, runs, torch.zeros_like(rows), places, ball, front.labels[rows], points, lowest, no, draws)
 
     def _advance(self, front: Front, state: Runs) -> Runs:
         s = cast(_Search, state)
-        begins = s.step == 0
-        tried = s.points if begins.all() else self._proposal(s)
-        if begins.any():
-            tried = torch.where(per_sample(begins, tried), s.points, tried)
+        begins = [step == 0 for step in s.places.steps]
+        tried = s.points if all(begins) else self._proposal(s)
+        if any(begins):
+            tried = torch.where(per_sample(s.step == 0, tried), s.points, tried)
         logits = front.oracle.predict(tried)
         front.tally.count(s.rows, forwards=1)
         losses = LOSSES[self.loss](logits, s.labels).to(s.points.dtype)
         wrong = front.wrong(s.rows, tried, missed(logits, s.labels))
         better = torch.where(s.wrong == wrong, losses > s.loss, wrong)  # a wrong point before a right one
-        s.points[better] = tried[better]  # few: a copy of all would cost time
-        s = replace(s, loss=torch.where(better, losses, s.loss), wrong=s.wrong | wrong)
-        over = s.step == self.queries
-        falls = s.wrong if self.early_stop else s.wrong & over
-        done = over & ~falls
+        points = s.points
+        if points.device.type == "cpu":
+            points[better] = tried[better]  # few: a copy of all would cost time
+        else:
+            points = torch.where(per_sample(better, points), tried, points)
+        s = replace(s, points=points, loss=torch.where(better, losses, s.loss), wrong=s.wrong | wrong)
+        broken, over = s.wrong.tolist(), [step == self.queries for step in s.places.steps]
+        falls = broken if self.early_stop else [fell and ends for fell, ends in zip(broken, over, strict=True)]
+        done = [ends and not fell for ends, fell in zip(over, falls, strict=True)]
         front.report(s, s.points, s.loss, falls, done)
-        s, _ = s.leave(over | falls)
+        s, _ = s.leave([ends or fell for ends, fell in zip(over, falls, strict=True)])
         front.tally.count(s.rows, steps=1)
-        return replace(s, step=s.step + 1)
+        return replace(s, step=s.step + 1, places=s.places.later())
 
     def _proposal(self, s: _Search) -> Tensor:
         """Return the points (n, C, H, W) to ask about at the runs' next query."""
         query = (s.step - 1).clamp_(min=0)
         draws = s.draws[torch.arange(len(s), device=query.device), query]
-        sides = _sides(self, *s.points.shape[2:], query.device)[query]
+        size = (s.points.shape[2], s.points.shape[3])
         if self.threat.norm == "linf":
-            inside = _window(draws, sides, *s.points.shape[2:])[:, None]
+            sides = _sides_on(query.device, self, *size)[query]
+            inside = _window(draws, sides, *size)[:, None]
             up = draws[:, 2:, None, None] >= 0.5
             low, high = s.ball.low, s.ball.high
             assert low is not None and high is not None
             return torch.where(inside, torch.where(up, high, low), s.points)
         points = torch.empty_like(s.points)
-        for side in sorted(set(sides.tolist())):
-            index = (sides == side).nonzero().flatten()
+        sides_of = _sides(self, *size)
+        each = [sides_of[max(step - 1, 0)] for step in s.places.steps]
+        for side in sorted(set(each)):
+            index = upload([i for i, other in enumerate(each) if other == side], query.device)
             ball = s.ball.take(index)
             change = _exchange(s.points[index] - ball.clean, draws[index], side, self.threat.eps)
             points[index] = ball.project_(unit(change).mul_(self.threat.eps).add_(ball.clean))
@@ -131,8 +139,14 @@ class Square(QueuedAttack):
 
 
 @functools.cache
-def _sides(attack: Square, height: int, width: int, device: torch.device) -> Tensor:
-    """Return the side of the square at each query, (queries,)."""
+def _sides_on(device: torch.device, attack: Square, height: int, width: int) -> Tensor:
+    """Return `_sides` as (queries,) on a device."""
+    return upload(_sides(attack, height, width), device)
+
+
+@functools.cache
+def _sides(attack: Square, height: int, width: int) -> list[int]:
+    """Return the side of the square at each query."""
     scale = 10000 / attack.queries if attack.rescale_schedule else 1.0
     sides = []
     for query in range(attack.queries):
@@ -141,7 +155,7 @@ def _sides(attack: Square, height: int, width: int, device: torch.device) -> Ten
         if attack.threat.norm == "l2":  # bumps need a middle
             side = max(side, 3) | 1
         sides.append(min(side, height, width))
-    return torch.tensor(sides, device=device)
+    return sides
 
 
 def _signs(uniform: Tensor) -> Tensor:
@@ -158,6 +172,13 @@ def _window(draws: Tensor, sides: Tensor, height: int, width: int) -> Tensor:
     return inside[0][:, :, None] & inside[1][:, None, :]
 
 
+def _pixels(draws: Tensor, side: int, height: int, width: int) -> Tensor:
+    """Return (m, side * side): the pixels of the same squares, row by row, as raster indices."""
+    top, left = ((draws[:, number] * (size - side + 1)).long() for number, size in enumerate((height, width)))
+    along = torch.arange(side, device=draws.device)
+    return ((top[:, None] + along)[:, :, None] * width + (left[:, None] + along)[:, None, :]).flatten(1)
+
+
 def _exchange(change: Tensor, draws: Tensor, side: int, eps: float) -> Tensor:
     """Make the l2 proposal: one window of `change` (m, C, H, W) gets a new bump and the budget of another, which is
     emptied.
@@ -165,18 +186,18 @@ def _exchange(change: Tensor, draws: Tensor, side: int, eps: float) -> Tensor:
     draws: (m, 5 + C): two places, which way the bump lies, and its sign in each channel.
     """
     m, channels, height, width = change.shape
-    sides = torch.full((m,), side, device=draws.device)
+    sides = draws.new_full((m,), side, dtype=torch.int64)
     into, other = (_window(places, sides, height, width)[:, None] for places in (draws[:, :2], draws[:, 2:4]))
+    places = _pixels(draws[:, :2], side, height, width)[:, None].expand(-1, channels, -1)
     budget = (change * (into | other)).square().sum(dim=(2, 3), keepdim=True)
     unused = (eps**2 - change.square().sum(dim=(1, 2, 3), keepdim=True)).clamp_(min=0)
-    # masked_select and masked_scatter walk through a window row by row, as the bump is laid out.
-    here = change.masked_select(into).view(m, channels, side, side)
+    here = change.flatten(2).gather(2, places).view(m, channels, side, side)
     here = here / (here.square().sum(dim=(2, 3), keepdim=True).sqrt() + 1e-12)
     bump = _bump(side).to(change)
     bumps = torch.where(draws[:, 4, None, None] < 0.5, bump, bump.T)[:, None]
     new = bumps * _signs(draws[:, 5:, None, None]) + here
     new = new / (new.square().sum(dim=(2, 3), keepdim=True).sqrt() + 1e-12) * (unused / channels + budget).sqrt()
-    return change.masked_fill(other, 0.0).masked_scatter(into, new)
+    return change.masked_fill(other, 0.0).flatten(2).scatter(2, places, new.flatten(2)).view_as(change)
 
 
 def _tiled(signs: Tensor, tile: int, height: int, width: int) -> Tensor:

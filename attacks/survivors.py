@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
@@ -18,6 +19,11 @@ class Takeable(Protocol):
 
 
 S = TypeVar("S", bound="Survivors")
+
+
+def upload(values: Sequence[int], device: torch.device) -> Tensor:
+    """Return (n,) int64 on a device, without waiting for what the device is doing."""
+    return torch.tensor(values, dtype=torch.int64).to(device, non_blocking=device.type == "cuda")
 
 
 def pick(values: Tensor, index: Tensor | None) -> Tensor:
@@ -46,15 +52,6 @@ class Survivors:
             return value.take(index) if isinstance(value, Takeable) else value
 
         return replace(self, **cast("dict[str, Tensor]", {f.name: pick(getattr(self, f.name)) for f in fields(self)}))
-
-    def leave(self: S, gone: Tensor) -> tuple[S, Tensor | None]:
-        """Return the same state without the rows that are `gone` (n,), and the index of those that stay; None: all
-        stay.
-        """
-        if not gone.any():
-            return self, None
-        stay = (~gone).nonzero().flatten()
-        return self.take(stay), stay
 
     def join(self: S, more: S) -> S:
         """Return these rows followed by those of `more`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from attack_oracles import Draws
 from torch import Tensor
 
 from attacks import ThreatModel
-from attacks.queue import Front, QueuedAttack, Runs
+from attacks.queue import Front, Places, QueuedAttack, Runs
 
 # (sample, run, pass of that run) in every pass
 Log = list[list[tuple[int, int, int]]]
@@ -42,19 +42,20 @@ class Scripted(QueuedAttack):
     def _runs(self, classes: int) -> int:
         return self.total
 
-    def _begin(self, front: Front, rows: Tensor, runs: Tensor) -> Runs:
-        return _Plain(rows, runs, torch.zeros_like(rows), front.clean[rows])
+    def _begin(self, front: Front, rows: Tensor, runs: Tensor, places: Places) -> Runs:
+        return _Plain(rows, runs, torch.zeros_like(rows), places, front.clean[rows])
 
     def _advance(self, front: Front, state: Runs) -> Runs:
         assert isinstance(state, _Plain)
         asked = list(zip(state.rows.tolist(), state.run.tolist(), state.step.tolist(), strict=True))
         LOG.append(asked)
-        falls = torch.tensor([one in self.falls for one in asked])
-        done = (state.step == self.length - 1) & ~falls
+        assert asked == list(zip(*astuple(state.places), strict=True))  # as the host has it
+        falls = [one in self.falls for one in asked]
+        done = [step == self.length - 1 and not fell for (_, _, step), fell in zip(asked, falls, strict=True)]
         points = state.points * 0 + (state.run.float()[:, None] + 1) / 100
         front.report(state, points, torch.tensor([self.losses[run] for _, run, _ in asked]), falls, done)
-        state = state.take((~(falls | done)).nonzero().flatten())
-        return replace(state, step=state.step + 1)
+        state, _ = state.leave([fell or over for fell, over in zip(falls, done, strict=True)])
+        return replace(state, step=state.step + 1, places=state.places.later())
 
 
 LOG: Log = []

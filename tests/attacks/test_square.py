@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def sides_of(attack: Square, height: int, width: int) -> list[int]:
-    sides: list[int] = _sides(attack, height, width, torch.device("cpu")).tolist()
+    sides: list[int] = _sides(attack, height, width)
     return sides
 
 

@@ -98,9 +98,11 @@ class _World:
     def is_pinned(self, tensor: Tensor) -> bool:
         return any(start <= tensor.data_ptr() < end for start, end in self.pinned.items())
 
-    def up(self, tensor: Tensor) -> None:
-        """Count an upload."""
+    def up(self, tensor: Tensor, blocking: bool) -> None:
+        """Count an upload; one that blocks waits for all that was launched before."""
         key = tuple(tensor.shape), line()
+        if blocking:
+            self.wait("an upload")
         self.seen.uploads[key] += 1
         self.seen.moved["up"] += tensor.numel() * tensor.element_size()
         if not self.is_pinned(tensor):
@@ -216,11 +218,11 @@ def _count(
     if name == "copy_":
         to_host = not isinstance(args[0], OnDevice)
         if not isinstance(args[1], OnDevice):
-            WORLD.up(args[1])
+            WORLD.up(args[1], blocking=not (args[2] if len(args) > 2 else kwargs.get("non_blocking")))
     elif name == "_to_copy":
         to_host = wanted is not None and wanted.type == "cpu"
         if not here:
-            WORLD.up(args[0])
+            WORLD.up(args[0], blocking=not kwargs.get("non_blocking"))
     if to_host:
         source = args[name == "copy_"]
         WORLD.wait("a copy to the host")
@@ -257,7 +259,7 @@ def _count_indices(name: str, args: tuple[Any, ...]) -> None:
         if index.dtype in (torch.bool, torch.uint8) and not fills:
             WORLD.wait("a mask as an index")
         if not isinstance(index, OnDevice):
-            WORLD.up(index)
+            WORLD.up(index, blocking=True)
 
 
 def _adds_floats(name: str, args: tuple[Any, ...], here: list[OnDevice]) -> bool:
