@@ -231,7 +231,7 @@ def _lengths(steps: int, device: torch.device) -> Tensor:
     table, before = [0] * (steps + 1), 0
     for at in _checkpoints(steps):
         table[at], before = at - before, at
-    return torch.tensor(table, device=device)
+    return upload(table, device)
 
 
 def _checkpoints(steps: int) -> list[int]:

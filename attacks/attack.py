@@ -179,7 +179,7 @@ def check_images(images: Tensor, threat: ThreatModel) -> None:
         raise ValueError(f"images have shape {tuple(images.shape)}; expected a batch, such as (B, 3, H, W)")
     if images.numel() == 0:
         return
-    low, high = (value.item() for value in images.detach().aminmax())
+    low, high = torch.stack(images.detach().aminmax()).tolist()
     if low != low or high != high:
         raise ValueError("images contain NaN")
     if (

@@ -17,6 +17,7 @@ from .frozen import Oracle
 from .queue import Front, QueuedAttack
 from .rng import Rng
 from .square import Square
+from .survivors import upload
 
 Version = Literal["standard", "plus", "rand"]
 
@@ -147,6 +148,6 @@ class AutoAttack(Attack):
             if any(front.standing):
                 tally.tell(attack.stage, sum(front.standing), 0.0)
             attack.drain(front)
-        standing = torch.tensor(front.standing, device=clean.device)
+        standing = upload([row for row, stands in enumerate(front.standing) if stands], clean.device)
         front.ends[standing] = clean[standing]
         return front.ends

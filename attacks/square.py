@@ -193,7 +193,7 @@ def _exchange(change: Tensor, draws: Tensor, side: int, eps: float) -> Tensor:
     unused = (eps**2 - change.square().sum(dim=(1, 2, 3), keepdim=True)).clamp_(min=0)
     here = change.flatten(2).gather(2, places).view(m, channels, side, side)
     here = here / (here.square().sum(dim=(2, 3), keepdim=True).sqrt() + 1e-12)
-    bump = _bump(side).to(change)
+    bump = _bump_on(change.device, change.dtype, side)
     bumps = torch.where(draws[:, 4, None, None] < 0.5, bump, bump.T)[:, None]
     new = bumps * _signs(draws[:, 5:, None, None]) + here
     new = new / (new.square().sum(dim=(2, 3), keepdim=True).sqrt() + 1e-12) * (unused / channels + budget).sqrt()
@@ -202,8 +202,14 @@ def _exchange(change: Tensor, draws: Tensor, side: int, eps: float) -> Tensor:
 
 def _tiled(signs: Tensor, tile: int, height: int, width: int) -> Tensor:
     """Return bumps (n, C, H, W) of these signs (n, C, rows, columns) side by side, 0 at the right and lower rest."""
-    bumps = torch.kron(signs, _bump(tile).to(signs))
+    bumps = torch.kron(signs, _bump_on(signs.device, signs.dtype, tile))
     return nn.functional.pad(bumps, (0, width - bumps.shape[3], 0, height - bumps.shape[2]))
+
+
+@functools.cache
+def _bump_on(device: torch.device, dtype: torch.dtype, side: int) -> Tensor:
+    """Return `_bump` on a device."""
+    return _bump(side).to(device, dtype)
 
 
 @functools.cache
