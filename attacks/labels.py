@@ -26,7 +26,7 @@ def check_labels(labels: Tensor, batch: int) -> int:
         raise ValueError(f"labels have shape {shape} for {batch} images; expected ({batch},), or ({batch}, n) for sets")
     if batch == 0:
         return -1
-    low, high = torch.stack(labels.aminmax()).tolist()
+    low, high = map(int, torch.stack(labels.aminmax()).tolist())
     if low < -sets:
         fill = ", and -1 where a set has fewer classes" * sets
         raise ValueError(f"labels go down to {low}; expected class indices, 0 or more{fill}")

@@ -16,9 +16,8 @@ from .filters import (
     Q16_HALF,
     by_parts,
     gaussian_blur,
-    inside,
     motion_blur,
-    motion_path,
+    motion_paths,
     to_bytes,
     trimmed,
     unit,
@@ -53,8 +52,8 @@ class DefocusBlur(Deterministic):
 
         def filtered(part: Tensor) -> Tensor:
             padded = unit(part[..., rows[:, None], columns], torch.float64)
-            blurred = [torch.fft.irfft2(torch.fft.rfft2(image, s=size) * response, s=size) for image in padded]
-            return to_bytes(torch.stack(blurred)[..., 2 * reach :, 2 * reach :][..., :height, :width])
+            blurred = torch.fft.irfft2(torch.fft.rfft2(padded, s=size) * response, s=size)
+            return to_bytes(blurred[..., 2 * reach :, 2 * reach :][..., :height, :width])
 
         return by_parts(filtered, images)
 
@@ -190,14 +189,10 @@ class MotionBlur(Corruption):
 
     def apply(self, images: Tensor, draws: Draws) -> Tensor:
         radius, sigma = self.constants(draws.severity)
-        blurred = torch.empty_like(images)
-        for out, image, u in zip(blurred, images.double(), draws["angle"].tolist(), strict=True):
-            path = motion_path(radius, sigma, -45 + 90 * u)
-            if self.variant == "hendrycks":
-                out.copy_(motion_blur(image, path).add_(Q16_HALF))
-            else:
-                out.copy_(motion_blur(image, inside(path, image.shape), fused=False))
-        return blurred
+        paths = motion_paths(radius, sigma, [-45 + 90 * u for u in draws["angle"].tolist()])
+        if self.variant == "hendrycks":
+            return motion_blur(images, paths, lambda mixed: mixed.add_(Q16_HALF).to(torch.uint8))
+        return motion_blur(images, paths.inside(images.shape), lambda mixed: mixed.to(torch.uint8), fused=False)
 
 
 class ZoomBlur(Deterministic):

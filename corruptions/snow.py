@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .corruption import Corruption, Draws
-from .filters import Q16_HALF, by_parts, inside, motion_blur, motion_path, to_bytes, trimmed, unit, zoom_in
+from .filters import Q16_HALF, by_parts, motion_blur, motion_paths, to_bytes, trimmed, unit, zoom_in
 from .rng import Rng
 
 
@@ -51,10 +51,7 @@ class Snow(Corruption):
         layer = layer if exact else trimmed(layer, size)
         layer = torch.where(layer < threshold, 0, layer).clamp_(0, 1).mul_(255)
         layer = layer if exact else layer.floor_()
-        blurred = []
-        for image, u in zip(layer, draws["angle"].tolist(), strict=True):
-            path = motion_path(radius, sigma, -135 + 90 * u)
-            blurred.append(motion_blur(image, inside(path, image.shape) if exact else path))
-        layer = torch.stack(blurred)
+        paths = motion_paths(radius, sigma, [-135 + 90 * u for u in draws["angle"].tolist()])
+        layer = motion_blur(layer, paths.inside(layer.shape) if exact else paths)
         layer = layer.round_() if exact else layer.add_(Q16_HALF)
         return layer[..., : size[0], : size[1]].to(torch.uint8)

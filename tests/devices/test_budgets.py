@@ -11,6 +11,9 @@ from torch import Tensor, nn
 
 import attacks
 from attacks import APGD, FAB, FGSM, PGD, SPSA, Attack, AutoAttack, Square, ThreatModel
+from corruptions import corruption
+from corruptions.corruption import Draws
+from robustkit.common.randomness import SampleRng
 
 pytestmark = pytest.mark.gpu
 BATCH = 24
@@ -99,3 +102,20 @@ def test_pgd_asks_the_judge_once_of_each_sample_that_breaks(seen: Counts) -> Non
     assert 3 < int(broken.sum()) < BATCH
     assert torch.equal(judged.broken_at, alone.broken_at) and torch.equal(judged.adversarials, alone.adversarials)
     assert torch.equal(judged.forwards, alone.forwards + broken.long()) and sum(judge.rows) == int(broken.sum())
+
+
+@pytest.mark.parametrize(("name", "most"), [("motion_blur", 400), ("snow", 400), ("defocus_blur", 20)])
+@pytest.mark.parametrize("variant", ["hendrycks", "bethgelab"])
+def test_a_corruption_of_128_images_takes_few_launches(name: str, most: int, variant: str, seen: Counts) -> None:
+    images = torch.randint(0, 256, (128, 3, 24, 20), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    made = corruption(name, variant=variant)
+    rng = SampleRng.of([str(i) for i in range(128)], seed=0, condition=name, device="cpu")
+    for severity in (1, 5):
+        draws = made.draw(images.shape[1:], severity, rng)
+        there = Draws(severity, {key: values.to("cuda") for key, values in draws.numbers.items()})
+        shown = images.to("cuda")
+        made.apply(shown, there)  # what depends on the size alone is made once
+        seen.forget()
+        result = made.apply(shown, there)
+        assert seen.launched <= most and seen.stops <= 2
+        assert torch.equal(result.cpu(), made.apply(images, draws))
