@@ -16,6 +16,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from .uploads import upload
+
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_1 = 0xBF58476D1CE4E5B9
 _MIX_2 = 0x94D049BB133111EB
@@ -57,7 +59,7 @@ class SampleRng:
     def of(cls, sample_ids: Sequence[str], *, seed: int, condition: str, device: torch.device | str) -> SampleRng:
         """Return the source for these samples under this condition."""
         keys = [signed(_hash64(seed, condition, sample_id)) for sample_id in sample_ids]
-        return cls(torch.tensor(keys, dtype=torch.int64, device=device), next(iter(keys), 0))
+        return cls(upload(torch.tensor(keys, dtype=torch.int64), torch.device(device)), next(iter(keys), 0))
 
     def _words(self, count: int, purpose: str, first: int = 0) -> Tensor:
         """Return words first, ..., first + count - 1 of each sample's stream: (B, count) int64."""

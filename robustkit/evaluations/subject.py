@@ -17,6 +17,7 @@ from attacks.attack import Tell
 
 from ..common.randomness import SampleRng
 from ..common.steady import float32, ordered, seeded
+from ..common.uploads import upload
 from ..data.dataset import Sample
 from ..models.batch_size import free
 from ..models.classifier import Classifier
@@ -41,16 +42,17 @@ class Settings:
 class Lens(nn.Module):
     """A classifier as an attack under some card sees it: tensors of the card's space in, float32 logits out.
 
-    network: the bare network; pixels are normalised before it. dtype: of the pass. valid: the classes that compete.
+    network: the bare network; pixels are normalised before it. dtype: of the pass. valid: the classes that compete,
+    (K,) on the device.
     """
 
-    def __init__(self, classifier: Classifier, card: Card, dtype: torch.dtype, valid: Sequence[int] | None) -> None:
+    def __init__(self, classifier: Classifier, card: Card, dtype: torch.dtype, valid: Tensor | None) -> None:
         super().__init__()
         self.classifier = classifier
         self.network: Callable[[Tensor], Tensor] = low_precision(classifier.network, dtype)
         self.from_pixels = card.space == "pixels"
         self.dtype = dtype
-        self.valid = None if valid is None else torch.tensor(valid)
+        self.valid = valid
         self.eval()
 
     def forward(self, images: Tensor) -> Tensor:
@@ -61,7 +63,7 @@ class Lens(nn.Module):
         else:
             with torch.autocast(images.device.type, self.dtype):
                 logits = self.network(images).float()
-        return logits if self.valid is None else logits[:, self.valid.to(logits.device)]
+        return logits if self.valid is None else logits[:, self.valid]
 
 
 def low_precision(network: nn.Module, dtype: torch.dtype) -> nn.Module:
@@ -157,14 +159,15 @@ class Subject:
         self.unordered: dict[str, set[str]] = {}
         self._positions = {label: index for index, label in enumerate(valid or ())}
         self._kept: tuple[str, dict[tuple[str, ...], Tensor]] = ("", {})
-        self.exact = Lens(self.classifier, card, torch.float32, valid)
+        competing = None if valid is None else torch.tensor(valid, device=settings.device)
+        self.exact = Lens(self.classifier, card, torch.float32, competing)
         self.fast = (
-            Lens(self.classifier, card, settings.dtype, valid) if settings.dtype != torch.float32 else self.exact
+            Lens(self.classifier, card, settings.dtype, competing) if settings.dtype != torch.float32 else self.exact
         )
         if settings.compile:
             self.fast.network = torch.compile(classifier.network)
         autocast = card.score_autocast and settings.device.type == "cuda"
-        self.scorer = Lens(self.classifier, card, torch.float16, valid) if autocast else self.exact
+        self.scorer = Lens(self.classifier, card, torch.float16, competing) if autocast else self.exact
 
     def _placed(self, classifier: Classifier) -> Classifier:
         """Return the classifier laid out in memory as its inputs are; before it moves to its device."""
@@ -200,18 +203,15 @@ class Subject:
 
     def labels(self, samples: Sequence[Sample]) -> Tensor:
         """Return the label of each sample, (B,), as an index of the logits that compete."""
-        position = self._position
-        return torch.tensor([position(sample.label) for sample in samples], device=self.settings.device)
+        return upload(torch.tensor([self._position(sample.label) for sample in samples]), self.settings.device)
 
     def accepted(self, samples: Sequence[Sample]) -> Tensor:
         """Return the labels that count as right, as indices of the logits that compete: (B,), or (B, L) where a sample
-        has several. Smaller sets repeat one of theirs.
+        has several. Smaller sets repeat one of theirs. On the host.
         """
         sets = [list(dict.fromkeys(map(self._position, sample.valid or (sample.label,)))) for sample in samples]
         width = max(map(len, sets), default=1)
-        filled = torch.tensor(
-            [labels + labels[:1] * (width - len(labels)) for labels in sets], device=self.settings.device
-        )
+        filled = torch.tensor([labels + labels[:1] * (width - len(labels)) for labels in sets])
         return filled.flatten() if width == 1 else filled
 
     def classes(self, positions: Tensor) -> list[int]:
@@ -252,7 +252,8 @@ class Subject:
         if change is None:
             return {"linf": [None] * count, "l2": [None] * count}
         flat = change.flatten(1)
-        return {"linf": flat.abs().amax(dim=1).tolist(), "l2": flat.norm(dim=1).tolist()}
+        linf, l2 = torch.stack([flat.abs().amax(dim=1), flat.norm(dim=1)]).tolist()
+        return {"linf": linf, "l2": l2}
 
     # What each task implements
 

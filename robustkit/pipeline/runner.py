@@ -8,69 +8,27 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 import pyarrow as pa
-import torch
-from torch import Tensor
 
 from ..common.steady import lacks_order
 from ..data.dataset import Sample
 from ..errors import BadImageError, ModelError, RobustkitError
 from ..evaluations.family import Family, family_of
 from ..evaluations.subject import Batch, Evaluation, Subject
-from ..evaluations.supply import Reader, Supply
+from ..evaluations.supply import Supply
 from ..models.batch_size import out_of_memory
 from ..protocol.condition import Condition
 from ..runs.binding import provenance_metadata
 from ..runs.folder import RunFolder
 from ..runs.pictures import Picture, PicturePlan, write_pictures
 from ..runs.progress import Progress
-
-T = TypeVar("T")
-Decoding = list[tuple[Sample, "Future[Tensor | str]"]]
-"""Samples with the futures of their inputs, or of the reasons why they have none."""
-
-
-class Decoder:
-    """A reader of the inputs of the next shards, in threads.
-
-    overlap: while a shard is computed, the next one is decoded, so that a GPU need not wait; two shards are held. On a
-    CPU, which both would share, a shard is decoded first: threads that decode while others multiply make all of them
-    wait for each other.
-    """
-
-    def __init__(self, workers: int, overlap: bool) -> None:
-        self.overlap = overlap
-        self.pool = ThreadPoolExecutor(max(workers, 1), thread_name_prefix="robustkit-decode")
-
-    @staticmethod
-    def _input(read: Reader, sample: Sample) -> Tensor | str:
-        try:
-            return read(sample)
-        except BadImageError as fault:
-            return str(fault)
-
-    def shards(self, shards: Iterable[tuple[T, Reader, Sequence[Sample]]]) -> Iterator[tuple[T, Decoding]]:
-        """Yield each shard's key with its samples and the futures of their inputs."""
-        ahead: tuple[T, Decoding] | None = None
-        try:
-            for key, read, shard in shards:
-                submitted = [(sample, self.pool.submit(self._input, read, sample)) for sample in shard]
-                if not self.overlap:
-                    wait([future for _, future in submitted])
-                    yield key, submitted
-                    continue
-                if ahead is not None:
-                    yield ahead
-                ahead = key, submitted
-            if ahead is not None:
-                yield ahead
-        finally:
-            self.pool.shutdown(cancel_futures=True)
+from ..runs.writer import Writer
+from .shards import Decoder, Shard
 
 
 @dataclass(frozen=True)
@@ -115,42 +73,55 @@ def run_units(
         )
         for piece in work
     )
-    decoder = Decoder(subject.settings.workers, overlap=subject.settings.device.type != "cpu")
-    for piece, decoding in decoder.shards(cuts):
-        subject.forget()
-        for condition in piece.conditions:
-            progress.start(name, condition.group or condition.text, len(decoding))
-            began, before = time.monotonic(), subject.settings.batch_size
-            computed = _unit(subject, supply, decoding, condition, progress, wanted.under(condition))
-            metadata = provenance_metadata(provenance(condition.text), piece.shard)
-            write_pictures(run, name, condition.text, piece.shard, computed.pictures, metadata)
-            metadata[b"notes"] = json.dumps(list(computed.notes)).encode()
-            metadata |= computed.metadata
-            if (size := subject.settings.batch_size) != asked:
-                metadata[b"batch_size"] = str(size).encode()
-                if size != before:
-                    say(f"{name}: out of memory with batches of {before}; continuing with {size}")
-            timing = {"seconds": time.monotonic() - began, "stages": computed.seconds}
-            path = run.shard_path(name, condition.text, piece.shard)
-            rows = computed.table(subject.schema, metadata, family_of(condition.name).columns)
-            run.write_shard(path, rows, timing)
+    decoder = Decoder(subject.settings.workers, subject.settings.device)
+    with Writer() as writer:
+        for piece, shard in decoder.shards(cuts):
+            subject.forget()
+            for condition in piece.conditions:
+                progress.start(name, condition.group or condition.text, len(shard))
+                began, before = time.monotonic(), subject.settings.batch_size
+                computed = _unit(subject, supply, shard, condition, progress, wanted.under(condition))
+                if (size := subject.settings.batch_size) != asked:
+                    computed.metadata[b"batch_size"] = str(size).encode()
+                    if size != before:
+                        say(f"{name}: out of memory with batches of {before}; continuing with {size}")
+                timing = {"seconds": time.monotonic() - began, "stages": computed.seconds}
+                stated = provenance_metadata(provenance(condition.text), piece.shard)
+                unit = name, condition, piece.shard
+                writer.submit(partial(_write, run, unit, computed, subject.schema, stated, timing))
+
+
+def _write(
+    run: RunFolder,
+    unit: tuple[str, Condition, int],
+    computed: _Computed,
+    schema: pa.Schema,
+    metadata: dict[bytes, bytes],
+    timing: Mapping[str, Any],
+) -> None:
+    """Write the pictures and the record of a unit: a checkpoint, by its name, under a condition on a shard."""
+    name, condition, shard = unit
+    write_pictures(run, name, condition.text, shard, computed.pictures, metadata)
+    metadata = metadata | {b"notes": json.dumps(list(computed.notes)).encode()} | computed.metadata
+    rows = computed.table(schema, metadata, family_of(condition.name).columns)
+    run.write_shard(run.shard_path(name, condition.text, shard), rows, timing)
 
 
 @dataclass
 class _Computed:
     """What was computed for a shard under one condition, or for a part of it.
 
-    notes: in order, as keys. metadata: for the record, besides what every record has.
+    columns: of each batch, by name. notes: in order, as keys. metadata: for the record, besides what every record has.
     """
 
-    rows: list[dict[str, Any]] = field(default_factory=list)
+    columns: list[dict[str, list[Any]]] = field(default_factory=list)
     pictures: dict[str, Picture] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)
     metadata: dict[bytes, bytes] = field(default_factory=dict)
 
     def add(self, more: _Computed) -> None:
-        self.rows += more.rows
+        self.columns += more.columns
         self.pictures |= more.pictures
         self.seconds |= more.seconds
         self.notes |= more.notes
@@ -158,16 +129,22 @@ class _Computed:
 
     def table(self, schema: pa.Schema, metadata: dict[bytes, bytes], added: Mapping[str, pa.DataType]) -> pa.Table:
         """Return the rows in the order of their samples, with the columns that the condition adds."""
-        rows = sorted(self.rows, key=lambda row: str(row["sample_id"]))
-        more = dict.fromkeys(key for row in rows for key in row if key not in schema.names)
-        fields = [*schema, *((key, added.get(key, pa.int32())) for key in more)]
-        return pa.Table.from_pylist(rows, schema=pa.schema(fields, metadata=metadata))
+        ids = [str(sample_id) for batch in self.columns for sample_id in batch["sample_id"]]
+        order = sorted(range(len(ids)), key=ids.__getitem__)
+        batches = sorted((batch for batch in self.columns if batch["sample_id"]), key=lambda b: min(b["sample_id"]))
+        more = dict.fromkeys(name for batch in batches for name in batch if name not in schema.names)
+        arrays = []
+        fields = [*schema, *(pa.field(name, added.get(name, pa.int32())) for name in more)]
+        for each in fields:
+            values = [v for b in self.columns for v in b.get(each.name) or [None] * len(b["sample_id"])]
+            arrays.append(pa.array([values[place] for place in order], type=each.type))
+        return pa.Table.from_arrays(arrays, schema=pa.schema(fields, metadata=metadata))
 
 
 def _unit(
     subject: Subject,
     supply: Supply,
-    decoding: Decoding,
+    shard: Shard,
     condition: Condition,
     progress: Progress,
     keep: Container[str],
@@ -177,11 +154,11 @@ def _unit(
     shown = condition.under or condition
     family = family_of(condition.name)
     whole = family_of(shown.name).takes_shards(shown, subject.card)
-    while start < len(decoding):
-        part = decoding[start : start + (len(decoding) if whole else subject.settings.batch_size)]
+    while start < len(shard):
+        part = range(start, min(start + (len(shard) if whole else subject.settings.batch_size), len(shard)))
         more = None
         try:
-            more = _batch(subject, supply, part, condition, family, progress, keep)
+            more = _batch(subject, supply, shard, part, condition, family, progress, keep)
         except ModelError as fault:
             if not out_of_memory(fault.__cause__) or subject.settings.batch_size == 1:
                 raise
@@ -197,7 +174,8 @@ def _unit(
 def _batch(
     subject: Subject,
     supply: Supply,
-    part: Decoding,
+    shard: Shard,
+    part: Sequence[int],
     condition: Condition,
     family: Family,
     progress: Progress,
@@ -209,22 +187,23 @@ def _batch(
         ModelError: the network fails.
     """
     computed, judged = _Computed(), subject.needs_truth(condition)
-    readable: dict[tuple[int, ...], list[tuple[Sample, Tensor, Any]]] = {}  # by shape: a batch has one
-    for sample, future in part:
-        read = future.result()
+    readable: dict[tuple[int, ...], list[tuple[int, Sample, Any]]] = {}  # by shape: a batch has one
+    for place in part:
+        sample, read = shard.read(place)
         if not isinstance(read, str):
             try:
                 truth = supply.locate(sample, read) if judged else None
             except BadImageError as fault:  # its mask
                 read = str(fault)
         if isinstance(read, str):
-            computed.rows.append(subject.unread(sample) | {"error": read})
+            row = subject.unread(sample) | {"error": read}
+            computed.columns.append({name: [value] for name, value in row.items()})
         else:
-            readable.setdefault(tuple(read.shape), []).append((sample, read, truth))
+            readable.setdefault(tuple(read.shape), []).append((place, sample, truth))
     for alike in readable.values():
-        samples, inputs, truths = zip(*alike, strict=True)
+        places, samples, truths = zip(*alike, strict=True)
         try:
-            batch = Batch(torch.stack(inputs), samples, truths, keep, progress.stage)
+            batch = Batch(shard.inputs(places), samples, truths, keep, progress.stage)
             done = evaluate(family, subject, batch, condition)
         except RobustkitError:
             raise
@@ -234,9 +213,7 @@ def _batch(
                 f"{name} fails under {condition.text} on {len(samples)} images: {type(fault).__name__}: {first}; "
                 f"--debug shows where"
             ) from fault
-        values = zip(*done.columns.values(), strict=True)
-        rows = [dict(zip(done.columns, row, strict=True)) for row in values]
-        computed.add(_Computed(rows, done.pictures, done.seconds, dict.fromkeys(done.notes), done.metadata))
+        computed.add(_Computed([done.columns], done.pictures, done.seconds, dict.fromkeys(done.notes), done.metadata))
     return computed
 
 

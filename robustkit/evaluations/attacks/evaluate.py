@@ -41,12 +41,14 @@ def evaluate(subject: Subject, batch: Batch, condition: Condition, rng: SampleRn
         batches = torch.split(shown.inputs, subject.settings.batch_size)
         rows = subject.score(torch.cat([subject.scorer(part) for part in batches]), batch)
     rows |= subject.distance(change, len(batch))
+    counts = torch.stack([result.broken_at, result.steps, result.forwards, result.backwards])
+    broken_at, steps, forwards, backwards = counts.tolist()
     if "correct" in rows:
         rows |= {
             "broken_by": [None if correct else condition.name for correct in rows["correct"]],
-            "broken_at": [at if at >= 0 else None for at in result.broken_at.tolist()],
+            "broken_at": [at if at >= 0 else None for at in broken_at],
         }
-    rows |= {name: getattr(result, name).tolist() for name in ("steps", "forwards", "backwards")}
+    rows |= {"steps": steps, "forwards": forwards, "backwards": backwards}
     seconds = _stage(rows, result) if isinstance(result, StagedResult) else {}
     pictures = subject.pictures(batch, image=shown.images(), delta=change) if batch.keep else {}
     return Evaluation(rows, seconds, result.notes, pictures)

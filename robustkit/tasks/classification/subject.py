@@ -12,6 +12,7 @@ from attacks import AttackResult, DensePGD
 from attacks.labels import answered, members
 
 from ...common.randomness import SampleRng
+from ...common.uploads import upload
 from ...data.dataset import Sample
 from ...evaluations.attacks.build import attacked_labels, build_attack
 from ...evaluations.images import ImageSubject
@@ -29,12 +30,14 @@ class ClassifierSubject(ImageSubject):
         return {"sample_id": sample.id, "label": sample.label}
 
     def attack(self, condition: Condition, inputs: Tensor, batch: Batch, rng: SampleRng) -> AttackResult:
-        attack = build_attack(condition, self.card)
+        attack, labels = build_attack(condition, self.card), None
+        if attacked_labels(condition, self.card) == "true":
+            labels = upload(self.accepted(batch.samples), inputs.device)
         assert attack is not None and not isinstance(attack, DensePGD)  # those are of segmenters
         return attack.run(
             self.fast,
             inputs,
-            self.accepted(batch.samples) if attacked_labels(condition, self.card) == "true" else None,
+            labels,
             rng=rng,
             judge=None if self.exact is self.fast else self.exact,
             batch_size=self.settings.batch_size,
@@ -52,7 +55,7 @@ class ClassifierSubject(ImageSubject):
         if self.valid is not None:
             ranked = torch.tensor(self.valid)[ranked]
         # For one label this is its own log-probability, to the bit.
-        theirs = members(self.accepted(samples).cpu(), logits)
+        theirs = members(self.accepted(samples), logits)
         log_likelihood = log_probability.masked_fill(~theirs, -torch.inf).logsumexp(dim=1)
         accepted = [sample.valid or (sample.label,) for sample in samples]
         best = ranked.tolist()

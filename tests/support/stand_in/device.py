@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -360,7 +361,13 @@ class _Operations(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        return _run(func, args, kwargs or {}, self)
+        kwargs, seen = kwargs or {}, WORLD.seen
+        began, staged = time.perf_counter(), sum(seen.staged.values())
+        result = _run(func, args, kwargs, self)
+        placed = any(isinstance(leaf, OnDevice) for leaf in tree_leaves((args, kwargs, result)))
+        if placed and sum(seen.staged.values()) == staged:
+            seen.seconds[threading.get_ident()] += time.perf_counter() - began
+        return result
 
 
 def prepare() -> None:

@@ -1,0 +1,95 @@
+"""Read the samples of shards ahead of the model; their inputs go to the device once, for all conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from ..common.uploads import stacked, upload
+from ..data.dataset import Sample
+from ..errors import BadImageError
+from ..evaluations.supply import Reader
+
+T = TypeVar("T")
+
+
+class Shard:
+    """The samples of a shard, each with its input or the reason why it has none.
+
+    decoding: samples with the futures of their inputs, or of the reasons. device: where inputs are wanted.
+    """
+
+    def __init__(self, decoding: Sequence[tuple[Sample, Future[Tensor | str]]], device: torch.device) -> None:
+        self._decoding = decoding
+        self._device = device
+        self._alike: dict[tuple[int, ...], tuple[list[int], Tensor]] = {}
+
+    def __len__(self) -> int:
+        return len(self._decoding)
+
+    def read(self, place: int) -> tuple[Sample, Tensor | str]:
+        """Return a sample and its input on the host, or the reason why it has none."""
+        sample, future = self._decoding[place]
+        return sample, future.result()
+
+    def inputs(self, places: Sequence[int]) -> Tensor:
+        """Return the inputs of samples of one shape, (n, ...), on the device.
+
+        Those of the whole shard are uploaded together when the first is asked for, and stay.
+        """
+        first = self.read(places[0])[1]
+        assert isinstance(first, Tensor)
+        shape = tuple(first.shape)
+        if shape not in self._alike:
+            reads = [(place, self.read(place)[1]) for place in range(len(self))]
+            alike = [(place, read) for place, read in reads if isinstance(read, Tensor) and tuple(read.shape) == shape]
+            inputs = stacked([read for _, read in alike], self._device)
+            self._alike[shape] = [place for place, _ in alike], inputs
+        known, inputs = self._alike[shape]
+        start = known.index(places[0])
+        if known[start : start + len(places)] == list(places):
+            return inputs[start : start + len(places)]
+        return inputs[upload(torch.tensor([known.index(place) for place in places]), self._device)]
+
+
+class Decoder:
+    """A reader of the inputs of the next shards, in threads.
+
+    device: where inputs are wanted. On an accelerator the next shard is decoded while one is computed, so that it need
+    not wait; two shards are held. On a CPU, which both would share, a shard is decoded first: threads that decode while
+    others multiply make all of them wait for each other.
+    """
+
+    def __init__(self, workers: int, device: torch.device) -> None:
+        self.device = device
+        self.pool = ThreadPoolExecutor(max(workers, 1), thread_name_prefix="robustkit-decode")
+
+    @staticmethod
+    def _input(read: Reader, sample: Sample) -> Tensor | str:
+        try:
+            return read(sample)
+        except BadImageError as fault:
+            return str(fault)
+
+    def shards(self, shards: Iterable[tuple[T, Reader, Sequence[Sample]]]) -> Iterator[tuple[T, Shard]]:
+        """Yield each shard by its key."""
+        ahead: tuple[T, Shard] | None = None
+        try:
+            for key, read, samples in shards:
+                submitted = [(sample, self.pool.submit(self._input, read, sample)) for sample in samples]
+                shard = Shard(submitted, self.device)
+                if self.device.type == "cpu":
+                    wait([future for _, future in submitted])
+                    yield key, shard
+                    continue
+                if ahead is not None:
+                    yield ahead
+                ahead = key, shard
+            if ahead is not None:
+                yield ahead
+        finally:
+            self.pool.shutdown(cancel_futures=True)
