@@ -189,7 +189,7 @@ def _batch(
     computed, judged = _Computed(), subject.needs_truth(condition)
     readable: dict[tuple[int, ...], list[tuple[int, Sample, Any]]] = {}  # by shape: a batch has one
     for place in part:
-        sample, read = shard.read(place)
+        sample, read, shape = shard.read(place)
         if not isinstance(read, str):
             try:
                 truth = supply.locate(sample, read) if judged else None
@@ -199,7 +199,7 @@ def _batch(
             row = subject.unread(sample) | {"error": read}
             computed.columns.append({name: [value] for name, value in row.items()})
         else:
-            readable.setdefault(tuple(read.shape), []).append((place, sample, truth))
+            readable.setdefault(shape, []).append((place, sample, truth))
     for alike in readable.values():
         places, samples, truths = zip(*alike, strict=True)
         try:

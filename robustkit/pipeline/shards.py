@@ -26,29 +26,32 @@ class Shard:
     def __init__(self, decoding: Sequence[tuple[Sample, Future[Tensor | str]]], device: torch.device) -> None:
         self._decoding = decoding
         self._device = device
+        self._read: dict[int, tuple[Sample, Tensor | str, tuple[int, ...]]] = {}
         self._alike: dict[tuple[int, ...], tuple[list[int], Tensor]] = {}
 
     def __len__(self) -> int:
         return len(self._decoding)
 
-    def read(self, place: int) -> tuple[Sample, Tensor | str]:
-        """Return a sample and its input on the host, or the reason why it has none."""
-        sample, future = self._decoding[place]
-        return sample, future.result()
+    def read(self, place: int) -> tuple[Sample, Tensor | str, tuple[int, ...]]:
+        """Return a sample, its input on the host or the reason why it has none, and the shape of the input."""
+        if place not in self._read:
+            sample, future = self._decoding[place]
+            read = future.result()
+            self._read[place] = sample, read, () if isinstance(read, str) else tuple(read.shape)
+        return self._read[place]
 
     def inputs(self, places: Sequence[int]) -> Tensor:
         """Return the inputs of samples of one shape, (n, ...), on the device.
 
         Those of the whole shard are uploaded together when the first is asked for, and stay.
         """
-        first = self.read(places[0])[1]
-        assert isinstance(first, Tensor)
-        shape = tuple(first.shape)
+        shape = self.read(places[0])[2]
         if shape not in self._alike:
-            reads = [(place, self.read(place)[1]) for place in range(len(self))]
-            alike = [(place, read) for place, read in reads if isinstance(read, Tensor) and tuple(read.shape) == shape]
-            inputs = stacked([read for _, read in alike], self._device)
-            self._alike[shape] = [place for place, _ in alike], inputs
+            reads = {place: self.read(place) for place in range(len(self))}
+            alike = {
+                place: read for place, (_, read, own) in reads.items() if isinstance(read, Tensor) and own == shape
+            }
+            self._alike[shape] = list(alike), stacked(list(alike.values()), self._device)
         known, inputs = self._alike[shape]
         start = known.index(places[0])
         if known[start : start + len(places)] == list(places):

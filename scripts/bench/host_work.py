@@ -1,9 +1,9 @@
 """How long the host works on a unit while a GPU could compute: python -m scripts.bench.host_work
 
 A unit is a shard under one condition. The audit runs on the stand-in for a CUDA device of the tests, with a network of
-next to no work. What the device would do is left out: a unit's host work is the time of the model's thread from one
-unit to the next, less the time in operations of the device. Uploads from pageable memory count as host work, since the
-host copies them; uploads from pinned memory do not. Medians over all units but those that begin a shard.
+next to no work, and a sampler looks every half millisecond where the model's thread is. Inside the stand-in, a GPU
+would be at work, or waited for; where the thread waits for a decoder, the disk is slow; all else is work of the host,
+uploads from pageable memory among it, since the host copies those. Printed are milliseconds a unit.
 
 --root: another checkout, to compare with.
 """
@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import sys
 import tempfile
 import threading
 import time
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +41,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=256)
     parser.add_argument("--shard-size", type=int, default=128)
     parser.add_argument("--attacks", default="none")
-    parser.add_argument("--corruptions", default="brightness,contrast,pixelate(severity=1)")
+    parser.add_argument("--corruptions", default="brightness,contrast")
     options = parser.parse_args()
     sys.path[:] = [
         str(options.root),
@@ -54,20 +52,21 @@ def main() -> None:
 
     if reason := stand_in.why_not():
         sys.exit(reason)
-    import robustkit.pipeline.runner  # noqa: F401 - before there are devices
+    import robustkit.pipeline.schedule  # noqa: F401 - before there are devices
 
     stand_in.prepare()
-    with tempfile.TemporaryDirectory() as folder, stand_in.devices() as seen:
-        print(f"{options.root}: {_measured(Path(folder), options, seen)}")
+    with tempfile.TemporaryDirectory() as folder, stand_in.devices():
+        print(f"{options.root}: {_measured(Path(folder), options)}")
 
 
-def _measured(folder: Path, options: argparse.Namespace, seen: Any) -> str:
+def _measured(folder: Path, options: argparse.Namespace) -> str:
     import numpy as np
+    import stand_in
     import torch
     from PIL import Image
 
     import robustkit
-    from robustkit.pipeline import runner
+    from robustkit.pipeline import schedule
 
     (folder / "net.py").write_text(NETWORK % (options.side, options.side))
     torch.save(
@@ -81,14 +80,14 @@ def _measured(folder: Path, options: argparse.Namespace, seen: Any) -> str:
         Image.fromarray(random.integers(0, 256, (options.side, options.side, 3), dtype=np.uint8)).save(path)
     for label in range(1000):
         (folder / "images" / f"{label:04d}").mkdir(exist_ok=True)
-    marks: list[tuple[float, float]] = []
-    unit, device = runner._unit, threading.get_ident()
+    sampler = Sampler(Path(stand_in.__file__).parent)
+    run_units = schedule.run_units
 
-    def marked(*arguments: Any, **named: Any) -> Any:
-        marks.append((time.perf_counter(), seen.seconds[device]))
-        return unit(*arguments, **named)
+    def watched(*arguments: Any, **named: Any) -> None:
+        with sampler:
+            run_units(*arguments, **named)
 
-    runner._unit = marked
+    schedule.run_units = watched
     robustkit.audit(
         [folder / "net.pth"],
         data_dir=folder / "images",
@@ -101,15 +100,48 @@ def _measured(folder: Path, options: argparse.Namespace, seen: Any) -> str:
         shard_size=options.shard_size,
         browse=0,
     )
-    shards = -(-options.images // options.shard_size)
-    per_shard = len(marks) // shards
-    spans = [
-        (after[0] - before[0]) - (after[1] - before[1])
-        for place, (before, after) in enumerate(pairwise(marks))
-        if (place + 1) % per_shard and place % per_shard
-    ]
-    middle = statistics.median(spans) * 1e3
-    return f"{middle:.1f} ms a unit of {options.shard_size} ({len(spans)} units, up to {max(spans) * 1e3:.1f})"
+    units = len(list((folder / "run" / "records").rglob("*.parquet")))
+    each = sampler.seconds / sum(sampler.seen.values()) / units * 1e3
+    return (
+        ", ".join(f"{kind} {count * each:.1f}" for kind, count in sampler.seen.items()) + f" ms a unit ({units} units)"
+    )
+
+
+class Sampler:
+    """A thread that looks where the one that made it is: at work on the host, waiting for decoders, or on the device."""
+
+    def __init__(self, stand_in: Path) -> None:
+        self.inside = str(stand_in)
+        self.thread = threading.get_ident()
+        self.seen = {"host": 0, "decoding": 0, "device": 0}
+        self.seconds = 0.0
+
+    def __enter__(self) -> None:
+        self.began, self.done = time.perf_counter(), threading.Event()
+        self.watcher = threading.Thread(target=self._watch)
+        self.watcher.start()
+
+    def __exit__(self, *fault: object) -> None:
+        self.done.set()
+        self.watcher.join()
+        self.seconds += time.perf_counter() - self.began
+
+    def _watch(self) -> None:
+        while not self.done.wait(0.0005):
+            self.seen[self._where()] += 1
+
+    def _where(self) -> str:
+        from stand_in.device import WORLD
+
+        frame = sys._current_frames()[self.thread]
+        copying = WORLD.copying
+        while frame is not None:
+            if frame.f_code.co_filename.startswith(self.inside):
+                return "host" if copying else "device"
+            if frame.f_code.co_name == "result" and "concurrent" in frame.f_code.co_filename:
+                return "decoding"
+            frame = frame.f_back
+        return "host"
 
 
 if __name__ == "__main__":

@@ -21,8 +21,7 @@ class Counts:
     them that did not lie in pinned memory, which the driver copies a second time. moved: bytes "up" and "down".
     doubles: launches by line that give float64. unordered: (operation, line) of floating-point operations that CUDA
     adds up in no fixed order.
-    calls: of torch.cuda. seconds: by thread, spent in what a device would do; staged uploads are not among them, since
-    the host copies those itself.
+    calls: of torch.cuda.
     """
 
     launches: Counter[str] = field(default_factory=Counter)
@@ -35,7 +34,6 @@ class Counts:
     doubles: Counter[str] = field(default_factory=Counter)
     unordered: Counter[tuple[str, str]] = field(default_factory=Counter)
     calls: Counter[str] = field(default_factory=Counter)
-    seconds: Counter[int] = field(default_factory=Counter)
 
     @property
     def launched(self) -> int:

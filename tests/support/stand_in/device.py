@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -70,10 +69,14 @@ class OnDevice(Tensor):
 
 
 class _World:
-    """The devices that are present: their number, their generators, what was seen of them, pinned memory."""
+    """The devices that are present: their number, their generators, what was seen of them, pinned memory.
+
+    copying: whether the host copies from pageable memory at this moment, which on CUDA it does itself.
+    """
 
     def __init__(self) -> None:
         self.count = 0
+        self.copying = False
         self.seen = Counts()
         self.generators: list[torch.Generator] = []
         self.pinned: dict[int, int] = {}
@@ -135,7 +138,9 @@ def _run(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], mode: 
     elsewhere = [leaf for leaf in leaves if isinstance(leaf, Tensor) and not isinstance(leaf, OnDevice)]
     _refuse(func, args, kwargs, here, elsewhere, leaves)
     index = WORLD.index(wanted) if to_device else here[0].index
+    staged = sum(WORLD.seen.staged.values())
     to_host = _count(func, args, kwargs, here, wanted, index)
+    copying = sum(WORLD.seen.staged.values()) > staged
     hosts = {id(tensor.host): tensor for tensor in here}
     args, kwargs = tree_map(lambda leaf: leaf.host if isinstance(leaf, OnDevice) else leaf, (args, kwargs))
     if wanted is not None:
@@ -147,7 +152,9 @@ def _run(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], mode: 
         torch.inference_mode(False) if ordinary and torch.is_inference_mode_enabled() else nullcontext(),
         _drawing(WORLD.generators[index]) if operations.is_random(func) else nullcontext(),
     ):
+        WORLD.copying = copying
         result = func(*args, **kwargs)
+        WORLD.copying = False
         if to_host:
             return result
 
@@ -361,13 +368,7 @@ class _Operations(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs, seen = kwargs or {}, WORLD.seen
-        began, staged = time.perf_counter(), sum(seen.staged.values())
-        result = _run(func, args, kwargs, self)
-        placed = any(isinstance(leaf, OnDevice) for leaf in tree_leaves((args, kwargs, result)))
-        if placed and sum(seen.staged.values()) == staged:
-            seen.seconds[threading.get_ident()] += time.perf_counter() - began
-        return result
+        return _run(func, args, kwargs or {}, self)
 
 
 def prepare() -> None:
