@@ -99,6 +99,10 @@ class SampleRng:
         bits = (words.view(torch.uint8).unsqueeze(-1) >> bit) & 1
         return bits.reshape(-1, rows, per_row * 64)[..., :size].float().mul_(2).sub_(1).reshape(-1, *shape)
 
+    def to(self, device: torch.device) -> SampleRng:
+        """Return the same source for another device."""
+        return SampleRng(self.keys.to(device), self.seed)
+
     def take(self, index: Tensor) -> SampleRng:
         """Return the source for the samples `index` of this batch."""
         return SampleRng(self.keys[index], self.seed)

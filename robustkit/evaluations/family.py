@@ -16,6 +16,7 @@ from .vocabulary import Vocabulary
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
+    import torch
     from numpy.typing import NDArray
     from rich.table import Table
     from rich.text import Text
@@ -201,6 +202,10 @@ class Family:
         """Return the plug-ins that a condition needs."""
         plugin = EVERY_FAMILY.plugin(condition.name)
         return () if plugin is None else (plugin,)
+
+    def elsewhere(self, device: torch.device) -> str:
+        """Return a line on what this family computes elsewhere, since the device cannot; empty where it can."""
+        return ""
 
     def takes_shards(self, condition: Condition, card: Card) -> bool:
         """Whether it makes its own batches from a whole shard."""

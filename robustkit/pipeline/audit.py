@@ -40,7 +40,7 @@ def audit(
     seed: int = 0,
     batch_size: int | Literal["auto"] | None = None,
     shard_size: int | None = None,
-    workers: int = 2,
+    workers: int | None = None,
     device: str = "auto",
     dtype: str = "float32",
     compile: bool = False,
@@ -78,12 +78,14 @@ def audit(
         eps: radius in the units of the card (pixels of [0, 1] for `standard`), several separated by commas.
         engine: `pyautoattack` or `torchattacks` to run the attacks by that library instead, for cross-checking.
         limit, ids: a class-balanced random subset of the samples, or exactly those listed in a file.
-        batch_size: 16 on a CPU and 128 on CUDA, if left out; `auto` measures which suits the models best, once, when a
-        run begins. Where memory is short, it is halved on the way. shard_size: samples in a unit of work, 128 or the
-        batch size if larger. browse: the number of samples whose images are kept for the report; fixed when a run
-        begins. dtype, compile: how attacks and the clean pass compute; attacks are always scored in float32. data:
-        further arguments for `robustkit.data.open_dataset`. model: for `robustkit.models.load`. progress: listens to
-        units and samples as they are done. say: takes a line for the user.
+        batch_size: 16 on a CPU and 128 on an accelerator, if left out; `auto` measures which suits the models best,
+        once, when a run begins. Where memory is short, it is halved on the way. shard_size: samples in a unit of work,
+        128 (512 on an accelerator for attacks that make their own batches) or the batch size if larger. workers:
+        threads that decode images, one for each core if left out. browse: the number of samples whose images are kept
+        for the report; fixed when a run begins. dtype, compile: how attacks and the clean pass compute; attacks are
+        always scored in float32. data: further arguments for `robustkit.data.open_dataset`. model: for
+        `robustkit.models.load`. progress: listens to units and samples as they are done. say: takes a line for the
+        user.
 
     Raises:
         RobustkitError: anything that is wrong with the arguments, before a file is written.

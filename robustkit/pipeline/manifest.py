@@ -20,6 +20,7 @@ from msgspec import UNSET
 from ..common.preprocessing import Preprocessing
 from ..errors import RunError
 from ..evaluations.corruptions.plan import CorruptedInputs
+from ..evaluations.family import family_of
 from ..evaluations.subject import Settings
 from ..models.classifier import ModelIdentity
 from ..models.device import device_name
@@ -40,6 +41,9 @@ from .plan import Plan
 from .plugins import differing, joined, used_plugins
 
 _MAP = "cam("  # how the text of a map that is scored begins
+
+_QUEUED = 512
+"""Samples in a unit on an accelerator for attacks that make their own batches: towards its end these run empty."""
 
 
 def describe(identity: ModelIdentity, preprocessing: Preprocessing, **more: Any) -> CheckpointEntry:
@@ -76,7 +80,7 @@ def prepare(plan: Plan) -> list[str]:
     names = {entry.name for entry in earlier}
     claims = {condition.text: Claim(**condition.claim) for condition in plan.conditions if condition.claim}
     texts = (condition.text for condition in plan.conditions)
-    shard_size = old.shard_size if old else request.shard_size or max(request.least_shard, settings.batch_size)
+    shard_size = old.shard_size if old else request.shard_size or _shard_size(plan, settings)
     new = Manifest(
         robustkit=metadata.version("robustkit-audit"),
         command=_command(),
@@ -131,6 +135,13 @@ def _check_old(
         f"batch size was {old.batch_size} before and is {settings.batch_size} now: "
         f"the same draws, results equal up to float rounding"
     ]
+
+
+def _shard_size(plan: Plan, settings: Settings) -> int:
+    """Return how many samples a unit of work has where nobody says."""
+    queues = any(family_of(condition.name).takes_shards(condition, plan.request.card) for condition in plan.conditions)
+    more = _QUEUED if queues and settings.device.type != "cpu" else 1
+    return max(plan.request.least_shard, settings.batch_size, more)
 
 
 def _data(plan: Plan, digest: str, shard_size: int) -> DataEntry:

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from ..common.cores import usual_workers
 from ..common.plugins import declared
 from ..data.scenes import IGNORE
 from ..errors import PluginError, ProtocolError, unknown
@@ -29,9 +30,9 @@ from ..tasks.task import EVERY_TASK, task_named
 class Request:
     """A request for a run, whatever its task. `audit` documents each field.
 
-    task: as in cards. usual_attacks: used where none are named. usual_batch: the batch size by device where none is
-    given. least_shard: samples in a unit of work, unless given or a batch is larger. kept: the fields that run.json
-    keeps, so that the same samples can be found again.
+    task: as in cards. usual_attacks: used where none are named. usual_batch: the batch size by kind of device, where
+    none is given. least_shard: samples in a unit of work, unless given or a batch is larger. kept: the fields that
+    run.json keeps, so that the same samples can be found again.
 
     Raises:
         ProtocolError: a size is below 1, or a dtype is not supported.
@@ -59,7 +60,7 @@ class Request:
     seed: int = 0
     batch_size: int | Literal["auto"] | None = None
     shard_size: int | None = None
-    workers: int = 2
+    workers: int | None = None
     device: str = "auto"
     dtype: str = "float32"
     compile: bool = False
@@ -89,9 +90,10 @@ class Request:
     def settings(self) -> Settings:
         """How to compute, with the usual batch size where none is given. Raises ModelError for an unusable device."""
         where = pick_device(self.device)
-        usual = self.usual_batch.get(where.type, self.usual_batch["cpu"])
+        usual = self.usual_batch["cpu" if where.type == "cpu" else "accelerator"]
         batch = self.batch_size if isinstance(self.batch_size, int) else usual
-        return Settings(self.seed, batch, self.workers, where, DTYPES[self.dtype], self.compile, self.frost)
+        workers = usual_workers() if self.workers is None else self.workers
+        return Settings(self.seed, batch, workers, where, DTYPES[self.dtype], self.compile, self.frost)
 
     @property
     def frost(self) -> str | None:
@@ -152,7 +154,7 @@ class ClassificationRequest(Request):
 
     task = "classification"
     usual_attacks = "fgsm,pgd"
-    usual_batch: ClassVar = {"cpu": 16, "cuda": 128}  # a ViT on a CPU is fastest while a batch fits its cache
+    usual_batch: ClassVar = {"cpu": 16, "accelerator": 128}  # a ViT on a CPU is fastest while a batch fits its cache
     least_shard = 128
     kept = (
         *("checkpoints", "data_dir", "attacks", "corruptions", "corrupted_dir", "frost_dir", "cams", "boxes", "masks"),
@@ -179,7 +181,7 @@ class SegmentationRequest(Request):
 
     task = "segmentation"
     usual_attacks = "pgd"
-    usual_batch: ClassVar = {"cpu": 4, "cuda": 16}
+    usual_batch: ClassVar = {"cpu": 4, "accelerator": 16}
     least_shard = 32  # images are held decoded at their full size
     kept = (
         *("checkpoints", "data_dir", "masks", "classes", "ignore", "layout", "attacks", "corruptions", "variant"),

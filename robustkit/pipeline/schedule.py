@@ -14,6 +14,7 @@ from ..common.lock import locked
 from ..errors import RunError
 from ..evaluations.attacks.evidence import bearing_evidence, gather_evidence, needs_evidence
 from ..evaluations.attacks.gradient_masking import findings
+from ..evaluations.family import family_of
 from ..evaluations.subject import Settings, Subject
 from ..protocol.condition import Condition
 from ..runs.binding import provenance_of
@@ -73,6 +74,9 @@ def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Callable[[str], N
     wanted, progress = PicturePlan.of(manifest.pictures, plan.conditions), _Beating(progress, ranks)
     outstanding = ranks.share("work", lambda: [_lacking(plan, contender, ranks.size) for contender in plan.contenders])
     for line in [line for *_, lines in outstanding for line in lines] if ranks.leads else ():
+        say(line)
+    elsewhere = {family_of(condition.name).elsewhere(settings.device): None for condition in plan.conditions}
+    for line in filter(None, elsewhere if ranks.leads and any(lacking for lacking, *_ in outstanding) else ()):
         say(line)
     for contender, (lacking, doubted, *_) in zip(plan.contenders, outstanding, strict=True):
         if not lacking and not doubted:

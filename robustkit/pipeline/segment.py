@@ -35,7 +35,7 @@ def segment(
     seed: int = 0,
     batch_size: int | Literal["auto"] | None = None,
     shard_size: int | None = None,
-    workers: int = 2,
+    workers: int | None = None,
     device: str = "auto",
     dtype: str = "float32",
     compile: bool = False,

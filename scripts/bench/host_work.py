@@ -102,13 +102,12 @@ def _measured(folder: Path, options: argparse.Namespace) -> str:
     )
     units = len(list((folder / "run" / "records").rglob("*.parquet")))
     each = sampler.seconds / sum(sampler.seen.values()) / units * 1e3
-    return (
-        ", ".join(f"{kind} {count * each:.1f}" for kind, count in sampler.seen.items()) + f" ms a unit ({units} units)"
-    )
+    shares = ", ".join(f"{kind} {count * each:.1f}" for kind, count in sampler.seen.items())
+    return f"{shares} ms a unit ({units} units)"
 
 
 class Sampler:
-    """A thread that looks where the one that made it is: at work on the host, waiting for decoders, or on the device."""
+    """A thread that looks where the one that made it is: at work, waiting for decoders, or with the device."""
 
     def __init__(self, stand_in: Path) -> None:
         self.inside = str(stand_in)

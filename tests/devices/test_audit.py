@@ -13,8 +13,11 @@ from small_audit import pages
 
 import robustkit
 from robustkit.cli.app import cli
+from robustkit.common.cores import usual_workers
+from robustkit.models.device import has_float64
 
 pytestmark = pytest.mark.gpu
+needs_stand_in = pytest.mark.skipif(bool(stand_in.why_not()), reason=stand_in.why_not() or "there is a stand-in")
 EXPLAINED: dict[str, Any] = {
     "checkpoints": ["zoo:shapes-vit-quest"],
     "data_dir": "embedded:shapes",
@@ -58,7 +61,7 @@ def attacked(place: Path) -> dict[str, Any]:
     }
 
 
-@pytest.mark.skipif(bool(stand_in.why_not()), reason=stand_in.why_not() or "there is a stand-in")
+@needs_stand_in
 @pytest.mark.parametrize("what", ["attacked", "explained", "corrupted", "segmenter"])
 def test_records_are_those_of_the_cpu_to_the_byte(tmp_path: Path, place: Path, what: str) -> None:
     kinds = {"explained": EXPLAINED, "corrupted": CORRUPTED, "segmenter": SEGMENTER}
@@ -68,6 +71,51 @@ def test_records_are_those_of_the_cpu_to_the_byte(tmp_path: Path, place: Path, w
         computed = evaluate("auto", tmp_path / "cuda", request)
         assert seen.launched > 1000  # it ran on the device
     assert expected and computed == expected
+
+
+@needs_stand_in
+def test_without_float64_corruptions_are_made_on_the_cpu_and_it_is_said_once(tmp_path: Path) -> None:
+    request = CORRUPTED | {"limit": 3, "attacks": "pgd(steps=2)", "cams": "agcam", "shard_size": 2, "batch_size": 2}
+    expected = evaluate("cpu", tmp_path / "cpu", request)
+    said: list[str] = []
+    has_float64.cache_clear()
+    try:
+        with stand_in.devices(doubles=False):
+            computed = evaluate("cuda", tmp_path / "cuda", request | {"say": said.append})
+    finally:
+        has_float64.cache_clear()
+    assert said.count("cuda has no float64: corruptions are made on the CPU") == 1
+    assert computed == expected
+
+
+@needs_stand_in
+def test_a_shard_is_uploaded_once_for_clean_and_75_corruptions(tmp_path: Path) -> None:
+    request = {**CORRUPTED, "corruptions": "in-c,-frost,saturate", "limit": 6, "shard_size": 4, "batch_size": 2}
+    with stand_in.devices() as seen:
+        evaluate("cuda", tmp_path / "run", request)
+    pictures = {key: count for key, count in seen.uploads.items() if len(key[0]) == 4 and min(key[0][2:]) > 16}
+    inputs = {shape[0]: count for (shape, line), count in pictures.items() if line.startswith("robustkit/")}
+    assert inputs == {4: 1, 2: 1}  # two shards
+    lines = {line.partition(":")[0] for (_, line) in pictures}
+    assert lines == {"robustkit/common/uploads.py", "corruptions/digital.py"}  # JPEG and pixelate are made on the host
+    assert not any(line.startswith("robustkit/common/uploads.py:") and len(shape) == 4 for shape, line in seen.staged)
+    assert len(list((tmp_path / "run" / "records").rglob("*.parquet"))) == 2 * 76
+
+
+@needs_stand_in
+def test_what_a_gpu_gets_by_default(tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of 128; shards of 512 for attacks that make their own batches; a decoding thread for each core."""
+    request = attacked(place) | {"limit": 2, "batch_size": None}
+    with stand_in.devices():
+        for attacks, size in (("fgsm", 128), ("square(queries=1)", 512)):
+            run = robustkit.audit(**request | {"attacks": attacks}, out=tmp_path / attacks)
+            assert (run.manifest.batch_size, run.manifest.shard_size) == (128, size)
+    run = robustkit.audit(**request | {"attacks": "square(queries=1)"}, device="cpu", out=tmp_path / "cpu")
+    assert (run.manifest.batch_size, run.manifest.shard_size) == (16, 128)
+    cores = usual_workers()
+    assert cores == len(os.sched_getaffinity(0))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "64")
+    assert usual_workers() == max(1, cores // 64)
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
 @option("--crop-pct", type=float, help="Size over resized size; default: 0.875, or 1 where the images are 32x32.")
 @option("--interpolation", default="bilinear", help="Resize: bilinear (the benchmark's), bicubic, nearest, lanczos.")
 @option("--batch-size", type=AT_LEAST_1, default=16, help="Images in a batch.")
-@option("--workers", type=AT_LEAST_1, default=2, help="Threads that decode and encode images.")
+@option("--workers", type=AT_LEAST_1, help="Threads that decode and encode images; default: one for each core.")
 @option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
 @option("--seed", type=int, default=0, help="Seed of every random draw.")
 @group([data_options, common])

@@ -18,6 +18,7 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
+from ...common.cores import usual_workers
 from ...data.dataset import Dataset, Sample
 from ...data.images import read_image
 from ...errors import BadImageError, DataError
@@ -81,7 +82,7 @@ def measure(
     recipe: Recipe,
     *,
     batch_size: int = 16,
-    workers: int = 2,
+    workers: int | None = None,
     tell: Callable[[int], None] = lambda files: None,
 ) -> Drift:
     """Compare the tree's files with the data set's images corrupted here.
@@ -102,7 +103,7 @@ def measure(
             tell(len(missing))
         if len(missing) == len(dataset):
             cells.remove((name, severity))
-    with ThreadPoolExecutor(max(workers, 1)) as pool:
+    with ThreadPoolExecutor(workers or usual_workers()) as pool:
         for start in range(0, len(dataset.samples), batch_size):
             clean: list[tuple[Sample, Tensor]] = []
             for sample, pixels in recipe.decoded(dataset, dataset.samples[start : start + batch_size], pool):

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...common.cores import usual_workers
 from ...common.files import check_plain, json_of, reason, write_whole
 from ...data.dataset import Dataset, Sample
 from ...errors import BadImageError, DataError, RunError
@@ -49,7 +50,7 @@ def write_tree(
     *,
     image_format: str = "jpeg",
     batch_size: int = 16,
-    workers: int = 2,
+    workers: int | None = None,
     tell: Callable[[int], None] = lambda files: None,
 ) -> Written:
     """Write the files that do not exist yet; `corruptions.json` must have been prepared.
@@ -61,7 +62,7 @@ def write_tree(
     """
     written = Written()
     folders = [(name, severity) for name, severities in wanted.items() for severity in severities]
-    with ThreadPoolExecutor(max(workers, 1)) as pool:
+    with ThreadPoolExecutor(workers or usual_workers()) as pool:
         ahead: list[Future[None]] = []
         for start in range(0, len(dataset.samples), batch_size):
             batch = dataset.samples[start : start + batch_size]

@@ -11,6 +11,7 @@ from .condition import Corrupted
 from .vocabulary import VOCABULARY
 
 if TYPE_CHECKING:
+    import torch
     from rich.table import Table
     from rich.text import Text
 
@@ -107,6 +108,9 @@ class Corruptions(Family):
             tuple(drawn),
         )
 
+    def elsewhere(self, device: torch.device) -> str:
+        return "" if _place(device) == device else f"{device.type} has no float64: corruptions are made on the CPU"
+
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
         from .registry import EVERY_CORRUPTION
 
@@ -120,14 +124,24 @@ class Corruptions(Family):
         assert isinstance(corrupted, Corrupted)
         if corrupted.released:  # the files hold them corrupted
             return show_pixels(subject, batch, pixels, known=False)
-        made = corrupted.make(subject.settings.frost_dir)
-        shown = made.apply(pixels.clone(), made.draw(pixels.shape[1:], corrupted.severity, rng))
+        made, where = corrupted.make(subject.settings.frost_dir), _place(pixels.device)
+        draws = made.draw(pixels.shape[1:], corrupted.severity, rng.to(where))
+        shown = made.apply(pixels.to(where, copy=True), draws).to(pixels.device)
         if shown.shape != pixels.shape or shown.dtype != pixels.dtype:
             raise PluginError(
                 f"{condition.text} gives {shown.dtype} of {tuple(shown.shape)}; expected {pixels.dtype} of "
                 f"{tuple(pixels.shape)}"
             )
         return show_pixels(subject, batch, shown)
+
+
+def _place(device: torch.device) -> torch.device:
+    """Return where corruptions are made for a device: many of them need float64."""
+    import torch
+
+    from ...models.device import has_float64
+
+    return device if has_float64(device) else torch.device("cpu")
 
 
 FAMILY = Corruptions()

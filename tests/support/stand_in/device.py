@@ -77,6 +77,7 @@ class _World:
     def __init__(self) -> None:
         self.count = 0
         self.copying = False
+        self.doubles = True
         self.seen = Counts()
         self.generators: list[torch.Generator] = []
         self.pinned: dict[int, int] = {}
@@ -164,6 +165,8 @@ def _run(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], mode: 
             return hosts.get(id(leaf)) if id(leaf) in hosts else OnDevice(leaf, index)
 
         if any(isinstance(leaf, Tensor) and leaf.dtype == torch.float64 for leaf in tree_leaves(result)):
+            if not WORLD.doubles:
+                raise TypeError("Cannot convert a tensor to float64: the device does not support it")
             WORLD.seen.doubles[line()] += not operations.is_free(func)
         return tree_map(placed, result)
 
@@ -377,9 +380,12 @@ def prepare() -> None:
 
 
 @contextmanager
-def devices(count: int = 1) -> Iterator[Counts]:
-    """In here there are `count` CUDA devices; what is given counts what is done with them."""
-    WORLD.count, WORLD.seen = count, Counts()
+def devices(count: int = 1, doubles: bool = True) -> Iterator[Counts]:
+    """In here there are `count` CUDA devices; what is given counts what is done with them.
+
+    doubles: whether they have float64, which Apple's do not.
+    """
+    WORLD.count, WORLD.seen, WORLD.doubles = count, Counts(), doubles
     WORLD.generators = [torch.Generator().manual_seed(index) for index in range(count)]
     overwrite = torch.__future__.get_overwrite_module_params_on_conversion()
     # A parameter of the host cannot become one of the device in place: `Module.to` makes new ones, as it may.

@@ -1,0 +1,14 @@
+"""How many threads a process may keep busy."""
+
+from __future__ import annotations
+
+import os
+
+
+def usual_workers() -> int:
+    """Return how many threads decode images where nobody says: one for each core that this process may use.
+
+    The processes that torchrun started on this machine share its cores.
+    """
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, usable // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
