@@ -199,7 +199,7 @@ run_options = group(
         option("--batch-size", type=BatchSize(), help="Samples in a batch, or auto; default: by device."),
         option("--shard-size", type=AT_LEAST_1, help="Samples in a unit of work; fixed when a run begins."),
         option("--workers", type=AT_LEAST_1, help="Threads that decode images; default: a thread for each core."),
-        option("--device", default="auto", help="auto, cpu, cuda or cuda:N."),
+        option("--device", default="auto", help="auto, cpu, cuda, cuda:N, mps, xpu or another that torch names."),
         option("--dtype", default="float32", help="float32 or bfloat16; attacks are scored in float32."),
         option("--compile", is_flag=True, help="torch.compile the model."),
         option("--seed", type=int, default=0, help="Seed of every random draw."),

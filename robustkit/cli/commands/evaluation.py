@@ -77,7 +77,7 @@ def attack(checkpoints: tuple[str, ...], data_dir: str, skip_bad: bool, **option
 
 @click.command(context_settings=CONTEXT)
 @option("--out", type=Place(), default="robustkit-demo", help="Run folder.")
-@option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
+@option("--device", default="auto", help="auto, cpu, cuda, cuda:N, mps, xpu or another that torch names.")
 @common
 def demo(out: Path, device: str) -> None:
     """Audit four embedded classifiers, one for each of four attentions, and two segmenters, on embedded images.

@@ -21,7 +21,7 @@ from ..terminal import console
 @option("--data-dir", help="Images to find out which attention formula fits the weights.")
 @option("--stability", is_flag=True, help="Show logits, norms and entropy of the attention on them, layer by layer.")
 @option("--batch-size", type=AT_LEAST_1, default=16, help="Samples in a batch.")
-@option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
+@option("--device", default="auto", help="auto, cpu, cuda, cuda:N, mps, xpu or another that torch names.")
 @option("--seed", type=int, default=0, help="Seed of --limit.")
 @group([mask_options, model_options, data_options, common])
 def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
@@ -64,7 +64,7 @@ def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
 @option("--interpolation", default="bilinear", help="Resize: bilinear (the benchmark's), bicubic, nearest, lanczos.")
 @option("--batch-size", type=AT_LEAST_1, default=16, help="Images in a batch.")
 @option("--workers", type=AT_LEAST_1, help="Threads that decode and encode images; default: one for each core.")
-@option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
+@option("--device", default="auto", help="auto, cpu, cuda, cuda:N, mps, xpu or another that torch names.")
 @option("--seed", type=int, default=0, help="Seed of every random draw.")
 @group([data_options, common])
 def corrupt(images: tuple[str, ...], **options: Any) -> None:
