@@ -213,5 +213,5 @@ class ZoomBlur(Deterministic):
         exact, layer, total = plain.double(), torch.empty_like(plain), torch.zeros_like(plain)
         for factor in factors:
             total += layer.copy_(trimmed(zoom_in(exact, factor), images.shape[-2:]))
-        count = torch.tensor(len(factors) + 1, dtype=torch.float32, device=images.device)
+        count = plain.new_full((), len(factors) + 1)
         return to_bytes((plain + total) / count).contiguous().view_as(images)

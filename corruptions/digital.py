@@ -19,7 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 from .corruption import Deterministic, Draws
-from .filters import to_bytes, unit
+from .filters import to_bytes, unit, upload
 
 
 class Brightness(Deterministic):
@@ -63,7 +63,7 @@ def _to_hsv(images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     left = torch.where(is_blue, red, torch.where(is_green, blue, green))
     right = torch.where(is_blue, green, torch.where(is_green, red, blue))
     sector = torch.where(is_blue, 4.0, torch.where(is_green, 2.0, 0.0).double())
-    hue = left.sub(right).div_(safe).add_(sector).div_(torch.tensor(6.0, dtype=value.dtype, device=value.device))
+    hue = left.sub(right).div_(safe).add_(sector).div_(value.new_full((), 6.0))
     hue = torch.where(hue < 0, hue + 1, hue)
     return hue.mul_(6).masked_fill_(grey, 0), saturation, value
 
@@ -80,7 +80,7 @@ def _from_hsv(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
     q = value * (1 - fraction * saturation)
     t = value * (1 - (1 - fraction) * saturation)
     levels = torch.stack((value, p, q, t), 1).mul_(255).to(torch.uint8)
-    chosen = torch.tensor(_SECTORS, device=hue.device)[sector.to(torch.int64)]
+    chosen = upload(torch.tensor(_SECTORS), hue.device)[sector.to(torch.int64)]
     return levels.gather(1, chosen.movedim(-1, 1))
 
 
@@ -93,7 +93,7 @@ class Contrast(Deterministic):
     def apply(self, images: Tensor, draws: Draws) -> Tensor:
         pixels, factor = unit(images, torch.float64), self.constants(draws.severity)
         total = images.sum((2, 3), keepdim=True)  # a sum of whole numbers: exact in any order
-        area = torch.tensor(images.shape[2:].numel(), device=images.device)
+        area = total.new_full((), images.shape[2:].numel())
         means = unit(total.double() / area, torch.float64)
         return to_bytes(pixels.sub_(means).mul_(factor).add_(means))
 
@@ -163,4 +163,4 @@ def _with_pillow(images: Tensor, function: Callable[[Image.Image], Image.Image])
     else:
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(through, range(len(arrays))))
-    return torch.from_numpy(results).to(images.device)
+    return upload(torch.from_numpy(results), images.device)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .corruption import Corruption, Draws
-from .filters import by_parts, smooth, to_bytes, unit
+from .filters import by_parts, smooth, to_bytes, unit, upload
 from .rng import Rng
 
 
@@ -57,12 +57,12 @@ def affine_inverse(draws: Tensor, shift: float, size: tuple[int, int]) -> Tensor
     Three corners of a square about the middle move by up to `shift`. The reference gives them to OpenCV as (row,
     column) where (column, row) is expected, which matters where the image is not square.
     """
-    middle = torch.tensor([size[0] // 2, size[1] // 2], dtype=torch.float64, device=draws.device)
+    middle = upload(torch.tensor([size[0] // 2, size[1] // 2], dtype=torch.float64), draws.device)
     half = min(size) // 3
-    corner = torch.tensor([[1, 1], [1, -1], [-1, -1]], dtype=torch.float64, device=draws.device)
+    corner = upload(torch.tensor([[1, 1], [1, -1], [-1, -1]], dtype=torch.float64), draws.device)
     moved = (middle + half * corner).float() + (2 * shift * draws - shift).float()
     first, second, third = moved.double().unbind(1)
-    side = torch.tensor(2 * half, dtype=torch.float64, device=draws.device)
+    side = middle.new_full((), 2 * half)
     a, c = ((second - third) / side).unbind(1)
     b, d = ((first - second) / side).unbind(1)
     x, y = middle - half

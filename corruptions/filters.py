@@ -69,7 +69,7 @@ def _is_short(kernel: np.ndarray, size: int) -> bool:
 
 def _correlate(planes: Tensor, kernel: np.ndarray, mode: str, dim: int) -> Tensor:
     reach, size = len(kernel) // 2, planes.shape[dim]
-    source, weights = torch.from_numpy(_beyond(size, reach, mode)).to(planes.device), kernel.tolist()
+    source, weights = upload(torch.from_numpy(_beyond(size, reach, mode)), planes.device), kernel.tolist()
 
     def filtered(part: Tensor) -> Tensor:
         padded = part.index_select(dim, source)

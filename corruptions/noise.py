@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .corruption import Corruption, Draws
-from .filters import to_bytes, unit
+from .filters import to_bytes, unit, upload
 from .rng import Rng
 
 
@@ -78,7 +78,7 @@ class ShotNoise(Corruption):
         photons = self.constants(draws.severity)
         counts = _photons(images.flatten(), draws["uniform"].flatten(), photons)
         levels: Tensor = (torch.arange(photons + 1, dtype=torch.float64) / photons * 255).to(torch.uint8)
-        return levels.to(images.device).index_select(0, counts).reshape(images.shape)
+        return upload(levels, images.device).index_select(0, counts).reshape(images.shape)
 
 
 BINS = 1024
