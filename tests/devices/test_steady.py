@@ -21,6 +21,8 @@ from torch import Tensor, nn
 import robustkit
 from robustkit.common.steady import lacks_order, ordered, seeded
 from robustkit.errors import ModelError
+from robustkit.evaluations.subject import Lens
+from robustkit.models.batch_size import out_of_memory
 from robustkit.models.device import device_name, has_float64, pick_device
 
 needs_stand_in = pytest.mark.skipif(bool(why_not()), reason=why_not() or "there is a stand-in")
@@ -217,3 +219,39 @@ def test_devices_that_are_not_there_are_refused_in_one_line() -> None:
         with pytest.raises(ModelError, match=f"unknown device '{name}'"):
             pick_device(name)
     assert has_float64(torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("cuFFT error: CUFFT_ALLOC_FAILED"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        RuntimeError("MPS backend out of memory (MPS allocated: 9.00 GiB)"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory"),
+        MemoryError(),
+    ],
+    ids=lambda fault: str(fault)[:24],
+)
+def test_a_lack_of_memory_is_known_by_its_name(fault: Exception) -> None:
+    assert out_of_memory(fault)
+    assert not out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED"))
+
+
+def test_where_memory_is_short_spsa_asks_for_fewer_rows(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[int] = []
+    forward = Lens.forward
+
+    def short(lens: Lens, images: Tensor) -> Tensor:
+        rows.append(len(images))
+        if len(images) > 3:
+            raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED")
+        return forward(lens, images)
+
+    whole = small_audit.audit(place, tmp_path / "whole", attacks="spsa(steps=2,directions=4)", batch_size=2)
+    monkeypatch.setattr(Lens, "forward", short)
+    run = small_audit.audit(place, tmp_path / "run", attacks="spsa(steps=2,directions=4)", batch_size=8)
+    assert max(rows[-40:]) == 2 and run.results().equals(whole.results())
