@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import torch
@@ -240,20 +240,25 @@ def _slid(image: Tensor, weights: list[float], rows: list[int], columns: list[in
 
 def _gathered(images: Tensor, paths: Paths, fused: bool) -> Tensor:
     """Mix (B, C, H, W) along a path for each: all images at once, which an accelerator does fastest."""
-    _, channels, height, width = images.shape
-    sources = []
-    for places, size in ((paths.rows, height), (paths.columns, width)):
-        line = np.arange(size)[None, None] + places[:, :, None]
-        sources.append(upload(torch.from_numpy(line.clip(0, size - 1)), images.device))
-    lines, columns = sources[0] * width, sources[1]  # (B, K, H) and (B, K, W)
     counting = np.arange(len(paths.weights)) < paths.lengths[:, None]
-    cut = not counting.all()
-    kept = upload(torch.from_numpy(counting[:, :, None, None, None].astype(np.float64)), images.device) if cut else None
+    tables = (paths.rows, paths.columns, counting.astype(np.float64))
+    rows, columns, kept = (upload(torch.from_numpy(table), images.device) for table in tables)
+    return by_parts(partial(_mixed, paths.weights.tolist(), bool(counting.all()), fused), images, rows, columns, kept)
+
+
+def _mixed(
+    weights: list[float], whole: bool, fused: bool, images: Tensor, rows: Tensor, columns: Tensor, kept: Tensor
+) -> Tensor:
+    """Mix (b, C, H, W) along paths, (b, K) each. whole: whether all of a path counts, otherwise where `kept` is 1."""
+    channels, height, width = images.shape[1:]
+    down, across = (torch.arange(size, device=images.device) for size in (height, width))
+    lines = (rows[:, :, None] + down).clamp_(0, height - 1).mul_(width)  # (b, K, H)
+    places = (columns[:, :, None] + across).clamp_(0, width - 1)  # (b, K, W)
     planes = images.double().flatten(2)
     total = torch.zeros_like(planes).view(images.shape)
-    for step, weight in enumerate(paths.weights.tolist()):
-        source = (lines[:, step, :, None] + columns[:, step, None, :]).flatten(1)
+    for step, weight in enumerate(weights):
+        source = (lines[:, step, :, None] + places[:, step, None, :]).flatten(1)
         term = planes.gather(2, source[:, None].expand(-1, channels, -1)).view(images.shape)
-        term = term if kept is None else term * kept[:, step]
+        term = term if whole else term * kept[:, step, None, None, None]
         total.add_(term, alpha=weight) if fused else total.add_(term * weight)
     return total

@@ -4,9 +4,13 @@
 is instant.
 """
 
+import os
 from typing import TYPE_CHECKING
 
 import lazy_loader
+
+# Without it products of matrices on CUDA have no fixed order. The first product of a process settles it.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 if TYPE_CHECKING:
     from . import attention as attention

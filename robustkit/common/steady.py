@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,11 @@ import torch
 _OPERATIONS = {"cuda": ("matmul",), "cudnn": ("conv", "rnn"), "mkldnn": ("matmul", "conv", "rnn")}
 """What has an `fp32_precision` under torch.backends, since torch 2.9."""
 _fill: Any = torch.utils.deterministic
-_LACKS_ORDER = re.compile(r"(\S+) does not have a deterministic implementation|(\w+ Attention) defaults to a non-det")
+_LACKS_ORDER = re.compile(
+    r"(\S+) does not have a deterministic implementation|(\w+ [Aa]ttention) defaults to a non-deterministic"
+    r"|it uses (CuBLAS)"
+)
+_passed: set[tuple[str, type[Warning], str, int]] = set()  # warnings of others, each of which is passed on once
 
 
 @contextmanager
@@ -59,27 +63,37 @@ def _newer() -> list[tuple[Any, str]]:
 
 @contextmanager
 def seeded(device: torch.device, seed: int) -> Iterator[None]:
-    """Seed the generators of the host and of one device; those of other devices are not touched."""
-    module = None if device.type in ("cpu", "meta") else torch.get_device_module(device)
-    where = () if module is None or device.type == "mps" else (device,)  # Apple's has one generator, and no argument
-    state = None if module is None else module.get_rng_state(*where)
+    """Seed the generators of the host and of one device.
+
+    On leaving, the generators of all devices are as they were, whatever was drawn or seeded meanwhile: a network may
+    call `torch.manual_seed`, which reaches every device.
+    """
+    module = None if device.type == "cpu" else torch.get_device_module(device)
+    states = _states()
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         try:
             if module is not None:
-                _reseed(device, module, seed)
+                with module.device(device) if device.type != "mps" else nullcontext():
+                    module.manual_seed(seed)
             yield
         finally:
-            if module is not None:
-                module.set_rng_state(state, *where)
+            for restore, state in states:
+                restore(state)
 
 
-def _reseed(device: torch.device, module: Any, seed: int) -> None:
-    if device.type == "mps":
-        module.manual_seed(seed)
-        return
-    with module.device(device):
-        module.manual_seed(seed)
+def _states() -> list[tuple[Callable[[Any], object], Any]]:
+    """Return the states of the generators of all accelerators that are in use, and how to put them back."""
+    kind = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if kind is None:
+        return []
+    module: Any = torch.get_device_module(kind)
+    if not getattr(module, "is_initialized", lambda: True)():
+        return []
+    if kind.type == "mps":  # one generator, and no argument
+        return [(module.set_rng_state, module.get_rng_state())]
+    count = range(module.device_count())
+    return [(partial(module.set_rng_state, device=index), module.get_rng_state(index)) for index in count]
 
 
 @contextmanager
@@ -113,17 +127,32 @@ def ordered(device: torch.device, strict: bool = True) -> Iterator[set[str]]:
 def lacks_order(message: object) -> str:
     """Return the operation that has no deterministic algorithm, as torch's error or warning names it; else nothing."""
     match = _LACKS_ORDER.search(str(message))
-    return (match[1] or match[2]) if match else ""
+    return next(filter(None, match.groups())) if match else ""
 
 
 @contextmanager
 def _warned(names: set[str]) -> Iterator[None]:
     """Gather the operations that torch warns of; other warnings pass."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
-    for warning in caught:
-        if name := lacks_order(warning.message):
+    others: dict[tuple[str, type[Warning], str, int], None] = {}
+
+    def gather(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, *more: object, **named: object
+    ) -> None:
+        if name := lacks_order(message):
             names.add(name)
         else:
-            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+            others[str(message), category, filename, lineno] = None
+
+    always = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)  # some of these torch says but once
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.showwarning = gather
+            yield
+    finally:
+        torch.set_warn_always(always)
+        for other in others:
+            if other not in _passed:
+                _passed.add(other)
+                warnings.warn_explicit(*other)

@@ -203,8 +203,8 @@ class Family:
         plugin = EVERY_FAMILY.plugin(condition.name)
         return () if plugin is None else (plugin,)
 
-    def elsewhere(self, device: torch.device) -> str:
-        """Return a line on what this family computes elsewhere, since the device cannot; empty where it can."""
+    def elsewhere(self, condition: Condition, device: torch.device) -> str:
+        """Return a line on what a condition computes elsewhere, since the device cannot; empty where it can."""
         return ""
 
     def takes_shards(self, condition: Condition, card: Card) -> bool:

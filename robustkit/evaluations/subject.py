@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import torch
@@ -16,7 +16,7 @@ from attacks import AttackResult
 from attacks.attack import Tell
 
 from ..common.randomness import SampleRng
-from ..common.steady import float32, ordered, seeded
+from ..common.steady import float32, lacks_order, ordered, seeded
 from ..common.uploads import upload
 from ..data.dataset import Sample
 from ..models.batch_size import free
@@ -24,6 +24,8 @@ from ..models.classifier import Classifier
 from ..protocol.card import Card
 from ..protocol.condition import Condition
 from ..runs.pictures import Picture
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,7 @@ class Subject:
         self.valid = valid
         self.reused = reused
         self.unordered: dict[str, set[str]] = {}
+        self._strict = True
         self._positions = {label: index for index, label in enumerate(valid or ())}
         self._kept: tuple[str, dict[tuple[str, ...], Tensor]] = ("", {})
         competing = None if valid is None else torch.tensor(valid, device=settings.device)
@@ -173,14 +176,38 @@ class Subject:
         """Return the classifier laid out in memory as its inputs are; before it moves to its device."""
         return classifier
 
-    @contextmanager
-    def steady(self, rng: SampleRng, strict: bool = True) -> Iterator[set[str]]:
-        """Compute float32 as float32, in a fixed order; and let a model that draws by itself draw the same when it is
-        asked again. strict, and the set that is given: as of `ordered`.
+    def steadily(self, what: str, rng: SampleRng, compute: Callable[[], T]) -> T:
+        """Return what `compute` gives: float32 is float32, in a fixed order, and a model that draws by itself draws the
+        same when it is asked again.
+
+        Where the device has no deterministic algorithm for an operation, it is computed again without, and
+        `unordered[what]` has the names of such operations. what: the text of a condition, or the like.
         """
-        device = self.settings.device
-        with seeded(device, rng.seed), float32(), ordered(device, strict) as names:
-            yield names
+        names = self.unordered.get(what)
+        if names is None and self._strict:
+            try:
+                with self._steady(rng, strict=True):
+                    return compute()
+            except RuntimeError as fault:
+                if not lacks_order(fault):
+                    raise
+                names = {lacks_order(fault)}
+        with self._steady(rng, strict=False) as more:
+            result = compute()
+        if found := (names or set()) | more:
+            self.unordered[what] = found
+        return result
+
+    @contextmanager
+    def _steady(self, rng: SampleRng, strict: bool) -> Iterator[set[str]]:
+        """Hold all still; what is computed inside of something that is not strict is not, either."""
+        device, before = self.settings.device, self._strict
+        self._strict = strict
+        try:
+            with seeded(device, rng.seed), float32(), ordered(device, strict) as names:
+                yield names
+        finally:
+            self._strict = before
 
     def forget(self) -> None:
         """Drop the inputs kept for the current shard."""

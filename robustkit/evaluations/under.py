@@ -16,7 +16,7 @@ def inputs_under(subject: Subject, batch: Batch, under: Condition) -> Tensor:
 
     def make() -> Tensor:
         rng = subject.rng(batch.samples, under)
-        with subject.steady(rng):
-            return family_of(under.name).show(subject, replace(batch, tell=None), under, rng).inputs
+        alone = replace(batch, tell=None)
+        return subject.steadily(under.text, rng, lambda: family_of(under.name).show(subject, alone, under, rng).inputs)
 
     return subject.kept(under, batch.samples, make)

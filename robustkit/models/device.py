@@ -31,11 +31,9 @@ def pick_device(name: str) -> torch.device:
         raise _unknown(name)
     if device.type != "cpu":
         device = _own(device, name)
-        if device.type == "cuda":
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it, products have no fixed order
     try:
         torch.empty(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as fault:
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError, AttributeError) as fault:
         said = re.split(r"\. |\n", str(fault), maxsplit=1)[0][:160].rstrip(".")
         raise ModelError(f"device {name!r} cannot be used ({said}); use --device auto") from None
     return device
@@ -66,7 +64,7 @@ def _own(device: torch.device, name: str) -> torch.device:
         return device
     try:
         count = torch.get_device_module(device).device_count()
-    except RuntimeError:  # such a device is unknown to this build of torch, which the caller will find out
+    except (RuntimeError, ImportError, AttributeError):  # this build of torch lacks it, which the caller will find out
         return device
     return torch.device(device.type, rank % count) if count else device
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import platform
 import shlex
 import sys
@@ -140,7 +141,8 @@ def _check_old(
 def _shard_size(plan: Plan, settings: Settings) -> int:
     """Return how many samples a unit of work has where nobody says."""
     queues = any(family_of(condition.name).takes_shards(condition, plan.request.card) for condition in plan.conditions)
-    more = _QUEUED if queues and settings.device.type != "cpu" else 1
+    fair = -(-len(plan.dataset.samples) // int(os.environ.get("WORLD_SIZE", "1")))  # so that each process has some
+    more = min(_QUEUED, fair) if queues and settings.device.type != "cpu" else 1
     return max(plan.request.least_shard, settings.batch_size, more)
 
 

@@ -90,7 +90,9 @@ class Request:
     def settings(self) -> Settings:
         """How to compute, with the usual batch size where none is given. Raises ModelError for an unusable device."""
         where = pick_device(self.device)
-        usual = self.usual_batch["cpu" if where.type == "cpu" else "accelerator"]
+        usual = self.usual_batch["cpu"]
+        if where.type != "cpu":
+            usual = self.usual_batch.get("accelerator", usual)
         batch = self.batch_size if isinstance(self.batch_size, int) else usual
         workers = usual_workers() if self.workers is None else self.workers
         return Settings(self.seed, batch, workers, where, DTYPES[self.dtype], self.compile, self.frost)

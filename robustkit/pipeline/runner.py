@@ -15,7 +15,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..common.steady import lacks_order
 from ..data.dataset import Sample
 from ..errors import BadImageError, ModelError, RobustkitError
 from ..evaluations.family import Family, family_of
@@ -78,6 +77,7 @@ def run_units(
         for piece, shard in decoder.shards(cuts):
             subject.forget()
             for condition in piece.conditions:
+                writer.check()
                 progress.start(name, condition.group or condition.text, len(shard))
                 began, before = time.monotonic(), subject.settings.batch_size
                 computed = _unit(subject, supply, shard, condition, progress, wanted.under(condition))
@@ -136,7 +136,7 @@ class _Computed:
         arrays = []
         fields = [*schema, *(pa.field(name, added.get(name, pa.int32())) for name in more)]
         for each in fields:
-            values = [v for b in self.columns for v in b.get(each.name) or [None] * len(b["sample_id"])]
+            values = [v for b in self.columns for v in b.get(each.name, [None] * len(b["sample_id"]))]
             arrays.append(pa.array([values[place] for place in order], type=each.type))
         return pa.Table.from_arrays(arrays, schema=pa.schema(fields, metadata=metadata))
 
@@ -205,6 +205,11 @@ def _batch(
         try:
             batch = Batch(shard.inputs(places), samples, truths, keep, progress.stage)
             done = evaluate(family, subject, batch, condition)
+            columns = {name: list(values) for name, values in done.columns.items()}
+            if wrong := [name for name, values in columns.items() if len(values) != len(samples)]:
+                raise ValueError(
+                    f"column {wrong[0]!r} has {len(columns[wrong[0]])} values; expected one for each image"
+                )
         except RobustkitError:
             raise
         except Exception as fault:  # a network, or a plug-in, may raise anything
@@ -213,7 +218,7 @@ def _batch(
                 f"{name} fails under {condition.text} on {len(samples)} images: {type(fault).__name__}: {first}; "
                 f"--debug shows where"
             ) from fault
-        computed.add(_Computed([done.columns], done.pictures, done.seconds, dict.fromkeys(done.notes), done.metadata))
+        computed.add(_Computed([columns], done.pictures, done.seconds, dict.fromkeys(done.notes), done.metadata))
     return computed
 
 
@@ -227,16 +232,7 @@ def evaluate(family: Family, subject: Subject, batch: Batch, condition: Conditio
     names it.
     """
     rng = subject.rng(batch.samples, condition)
-    unordered = subject.unordered.get(condition.text)
-    if unordered is None:
-        try:
-            with subject.steady(rng):
-                return family.evaluate(subject, batch, condition, rng)
-        except RuntimeError as fault:
-            if not lacks_order(fault):
-                raise
-            unordered = subject.unordered[condition.text] = {lacks_order(fault)}
-    with subject.steady(rng, strict=False) as names:
-        done = family.evaluate(subject, batch, condition, rng)
-    unordered |= names
-    return replace(done, metadata=done.metadata | {b"deterministic": json.dumps(sorted(unordered)).encode()})
+    done = subject.steadily(condition.text, rng, lambda: family.evaluate(subject, batch, condition, rng))
+    if names := subject.unordered.get(condition.text):
+        done = replace(done, metadata=done.metadata | {b"deterministic": json.dumps(sorted(names)).encode()})
+    return done

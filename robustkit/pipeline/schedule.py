@@ -75,9 +75,11 @@ def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Callable[[str], N
     outstanding = ranks.share("work", lambda: [_lacking(plan, contender, ranks.size) for contender in plan.contenders])
     for line in [line for *_, lines in outstanding for line in lines] if ranks.leads else ():
         say(line)
-    elsewhere = {family_of(condition.name).elsewhere(settings.device): None for condition in plan.conditions}
-    for line in filter(None, elsewhere if ranks.leads and any(lacking for lacking, *_ in outstanding) else ()):
-        say(line)
+    texts = {text for lacking, *_ in outstanding for _, some in lacking for text in some} if ranks.leads else set()
+    conditions = (condition.under or condition for condition in plan.conditions if condition.text in texts)
+    for line in dict.fromkeys(family_of(each.name).elsewhere(each, settings.device) for each in conditions):
+        if line:
+            say(line)
     for contender, (lacking, doubted, *_) in zip(plan.contenders, outstanding, strict=True):
         if not lacking and not doubted:
             continue

@@ -15,6 +15,7 @@ from ..errors import BadImageError
 from ..evaluations.supply import Reader
 
 T = TypeVar("T")
+_LARGE = 1 << 30  # bytes
 
 
 class Shard:
@@ -41,22 +42,30 @@ class Shard:
         return self._read[place]
 
     def inputs(self, places: Sequence[int]) -> Tensor:
-        """Return the inputs of samples of one shape, (n, ...), on the device.
+        """Return the inputs of samples of one shape, (n, ...), on the device; the caller may write to them.
 
-        Those of the whole shard are uploaded together when the first is asked for, and stay.
+        On an accelerator those of the whole shard are uploaded together when the first is asked for, and stay, unless
+        they are large.
         """
         shape = self.read(places[0])[2]
         if shape not in self._alike:
-            reads = {place: self.read(place) for place in range(len(self))}
-            alike = {
-                place: read for place, (_, read, own) in reads.items() if isinstance(read, Tensor) and own == shape
-            }
+            alike = dict(self._of_shape(shape))
+            each = alike[places[0]]
+            if self._device.type == "cpu" or len(alike) * each.numel() * each.element_size() > _LARGE:
+                return stacked([alike[place] for place in places], self._device)
             self._alike[shape] = list(alike), stacked(list(alike.values()), self._device)
         known, inputs = self._alike[shape]
         start = known.index(places[0])
         if known[start : start + len(places)] == list(places):
-            return inputs[start : start + len(places)]
+            return inputs[start : start + len(places)].clone()
         return inputs[upload(torch.tensor([known.index(place) for place in places]), self._device)]
+
+    def _of_shape(self, shape: tuple[int, ...]) -> Iterator[tuple[int, Tensor]]:
+        """Yield the places of the inputs of a shape, with the inputs."""
+        for place in range(len(self)):
+            _, read, own = self.read(place)
+            if own == shape and isinstance(read, Tensor):
+                yield place, read
 
 
 class Decoder:

@@ -13,8 +13,8 @@ _AHEAD = 4
 class Writer:
     """A thread that writes, one thing after the other; a context, which is left when all is written.
 
-    What comes after a failure is not written. The failure is raised by the next `submit`, or on leaving. Where the
-    context is left by another exception, what was submitted before is still written, since it is whole.
+    What comes after a failure is not written. The failure is raised by the next `check` or `submit`, or on leaving.
+    Where the context is left by another exception, what was submitted before is still written, since it is whole.
 
     ahead: what may wait; with more, `submit` waits.
     """
@@ -24,6 +24,11 @@ class Writer:
         self._pending: deque[Future[None]] = deque()
         self._ahead = ahead
         self._failed = False
+
+    def check(self) -> None:
+        """Raise what a write has raised, if one has."""
+        while self._pending and self._pending[0].done():
+            self._pending.popleft().result()
 
     def submit(self, write: Callable[[], None]) -> None:
         """Have something written. Raises what an earlier one raised."""

@@ -141,7 +141,11 @@ def test_a_record_names_what_has_no_order(tmp_path: Path, monkeypatch: pytest.Mo
     options |= {"model": {"arch": f"{tmp_path / 'summed.py'}:build"}}
     with devices():
         robustkit.audit([tmp_path / "net.pth"], out=tmp_path / "cuda", **options)
+        maps = options | {"cams": "gradient", "stability": True, "limit": 2}
+        robustkit.audit([tmp_path / "net.pth"], out=tmp_path / "maps", **maps)
     robustkit.audit([tmp_path / "net.pth"], out=tmp_path / "cpu", device="cpu", **options)
+    flags = [json.loads(path.read_text()).get("failed") for path in (tmp_path / "cuda" / "evidence").rglob("*.json")]
+    assert flags == [None]  # evidence goes without order, too
     for record in sorted((tmp_path / "cuda" / "records").rglob("*.parquet")):
         assert json.loads(pq.read_schema(record).metadata[b"deterministic"]) == ["cumsum_cuda"]
         other = tmp_path / "cpu" / record.relative_to(tmp_path / "cuda")
@@ -161,8 +165,37 @@ def test_order_is_asked_for_and_warnings_of_others_pass() -> None:
             values.cumsum(0)
             warnings.warn("of another", UserWarning, stacklevel=1)
         assert names == {"cumsum_cuda"} and not torch.are_deterministic_algorithms_enabled()
-    said = "Flash Attention defaults to a non-deterministic algorithm. To explicitly enable determinism call"
-    assert lacks_order(said) == "Flash Attention" and not lacks_order("CUDA error")
+    for kind in ("Flash Attention", "Memory Efficient attention"):
+        said = f"{kind} defaults to a non-deterministic algorithm. To explicitly enable determinism call"
+        assert lacks_order(said) == kind.removeprefix("Memory ")
+    blas = "Deterministic behavior was enabled, but this operation is not deterministic because it uses CuBLAS and you"
+    assert lacks_order(blas) == "CuBLAS" and not lacks_order("CUDA error")
+
+
+@needs_stand_in
+def test_each_warning_of_others_passes_once_also_where_the_work_fails() -> None:
+    said = list[str]()
+    with devices(), warnings.catch_warnings():
+        warnings.simplefilter("default")
+        warnings.showwarning = lambda message, *more, **named: said.append(str(message))
+        for _ in range(3):
+            with pytest.raises(ValueError, match="broken"), ordered(torch.device("cuda"), strict=False):
+                for _ in range(50):
+                    warnings.warn("hello from the network", UserWarning, stacklevel=1)
+                raise ValueError("broken")
+    assert said == ["hello from the network"]
+
+
+@needs_stand_in
+def test_what_a_network_seeds_comes_back_on_every_device() -> None:
+    with devices(2):
+        before = [torch.get_rng_state(), *map(torch.cuda.get_rng_state, (0, 1))]
+        for device in ("cuda:1", "cpu"):
+            with pytest.raises(ValueError, match="late"), seeded(torch.device(device), 7):
+                torch.manual_seed(3)
+                raise ValueError("late")
+            now = [torch.get_rng_state(), *map(torch.cuda.get_rng_state, (0, 1))]
+            assert all(torch.equal(first, second) for first, second in zip(before, now, strict=True)), device
 
 
 @pytest.fixture
@@ -212,7 +245,7 @@ def test_each_process_takes_its_own_device(rank: Any) -> None:
 
 
 def test_devices_that_are_not_there_are_refused_in_one_line() -> None:
-    for name in ("mps", "xpu", "xla:0", *(() if torch.cuda.is_available() else ("cuda", "cuda:3"))):
+    for name in ("mps", "xpu", "xla:0", "hpu", *(() if torch.cuda.is_available() else ("cuda", "cuda:3"))):
         with pytest.raises(ModelError, match=f"device '{name}' cannot be used .*; use --device auto$"):
             pick_device(name)
     for name in ("gpu", "meta", "cuda:", "cuda:x", "", "CPU"):
@@ -251,7 +284,7 @@ def test_where_memory_is_short_spsa_asks_for_fewer_rows(
             raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED")
         return forward(lens, images)
 
-    whole = small_audit.audit(place, tmp_path / "whole", attacks="spsa(steps=2,directions=4)", batch_size=2)
+    small_audit.audit(place, tmp_path / "whole", attacks="spsa(steps=2,directions=4)", batch_size=2)
     monkeypatch.setattr(Lens, "forward", short)
-    run = small_audit.audit(place, tmp_path / "run", attacks="spsa(steps=2,directions=4)", batch_size=8)
-    assert max(rows[-40:]) == 2 and run.results().equals(whole.results())
+    small_audit.audit(place, tmp_path / "run", attacks="spsa(steps=2,directions=4)", batch_size=8)
+    assert max(rows[-40:]) == 2 and pages(tmp_path / "run") == pages(tmp_path / "whole") != {}

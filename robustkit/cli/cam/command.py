@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from cam import Explanation
+
 from ...common.files import write_whole
 from ...common.preprocessing import Preprocessing
 from ...data.class_names import class_name
@@ -143,8 +145,12 @@ def explained_tile(
     target: index of the class among the logits that compete; None for the predicted class.
     """
     rng = subject.rng([sample], map_condition(spec))
-    with subject.steady(rng), EVERY_EXPLAINER[spec.method](subject.exact) as explainer:
-        explanation = explainer.explain(subject.inputs(pixels[None]), target, rng=rng)
+
+    def explain() -> Explanation:
+        with EVERY_EXPLAINER[spec.method](subject.exact) as explainer:
+            return explainer.explain(subject.inputs(pixels[None]), target, rng=rng)
+
+    explanation = subject.steadily(label(spec), rng, explain)
     place, identity = int(explanation.target[0]), subject.classifier.identity
     named = class_name(identity.class_names or (), subject.classes(explanation.target)[0], identity.num_classes)
     wrong = " (wrong)" if target is None and row.get("correct") is False else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 
@@ -91,17 +92,18 @@ def gather_evidence(
     figures = None
     while figures is None:
         try:
-            with subject.steady(rng):
-                figures = examine(
-                    subject.exact,  # low precision rounds as a defence would
-                    subject.inputs(torch.stack(images)),
-                    subject.labels(samples),
-                    attack.threat,
-                    rng=rng,
-                    batch_size=size,
-                    attack=attack,
-                    brief=condition.name != "autoattack",
-                )
+            examined = partial(
+                examine,
+                subject.exact,  # low precision rounds as a defence would
+                subject.inputs(torch.stack(images)),
+                subject.labels(samples),
+                attack.threat,
+                rng=rng,
+                batch_size=size,
+                attack=attack,
+                brief=condition.name != "autoattack",
+            )
+            figures = subject.steadily(condition.text, rng, examined)
         except (RuntimeError, ValueError, TypeError, NotImplementedError, MemoryError) as fault:
             if not out_of_memory(fault) or size == 1:
                 # The attack itself will report what is wrong; if it does not, the lack of figures is a flag.

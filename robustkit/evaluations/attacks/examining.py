@@ -15,7 +15,7 @@ from attacks import Attack, Rng, ThreatModel, cross_entropy, margin
 from attacks.attack import check_images, check_labels
 from attacks.frozen import Model, frozen, input_gradient
 
-from ...common.steady import float32
+from ...common.steady import float32, lacks_order
 from ...models.batch_size import out_of_memory
 from .figures_of_probes import plain, reduced
 from .probes import (
@@ -210,8 +210,8 @@ class _Examiner:
             try:
                 columns |= probe()
             except (RuntimeError, ValueError, TypeError, NotImplementedError) as fault:
-                if out_of_memory(fault):
-                    raise  # smaller batches may fit
+                if out_of_memory(fault) or lacks_order(fault):
+                    raise  # smaller batches may fit, and what has no order is asked without
                 self.unmeasured[check] = f"{type(fault).__name__}: {(str(fault).splitlines() or [''])[0]}"
         return columns
 

@@ -108,8 +108,10 @@ class Corruptions(Family):
             tuple(drawn),
         )
 
-    def elsewhere(self, device: torch.device) -> str:
-        return "" if _place(device) == device else f"{device.type} has no float64: corruptions are made on the CPU"
+    def elsewhere(self, condition: Condition, device: torch.device) -> str:
+        made = isinstance(condition.payload, Corrupted) and not condition.payload.released
+        there = not made or _place(device) == device
+        return "" if there else f"{device.type} has no float64: corruptions are made on the CPU"
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
         from .registry import EVERY_CORRUPTION

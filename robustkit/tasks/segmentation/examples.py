@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -101,9 +102,9 @@ def _tiles(
         target = labels.to(subject.settings.device)
         for condition in conditions:
             rng, batch = subject.rng([sample], condition), Batch(pixels, [sample], [truth])
-            with subject.steady(rng):
-                inputs = family_of(condition.name).show(subject, batch, condition, rng).inputs
-                predictions = subject.predicted(inputs)
+            show = partial(family_of(condition.name).show, subject, batch, condition, rng)
+            inputs = subject.steadily(condition.text, rng, show).inputs
+            predictions = subject.steadily(condition.text, rng, partial(subject.predicted, inputs))
             right, predicted, labelled = (
                 part[0] for part in class_counts(predictions, target, len(scenes.class_names))
             )

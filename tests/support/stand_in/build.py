@@ -23,6 +23,13 @@ def why_not() -> str:
         return "a real CUDA device is at hand"
     if compiler() is None:
         return "the stand-in device needs a C++ compiler (c++, g++ or clang++)"
+    try:
+        _built()
+    except subprocess.CalledProcessError as fault:
+        last = (fault.stderr.strip().splitlines() or ["no message"])[-1]
+        return f"the C++ side of the stand-in device does not compile: {last}"
+    except (OSError, PermissionError) as fault:
+        return f"the C++ side of the stand-in device cannot be built: {fault}"
     return ""
 
 
@@ -43,10 +50,12 @@ def _built() -> Path:
     root = Path(torch.__file__).parent
     key = hashlib.sha256(SOURCE.read_bytes() + torch.__version__.encode() + str(root).encode()).hexdigest()[:16]
     folder = Path(tempfile.gettempdir()) / f"robustkit-stand-in-{os.getuid()}-{key}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid != os.getuid() or folder.stat().st_mode & 0o022:
+        raise PermissionError(f"{folder} belongs to someone else, or others may write to it")
     built = folder / "guard.so"
     if built.is_file():
         return built
-    folder.mkdir(mode=0o700, exist_ok=True)
     fresh = folder / f"guard-{os.getpid()}.so"
     command = [str(compiler()), "-std=c++20", "-O0", "-w", "-fPIC", "-shared", str(SOURCE), "-o", str(fresh)]
     command += [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}", f"-I{root / 'include'}"]
