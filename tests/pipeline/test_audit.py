@@ -263,7 +263,7 @@ def test_partly_loaded_weights_repeat_and_are_flagged(place: Path, tmp_path: Pat
 def test_weights_cast_beforehand_change_no_bit(name: str) -> None:
     import timm
 
-    from robustkit.evaluations.subject import low_precision
+    from robustkit.evaluations.lens import low_precision
 
     torch.manual_seed(0)
     if name == "resnet18":
