@@ -26,11 +26,13 @@ import torch
 import robustkit
 from robustkit.data.dataset import Dataset
 from robustkit.errors import RobustkitError
-from robustkit.evaluations import subject
-from robustkit.pipeline import audit as pipeline
-from robustkit.pipeline import runner
+from robustkit.evaluations.corruptions.family import Corruptions
+from robustkit.pipeline import classification as pipeline
+from robustkit.pipeline import runner, shards
 from robustkit.pipeline import schedule as computing
 from robustkit.results.run import Run
+from robustkit.runs.writer import Writer
+from robustkit.tasks.classification.subject import ClassifierSubject
 
 PARTS = {
     "model": "forward and backward",
@@ -40,7 +42,7 @@ PARTS = {
     "decode": "reading and decoding",
     "digest": "digest of the data",
     "metrics": "predictions into rows",
-    "records": "records and pictures",
+    "records": "waiting for records to be written",
     "summary": "summary and report",
     "start": "loading and the rest",
 }
@@ -117,12 +119,12 @@ def profiled(clock: Clock, checkpoint: str, options: argparse.Namespace, out: Pa
     patches = [
         (pipeline, "load", timed_load),
         (torch.autograd, "grad", clock.around(torch.autograd.grad, "model")),
-        (subject.Subject, "corrupt", clock.around(subject.Subject.corrupt, "corruption")),
-        (subject.Subject, "_rows", clock.around(subject.Subject._rows, "metrics")),
-        (runner, "wait", clock.around(runner.wait, "decode")),
+        (Corruptions, "show", clock.around(Corruptions.show, "corruption")),
+        (ClassifierSubject, "score", clock.around(ClassifierSubject.score, "metrics")),
+        (shards, "wait", clock.around(shards.wait, "decode")),
         (runner, "_unit", clock.units(runner._unit)),
-        (runner, "write_pictures", clock.around(runner.write_pictures, "records")),
-        (Run, "write_shard", clock.around(Run.write_shard, "records")),
+        (Writer, "submit", clock.around(Writer.submit, "records")),
+        (Writer, "__exit__", clock.around(Writer.__exit__, "records")),
         (Dataset, "digest", clock.around(Dataset.digest, "digest")),
         (pipeline, "refresh", clock.around(pipeline.refresh, "summary")),
         (computing, "gather_evidence", clock.around(computing.gather_evidence, "attack")),
