@@ -81,7 +81,7 @@ def prepare(plan: Plan) -> list[str]:
     names = {entry.name for entry in earlier}
     claims = {condition.text: Claim(**condition.claim) for condition in plan.conditions if condition.claim}
     texts = (condition.text for condition in plan.conditions)
-    shard_size = old.shard_size if old else request.shard_size or _shard_size(plan, settings)
+    size = old.shard_size if old else request.shard_size or shard_size(plan, settings)
     new = Manifest(
         robustkit=metadata.version("robustkit-audit"),
         command=_command(),
@@ -92,10 +92,10 @@ def prepare(plan: Plan) -> list[str]:
         conditions=tuple(dict.fromkeys([*(old.conditions if old else ()), *texts])),
         claims={**(old.claims if old else {}), **claims},
         checkpoints=(*earlier, *(entry for entry in described if entry.name not in names)),
-        data=_data(plan, deciding.data_digest, shard_size),
+        data=_data(plan, deciding.data_digest, size),
         corrupted=_corrupted(old.corrupted if old else None, plan.inputs),
         keep_misclassified=plan.keep_misclassified,
-        shard_size=shard_size,
+        shard_size=size,
         batch_size=settings.batch_size,
         device=device_name(settings.device),
         versions=_versions(),
@@ -138,7 +138,7 @@ def _check_old(
     ]
 
 
-def _shard_size(plan: Plan, settings: Settings) -> int:
+def shard_size(plan: Plan, settings: Settings) -> int:
     """Return how many samples a unit of work has where nobody says."""
     queues = any(family_of(condition.name).takes_shards(condition, plan.request.card) for condition in plan.conditions)
     fair = -(-len(plan.dataset.samples) // int(os.environ.get("WORLD_SIZE", "1")))  # so that each process has some
@@ -146,7 +146,7 @@ def _shard_size(plan: Plan, settings: Settings) -> int:
     return max(plan.request.least_shard, settings.batch_size, more)
 
 
-def _data(plan: Plan, digest: str, shard_size: int) -> DataEntry:
+def _data(plan: Plan, digest: str, size: int) -> DataEntry:
     dataset = plan.dataset
     return DataEntry(
         name=dataset.name,
@@ -158,7 +158,7 @@ def _data(plan: Plan, digest: str, shard_size: int) -> DataEntry:
         notes=tuple(dataset.notes),
         class_names=tuple(dataset.class_names),
         unjudged=UNSET if plan.unjudged is None else plan.unjudged,
-        shards=tuple(digests_of_shards([sample.id for sample in dataset.samples], shard_size)),
+        shards=tuple(digests_of_shards([sample.id for sample in dataset.samples], size)),
     )
 
 

@@ -15,6 +15,9 @@ import robustkit
 from robustkit.cli.app import cli
 from robustkit.common.cores import usual_workers
 from robustkit.models.device import has_float64
+from robustkit.pipeline.manifest import shard_size
+from robustkit.pipeline.request import ClassificationRequest
+from robustkit.pipeline.run import plan
 
 pytestmark = pytest.mark.gpu
 needs_stand_in = pytest.mark.skipif(bool(stand_in.why_not()), reason=stand_in.why_not() or "there is a stand-in")
@@ -97,21 +100,31 @@ def test_a_shard_is_uploaded_once_for_clean_and_75_corruptions(tmp_path: Path) -
     inputs = {shape[0]: count for (shape, line), count in pictures.items() if line.startswith("robustkit/")}
     assert inputs == {4: 1, 2: 1}  # two shards
     lines = {line.partition(":")[0] for (_, line) in pictures}
-    assert lines == {"robustkit/common/uploads.py", "corruptions/digital.py"}  # JPEG and pixelate are made on the host
+    assert lines == {"robustkit/common/uploads.py", "corruptions/filters.py"}  # JPEG and pixelate are made on the host
     assert not any(line.startswith("robustkit/common/uploads.py:") and len(shape) == 4 for shape, line in seen.staged)
     assert len(list((tmp_path / "run" / "records").rglob("*.parquet"))) == 2 * 76
 
 
 @needs_stand_in
-def test_what_a_gpu_gets_by_default(tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches of 128; shards of 512 for attacks that make their own batches; a decoding thread for each core."""
-    request = attacked(place) | {"limit": 2, "batch_size": None}
+def test_what_a_gpu_gets_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of 128; shards of 512 for attacks that make their own batches, less where several processes share them;
+    a decoding thread for each core.
+    """
+
+    def sizes(attacks: str, **more: Any) -> tuple[int, int]:
+        request = ClassificationRequest(
+            checkpoints=["zoo:shapes-vit-quest"], data_dir="embedded:shapes", attacks=attacks, out=tmp_path, **more
+        )
+        return request.settings.batch_size, shard_size(plan(request), request.settings)
+
     with stand_in.devices():
-        for attacks, size in (("fgsm", 128), ("square(queries=1)", 512)):
-            run = robustkit.audit(**request | {"attacks": attacks}, out=tmp_path / attacks)
-            assert (run.manifest.batch_size, run.manifest.shard_size) == (128, size)
-    run = robustkit.audit(**request | {"attacks": "square(queries=1)"}, device="cpu", out=tmp_path / "cpu")
-    assert (run.manifest.batch_size, run.manifest.shard_size) == (16, 128)
+        assert sizes("fgsm") == (128, 128) and sizes("fgsm,square(queries=1)") == (128, 512)
+        assert sizes("square(queries=1)", limit=300) == (128, 300)
+        monkeypatch.setenv("WORLD_SIZE", "3")
+        assert sizes("autoattack") == (128, 334)
+        monkeypatch.setenv("WORLD_SIZE", "64")
+        assert sizes("autoattack") == (128, 128)
+    assert sizes("autoattack", device="cpu") == (16, 128)
     cores = usual_workers()
     assert cores == len(os.sched_getaffinity(0))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "64")
