@@ -61,5 +61,5 @@ def _built() -> Path:
     command += [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}", f"-I{root / 'include'}"]
     command += [f"-L{root / 'lib'}", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{root / 'lib'}"]
     subprocess.run(command, check=True, capture_output=True, text=True)
-    fresh.replace(built)  # whole, whoever was first
+    fresh.replace(built)  # in one step: other processes may build it at the same time
     return built
