@@ -161,10 +161,11 @@ def test_order_is_asked_for_and_warnings_of_others_pass() -> None:
             values.cumsum(0)
         assert lacks_order(caught.value) == "cumsum_cuda"
         with pytest.warns(UserWarning, match="of another"), ordered(values.device, strict=False) as names:
-            assert torch.are_deterministic_algorithms_enabled()
+            assert torch.are_deterministic_algorithms_enabled() and torch.is_warn_always_enabled()
             values.cumsum(0)
             warnings.warn("of another", UserWarning, stacklevel=1)
         assert names == {"cumsum_cuda"} and not torch.are_deterministic_algorithms_enabled()
+        assert not torch.is_warn_always_enabled()  # torch says some of these once a process otherwise
     for kind in ("Flash Attention", "Memory Efficient attention"):
         said = f"{kind} defaults to a non-deterministic algorithm. To explicitly enable determinism call"
         assert lacks_order(said) == kind.removeprefix("Memory ")
