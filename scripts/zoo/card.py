@@ -146,7 +146,8 @@ def card(zoo: Sequence[Facts], logs: dict[str, list[Facts]], images: dict[str, s
     ran = markdown([heading, *((name, *_last(rows)) for name, rows in logs.items())])
     return f"""# The zoo: model card
 
-Made by `python -m scripts.zoo.card --data-dir cifar10-test.zip --logs docs/results/zoo --out docs/results`; do not edit.
+Made by `python -m scripts.zoo.card --data-dir cifar10-test.zip --logs docs/results/zoo --out docs/results`;
+do not edit.
 
 Small ViTs that differ in their attention formula only: same data, recipe, seed and order of images. They are here to
 exercise an audit on weights of each formula. One training of each says little about the formulas themselves: another
