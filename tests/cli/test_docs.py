@@ -115,7 +115,9 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize(("name", "fewest"), [("reference/python.md", 4), ("concepts/attention.md", 1), ("results/stabilisers.md", 1)])
+@pytest.mark.parametrize(
+    ("name", "fewest"), [("reference/python.md", 4), ("concepts/attention.md", 1), ("results/stabilisers.md", 1)]
+)
 def test_the_python_of_a_page_runs(name: str, fewest: int, tmp_path: Path) -> None:
     """In a process of its own."""
     found = blocks(ROOT / "docs" / name, "python")
