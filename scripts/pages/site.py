@@ -75,6 +75,8 @@ def executed(path: Path) -> tuple[str, dict[str, bytes]]:
 
     notebook: Any = nbformat.read(path, as_version=4)
     with tempfile.TemporaryDirectory() as folder:
+        # tqdm, which others import, asks for a widget that a page cannot show.
+        os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"
         NotebookClient(notebook, timeout=SECONDS, resources={"metadata": {"path": folder}}).execute()
     text, resources = MarkdownExporter().from_notebook_node(notebook)
     pictures: dict[str, bytes] = resources["outputs"]
