@@ -137,7 +137,7 @@ def _plugins() -> list[tuple[str, str]]:
         except PluginError as fault:
             said = f"cannot be used: {fault}"
         rows.append((plugin.name, f"{GROUPS[plugin.group]} of {plugin.origin}, {said}"))
-    return rows or [("none", "no installed package provides plug-ins; docs/extending.md says how to write one")]
+    return rows or [("none", "no installed package provides plug-ins; docs/how-to/extending.md says how to write one")]
 
 
 def _documented(value: object) -> str:

@@ -24,7 +24,7 @@ HEAD = """\
 #
 # A bound is the end of the figure's 95 % interval, rounded away from it to two decimals. To ask for more than the
 # point, add `with 95 % confidence`: then the whole interval must lie on the good side.
-# docs/ci.md has the grammar. undecided = "pass" lets a rule pass where samples are too few to tell.
+# docs/how-to/gate.md has the grammar. undecided = "pass" lets a rule pass where samples are too few to tell.
 
 undecided = "fail"
 """

@@ -1,6 +1,7 @@
 """Where the time of a whole audit goes, as a table and a stacked bar.
 
-    python -m scripts.bench.profile CHECKPOINT --data-dir IMAGES [--limit 64] [--plot docs/performance/profile.svg]
+    python -m scripts.bench.profile CHECKPOINT --data-dir IMAGES [--limit 64]
+        [--plot docs/results/performance/profile.svg]
 
 Runs an audit (clean, FGSM, PGD, AutoAttack, corruptions, AG-CAM) in a temporary folder, with clocks around its parts.
 Each moment belongs to the innermost part that is running; `model` is the network's forward and every backward.

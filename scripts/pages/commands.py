@@ -1,4 +1,4 @@
-"""Write docs/commands.md from the command line's own help: every command, argument and option.
+"""Write docs/reference/commands.md from the command line's own help: every command, argument and option.
 
 python -m scripts.pages.commands            write the page
 python -m scripts.pages.commands --check    status 1 where the page is another one
@@ -15,7 +15,7 @@ from robustkit.cli.app import cli
 
 from .writing import markdown
 
-PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
 HEAD = """# Commands
 
 Made by `python -m scripts.pages.commands` from `robustkit --help` and the help of each command.

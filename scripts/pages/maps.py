@@ -1,7 +1,7 @@
 """What maps are worth: AG-CAM and its baselines beside controls, on real images and on the zoo.
 
     python -m scripts.pages.maps CHECKPOINT --images VAL --boxes CSV [--photographs DIR --masks DIR] --out runs/maps
-        [--markdown docs/maps.md]
+        [--markdown docs/results/maps.md]
 
 Scores the maps of a real ViT where boxes are known, by the published protocol and with the aspect kept; on photographs
 with masks, unlabelled; and those of the zoo's four on the generated set. Each is a run folder under --out; the same

@@ -1,6 +1,6 @@
 """A segmentation run as a page of Markdown.
 
-python -m scripts.pages.scenes RUN --title TITLE --markdown docs/camvid.md [--note TEXT]
+python -m scripts.pages.scenes RUN --title TITLE --markdown docs/results/camvid.md [--note TEXT]
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `docs/stabilisers.md` says beside its figures."""
+"""What `docs/results/stabilisers.md` says beside its figures."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from robustkit.cli import listing
 from robustkit.cli.app import cli
 from scripts.pages import commands as commands_page
 
-PAGES = sorted([ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").rglob("*.md")])
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -51,12 +51,12 @@ def parse(words: list[str]) -> None:
 
 
 def test_the_page_of_commands_is_what_the_script_makes() -> None:
-    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
     assert page == commands_page.page(), "run python -m scripts.pages.commands"
 
 
 def test_every_command_and_option_is_on_the_page_of_commands() -> None:
-    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
     sections = dict(zip(*[iter(re.split(r"^## robustkit (\S+)$", page, flags=re.MULTILINE)[1:])] * 2, strict=True))
     assert sections.keys() == cli.commands.keys()
     for name, command in cli.commands.items():
@@ -115,7 +115,9 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize(("name", "fewest"), [("python.md", 4), ("attention.md", 1), ("stabilisers.md", 1)])
+@pytest.mark.parametrize(
+    ("name", "fewest"), [("reference/python.md", 4), ("concepts/attention.md", 1), ("results/stabilisers.md", 1)]
+)
 def test_the_python_of_a_page_runs(name: str, fewest: int, tmp_path: Path) -> None:
     """In a process of its own."""
     found = blocks(ROOT / "docs" / name, "python")

@@ -192,7 +192,7 @@ def test_a_draft_names_any_checkpoint(tmp_path: Path, name: str) -> None:
 
 def test_the_workflow_is_valid_and_names_what_it_keeps() -> None:
     yaml = pytest.importorskip("yaml")
-    text = (ROOT / "docs" / "ci" / "robustness.yml").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "how-to" / "ci" / "robustness.yml").read_text(encoding="utf-8")
     flow = yaml.safe_load(text)
     said = "\n".join(step.get("run", "") for step in flow["jobs"]["robustness"]["steps"])
     for name, value in flow["env"].items():
@@ -203,4 +203,4 @@ def test_the_workflow_is_valid_and_names_what_it_keeps() -> None:
         name, *words = shlex.split(command.partition("bin/robustkit ")[2])
         with cli.cli.commands[name].make_context(name, words):  # an option that is not there is refused
             pass
-    assert "pip install robustkit" not in text + (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
+    assert "pip install robustkit" not in text + (ROOT / "docs" / "how-to" / "gate.md").read_text(encoding="utf-8")

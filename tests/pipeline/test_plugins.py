@@ -1,4 +1,4 @@
-"""A package of plug-ins, as docs/extending.md shows it: installed, audited with, resumed, compared and gated."""
+"""A package of plug-ins, as docs/how-to/extending.md shows it: installed, audited with, resumed, compared and gated."""
 
 from __future__ import annotations
 
