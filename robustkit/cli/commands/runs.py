@@ -67,6 +67,8 @@ def compare(runs: tuple[Path, ...], **options: Any) -> None:
 @option("--junit", type=Place(), help="File for the verdicts as JUnit XML.")
 @option("--json", "json_file", type=Place(), help="File for the verdicts as JSON.")
 @option("--init", is_flag=True, help="Write a policy that this run passes, with margins, to --policy or policy.toml.")
+@option("--all", "every", is_flag=True, help="With --init: a rule on every figure, not only on those that matter most.")
+@option("--details", is_flag=True, help="Also list the rules that pass.")
 @common
 def check(run: Path, **options: Any) -> None:
     """Check a run against a policy: exit 0 if every rule passes, 1 if not, 2 for an error, 3 without results.
