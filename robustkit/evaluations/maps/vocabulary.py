@@ -34,7 +34,9 @@ class MapWords(Vocabulary):
         if lead == name:
             return super().metric(name)
         score = named(CONTROLLED, lead)
-        return None if score is None else replace(score, name=name, paired=False, share=False, drafted=False)
+        if score is None:
+            return None
+        return replace(score, name=name, label=f"lead in {score.label}", paired=False, share=False, drafted=False)
 
     def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
         """Yield the lead of the first method over the best control."""
