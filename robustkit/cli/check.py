@@ -69,14 +69,16 @@ def show(outcome: Outcome, console: Any, details: bool = False) -> None:
 
     widest = max((len(plain(verdict.checkpoint)) for verdict in outcome.verdicts), default=0)
     urgent, passed = by_urgency(outcome)
-    for verdict in (*urgent, *(passed if details else ())):
+    shown = (*urgent, *(passed if details else ()))
+    remedies = [*map(advice, shown), ""]
+    for place, verdict in enumerate(shown):
         warns = " (warning)" if verdict.rule.severity == "warning" and verdict.state != PASS else ""
         line = Text(f"{verdict.state:<11}", style=_STYLES.get(verdict.state, "yellow"))
         name = plain(verdict.checkpoint)
         line.append(f"  {name:<{min(widest, 40)}}  {sentence(verdict)}{warns}", style="default not bold")
         console.print(line, soft_wrap=True, highlight=False)
-        if remedy := advice(verdict):
-            _say(f"{'':<11}  → {remedy}", console)
+        if remedies[place] and remedies[place] != remedies[place + 1]:  # said once of those in a row that share it
+            _say(f"{'':<11}  → {remedies[place]}", console)
     if passed and not details:
         _say(f"{PASS:<11}  {len(passed)} of {len(outcome.verdicts)}; --details lists them", console)
 

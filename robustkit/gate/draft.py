@@ -233,6 +233,9 @@ def _quoted(text: str) -> str:
 def _toml(text: str) -> str:
     """Return a TOML string, without escapes where possible. A name that no file can hold becomes a pattern."""
     text = re.sub("[\ud800-\udfff]", "?", text)
-    if "'" not in text and text.isprintable() and '"' in text:
-        return f"'{text}'"
+    if text.isprintable() and '"' in text:
+        if "'" not in text:
+            return f"'{text}'"
+        if "'''" not in text and text[-1] != "'":
+            return f"'''{text}'''"
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -91,14 +91,17 @@ def _chart(name: str, keys: Sequence[Key], entries: Sequence[tuple[str, IndexRun
     series = {key: [_by_key(checkpoint).get(key) for _, _, checkpoint in entries] for key in shown}
     named = labels((figure_name(*key) for key in shown), 44)
     looks = {named[figure_name(*key)]: style(place) for place, key in enumerate(shown)}
+    points = [_point(figure) for key in shown for figure in series[key] if figure is not None]
+    ends = [100 * end for point in points for end in (point.low, point.high)]
 
     def paint(canvas: Canvas) -> None:
         axes = canvas.subplots()
         for place, (key, look) in enumerate(zip(shown, looks.values(), strict=True)):
             there = [(at, figure) for at, figure in enumerate(series[key]) if figure is not None]
-            points = [_point(figure) for _, figure in there]
-            dots(axes, [at for at, _ in there], points, look, shift=spread(place, len(shown), 5))
+            marks = [_point(figure) for _, figure in there]
+            dots(axes, [at for at, _ in there], marks, look, shift=spread(place, len(shown), 5))
         axes.set_xlim(-0.5, len(entries) - 0.5)
+        axes.set_ylim(min(0, *ends) - 3, max(ends) + 3)
         step = max(1, len(entries) // 6)
         places = list(range(0, len(entries), step))
         axes.set_xticks(places, [entries[at][1].started[:10] for at in places])
