@@ -34,7 +34,7 @@ def cli() -> None:
 
 for command in (
     *(evaluation.audit, evaluation.attack, evaluation.demo, tools.inspect, tools.corrupt, evaluation.cam),
-    *(evaluation.segment, runs.report, runs.compare, runs.check, runs.card),
+    *(evaluation.segment, runs.report, runs.compare, runs.check, runs.card, runs.view),
     *(tools.list_, tools.completion, tools.doctor),
 ):
     cli.add_command(command)

@@ -122,6 +122,14 @@ class Vocabulary:
         """Return how the sample browser shows a condition; None where its records hold no predictions."""
         return View(text) if self.in_results or self.in_means else None
 
+    def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
+        """Yield the few of its figures that sum up a checkpoint: condition, metric, and in words why this one.
+
+        values: by condition and metric. metric: the task's headline.
+        """
+        if self.in_results:
+            yield from ((text, name, "") for text, name in values if name == metric)
+
     # Figures that others published
 
     def published_names(self) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""The commands that read run folders: report, compare, check, card. They need no model."""
+"""The commands that read run folders: report, compare, check, card, view. They need no model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ..option_types import Place
+from ..option_types import AT_LEAST_0, Place
 from ..options import CONTEXT, common, option
 from ..terminal import console, show, usable
 
@@ -67,6 +67,8 @@ def compare(runs: tuple[Path, ...], **options: Any) -> None:
 @option("--junit", type=Place(), help="File for the verdicts as JUnit XML.")
 @option("--json", "json_file", type=Place(), help="File for the verdicts as JSON.")
 @option("--init", is_flag=True, help="Write a policy that this run passes, with margins, to --policy or policy.toml.")
+@option("--all", "every", is_flag=True, help="With --init: a rule on every figure, not only on those that matter most.")
+@option("--details", is_flag=True, help="Also list the rules that pass.")
 @common
 def check(run: Path, **options: Any) -> None:
     """Check a run against a policy: exit 0 if every rule passes, 1 if not, 2 for an error, 3 without results.
@@ -99,3 +101,26 @@ def card(run: Path, **options: Any) -> None:
         paths = write_cards(run, **options)
     for path in paths:
         console().print(str(path), markup=False, highlight=False, soft_wrap=True)
+
+
+@click.command(context_settings=CONTEXT)
+@click.argument("folder", type=RUN)
+@option("--compare", "compared", type=AT_LEAST_0, default=8, help="New comparisons of consecutive runs, at most.")
+@option("--serve", is_flag=True, help="Then show the index on this machine alone, until Ctrl-C.")
+@option("--port", type=click.IntRange(0, 65535), default=8321, help="With --serve: the port; 0 takes a free one.")
+@common
+def view(folder: Path, compared: int, serve: bool, port: int) -> None:
+    """Write an index of all runs beneath a folder: FOLDER/index.html, to be opened as a file.
+
+    It lists what was audited, when, on which data and under which card, with the figures that matter and the flags,
+    shows the history of each checkpoint's name, and compares consecutive runs of a name. With --serve any two runs
+    are compared on request.
+
+    \b
+    robustkit view runs
+    robustkit view runs --serve --port 8000
+    """
+    from ..view import view_runs
+
+    with usable(folder):
+        view_runs(folder, compared, port if serve else None, console())

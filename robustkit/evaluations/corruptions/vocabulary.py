@@ -50,6 +50,19 @@ class CorruptionWords(Vocabulary):
         sets = [text for text in texts if text.partition("(")[0] in SETS]
         return sets or [text for text in texts if "severity=" not in text] or texts
 
+    def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
+        """Yield the errors of the benchmark's set; without it those of the three worst sets or corruptions."""
+        short = self.in_short(list(dict.fromkeys(text for text, _ in values)))
+        texts = [text for text in short if text.partition("(")[0] == BENCHMARK] or short
+        errors = [(text, "mean_error") for text in texts if (text, "mean_error") in values]
+        scores = [(text, metric) for text in texts if (text, metric) in values]
+        figures = sorted(errors, key=lambda key: -values[key]) or sorted(scores, key=lambda key: values[key])
+        which = f", one of the three worst of {len(figures)}" if len(figures) > 3 else ""
+        for text, name in figures[:3]:
+            what = "severities" if self.shows(text.partition("(")[0]) else "corruptions and severities"
+            yield text, name, f"mean over {what}{which}"
+        yield from ((text, "mce", "the benchmark's figure") for text in texts if (text, "mce") in values)
+
     def view(self, text: str) -> View:
         part = parse_corrupted(text)
         assert part is not None
