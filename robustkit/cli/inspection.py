@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from ..attention.apply import get_attention
 from ..attention.fingerprint import Fingerprint, rank_formulas
-from ..common.preprocessing import Preprocessing
+from ..common.preprocessing import Preprocessing, spelled
 from ..data.dataset import Dataset
 from ..data.images import to_pixels, unit
 from ..data.scenes import LabelledScenes, open_scenes, whole
@@ -161,16 +162,9 @@ def _facts(classifier: Classifier) -> Iterator[tuple[str, str]]:
     yield "attention", f"{identity.attention} (from {identity.attention_source})"
     if isinstance(classifier, Segmenter):
         yield "windows", ", ".join(f"{key} {value}" for key, value in (classifier.windows or {}).items())
-    else:
-        size = f"{preprocessing.input_size[0]}x{preprocessing.input_size[1]}"
-        yield (
-            "pixels",
-            f"{size}, {preprocessing.interpolation}, {preprocessing.crop_mode} crop {preprocessing.crop_pct}",
-        )
-    yield (
-        "normalisation",
-        f"mean {' '.join(f'{m:g}' for m in preprocessing.mean)}, std {' '.join(f'{s:g}' for s in preprocessing.std)}",
-    )
+    said = spelled(asdict(preprocessing), identity.preprocessing_source, identity.arch)
+    for part in said.split("; "):
+        yield "input", part
     for key, value in identity.metadata.items():
         yield key, str(value)
     for note in identity.notes:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from ..common.preprocessing import Preprocessing
+from ..common.preprocessing import Preprocessing, spelled
 from ..data.dataset import Dataset
 from ..errors import DataError, ProtocolError
 from ..evaluations.attacks.build import attacked_labels
@@ -136,7 +136,16 @@ def _open(
         lines += [f"{identity.name}: {line}"] if line else []
         candidates.append(_Candidate(classifier, dataset, preprocessing))
     distinct_names([candidate.classifier for candidate in candidates])
-    return candidates, lines
+    return candidates, [*lines, *_inputs_in_words(candidates)]
+
+
+def _inputs_in_words(candidates: Sequence[_Candidate]) -> Iterator[str]:
+    """Yield how images become the inputs of the checkpoints, and who says so; those that are alike share a line."""
+    names: dict[str, list[str]] = {}
+    for candidate in candidates:
+        entry = describe(candidate.classifier.identity, candidate.preprocessing)
+        names.setdefault(spelled(asdict(candidate.preprocessing), entry.said, entry.arch), []).append(entry.name)
+    yield from (f"{', '.join(alike)}: input: {text}" for text, alike in names.items())
 
 
 def _shared_dataset(candidates: Sequence[_Candidate]) -> Dataset:

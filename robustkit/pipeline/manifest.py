@@ -49,7 +49,10 @@ _QUEUED = 512
 
 def describe(identity: ModelIdentity, preprocessing: Preprocessing, **more: Any) -> CheckpointEntry:
     """Return a checkpoint as run.json and every record describe it. more: further fields, in JSON types."""
-    described = identity.to_dict() | {"preprocessing": asdict(preprocessing)} | more
+    before, after = asdict(identity.preprocessing), asdict(preprocessing)
+    by_card = {name: "card" for name in after if after[name] != before[name]}
+    sources = identity.preprocessing_source | by_card
+    described = identity.to_dict() | {"preprocessing": after, "preprocessing_source": sources} | more
     return msgspec.convert(_plain(described), CheckpointEntry)
 
 

@@ -72,6 +72,8 @@ class Request:
             raise ProtocolError("batch size {}, shard size {}, limit {}: expected 1 or more".format(*sizes))
         if self.dtype not in DTYPES:
             raise ProtocolError(unknown_dtype(self.dtype))
+        if self.out is not None and not str(self.out).strip():
+            raise ProtocolError("out is empty; expected a run folder, or leave it out for runs/<checkpoint>")
         for name in ("attacks", "corruptions", "cams", "evaluations"):  # read more than once
             if not isinstance(value := getattr(self, name, None), str | None):
                 object.__setattr__(self, name, tuple(value))

@@ -12,6 +12,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from ..common.preprocessing import spelled
 from ..display.neutral import no_controls, no_formula
 from ..display.section import Section
 from ..display.table import TextTable
@@ -30,11 +31,15 @@ LARGEST = 14_500_000
 def write_report(run: RunFolder, rows: Sequence[Row]) -> None:
     """Write report.html: one self-contained page that fetches nothing, all text escaped. rows: of the summary."""
     results, manifest = Results.of(run, rows), run.manifest
+    inputs = {c.name: spelled(c.preprocessing.to_plain(), c.said, c.arch) for c in manifest.checkpoints}
+    reproduce = {"parameters": manifest.protocol.parameters, "inputs": inputs}
     sections = [
         *sections_of(run, results),
         Section("comparison", "Checkpoints compared", lambda: {"comparisons": report_tables(run, results)}),
         Section("unread", "Images that could not be read"),
-        Section("reproduce", "How to reproduce", lambda: {"parameters": manifest.protocol.parameters}),
+        Section(
+            "reproduce", "How to reproduce", lambda: {"parameters": manifest.protocol.parameters, "inputs": inputs}
+        ),
     ]
     common = {"manifest": manifest.to_plain(), "folder": run.path.name, "verdicts": verdicts(run, results)}
     text = no_controls(_page(common, sections, Browser(run)), kept="\n\t")
