@@ -60,7 +60,7 @@ def segment_request(checkpoints: tuple[str, ...], data_dir: str, options: dict[s
     return SegmentationRequest(checkpoints=checkpoints, data_dir=data_dir, model=model, **options)
 
 
-def run_to_the_end(request: Request, skip_bad: bool) -> Run:
+def run_to_the_end(request: Request, skip_bad: bool, quiet: bool = False) -> Run:
     """Carry out a request and show the run.
 
     Raises:
@@ -68,7 +68,7 @@ def run_to_the_end(request: Request, skip_bad: bool) -> Run:
     """
     from ..pipeline.processes import follows
 
-    run = run_and_show(request)
+    run = run_and_show(request, quiet)
     bad = () if follows() else run.manifest.bad_images
     if bad and not skip_bad:
         raise DataError(
@@ -144,8 +144,8 @@ def _draw(request: ClassificationRequest, gallery: Mapping[str, Any], skip_bad: 
         write_report(run, run.summary())  # with the gallery
 
 
-def run_and_show(request: Request) -> Run:
-    """Carry out a request with its progress and lines on standard error; then show its results."""
+def run_and_show(request: Request, quiet: bool = False) -> Run:
+    """Carry out a request with its progress and lines on standard error; then show its results. quiet: no progress."""
     from ..pipeline.processes import follows, speaker
     from ..pipeline.run import run as carry_out
     from .progress import ConsoleProgress
@@ -157,7 +157,7 @@ def run_and_show(request: Request) -> Run:
 
     if follows():
         return carry_out(request, say=say)
-    with ConsoleProgress(side) as progress:
+    with ConsoleProgress(side, quiet) as progress:
         run = carry_out(request, progress, say)
     show(run, run.summary())
     return run

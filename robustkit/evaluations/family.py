@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ..runs.folder import RunFolder
     from ..runs.manifest import Manifest
     from .cells import Cells
+    from .cost import Cost
     from .metric import Metric
     from .recorded import Compared, PerSample, Recorded
     from .results import Results
@@ -210,6 +211,15 @@ class Family:
     def takes_shards(self, condition: Condition, card: Card) -> bool:
         """Whether it makes its own batches from a whole shard."""
         return False
+
+    def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
+        """Return what one sample costs under a condition, for an announcement and a first estimate of time.
+
+        classes: of the model. By default a single forward.
+        """
+        from .cost import Cost
+
+        return Cost()
 
     def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
         """Return what the condition makes the network see."""

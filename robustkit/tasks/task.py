@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ..evaluations.results import Results
     from ..evaluations.rows import Gatherer, Parts, Reading
     from ..evaluations.sentence import Clause
+    from ..runs.folder import RunFolder
     from ..runs.manifest import Manifest
 
 
@@ -61,6 +62,10 @@ class Task:
     def rows(self, reading: Reading, conditions: Sequence[str]) -> Parts:
         """Return the rows of a checkpoint: of single conditions, of means over conditions, and of several together."""
         raise NotImplementedError
+
+    def brief(self, run: RunFolder, checkpoint: str, condition: str) -> float | None:
+        """Return the headline metric of a condition, for a line on the way; None where it is not known."""
+        return None
 
     def gatherers(self, manifest: Manifest) -> Sequence[type[Gatherer]]:
         """Return what sections of the page gather from records, beside the results."""

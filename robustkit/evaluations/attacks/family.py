@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ...runs.folder import RunFolder
     from ...runs.manifest import Manifest
     from ..cells import Cells
+    from ..cost import Cost
     from ..family import Looks
     from ..metric import Metric
     from ..results import Results
@@ -111,6 +112,12 @@ class Attacks(Family):
 
         plugged = EVERY_ATTACK.plugin(condition.name)
         return () if plugged is None else (plugged,)
+
+    def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
+        from ..cost import Cost
+        from .cost import attack_cost
+
+        return attack_cost(condition, card, classes) + Cost()
 
     def takes_shards(self, condition: Condition, card: Card) -> bool:
         from .build import build_attack

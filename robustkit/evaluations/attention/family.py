@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from ...common.randomness import SampleRng
     from ...display.section import CardPart, Section
     from ...display.table import TextTable
+    from ...protocol.card import Card
     from ...protocol.condition import Condition
+    from ..cost import Cost
     from ..family import Looks
     from ..recorded import Compared, PerSample, Recorded
     from ..results import Results
@@ -89,6 +91,11 @@ class Attention(Family):
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
         under = condition.under
         return () if under is None else family_of(under.name).plugins(under)
+
+    def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
+        from ..cost import Cost
+
+        return Cost(1, beside=0.3)  # the images are those of the condition before
 
     def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         from .evaluate import evaluate

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from ...common.plugins import Plugin
     from ...common.randomness import SampleRng
     from ...display.section import CardPart, Section
+    from ...protocol.card import Card
     from ...protocol.condition import Condition
     from ...runs.manifest import Manifest
     from ..cells import Cells
+    from ..cost import Cost
     from ..family import Looks
     from ..metric import Metric
     from ..recorded import Compared, PerSample, Recorded
@@ -109,6 +111,11 @@ class Maps(Family):
             yield plugged
         if condition.under is not None:
             yield from family_of(condition.under.name).plugins(condition.under)
+
+    def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
+        from .cost import map_cost
+
+        return map_cost(condition, card, classes)
 
     def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         from .evaluate import evaluate

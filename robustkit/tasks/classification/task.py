@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ...evaluations.family import Looks
     from ...evaluations.results import Results
     from ...evaluations.rows import Gatherer, Parts, Reading
+    from ...runs.folder import RunFolder
     from ...runs.manifest import Manifest
 
 
@@ -41,6 +42,12 @@ class Classification(Task):
         from .metrics import classification_rows
 
         return classification_rows(reading, conditions)
+
+    def brief(self, run: RunFolder, checkpoint: str, condition: str) -> float | None:
+        import pyarrow.compute as pc
+
+        share = pc.mean(run.table(checkpoint, condition, ["correct"])["correct"]).as_py()
+        return None if share is None else float(share)
 
     def gatherers(self, manifest: Manifest) -> Sequence[type[Gatherer]]:
         from .calibration import Reliabilities

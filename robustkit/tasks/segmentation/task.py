@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ...evaluations.results import Results
     from ...evaluations.rows import Parts, Reading
     from ...evaluations.sentence import Clause
+    from ...runs.folder import RunFolder
 
 _FIGURES = ("miou", "pixel_accuracy", "mean_accuracy")
 
@@ -40,6 +41,14 @@ class Segmentation(Task):
         from .metrics import segmentation_rows
 
         return segmentation_rows(reading, conditions)
+
+    def brief(self, run: RunFolder, checkpoint: str, condition: str) -> float | None:
+        from .counts import COLUMNS, METRICS, Counts
+
+        data = run.manifest.data
+        judged = [place for place in range(len(data.class_names)) if place not in (data.unjudged or ())]
+        counts = Counts.of(run.table(checkpoint, condition, COLUMNS), ()).of_classes(judged)
+        return float(counts.values[METRICS.index(self.headline)]) if len(counts.ids) else None
 
     def difference(self, first: Recorded, second: Recorded, condition: str, metric: str) -> Difference:
         from .paired import recorded_difference
