@@ -12,7 +12,7 @@ from ..evaluations.results import Results
 from ..runs.folder import RunFolder
 from ..tasks.measures import metric_of
 from .comparison import Comparison, ComparisonRow
-from .tested import pair_tests
+from .tested import compared
 
 HEADINGS = ("condition", "figure", "n", "baseline", "value", "difference [95 %]", "p", "p, Holm", "at 0.05")
 
@@ -21,7 +21,7 @@ def report_tables(run: RunFolder, results: Sequence[Mapping[str, Any]]) -> list[
     """Return tables of the checkpoints of one run against its first, for its report; results: rows of the summary."""
     if len(run.manifest.checkpoints) < 2 or not results:
         return []
-    return tables(pair_tests(Results.of(run, results)).comparison)
+    return tables(compared(Results.of(run, results)))
 
 
 def tables(comparison: Comparison) -> list[TextTable]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from ..common.differences import holm
@@ -22,7 +23,8 @@ from .paired import Side, is_same_model, paired_difference, widened
 MOST = 12
 """The number of checkpoints up to which every one is tested against every other; of more, each against the first."""
 _HELD = 200_000  # figures of samples that all checkpoints may hold at once under one condition
-_FOUND: WeakKeyDictionary[RunFolder, tuple[Sequence[Row], Tested]] = WeakKeyDictionary()
+_FOUND: WeakKeyDictionary[RunFolder, tuple[Sequence[Row], dict[str, Any]]] = WeakKeyDictionary()
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -74,20 +76,32 @@ def asked(results: Results) -> list[Asked]:
 
 def pair_tests(results: Results) -> Tested:
     """Return the paired tests of a run's checkpoints; they are computed once for the same results of a run."""
-    rows, (of, found) = list(results.rows), _FOUND.get(results.run, ((), None))
-    if found is None or of != rows:
-        found = _tested(results)
-        _FOUND[results.run] = rows, found
-    return found
+    return _once(results, "tested", _tested)
+
+
+def compared(results: Results) -> Comparison:
+    """Return the comparison of a run's checkpoints with the first, computed once for the same results."""
+    return _once(results, "compared", lambda results: compare_with_first(results.run))
+
+
+def _once(results: Results, what: str, make: Callable[[Results], Made]) -> Made:
+    """Return what is made of results; kept as long as their run is held, since records lie behind it."""
+    rows, (of, found) = list(results.rows), _FOUND.get(results.run, ((), {}))
+    if of != rows:
+        _FOUND[results.run] = rows, (found := {})
+    if what not in found:
+        found[what] = make(results)
+    made: Made = found[what]
+    return made
 
 
 def _tested(results: Results) -> Tested:
     names = results.manifest.names
     if len(names) < 2 or not len(results):
         return Tested(Comparison(()), (), True)
-    comparison = compare_with_first(results.run)
-    compared = dict.fromkeys((row.condition, row.metric) for row in comparison.rows)
-    keys = [entry.key for entry in asked(results) if entry.key in compared]
+    comparison = compared(results)
+    paired = {(row.condition, row.metric) for row in comparison.rows}
+    keys = [entry.key for entry in asked(results) if entry.key in paired]
     others = list(_others(results, names[1:], keys)) if 2 < len(names) <= MOST else []
     if not others:
         return Tested(comparison, comparison.rows, len(names) <= MOST)
