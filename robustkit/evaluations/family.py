@@ -153,6 +153,23 @@ class Family:
         """
         return ()
 
+    def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
+        """Return condition and metric of the results that a first page shows, in its order.
+
+        keys: those of its conditions that some checkpoint has. headline: the task's metric.
+        """
+        names = [headline.name, *(metric.name for metric in self.words.metrics if metric.paired and metric.label)]
+        shown = self.words.in_short(list(dict.fromkeys(text for text, _ in keys if not self.words.is_control(text))))
+        return ((text, name) for text in shown for name in names if (text, name) in keys)
+
+    def called(self, text: str, manifest: Manifest) -> str:
+        """Return what people call a condition of a run, for the row of a table."""
+        return self.words.label(text)
+
+    def where(self, text: str, manifest: Manifest) -> str:
+        """Return where a figure was measured, for a sentence: `under fog`."""
+        return f"under {self.called(text, manifest)}"
+
     def title(self, text: str, manifest: Manifest) -> str:
         """Return what people call a condition of a run, for a badge."""
         return self.words.label(text)

@@ -74,6 +74,15 @@ class Attacks(Family):
 
         return clauses(cells, manifest, headline)
 
+    def called(self, text: str, manifest: Manifest) -> str:
+        from .sentence import called
+
+        return called(text, manifest)
+
+    def where(self, text: str, manifest: Manifest) -> str:
+        name, _, rest = self.called(text, manifest).partition(", ")
+        return f"under {name} ({rest})"
+
     def title(self, text: str, manifest: Manifest) -> str:
         from .sentence import title
 

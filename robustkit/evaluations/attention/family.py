@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ...protocol.condition import Condition
     from ..cost import Cost
     from ..family import Looks
+    from ..metric import Metric
     from ..recorded import Compared, PerSample, Recorded
     from ..results import Results
     from ..rows import Gatherer, Reading
@@ -45,6 +46,9 @@ class Attention(Family):
         self, first: Recorded, second: Recorded, common: Sequence[str], compared: Compared
     ) -> Iterator[tuple[str, str]]:
         yield from ()  # its figures are so closely related that they would only weaken a correction
+
+    def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
+        return ()  # its figures say how a model computes, not how well
 
     def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample:
         from ..recorded import not_paired

@@ -65,6 +65,16 @@ class Corruptions(Family):
 
         return not_compared(common, shown)
 
+    def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
+        from .front import front
+
+        return front(keys, headline)
+
+    def called(self, text: str, manifest: Manifest) -> str:
+        from .front import called
+
+        return called(text)
+
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
         from .sentence import clauses
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..family import Family, Summary, family_of
+from ..kinds import kind_of
 from .vocabulary import VOCABULARY
 
 if TYPE_CHECKING:
@@ -62,6 +63,19 @@ class Maps(Family):
 
     def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
         return ["Maps are compared on images that both predict right."] if shown else []
+
+    def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
+        from .front import front
+
+        return front(keys)
+
+    def called(self, text: str, manifest: Manifest) -> str:
+        from .front import called
+
+        return called(text, lambda under: family_of(kind_of(under)).called(under, manifest))
+
+    def where(self, text: str, manifest: Manifest) -> str:
+        return f"in its maps ({self.called(text, manifest)})"
 
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
         from .sentence import clauses

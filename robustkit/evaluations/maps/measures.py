@@ -6,15 +6,15 @@ from ..metric import Metric, mean_share
 
 _SCORES = (
     mean_share("cam_pixel_accuracy", "pixel accuracy %"),
-    mean_share("cam_iou", "IoU %", drafted=True),
+    replace(mean_share("cam_iou", "IoU %", drafted=True), noun="overlap with the object (IoU)"),
     mean_share("cam_dice", "DICE %"),
     mean_share("cam_precision", "precision %"),
     mean_share("cam_recall", "recall %"),
 )
 _MEANS = (
-    mean_share("pointing_game", "pointing game %"),
-    mean_share("energy_inside", "energy inside %"),
-    Metric("abpc", "ABPC", better=1, paired=True),
+    replace(mean_share("pointing_game", "pointing game %"), noun="share of maximums on the object (pointing game)"),
+    replace(mean_share("energy_inside", "energy inside %"), noun="share of energy inside the object"),
+    Metric("abpc", "ABPC", better=1, paired=True, noun="faithfulness (ABPC)"),
     Metric("insertion_auc", "insertion", better=1, paired=True),
     Metric("deletion_auc", "deletion", better=-1, paired=True),
     Metric("head_correlation", "head redrawn"),

@@ -1,9 +1,11 @@
 """What the numbers of a classifier are."""
 
+from dataclasses import replace
+
 from ...evaluations.metric import Metric, of_samples
 
 METRICS = (
-    of_samples("top1", "top-1 %", drafted=True, hub=("accuracy", "top-1 accuracy")),
+    replace(of_samples("top1", "top-1 %", True, ("accuracy", "top-1 accuracy")), noun="accuracy"),
     of_samples("top5", "top-5 %", hub=("top5_accuracy", "top-5 accuracy")),
     Metric("nll", "NLL", better=-1, paired=True),
     Metric("ece", "ECE %", 100, -1),
