@@ -10,6 +10,7 @@ from ...protocol.card import Card, card_names, load_card
 from ...protocol.pattern import ConditionPattern
 from ..kinds import EVERY_FAMILY
 from ..vocabulary import Vocabulary
+from .terms import TERMS
 
 
 class AttackWords(Vocabulary):
@@ -17,6 +18,7 @@ class AttackWords(Vocabulary):
 
     defaults: ClassVar[Mapping[str, str]] = {"norm": "linf", "engine": "robustkit"}
     in_results = True
+    terms = TERMS
     expected = True
 
     def published_names(self) -> Sequence[str]:
