@@ -20,6 +20,7 @@ setup(
         "corruptions": ["py.typed"],
         "robustkit": ["py.typed"],
         "robustkit.embedded": ["*.safetensors", "*.json"],
+        "robustkit.display.web": ["*.css", "*.js"],
         "robustkit.evaluations.maps": ["templates/*"],
         "robustkit.protocol": ["cards/*.toml"],
         "robustkit.report": ["templates/*", "templates/parts/*"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-_FIGURE = re.compile(r"[-+]([\d.,]+(e[-+]?\d+)?( ?%)?( ?\[[\d.,+\- ]*\])?)?", re.ASCII)
+_FIGURE = re.compile(r"[-+]([\d.,]+(e[-+]?\d+)?( ?%)?( ?\[[\d.,+\- ]*\])?( (better|worse|higher|lower))?)?", re.ASCII)
 
 
 def no_formula(text: str) -> str:
@@ -13,7 +13,7 @@ def no_formula(text: str) -> str:
     formula.
 
     That is `=`, `+`, `-`, `@`, tab and carriage return, as OWASP's page on CSV injection lists them; a figure with its
-    sign and interval stays.
+    sign, interval and verdict stays.
     """
     return f"'{text}" if text[:1] in tuple("=+-@\t\r") and not _FIGURE.fullmatch(text) else text
 

@@ -11,6 +11,7 @@ from ..protocol.condition import Condition, Value
 from ..protocol.parameters import parse_parameters, show
 from ..protocol.pattern import ConditionPattern
 from .metric import Metric, named
+from .term import Term
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Vocabulary:
     in_results: whether its conditions stand in the task's table of results. in_means: whether they are part of means
     over conditions. metrics: its own numbers. benchmark: the kind of mean that is preferred to all its others.
     expected: whether a sentence about a run mentions that none of its conditions was evaluated. published_metrics:
-    numbers that published tables have and no run computes.
+    numbers that published tables have and no run computes. terms: what the words of its tables mean.
     """
 
     parameters: ClassVar[Mapping[str, Value]] = {}
@@ -51,6 +52,7 @@ class Vocabulary:
     benchmark: ClassVar[str] = ""
     expected: ClassVar[bool] = False
     published_metrics: ClassVar[tuple[str, ...]] = ()
+    terms: ClassVar[tuple[Term, ...]] = ()
 
     # Texts
 

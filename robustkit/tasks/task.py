@@ -12,6 +12,7 @@ from ..evaluations.family import family_of
 from ..evaluations.kinds import kind_of, words_of
 from ..evaluations.metric import Metric, named
 from ..evaluations.recorded import Compared, PerSample, Recorded, aligned, common_ids, not_paired, nothing_common
+from ..evaluations.term import Term
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,12 +35,14 @@ class Task:
     name: as in cards and run.json. headline: the metric that a gate means where a rule names none. metrics: its
     numbers. compared: those by which checkpoints are compared; paired: those whose difference is a mean over samples,
     with their columns. shows_compared: whether the terminal shows checkpoints compared. browsed: whether the page shows
-    its samples. command, card: of the command line that audits it. hub: what a model hub calls it.
+    its samples. command, card: of the command line that audits it. hub: what a model hub calls it. terms: what the
+    words of its tables mean.
     """
 
     name: ClassVar[str]
     headline: ClassVar[str]
     metrics: ClassVar[tuple[Metric, ...]]
+    terms: ClassVar[tuple[Term, ...]] = ()
     compared: ClassVar[Compared]
     paired: ClassVar[Mapping[str, str]]
     shows_compared: ClassVar[bool] = False

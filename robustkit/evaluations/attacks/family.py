@@ -103,7 +103,7 @@ class Attacks(Family):
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         from ...display.section import Section
         from .figures import curve_figures, curves, stage_figures, standings
-        from .tables import STAGE_HEADINGS, dossiers, stage_tables
+        from .grids import dossier_grids, stage_grids
 
         claims, space = results.manifest.claims, results.manifest.protocol.space
         drawn = tuple(curve_figures(curves(results, claims), looks, "top1", "attacks", space == "pixels"))
@@ -111,10 +111,10 @@ class Attacks(Family):
         yield Section(
             "stages",
             "Attacks in stages",
-            lambda: {"stages": stage_tables(results), "stage_headings": STAGE_HEADINGS},
+            lambda: {"grids": stage_grids(results)},
             tuple(stage_figures(standings(results), looks)),
         )
-        yield Section("doubts", "Can these numbers be trusted?", lambda: {"dossiers": dossiers(results)})
+        yield Section("doubts", "Can these numbers be trusted?", lambda: {"grids": dossier_grids(results)})
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
         from .registry import EVERY_ATTACK

@@ -11,6 +11,7 @@ from ...protocol.pattern import ConditionPattern
 from ..kinds import EVERY_FAMILY
 from ..pattern import pattern_of
 from ..vocabulary import Vocabulary
+from .terms import TERMS
 
 
 class AttackWords(Vocabulary):
@@ -18,6 +19,7 @@ class AttackWords(Vocabulary):
 
     defaults: ClassVar[Mapping[str, str]] = {"norm": "linf", "engine": "robustkit"}
     in_results = True
+    terms = TERMS
     expected = True
 
     def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:

@@ -76,6 +76,7 @@ class Attention(Family):
         return attention_tables(results)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
+        from ...display.grid import grid_of, together
         from ...display.section import Section
         from .figures import attention_figures, watched
         from .tables import layer_table
@@ -88,7 +89,8 @@ class Attention(Family):
             layers = [
                 layer_table(entry.heads[under], title) for (entry, under), title in zip(first, titles, strict=True)
             ]
-            return {"attention": self.tables(results), "attention_layers": layers}
+            by_layer = [grid_of(table, folded=True) for table in layers]
+            return {"grids": [*together(self.tables(results)), *by_layer]}
 
         yield Section("attention", "Attention stability", values, tuple(attention_figures(heads)))
 

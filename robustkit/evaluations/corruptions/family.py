@@ -110,13 +110,14 @@ class Corruptions(Family):
         from ...display.section import Section
         from ..gaps import left_out_lines
         from .figures import accuracy_bars, bar_figures
+        from .grids import corruption_grids
         from .tables import corruption_tables
 
         drawn = bar_figures(accuracy_bars(results), looks, "corruptions", "Accuracy under corruption", "accuracy")
         yield Section(
             "corruptions",
             "Corruptions",
-            lambda: {"corruptions": corruption_tables(results), "left_out": left_out_lines(results.run)},
+            lambda: {"grids": corruption_grids(corruption_tables(results)), "left_out": left_out_lines(results.run)},
             tuple(drawn),
         )
 

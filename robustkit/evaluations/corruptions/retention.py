@@ -41,10 +41,11 @@ def _tables(checkpoint: str, definition: str, cells: Cells) -> Iterator[HeatTabl
     source = "released files" if "source=released" in definition else "corrupted in memory"
     title = f"{checkpoint}: mIoU in % by corruption and severity, {source}{f' {definition}' if definition else ''}"
     flags = tuple(flag_lines_of(checkpoint, mine))
-    yield HeatTable(title, SEVERITY_HEADINGS, tuple(rows), tuple(values), tuple(ends), flags)
+    yield HeatTable(title, SEVERITY_HEADINGS, tuple(rows), tuple(values), tuple(ends), flags, checkpoint)
     means = tuple(_mean(condition, mine) for condition, metric in mine if metric == "miou" and set_of(condition))
     if means:
-        yield HeatTable(f"{checkpoint}: means over sets of corruptions, {source}", MEAN_HEADINGS, means)
+        title = f"{checkpoint}: means over sets of corruptions, {source}"
+        yield HeatTable(title, MEAN_HEADINGS, means, checkpoint=checkpoint)
 
 
 def _by_severity(name: str, every: str, cells: Cells, clean: float | None) -> tuple[tuple[str, ...], Values]:

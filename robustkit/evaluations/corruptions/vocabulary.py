@@ -10,7 +10,7 @@ from ...errors import ProtocolError
 from ...protocol.pattern import ConditionPattern
 from ..vocabulary import View, Vocabulary
 from .condition import Corrupted, parse_corrupted
-from .measures import BENCHMARK, METRICS
+from .measures import BENCHMARK, METRICS, TERMS
 from .sets import SETS
 from .shares import means_of_shares, shares_of
 
@@ -24,6 +24,7 @@ class CorruptionWords(Vocabulary):
     telling = ("severity",)
     in_means = True
     metrics = METRICS
+    terms = TERMS
     benchmark = BENCHMARK
     expected = True
     published_metrics = ("mce_16",)

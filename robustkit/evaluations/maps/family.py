@@ -106,13 +106,14 @@ class Maps(Family):
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         from ...display.section import Section
         from .figures import map_figures, scores
+        from .grids import map_grids
         from .tables import map_tables
         from .thumbnail import gallery_uri
 
         yield Section(
             "maps",
             "What it looks at",
-            lambda: {"maps": map_tables(results), "gallery": gallery_uri(results.run)},
+            lambda: {"grids": map_grids(map_tables(results)), "gallery": gallery_uri(results.run)},
             tuple(map_figures(scores(results), looks)),
         )
 

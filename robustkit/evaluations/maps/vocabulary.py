@@ -12,7 +12,7 @@ from ..kinds import vocabulary_of
 from ..metric import Metric, named
 from ..vocabulary import View, Vocabulary
 from .condition import METHODS, MODES, MapSpec, parse_explained, parts_of
-from .measures import CONTROLLED, METRICS
+from .measures import CONTROLLED, METRICS, TERMS
 
 BEST = "best control: "
 """The beginning of the flag of a lead over controls; it raises no doubt."""
@@ -27,6 +27,7 @@ class MapWords(Vocabulary):
 
     defaults: ClassVar[Mapping[str, str]] = {"threshold": "0.5", "target": "predicted", "faithfulness": "abpc"}
     metrics = METRICS
+    terms = TERMS
 
     def metric(self, name: str) -> Metric | None:
         """Return its metric of this name, including leads over controls."""

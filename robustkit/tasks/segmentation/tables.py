@@ -86,7 +86,7 @@ def _classes(checkpoint: str, cells: Cells) -> Iterator[HeatTable]:
         rows.append((metric[4:-1], "0" if first is None else str(first["n"]), *map(percent_cell, fractions)))
         values.append((None, *fractions))
     title = f"{checkpoint}: IoU in % by class; images: with the class in prediction or truth, {shown[0]}"
-    yield HeatTable(title, ("class", "images", *shown), tuple(rows), tuple(values))
+    yield HeatTable(title, ("class", "images", *shown), tuple(rows), tuple(values), checkpoint=checkpoint)
 
 
 def terminal_scenes(tables: Sequence[HeatTable]) -> Iterator[Table | Text]:

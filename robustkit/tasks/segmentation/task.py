@@ -10,7 +10,7 @@ from ...evaluations.family import families_by_place, families_of
 from ...evaluations.recorded import Compared, Recorded
 from ...protocol.condition import CLEAN
 from ..task import Task
-from .measures import METRICS
+from .measures import METRICS, TERMS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +31,7 @@ _FIGURES = ("miou", "pixel_accuracy", "mean_accuracy")
 class Segmentation(Task):
     """One class per pixel."""
 
-    name, headline, metrics = "segmentation", "miou", METRICS
+    name, headline, metrics, terms = "segmentation", "miou", METRICS, TERMS
     compared = Compared(shown=_FIGURES, ended=_FIGURES, groups=(), sets=_FIGURES)
     paired: ClassVar[Mapping[str, str]] = {"nll": "nll"}
     shows_compared = True
@@ -113,6 +113,7 @@ class Segmentation(Task):
         from ...display.section import Section, of_tables
         from ...evaluations.gaps import left_out_lines
         from .figures import class_figures, class_ious
+        from .grids import scene_grids
         from .sheet import sheet_uri
         from .tables import scene_tables
 
@@ -127,11 +128,12 @@ class Segmentation(Task):
         ]
 
         def values() -> dict[str, Any]:
-            examples, left_out = sheet_uri(run), left_out_lines(run)
-            return {"scenes": scene_tables(results, manifest), "examples": examples, "left_out": left_out}
+            conditions, grids = scene_grids(scene_tables(results, manifest))
+            shown = {"conditions": conditions, "grids": grids}
+            return {**shown, "examples": sheet_uri(run), "left_out": left_out_lines(run)}
 
         yield Section("segmentation", "Segmentation", values, tuple(drawn))
-        yield Section("corruptions", "Corruptions", lambda: {"corruptions": [], "left_out": left_out_lines(run)})
+        yield Section("corruptions", "Corruptions", lambda: {"grids": [], "left_out": left_out_lines(run)})
         for family in families_of(results.manifest, results):
             if tables := tuple(family.tables(results)):
                 yield of_tables(family.name, family.name.capitalize(), tables)
