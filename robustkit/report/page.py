@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import re
 from collections.abc import Sequence
 from importlib import resources
 from typing import Any
@@ -14,7 +13,7 @@ from markupsafe import Markup, escape
 
 from ..display.neutral import no_controls, no_formula
 from ..display.section import Section
-from ..display.table import TextTable
+from ..display.table import numeric_columns
 from ..evaluations.cells import Row
 from ..evaluations.results import Results
 from ..results.tables import report_tables
@@ -90,13 +89,3 @@ def _page(common: dict[str, Any], sections: Sequence[Section], browser: Browser)
 
 def _breakable(text: str) -> Markup:
     return escape(no_formula(text)).replace(",", Markup(",<wbr>"))
-
-
-def numeric_columns(table: TextTable) -> set[int]:
-    """Return the indices of the columns that hold only figures."""
-    figure = re.compile(r"[-+−<]?\s?\d.*|nan|–|")
-    return {
-        place
-        for place in range(1, len(table.headings))
-        if all(figure.fullmatch(row[place]) and len(row[place]) < 32 for row in table.rows)
-    }

@@ -33,7 +33,7 @@ def tables(comparison: Comparison) -> list[TextTable]:
         beside = comparison.reference is not None
         headings = (*HEADINGS, *(["published, not paired"] if beside else []))
         rows = tuple(_cells(row, beside) for row in pair.rows)
-        result.append(TextTable(title, headings, rows, tuple(flags), _note(comparison)))
+        result.append(TextTable(title, headings, rows, tuple(flags), _note(comparison), spare=("p", "n")))
     return result
 
 
