@@ -6,6 +6,7 @@ shipped.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 DEMO: dict[str, Any] = {
@@ -31,3 +32,20 @@ SEGMENTERS: dict[str, Any] = {
     "variant": "hendrycks",
     "limit": 40,
 }
+
+
+def epilogue(classifiers: Path, segmenters: Path) -> str:
+    """Return what the demo prints last: what is in its folders, and what to do next."""
+    return f"""
+{classifiers} and {segmenters} hold report.html to read, summary.csv to
+compute with, and records/ of every sample. More of these results:
+  robustkit report {classifiers} --details
+    every table: losses, calibration, each corruption, stages of AutoAttack
+  robustkit compare {classifiers}
+    the four on the same images: differences, intervals, tests
+  robustkit check {classifiers} --init
+    a policy for CI
+Your own checkpoint:
+  robustkit inspect CHECKPOINT --data-dir IMAGES
+    what is in it, and which attention formula fits
+  robustkit audit CHECKPOINT --data-dir IMAGES --limit 200 --out runs/first"""

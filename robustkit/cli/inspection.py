@@ -16,7 +16,8 @@ from ..common.preprocessing import Preprocessing, spelled
 from ..data.dataset import Dataset
 from ..data.images import to_pixels, unit
 from ..data.scenes import LabelledScenes, open_scenes, whole
-from ..display.console import terminal_tables
+from ..display.console import print_line, print_tables
+from ..display.table import TextTable
 from ..errors import BadImageError, ModelError, ProtocolError
 from ..evaluations.attention.evaluate import check_watchable, watch
 from ..evaluations.attention.metrics import Heads, HeadSums
@@ -63,7 +64,7 @@ def inspect_checkpoint(
         load_segmenter(checkpoint, **_of_segmenters(model)) if is_segmenter(checkpoint) else load(checkpoint, **model)
     )
     for name, text in _facts(opened):
-        console.print(f"{name:>14}  {text}", markup=False, highlight=False, soft_wrap=True)
+        print_line(console, f"{name:>14}  {text}", indent=16)
     if data_dir is None:
         return
     if isinstance(opened, Segmenter):
@@ -93,18 +94,17 @@ def inspect_checkpoint(
         if dataset.valid_labels is not None:
             notes += (f"all {opened.identity.num_classes} classes compete here, unlike in an audit of this data",)
     for note in notes:
-        console.print(note, markup=False, highlight=False, soft_wrap=True)
+        print_line(console, note)
     fingerprint = rank_formulas(
         opened.to(where), ((unit(pixels.to(where)), labels.to(where)) for pixels, labels in images)
     )
     if bad:
-        console.print(f"{len(bad)} images could not be read, the first: {bad[0]}", markup=False, soft_wrap=True)
-    console.print(fingerprint_table(fingerprint, fingerprint.n, isinstance(opened, Segmenter)))
-    console.print(fingerprint.text, markup=False, highlight=False, soft_wrap=True)
+        print_line(console, f"{len(bad)} images could not be read, the first: {bad[0]}")
+    print_tables(console, [fingerprint_table(fingerprint, fingerprint.n, isinstance(opened, Segmenter))])
+    print_line(console, fingerprint.text)
     if stability:
         heads = _heads(opened.to(where), _batches(dataset, opened.identity.preprocessing, batch_size, []))
-        for part in terminal_tables([layer_table(heads, f"attention on {heads.n} images, layer by layer")]):
-            console.print(part, soft_wrap=True)
+        print_tables(console, [layer_table(heads, f"attention on {heads.n} images, layer by layer")])
 
 
 def _heads(model: Classifier, batches: Iterable[tuple[Tensor, Tensor]]) -> Heads:
@@ -171,21 +171,15 @@ def _facts(classifier: Classifier) -> Iterator[tuple[str, str]]:
         yield "note", note
 
 
-def fingerprint_table(fingerprint: Fingerprint, n: int, pixels: bool = False) -> Any:
-    """Return the ranking as a rich table. pixels: whether the figures are means over the pixels of an image."""
-    from rich.table import Table
-
-    table = Table(title=f"clean NLL of {n} samples under each formula, same weights", title_justify="left")
-    for heading in ("formula", "pixel acc. %" if pixels else "top-1 %", "NLL", "NLL minus best's [95 %]", ""):
-        table.add_column(heading, justify="left" if heading in ("formula", "") else "right")
+def fingerprint_table(fingerprint: Fingerprint, n: int, pixels: bool = False) -> TextTable:
+    """Return the ranking as a table. pixels: whether the figures are means over the pixels of an image."""
+    right = "pixel acc. %" if pixels else "top-1 %"
+    rows = []
     for row in fingerprint.rows:
-        marks = [
-            word
-            for word, is_it in (("best", fingerprint.best), ("declared", fingerprint.declared))
-            if row.name == is_it
-        ]
-        interval = (
-            "" if row.name == fingerprint.best else f"{row.difference:+.3f} [{row.ci_low:+.3f}, {row.ci_high:+.3f}]"
-        )
-        table.add_row(row.name, f"{100 * row.top1:.1f}", f"{row.nll:.3f}", interval, ", ".join(marks))
-    return table
+        named = (("best", fingerprint.best), ("declared", fingerprint.declared))
+        marks = ", ".join(word for word, name in named if row.name == name)
+        interval = f"{row.difference:+.3f} [{row.ci_low:+.3f}, {row.ci_high:+.3f}]"
+        beyond = "" if row.name == fingerprint.best else interval
+        rows.append((row.name, f"{100 * row.top1:.1f}", f"{row.nll:.3f}", beyond, marks))
+    title = f"clean NLL of {n} samples under each formula, same weights"
+    return TextTable(title, ("formula", right, "NLL", "NLL minus best's [95 %]", ""), tuple(rows))

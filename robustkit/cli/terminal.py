@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,8 +22,12 @@ if TYPE_CHECKING:
     from ..runs.folder import RunFolder
 
 
+AS_IT_IS: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
+"""How a line is printed that somebody may copy: a path or a command."""
+
+
 def console(stderr: bool = False) -> Any:
-    """Return the console that lines go to; as wide as the terminal, or 160 columns without one."""
+    """Return the console that lines go to: as wide as the terminal, as COLUMNS says, or 160 columns without either."""
     from rich.console import Console
     from rich.segment import Segment
 
@@ -38,7 +43,9 @@ def console(stderr: bool = False) -> Any:
             self.quiet = True
             streams.broken()
 
-    return Plain(stderr=stderr, width=None if sys.stdout.isatty() else 160)
+    stream = sys.stderr if stderr else sys.stdout
+    known = stream.isatty() or os.environ.get("COLUMNS", "").isdigit()
+    return Plain(stderr=stderr, width=None if known else 160)
 
 
 def audit_request(checkpoints: tuple[str, ...], data_dir: str, options: dict[str, Any]) -> ClassificationRequest:
@@ -60,15 +67,15 @@ def segment_request(checkpoints: tuple[str, ...], data_dir: str, options: dict[s
     return SegmentationRequest(checkpoints=checkpoints, data_dir=data_dir, model=model, **options)
 
 
-def run_to_the_end(request: Request, skip_bad: bool, quiet: bool = False) -> Run:
-    """Carry out a request and show the run.
+def run_to_the_end(request: Request, skip_bad: bool, details: bool = False, quiet: bool = False) -> Run:
+    """Carry out a request and show the run. details: with every table. quiet: no progress.
 
     Raises:
         DataError: at the end, if images were left out and that is not accepted.
     """
     from ..pipeline.processes import follows
 
-    run = run_and_show(request, quiet)
+    run = run_and_show(request, details, quiet)
     bad = () if follows() else run.manifest.bad_images
     if bad and not skip_bad:
         raise DataError(
@@ -78,7 +85,9 @@ def run_to_the_end(request: Request, skip_bad: bool, quiet: bool = False) -> Run
     return run
 
 
-def run_cam(arguments: tuple[str, ...], data_dir: str | None, skip_bad: bool, options: dict[str, Any]) -> None:
+def run_cam(
+    arguments: tuple[str, ...], data_dir: str | None, skip_bad: bool, details: bool, options: dict[str, Any]
+) -> None:
     """Make maps of a data set, with a gallery, or of pictures."""
     from .cam.pictures import is_picture
 
@@ -96,7 +105,7 @@ def run_cam(arguments: tuple[str, ...], data_dir: str | None, skip_bad: bool, op
         return
     if gallery["targets"]:
         raise ProtocolError("--target is for pictures of your own; for a data set: --cams 'agcam(target=label)'")
-    _draw(audit_request(checkpoints, str(data_dir), options | {"attacks": "none"}), gallery, skip_bad)
+    _draw(audit_request(checkpoints, str(data_dir), options | {"attacks": "none"}), gallery, skip_bad, details)
 
 
 def _explain(
@@ -120,7 +129,7 @@ def _explain(
         console().print(str(path), markup=False, highlight=False, soft_wrap=True)
 
 
-def _draw(request: ClassificationRequest, gallery: Mapping[str, Any], skip_bad: bool) -> None:
+def _draw(request: ClassificationRequest, gallery: Mapping[str, Any], skip_bad: bool, details: bool) -> None:
     """Score the maps of a data set, and draw those of some samples."""
     from ..report.page import write_report
     from .cam.choice import Choice
@@ -137,15 +146,18 @@ def _draw(request: ClassificationRequest, gallery: Mapping[str, Any], skip_bad: 
             ids=gallery["show"],
         )
         choice.check(request)
-    run = run_to_the_end(request, skip_bad)
+    run = run_to_the_end(request, skip_bad, details)
     if choice is not None:
         for path in make_gallery(run, request, choice, raw=gallery["save_maps"]):
             console().print(f"gallery: {path}", markup=False, highlight=False, soft_wrap=True)
         write_report(run, run.summary())  # with the gallery
 
 
-def run_and_show(request: Request, quiet: bool = False) -> Run:
-    """Carry out a request with its progress and lines on standard error; then show its results. quiet: no progress."""
+def run_and_show(request: Request, details: bool = False, quiet: bool = False) -> Run:
+    """Carry out a request with its progress and lines on standard error; then show its results.
+
+    details: with every table. quiet: no progress.
+    """
     from ..pipeline.processes import follows, speaker
     from ..pipeline.run import run as carry_out
     from .progress import ConsoleProgress
@@ -159,29 +171,53 @@ def run_and_show(request: Request, quiet: bool = False) -> Run:
         return carry_out(request, say=say)
     with ConsoleProgress(side, quiet) as progress:
         run = carry_out(request, progress, say)
-    show(run, run.summary())
+    show(run, run.summary(), details)
     return run
 
 
-def show(run: RunFolder, results: Sequence[Mapping[str, Any]]) -> None:
-    """Print the tables and flags of a run."""
-    from rich.table import Table
-
-    from ..display.console import terminal_tables
+def show(run: RunFolder, results: Sequence[Mapping[str, Any]], details: bool = False) -> None:
+    """Print what a run found: sentences, the short table, flags, and where the rest is. details: every table instead of
+    the short one.
+    """
+    from ..display.console import print_line, print_tables
     from ..evaluations.results import Results
+    from ..report.headline import verdicts
     from ..report.refresh import flag_lines
+    from ..results.overview import short_tables
     from ..results.tables import report_tables
     from ..tasks.task import task_of
 
-    screen = console()
-    task = task_of(run.manifest)
-    parts = [*task.terminal(Results.of(run, results))]
-    parts += [*terminal_tables(report_tables(run, results))] if task.shows_compared else []
-    for part in parts:
-        screen.print(part, soft_wrap=not isinstance(part, Table) or part.title is None)
-    for line in flag_lines(run, results):
-        screen.print(line, markup=False, highlight=False, soft_wrap=True)
-    screen.print(f"report: {run.path / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
+    screen, every, names = console(), Results.of(run, results), run.manifest.names
+    sentences = [headline.sentence for headline in verdicts(run, every)] if len(names) == 1 else []
+    for sentence in sentences:
+        print_line(screen, sentence)
+    if details:
+        task = task_of(run.manifest)
+        compared = report_tables(run, every) if task.shows_compared else []
+        tables = [*task.terminal(every), *(table.said_once("n") for table in compared)]
+    else:
+        tables = short_tables(every)
+    print_tables(screen, tables, "summary.csv")
+    for line in together(flag_lines(run, every), names):
+        print_line(screen, line)
+    if not details:
+        screen.print(f"every table: robustkit report {run.path} --details", **AS_IT_IS)
+    screen.print(f"report: {run.path / 'report.html'}", **AS_IT_IS)
+
+
+def together(lines: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return the lines of flags; those that say the same of several checkpoints, `names`, as one line."""
+    about: dict[str, list[str]] = {}
+    for line in lines:
+        name = max((name for name in names if line.startswith(f"⚑ {name}, ")), key=len, default="")
+        about.setdefault(line.removeprefix(f"⚑ {name}, ") if name else line, []).append(name)
+
+    def who(said: Sequence[str]) -> str:
+        if 1 < len(names) == len(said):
+            return "both checkpoints" if len(names) == 2 else f"all {len(names)} checkpoints"
+        return ", ".join(said)
+
+    return [f"⚑ {who(said)}, {rest}" if said[0] else rest for rest, said in about.items()]
 
 
 @contextmanager

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 _FIGURE = re.compile(r"[-+−<]?\s?\d.*|nan|–|")
 _LONGEST = 32  # characters of a figure; what is longer is a text that begins with a digit
@@ -13,6 +14,9 @@ _LONGEST = 32  # characters of a figure; what is longer is a text that begins wi
 class TextTable:
     """title: what is shown. headings: of the columns; rows of as many texts. flags: lines that raise a doubt. note: a
     line that explains the columns. checkpoint: the one that the table is about, with whose name the title begins.
+
+    spare: headings of columns to leave out where room is short, the first of them first. heads: headings that stand
+    above rows, each with the place of its row.
     """
 
     title: str
@@ -21,6 +25,33 @@ class TextTable:
     flags: tuple[str, ...] = ()
     note: str = ""
     checkpoint: str = ""
+    spare: tuple[str, ...] = ()
+    heads: tuple[tuple[int, str], ...] = ()
+
+    def under_heads(self, heads: Sequence[str], width: int = 1) -> TextTable:
+        """Return the table without its first `width` columns: where they change, a heading stands above the rows.
+
+        heads: for each row, the text that stands for them.
+        """
+        starts = [row[:width] for row in self.rows]
+        first = [place for place, start in enumerate(starts) if not place or starts[place - 1] != start]
+        return replace(
+            self,
+            headings=self.headings[width:],
+            rows=tuple(row[width:] for row in self.rows),
+            heads=tuple((place, heads[place]) for place in first),
+        )
+
+    def said_once(self, heading: str) -> TextTable:
+        """Return the table without a column whose cells say the same or nothing: its title says it."""
+        if heading not in self.headings or not self.rows:
+            return self
+        place = self.headings.index(heading)
+        if len(said := {row[place] for row in self.rows} - {""}) != 1:
+            return self
+        headings, *rows = (row[:place] + row[place + 1 :] for row in (self.headings, *self.rows))
+        title = f"{self.title}; {heading} = {said.pop()}"
+        return replace(self, title=title, headings=headings, rows=tuple(rows))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from .kinds import EVERY_FAMILY, FOLDERS, kind_of, module_of, plugged
 from .vocabulary import Vocabulary
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import torch
     from numpy.typing import NDArray
-    from rich.table import Table
-    from rich.text import Text
 
     from ..common.plugins import Plugin
     from ..common.randomness import SampleRng
@@ -41,6 +39,18 @@ if TYPE_CHECKING:
 
     Looks = Mapping[str, Style]
     """The style of each checkpoint in all figures, by its name."""
+
+
+class ShortRow(NamedTuple):
+    """A row of the short table of a run.
+
+    section: the heading that it stands under. label: what it is. condition, metric: where its numbers are.
+    """
+
+    section: str
+    label: str
+    condition: str
+    metric: Metric
 
 
 class Summary:
@@ -182,11 +192,19 @@ class Family:
         """Return what raises a doubt about its rows, one line each, with the conditions that have it."""
         return (flag for table in self.tables(results) for flag in table.flags)
 
-    def terminal(self, results: Results) -> Iterable[Table | Text]:
+    def terminal(self, results: Results) -> Iterable[TextTable]:
         """Return its tables for a terminal, without their flags."""
-        from ..display.console import terminal_tables
+        return [replace(table, flags=()) for table in self.tables(results)]
 
-        return terminal_tables([replace(table, flags=()) for table in self.tables(results)])
+    def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
+        """Return what the short table of a run may show of its conditions, `texts`. headline: the task's metric."""
+        for text in self.words.in_short(texts):
+            if self.words.in_results:
+                yield ShortRow(headline.heading, self.title(text, manifest), text, headline)
+            else:
+                shown = [metric for metric in self.words.metrics if not metric.parametric]
+                name, label = self.name, self.title(text, manifest)
+                yield from (ShortRow(name, f"{label}: {metric.label}", text, metric) for metric in shown)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         """Return its parts of the page. looks: how each checkpoint is drawn."""

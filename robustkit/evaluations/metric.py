@@ -33,6 +33,11 @@ class Metric:
     noun: str = ""
 
     @property
+    def heading(self) -> str:
+        """The label, and which way is better."""
+        return self.label + {1: ", more is better", -1: ", less is better"}.get(self.better, "")
+
+    @property
     def word(self) -> str:
         """The label without its unit."""
         return self.label.removesuffix(" %")

@@ -35,7 +35,8 @@ def tables(comparison: Comparison) -> list[TextTable]:
         beside = comparison.reference is not None
         headings = (*HEADINGS, *(["published, not paired"] if beside else []))
         rows = tuple(_cells(row, beside) for row in pair.rows)
-        result.append(TextTable(title, headings, rows, tuple(flags), _note(comparison), checkpoint=pair.names[1]))
+        spare = ("p", "n")
+        result.append(TextTable(title, headings, rows, tuple(flags), _note(comparison), pair.names[1], spare))
     return result
 
 

@@ -16,10 +16,9 @@ from ..evaluations.term import Term
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from rich.table import Table
-    from rich.text import Text
 
     from ..display.section import CardPart, Section
+    from ..display.table import TextTable
     from ..evaluations.cells import Cells, Row
     from ..evaluations.family import Looks
     from ..evaluations.results import Results
@@ -120,8 +119,8 @@ class Task:
         """Return what raises a doubt about rows of the summary, one line each, with the results that have it."""
         raise NotImplementedError
 
-    def terminal(self, results: Results) -> Iterable[Table | Text]:
-        """Return the tables of a run for a terminal."""
+    def terminal(self, results: Results) -> Iterable[TextTable]:
+        """Return the tables of a run for a terminal, without their flags."""
         raise NotImplementedError
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:

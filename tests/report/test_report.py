@@ -14,14 +14,13 @@ from page_runs import HOSTILE, PGD, Page, make_run, page_of
 from PIL import Image
 from sealing import seal
 
-from robustkit.display.table import TextTable
+from robustkit.display.table import TextTable, numeric_columns
 from robustkit.evaluations.maps.thumbnail import gallery_uri
 from robustkit.protocol.card import load_card
 from robustkit.report import kept_pictures
 from robustkit.report import page as report_page
 from robustkit.report import sample_browser as browser
 from robustkit.report.figures import SECTIONS
-from robustkit.report.page import numeric_columns
 from robustkit.report.refresh import refresh
 from robustkit.report.sample_browser import Browser, Cell
 from robustkit.results.run import Run

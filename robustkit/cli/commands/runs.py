@@ -16,13 +16,15 @@ RUN = Place(file_okay=False)
 
 @click.command(context_settings=CONTEXT)
 @click.argument("run", type=RUN)
+@option("--details", is_flag=True, help="Print every table, not only the short one.")
 @option("--log", "logs", multiple=True, help="Also log the results: tensorboard, mlflow or wandb, as tensorboard:DIR.")
 @common
-def report(run: Path, logs: tuple[str, ...]) -> None:
+def report(run: Path, details: bool, logs: tuple[str, ...]) -> None:
     """Rebuild summary and report of a run folder from its records, without a model.
 
     \b
     robustkit report runs/vit
+    robustkit report runs/vit --details
     robustkit report runs/vit --log tensorboard:logs --log mlflow:http://localhost:5000
     """
     from ...report.refresh import refresh
@@ -32,7 +34,7 @@ def report(run: Path, logs: tuple[str, ...]) -> None:
     existing, wanted = RunFolder.existing(run), parse_loggers(logs)
     with usable(run):
         results = refresh(existing)
-        show(existing, results)
+        show(existing, results, details)
     log_run(existing, results, wanted)
 
 

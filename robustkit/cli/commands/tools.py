@@ -10,19 +10,27 @@ from ...errors import ProtocolError, RobustkitError, unknown
 from ..arguments import DATA_KEYS, SCENE_KEYS, labels_of, model_arguments
 from ..completion import checkpoints as known_checkpoints
 from ..completion import completion_script, kinds
+from ..help import Command
 from ..idle import refuse_idle
 from ..option_types import AT_LEAST_1, Place, Whole
 from ..options import CONTEXT, common, data_options, definition_options, group, mask_options, model_options, option
 from ..terminal import console
 
 
-@click.command(context_settings=CONTEXT)
+@click.command(cls=Command, context_settings=CONTEXT)
 @click.argument("checkpoint", shell_complete=known_checkpoints)
-@option("--data-dir", help="Images to find out which attention formula fits the weights.")
-@option("--stability", is_flag=True, help="Show logits, norms and entropy of the attention on them, layer by layer.")
-@option("--batch-size", type=AT_LEAST_1, default=16, help="Samples in a batch.")
-@option("--device", default="auto", help="auto, cpu, cuda, cuda:N, mps, xpu or another that torch names.")
-@option("--seed", type=int, default=0, help="Seed of --limit.")
+@option("--data-dir", section="Data", help="Images to find out which attention formula fits the weights.")
+@option(
+    "--stability",
+    section="Maps",
+    is_flag=True,
+    help="Show logits, norms and entropy of the attention on them, layer by layer.",
+)
+@option("--batch-size", section="Run", type=AT_LEAST_1, default=16, help="Samples in a batch.")
+@option(
+    "--device", section="Run", default="auto", help="auto, cpu, cuda, cuda:N, mps, xpu or another that torch names."
+)
+@option("--seed", section="Run", type=int, default=0, help="Seed of --limit.")
 @group([mask_options, model_options, data_options, common])
 def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
     """Say what is in a checkpoint, whether it is safe, and with --data-dir which attention formula fits it.
@@ -45,27 +53,55 @@ def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
     inspect_checkpoint(checkpoint, data_dir, model=model, data=data, scenes=scenes, console=console(), **options)
 
 
-@click.command(context_settings=CONTEXT)
+@click.command(cls=Command, context_settings=CONTEXT)
 @click.argument("images", nargs=-1, metavar="[IMAGE]...")
 @option("--write", type=Place(), help="Write a tree of corrupted images into this folder.")
 @option("--drift", "drift_from", type=Place(), help="Compare this tree with corrupting here.")
-@option("--data-dir", help="Clean images of --write and --drift: folder, zip, or embedded:shapes.")
-@option("--out", type=Place(), help="Contact sheet, or the folder of several.")
-@option("--corruptions", help="Sets or names; default: all 19, for --write in-c, for --drift the tree's.")
+@option("--data-dir", section="Data", help="Clean images of --write and --drift: folder, zip, or embedded:shapes.")
+@option("--out", section="Output", type=Place(), help="Contact sheet, or the folder of several.")
+@option(
+    "--corruptions",
+    section="Corruptions",
+    help="Sets or names; default: all 19, for --write in-c, for --drift the tree's.",
+)
 @definition_options
-@option("--format", "image_format", type=click.Choice(["jpeg", "png"]), help="Files of --write; default: jpeg.")
-@option("--json", "json_file", type=Place(), help="File for the figures of --drift.")
+@option(
+    "--format",
+    "image_format",
+    section="Output",
+    type=click.Choice(["jpeg", "png"]),
+    help="Files of --write; default: jpeg.",
+)
+@option("--json", "json_file", section="Output", type=Place(), help="File for the figures of --drift.")
 @option(
     "--img-size",
+    section="Model",
     type=Whole(max=4096),
     help="Side after the crop; default: 224, or 32 where the images are 32x32.",
 )
-@option("--crop-pct", type=float, help="Size over resized size; default: 0.875, or 1 where the images are 32x32.")
-@option("--interpolation", default="bilinear", help="Resize: bilinear (the benchmark's), bicubic, nearest, lanczos.")
-@option("--batch-size", type=AT_LEAST_1, default=16, help="Images in a batch.")
-@option("--workers", type=AT_LEAST_1, help="Threads that decode and encode images; default: one for each core.")
-@option("--device", default="auto", help="auto, cpu, cuda, cuda:N, mps, xpu or another that torch names.")
-@option("--seed", type=int, default=0, help="Seed of every random draw.")
+@option(
+    "--crop-pct",
+    section="Model",
+    type=float,
+    help="Size over resized size; default: 0.875, or 1 where the images are 32x32.",
+)
+@option(
+    "--interpolation",
+    section="Model",
+    default="bilinear",
+    help="Resize: bilinear (the benchmark's), bicubic, nearest, lanczos.",
+)
+@option("--batch-size", section="Run", type=AT_LEAST_1, default=16, help="Images in a batch.")
+@option(
+    "--workers",
+    section="Run",
+    type=AT_LEAST_1,
+    help="Threads that decode and encode images; default: one for each core.",
+)
+@option(
+    "--device", section="Run", default="auto", help="auto, cpu, cuda, cuda:N, mps, xpu or another that torch names."
+)
+@option("--seed", section="Run", type=int, default=0, help="Seed of every random draw.")
 @group([data_options, common])
 def corrupt(images: tuple[str, ...], **options: Any) -> None:
     """Show a picture under the common corruptions, write a corrupted tree, or compare one.

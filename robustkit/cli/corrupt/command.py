@@ -16,6 +16,7 @@ from ...common.files import bytes_of, reason, write_whole
 from ...data.dataset import Dataset, open_dataset
 from ...data.images import read_image, to_pixels
 from ...data.sources import MAX_FILE_BYTES
+from ...display.console import print_tables
 from ...errors import BadImageError, DataError, NothingEvaluated, ProtocolError, RunError
 from ...evaluations.corruptions.plan import native_size, photographs_digest
 from ...evaluations.corruptions.sets import expand
@@ -228,7 +229,7 @@ def _drift(root: Path, data_dir: str, console: Console, side: Console, options: 
         except RunError as fault:
             raise RunError(str(fault).replace("a folder with --out", "another file with --json")) from None
     _say(side, *notes)
-    console.print(drift.table(rows))
+    print_tables(console, [drift.table(rows)], "the file of --json")
     _say(console, "mean absolute difference in grey levels (0-255), mean over images and severities.", drift.RULE)
 
 

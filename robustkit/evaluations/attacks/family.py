@@ -10,13 +10,12 @@ from .vocabulary import VOCABULARY
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from rich.table import Table
-    from rich.text import Text
 
     from ...common.plugins import Plugin
     from ...common.randomness import SampleRng
     from ...display.section import Section
     from ...display.svg import Figure
+    from ...display.table import TextTable
     from ...protocol.card import Card
     from ...protocol.condition import Condition
     from ...runs.folder import RunFolder
@@ -95,10 +94,10 @@ class Attacks(Family):
         in_pixels = manifest.protocol.space == "pixels"
         return curve_figures(curves(results, manifest.claims), looks, headline.name, section, in_pixels)
 
-    def terminal(self, results: Results) -> Iterable[Table | Text]:
+    def terminal(self, results: Results) -> Iterable[TextTable]:
         from .tables import terminal_stages
 
-        return () if (stages := terminal_stages(results)) is None else (stages,)
+        return terminal_stages(results)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         from ...display.section import Section

@@ -6,20 +6,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ...errors import PluginError
-from ..family import Family, Overview
+from ..family import Family, Overview, ShortRow
 from .condition import Corrupted
 from .vocabulary import VOCABULARY
 
 if TYPE_CHECKING:
     import torch
-    from rich.table import Table
-    from rich.text import Text
 
     from ...common.plugins import Plugin
     from ...common.randomness import SampleRng
     from ...display.section import CardPart, Section
     from ...display.svg import Figure
-    from ...display.table import HeatTable
+    from ...display.table import HeatTable, TextTable
     from ...protocol.card import Card
     from ...protocol.condition import Condition
     from ...runs.manifest import Manifest
@@ -101,10 +99,15 @@ class Corruptions(Family):
 
         return (f"{table.checkpoint}, {flag}" for table in corruption_tables(results) for flag in table.flags)
 
-    def terminal(self, results: Results) -> Iterable[Table | Text]:
+    def terminal(self, results: Results) -> Iterable[TextTable]:
         from .tables import corruption_tables, terminal_corruptions
 
         return terminal_corruptions(corruption_tables(results))
+
+    def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
+        from .tables import short
+
+        return short(texts, headline)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         from ...display.section import Section

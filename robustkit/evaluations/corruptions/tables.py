@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...display.section import CardPart
+from ...display.table import TextTable
+from ..family import ShortRow
+from ..metric import Metric, named
 from .condition import parse_corrupted
+from .measures import METRICS
 from .sets import category_of, corruption_names, set_of, span
-
-if TYPE_CHECKING:
-    from rich.table import Table
-    from rich.text import Text
+from .vocabulary import VOCABULARY
 
 ERROR_HEADINGS = ("corruption", "1", "2", "3", "4", "5", "mean", "CE %", "NLL", "ECE %")
 MEAN_HEADINGS = ("mean over", "n", "error % [95 %]", "mCE % [95 %]", "relative mCE %", "NLL", "ECE %")
@@ -127,16 +128,16 @@ def _means(definition: str, figures: Figures) -> Iterator[tuple[str, ...]]:
 
 def _flags(definition: str, figures: Figures) -> Iterator[str]:
     """Yield each flag once, with the conditions that have it."""
-    seen: dict[str, list[str]] = {}
+    seen, every = dict[str, dict[str, None]](), dict[str, None]()
     for (condition, _), row in figures.items():
         part = parse_corrupted(condition)
-        own_definition = part.definition if part else (set_of(condition) or ("", (), None))[2]
-        mine = own_definition == definition
-        for flag in row["flags"] if mine else ():
-            seen.setdefault(flag, []).append(condition)
+        if (part.definition if part else (set_of(condition) or ("", (), None))[2]) != definition:
+            continue
+        every[condition] = None
+        for flag in row["flags"]:
+            seen.setdefault(flag, {})[condition] = None
     for flag, conditions in seen.items():
-        names = list(dict.fromkeys(conditions))
-        yield f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {flag}"
+        yield f"{VOCABULARY.together([*conditions], [*every])}: {flag}"
 
 
 def _value(figures: Figures, condition: str, metric: str) -> float | None:
@@ -160,25 +161,22 @@ def card_parts(results: Sequence[Mapping[str, Any]]) -> Iterator[CardPart]:
         yield CardPart("Corruptions", f"Error in %, {part.source}.", [*means, by_error])
 
 
-def terminal_corruptions(tables: Sequence[CorruptionTable]) -> Iterator[Table | Text]:
-    """Yield the tables for a terminal, each after its title."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
+def short(texts: Sequence[str], headline: Metric) -> Iterator[ShortRow]:
+    """Yield what the short table of a run may show: of a metric of single samples the mean errors, else the means."""
+    means = [named(METRICS, name) for name in ("mean_error", "mce")] if headline.binary else []
+    for metric in (*filter(None, means), headline):
+        for text in VOCABULARY.in_short(texts):
+            yield ShortRow(f"under corruption: {metric.heading}", VOCABULARY.label(text), text, metric)
 
+
+def terminal_corruptions(tables: Sequence[CorruptionTable]) -> Iterator[TextTable]:
+    """Yield the tables for a terminal: by corruption and severity, and the means over sets."""
     for table in tables:
-        yield Text(table.title, style="italic")
-        by_error = Table(box=box.SIMPLE_HEAD)
-        for heading in table.error_headings:
-            by_error.add_column(heading, justify="left" if heading == "corruption" else "right", no_wrap=True)
-        for index, (kind, cells, _) in enumerate(table.errors):
-            last = index + 1 == len(table.errors) or table.errors[index + 1][0] != kind
-            by_error.add_row(*map(Text, cells), end_section=last)
-        yield by_error
+        kinds = [f"{kind}:" for kind, _, _ in table.errors]
+        rows = tuple((kind, *cells) for kind, cells, _ in table.errors)
+        shown = TextTable(table.title, ("", *table.error_headings), rows, spare=("ECE %", "NLL", "CE %"))
+        yield shown.under_heads(kinds)
         if table.means:
-            by_set = Table(box=box.SIMPLE_HEAD)
-            for heading in table.mean_headings:
-                by_set.add_column(heading, justify="left" if heading == "mean over" else "right", no_wrap=True)
-            for row in table.means:
-                by_set.add_row(*map(Text, row))
-            yield by_set
+            title = f"{table.checkpoint}: means over sets of corruptions"
+            spare = ("ECE %", "NLL", "n", "relative mCE %")
+            yield TextTable(title, table.mean_headings, table.means, spare=spare).said_once("n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..family import Family, Summary, family_of
+from ..family import Family, ShortRow, Summary, family_of
 from ..kinds import kind_of
 from .vocabulary import VOCABULARY
 
@@ -13,12 +13,11 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
-    from rich.table import Table
-    from rich.text import Text
 
     from ...common.plugins import Plugin
     from ...common.randomness import SampleRng
     from ...display.section import CardPart, Section
+    from ...display.table import TextTable
     from ...protocol.card import Card
     from ...protocol.condition import Condition
     from ...runs.manifest import Manifest
@@ -98,10 +97,15 @@ class Maps(Family):
         tables = map_tables(results)
         return dict.fromkeys(f"{table.checkpoint}, {flag}" for table in tables for flag in table.flags)
 
-    def terminal(self, results: Results) -> Iterable[Table | Text]:
+    def terminal(self, results: Results) -> Iterable[TextTable]:
         from .tables import map_tables, terminal_maps
 
         return terminal_maps(map_tables(results))
+
+    def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
+        from .sentence import short
+
+        return short(texts)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         from ...display.section import Section

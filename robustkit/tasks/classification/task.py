@@ -14,10 +14,9 @@ from .measures import METRICS, TERMS
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from rich.table import Table
-    from rich.text import Text
 
     from ...display.section import CardPart, Section
+    from ...display.table import TextTable
     from ...evaluations.cells import Row
     from ...evaluations.family import Looks
     from ...evaluations.results import Results
@@ -89,11 +88,11 @@ class Classification(Task):
         for family in families_of(results.manifest, results):
             yield from family.flag_lines(results)
 
-    def terminal(self, results: Results) -> Iterable[Table | Text]:
+    def terminal(self, results: Results) -> Iterable[TextTable]:
         from .tables import terminal_table
 
         table = terminal_table(results)
-        yield from [table] if table.row_count else []
+        yield from [table] if table.rows else []
         for family in families_of(results.manifest, results):
             yield from family.terminal(results)
 

@@ -14,10 +14,9 @@ from .measures import METRICS, TERMS
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from rich.table import Table
-    from rich.text import Text
 
     from ...display.section import CardPart, Section
+    from ...display.table import TextTable
     from ...evaluations.cells import Cells, Row
     from ...evaluations.family import Looks
     from ...evaluations.results import Results
@@ -101,7 +100,7 @@ class Segmentation(Task):
             for flag in table.flags
         )
 
-    def terminal(self, results: Results) -> Iterable[Table | Text]:
+    def terminal(self, results: Results) -> Iterable[TextTable]:
         from .tables import scene_tables, terminal_scenes
 
         yield from terminal_scenes(scene_tables(results, results.manifest))
