@@ -231,7 +231,7 @@ def test_the_size_of_the_images_decides_whose_constants(tmp_path: Path) -> None:
     assert "CIFAR-10-C's constants (preset cifar)" in plan.lines[0]
     plan = plan_corruptions("fog(severity=1)", small, [(32, 32), (224, 224)])
     assert plan.conditions[0].text == "corruption(fog,severity=1)" and "this is not CIFAR-10-C" in plan.lines[0]
-    plan = plan_corruptions("fog(severity=1)", small, [(32, 32)], preset="imagenet", variant="bethgelab")
+    plan = plan_corruptions("fog(severity=1)", small, [(32, 32)], constants="imagenet", variant="bethgelab")
     assert plan.conditions[0].text == "corruption(fog,severity=1,variant=bethgelab)" and plan.lines == ()
     assert plan_corruptions("fog", open_dataset("embedded:shapes"), [(64, 64)]).lines == ()
     assert plan_corruptions(None, small, [(32, 32)]).conditions == ()

@@ -12,7 +12,17 @@ from ..completion import checkpoints as known_checkpoints
 from ..completion import completion_script, kinds
 from ..idle import refuse_idle
 from ..option_types import AT_LEAST_1, Place, Whole
-from ..options import CONTEXT, common, data_options, definition_options, group, mask_options, model_options, option
+from ..options import (
+    CONTEXT,
+    common,
+    constants_instead,
+    data_options,
+    definition_options,
+    group,
+    mask_options,
+    model_options,
+    option,
+)
 from ..terminal import console
 
 
@@ -53,6 +63,7 @@ def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
 @option("--out", type=Place(), help="Contact sheet, or the folder of several.")
 @option("--corruptions", help="Sets or names; default: all 19, for --write in-c, for --drift the tree's.")
 @definition_options
+@click.option("--preset", hidden=True, expose_value=False, callback=constants_instead)
 @option("--format", "image_format", type=click.Choice(["jpeg", "png"]), help="Files of --write; default: jpeg.")
 @option("--json", "json_file", type=Place(), help="File for the figures of --drift.")
 @option(
@@ -88,7 +99,7 @@ def corrupt(images: tuple[str, ...], **options: Any) -> None:
 @click.argument("kind", metavar="KIND", shell_complete=kinds)
 @common
 def list_(kind: str) -> None:
-    """List what there is: models, attacks, corruptions, cams, attentions, protocols or datasets.
+    """List what there is: models, attacks, corruptions, cams, attentions, protocols, datasets or presets.
 
     \b
     robustkit list models
