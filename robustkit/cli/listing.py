@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 import re
+import shlex
 from collections.abc import Callable, Iterable
 
-LISTINGS = ("models", "attacks", "corruptions", "cams", "attentions", "protocols", "datasets", "plugins")
+LISTINGS = ("models", "attacks", "corruptions", "cams", "attentions", "protocols", "datasets", "presets", "plugins")
 
 
 def listing(kind: str) -> list[tuple[str, str]]:
@@ -20,6 +21,7 @@ def listing(kind: str) -> list[tuple[str, str]]:
         "attentions": _attentions,
         "protocols": _protocols,
         "datasets": _datasets,
+        "presets": _presets,
         "plugins": _plugins,
     }
     return listings[kind]()
@@ -82,6 +84,17 @@ def _corruptions() -> list[tuple[str, str]]:
     ]
     every = EVERY_CORRUPTION.usable()
     return [*sets, *((name, f"{category_of(name)}: {_sentence(kind.__doc__ or '')}") for name, kind in every)]
+
+
+def _presets() -> list[tuple[str, str]]:
+    from ..pipeline.presets import OPTIONS, preset_of
+    from ..tasks.task import task_named
+
+    return [
+        (name, f"robustkit {task_named(task).command}: {shlex.join(preset_of(task, name).words())}")
+        for task, presets in OPTIONS.items()
+        for name in presets
+    ]
 
 
 def _sentence(text: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from ..errors import ProtocolError
 from .completion import COMPLETERS
 from .config import check_trust, load_plugins, use_config
 from .help import Option, put_under
@@ -66,6 +67,12 @@ common = group(
 )
 
 
+def constants_instead(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    """Refuse a preset where there is none: the option of this name chose the constants of corruptions once."""
+    if value is not None:
+        raise ProtocolError(f"--preset {value}: the constants of corruptions are chosen by --constants {value}")
+
+
 def network_options(arch: str, classes: str, *more: Callable[[Any], Any]) -> Callable[[F], F]:
     """Return the options for loading a network. arch, classes: their help. more: options that its task adds."""
     return group(
@@ -123,7 +130,7 @@ attack_options = group(
 )
 definition_options = group(
     [
-        option("--preset", default="auto", help="Constants: imagenet, cifar (32x32 images), or auto."),
+        option("--constants", default="auto", help="Of corruptions: imagenet, cifar (32x32 images), or auto."),
         option("--variant", default="hendrycks", help="Code: hendrycks (the benchmark's) or bethgelab."),
         option("--frost-dir", help="Folder of frost's photographs; those of an installed imagecorruptions."),
     ],
@@ -219,6 +226,9 @@ def protocol_option(card: str = "standard") -> Callable[[F], F]:
     return option("--protocol", section="Run", default=card, help="Protocol card: a name or a TOML file.")
 
 
+preset_option = option(
+    "--preset", section="Run", help="Amount of work: quick, standard or full (robustkit list presets)."
+)
 browse_option = option(
     "--browse",
     section="Output",
@@ -237,6 +247,7 @@ run_options = group(
         option("--dtype", default="float32", help="float32 or bfloat16; attacks are scored in float32."),
         option("--compile", is_flag=True, help="torch.compile the model."),
         option("--seed", type=int, default=0, help="Seed of every random draw."),
+        option("--quiet", is_flag=True, help="No progress on standard error."),
         option("--skip-bad", is_flag=True, help="Exit 0 although some images or masks could not be read."),
     ],
     "Run",

@@ -48,11 +48,21 @@ def console(stderr: bool = False) -> Any:
     return Plain(stderr=stderr, width=None if known else 160)
 
 
-def audit_request(checkpoints: tuple[str, ...], data_dir: str, options: dict[str, Any]) -> ClassificationRequest:
-    """Return the request of a command for classifiers. options: as click has them."""
+def audit_request(
+    checkpoints: tuple[str, ...],
+    data_dir: str,
+    options: dict[str, Any],
+    parts: Sequence[str] = ("attacks", "limit", "corruptions", "cams"),
+) -> ClassificationRequest:
+    """Return the request of a command for classifiers. options: as click has them. parts: of a preset that count."""
+    from ..pipeline.presets import preset_of
     from ..pipeline.request import ClassificationRequest
 
-    refuse_idle_parts(options)
+    chosen: Mapping[str, Any] = {}
+    if (name := options.get("preset")) is not None:
+        options["preset"] = preset_of("classification", name).only(parts)
+        chosen = options["preset"].options
+    refuse_idle_parts({**chosen, **{name: value for name, value in options.items() if value is not None}})
     model = model_arguments(options)
     data = {key: options.pop(key) for key in DATA_KEYS}
     return ClassificationRequest(checkpoints=checkpoints, data_dir=data_dir, model=model, data=data, **options)
@@ -60,9 +70,12 @@ def audit_request(checkpoints: tuple[str, ...], data_dir: str, options: dict[str
 
 def segment_request(checkpoints: tuple[str, ...], data_dir: str, options: dict[str, Any]) -> SegmentationRequest:
     """Return the request of a command for segmenters. options: as click has them."""
+    from ..pipeline.presets import preset_of
     from ..pipeline.request import SegmentationRequest
 
-    refuse_idle_parts({"cams": "", **options})
+    name = options.get("preset")
+    chosen = {} if name is None else preset_of("segmentation", name).options
+    refuse_idle_parts({"cams": "", **chosen, **{name: value for name, value in options.items() if value is not None}})
     model = segmenter_arguments(options)
     return SegmentationRequest(checkpoints=checkpoints, data_dir=data_dir, model=model, **options)
 
@@ -86,7 +99,12 @@ def run_to_the_end(request: Request, skip_bad: bool, details: bool = False, quie
 
 
 def run_cam(
-    arguments: tuple[str, ...], data_dir: str | None, skip_bad: bool, details: bool, options: dict[str, Any]
+    arguments: tuple[str, ...],
+    data_dir: str | None,
+    skip_bad: bool,
+    details: bool,
+    quiet: bool,
+    options: dict[str, Any],
 ) -> None:
     """Make maps of a data set, with a gallery, or of pictures."""
     from .cam.pictures import is_picture
@@ -105,7 +123,7 @@ def run_cam(
         return
     if gallery["targets"]:
         raise ProtocolError("--target is for pictures of your own; for a data set: --cams 'agcam(target=label)'")
-    _draw(audit_request(checkpoints, str(data_dir), options | {"attacks": "none"}), gallery, skip_bad, details)
+    _draw(audit_request(checkpoints, str(data_dir), options | {"attacks": "none"}), gallery, skip_bad, details, quiet)
 
 
 def _explain(
@@ -129,7 +147,9 @@ def _explain(
         console().print(str(path), markup=False, highlight=False, soft_wrap=True)
 
 
-def _draw(request: ClassificationRequest, gallery: Mapping[str, Any], skip_bad: bool, details: bool) -> None:
+def _draw(
+    request: ClassificationRequest, gallery: Mapping[str, Any], skip_bad: bool, details: bool, quiet: bool
+) -> None:
     """Score the maps of a data set, and draw those of some samples."""
     from ..report.page import write_report
     from .cam.choice import Choice
@@ -146,7 +166,7 @@ def _draw(request: ClassificationRequest, gallery: Mapping[str, Any], skip_bad: 
             ids=gallery["show"],
         )
         choice.check(request)
-    run = run_to_the_end(request, skip_bad, details)
+    run = run_to_the_end(request, skip_bad, details, quiet)
     if choice is not None:
         for path in make_gallery(run, request, choice, raw=gallery["save_maps"]):
             console().print(f"gallery: {path}", markup=False, highlight=False, soft_wrap=True)

@@ -93,8 +93,8 @@ def work_lines(
             "; --faithfulness none leaves out the test of maps on the model" if scored.forwards > 2 * len(maps) else ""
         )
         lines.append(
-            f"maps: {_passes(sum(controls, Cost(0)))} of these {_passes(scored)} are for controls, which do not look at "
-            f"the image{tested}"
+            f"maps: {_passes(sum(controls, Cost(0)))} of these {_passes(scored)} are for controls, which do not look "
+            f"at the image{tested}"
         )
     if doubted:
         lines.append(
@@ -103,8 +103,8 @@ def work_lines(
     return lines
 
 
-def estimate_line(estimate: Estimate, name: str, where: str) -> str:
-    """Return a line on the time that all takes; empty where too little was measured. name: of what begins now."""
+def estimate_line(estimate: Estimate, where: str) -> str:
+    """Return a line on the time that all takes; empty where too little was measured."""
     measured = estimate.measured
     steep = any(job.cost.backwards for job in estimate.jobs.values())
     first = next((job for job in estimate.jobs.values() if job.kind != _EVIDENCE), None)

@@ -68,7 +68,7 @@ def plan_classification(request: ClassificationRequest) -> Plan:
         dataset,
         [candidate.preprocessing.input_size for candidate in candidates],
         tree=tree,
-        preset=request.preset,
+        constants=request.constants,
         variant=request.variant,
         frost_dir=request.frost,
     )

@@ -97,7 +97,7 @@ class Reporter:
     def _begin(self, checkpoint: str, name: str, title: str, samples: int) -> None:
         self.ranks.beat()
         with self._lock:
-            self._announce(name)
+            self._announce()
             self.estimate.start(checkpoint, name)
             self._current, self._stage = f"{checkpoint} {name}", ""
         self.inner.start(checkpoint, title, samples)
@@ -181,11 +181,11 @@ class Reporter:
             samples = "" if of_current is None else f"{self.estimate.done(*of_current)} samples"
             self._line(f"{self._current}: {samples} so far{self._stage}; {self._times()}")
 
-    def _announce(self, name: str) -> None:
+    def _announce(self) -> None:
         """Say how long all takes, once enough was measured."""
         if self._announced or not self.ranks.leads:
             return
-        if line := estimate_line(self.estimate, name, self.where):
+        if line := estimate_line(self.estimate, self.where):
             self._announced = True
             PLAN.info(no_controls(line))
 

@@ -41,7 +41,7 @@ def plan_segmentation(request: SegmentationRequest) -> Plan:
     if not len(scenes):
         raise NothingEvaluated(f"{request.data_dir}: no sample is left to evaluate; loosen --limit or --ids")
     corruptions = plan_corruptions(
-        request.corruptions, scenes.dataset, [], preset="imagenet", variant=request.variant, frost_dir=request.frost
+        request.corruptions, scenes.dataset, [], constants="imagenet", variant=request.variant, frost_dir=request.frost
     )
     conditions = (*attacked, *corruptions.conditions, *request.evaluation_conditions())
     run = Run(request.folder(identities[0].name))

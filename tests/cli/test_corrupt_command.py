@@ -244,7 +244,7 @@ def test_a_tree_grows_but_does_not_mix(photos: Path, tmp_path: Path, run: Comman
         (("--seed", "1"), "made with seed 0, and now it is 1"),
         (("--format", "png"), "made with format 'jpeg', and now it is 'png'"),
         (("--crop-pct", "1"), "made with crop pct 0.875, and now it is 1.0"),
-        (("--preset", "cifar"), "made with preset 'imagenet', and now it is 'cifar'"),
+        (("--constants", "cifar"), "made with preset 'imagenet', and now it is 'cifar'"),
         (("--data-dir", other), "made with source digest"),
     ):
         done = run(*words, "--corruptions", "contrast(severity=1)", *extra)
@@ -416,9 +416,9 @@ def test_every_mistake_is_one_line_and_leaves_nothing(photos: Path, tmp_path: Pa
         ((image, "--corruptions", "fog(severity=6)"), "severity '6'; expected whole numbers from 1 to 5"),
         ((image, "--corruptions", "fog(severity=0)"), "severity '0'; expected whole numbers from 1 to 5"),
         ((image, "--corruptions", ","), "expected a name or a set, such as in-c"),
-        ((image, "--preset", "imagenette"), "unknown preset 'imagenette'; did you mean 'imagenet'?"),
+        ((image, "--constants", "imagenette"), "unknown constants 'imagenette'; did you mean 'imagenet'?"),
         ((image, "--variant", "x"), "unknown variant 'x'; known: bethgelab, hendrycks"),
-        ((image, "--preset", "cifar", "--variant", "bethgelab"), "variant 'bethgelab' has no constants"),
+        ((image, "--constants", "cifar", "--variant", "bethgelab"), "variant 'bethgelab' has no constants"),
         ((image, "--interpolation", "cubic"), "unknown interpolation 'cubic'; did you mean 'bicubic'?"),
         ((image, "--img-size", "8"), "--img-size 8: the corruptions are defined from 16x16 on"),
         ((image, "--img-size", "5000"), "'--img-size': 5000 is not in the range"),

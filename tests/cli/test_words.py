@@ -41,7 +41,23 @@ WRONG: list[tuple[str, str]] = [  # words, and how the one line goes
     (f"segment {SEG} {SHAPES} --attacks pgd,none", "--attacks pgd,none: none is for no attack at all; leave it, or .*"),
     (f"audit {VIT} {SHAPES} --attacks none --eps 1/255", "--eps: only for attacks, and --attacks is none; name some.*"),
     (f"audit {VIT} {SHAPES} --stability --boxes a.csv", "--stability, --boxes: only for maps, .*; give --cams, or .*"),
-    (f"audit {VIT} {SHAPES} --preset cifar", "--preset: only for corruptions, and there are none; give --corrup.*"),
+    (
+        f"audit {VIT} {SHAPES} --constants cifar",
+        "--constants: only for corruptions, and there are none; give --corru.*",
+    ),
+    (
+        f"audit {VIT} {SHAPES} --preset cifar",
+        "preset 'cifar': the constants .* are chosen by --constants cifar; a preset.*",
+    ),
+    (f"segment {SEG} {SHAPES} --preset quik", "unknown preset 'quik'; did you mean 'quick'.*"),
+    (
+        "corrupt pics/0.png --preset cifar",
+        "--preset cifar: the constants of corruptions are chosen by --constants cifar",
+    ),
+    (
+        f"attack {VIT} {SHAPES} --preset full --attacks none --eps 1",
+        "--eps: only for attacks, and --attacks is none; .*",
+    ),
     (f"segment {SEG} {SHAPES} --attacks none --norm l2", "--norm: only for attacks, and --attacks is none; .*"),
     (f"inspect {VIT} --limit 3 --masks m", "--masks, --limit: only for images, and --data-dir is missing; give .*"),
     (f"inspect {VIT} {SHAPES} --masks m", "--masks: only for a segmenter's images, and this is a classifier; leave .*"),

@@ -21,6 +21,7 @@ from ..options import (
     map_options,
     model_options,
     option,
+    preset_option,
     protocol_option,
     run_options,
     scene_options,
@@ -37,6 +38,7 @@ from ..terminal import AS_IT_IS, audit_request, console, run_and_show, run_cam, 
     [
         model_options,
         data_options,
+        preset_option,
         attack_options,
         corruption_options,
         map_options,
@@ -46,7 +48,9 @@ from ..terminal import AS_IT_IS, audit_request, console, run_and_show, run_cam, 
         common,
     ]
 )
-def audit(checkpoints: tuple[str, ...], data_dir: str, skip_bad: bool, details: bool, **options: Any) -> None:
+def audit(
+    checkpoints: tuple[str, ...], data_dir: str, skip_bad: bool, details: bool, quiet: bool, **options: Any
+) -> None:
     """Evaluate checkpoints clean, under attack and corrupted; write records, summary and report.
 
     CHECKPOINT is a file, zoo:NAME, timm:NAME, hf-hub:ORG/NAME or local-dir:PATH. The same command continues where an
@@ -60,46 +64,57 @@ def audit(checkpoints: tuple[str, ...], data_dir: str, skip_bad: bool, details: 
     robustkit audit vit.safetensors --data-dir imagenet/val --attacks pgd --cams agcam --boxes boxes.csv --stability
     robustkit audit vit.safetensors --data-dir imagenet/val --attacks pgd --corruptions fog --watch-attention
     """
-    run_to_the_end(audit_request(checkpoints, data_dir, options), skip_bad, details)
+    run_to_the_end(audit_request(checkpoints, data_dir, options), skip_bad, details, quiet)
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
 @click.argument("checkpoints", nargs=-1, required=True, metavar="CHECKPOINT...", shell_complete=known_checkpoints)
 @option("--data-dir", section="Data", required=True, help="Folder, zip, or embedded:shapes.")
-@group([model_options, data_options, attack_options, protocol_option(), browse_option, run_options, common])
-def attack(checkpoints: tuple[str, ...], data_dir: str, skip_bad: bool, details: bool, **options: Any) -> None:
+@group(
+    [model_options, data_options, preset_option, attack_options, protocol_option(), browse_option, run_options, common]
+)
+def attack(
+    checkpoints: tuple[str, ...], data_dir: str, skip_bad: bool, details: bool, quiet: bool, **options: Any
+) -> None:
     """Evaluate clean and under attacks: the attack part of an audit, same options.
 
     \b
     robustkit attack vit.safetensors --data-dir imagenet/val --attacks fgsm,pgd,autoattack --eps 0.5/255,1/255
     """
-    run_to_the_end(audit_request(checkpoints, data_dir, options), skip_bad, details)
+    run_to_the_end(audit_request(checkpoints, data_dir, options, ("attacks", "limit")), skip_bad, details, quiet)
 
 
 @click.command(context_settings=CONTEXT)
 @option("--out", type=Place(), default="robustkit-demo", help="Run folder.")
 @option("--device", default="auto", help="auto, cpu, cuda, cuda:N, mps, xpu or another that torch names.")
+@option("--full", is_flag=True, help="All severities of the corruptions, and SPSA: minutes.")
+@option("--quiet", is_flag=True, help="No progress on standard error.")
 @common
-def demo(out: Path, device: str) -> None:
+def demo(out: Path, device: str, full: bool, quiet: bool) -> None:
     """Audit four embedded classifiers, one for each of four attentions, and two segmenters, on embedded images.
+
+    With --full it continues where the small one stopped.
 
     \b
     robustkit demo
-    robustkit demo --out runs/demo --device cpu
+    robustkit demo --full --out runs/demo --device cpu
     """
     from ...pipeline.request import ClassificationRequest, SegmentationRequest
-    from ..demo import DEMO, SEGMENTERS, epilogue
+    from ..demo import DEMO, FULL, FULL_ATTACKS, SEGMENTERS, epilogue
 
     screen = console()
     screen.print(
         "Four small ViTs (standard, QUEST, Elliptical, Elliptical-QUEST attention) on generated shapes: clean, FGSM, "
-        "PGD, SPSA, AutoAttack, corruptions, AG-CAM.\n"
+        f"PGD, {'SPSA, ' * full}AutoAttack, corruptions, AG-CAM.\n"
     )
-    run = run_and_show(ClassificationRequest(**DEMO, out=out, device=device))
+    more, attacks = (FULL, {"attacks": FULL_ATTACKS}) if full else ({}, {})
+    run = run_and_show(ClassificationRequest(**{**DEMO, **more, **attacks}, out=out, device=device), quiet=quiet)
     screen.print(
         "\nTwo small Segmenters (standard, QUEST) on the same kind of images: clean, PGD, SegPGD, corruptions.\n"
     )
-    scenes = run_and_show(SegmentationRequest(**SEGMENTERS, out=out / "segmentation", device=device))
+    scenes = run_and_show(
+        SegmentationRequest(**{**SEGMENTERS, **more}, out=out / "segmentation", device=device), quiet=quiet
+    )
     screen.print(epilogue(run.path, scenes.path), **AS_IT_IS)
 
 
@@ -135,7 +150,9 @@ def demo(out: Path, device: str) -> None:
     help="Keep the maps that are drawn: cams/maps.npz, or <stem>-cam.npz of an IMAGE.",
 )
 @group([truth_options, model_options, data_options, protocol_option(), browse_option, run_options, common])
-def cam(arguments: tuple[str, ...], data_dir: str | None, skip_bad: bool, details: bool, **options: Any) -> None:
+def cam(
+    arguments: tuple[str, ...], data_dir: str | None, skip_bad: bool, details: bool, quiet: bool, **options: Any
+) -> None:
     """Make maps of what checkpoints look at, score them, and show them side by side.
 
     With --data-dir: a run with scores beside controls that do not look at the image, and a gallery in its folder.
@@ -146,7 +163,7 @@ def cam(arguments: tuple[str, ...], data_dir: str | None, skip_bad: bool, detail
     robustkit cam standard.pth quest.pth --data-dir imagenet/val --boxes boxes.csv --limit 500 --out runs/maps
     robustkit cam vit.safetensors photographs/zebra.jpg --target zebra --target tusker
     """
-    run_cam(arguments, data_dir, skip_bad, details, options)
+    run_cam(arguments, data_dir, skip_bad, details, quiet, options)
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
@@ -154,8 +171,10 @@ def cam(arguments: tuple[str, ...], data_dir: str | None, skip_bad: bool, detail
 @option(
     "--data-dir", section="Data", required=True, help="Folder or zip of images, ADE20K's folder, or embedded:shapes."
 )
-@group([scene_options, segmenter_options, protocol_option("segmentation"), run_options, common])
-def segment(checkpoints: tuple[str, ...], data_dir: str, skip_bad: bool, details: bool, **options: Any) -> None:
+@group([preset_option, scene_options, segmenter_options, protocol_option("segmentation"), run_options, common])
+def segment(
+    checkpoints: tuple[str, ...], data_dir: str, skip_bad: bool, details: bool, quiet: bool, **options: Any
+) -> None:
     """Evaluate segmenters clean, under attack and corrupted: mIoU of the data set, with a picture of examples.
 
     CHECKPOINT is a Segmenter's file, zoo:NAME, hf-hub:ORG/NAME or local-dir:PATH, or any file with --arch
@@ -167,4 +186,4 @@ def segment(checkpoints: tuple[str, ...], data_dir: str, skip_bad: bool, details
     robustkit segment seg.pth --data-dir ADEChallengeData2016 --resize ade20k --corruptions segformer-16 --limit 500
     robustkit segment net.pth --arch net.py:make --data-dir images --masks labels --classes names.txt --ignore 255
     """
-    run_to_the_end(segment_request(checkpoints, data_dir, options), skip_bad, details)
+    run_to_the_end(segment_request(checkpoints, data_dir, options), skip_bad, details, quiet)

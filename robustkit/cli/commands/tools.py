@@ -13,7 +13,17 @@ from ..completion import completion_script, kinds
 from ..help import Command
 from ..idle import refuse_idle
 from ..option_types import AT_LEAST_1, Place, Whole
-from ..options import CONTEXT, common, data_options, definition_options, group, mask_options, model_options, option
+from ..options import (
+    CONTEXT,
+    common,
+    constants_instead,
+    data_options,
+    definition_options,
+    group,
+    mask_options,
+    model_options,
+    option,
+)
 from ..terminal import console
 
 
@@ -65,6 +75,7 @@ def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
     help="Sets or names; default: all 19, for --write in-c, for --drift the tree's.",
 )
 @definition_options
+@click.option("--preset", hidden=True, expose_value=False, callback=constants_instead)
 @option(
     "--format",
     "image_format",
@@ -124,7 +135,7 @@ def corrupt(images: tuple[str, ...], **options: Any) -> None:
 @click.argument("kind", metavar="KIND", shell_complete=kinds)
 @common
 def list_(kind: str) -> None:
-    """List what there is: models, attacks, corruptions, cams, attentions, protocols or datasets.
+    """List what there is: models, attacks, corruptions, cams, attentions, protocols, datasets or presets.
 
     \b
     robustkit list models

@@ -95,7 +95,7 @@ def _count(wanted: Wanted) -> str:
 
 
 def _recipe(native: tuple[int, int] | None, options: Mapping[str, Any], **given: Any) -> tuple[Recipe, tuple[str, ...]]:
-    settings = {key: options[key] for key in ("preset", "variant", "seed", "img_size", "crop_pct", "interpolation")}
+    settings = {key: options[key] for key in ("constants", "variant", "seed", "img_size", "crop_pct", "interpolation")}
     frost_dir = options["frost_dir"]
     settings |= {"frost_dir": None if frost_dir is None else str(frost_dir), "device": pick_device(options["device"])}
     return settle(native, **settings | given)

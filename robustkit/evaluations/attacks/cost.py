@@ -11,9 +11,9 @@ from ...protocol.condition import Condition
 from ..cost import Cost
 from .build import attacked_labels, build_attack
 
-EVIDENCE = Cost(57, 13, at_most=False)
+EVIDENCE = Cost(57, 13)
 """Passes of a sample for the evidence on an attack, as counted on ViTs."""
-EVIDENCE_IN_FULL = Cost(170, 100, at_most=False)
+EVIDENCE_IN_FULL = Cost(88, 38)
 """The same for AutoAttack, whose evidence has a sweep of radii."""
 
 
@@ -50,16 +50,16 @@ def _cost(attack: Attack | DensePGD, classes: int, predicted: int) -> Cost:
 
 
 def _stage(attack: Attack, classes: int) -> Cost:
-    """Return what a queued attack costs besides the clean forward."""
+    """Return what a queued attack costs besides the clean forward. A sample that fell has no further runs."""
     leaves = bool(getattr(attack, "early_stop", False))
     if isinstance(attack, APGD):
         aims = min(attack.targets, classes - 1) if attack.loss.endswith("targeted") else 1
         runs = attack.restarts * aims * attack.eot
-        return Cost(runs * (attack.steps + 1), runs * attack.steps, at_most=leaves)
+        return Cost(runs * (attack.steps + 1), runs * attack.steps, at_most=leaves or runs > attack.eot)
     if isinstance(attack, FAB):
         runs = attack.restarts * (min(attack.targets, classes - 1) if attack.targets else 1)
         each = 1 if attack.targets else classes
         forwards = runs * (attack.steps + 1) * (2 if attack.relinearise else 1)
-        return Cost(forwards, runs * attack.steps * each, at_most=leaves or attack.relinearise)
+        return Cost(forwards, runs * attack.steps * each, at_most=leaves or attack.relinearise or runs > 1)
     assert isinstance(attack, Square)
     return Cost(attack.restarts * (attack.queries + 1), at_most=leaves)

@@ -54,30 +54,30 @@ def plan_corruptions(
     input_sizes: Sequence[tuple[int, int]],
     *,
     tree: CorruptedTree | None = None,
-    preset: str = "auto",
+    constants: str = "auto",
     variant: str = "hendrycks",
     frost_dir: str | None = None,
 ) -> Plan:
     """Plan the corruptions of a list (None: all that a tree holds, without a tree nothing).
 
     input_sizes: of the models, (height, width). tree: released files to read in place of corrupting here.
-    preset: `auto` takes CIFAR-10-C's constants if the images are 32x32 and the models see them at that size.
+    constants: `auto` takes CIFAR-10-C's constants if the images are 32x32 and the models see them at that size.
 
     Raises:
-        ProtocolError: an unknown corruption, set, preset or variant.
+        ProtocolError: an unknown corruption, set, constants or variant.
         DataError: frost's photographs are missing, or the tree holds nothing of what was asked.
     """
-    if preset not in ("auto", *PRESETS):
-        raise ProtocolError(unknown("preset", preset, ("auto", *PRESETS)))
+    if constants not in ("auto", *PRESETS):
+        raise ProtocolError(unknown("constants", constants, ("auto", *PRESETS)))
     if variant not in VARIANTS:
         raise ProtocolError(unknown("variant", variant, VARIANTS))
     wanted = expand(asked) if asked is not None else tree.present if tree is not None else {}
     if not wanted:
         return Plan()
     if tree is not None:
-        if (preset, variant) != ("auto", "hendrycks"):
+        if (constants, variant) != ("auto", "hendrycks"):
             raise ProtocolError(
-                f"preset {preset!r}, variant {variant!r}: released files are read as they are; leave out both options"
+                f"constants {constants!r}, variant {variant!r}: released files are read as they are; leave both out"
             )
         return _released(wanted, dataset, tree)
     for height, width in input_sizes:
@@ -86,13 +86,13 @@ def plan_corruptions(
                 f"the model takes {width}x{height} pixels; corruptions are defined from {SMALLEST}x{SMALLEST} on"
             )
     lines = []
-    if preset == "auto":
-        preset, line = choose_preset(native_size(dataset), input_sizes)
+    if constants == "auto":
+        constants, line = choose_constants(native_size(dataset), input_sizes)
         lines.append(line)
-    parts = [Corrupted(name, severity, preset, variant) for name, s in wanted.items() for severity in s]
+    parts = [Corrupted(name, severity, constants, variant) for name, s in wanted.items() for severity in s]
     try:
         parts[0].make(frost_dir)
-    except ValueError as fault:  # a preset and a variant that do not go together
+    except ValueError as fault:  # constants and a variant that do not go together
         raise ProtocolError(str(fault)) from None
     digests = {}
     if "frost" in wanted:
@@ -102,12 +102,12 @@ def plan_corruptions(
     return Plan(conditions, CorruptedInputs(digests), tuple(line for line in lines if line))
 
 
-def choose_preset(native: tuple[int, int] | None, input_sizes: Sequence[tuple[int, int]]) -> tuple[str, str]:
+def choose_constants(native: tuple[int, int] | None, input_sizes: Sequence[tuple[int, int]]) -> tuple[str, str]:
     """Return whose constants fit images of this size, and a line for the user (empty: nothing to say)."""
     if native != CIFAR_SIZE:
         return "imagenet", ""
     if all(size == CIFAR_SIZE for size in input_sizes):
-        return "cifar", "corruptions: CIFAR-10-C's constants (preset cifar), since the images are 32x32"
+        return "cifar", "corruptions: CIFAR-10-C's constants (--constants cifar), since the images are 32x32"
     return "imagenet", (
         "corruptions: the images are 32x32, but are corrupted at the model's input size with ImageNet-C's constants: "
         "this is not CIFAR-10-C"

@@ -117,7 +117,8 @@ class CorruptionWords(Vocabulary):
     def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
         given = pattern.given
         yield from ("--attacks", "none", "--corruptions", asked(pattern))
-        yield from (word for key in ("preset", "variant") if key in given for word in (f"--{key}", given[key]))
+        options = {"preset": "--constants", "variant": "--variant"}
+        yield from (word for key, name in options.items() if key in given for word in (name, given[key]))
 
 
 def asked(pattern: ConditionPattern) -> str:
