@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-_FIGURE = re.compile(r"[-+]([\d.,]+(e[-+]?\d+)?( ?%)?( ?\[[\d.,+\- ]*\])?)?", re.ASCII)
+_FIGURE = re.compile(r"[-+]([\d.,]+(e[-+]?\d+)?( ?%)?( ?\[[\d.,+\-− ]*\])?)?", re.ASCII)
 
 
 def no_formula(text: str) -> str:

@@ -19,7 +19,8 @@ from ..evaluations.cells import Row
 from ..evaluations.results import Results
 from ..results.tables import report_tables
 from ..runs.folder import RunFolder
-from .figures import in_order, sections_of
+from .figures import in_order, looks_of, sections_of
+from .front import front_of
 from .headline import verdicts
 from .sample_browser import Browser
 
@@ -37,7 +38,8 @@ def write_report(run: RunFolder, rows: Sequence[Row]) -> None:
         Section("reproduce", "How to reproduce", lambda: {"parameters": manifest.protocol.parameters}),
     ]
     common = {"manifest": manifest.to_plain(), "folder": run.path.name, "verdicts": verdicts(run, results)}
-    text = no_controls(_page(common, sections, Browser(run)), kept="\n\t")
+    first = front_of(results, looks_of(run))
+    text = no_controls(_page(common | {"front": first}, sections, Browser(run)), kept="\n\t")
     run.write(run.path / "report.html", text.encode("utf-8", "replace"))
 
 
@@ -60,19 +62,21 @@ def _page(common: dict[str, Any], sections: Sequence[Section], browser: Browser)
         return Markup(environment.get_template(f"parts/{name}.j2").render(common | values).strip())
 
     folder = resources.files("robustkit.report") / "templates" / "parts"
-    style, script = ((folder / name).read_text(encoding="utf-8") for name in ("style.css", "browser.js"))
+    names = ("style.css", "front.css", "browser.js")
+    *styles, script = ((folder / name).read_text(encoding="utf-8") for name in names)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     bodies = {
         section.name: part(section.template or section.name, figures=section.figures, **section.values())
         for section in sections
     }
+    first = part("front")
     ordered = in_order([*sections, Section("samples", "Sample browser")])
 
     def page(shown: Sequence[Markup]) -> str:
         every = bodies | {"samples": part("samples", shown=shown, browser=browser)}
         return environment.get_template("report.html.j2").render(
-            common,
-            style=Markup(style),
+            common | {"front": first},
+            style=Markup("\n".join(styles)),
             script=Markup(script) if shown else "",
             script_source=f"'sha256-{digest}'" if shown else "'none'",
             sections=[(section.name, section.title, every[section.name]) for section in ordered if every[section.name]],
