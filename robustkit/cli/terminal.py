@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -182,6 +182,14 @@ def show(run: RunFolder, results: Sequence[Mapping[str, Any]]) -> None:
     for line in flag_lines(run, results):
         screen.print(line, markup=False, highlight=False, soft_wrap=True)
     screen.print(f"report: {run.path / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
+
+
+def say_unfinished(runs: Iterable[RunFolder]) -> None:
+    """Print a line for each run that lacks records, with the command that completes it."""
+    from ..evaluations.gaps import unfinished
+
+    for line in (f"⚑ {run.path}: {gap}" for run in runs if (gap := unfinished(run))):
+        console().print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ..display.svg import labels
@@ -46,9 +46,18 @@ def flags_of(results: Results) -> list[Flag]:
             every = len(checkpoints) == len(manifest.names) > 1
             both = "both checkpoints" if len(checkpoints) == 2 else f"all {len(checkpoints)} checkpoints"
             who = both if every else _some([short[name] for name in checkpoints], "checkpoints")
-            whole = len(conditions) == len(reached[checkpoints[0]]) > _NAMED
-            found.append(Flag(who, "all conditions" if whole else _some(list(called), "conditions"), flag))
+            where = _all(conditions, reached[checkpoints[0]]) or _some(list(called), "conditions")
+            found.append(Flag(who, where, flag))
     return found
+
+
+def _all(conditions: Sequence[str], reached: Collection[str]) -> str:
+    """Return `all conditions`, or `all corruptions`, where these are all of many; else an empty text."""
+    families = {family_of(kind_of(text)).name for text in conditions}
+    of_one = [text for text in reached if family_of(kind_of(text)).name in families]
+    if len(conditions) <= _NAMED or len(conditions) < min(len(of_one), len(reached)):
+        return ""
+    return "all conditions" if len(conditions) == len(reached) else f"all {' and '.join(sorted(families))}"
 
 
 def _some(names: Sequence[str], what: str) -> str:
