@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -238,6 +238,14 @@ def together(lines: Sequence[str], names: Sequence[str]) -> list[str]:
         return ", ".join(said)
 
     return [f"⚑ {who(said)}, {rest}" if said[0] else rest for rest, said in about.items()]
+
+
+def say_unfinished(runs: Iterable[RunFolder]) -> None:
+    """Print a line for each run that lacks records, with the command that completes it."""
+    from ..evaluations.gaps import unfinished
+
+    for line in (f"⚑ {run.path}: {gap}" for run in runs if (gap := unfinished(run))):
+        console().print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager

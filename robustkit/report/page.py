@@ -21,7 +21,8 @@ from ..results.grids import comparison_grids
 from ..results.tables import report_tables
 from ..runs.folder import RunFolder
 from ..tasks.task import task_of
-from .figures import in_order, sections_of
+from .figures import in_order, looks_of, sections_of
+from .front import front_of
 from .headline import verdicts
 from .sample_browser import Browser
 from .terms import Terms, breakable, figure
@@ -47,6 +48,7 @@ def write_report(run: RunFolder, rows: Sequence[Row]) -> None:
         Section("reproduce", "How to reproduce", lambda: reproduce),
     ]
     common = {"manifest": manifest.to_plain(), "folder": run.path.name, "verdicts": verdicts(run, results)}
+    common["front"] = front_of(results, looks_of(run))
     text = no_controls(_page(common, sections, Browser(run), Terms(task_of(manifest))), kept="\n\t")
     run.write(run.path / "report.html", text.encode("utf-8", "replace"))
 
@@ -57,18 +59,19 @@ def _page(common: dict[str, Any], sections: Sequence[Section], browser: Browser,
     def part(name: str, **values: Any) -> Markup:
         return Markup(environment.get_template(f"parts/{name}.j2").render(common | values).strip())
 
-    style = "\n".join((shared(LOOK), *_files(["style.css"])))
+    style = "\n".join((shared(LOOK), *_files(["style.css", "front.css"])))
     script = "\n".join((shared(ENLARGE), *_files(_SCRIPTS)))
     bodies = {
         section.name: part(section.template or section.name, figures=section.figures, **section.values())
         for section in sections
     }
+    front = part("front")
     ordered = in_order([*sections, Section("samples", "Sample browser")])
 
     def page(shown: Sequence[Markup], labels: Iterable[str] = ()) -> str:
         every = bodies | {"samples": part("samples", shown=shown, labels=sorted(set(labels)), browser=browser)}
         return environment.get_template("report.html.j2").render(
-            common,
+            common | {"front": front},
             style=Markup(style),
             script=Markup(script),
             policy=policy(script),

@@ -116,7 +116,7 @@ def _headline(results: Results) -> str:
 
 def _finding(row: ComparisonRow, results: Results, tests: Tested, names: dict[str, str]) -> Finding:
     said, whole = _said(row, results, tests, names)
-    return _of(row, f"{said}: {_size(row, whole)}, {_p(row.p_value)} ({_samples(row.difference.n)}).")
+    return _of(row, f"{said}: {_size(row, whole)}, {p_said(row.p_value)} ({_samples(row.difference.n)}).")
 
 
 def _of(row: ComparisonRow, text: str) -> Finding:
@@ -176,7 +176,8 @@ def _size(row: ComparisonRow, whole: bool) -> str:
     return text.replace("-", "−", 1) if value < 0 else text
 
 
-def _p(value: float) -> str:
+def p_said(value: float) -> str:
+    """Return `p = .003`, for a sentence."""
     return "p < .001" if value < 0.001 else "p = 1" if value > 0.9995 else f"p = {value:.3f}".replace("0.", ".", 1)
 
 
@@ -209,7 +210,7 @@ def _without(results: Results, tests: Tested, names: dict[str, str], some: bool)
         yield _of(
             largest,
             f"The largest is {where}: {names[largest.second.checkpoint]} has {_size(largest, whole=True)} against "
-            f"{names[largest.first.checkpoint]}, {_p(largest.p_value)}.",
+            f"{names[largest.first.checkpoint]}, {p_said(largest.p_value)}.",
         )
     if clean and not any(row.significant for row in clean) and some:
         yield _of(clean[0], f"On clean images no difference is beyond chance ({_samples(n)}){_could(shown, n)}.")

@@ -60,9 +60,20 @@ class RunFolder(RunFiles):
     def lacking(self, checkpoint: str, condition: str) -> int:
         """Return how many samples have no record under a condition, because their shards have no file."""
         n, size = self.manifest.data.n, self.manifest.shard_size
+        return sum(min(size, n - shard * size) for shard in self._missing(checkpoint, condition))
+
+    def missing_units(self, checkpoint: str, condition: str) -> int:
+        """Return how many shards have no record under a condition."""
+        return len(self._missing(checkpoint, condition))
+
+    @property
+    def shard_count(self) -> int:
+        """The number of shards that the samples are divided into."""
+        return -(-self.manifest.data.n // self.manifest.shard_size)
+
+    def _missing(self, checkpoint: str, condition: str) -> list[int]:
         names = {path.name for path in self.record_paths(checkpoint, condition)}
-        sizes = {f"{start // size:05d}.parquet": min(size, n - start) for start in range(0, n, size)}
-        return sum(size for name, size in sizes.items() if name not in names)
+        return [shard for shard in range(self.shard_count) if f"{shard:05d}.parquet" not in names]
 
     def write_shard(self, path: Path, table: pa.Table, timing: Mapping[str, Any] | None = None) -> None:
         """Write one unit's rows at their `shard_path`, and beside them its timings and the SHA-256 of the rows' file.

@@ -9,7 +9,7 @@ import click
 
 from ..option_types import AT_LEAST_0, Place
 from ..options import CONTEXT, common, option
-from ..terminal import console, show, usable
+from ..terminal import console, say_unfinished, show, usable
 
 RUN = Place(file_okay=False)
 
@@ -35,6 +35,7 @@ def report(run: Path, details: bool, logs: tuple[str, ...]) -> None:
     with usable(run):
         results = refresh(existing)
         show(existing, results, details)
+        say_unfinished([existing])
     log_run(existing, results, wanted)
 
 
@@ -56,10 +57,12 @@ def compare(runs: tuple[Path, ...], **options: Any) -> None:
     robustkit compare runs/release-1 runs/release-2 --json differences.json
     robustkit compare runs/zoo --against cifar10-vit-standard --reference quest
     """
+    from ...runs.folder import RunFolder
     from ..compare import compare_runs
 
     with usable(*runs):
         compare_runs(runs, **options, console=console())
+        say_unfinished([RunFolder.existing(path) for path in dict.fromkeys(runs)])
 
 
 @click.command(context_settings=CONTEXT)

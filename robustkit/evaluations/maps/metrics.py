@@ -156,10 +156,8 @@ def stability_rows(table: pa.Table, explained: MapSpec, keep: bool, flags: Seque
     whole = table.filter(table["error"].is_null())
     read = whole if keep else whole.filter(pc.fill_null(whole["clean_correct"], True))
     if len(read) < len(whole):
-        flags = [
-            *flags,
-            f"{len(whole) - len(read)} of {len(whole)} samples are predicted wrong and left out of the scores of maps",
-        ]
+        left = f"{len(whole) - len(read)} of {len(whole)} samples"
+        flags = [*flags, f"{left} are predicted wrong and left out of the scores of maps"]
     held = pc.fill_null(read["held"], False).to_numpy()
     groups = {"": np.ones(len(held), bool), "_held": held, "_fell": ~held}
     broken = pc.sum(read["degenerate"]).as_py() or 0
