@@ -1,4 +1,4 @@
-"""`robustkit inspect`: what is in a checkpoint, and which attention formula fits its weights."""
+"""`robustkit inspect`: what is in a checkpoint, and which attention formula and preprocessing fit its weights."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from ..models.segmenter import is_segmenter, load_segmenter
 from ..pipeline.data import labelled_data
 from .arguments import DATA_KEYS
 from .idle import refuse_idle
+from .setup_fit import show_setup
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,7 +49,7 @@ def inspect_checkpoint(
     console: Console,
     stability: bool = False,
 ) -> None:
-    """Print what a checkpoint holds; with images, rank the attention formulas by clean NLL.
+    """Print what a checkpoint holds; with images, rank attention formulas and set-ups by clean NLL.
 
     stability: with images, also show what the heads of each layer do on them.
     data: options of labelled images, for classifiers. scenes: masks, classes and ignored labels, for segmenters.
@@ -78,10 +79,9 @@ def inspect_checkpoint(
         )
     if stability:
         check_watchable(opened.network, opened.identity.name, "--stability")
-    try:
-        get_attention(opened.network)
-    except ModelError as error:
-        raise ModelError(f"--data-dir ranks attention formulas, and {error}; leave it out") from error
+    unranked = _unranked(opened)
+    if unranked and isinstance(opened, Segmenter):
+        raise ModelError(f"--data-dir ranks attention formulas, and {unranked}; leave it out")
     bad: list[str] = []
     images: Iterable[tuple[Tensor, Tensor]]
     if isinstance(opened, Segmenter):
@@ -94,17 +94,32 @@ def inspect_checkpoint(
             notes += (f"all {opened.identity.num_classes} classes compete here, unlike in an audit of this data",)
     for note in notes:
         console.print(note, markup=False, highlight=False, soft_wrap=True)
-    fingerprint = rank_formulas(
-        opened.to(where), ((unit(pixels.to(where)), labels.to(where)) for pixels, labels in images)
-    )
-    if bad:
-        console.print(f"{len(bad)} images could not be read, the first: {bad[0]}", markup=False, soft_wrap=True)
-    console.print(fingerprint_table(fingerprint, fingerprint.n, isinstance(opened, Segmenter)))
-    console.print(fingerprint.text, markup=False, highlight=False, soft_wrap=True)
+    if unranked:
+        console.print(f"attention formulas are not ranked: {unranked}", markup=False, highlight=False, soft_wrap=True)
+    else:
+        pairs = ((unit(pixels.to(where)), labels.to(where)) for pixels, labels in images)
+        fingerprint = rank_formulas(opened.to(where), pairs)
+        if bad:
+            console.print(f"{len(bad)} images could not be read, the first: {bad[0]}", markup=False, soft_wrap=True)
+        console.print(fingerprint_table(fingerprint, fingerprint.n, isinstance(opened, Segmenter)))
+        console.print(fingerprint.text, markup=False, highlight=False, soft_wrap=True)
+    if isinstance(opened, Segmenter):
+        console.print("set-up: which preprocessing fits is looked at for classifiers only", highlight=False)
+    else:
+        show_setup(opened.to(where), dataset, batch_size, seed, console)
     if stability:
         heads = _heads(opened.to(where), _batches(dataset, opened.identity.preprocessing, batch_size, []))
         for part in terminal_tables([layer_table(heads, f"attention on {heads.n} images, layer by layer")]):
             console.print(part, soft_wrap=True)
+
+
+def _unranked(model: Classifier) -> str:
+    """Return why no attention formulas can be ranked; empty where they can."""
+    try:
+        get_attention(model.network)
+    except ModelError as error:
+        return str(error)
+    return ""
 
 
 def _heads(model: Classifier, batches: Iterable[tuple[Tensor, Tensor]]) -> Heads:

@@ -193,6 +193,9 @@ def protocol_option(card: str = "standard") -> Callable[[F], F]:
 browse_option = option(
     "--browse", type=AT_LEAST_0, default=100, help="Samples whose images the report shows; 0 for none."
 )
+setup_option = option(
+    "--no-setup-check", is_flag=True, help="Do not try first, on 64 images, whether another normalisation fits better."
+)
 run_options = group(
     [
         option("--out", type=Place(), help="Run folder; default: runs/<checkpoint>."),

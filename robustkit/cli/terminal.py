@@ -48,6 +48,7 @@ def audit_request(checkpoints: tuple[str, ...], data_dir: str, options: dict[str
     refuse_idle_parts(options)
     model = model_arguments(options)
     data = {key: options.pop(key) for key in DATA_KEYS}
+    options["setup_check"] = not options.pop("no_setup_check")
     return ClassificationRequest(checkpoints=checkpoints, data_dir=data_dir, model=model, data=data, **options)
 
 

@@ -15,8 +15,10 @@ from ..errors import RunError
 from ..evaluations.attacks.evidence import bearing_evidence, gather_evidence, needs_evidence
 from ..evaluations.attacks.gradient_masking import findings
 from ..evaluations.family import family_of
+from ..evaluations.setup import check_setup
+from ..evaluations.setup_flags import setup_flags
 from ..evaluations.subject import Settings, Subject
-from ..protocol.condition import Condition
+from ..protocol.condition import CLEAN, Condition
 from ..runs.binding import provenance_of
 from ..runs.folder import RunFolder
 from ..runs.links import refuse_links
@@ -73,17 +75,19 @@ def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Callable[[str], N
     by_text = {condition.text: condition for condition in plan.conditions}
     wanted, progress = PicturePlan.of(manifest.pictures, plan.conditions), _Beating(progress, ranks)
     outstanding = ranks.share("work", lambda: [_lacking(plan, contender, ranks.size) for contender in plan.contenders])
-    for line in [line for *_, lines in outstanding for line in lines] if ranks.leads else ():
+    for line in [line for _, _, _, lines, _ in outstanding for line in lines] if ranks.leads else ():
         say(line)
     texts = {text for lacking, *_ in outstanding for _, some in lacking for text in some} if ranks.leads else set()
     conditions = (condition.under or condition for condition in plan.conditions if condition.text in texts)
     for line in dict.fromkeys(family_of(each.name).elsewhere(each, settings.device) for each in conditions):
         if line:
             say(line)
-    for contender, (lacking, doubted, *_) in zip(plan.contenders, outstanding, strict=True):
+    for contender, (lacking, doubted, _, _, unchecked) in zip(plan.contenders, outstanding, strict=True):
         if not lacking and not doubted:
             continue
         subject = contender.subject(settings)
+        for _ in ranks.draw(f"set-up of {contender.name}", unchecked):
+            _check_setup(run, contender, subject, say)
         # First, so that a doubt is known before hours are spent.
         for text in ranks.draw(f"evidence on {contender.name}", doubted):
             _take_evidence(run, contender, subject, by_text[text], progress, say)
@@ -92,9 +96,17 @@ def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Callable[[str], N
         provenance = partial(_provenance, manifest, contender.entry, settings)
         run_units(run, subject, contender.supply, work, manifest.shard_size, provenance, progress, wanted, say)
         subject.classifier.to("cpu")
-    done = sum(there for _, _, there, _ in outstanding)
+    done = sum(there for _, _, there, *_ in outstanding)
     if done and ranks.leads:
         say(f"{done} units of work were there already and were not computed again")
+
+
+def _check_setup(run: RunFolder, contender: Contender, subject: Subject, say: Callable[[str], None]) -> None:
+    """Look whether another normalisation or channel order fits better, and report it."""
+    assert contender.preprocessing is not None
+    check_setup(run, subject, contender.supply.dataset, contender.preprocessing)
+    for flag in setup_flags(run.evidence(contender.name, CLEAN.text)):
+        say(f"⚑ {contender.name}: {flag}")
 
 
 def _take_evidence(
@@ -121,9 +133,10 @@ def _provenance(manifest: Manifest, checkpoint: CheckpointEntry, settings: Setti
 
 def _lacking(
     plan: Plan, contender: Contender, processes: int
-) -> tuple[list[tuple[int, list[str]]], list[str], int, list[str]]:
+) -> tuple[list[tuple[int, list[str]]], list[str], int, list[str], list[str]]:
     """Return shards with the texts of conditions to compute together; attacks that lack evidence; the number of units
-    that exist; lines on files that are not what was written for this run, and are made again.
+    that exist; lines on files that are not what was written for this run, and are made again; and `clean` where the
+    set-up is still to be checked.
     """
     run, name, conditions = plan.run, contender.name, plan.conditions
     texts = [condition.text for condition in conditions]
@@ -139,7 +152,9 @@ def _lacking(
     card = plan.request.card
     bearing = bearing_evidence(conditions, card) if contender.preprocessing else []
     doubted = [condition.text for condition in bearing if needs_evidence(run, name, condition, card)]
-    return [(piece.shard, [c.text for c in piece.conditions]) for piece in lacking], doubted, done, lines
+    checks = plan.checks_setup and lacking and CLEAN in conditions and run.evidence(name, CLEAN.text) is None
+    unchecked = [CLEAN.text] if checks else []
+    return [(piece.shard, [c.text for c in piece.conditions]) for piece in lacking], doubted, done, lines, unchecked
 
 
 def _shards(plan: Plan) -> int:

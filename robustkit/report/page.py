@@ -37,9 +37,7 @@ def write_report(run: RunFolder, rows: Sequence[Row]) -> None:
         *sections_of(run, results),
         Section("comparison", "Checkpoints compared", lambda: {"comparisons": report_tables(run, results)}),
         Section("unread", "Images that could not be read"),
-        Section(
-            "reproduce", "How to reproduce", lambda: {"parameters": manifest.protocol.parameters, "inputs": inputs}
-        ),
+        Section("reproduce", "How to reproduce", lambda: reproduce),
     ]
     common = {"manifest": manifest.to_plain(), "folder": run.path.name, "verdicts": verdicts(run, results)}
     text = no_controls(_page(common, sections, Browser(run)), kept="\n\t")

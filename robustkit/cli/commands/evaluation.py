@@ -24,6 +24,7 @@ from ..options import (
     run_options,
     scene_options,
     segmenter_options,
+    setup_option,
     truth_options,
 )
 from ..terminal import audit_request, console, run_and_show, run_cam, run_to_the_end, segment_request
@@ -41,6 +42,7 @@ from ..terminal import audit_request, console, run_and_show, run_cam, run_to_the
         map_options,
         protocol_option(),
         browse_option,
+        setup_option,
         run_options,
         common,
     ]
@@ -65,7 +67,9 @@ def audit(checkpoints: tuple[str, ...], data_dir: str, skip_bad: bool, **options
 @click.command(context_settings=CONTEXT)
 @click.argument("checkpoints", nargs=-1, required=True, metavar="CHECKPOINT...", shell_complete=known_checkpoints)
 @option("--data-dir", required=True, help="Folder, zip, or embedded:shapes.")
-@group([model_options, data_options, attack_options, protocol_option(), browse_option, run_options, common])
+@group(
+    [model_options, data_options, attack_options, protocol_option(), browse_option, setup_option, run_options, common]
+)
 def attack(checkpoints: tuple[str, ...], data_dir: str, skip_bad: bool, **options: Any) -> None:
     """Evaluate clean and under attacks: the attack part of an audit, same options.
 
@@ -128,7 +132,9 @@ def demo(out: Path, device: str) -> None:
 )
 @option("--show", multiple=True, help="Id of a sample to draw; may be repeated.")
 @option("--save-maps", is_flag=True, help="Keep the maps that are drawn: cams/maps.npz, or <stem>-cam.npz of an IMAGE.")
-@group([truth_options, model_options, data_options, protocol_option(), browse_option, run_options, common])
+@group(
+    [truth_options, model_options, data_options, protocol_option(), browse_option, setup_option, run_options, common]
+)
 def cam(arguments: tuple[str, ...], data_dir: str | None, skip_bad: bool, **options: Any) -> None:
     """Make maps of what checkpoints look at, score them, and show them side by side.
 
