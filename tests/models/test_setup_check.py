@@ -70,15 +70,26 @@ def named(fits: Sequence[object]) -> dict[str, tuple[str, str]]:
     return {fit.part: (fit.best.name, fit.verdict) for fit in fits}  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("given", ["CLIP", "none, 0 to 1", "none, 0 to 255", "0.5 / 0.5"])
-@pytest.mark.parametrize(("shift", "swapped"), [(0, False), (1, False), (0, True)])
-def test_each_part_that_is_wrong_is_found_beside_the_others(given: str, shift: int, swapped: bool) -> None:
+@pytest.mark.parametrize(
+    ("given", "shift", "swapped"),
+    [
+        ("CLIP", 0, False),
+        ("none, 0 to 1", 0, False),
+        ("none, 0 to 255", 0, False),
+        ("0.5 / 0.5", 0, False),
+        ("CLIP", 1, False),
+        ("CLIP", 0, True),
+        ("0.5 / 0.5", 1, False),  # two at once
+    ],
+)
+def test_the_part_that_is_wrong_is_found(given: str, shift: int, swapped: bool) -> None:
     model, _ = bench(240, shift, swapped)
     wrong = Preprocessing((4, 4), *NORMALISATIONS[given], crop_pct=1.0)
     fits = fit_setup(model, Setup(wrong), numberings(list("abcdef"), 6), math.log(6))
     found = named(fits)
-    near = {fits[0].best.name, *fits[0].open}
-    assert "CLIP" in near and (found["normalisation"][1] == BETTER or given in near)
+    if not swapped:
+        assert "CLIP" in {fits[0].best.name, *fits[0].open}
+        assert (found["normalisation"][1] == BETTER) == (given != "CLIP")
     assert found["channels"] == (("BGR", BETTER) if swapped else ("RGB", FITS))
     assert found["labels"] == (("label + 1", BETTER) if shift else ("as given", FITS))
     assert fits[2].makes_no_difference and fits[2].text == "interpolation: makes no difference on these images"
@@ -120,7 +131,7 @@ def test_what_is_far_behind_is_dropped_and_nothing_is_asked_twice() -> None:
     model, net = bench(240)
     fit = fit_part(model, "normalisation", Setup(OWN), {}, math.log(6))
     counts = {row.name: row.n for row in fit.rows}
-    assert counts["CLIP"] == 240 and counts["0.5 / 0.5"] in (32, 240) and counts["ImageNet, 0 to 255"] == 32
+    assert counts["CLIP"] == 240 and set(counts.values()) == {32, 240}
     assert net.asked == sum(counts.values())
     fit_part(model, "normalisation", Setup(OWN), {}, math.log(6))
     assert net.asked == sum(counts.values())
