@@ -18,14 +18,14 @@ from ..terminal import console
 
 @click.command(context_settings=CONTEXT)
 @click.argument("checkpoint", shell_complete=known_checkpoints)
-@option("--data-dir", help="Images to find out which attention formula fits the weights.")
+@option("--data-dir", help="Images to find out which attention formula and preprocessing fit.")
 @option("--stability", is_flag=True, help="Show logits, norms and entropy of the attention on them, layer by layer.")
 @option("--batch-size", type=AT_LEAST_1, default=16, help="Samples in a batch.")
 @option("--device", default="auto", help="auto, cpu, cuda, cuda:N, mps, xpu or another that torch names.")
 @option("--seed", type=int, default=0, help="Seed of --limit.")
 @group([mask_options, model_options, data_options, common])
 def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
-    """Say what is in a checkpoint, whether it is safe, and with --data-dir which attention formula fits it.
+    """Say what is in a checkpoint, whether it is safe, and with --data-dir which formula and preprocessing fit it.
 
     \b
     robustkit inspect model.pth
