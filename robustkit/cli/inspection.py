@@ -1,4 +1,4 @@
-"""`robustkit inspect`: what is in a checkpoint, and which attention formula fits its weights."""
+"""`robustkit inspect`: what is in a checkpoint, and which attention formula and preprocessing fit its weights."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from ..models.segmenter import is_segmenter, load_segmenter
 from ..pipeline.data import labelled_data
 from .arguments import DATA_KEYS
 from .idle import refuse_idle
+from .setup_fit import show_setup
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,7 +50,7 @@ def inspect_checkpoint(
     console: Console,
     stability: bool = False,
 ) -> None:
-    """Print what a checkpoint holds; with images, rank the attention formulas by clean NLL.
+    """Print what a checkpoint holds; with images, rank attention formulas and set-ups by clean NLL.
 
     stability: with images, also show what the heads of each layer do on them.
     data: options of labelled images, for classifiers. scenes: masks, classes and ignored labels, for segmenters.
@@ -79,10 +80,9 @@ def inspect_checkpoint(
         )
     if stability:
         check_watchable(opened.network, opened.identity.name, "--stability")
-    try:
-        get_attention(opened.network)
-    except ModelError as error:
-        raise ModelError(f"--data-dir ranks attention formulas, and {error}; leave it out") from error
+    unranked = _unranked(opened)
+    if unranked and isinstance(opened, Segmenter):
+        raise ModelError(f"--data-dir ranks attention formulas, and {unranked}; leave it out")
     bad: list[str] = []
     images: Iterable[tuple[Tensor, Tensor]]
     if isinstance(opened, Segmenter):
@@ -95,16 +95,31 @@ def inspect_checkpoint(
             notes += (f"all {opened.identity.num_classes} classes compete here, unlike in an audit of this data",)
     for note in notes:
         print_line(console, note)
-    fingerprint = rank_formulas(
-        opened.to(where), ((unit(pixels.to(where)), labels.to(where)) for pixels, labels in images)
-    )
-    if bad:
-        print_line(console, f"{len(bad)} images could not be read, the first: {bad[0]}")
-    print_tables(console, [fingerprint_table(fingerprint, fingerprint.n, isinstance(opened, Segmenter))])
-    print_line(console, fingerprint.text)
+    if unranked:
+        print_line(console, f"attention formulas are not ranked: {unranked}")
+    else:
+        pairs = ((unit(pixels.to(where)), labels.to(where)) for pixels, labels in images)
+        fingerprint = rank_formulas(opened.to(where), pairs)
+        if bad:
+            print_line(console, f"{len(bad)} images could not be read, the first: {bad[0]}")
+        print_tables(console, [fingerprint_table(fingerprint, fingerprint.n, isinstance(opened, Segmenter))])
+        print_line(console, fingerprint.text)
+    if isinstance(opened, Segmenter):
+        print_line(console, "set-up: which preprocessing fits is looked at for classifiers only")
+    else:
+        show_setup(opened.to(where), dataset, batch_size, seed, console)
     if stability:
         heads = _heads(opened.to(where), _batches(dataset, opened.identity.preprocessing, batch_size, []))
         print_tables(console, [layer_table(heads, f"attention on {heads.n} images, layer by layer")])
+
+
+def _unranked(model: Classifier) -> str:
+    """Return why no attention formulas can be ranked; empty where they can."""
+    try:
+        get_attention(model.network)
+    except ModelError as error:
+        return str(error)
+    return ""
 
 
 def _heads(model: Classifier, batches: Iterable[tuple[Tensor, Tensor]]) -> Heads:

@@ -236,6 +236,12 @@ browse_option = option(
     default=100,
     help="Samples whose images the report shows; 0 for none.",
 )
+setup_option = option(
+    "--no-setup-check",
+    section="Run",
+    is_flag=True,
+    help="Do not try first, on 64 images, whether another normalisation fits better.",
+)
 run_options = group(
     [
         option("--out", section="Output", type=Place(), help="Run folder; default: runs/<checkpoint>."),

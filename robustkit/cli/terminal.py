@@ -65,6 +65,7 @@ def audit_request(
     refuse_idle_parts({**chosen, **{name: value for name, value in options.items() if value is not None}})
     model = model_arguments(options)
     data = {key: options.pop(key) for key in DATA_KEYS}
+    options["setup_check"] = not options.pop("no_setup_check")
     return ClassificationRequest(checkpoints=checkpoints, data_dir=data_dir, model=model, data=data, **options)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +17,10 @@ from ..common.intervals import (
 from ..common.preprocessing import ASSUMED, few_numbers
 from ..data.layouts import SUBSET
 from ..display.numbers import pixels
+from ..protocol.condition import CLEAN
 from ..runs.folder import SUMMARY_COLUMNS, RunFolder
 from ..runs.manifest import CheckpointEntry, Manifest
+from .setup_flags import setup_flags
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -164,7 +167,12 @@ class Reading:
 
     def flags(self, condition: str, table: pa.Table) -> list[str]:
         """Return the flags of a condition's records, `table`, that do not depend on the family."""
-        return record_flags(table, readable(table), self.manifest, self.checkpoint, condition)
+        flags = record_flags(table, readable(table), self.manifest, self.checkpoint, condition)
+        return [*flags, *self._of_setup]
+
+    @cached_property
+    def _of_setup(self) -> list[str]:
+        return setup_flags(self.run.evidence(self.checkpoint, CLEAN.text))
 
     def rows(self, rows: Iterable[Row]) -> list[dict[str, Any]]:
         """Return rows as summary.json has them."""

@@ -68,7 +68,10 @@ def create(
     if refused:
         raise ModelError(f"arch_kwargs holds {', '.join(refused)}; expected only the shape of the network")
     sized = {**kwargs, "img_size": img_size} if img_size is not None else dict(kwargs)
-    weights = {"pretrained": pretrained, "pretrained_cfg_overlay": held_weights(arch) if pretrained else None}
+    weights: dict[str, Any] = {
+        "pretrained": pretrained,
+        "pretrained_cfg_overlay": held_weights(arch) if pretrained else None,
+    }
     try:
         try:
             network = timm.create_model(arch, **weights, **sized)

@@ -47,6 +47,7 @@ def audit(
     dtype: str = "float32",
     compile: bool = False,
     browse: int = 100,
+    setup_check: bool = True,
     data: dict[str, Any] | None = None,
     model: dict[str, Any] | None = None,
     progress: Progress | None = None,
@@ -87,9 +88,10 @@ def audit(
         128 (512 on an accelerator for attacks that make their own batches) or the batch size if larger. workers:
         threads that decode images, one for each core if left out. browse: the number of samples whose images are kept
         for the report; fixed when a run begins. dtype, compile: how attacks and the clean pass compute; attacks are
-        always scored in float32. data: further arguments for `robustkit.data.open_dataset`. model: for
-        `robustkit.models.load`. progress: listens to units and samples as they are done. say: takes a line for the
-        user.
+        always scored in float32. setup_check: whether at most 64 clean images are first tried under other
+        normalisations and channel orders, so that a better one is flagged. data: further arguments for
+        `robustkit.data.open_dataset`. model: for `robustkit.models.load`. progress: listens to units and samples as
+        they are done. say: takes a line for the user.
 
     Raises:
         RobustkitError: anything that is wrong with the arguments, before a file is written.
@@ -129,6 +131,7 @@ def audit(
         dtype=dtype,
         compile=compile,
         browse=browse,
+        setup_check=setup_check,
         data=data or {},
         model=model or {},
     )

@@ -103,6 +103,7 @@ def plan_classification(request: ClassificationRequest) -> Plan:
         keep_misclassified=request.keep_misclassified,
         pictures=tuple(sample.id for sample in browsed),
         evidence=tuple(condition.text for condition in bearing_evidence(conditions, card)),
+        checks_setup=request.setup_check,
     )
 
 

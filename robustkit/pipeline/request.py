@@ -184,6 +184,7 @@ class ClassificationRequest(Request):
     masks: str | Path | None = None
     engine: str | None = None
     browse: int = 100
+    setup_check: bool = True
     data: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -16,8 +16,10 @@ from ..errors import RunError
 from ..evaluations.attacks.evidence import bearing_evidence, gather_evidence, needs_evidence
 from ..evaluations.attacks.gradient_masking import findings
 from ..evaluations.family import family_of
+from ..evaluations.setup import check_setup
+from ..evaluations.setup_flags import setup_flags
 from ..evaluations.subject import Settings, Subject
-from ..protocol.condition import Condition
+from ..protocol.condition import CLEAN, Condition
 from ..runs.binding import provenance_of
 from ..runs.folder import RunFolder
 from ..runs.links import refuse_links
@@ -83,7 +85,7 @@ def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Callable[[str], N
     by_text = {condition.text: condition for condition in plan.conditions}
     wanted = PicturePlan.of(manifest.pictures, plan.conditions)
     outstanding = ranks.share("work", lambda: [_lacking(plan, contender, ranks.size) for contender in plan.contenders])
-    for line in [line for *_, lines in outstanding for line in lines] if ranks.leads else ():
+    for line in [line for _, _, _, lines, _ in outstanding for line in lines] if ranks.leads else ():
         say(line)
     texts = {text for lacking, *_ in outstanding for _, some in lacking for text in some} if ranks.leads else set()
     conditions = (condition.under or condition for condition in plan.conditions if condition.text in texts)
@@ -91,10 +93,12 @@ def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Callable[[str], N
         if line:
             say(line)
     reporter = _reporter(plan, ranks, progress, outstanding, settings.device)
-    for contender, (lacking, doubted, *_) in zip(plan.contenders, outstanding, strict=True):
+    for contender, (lacking, doubted, _, _, unchecked) in zip(plan.contenders, outstanding, strict=True):
         if not lacking and not doubted:
             continue
         subject = contender.subject(settings)
+        for _ in ranks.draw(f"set-up of {contender.name}", unchecked):
+            _check_setup(run, contender, subject, say)
         # First, so that a doubt is known before hours are spent.
         for text in ranks.draw(f"evidence on {contender.name}", doubted):
             _take_evidence(run, contender, subject, by_text[text], reporter, say)
@@ -103,7 +107,7 @@ def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Callable[[str], N
         provenance = partial(_provenance, manifest, contender.entry, settings)
         run_units(run, subject, contender.supply, work, manifest.shard_size, provenance, reporter, wanted, say)
         subject.classifier.to("cpu")
-    done = sum(there for _, _, there, _ in outstanding)
+    done = sum(there for _, _, there, *_ in outstanding)
     if done and ranks.leads:
         say(f"{done} units of work were there already and were not computed again")
     return reporter
@@ -126,12 +130,20 @@ def _reporter(
     shards, checkpoints = _shards(plan), [contender.name for contender in plan.contenders]
     if ranks.leads:
         units = shards * len(plan.conditions) * len(checkpoints)
-        there = sum(done for _, _, done, _ in outstanding)
+        there = sum(done for _, _, done, *_ in outstanding)
         doubted = sum(len(texts) for _, texts, *_ in outstanding)
         for line in work_lines(plan.conditions, len(checkpoints), samples, units, there, doubted, card, classes):
             PLAN.info(no_controls(line))
     estimate = Estimate(jobs, ranks.size)
     return Reporter(plan.run, checkpoints, plan.conditions, shards, estimate, ranks, progress, device.type)
+
+
+def _check_setup(run: RunFolder, contender: Contender, subject: Subject, say: Callable[[str], None]) -> None:
+    """Look whether another normalisation or channel order fits better, and report it."""
+    assert contender.preprocessing is not None
+    check_setup(run, subject, contender.supply.dataset, contender.preprocessing)
+    for flag in setup_flags(run.evidence(contender.name, CLEAN.text)):
+        say(f"⚑ {contender.name}: {flag}")
 
 
 def _take_evidence(
@@ -158,9 +170,10 @@ def _provenance(manifest: Manifest, checkpoint: CheckpointEntry, settings: Setti
 
 def _lacking(
     plan: Plan, contender: Contender, processes: int
-) -> tuple[list[tuple[int, list[str]]], list[str], int, list[str]]:
+) -> tuple[list[tuple[int, list[str]]], list[str], int, list[str], list[str]]:
     """Return shards with the texts of conditions to compute together; attacks that lack evidence; the number of units
-    that exist; lines on files that are not what was written for this run, and are made again.
+    that exist; lines on files that are not what was written for this run, and are made again; and `clean` where the
+    set-up is still to be checked.
     """
     run, name, conditions = plan.run, contender.name, plan.conditions
     texts = [condition.text for condition in conditions]
@@ -176,7 +189,9 @@ def _lacking(
     card = plan.request.card
     bearing = bearing_evidence(conditions, card) if contender.preprocessing else []
     doubted = [condition.text for condition in bearing if needs_evidence(run, name, condition, card)]
-    return [(piece.shard, [c.text for c in piece.conditions]) for piece in lacking], doubted, done, lines
+    checks = plan.checks_setup and lacking and CLEAN in conditions and run.evidence(name, CLEAN.text) is None
+    unchecked = [CLEAN.text] if checks else []
+    return [(piece.shard, [c.text for c in piece.conditions]) for piece in lacking], doubted, done, lines, unchecked
 
 
 def _shards(plan: Plan) -> int:

@@ -380,7 +380,7 @@ def test_inspect_ranks_the_formulas_of_a_segmenter_by_its_pixels(folder: Path, t
         (line,) = (line for line in done.output.splitlines() if f"│ {name} " in line)
         assert f" {loss:.3f} " in line
     facts = CliRunner().invoke(cli, ["inspect", "zoo:shapes-vit-quest"], catch_exceptions=False)
-    assert "64x64, bicubic" in facts.output and "windows" not in facts.output
+    assert "64x64 pixels (by the network's shape)" in facts.output and "windows" not in facts.output
 
 
 def test_the_picture_is_of_scenes_that_could_be_read(folder: Path, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from ..options import (
     run_options,
     scene_options,
     segmenter_options,
+    setup_option,
     truth_options,
 )
 from ..terminal import AS_IT_IS, audit_request, console, run_and_show, run_cam, run_to_the_end, segment_request
@@ -44,6 +45,7 @@ from ..terminal import AS_IT_IS, audit_request, console, run_and_show, run_cam, 
         map_options,
         protocol_option(),
         browse_option,
+        setup_option,
         run_options,
         common,
     ]
@@ -71,7 +73,17 @@ def audit(
 @click.argument("checkpoints", nargs=-1, required=True, metavar="CHECKPOINT...", shell_complete=known_checkpoints)
 @option("--data-dir", section="Data", required=True, help="Folder, zip, or embedded:shapes.")
 @group(
-    [model_options, data_options, preset_option, attack_options, protocol_option(), browse_option, run_options, common]
+    [
+        model_options,
+        data_options,
+        preset_option,
+        attack_options,
+        protocol_option(),
+        browse_option,
+        setup_option,
+        run_options,
+        common,
+    ]
 )
 def attack(
     checkpoints: tuple[str, ...], data_dir: str, skip_bad: bool, details: bool, quiet: bool, **options: Any
@@ -149,7 +161,9 @@ def demo(out: Path, device: str, full: bool, quiet: bool) -> None:
     is_flag=True,
     help="Keep the maps that are drawn: cams/maps.npz, or <stem>-cam.npz of an IMAGE.",
 )
-@group([truth_options, model_options, data_options, protocol_option(), browse_option, run_options, common])
+@group(
+    [truth_options, model_options, data_options, protocol_option(), browse_option, setup_option, run_options, common]
+)
 def cam(
     arguments: tuple[str, ...], data_dir: str | None, skip_bad: bool, details: bool, quiet: bool, **options: Any
 ) -> None:

@@ -29,7 +29,7 @@ from ..terminal import console
 
 @click.command(cls=Command, context_settings=CONTEXT)
 @click.argument("checkpoint", shell_complete=known_checkpoints)
-@option("--data-dir", section="Data", help="Images to find out which attention formula fits the weights.")
+@option("--data-dir", section="Data", help="Images to find out which attention formula and preprocessing fit.")
 @option(
     "--stability",
     section="Maps",
@@ -43,7 +43,7 @@ from ..terminal import console
 @option("--seed", section="Run", type=int, default=0, help="Seed of --limit.")
 @group([mask_options, model_options, data_options, common])
 def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
-    """Say what is in a checkpoint, whether it is safe, and with --data-dir which attention formula fits it.
+    """Say what is in a checkpoint, whether it is safe, and with --data-dir which formula and preprocessing fit it.
 
     \b
     robustkit inspect model.pth
