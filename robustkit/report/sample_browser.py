@@ -227,7 +227,9 @@ class Browser:
         if row["prediction"] is None:
             return Answer(None, "not read", level, self._place(text))
         sure = f" {row['confidence']:.0%}" if is_finite(row["confidence"]) else ""
-        return Answer(row["correct"], f"{self._name(row['prediction'])}{sure.replace('%', ' %')}", level, self._place(text))
+        return Answer(
+            row["correct"], f"{self._name(row['prediction'])}{sure.replace('%', ' %')}", level, self._place(text)
+        )
 
     def _place(self, text: str) -> int:
         return self.conditions.index(text) if text in self.conditions else -1

@@ -32,7 +32,9 @@ def comparison_grids(tables: Sequence[TextTable], baseline: str) -> list[Grid]:
         told = any(row is not None and row[_VERDICT] for row in found)
         (tell if told else cannot).append((*key, base, *cells))
     grids = [
-        Grid(f"Differs from {baseline} beyond chance: {len(tell)} of {len(order)} figures", headings, tuple(tell), _KEYS),
+        Grid(
+            f"Differs from {baseline} beyond chance: {len(tell)} of {len(order)} figures", headings, tuple(tell), _KEYS
+        ),
         Grid(f"Cannot tell: {len(cannot)} of {len(order)} figures", headings, tuple(cannot), _KEYS, folded=True),
     ]
     grids = [grid for grid in grids if grid.rows]

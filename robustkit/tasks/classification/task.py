@@ -105,9 +105,7 @@ class Classification(Task):
         ]
         yield from shown
         if all(section.name != _LEFT_OUT for section in shown):
-            yield Section(
-                _LEFT_OUT, "Corruptions", lambda: {"grids": [], "left_out": left_out_lines(results.run)}
-            )
+            yield Section(_LEFT_OUT, "Corruptions", lambda: {"grids": [], "left_out": left_out_lines(results.run)})
 
 
 TASK = Classification()

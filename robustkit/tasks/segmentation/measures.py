@@ -18,8 +18,12 @@ TERMS = (
     ),
     Term("mIoU", "The mean of IoU over the classes."),
     Term("pixel accuracy", "The share of pixels whose class is predicted right.", ("pixel acc.",)),
-    Term("mean accuracy", "The mean over classes of the share of their pixels that is predicted right.", ("mean acc.",)),
+    Term(
+        "mean accuracy", "The mean over classes of the share of their pixels that is predicted right.", ("mean acc.",)
+    ),
     Term("retention", "mIoU under a condition divided by the clean mIoU: what is left of it. 100 % means no loss."),
-    Term("NLL", "Negative log-likelihood: minus the natural logarithm of the probability of the right class, as a mean."),
+    Term(
+        "NLL", "Negative log-likelihood: minus the natural logarithm of the probability of the right class, as a mean."
+    ),
     Term("largest |δ|", "The largest change of a pixel value, or its length under L2, that was measured in any image."),
 )
