@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from page_runs import HOSTILE, PGD, make_run
 
 from robustkit.common.intervals import wilson
 from robustkit.display.neutral import no_formula
+from robustkit.evaluations.maps.gallery import Gallery, GalleryRow, Tile, write_page
 from robustkit.report.refresh import refresh
 
 PROBE = """
@@ -50,11 +52,16 @@ FRAME = """<!doctype html><meta name="color-scheme" content="light dark"><title>
 <iframe src="copy.html" style="border: 0; height: 900px; width: %dpx"></iframe>"""  # a window is 500 wide at least
 USED = """
 const used = async () => {
+  const lines = {};
+  for (const tile of (document.querySelector("section > .tiles") || {children: []}).children)
+    lines[tile.offsetTop] = (lines[tile.offsetTop] || 0) + 1;
+  found.lines = Object.values(lines);
   const samples = [...document.querySelectorAll(".sample")], form = document.querySelector(".controls");
   if (!form) return;
   const texts = (all) => [...all].map((one) => one.textContent);
   const set = (values) => {
-    for (const name of ["words", "shown", "checkpoint", "condition", "kind"]) form.elements[name].value = values[name] || "";
+    for (const name of ["words", "shown", "checkpoint", "condition", "kind"])
+      form.elements[name].value = values[name] || "";
     form.dispatchEvent(new Event("input"));
     return samples.map((one) => Number(!one.hidden)).join("");
   };
@@ -71,7 +78,7 @@ const used = async () => {
   const saved = [];
   URL.createObjectURL = (blob) => (saved.push(blob), "#");
   HTMLAnchorElement.prototype.click = function () { saved[saved.length - 1].called = this.download; };
-  const grid = document.querySelector("#results").parentElement.querySelector(".grid"), table = grid.querySelector("table");
+  const grid = document.querySelector("section[aria-labelledby=results] .grid"), table = grid.querySelector("table");
   const press = (table, column) => table.tHead.rows[0].cells[column].querySelector(".sort").click();
   const column = (table, place) => texts([...table.tBodies[0].rows].map((row) => row.cells[place]));
   grid.querySelector(".save").click();
@@ -104,9 +111,9 @@ const used = async () => {
   found.hint = document.querySelector(".hint:popover-open").textContent.slice(0, 30);
 };
 """
-ODD = """<div class="grid" data-name="odd" data-title="odd"><div class="bar"></div><div class="box"><div class="scroll" tabindex="0"
-role="region" aria-label="odd"><table id="odd"><thead><tr><th scope="col">name</th><th scope="col" class="num">figure</th></tr>
-</thead><tbody>%s</tbody></table></div></div></div>"""
+ODD = """<div class="grid" data-name="odd" data-title="odd"><div class="bar"></div><table id="odd">
+<thead><tr><th scope="col">name</th><th scope="col" class="num">figure</th></tr></thead>
+<tbody>%s</tbody></table></div>"""
 FIGURES = ("9.5 [9, 10]", "1,234", "–", "10 [-5, 20]", "&lt; 0.001", "2/255", "−3", "+0.5 [+0.1, +0.9] better")
 
 
@@ -211,6 +218,16 @@ def test_tables_are_sorted_and_saved_and_pictures_enlarged(page: str, tmp_path: 
     assert ElementTree.fromstring(drawn).attrib["style"].startswith("color: #1a1c20") and size > 5000
     assert found["enlarged"] == [True, "1", True, "2", "3", "2", "2", False, True]
     assert found["hint"].startswith("ECE Expected calibration error")
+
+
+@pytest.mark.parametrize(("width", "lines"), [(1280, [4, 4]), (390, [2, 2, 2, 2])])
+def test_a_gallery_fills_its_lines_and_is_accessible(tmp_path: Path, width: int, lines: list[int]) -> None:
+    image, heat = np.zeros((8, 8, 3), np.uint8), np.eye(8, dtype=np.float32)
+    tiles = tuple(Tile(f"agcam, {name}", image, heat, ("cat 90 %",)) for name in (*HOSTILE[:5], "six", "seven"))
+    write_page(Gallery("maps", (GalleryRow("a.png", "cat", image, tiles),)), tmp_path / "gallery.html")
+    found = opened((tmp_path / "gallery.html").read_text("utf-8"), tmp_path, width, dark=True)
+    assert found["lines"] == lines and found["page"] <= width
+    assert found["violations"] == found["faults"] == found["refused"] == found["fetched"] == []
 
 
 def test_each_check_can_fail(page: str, tmp_path: Path) -> None:
