@@ -11,12 +11,16 @@ from ..evaluations.term import Term
 from ..tasks.glossary import glossary
 from ..tasks.task import Task
 
-_AFTER_COMMAS = Markup(",<wbr>")
+_BREAKS = re.compile(r"(?<=[,(_])")
 
 
 def breakable(text: str) -> Markup:
-    """Return a text as markup that may break after commas."""
-    return escape(no_formula(text)).replace(",", _AFTER_COMMAS)
+    """Return a text as markup that may break after commas, brackets and low lines."""
+    return _broken(no_formula(text))
+
+
+def _broken(text: str) -> Markup:
+    return Markup("<wbr>").join(map(escape, _BREAKS.split(text)))
 
 
 def figure(text: str) -> Markup:
@@ -59,10 +63,6 @@ class Terms:
             parts += [_broken(said[end : match.start()]), link]
             end = match.end()
         return Markup("").join([*parts, _broken(said[end:])]), tuple(found.values())
-
-
-def _broken(text: str) -> Markup:
-    return escape(text).replace(",", _AFTER_COMMAS)
 
 
 def anchor(term: Term) -> str:

@@ -16,7 +16,7 @@ _DIFFERENCE, _VERDICT, _BASE = (HEADINGS.index(name) for name in ("difference [9
 def comparison_grids(tables: Sequence[TextTable], baseline: str) -> list[Grid]:
     """Return all differences from the baseline side by side: those that are significant, then, folded, the others.
 
-    tables: one per checkpoint compared, from `report_tables`. baseline: the name of the one that they are compared with.
+    tables: one per checkpoint compared, from `report_tables`. baseline: the name of what they are compared with.
     """
     if not tables:
         return []

@@ -27,7 +27,8 @@ _STATISTICS = (
     ),
     Term(
         "McNemar's exact test",
-        "A test on the images that one checkpoint predicts right and the other wrong: are there as many of either kind?",
+        "It looks at the images that only one of two checkpoints predicts right: of checkpoints that are equally good, "
+        "each should be the right one on half of them.",
     ),
     Term("paired", "Both checkpoints are compared on the same images, image by image.", ("paired by image",)),
     Term(

@@ -43,7 +43,7 @@
   document.addEventListener("click", (event) => {
     const button = event.target.closest(".zoom");
     if (!button) return;
-    shown = [...document.querySelectorAll(".zoom")].filter((one) => one.offsetParent);
+    shown = [...document.querySelectorAll(".zoom")].filter((one) => one.checkVisibility());
     here = shown.indexOf(button);
     show(0);
     dialog.showModal();

@@ -29,6 +29,7 @@ TERMS = (
     Term("standing", "Samples that are still predicted right after a stage of an attack."),
     Term(
         "gradient masking",
-        "A model whose gradients mislead the attacks that follow them. It looks robust and is not (Athalye et al. 2018).",
+        "The gradients of a model mislead the attacks that follow them: it looks robust and is not (Athalye et al. "
+        "2018).",
     ),
 )

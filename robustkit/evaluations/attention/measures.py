@@ -17,7 +17,8 @@ METRICS = (*_MEANS, *(replace(metric, name=f"{metric.name}_change", paired=False
 TERMS = (
     Term(
         "largest |logit|",
-        "The largest size of an attention score before softmax, over all heads. Above 100 it is flagged as an explosion.",
+        "The largest size of an attention score before softmax, over all heads. Above 100 it is flagged as an "
+        "explosion.",
     ),
     Term("query norm", "The length of the query vectors as they are projected, a mean over heads and tokens."),
     Term("key norm", "The length of the key vectors as they are projected, a mean over heads and tokens."),

@@ -173,7 +173,6 @@ def write_sheet(gallery: Gallery, path: Path) -> None:
 def write_page(gallery: Gallery, path: Path) -> None:
     """Write the gallery as one self-contained HTML page, all text escaped. RunError where it cannot be written."""
     from jinja2 import Environment, StrictUndefined
-    from markupsafe import Markup
 
     source = (resources.files("robustkit.evaluations.maps") / "templates" / "gallery.html.j2").read_text(
         encoding="utf-8"
@@ -194,8 +193,8 @@ def write_page(gallery: Gallery, path: Path) -> None:
         scale=SCALE,
         columns=_columns_for(tiles, 7),
         narrower=_columns_for(tiles, 4),
-        look=Markup(shared(LOOK)),
-        script=Markup(script),
+        look=shared(LOOK),
+        script=script,
         policy=policy(script),
     )
     write_whole(path, page.encode())

@@ -83,8 +83,8 @@ TERMS = (
     ),
     Term(
         "MaxBoxAccV2",
-        "The share of images in which a box around the map fits the true box: the best of 100 thresholds, averaged over "
-        "the demands IoU 0.3, 0.5 and 0.7 (Choe et al. 2020). A maximum has no interval.",
+        "The share of images in which a box around the map fits the true box: the best of 100 thresholds, averaged "
+        "over the demands IoU 0.3, 0.5 and 0.7 (Choe et al. 2020). A maximum has no interval.",
         ("MaxBoxAcc",),
     ),
     Term(
@@ -101,13 +101,13 @@ TERMS = (
     Term("deletion", "The same while they are removed. Lower is better."),
     Term(
         "head redrawn",
-        "The rank correlation of the map with that of the same model after its last layer is drawn at random. It should "
-        "be low: a map that stays the same does not depend on the class (Adebayo et al. 2018).",
+        "The rank correlation of the map with that of the same model after its last layer is drawn at random. It "
+        "should be low: a map that stays the same does not depend on the class (Adebayo et al. 2018).",
     ),
     Term(
         "rank correlation",
-        "Spearman's correlation of the pixels of two maps: 1 where they order the pixels alike, about 0 where they have "
-        "nothing in common.",
+        "Spearman's correlation of the pixels of two maps: 1 where they order the pixels alike, about 0 where they "
+        "have nothing in common.",
         ("rank corr.",),
     ),
     Term(

@@ -15,7 +15,7 @@ METRICS = (
     Metric("top1_after_", "top-1 % after a stage", 100, 1, binary=True, parametric=True),
 )
 TERMS = (
-    Term("top-1", "The share of images whose most probable class is the right one."),
+    Term("top-1", "The share of images whose most probable class is the right one.", ("Top-1",)),
     Term("top-5", "The share of images whose right class is among the five most probable."),
     Term(
         "NLL",

@@ -6,11 +6,14 @@
     if (link.hash === `#${name}`) link.setAttribute("aria-current", "true");
     else link.removeAttribute("aria-current");
   });
+  const sections = [...document.querySelectorAll("main section[aria-labelledby]")];
+  const seen = new Set();
   const watch = new IntersectionObserver((entries) => {
-    const seen = entries.filter((entry) => entry.isIntersecting);
-    if (seen.length) mark(seen[0].target.getAttribute("aria-labelledby"));
+    entries.forEach(({ isIntersecting, target }) => (isIntersecting ? seen.add(target) : seen.delete(target)));
+    const last = sections.filter((section) => seen.has(section)).pop();
+    if (last) mark(last.getAttribute("aria-labelledby"));
   }, { rootMargin: "0px 0px -75% 0px" });
-  document.querySelectorAll("main section[aria-labelledby]").forEach((section) => watch.observe(section));
+  sections.forEach((section) => watch.observe(section));
   const menu = document.querySelector(".contents details");
   if (menu) menu.addEventListener("click", (event) => event.target.closest("a") && (menu.open = false));
 
