@@ -140,7 +140,7 @@ def list_(kind: str, as_json: bool) -> None:
         raise ProtocolError(unknown("kind", kind, LISTINGS))
     entries = listing(kind)
     if as_json:
-        click.echo(json.dumps(entries, indent=2, ensure_ascii=False))
+        click.echo(json.dumps(entries, indent=2, ensure_ascii=False, default=str))
     elif entries:
         print_tables(console(), [table_of(LISTINGS.get(kind, "robustkit list KIND"), entries)], "--json")
     else:
