@@ -73,7 +73,7 @@ def _segments(context: click.Context) -> bool:
 def _kinds(context: click.Context) -> Sequence[str]:
     from .listing import LISTINGS
 
-    return LISTINGS
+    return tuple(LISTINGS)
 
 
 def _zoo(context: click.Context) -> Sequence[str]:

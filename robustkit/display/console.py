@@ -34,13 +34,14 @@ def print_tables(console: Console, tables: Iterable[TextTable], elsewhere: str =
         print_line(console, note)
 
 
-def print_line(console: Console, text: str, style: str = "", indent: int = 2) -> None:
+def print_line(console: Console, text: str, style: str = "", indent: int = 2, taken: int = 0) -> None:
     """Print a text, wrapped between its words where the width of the terminal is known; nothing where it is empty.
 
-    indent: of the lines after the first.
+    indent: of the lines after the first. taken: columns of the first that are printed already.
     """
     if text := printable(text):
-        for line in wrapped(text, console.width, indent) if _is_read(console) else [text]:
+        first, *rest = wrapped(" " * taken + text, console.width, indent) if _is_read(console) else [" " * taken + text]
+        for line in (first[taken:], *rest):
             _put(console, line, style)
 
 

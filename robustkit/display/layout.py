@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -19,7 +19,8 @@ GAP, INDENT = 2, 2
 LEAST = 14
 """The least width to which words are wrapped."""
 _HEADING = re.compile(r"(?<=\S)\s+(?!%)")
-_BREAK = re.compile(r"(?<=\s)(?=[^\s%])|(?<=[,;(])(?=[^\s\d])|(?<=[-_/:=.|])(?=[^\W\d])")
+_BETWEEN = re.compile(r"(?<=\s)(?=[^\s%])|(?<=[,;])(?=[^\s\d])")
+_INSIDE = re.compile(r"(?<=\()(?=[^\s\d])|(?<=[-_/:=.|])(?=[^\W\d])")
 
 Style = Literal["title", "heading", "head", "row", "note"]
 
@@ -59,9 +60,12 @@ def laid_out(table: TextTable, width: int, elsewhere: str = "") -> Iterator[Line
     if not table.headings:
         return
     columns = _columns(table)
-    if not _fits(columns, table, width) and _repeats(table):
-        table = table.under_heads([row[0] for row in table.rows])
-        columns = _columns(table)
+    if _repeats(table):
+        if _fits(columns, table, width):
+            columns[0] = replace(columns[0], cells=_once(columns[0].cells))
+        else:
+            table = table.under_heads([row[0] for row in table.rows])
+            columns = _columns(table)
     left_out, needed = list[str](), _indent(table) + sum(column.full + GAP for column in columns) - GAP
     for heading in table.spare:
         if _fits(columns, table, width, least=True):
@@ -86,13 +90,14 @@ def wide(text: str) -> int:
 
 
 def wrapped(text: str, width: int, indent: int = 0) -> list[str]:
-    """Return a text in lines: broken at white space, after commas and between the parts of a name, never inside a
-    number; those after the first are indented.
+    """Return a text in lines: broken at white space and after commas, a name that is too long for a line between its
+    parts, never inside a number; those after the first are indented.
 
     A name without such places is cut, one with digits where these end.
     """
     lines, line = list[str](), ""
-    for part in _BREAK.split(text):
+    whole = _BETWEEN.split(text)
+    for part in (p for w in whole for p in (_INSIDE.split(w) if wide(w.rstrip()) > width - indent else [w])):
         if wide(line + part.rstrip()) > width and line.strip():
             lines.append(line.rstrip())
             line = " " * indent
@@ -134,9 +139,17 @@ def _repeats(table: TextTable) -> bool:
     return not table.heads and len(table.headings) > 2 and any(a == b for a, b in pairwise(firsts))
 
 
+def _once(cells: Sequence[str]) -> tuple[str, ...]:
+    """Return cells without those that say the same as the one above."""
+    return tuple("" if place and cell == cells[place - 1] else cell for place, cell in enumerate(cells))
+
+
 def _blocks(columns: Sequence[_Column], width: int) -> Iterator[list[_Column]]:
-    """Yield columns that fit beside each other, each time after the first one."""
+    """Yield columns that fit beside each other, each time after the first one; all where one of them does not fit."""
     key, *others = columns
+    if any(key.least + GAP + column.least > width for column in others):
+        yield list(columns)
+        return
     block, room = [key], width - key.least
     for column in others:
         if len(block) > 1 and column.least + GAP > room:

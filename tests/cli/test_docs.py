@@ -206,10 +206,12 @@ class TestCompletion:
 
 
 def test_what_is_listed_is_one_whole_sentence() -> None:
-    assert dict(listing.listing("cams"))["gradient"].startswith("Gradient times input (Shrikumar et al. 2016")
+    said = {entry["name"]: entry["what it is"] for entry in listing.listing("cams")}
+    assert said["gradient"].startswith("Gradient times input (Shrikumar et al. 2016")
     for kind in ("attacks", "corruptions", "cams", "attentions", "protocols", "datasets"):
-        for name, text in listing.listing(kind):
-            assert name and text and "\n" not in text and text.count("(") == text.count(")"), (kind, name, text)
+        for entry in listing.listing(kind):
+            text = str(entry.get("what it is", entry.get("logits")))
+            assert entry["name"] and text and "\n" not in text and text.count("(") == text.count(")"), (kind, entry)
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import click
 
+from ...display.console import print_line, print_tables
 from ...errors import ProtocolError, RobustkitError, unknown
 from ..arguments import DATA_KEYS, SCENE_KEYS, labels_of, model_arguments
 from ..completion import checkpoints as known_checkpoints
@@ -132,22 +134,28 @@ def corrupt(images: tuple[str, ...], **options: Any) -> None:
 
 
 @click.command("list", context_settings=CONTEXT)
-@click.argument("kind", metavar="KIND", shell_complete=kinds)
+@click.argument("kind", required=False, default="", metavar="[KIND]", shell_complete=kinds)
+@option("--json", "as_json", is_flag=True, help="Print JSON.")
 @common
-def list_(kind: str) -> None:
-    """List what there is: models, attacks, corruptions, cams, attentions, protocols, datasets or presets.
+def list_(kind: str, as_json: bool) -> None:
+    """List what there is: models, attacks, corruptions, cams, attentions, protocols, datasets, presets or plugins.
 
     \b
-    robustkit list models
+    robustkit list
     robustkit list attacks
+    robustkit list models --json
     """
-    from ..listing import LISTINGS, listing
+    from ..listing import LISTINGS, listing, table_of
 
-    if kind not in LISTINGS:
+    if kind and kind not in LISTINGS:
         raise ProtocolError(unknown("kind", kind, LISTINGS))
-    screen = console()
-    for name, text in listing(kind):
-        screen.print(f"[bold]{name}[/bold]  {text}", highlight=False, soft_wrap=True)
+    entries = listing(kind)
+    if as_json:
+        click.echo(json.dumps(entries, indent=2, ensure_ascii=False, default=str))
+    elif entries:
+        print_tables(console(), [table_of(LISTINGS.get(kind, "robustkit list KIND"), entries)], "--json")
+    else:
+        click.echo("no installed package provides plug-ins; docs/how-to/extending.md says how to write one")
 
 
 @click.command(context_settings=CONTEXT)
@@ -181,6 +189,6 @@ def doctor() -> None:
     for finding in findings:
         mark = "[green]ok  [/green]" if finding.fine else "[red]FAIL[/red]"
         screen.print(f"{mark} ", end="")
-        screen.print(f"{finding.name}: {finding.text}", markup=False, highlight=False, soft_wrap=True)
+        print_line(screen, f"{finding.name}: {finding.text}", indent=5, taken=5)
     if not all(finding.fine for finding in findings):
         raise RobustkitError("some checks failed; see the lines above")
