@@ -73,7 +73,7 @@ class Request:
             preset = preset_of(self.task, self.preset) if isinstance(self.preset, str) else self.preset
             free = [name for name in preset.options if getattr(self, name) is None]
             preset = preset.only(name for name in free if name != "limit" or self.ids is None)
-            for name, value in (preset.options | {"preset": preset}).items():
+            for name, value in {**preset.options, "preset": preset}.items():
                 object.__setattr__(self, name, value)
         sizes = self.batch_size, self.shard_size, self.limit
         if any(isinstance(size, int) and size < 1 for size in sizes):

@@ -186,7 +186,11 @@ def test_a_mean_over_two_trees_says_so(tmp_path: Path) -> None:
         ({"corruptions": "fog(severity=6)"}, ProtocolError, "expected whole numbers from 1 to 5"),
         ({"corruptions": "fog", "constants": "imagnet"}, ProtocolError, "did you mean 'imagenet'?"),
         ({"corruptions": "fog", "variant": "hendryks"}, ProtocolError, "did you mean 'hendrycks'?"),
-        ({"corruptions": "fog", "constants": "cifar", "variant": "bethgelab"}, ProtocolError, "no constants for preset"),
+        (
+            {"corruptions": "fog", "constants": "cifar", "variant": "bethgelab"},
+            ProtocolError,
+            "no constants for preset",
+        ),
         ({"corruptions": "frost", "frost_dir": "nowhere"}, DataError, "nowhere"),
         ({"corruptions": "fog", "corrupted_dir": "nowhere"}, DataError, "nowhere: no such folder"),
         ({"corruptions": "fog", "data_dir": "embedded:nothing"}, DataError, "embedded:nothing"),
