@@ -30,8 +30,8 @@ or `0.004`.
 may name code (`arch`), write outside the folder where you are (`out` and the like) and send results away (`logs`)
 only with `--trust-config`.
 
-`--preset quick|standard|full` fills the options that are left out; an explicit one wins, and run.json keeps the options.
-`robustkit list presets` has them all:
+`--preset quick|standard|full` fills the options that are left out; an explicit one wins, and run.json
+keeps the options. `robustkit list presets` has them all:
 
 {presets}
 
@@ -71,7 +71,7 @@ def _first(command: click.Command) -> str:
 
 
 def _presets() -> str:
-    return "\n".join(f"- {name}: `{text}`" for name, text in listing("presets"))
+    return "\n".join("- {}, {}: `{}`".format(name, *text.split(": ", 1)) for name, text in listing("presets"))
 
 
 def _help(command: click.Command) -> tuple[str, str]:
