@@ -73,8 +73,9 @@ class Request:
             preset = preset_of(self.task, self.preset) if isinstance(self.preset, str) else self.preset
             free = [name for name in preset.options if getattr(self, name) is None]
             preset = preset.only(name for name in free if name != "limit" or self.ids is None)
-            for name, value in (preset.options | {"preset": preset}).items():
-                object.__setattr__(self, name, value)
+            object.__setattr__(self, "preset", preset)
+            for name, filled in preset.options.items():
+                object.__setattr__(self, name, filled)
         sizes = self.batch_size, self.shard_size, self.limit
         if any(isinstance(size, int) and size < 1 for size in sizes):
             raise ProtocolError("batch size {}, shard size {}, limit {}: expected 1 or more".format(*sizes))

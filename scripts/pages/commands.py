@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from robustkit.cli.app import cli
+from robustkit.cli.listing import listing
 
 from .writing import markdown
 
@@ -29,6 +30,11 @@ or `0.004`.
 may name code (`arch`), write outside the folder where you are (`out` and the like) and send results away (`logs`)
 only with `--trust-config`.
 
+`--preset quick|standard|full` fills the options that are left out; an explicit one wins, and run.json
+keeps the options. `robustkit list presets` has them all:
+
+{presets}
+
 Exit status: 0 fine, 1 a rule of `robustkit check` failed, 2 an error (one line: what, expected, remedy; the traceback
 with `--debug`), 3 nothing was evaluated, 130 interrupted, 141 nobody read
 the output to its end.
@@ -37,7 +43,10 @@ the output to its end.
 
 def page() -> str:
     """Return the whole page."""
-    parts = [HEAD, "\n".join(f"- [robustkit {name}](#robustkit-{name}): {_first(entry)}" for name, entry in commands())]
+    parts = [
+        HEAD.replace("{presets}", _presets()),
+        "\n".join(f"- [robustkit {name}](#robustkit-{name}): {_first(entry)}" for name, entry in commands()),
+    ]
     return "\n".join([*parts, *(_section(name, command) for name, command in commands())]).rstrip() + "\n"
 
 
@@ -51,13 +60,18 @@ def _section(name: str, command: click.Command) -> str:
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     text, examples = _help(command)
     rows = [("Option", "Meaning", "Default", "Variable")]
-    rows += [_row(option) for option in command.params if option.param_type_name == "option"]
+    shown = (option for option in command.params if isinstance(option, click.Option) and not option.hidden)
+    rows += map(_row, shown)
     parts = [f"\n## robustkit {name}\n", f"`{usage}`\n", f"{text}\n", f"```sh\n{examples}\n```\n", markdown(rows)]
     return "\n".join(parts)
 
 
 def _first(command: click.Command) -> str:
     return _help(command)[0].partition("\n")[0]
+
+
+def _presets() -> str:
+    return "\n".join("- {}, {}: `{}`".format(name, *text.split(": ", 1)) for name, text in listing("presets"))
 
 
 def _help(command: click.Command) -> tuple[str, str]:

@@ -23,6 +23,7 @@ from robustkit.cli.app import cli
 from robustkit.common.randomness import SampleRng
 from robustkit.errors import CheckpointError, DataError, ModelError, NothingEvaluated, ProtocolError, RunError
 from robustkit.models.segmenter_network import build_segmenter
+from robustkit.report import page
 from robustkit.results.run import Run
 from robustkit.tasks.segmentation.columns import SCENES
 from robustkit.tasks.segmentation.sheet import Examples, Tile, colour_of, draw, overlay
@@ -408,3 +409,16 @@ def test_nothing_to_evaluate(folder: Path, tmp_path: Path) -> None:
         Image.new("RGB", (4, 4)).save(tmp_path / "masks" / path.name)
     with pytest.raises(NothingEvaluated, match="none of the 5 images was evaluated; the first: "):
         segment(folder, tmp_path / "run", masks=tmp_path / "masks", examples=2)
+
+
+def test_a_run_with_examples_makes_its_page_once(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[bool] = []
+    write = page.write_report
+
+    def counting(run: Any, rows: Any) -> None:
+        written.append((run.path / "scenes" / "examples.png").exists())
+        write(run, rows)
+
+    monkeypatch.setattr(page, "write_report", counting)
+    segment(folder, tmp_path / "run", attacks="none", corruptions=None, limit=2, examples=1)
+    assert written == [True]

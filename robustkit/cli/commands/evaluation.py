@@ -97,36 +97,33 @@ def attack(
 
 
 @click.command(context_settings=CONTEXT)
-@option("--out", type=Place(), default="robustkit-demo", help="Run folder.")
+@option("--out", type=Place(), help="Run folder; default: robustkit-demo, with --full robustkit-demo-full.")
 @option("--device", default="auto", help="auto, cpu, cuda, cuda:N, mps, xpu or another that torch names.")
-@option("--full", is_flag=True, help="All severities of the corruptions, and SPSA: minutes.")
+@option("--full", is_flag=True, help="More samples, two radii, SPSA, all severities: minutes.")
 @option("--quiet", is_flag=True, help="No progress on standard error.")
 @common
-def demo(out: Path, device: str, full: bool, quiet: bool) -> None:
+def demo(out: Path | None, device: str, full: bool, quiet: bool) -> None:
     """Audit four embedded classifiers, one for each of four attentions, and two segmenters, on embedded images.
-
-    With --full it continues where the small one stopped.
 
     \b
     robustkit demo
     robustkit demo --full --out runs/demo --device cpu
     """
     from ...pipeline.request import ClassificationRequest, SegmentationRequest
-    from ..demo import DEMO, FULL, FULL_ATTACKS, SEGMENTERS, epilogue
+    from ..demo import DEMO, FULL_DEMO, FULL_SEGMENTERS, SEGMENTERS, epilogue
 
+    out = out or Path(f"robustkit-demo{'-full' * full}")
+    classifiers, segmenters = (FULL_DEMO, FULL_SEGMENTERS) if full else (DEMO, SEGMENTERS)
     screen = console()
     screen.print(
         "Four small ViTs (standard, QUEST, Elliptical, Elliptical-QUEST attention) on generated shapes: clean, FGSM, "
         f"PGD, {'SPSA, ' * full}AutoAttack, corruptions, AG-CAM.\n"
     )
-    more, attacks = (FULL, {"attacks": FULL_ATTACKS}) if full else ({}, {})
-    run = run_and_show(ClassificationRequest(**{**DEMO, **more, **attacks}, out=out, device=device), quiet=quiet)
+    run = run_and_show(ClassificationRequest(**classifiers, out=out, device=device), quiet=quiet)
     screen.print(
         "\nTwo small Segmenters (standard, QUEST) on the same kind of images: clean, PGD, SegPGD, corruptions.\n"
     )
-    scenes = run_and_show(
-        SegmentationRequest(**{**SEGMENTERS, **more}, out=out / "segmentation", device=device), quiet=quiet
-    )
+    scenes = run_and_show(SegmentationRequest(**segmenters, out=out / "segmentation", device=device), quiet=quiet)
     screen.print(epilogue(run.path, scenes.path), **AS_IT_IS)
 
 
