@@ -5,8 +5,8 @@
 Each texture is drawn from a seed (`ice`), and then given what was measured on one of the six photographs: how its power
 falls with frequency, the percentiles of its brightness, mean and spread of its colours. A drawing is even, where a
 photograph has calm parts, and so hides more of an image at the same contrast: `contrast` takes that back, chosen so that
-errors of two models come near those under the photographs (docs/frost.md). No part of a photograph is shown. No pixel is taken from a photograph. --photographs prints the
-same measures of both.
+errors of two models come near those under the photographs (docs/frost.md). No pixel is taken from a photograph.
+--photographs prints the same measures of both.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def power(grey: Floats, side: int = 224, parts: int = 24) -> Floats:
 
 
 def shaped(heights: Heights, like: Measures, rounds: int = 6) -> Floats:
-    """Return brightness (H, W) with the power and the percentiles of `like`: in turns, since each disturbs the other."""
+    """Return brightness (H, W) with the power and the percentiles of `like`, in turns: each disturbs the other."""
     rows, columns = np.fft.fftfreq(heights.shape[0])[:, None], np.fft.rfftfreq(heights.shape[1])
     frequency = np.log(np.clip(np.hypot(rows, columns), EDGES[0], 0.5))
     middles = np.log(np.sqrt(EDGES[1:] * EDGES[:-1]))

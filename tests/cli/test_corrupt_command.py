@@ -156,7 +156,9 @@ def test_sheets_of_several_pictures_and_what_is_never_written_over(photos: Path,
     assert other.read_bytes() == before
 
 
-def test_without_frosts_photographs_the_row_is_left_out_and_said(photos: Path, tmp_path: Path, run: Command) -> None:
+def test_without_frosts_photographs_a_sheet_has_our_own_unless_a_folder_is_named(
+    photos: Path, tmp_path: Path, run: Command
+) -> None:
     words = ("--frost-dir", tmp_path, "--corruptions", "frost(severity=1),brightness(severity=1)", *SMALL)
     done = run(photos / "b/1.png", "--out", tmp_path / "s.png", *words)
     (line,) = done.err.strip().splitlines()
