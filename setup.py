@@ -11,7 +11,7 @@ setup(
     long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     author="RobustKit developers",
-    keywords="robustness adversarial-attacks corruptions explainability vision-transformer attention imagenet-c pytorch",
+    keywords="robustness adversarial-attacks corruptions explainability vision-transformer imagenet-c pytorch",
     license="Apache-2.0",
     license_files=["LICENSE"],
     python_requires=">=3.10",

@@ -32,8 +32,8 @@ class Frost(Corruption):
     """A weighted sum of the image and of a random part of one of five photographs of ice.
 
     photographs: the folder with the six files; None: those of an installed imagecorruptions.
-    texture: `photographs`, the benchmark's; or `own`, textures that come with this package. They were drawn by a program
-        (`scripts/frost`) with the photographs' brightness, colours and spectra. Errors are near, and not the same.
+    texture: `photographs`, the benchmark's; or `own`, textures that come with this package, drawn by a program with the
+        photographs' brightness, colours and spectra. Errors are near, and not the same.
 
     hendrycks takes the part from the photograph as it is, and for 32x32 images (preset cifar) from one shrunk to a
     fifth; bethgelab enlarges it by 1.1 first, or to 1.1 of the image where that is larger. Where the image does not fit
@@ -43,7 +43,8 @@ class Frost(Corruption):
     photograph Hf x Wf. So the last row and column are never used, as in the reference.
 
     Raises:
-        ValueError: an unknown texture. FileNotFoundError, OSError: `apply` lacks a photograph, or cannot read one; see `find_photographs`.
+        ValueError: an unknown texture.
+        FileNotFoundError, OSError: `apply` lacks a photograph, or cannot read one; see `find_photographs`.
     """
 
     photographs: str | None = None

@@ -66,7 +66,8 @@ def corrupt(
 
     images: (B, 3, H, W), uint8 or floating in [0, 1], from 16x16 on; the result has their dtype and device. Floating
         images are rounded to 8 bits first, since the benchmark is defined on those.
-    texture: of frost: `photographs`, or `own` where these are missing. severity: 1 to 5. rng: where random numbers come from; None: torch's global generator.
+    texture: of frost: `photographs`, or `own` where these are missing.
+    severity: 1 to 5. rng: where random numbers come from; None: torch's global generator.
 
     Raises:
         ValueError, TypeError: as the line says: an unknown name, severity 6, one channel, values outside [0, 1].

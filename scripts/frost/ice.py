@@ -45,7 +45,7 @@ class Canvas:
         ends = np.array([[x, y], [x + length * cos(angle), y + length * sin(angle)]])
         layer = np.zeros_like(self.heights[: 2 * int(length) + 8, : 2 * int(length) + 8], dtype=np.uint8)
         offset = np.floor(ends.min(axis=0)) - 3
-        near = tuple(tuple(int(round(value * 16)) for value in point) for point in ends - offset)
+        near = tuple(tuple(round(float(value) * 16) for value in point) for point in ends - offset)
         cv2.line(layer, near[0], near[1], 255, width, cv2.LINE_AA, 4)
         rows = (np.arange(len(layer)) + int(offset[1])) % self.shape[0]
         columns = (np.arange(layer.shape[1]) + int(offset[0])) % self.shape[1]

@@ -31,7 +31,7 @@ def context(folder: Path) -> None:
 
 
 def test_the_image_runs_robustkit_as_nobody_special() -> None:
-    last = {word: rest for word, rest in LINES}
+    last = dict(LINES)
     assert json.loads(last["ENTRYPOINT"]) == ["robustkit"] and last["USER"] == "robustkit"
     assert dict(rest.split("=", 1) for word, rest in LINES if word == "ARG")["TORCH_INDEX"].endswith("/whl/cpu")
     runs = [rest for word, rest in LINES if word == "RUN"]

@@ -128,7 +128,7 @@ def completion(shell: str) -> None:
 def doctor(json_file: Path | None) -> None:
     """Check this machine: versions, device, files, and known answers of everything that makes numbers.
 
-    Each line is a check: `ok`; `warn` where something works, but not wholly; or `FAIL` with its remedy, and then the exit
+    Each line is a check: ok; warn where something works, but not wholly; or FAIL with its remedy, and then the exit
     status is 2. Takes seconds; needs no network.
 
     \b

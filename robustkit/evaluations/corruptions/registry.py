@@ -18,7 +18,8 @@ def make(
     """Return the corruption of this name; see `corruptions.corruption`.
 
     Raises:
-        ValueError: unknown preset, variant or texture, or the pair has no definition. PluginError: a plug-in cannot be used.
+        ValueError: unknown preset, variant or texture, or the pair has no definition.
+        PluginError: a plug-in cannot be used.
     """
     if name in corruptions.CORRUPTIONS:
         return corruptions.corruption(name, preset=preset, variant=variant, frost_dir=frost_dir, texture=texture)
