@@ -154,8 +154,8 @@ TEXTURES = (
             (0, -0.79, -1.55, -2.02, -2.24, -2.42, -2.91),
         ),
     ),
-    Texture((320, 560), _blades, _WHITE, 0.7),
-    Texture((320, 560), _blades, _WHITE, 0.7),  # the benchmark's second and third photograph are the same
+    Texture((320, 560), _blades, _WHITE, 0.76),
+    Texture((320, 560), _blades, _WHITE, 0.76),  # the benchmark's second and third photograph are the same
     Texture(
         (352, 528),
         _grains,
@@ -166,7 +166,7 @@ TEXTURES = (
             (22, 81, 114, 132, 150, 167, 183, 231, 254),
             (0, -0.29, -0.54, -0.87, -1.14, -1.49, -2.05),
         ),
-        0.75,
+        0.85,
     ),
     Texture(
         (480, 640),
@@ -178,7 +178,7 @@ TEXTURES = (
             (23, 43, 68, 89, 117, 149, 181, 237, 255),
             (0, -0.28, -0.76, -1.26, -1.72, -2.2, -2.66),
         ),
-        0.7,
+        0.75,
     ),
     Texture(
         (320, 480),
@@ -190,7 +190,7 @@ TEXTURES = (
             (1, 17, 37, 56, 87, 119, 145, 185, 252),
             (0, -0.96, -1.43, -1.88, -2.32, -2.72, -3.35),
         ),
-        0.75,
+        0.8,
     ),
 )
 """Measured with --photographs on those of imagecorruptions 1.1.2."""

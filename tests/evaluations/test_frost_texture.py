@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from small_audit import audit
 
+import robustkit
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.corruptions.condition import Corrupted, parse_corrupted
 from robustkit.evaluations.corruptions.frost import choose_texture
@@ -81,7 +81,8 @@ def test_a_figure_beside_published_ones_is_flagged() -> None:
 def test_an_audit_without_photographs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("corruptions", "robustkit.evaluations.corruptions"):
         monkeypatch.setattr(f"{module}.frost.find_spec", lambda name: None)
-    run = audit(tmp_path / "run", corruptions="frost", limit=4)
+    asked = {"attacks": "none", "corruptions": "frost", "limit": 4, "out": tmp_path / "run"}
+    run = robustkit.audit(["zoo:shapes-vit-quest"], data_dir="embedded:shapes", **asked)
     rows = run.results().set_index(["condition", "metric"])
     assert "corruption(frost,severity=5,texture=own)" in rows.index and "corruption(frost,texture=own)" in rows.index
     page = (tmp_path / "run" / "report.html").read_text("utf-8")
