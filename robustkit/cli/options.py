@@ -132,7 +132,7 @@ definition_options = group(
     [
         option("--constants", default="auto", help="Of corruptions: imagenet, cifar (32x32 images), or auto."),
         option("--variant", default="hendrycks", help="Code: hendrycks (the benchmark's) or bethgelab."),
-        option("--frost-dir", help="Folder of frost's photographs; those of an installed imagecorruptions."),
+        option("--frost-dir", help="Folder of frost's photographs; else imagecorruptions', else our own textures."),
     ],
     "Corruptions",
 )
@@ -176,7 +176,7 @@ scene_options = group(
         radius_options,
         option("--corruptions", help="Sets or names: segformer-16, fan-19, fog(severity=3), of the whole image."),
         option("--variant", default="bethgelab", help="Code: bethgelab (published segmentation's) or hendrycks."),
-        option("--frost-dir", help="Folder of frost's photographs; those of an installed imagecorruptions."),
+        option("--frost-dir", help="Folder of frost's photographs; else imagecorruptions', else our own textures."),
         evaluation_option,
         option(
             "--examples",

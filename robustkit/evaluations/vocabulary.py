@@ -151,6 +151,10 @@ class Vocabulary:
         """Return the name of a condition that is exactly the paper's; empty where only its text identifies it."""
         return ""
 
+    def unlike_published(self, text: str) -> str:
+        """Say how a condition differs from the one that `published_as` names; empty where it does not."""
+        return ""
+
     def is_of_card(self, name: str) -> bool:
         """Whether a name in a published table means a condition that a card completes."""
         return False

@@ -156,12 +156,24 @@ def test_sheets_of_several_pictures_and_what_is_never_written_over(photos: Path,
     assert other.read_bytes() == before
 
 
-def test_without_frosts_photographs_the_row_is_left_out_and_said(photos: Path, tmp_path: Path, run: Command) -> None:
-    words = ("--frost-dir", tmp_path, "--corruptions", "frost(severity=1),brightness(severity=1)", *SMALL)
-    done = run(photos / "b/1.png", "--out", tmp_path / "s.png", *words)
-    (line,) = done.err.strip().splitlines()
-    assert done.status == 0 and re.match(r"left out frost: .*frost1\.png", line)
-    assert done.out.endswith("under 1 corruption\n")
+def test_without_frosts_photographs_a_sheet_has_our_own_textures(
+    photos: Path, tmp_path: Path, run: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless a folder is named. A tree has them only if they are asked for: it outlives the line that says so."""
+    for module in ("corruptions", "robustkit.evaluations.corruptions"):
+        monkeypatch.setattr(f"{module}.frost.find_spec", lambda name: None)
+    listed = ("--corruptions", "frost(severity=1),brightness(severity=1)", *SMALL)
+    done = run(photos / "b/1.png", "--out", tmp_path / "s.png", *listed)
+    assert done.status == 0 and "frost(texture=own): the benchmark's photographs are not here" in done.err
+    assert done.out.endswith("under 2 corruptions\n")
+    done = run("--write", tmp_path / "tree", "--data-dir", photos, *listed)
+    assert done.status == 2 and "frost(texture=own)" in done.err and not (tmp_path / "tree").exists()
+    asked = ("--corruptions", "frost(severity=1,texture=own)", *SMALL)
+    assert run("--write", tmp_path / "own", "--data-dir", photos, *asked).status == 0
+    assert len(list((tmp_path / "own" / "frost" / "1").rglob("*.JPEG"))) > 1
+    words = ("--frost-dir", tmp_path, *listed)
+    done = run(photos / "b/1.png", "--out", tmp_path / "t.png", *words)
+    assert done.status == 2 and re.match(r"error: .*frost1\.png", done.err)
     done = run("--write", tmp_path / "tree", "--data-dir", photos, *words)
     assert done.status == 2 and re.match(r"error: .*frost1\.png", done.err)
     assert not (tmp_path / "tree").exists()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import click
 
+from ...common.files import write_whole
 from ...display.console import print_line, print_tables
-from ...errors import ProtocolError, RobustkitError, unknown
+from ...errors import ProtocolError, RobustkitError, RunError, unknown
 from ..arguments import DATA_KEYS, SCENE_KEYS, labels_of, model_arguments
 from ..completion import checkpoints as known_checkpoints
 from ..completion import completion_script, kinds
@@ -27,6 +29,8 @@ from ..options import (
     option,
 )
 from ..terminal import console
+
+MARKS = {"ok": "[green]ok  [/green]", "warn": "[yellow]warn[/yellow]", "FAIL": "[red]FAIL[/red]"}
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
@@ -173,22 +177,30 @@ def completion(shell: str) -> None:
 
 
 @click.command(context_settings=CONTEXT)
+@option("--json", "json_file", type=Place(), help="File for the checks as JSON.")
 @common
-def doctor() -> None:
+def doctor(json_file: Path | None) -> None:
     """Check this machine: versions, device, files, and known answers of everything that makes numbers.
 
-    Each line is a check; one that fails says its remedy, and the exit status is 2. Takes seconds; needs no network.
+    Each line is a check: ok; warn where something works, but not wholly; or FAIL with its remedy, and then the exit
+    status is 2. Takes seconds; needs no network.
 
     \b
     robustkit doctor
+    robustkit doctor --json checks.json
     """
     from ..doctor.checks import examine
 
     screen = console()
     findings = examine()
     for finding in findings:
-        mark = "[green]ok  [/green]" if finding.fine else "[red]FAIL[/red]"
-        screen.print(f"{mark} ", end="")
+        screen.print(f"{MARKS[finding.state]} ", end="")
         print_line(screen, f"{finding.name}: {finding.text}", indent=5, taken=5)
+    if json_file is not None:
+        checks = [{"name": finding.name, "state": finding.state, "text": finding.text} for finding in findings]
+        try:
+            write_whole(json_file, (json.dumps({"checks": checks}, indent=2, ensure_ascii=False) + "\n").encode())
+        except RunError as fault:
+            raise RunError(str(fault).replace("a folder with --out", "another file with --json")) from None
     if not all(finding.fine for finding in findings):
         raise RobustkitError("some checks failed; see the lines above")

@@ -35,6 +35,7 @@ class Recipe:
     variant: str = "hendrycks"
     seed: int = 0
     frost_dir: str | None = None
+    texture: str = "photographs"  # of frost
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def corrupt(
@@ -45,7 +46,7 @@ class Recipe:
         Raises:
             DataError: a photograph of frost cannot be read.
         """
-        part = Corrupted(name, severity, self.preset, self.variant)
+        part = Corrupted(name, severity, self.preset, self.variant, texture=self.texture)
         seed = self.seed if seed is None else seed
         rng = SampleRng.of(ids, seed=seed, condition=part.text, device=self.device)
         corruption = part.make(self.frost_dir)
@@ -76,6 +77,7 @@ def settle(
     variant: str,
     seed: int,
     frost_dir: str | None,
+    texture: str,
     device: torch.device,
     img_size: int | None,
     crop_pct: float | None,
@@ -114,7 +116,7 @@ def settle(
     except ValueError as fault:  # bethgelab has no constants for 32x32
         raise ProtocolError(str(fault)) from None
     preprocessing = Preprocessing(input_size=(size, size), interpolation=interpolation, crop_pct=crop)
-    return Recipe(preprocessing, constants, variant, seed, frost_dir, device), tuple(filter(None, lines))
+    return Recipe(preprocessing, constants, variant, seed, frost_dir, texture, device), tuple(filter(None, lines))
 
 
 def encode(pixels: Tensor, image_format: str) -> bytes:

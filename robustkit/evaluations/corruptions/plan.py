@@ -8,17 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from corruptions import find_photographs
 from corruptions.corruption import SMALLEST
 
-from ...common.files import bytes_of
 from ...data.dataset import Dataset, Sample
-from ...data.images import image_size, read_image
+from ...data.images import image_size
 from ...errors import BadImageError, DataError, ProtocolError, unknown
 from ...evaluations.corruptions.condition import corruption_condition
 from ...protocol.condition import Condition
 from .condition import PRESETS, VARIANTS, Corrupted
-from .sets import expand
+from .frost import choose_texture, texture_digest
+from .sets import FROST, asked_texture, expand
 from .tree import CorruptedTree
 
 
@@ -26,7 +25,7 @@ from .tree import CorruptedTree
 class CorruptedInputs:
     """What corruptions take beside the data set.
 
-    All are by the text of a condition. digests: SHA-256 of what it reads: released files, frost's photographs, or the
+    All are by the text of a condition. digests: SHA-256 of what it reads: released files, frost's pictures, or the
     boxes or masks that score a map (`none` without such files). released: `root` of its tree, and the `image_sizes` in
     it, (height, width). left_out: why a requested condition is not available.
     """
@@ -65,7 +64,7 @@ def plan_corruptions(
 
     Raises:
         ProtocolError: an unknown corruption, set, constants or variant.
-        DataError: frost's photographs are missing, or the tree holds nothing of what was asked.
+        DataError: frost's photographs are asked for and missing, or the tree holds nothing of what was asked.
     """
     if constants not in ("auto", *PRESETS):
         raise ProtocolError(unknown("constants", constants, ("auto", *PRESETS)))
@@ -89,15 +88,23 @@ def plan_corruptions(
     if constants == "auto":
         constants, line = choose_constants(native_size(dataset), input_sizes)
         lines.append(line)
-    parts = [Corrupted(name, severity, constants, variant) for name, s in wanted.items() for severity in s]
+    texture = "photographs"
+    if FROST in wanted:
+        texture, line = choose_texture("" if asked is None else asked_texture(asked), frost_dir)
+        lines.append(line)
+    parts = [
+        Corrupted(name, severity, constants, variant, texture=texture if name == FROST else "photographs")
+        for name, severities in wanted.items()
+        for severity in severities
+    ]
     try:
         parts[0].make(frost_dir)
     except ValueError as fault:  # constants and a variant that do not go together
         raise ProtocolError(str(fault)) from None
     digests = {}
-    if "frost" in wanted:
-        photographs = photographs_digest(frost_dir)
-        digests = {part.text: photographs for part in parts if part.name == "frost"}
+    if FROST in wanted:
+        digest = texture_digest(texture, frost_dir)
+        digests = {part.text: digest for part in parts if part.name == FROST}
     conditions = tuple(map(corruption_condition, parts))
     return Plan(conditions, CorruptedInputs(digests), tuple(line for line in lines if line))
 
@@ -167,20 +174,3 @@ def _read(samples: Sequence[Sample], tree: CorruptedTree, part: Corrupted) -> tu
                 total.update(digest)
                 sizes.add(size)
     return total.hexdigest(), [list(size) for size in sorted(size for size in sizes if size)]
-
-
-def photographs_digest(frost_dir: str | None) -> str:
-    """Return the SHA-256 of frost's photographs.
-
-    Raises:
-        DataError: they are missing, or are not images.
-    """
-    total = hashlib.sha256()
-    try:
-        for path in find_photographs(frost_dir):
-            content = bytes_of(path, 1 << 26)
-            read_image(content, f"frost photograph {path}")
-            total.update(hashlib.sha256(content).digest())
-    except OSError as fault:
-        raise DataError(str(fault)) from None
-    return total.hexdigest()

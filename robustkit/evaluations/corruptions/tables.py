@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...display.section import CardPart
 from ...display.table import TextTable
 from ..family import ShortRow
 from ..metric import Metric, named
-from .condition import parse_corrupted
+from .condition import Corrupted, parse_corrupted
 from .measures import METRICS
-from .sets import category_of, corruption_names, set_of, span
+from .sets import category_of, corruption_names, definition_of, set_of, span
 from .vocabulary import VOCABULARY
 
 ERROR_HEADINGS = ("corruption", "1", "2", "3", "4", "5", "mean", "CE %", "NLL", "ECE %")
@@ -61,13 +61,13 @@ def corruption_tables(results: Sequence[Mapping[str, Any]]) -> list[CorruptionTa
     for checkpoint, rows_of in figures.items():
         parts = [part for condition, _ in rows_of if (part := parse_corrupted(condition)) is not None]
         for definition in dict.fromkeys(part.definition for part in parts):
-            examples = {part.name: part.mean for part in parts if part.definition == definition}
-            names = [name for name in corruption_names() if name in examples]
-            by_name = [_errors(examples[name].text, rows_of) for name in names]
+            examples = {part.label: part.mean for part in parts if part.definition == definition}
+            found = sorted(examples.values(), key=lambda part: corruption_names().index(part.name))
+            by_name = [_errors(part, rows_of) for part in found]
             error_headings, cells = _used(ERROR_HEADINGS, [row for row, _ in by_name])
             mean_headings, means = _used(MEAN_HEADINGS, list(_means(definition, rows_of)))
             values = (errors for _, errors in by_name)
-            errors = tuple(zip((category_of(name) for name in names), cells, values, strict=True))
+            errors = tuple(zip((category_of(part.name) for part in found), cells, values, strict=True))
             flags = tuple(_flags(definition, rows_of))
             tables.append(CorruptionTable(checkpoint, definition, error_headings, mean_headings, errors, means, flags))
     return tables
@@ -83,9 +83,8 @@ def _used(headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> tuple[t
     return tuple(headings[place] for place in kept), tuple(tuple(row[place] for place in kept) for row in rows)
 
 
-def _errors(mean: str, results_of: Figures) -> tuple[tuple[str, ...], tuple[float | None, ...]]:
-    name = mean.removeprefix("corruption(").rstrip(")").partition(",")[0]
-    texts = [mean.replace(name, f"{name},severity={severity}", 1) for severity in (1, 2, 3, 4, 5)]
+def _errors(part: Corrupted, results_of: Figures) -> tuple[tuple[str, ...], tuple[float | None, ...]]:
+    mean, texts = part.text, [replace(part, severity=severity).text for severity in (1, 2, 3, 4, 5)]
     values = [1 - results_of[text, "top1"]["value"] if (text, "top1") in results_of else None for text in texts]
     some = [severity for severity, value in enumerate(values, start=1) if value is not None]
     whole, only = (mean, "mean_error") in results_of, f" ({span(some)})" if some else ""
@@ -100,7 +99,7 @@ def _errors(mean: str, results_of: Figures) -> tuple[tuple[str, ...], tuple[floa
     nll = "–" if means["nll"] is None else f"{means['nll']:.3f}"
     ends = [_percent(means["mean_error"]), _percent(_value(results_of, mean, "ce")), nll, _percent(means["ece"])]
     cells = [cell if whole or cell == "–" else cell + only for cell in ends]
-    return (name, *(_percent(value) for value in values[:5]), *cells), tuple(values)
+    return (part.label, *(_percent(value) for value in values[:5]), *cells), tuple(values)
 
 
 def _mean(figures: Sequence[float | None]) -> float | None:
@@ -110,13 +109,13 @@ def _mean(figures: Sequence[float | None]) -> float | None:
 
 def _means(definition: str, figures: Figures) -> Iterator[tuple[str, ...]]:
     for text in [condition for condition, metric in figures if metric == "mean_error"]:
-        name, some, of = set_of(text) or ("", (), None)
-        if of != definition:
+        name, some, of = set_of(text) or ("", (), "")
+        if not name or definition_of(of) != definition:
             continue
         error, mce = figures[text, "mean_error"], figures.get((text, "mce"))
         nll, relative = _value(figures, text, "nll"), _value(figures, text, "relative_mce")
         yield (
-            name + (f", severity {span(some)} only" if some else ""),
+            name + (f", severity {span(some)} only" if some else "") + _of_frost(of),
             str(error["n"]),
             _with_interval(error),
             _with_interval(mce) if mce else "–",
@@ -126,12 +125,17 @@ def _means(definition: str, figures: Figures) -> Iterator[tuple[str, ...]]:
         )
 
 
+def _of_frost(rest: str) -> str:
+    return " (frost: texture=own)" if "texture=own" in rest else ""
+
+
 def _flags(definition: str, figures: Figures) -> Iterator[str]:
     """Yield each flag once, with the conditions that have it."""
     seen, every = dict[str, dict[str, None]](), dict[str, None]()
     for (condition, _), row in figures.items():
         part = parse_corrupted(condition)
-        if (part.definition if part else (set_of(condition) or ("", (), None))[2]) != definition:
+        mean = set_of(condition)
+        if (part.definition if part else definition_of(mean[2]) if mean else None) != definition:
             continue
         every[condition] = None
         for flag in row["flags"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import ClassVar
 
 from ...errors import ProtocolError
@@ -11,16 +12,22 @@ from ...protocol.pattern import ConditionPattern
 from ..vocabulary import View, Vocabulary
 from .condition import Corrupted, parse_corrupted
 from .measures import BENCHMARK, METRICS, TERMS
-from .sets import SETS
-from .shares import means_of_shares, shares_of
+from .sets import FROST, SETS
+from .shares import by_definition, means_of_shares, shares_of
 
+_OWN = "texture=own"
 _SEVERAL = re.compile(r"severity=([1-5])(?:\+[1-5])+(?=[,)])")
 
 
 class CorruptionWords(Vocabulary):
     """Single corruptions, and means over severities and over sets."""
 
-    defaults: ClassVar[Mapping[str, str]] = {"preset": "imagenet", "variant": "hendrycks", "source": "memory"}
+    defaults: ClassVar[Mapping[str, str]] = {
+        "preset": "imagenet",
+        "variant": "hendrycks",
+        "source": "memory",
+        "texture": "photographs",
+    }
     telling = ("severity",)
     in_means = True
     metrics = METRICS
@@ -40,8 +47,8 @@ class CorruptionWords(Vocabulary):
         return shares_of(text)
 
     def means(self, texts: Sequence[str]) -> Iterator[str]:
-        for example, members in by_definition(texts):
-            yield from means_of_shares(example, members)
+        every = (means_of_shares(example, members) for example, members in by_definition(texts))
+        yield from dict.fromkeys(chain.from_iterable(every))
 
     def needs(self, text: str, metric: str, conditions: Iterable[str]) -> list[str]:
         return [*shares_of(text), *(["clean"] if metric in ("relative_mce", "retention") else [])]
@@ -95,6 +102,13 @@ class CorruptionWords(Vocabulary):
     def published_names(self) -> Sequence[str]:
         return tuple(SETS)
 
+    def published_as(self, text: str) -> str:
+        """Return the condition with the benchmark's photographs, of which `unlike_published` says that they differ."""
+        return re.sub(rf"\({_OWN}\)|,{_OWN}", "", text) if _OWN in text else ""
+
+    def unlike_published(self, text: str) -> str:
+        return "frost's own textures stand for the benchmark's photographs" if _OWN in text else ""
+
     def published_name(self, text: str) -> str:
         return "" if self.shows(text.partition("(")[0]) else super().published_name(text)
 
@@ -103,7 +117,7 @@ class CorruptionWords(Vocabulary):
 
     def label(self, text: str) -> str:
         part = parse_corrupted(text)
-        return text if part is None else f"{part.name}, severity {part.severity}"
+        return text if part is None else f"{part.label}, severity {part.severity}"
 
     def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
         if pattern.name not in SETS:
@@ -112,7 +126,8 @@ class CorruptionWords(Vocabulary):
         elif pattern.what:
             raise ProtocolError(f"condition {text!r}: a set has its own corruptions; leave {pattern.what} out")
         else:
-            parse_corrupted(_SEVERAL.sub(r"severity=\1", f"corruption({','.join(['fog', *pattern.pairs])})"))
+            of = FROST if FROST in SETS[pattern.name] else "fog"
+            parse_corrupted(_SEVERAL.sub(r"severity=\1", f"corruption({','.join([of, *pattern.pairs])})"))
 
     def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
         given = pattern.given
@@ -123,15 +138,9 @@ class CorruptionWords(Vocabulary):
 
 def asked(pattern: ConditionPattern) -> str:
     """Return a corruption, or a set, as `--corruptions` names it."""
-    severity, name = pattern.given.get("severity"), pattern.what or pattern.name
-    return f"{name}(severity={severity})" if severity else name
-
-
-def by_definition(texts: Iterable[str]) -> Iterator[tuple[Corrupted, list[tuple[str, int]]]]:
-    """Yield for each definition of corruptions an example, and the corruptions and severities of `texts`."""
-    parts = [part for text in texts if (part := parse_corrupted(text)) is not None]
-    for example in {part.definition: part for part in parts}.values():
-        yield example, [(part.name, part.severity) for part in parts if part.definition == example.definition]
+    name = pattern.what or pattern.name
+    inside = ",".join(f"{key}={pattern.given[key]}" for key in ("severity", "texture") if key in pattern.given)
+    return f"{name}({inside})" if inside else name
 
 
 VOCABULARY = CorruptionWords()
