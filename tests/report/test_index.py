@@ -81,6 +81,8 @@ def test_the_page_says_it_and_fetches_nothing(folder: Path, page: Page) -> None:
     assert "80.0 [67.0, 88.8]" in said and "records are missing of 1 of 2 units" in said
     assert text.count("<script") == 1 and not page.all("link") + page.all("iframe") + page.all("img")
     assert all(not name.startswith("on") for _, attrs in page.tags for name in attrs)
+    style = "".join(page.said["style"])
+    assert set(re.findall(r"var\((--[a-z]+)", style)) <= {*re.findall(r"(--[a-z]+):", style), "--heat"}
     links = [attrs["href"] for attrs in page.all("a")]
     assert {"vit/a/report.html", "vit/b/report.html"} <= set(links)
     for link in links:
