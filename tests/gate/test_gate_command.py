@@ -22,7 +22,7 @@ from robustkit.errors import NothingEvaluated
 from robustkit.gate.advice import advice
 from robustkit.gate.draft import draft
 from robustkit.gate.measured import Measured
-from robustkit.gate.output import as_json, by_urgency, figure_text, github_lines, junit, markdown
+from robustkit.gate.output import as_json, by_urgency, figure_text, github_lines, junit, markdown, sentence
 from robustkit.gate.policy import parse_policy
 from robustkit.gate.verdicts import Outcome, judge
 from robustkit.results.run import Run
@@ -165,6 +165,8 @@ def test_exit_codes_and_files(
     assert call(monkeypatch, run.path, "--policy", "bad.toml") == 2
     assert "bad.toml: line 2, column 12: unknown metric 'topp1'" in capsys.readouterr().err
     assert call(monkeypatch, tmp_path / "none", "--policy", "strict.toml") == 2
+    assert call(monkeypatch, run.path.parent, "--policy", "strict.toml") == 2
+    assert "but holds some: run; give one, such as " in capsys.readouterr().err
     assert call(monkeypatch, run.path, "--policy", "strict.toml", "--baseline", tmp_path / "none") == 2
     empty = make(tmp_path / "empty", {"vit": {}})
     assert call(monkeypatch, empty.path, "--policy", "strict.toml") == 3
@@ -256,6 +258,7 @@ def test_what_fails_comes_first_and_says_what_to_do(run: Run) -> None:
     )
     assert said[rules[4]] == "see what changed with robustkit compare RELEASED RUN"
     assert said[rules[5]] == "audit that many samples (--limit 500)"
+    assert sentence(urgent[2]) == "n under clean >= 500: n is 100, bound >= 500, missed by 400"
     assert re.fullmatch(r"audit that many \(--limit \d+\), or ask for less", said[rules[2]]) and said[rules[1]] == ""
 
 
