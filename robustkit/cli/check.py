@@ -43,8 +43,7 @@ def check_run(
     """
     existing, place = RunFolder.existing(run), policy or DEFAULT
     if init:
-        others = (("--junit", junit), ("--json", json_file), ("--baseline", baseline))
-        others += (("--details", details),)
+        others = (("--junit", junit), ("--json", json_file), ("--baseline", baseline), ("--details", details))
         _draft(existing, place, [name for name, given in others if given], every, console)
         return
     if every:

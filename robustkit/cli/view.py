@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ..display.console import cell
 from ..errors import RunError
 from ..report.index.index import write_index
 from ..report.index.serve import server_of
@@ -43,7 +44,4 @@ def _counts(runs: dict[str, Any], unreadable: dict[str, str]) -> str:
 
 
 def _say(line: str, console: Any) -> None:
-    from rich.text import Text
-
-    shown = "".join(sign for sign in line if sign.isprintable())
-    console.print(Text(shown), soft_wrap=True)
+    console.print(cell(line), soft_wrap=True)

@@ -32,6 +32,7 @@ def chief_figures(checkpoints: Iterable[Cells], metric: str) -> list[Chief]:
     means = {key: sum(some) / len(some) for key, some in values.items()}
     chosen, order = list[Chief](), list(dict.fromkeys(condition for condition, _ in means))
     for words, texts in sorted(by_words(order), key=lambda group: order.index(group[1][0])):
-        own = {key: value for key, value in means.items() if key[0] in set(texts)}
+        of_family = set(texts)
+        own = {key: value for key, value in means.items() if key[0] in of_family}
         chosen += [Chief(*figure) for figure in words.chief(own, metric)]
     return chosen

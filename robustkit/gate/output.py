@@ -51,7 +51,7 @@ def sentence(verdict: Verdict) -> str:
         where = "" if where in rule.require else where
         bound = "" if verdict.state == PASS else f", bound {statement.compare} {statement.bound:g}"
         missed = shortfall(verdict)
-        bound += "" if math.isnan(missed) else f", missed by {missed:.{1 if counted else 4}g}"
+        bound += "" if math.isnan(missed) else f", missed by {missed:{'.0f' if counted else '.4g'}}"
         parts[0] += f": {shown}{where}{bound}"
     elif verdict.reason:
         parts[0] += f": {verdict.reason}"

@@ -3,6 +3,7 @@
 import http.client
 import json
 import re
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from index_runs import audited, forged, furnished
 from manifests import write_plain
 from page_runs import HOSTILE, Page
 
+from robustkit.cli.app import main
 from robustkit.errors import RunError
 from robustkit.report.index import runs as index_runs
 from robustkit.report.index.found import find_runs
@@ -79,6 +81,8 @@ def test_the_page_says_it_and_fetches_nothing(folder: Path, page: Page) -> None:
     assert "80.0 [67.0, 88.8]" in said and "records are missing of 1 of 2 units" in said
     assert text.count("<script") == 1 and not page.all("link") + page.all("iframe") + page.all("img")
     assert all(not name.startswith("on") for _, attrs in page.tags for name in attrs)
+    style = "".join(page.said["style"])
+    assert set(re.findall(r"var\((--[a-z]+)", style)) <= {*re.findall(r"(--[a-z]+):", style), "--heat"}
     links = [attrs["href"] for attrs in page.all("a")]
     assert {"vit/a/report.html", "vit/b/report.html"} <= set(links)
     for link in links:
@@ -135,6 +139,13 @@ def test_files_of_others_are_never_overwritten(tmp_path: Path, name: str) -> Non
     with pytest.raises(RunError, match=rf"{re.escape(str(theirs))} was not written by robustkit view"):
         write_index(place)
     assert theirs.read_text("utf-8") == "<!doctype html>\nmine"
+    if name == "index.html":
+        other = tmp_path / "other"
+        audited(other / "a", "vit", (9, 3), day=1)
+        (other / name).write_text("mine", "utf-8")
+        with pytest.raises(RunError, match="was not written by robustkit view"):
+            write_index(other)
+        assert {path.name for path in other.iterdir()} == {"a", name}  # nothing was written first
     theirs.unlink()
     target = tmp_path / "target"
     target.write_text(f"{CACHE_MARK}\n{MARK}", "utf-8")
@@ -222,3 +233,23 @@ def test_a_manifest_of_endless_work_is_refused(tmp_path: Path) -> None:
     write_plain(run, plain)
     listed = list_runs(tmp_path / "runs")
     assert "200001 units of work, more than 200000" in listed.unreadable["a"]
+
+
+def test_the_command_says_what_it_found(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def status_of(*words: object) -> object:
+        monkeypatch.setattr("sys.argv", ["robustkit", "view", *map(str, words)])
+        with pytest.raises(SystemExit) as left:
+            main()
+        return left.value.code
+
+    assert status_of(folder) == 0
+    said = capsys.readouterr().out
+    assert f"index: {folder}/index.html (9 runs, 3 unfinished, 3 not readable)\n" in said
+    assert "⚑ half-linked: run.json is a link to " in said
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert status_of(folder, "--serve", "--port", port) == 2
+    assert f"--port {port}: Address already in use; choose another, or 0 for a free one" in capsys.readouterr().err
+    assert status_of(folder / "none") == 2

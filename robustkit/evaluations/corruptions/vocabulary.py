@@ -67,8 +67,8 @@ class CorruptionWords(Vocabulary):
         figures = sorted(errors, key=lambda key: -values[key]) or sorted(scores, key=lambda key: values[key])
         which = f", one of the three worst of {len(figures)}" if len(figures) > 3 else ""
         for text, name in figures[:3]:
-            what = "severities" if self.shows(text.partition("(")[0]) else "corruptions and severities"
-            yield text, name, f"mean over {what}{which}"
+            over = "severities" if self.shows(text.partition("(")[0]) else "corruptions and severities"
+            yield text, name, f"mean over {over}{which}" if len(self.shares(text)) > 1 else f"one severity{which}"
         yield from ((text, "mce", "the benchmark's figure") for text in texts if (text, "mce") in values)
 
     def together(self, texts: Sequence[str], every: Sequence[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -46,6 +46,18 @@ class History:
         """Return the figures of one run as texts; a dash where it has none."""
         there = _by_key(checkpoint)
         return [figure_text(there[key]) if key in there else "–" for key in self.keys]
+
+
+@dataclass
+class Pairs:
+    """Comparisons of consecutive runs of a name, by (older, newer).
+
+    pages: where those that were computed lie. failed: why some cannot be. waiting: those for which there was no time.
+    """
+
+    pages: dict[tuple[str, str], str] = field(default_factory=dict)
+    failed: dict[tuple[str, str], str] = field(default_factory=dict)
+    waiting: list[tuple[str, str]] = field(default_factory=list)
 
 
 def histories(runs: Mapping[str, IndexRun]) -> list[History]:

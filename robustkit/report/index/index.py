@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import RunError
-from .own_files import PAGE, put
+from .history import Pairs
+from .own_files import PAGE, place_of, put
 from .page import index_page
-from .pairs import COMPARED, Pairs, write_pairs
+from .pairs import COMPARED, write_pairs
 from .runs import Listed, keep, list_runs
 
 
@@ -31,6 +32,7 @@ def write_index(folder: Path, compared: int = COMPARED) -> Index:
     """
     if not folder.is_dir():
         raise RunError(f"{folder}: there is no such folder; give the one that holds your runs, such as runs")
+    place_of(folder, PAGE)  # before anything is written
     listed = list_runs(folder)
     keep(folder, listed)
     pairs = write_pairs(folder, listed, compared)

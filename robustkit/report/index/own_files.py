@@ -20,16 +20,22 @@ def put(folder: Path, name: str, text: str) -> Path:
     Raises:
         RunError: a link is on its way, another program's file is in its place, or the folder cannot be written.
     """
+    path = place_of(folder, name)
+    try:
+        write_whole(path, text.encode("utf-8", "replace"), durable=False)
+    except RunError as fault:
+        raise RunError(str(fault).replace("choose a folder with --out", "view a folder that you may write")) from None
+    return path
+
+
+def place_of(folder: Path, name: str) -> Path:
+    """Return where a file of an index may be written. Raises RunError as `put`, but for a folder without access."""
     path = folder / name
     refuse_link(path, folder)
     if os.path.lexists(path) and not is_own(path):
         raise RunError(
             f"{path} was not written by robustkit view, and is not overwritten; move it, or view another folder"
         )
-    try:
-        write_whole(path, text.encode("utf-8", "replace"), durable=False)
-    except RunError as fault:
-        raise RunError(str(fault).replace("choose a folder with --out", "view a folder that you may write")) from None
     return path
 
 

@@ -15,16 +15,14 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from ... import __version__
 from ...display.neutral import no_controls, no_formula
 from ...display.table import TextTable
-from .history import histories
-from .own_files import FOLDER, MARK, PAGE
+from .history import Pairs, histories
+from .own_files import MARK
 from .reading import IndexRun
 from .words import figure_name, figure_text
 
 if TYPE_CHECKING:
-    from .pairs import Pairs
     from .runs import Listed
 
 
@@ -83,9 +81,6 @@ def _rendered(template: str, script: str, **values: Any) -> str:
         style=Markup(style),
         script=Markup(code),
         script_source=f"'sha256-{digest}'" if code else "'none'",
-        version=__version__,
-        own=FOLDER,
-        index=PAGE,
         figure_name=figure_name,
         figure_text=figure_text,
         quoted=shlex.quote,

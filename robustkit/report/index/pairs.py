@@ -5,33 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from ... import __version__
 from ...display.table import TextTable
 from ...results.comparison import compare, pairs, unpaired
 from ...results.tables import tables
 from ...runs.folder import RunFolder
-from .history import consecutive
+from .history import Pairs, consecutive
 from .own_files import FOLDER, is_own, put
 from .page import comparison_page
-from .runs import Listed
+from .runs import VERSION, Listed
 
 COMPARED = 8
 """New comparisons that an index computes at most; each reads the records of two runs."""
-
-
-@dataclass
-class Pairs:
-    """Comparisons of consecutive runs of a name, by (older, newer).
-
-    pages: where those that were computed lie. failed: why some cannot be. waiting: those for which there was no time.
-    """
-
-    pages: dict[tuple[str, str], str] = field(default_factory=dict)
-    failed: dict[tuple[str, str], str] = field(default_factory=dict)
-    waiting: list[tuple[str, str]] = field(default_factory=list)
 
 
 def write_pairs(folder: Path, listed: Listed, most: int = COMPARED) -> Pairs:
@@ -77,4 +63,4 @@ def compared(folder: Path, first: str, second: str) -> str:
 
 def _digest(listed: Listed, pair: tuple[str, str]) -> str:
     stamps: Mapping[str, object] = {name: listed.stamps[name] for name in pair}
-    return hashlib.sha256(json.dumps([__version__, pair, stamps]).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps([VERSION, pair, stamps]).encode()).hexdigest()[:16]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from ... import __version__
 from ...common.files import bytes_of
 from ...runs.files import RunFiles
 from ...runs.links import refuse_link
@@ -16,6 +16,8 @@ from .found import find_runs
 from .own_files import FOLDER, put
 from .reading import IndexRun, read_run
 
+VERSION = metadata.version("robustkit-audit")
+"""What was read or compared by another version is not used."""
 _CACHE = f"{FOLDER}/cache.json"
 Stamp = tuple[tuple[int, int, int], ...]
 """Inode, time and size of the files that an entry is made from."""
@@ -66,7 +68,7 @@ def list_runs(folder: Path) -> Listed:
 def keep(folder: Path, listed: Listed) -> None:
     """Write what was read of finished runs, for the next time. Raises RunError as `own_files.put`."""
     whole = {name: Kept(listed.stamps[name], run) for name, run in listed.runs.items() if run.is_whole}
-    put(folder, _CACHE, msgspec.json.encode(_Cache("robustkit view", __version__, whole)).decode())
+    put(folder, _CACHE, msgspec.json.encode(_Cache("robustkit view", VERSION, whole)).decode())
 
 
 def _kept(folder: Path) -> dict[str, Kept]:
@@ -76,7 +78,7 @@ def _kept(folder: Path) -> dict[str, Kept]:
         cache = msgspec.json.decode(bytes_of(path), type=_Cache)
     except Exception:  # missing, another version's, or altered: everything is read
         return {}
-    return cache.runs if cache.version == __version__ else {}
+    return cache.runs if cache.version == VERSION else {}
 
 
 def _stamp(path: Path) -> Stamp:
