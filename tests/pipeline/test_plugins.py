@@ -122,7 +122,7 @@ def test_it_goes_on_and_refuses_other_code(run: Path, place: Path, robustkit: Co
 
 
 def test_its_metric_is_on_the_page_in_the_terminal_compared_and_gated(run: Path, robustkit: Command) -> None:
-    terminal = robustkit("report", "run").stdout
+    terminal = robustkit("report", "run", "--details").stdout
     assert "Rotations" in terminal and "predictions kept" in terminal
     page = (run / "report.html").read_text("utf-8")
     assert "Predictions that a rotation keeps" in page and 'id="rotations"' in page

@@ -93,8 +93,9 @@ def test_tables_of_a_definition_and_their_flags() -> None:
     lines = [line for line in severities.flags if "labelled" not in line]
     assert lines[0] == "seg, all 4 corruptions (source=released): half"
     # Single conditions with a mean do not say again what it says; fog has none.
-    assert f"seg, corruption(fog,severity=2,source=released) and 7 more: {always}" in lines
-    assert len(lines) == 3 and lines[2].startswith("seg, corruption(gaussian_noise,source=released) and 2 more: 1 of 3")
+    assert len(lines) == 3 and all(line.startswith("seg, ") for line in lines)
+    assert any(line.endswith(f" (source=released): {always}") for line in lines[1:])
+    assert lines[2].partition("(source=released): ")[2].startswith("1 of 3")
     assert plain.flags[0] == f"seg, clean: {always}"
 
 
@@ -106,4 +107,5 @@ def test_a_terminal_shows_the_tables_but_not_the_longest() -> None:
     print_tables(console, terminal_scenes([*tables, long, replace(long, rows=long.rows[1:])]))
     text = console.export_text()
     assert "seg: mIoU in % by corruption and severity" in text and "37.5" in text and "80.0" in text
-    assert f"{LONGEST + 1} classes; see the report" in text and text.count("[red]wall") == LONGEST
+    assert f"{LONGEST + 1} classes; see the report" in text and "[red]wall" in text
+    assert text.count("1      2\n") == LONGEST
