@@ -213,15 +213,18 @@ def _without(results: Results, tests: Tested, names: dict[str, str], some: bool)
             f"{names[largest.first.checkpoint]}, {p_said(largest.p_value)}.",
         )
     if clean and not any(row.significant for row in clean) and some:
-        yield _of(clean[0], f"On clean images no difference is beyond chance ({_samples(n)}){_could(shown, n)}.")
+        yield _of(clean[0], f"On clean images no difference is beyond chance ({_samples(n)}){_could(shown)}.")
     elif left and some:
         yield Finding(f"{left} of {every} paired tests show no difference beyond chance ({_samples(n)}).")
     elif not some and math.isfinite(shown):
-        yield Finding(f"On clean images {_samples(n)} could have shown {_about(shown)}, four times out of five.")
+        could = f"could have shown {_about(shown)}, four times out of five" if shown < 1 else "are too few to show any"
+        yield Finding(f"On clean images {_samples(n)} {could}.")
 
 
-def _could(shown: float, n: int) -> str:
-    return f"; they could have shown {_about(shown)}" if math.isfinite(shown) else ""
+def _could(shown: float) -> str:
+    if not math.isfinite(shown):
+        return ""
+    return f"; they could have shown {_about(shown)}" if shown < 1 else "; they are too few to show any"
 
 
 def _about(shown: float) -> str:

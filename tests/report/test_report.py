@@ -168,7 +168,7 @@ def test_hostile_names_are_text(run: Run, tmp_path: Path) -> None:
     report_page.write_report(hostile, write_summary(hostile))
     page, plain = page_of(hostile), page_of(run)
     names = {tag for tag, _ in page.tags}
-    assert names <= {tag for tag, _ in plain.tags} | {"ul", "li", "section", "h2", "details", "summary"}
+    assert names <= {tag for tag, _ in plain.tags} | {"ul", "li", "section", "h2", "details", "summary", "pre"}
     assert len(page.all("script")) == 1 == len(page.all("style")) and len(page.all("title")) == 1
     assert not any(attrs.get("src", "data:").startswith("x") or "onerror" in attrs for _, attrs in page.tags)
     found = page.text()
