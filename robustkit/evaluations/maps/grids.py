@@ -18,7 +18,7 @@ def map_grids(tables: Sequence[MapTable]) -> list[Grid]:
     return [
         grid
         for title, some in groups.items()
-        for grid in side_by_side(f"{title[:1].upper()}{title[1:]}", [_part(table) for table in some])
+        for grid in side_by_side(title.replace("maps,", "Maps,", 1), [_part(table) for table in some])
     ]
 
 
