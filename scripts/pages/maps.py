@@ -50,7 +50,7 @@ INTRODUCTION = (
     "published ones.",
     "PxAP (Choe et al. 2020) is of pixel masks, at 200 levels; where only boxes are known, their union stands for "
     "the mask, so that its figures there are not those of the literature. MaxBoxAccV2 is the best of 100 "
-    "thresholds, meaned over IoU 0.3, 0.5 and 0.7; a maximum has no interval. Insertion and deletion are areas "
+    "thresholds, averaged over IoU 0.3, 0.5 and 0.7; a maximum has no interval. Insertion and deletion are areas "
     "under the probability of the class while the highest pixels come or go; `head redrawn` is the rank "
     "correlation with maps of the model with its head drawn anew, which should be low. A random map points below "
     "chance (which is the score of `full`), because enlarging it moves its maximum to the border.",
