@@ -37,7 +37,9 @@ def test_entries_of_a_docstring_become_a_list() -> None:
     pytest.importorskip("griffe")
     from scripts.pages.docstrings import shown
 
-    text = "Sum.\n\nArgs:\n    a, b: numbers,\n        finite.\n    c: one.\n\nExample:\n\n    f(1)\n\nRaises ValueError."
+    text = (
+        "Sum.\n\nArgs:\n    a, b: numbers,\n        finite.\n    c: one.\n\nExample:\n\n    f(1)\n\nRaises ValueError."
+    )
     assert shown(text) == (
         "Sum.\n\nArguments:\n\n- `a`, `b`: numbers,\n    finite.\n- `c`: one.\n\n"
         "Example:\n\n```python\nf(1)\n```\n\nRaises ValueError."
