@@ -56,7 +56,11 @@ setup(
         ],
         "reference": ["pyautoattack>=0.2", "torchattacks>=3.5", "foolbox>=3.3"],
         "loggers": ["tensorboard>=2.18", "mlflow>=2.22", "wandb>=0.19.11"],
-        "dev": ["ruff>=0.9", "mypy>=1.14"],
+        "docs": [
+            *("mkdocs>=1.6,<2", "mkdocs-material>=9.6", "mkdocstrings>=0.30", "mkdocstrings-python>=1.18"),
+            *("nbconvert>=7.16", "ipykernel>=6.29"),  # the notebooks are executed as the site is built
+        ],
+        "dev": ["ruff>=0.9", "mypy>=1.14", "codespell>=2.3"],
     },
     classifiers=[
         "Development Status :: 3 - Alpha",

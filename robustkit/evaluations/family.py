@@ -129,7 +129,7 @@ class Family:
         """Return lines on what was asked for and could not be evaluated."""
         return []
 
-    # Two checkpoints beside each other
+    # Two checkpoints next to each other
 
     def compared(
         self, first: Recorded, second: Recorded, common: Sequence[str], compared: Compared

@@ -132,7 +132,7 @@ def compare_with_first(run: RunFolder) -> Comparison:
         except RunError:  # records of one of them are not there yet
             continue
         second.forget()
-        alike = tuple(flag for flag in pair.flags if "same file" in flag)  # the others stand beside the results
+        alike = tuple(flag for flag in pair.flags if "same file" in flag)  # the others stand next to the results
         compared.append(replace(pair, flags=alike))
     return _corrected(compared, None)
 

@@ -1,4 +1,4 @@
-"""The run folder: records, each the rows of one unit of work as a Parquet file, and what lies beside them.
+"""The run folder: records, each the rows of one unit of work as a Parquet file, and what lies next to them.
 
 run.json                                         what was asked, on which data, with which versions
 records/<checkpoint>/<condition>/<shard>.parquet one row per sample
@@ -76,7 +76,7 @@ class RunFolder(RunFiles):
         return [shard for shard in range(self.shard_count) if f"{shard:05d}.parquet" not in names]
 
     def write_shard(self, path: Path, table: pa.Table, timing: Mapping[str, Any] | None = None) -> None:
-        """Write one unit's rows at their `shard_path`, and beside them its timings and the SHA-256 of the rows' file.
+        """Write one unit's rows at their `shard_path`, and next to them its timings and the SHA-256 of the rows' file.
 
         The latter come first, so that records never lack them. table: with the metadata of
         `binding.provenance_metadata`.
@@ -109,7 +109,7 @@ class RunFolder(RunFiles):
         return damaged
 
     def _sound(self, path: Path) -> tuple[bytes, str]:
-        """Return the bytes of a record's file, and why they are not what was written, by the digest beside it."""
+        """Return the bytes of a record's file, and why they are not what was written, by the digest next to it."""
         expected = None
         try:
             data = self.read_bytes(path)

@@ -70,10 +70,10 @@ class Task:
         return None
 
     def gatherers(self, manifest: Manifest) -> Sequence[type[Gatherer]]:
-        """Return what sections of the page gather from records, beside the results."""
+        """Return what sections of the page gather from records, in addition to the results."""
         return ()
 
-    # Two checkpoints beside each other
+    # Two checkpoints next to each other
 
     def difference(self, first: Recorded, second: Recorded, condition: str, metric: str) -> Difference:
         """Return how the second's figure under a condition differs from the first's, on the samples that both have.

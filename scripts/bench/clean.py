@@ -1,4 +1,4 @@
-"""Clean evaluation beside the bare model: images per second as a ratio, and whether memory grows with the data.
+"""Clean evaluation compared with the bare model: images per second as a ratio, and whether memory grows with the data.
 
     python -m scripts.bench.clean CHECKPOINT --data-dir IMAGES [--dtype bfloat16]
 

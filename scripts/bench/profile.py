@@ -37,9 +37,9 @@ from robustkit.tasks.classification.subject import ClassifierSubject
 
 PARTS = {
     "model": "forward and backward",
-    "attack": "attacks beside the model",
+    "attack": "attacks apart from the model",
     "corruption": "corruptions",
-    "maps": "maps and their scores beside the model",
+    "maps": "maps and their scores apart from the model",
     "decode": "reading and decoding",
     "digest": "digest of the data",
     "metrics": "predictions into rows",

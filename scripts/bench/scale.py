@@ -181,7 +181,7 @@ def main() -> int:
             print(json.dumps(measurements[-1]), file=sys.stderr)
     print("\n".join(lines(measurements)))
     if options.plot:
-        plot(measurements, options.plot, "What is left to do beside the models: 100 conditions, one checkpoint")
+        plot(measurements, options.plot, "What is left to do apart from the models: 100 conditions, one checkpoint")
         print(options.plot)
     return 0
 

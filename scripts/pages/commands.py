@@ -21,7 +21,7 @@ HEAD = """# Commands
 
 Made by `python -m scripts.pages.commands` from `robustkit --help` and the help of each command.
 
-An option can also come from the environment variable beside it, and from a TOML file (`--config FILE`): entries at
+An option can also come from the environment variable next to it, and from a TOML file (`--config FILE`): entries at
 the top are for every command, those of a table `[audit]` for that one, named as the options. The command line counts
 before the environment, and that before the file. Lists are separated by commas. eps is written as `1/255`, `0.5/255`
 or `0.004`.

@@ -18,12 +18,12 @@ from pathlib import Path
 from PIL import Image
 
 ROOT = Path(__file__).parents[2]
-SIZES = {"report": (1280, 900), "gallery": (1280, 760)}
+SIZES = {"report": (1280, 900), "gallery": (1280, 880)}
 """Windows in CSS pixels; pictures have as many."""
 
 DEMO = ["demo", "--out", "demo"]
 GALLERY = ["cam", "zoo:shapes-vit-standard", "zoo:shapes-vit-quest", "--data-dir", "embedded:shapes"]
-GALLERY += ["--limit", "20", "--out", "maps"]
+GALLERY += ["--cams", "agcam,rollout", "--limit", "20", "--out", "maps"]
 
 
 def main(arguments: list[str] | None = None) -> int:

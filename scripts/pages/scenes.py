@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("run", type=Path)
     parser.add_argument("--title", required=True)
     parser.add_argument("--note", action="append", default=[], help="a paragraph; may be repeated")
-    parser.add_argument("--picture", action="store_true", help="copy the examples beside the page")
+    parser.add_argument("--picture", action="store_true", help="copy the examples next to the page")
     parser.add_argument("--markdown", type=Path, required=True)
     options = parser.parse_args(arguments)
     try:

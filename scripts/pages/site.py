@@ -44,11 +44,15 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Lead links that are right in the repository to the same place on the site."""
     place = page.file.src_uri
     source = next((name for name, shown in PAGES.items() if shown == place), f"docs/{place}")
+    return led(markdown, source, place)
+
+
+def led(markdown: str, source: str, place: str) -> str:
+    """Return the text of the page `source` of the repository with the links of the page `place` of the site."""
     return _LINK.sub(lambda link: _led(link, source, place), markdown)
 
 
 def _led(link: re.Match[str], source: str, place: str) -> str:
-    """Return one link of the page `source` of the repository, for the page `place` of the site."""
     text, path, anchor = link[1], link[2], link[3] or ""
     if not path or re.match(r"[a-z]+:", path):
         return link[0]

@@ -2,7 +2,7 @@
 
     python -m scripts.stability.page --work docs/results/stabilisers/runs --markdown docs/results/stabilisers.md
 
-Reads logs only, and draws the figure beside the page. Runs that are not there, or are not over, are left out and
+Reads logs only, and draws the figure next to the page. Runs that are not there, or are not over, are left out and
 counted.
 """
 

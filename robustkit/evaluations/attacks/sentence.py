@@ -58,7 +58,7 @@ def title(text: str, manifest: Manifest) -> str:
     claim, (name, given) = manifest.claims[text], _parts(text)
     budget = next((given[key] for key in ("steps", "queries") if key in given and name != "autoattack"), None)
     version = given.get("version", "standard")
-    # A text names what differs from the card's attack beside its radius and budget.
+    # A text names what differs from the card's attack, apart from its radius and budget.
     modified = given.keys() - {"eps", "norm", "version", *(["steps", "queries"] if budget else [])}
     words = [_NAMES.get(name, name.upper()) + (f"-{budget}" if budget else "")]
     words = ["modified", *words] if modified else words

@@ -1,4 +1,4 @@
-"""Draw corruptions as bars: accuracy, or retention of mIoU, by corruption and category, beside the clean figure."""
+"""Draw corruptions as bars: accuracy, or retention of mIoU, by corruption and category, next to the clean figure."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ def why_no_mce(manifest: Manifest) -> str:
 def doubts(condition: str, input_size: Sequence[int], released: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return how the images of a mean, `in-c(variant=bethgelab)`, differ from the benchmark's.
 
-    released: what run.json says of the trees that its conditions were read from.
+    released: what run.json says about the trees that its conditions were read from.
     """
     size = f"{input_size[1]}x{input_size[0]}"
     flags = []

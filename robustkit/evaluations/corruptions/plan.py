@@ -23,7 +23,7 @@ from .tree import CorruptedTree
 
 @dataclass(frozen=True)
 class CorruptedInputs:
-    """What corruptions take beside the data set.
+    """What corruptions take in addition to the data set.
 
     All are by the text of a condition. digests: SHA-256 of what it reads: released files, frost's pictures, or the
     boxes or masks that score a map (`none` without such files). released: `root` of its tree, and the `image_sizes` in
@@ -40,7 +40,7 @@ CIFAR_SIZE = (32, 32)
 
 @dataclass(frozen=True)
 class Plan:
-    """Conditions of the corruptions, what they take beside the data set, and lines for the user."""
+    """Conditions of the corruptions, what they take in addition to the data set, and lines for the user."""
 
     conditions: tuple[Condition, ...] = ()
     inputs: CorruptedInputs = field(default_factory=CorruptedInputs)

@@ -1,4 +1,4 @@
-"""Turn records of maps into results: scores with intervals, controls beside them, and how stable maps are.
+"""Turn records of maps into results: scores with intervals, controls next to them, and how stable maps are.
 
 Scores at the threshold exist in two modes, `cam(agcam,mode=mask)` and `cam(agcam,mode=box)`; those without a threshold
 are under `cam(agcam)`. Maps of wrong predictions are left out and counted, unless the run keeps them.
@@ -116,7 +116,7 @@ def map_rows(maps: Sequence[Figures]) -> Iterator[Row]:
                 why = "maps are constant" if key[1] == "head_correlation" else "samples have no object in the frame"
                 flags.append(f"{len(figures.ids) - len(rows)} of {len(figures.ids)} {why}")
             if key[1] == "head_correlation" and low >= UNMOVED:
-                flags.append("maps stay when the head is drawn anew: they do not tell of the class")
+                flags.append("maps stay when the head is replaced by a random one: they do not depend on the class")
             yield *key, value, len(rows), low, high, flags
             if not figures.explained.is_control:
                 yield from _over_control(figures, key, maps)

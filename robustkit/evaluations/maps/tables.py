@@ -1,4 +1,4 @@
-"""Show the maps of a run as tables: localisation and faithfulness beside the controls, and stability."""
+"""Show the maps of a run as tables: localisation and faithfulness next to the controls, and stability."""
 
 from __future__ import annotations
 

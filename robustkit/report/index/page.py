@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
 import shlex
 from collections.abc import Sequence
@@ -17,6 +15,7 @@ from markupsafe import Markup, escape
 
 from ...display.neutral import no_controls, no_formula
 from ...display.table import TextTable
+from ...display.web import LOOK, policy, shared
 from .history import Pairs, histories
 from .own_files import MARK
 from .reading import IndexRun
@@ -72,15 +71,16 @@ def _rendered(template: str, script: str, **values: Any) -> str:
     )
     environment.filters |= {"breakable": _breakable, "address": address, "words": _words, "trusted": Markup}
     parts = resources.files("robustkit.report") / "templates" / "parts"
-    style = "\n".join((parts / name).read_text(encoding="utf-8") for name in ("style.css", "index.css"))
+    style = "\n".join(
+        (shared(LOOK), *((parts / name).read_text(encoding="utf-8") for name in ("style.css", "index.css")))
+    )
     code = (parts / script).read_text(encoding="utf-8") if script else ""
-    digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
     page = environment.get_template(template).render(
         **values,
         mark=Markup(MARK),
         style=Markup(style),
         script=Markup(code),
-        script_source=f"'sha256-{digest}'" if code else "'none'",
+        policy=policy(code),
         figure_name=figure_name,
         figure_text=figure_text,
         quoted=shlex.quote,
