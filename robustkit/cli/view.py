@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..display.console import cell
+from ..display.console import print_line
 from ..errors import RunError
 from ..report.index.index import write_index
 from ..report.index.serve import server_of
@@ -44,4 +44,4 @@ def _counts(runs: dict[str, Any], unreadable: dict[str, str]) -> str:
 
 
 def _say(line: str, console: Any) -> None:
-    console.print(cell(line), soft_wrap=True)
+    print_line(console, line)

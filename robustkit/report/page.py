@@ -47,8 +47,12 @@ def write_report(run: RunFolder, rows: Sequence[Row]) -> None:
         Section("unread", "Images that could not be read"),
         Section("reproduce", "How to reproduce", lambda: reproduce),
     ]
-    common = {"manifest": manifest.to_plain(), "folder": run.path.name, "verdicts": verdicts(run, results)}
-    common["front"] = front_of(results, looks_of(run))
+    common = {
+        "manifest": manifest.to_plain(),
+        "folder": run.path.name,
+        "verdicts": verdicts(run, results),
+        "front": front_of(results, looks_of(run)),
+    }
     text = no_controls(_page(common, sections, Browser(run), Terms(task_of(manifest))), kept="\n\t")
     run.write(run.path / "report.html", text.encode("utf-8", "replace"))
 
