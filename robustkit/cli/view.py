@@ -32,7 +32,7 @@ def view_runs(folder: Path, compared: int, port: int | None, console: Any) -> No
         try:
             server.serve_forever()
         except KeyboardInterrupt:
-            _say("", console)
+            console.print()  # after ^C
 
 
 def _counts(runs: dict[str, Any], unreadable: dict[str, str]) -> str:

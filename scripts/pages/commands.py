@@ -71,7 +71,8 @@ def _first(command: click.Command) -> str:
 
 
 def _presets() -> str:
-    return "\n".join("- {}, {}: `{}`".format(name, *text.split(": ", 1)) for name, text in listing("presets"))
+    entries = listing("presets")
+    return "\n".join(f"- {each['name']}, robustkit {each['command']}: `{each['stands for']}`" for each in entries)
 
 
 def _help(command: click.Command) -> tuple[str, str]:
