@@ -12,7 +12,6 @@ from places import ROOT
 MADE = {ROOT / "docs" / "reference" / "commands.md"}  # examples of the help, parsed by test_docs.py
 PAGES = sorted({ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")} - MADE)
 WITH_BLOCKS = [page for page in PAGES if any(block.kind in RUN for block in blocks_of(page))]
-LONG = {"get-started.md", "gate.md"}  # half a minute each
 SMALL = {"audit-a-resnet.md": "64"}  # the side of the images, which the file of weights does not say
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -25,11 +24,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-@pytest.mark.parametrize(
-    "page",
-    [pytest.param(page, marks=[pytest.mark.slow] if page.name in LONG else []) for page in WITH_BLOCKS],
-    ids=lambda page: str(page.relative_to(ROOT)),
-)
+@pytest.mark.parametrize("page", WITH_BLOCKS, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_blocks_of_a_page_run(page: Path, desk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain_environment(monkeypatch)
     if page.name in SMALL:
