@@ -11,11 +11,11 @@ from ..evaluations.term import Term
 from ..tasks.glossary import glossary
 from ..tasks.task import Task
 
-_BREAKS = re.compile(r"(?<=[,_])|(?<=\w\()")
+_BREAKS = re.compile(r"(?<=,)|(?<=\w\()")
 
 
 def breakable(text: str) -> Markup:
-    """Return a text as markup that may break after commas, low lines and the brackets of a condition."""
+    """Return a text as markup that may break after commas and the brackets of a condition."""
     return _broken(no_formula(text))
 
 
