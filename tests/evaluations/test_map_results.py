@@ -211,8 +211,9 @@ def test_the_tables_have_a_row_a_score_with_its_lead_below_and_the_controls_last
     assert [row[0] for row in stable.rows] == [FGSM, "fgsm(eps=0)"]
     right = sum(row["correct"] for row in run.table(NAME, "clean").to_pylist())
     assert stable.rows[1][1:3] == (str(right), "1.000 [1.000, 1.000]")
-    left = f"stability(agcam,under={FGSM}): {24 - right} of 24 samples are predicted wrong and left out"
-    assert f"{left} of the scores of maps" in stable.flags
+    lost = f"{24 - right} of 24 samples are predicted wrong and left out of the scores of maps"
+    left = f"stability(agcam,under={FGSM}): {lost}"
+    assert left in stable.flags
     page = (run.path / "report.html").read_text("utf-8")
     assert page.count("<h3>agcam: alike to the clean map</h3>") == 1
 
