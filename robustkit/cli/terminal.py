@@ -202,15 +202,14 @@ def show(run: RunFolder, results: Sequence[Mapping[str, Any]], details: bool = F
     """
     from ..display.console import print_line, print_tables
     from ..evaluations.results import Results
-    from ..report.headline import verdicts
     from ..report.refresh import flag_lines
+    from ..results.findings import sentences
     from ..results.overview import short_tables
     from ..results.tables import report_tables
     from ..tasks.task import task_of
 
     screen, every, names = console(), Results.of(run, results), run.manifest.names
-    sentences = [headline.sentence for headline in verdicts(run, every)] if len(names) == 1 else []
-    for sentence in sentences:
+    for sentence in sentences(every):
         print_line(screen, sentence)
     if details:
         task = task_of(run.manifest)

@@ -5,7 +5,8 @@
 Each texture is drawn from a seed (`ice`), and then given what was measured on one of the six photographs: how its power
 falls with frequency, the percentiles of its brightness, mean and spread of its colours. A drawing is even, where a
 photograph has calm parts, and so hides more of an image at the same contrast. `contrast` takes that back; it was chosen
-so that errors of two models come near those under the photographs (docs/results/frost.md). No pixel is taken from a photograph.
+so that errors of two models come near those under the photographs (docs/results/frost.md). No pixel is taken from a
+photograph.
 --photographs prints the same measures of both.
 """
 
