@@ -201,7 +201,9 @@ def show(run: RunFolder, results: Sequence[Mapping[str, Any]], details: bool = F
     the short one.
     """
     from ..display.console import print_line, print_tables
+    from ..evaluations.gaps import left_out_lines
     from ..evaluations.results import Results
+    from ..report.front_flags import flags_of
     from ..report.refresh import flag_lines
     from ..results.findings import sentences
     from ..results.overview import short_tables
@@ -218,8 +220,9 @@ def show(run: RunFolder, results: Sequence[Mapping[str, Any]], details: bool = F
     else:
         tables = short_tables(every)
     print_tables(screen, tables, "summary.csv")
-    for line in together(flag_lines(run, every), names):
-        print_line(screen, line)
+    found = (f"⚑ {flag.who}, {flag.where}: {flag.text}" for flag in flags_of(every))
+    for line in together(flag_lines(run, every), names) if details else (*found, *left_out_lines(run)):
+        print_line(screen, line if line.startswith("⚑") else f"⚑ {line}")
     if not details:
         screen.print(f"every table: robustkit report {run.path} --details", **AS_IT_IS)
     screen.print(f"report: {run.path / 'report.html'}", **AS_IT_IS)

@@ -14,30 +14,34 @@ _REACHED = 0.3
 class Cost:
     """What one sample costs under a condition.
 
-    forwards, backwards: passes through the model. beside: other work, in forwards. at_most: whether the passes are an
+    forwards, backwards: passes through the model. extra: other work, in forwards. at_most: whether the passes are an
     upper bound, because a sample leaves once it has fallen.
     """
 
     forwards: float = 1.0
     backwards: float = 0.0
-    beside: float = 0.0
+    extra: float = 0.0
     at_most: bool = False
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(
             self.forwards + other.forwards,
             self.backwards + other.backwards,
-            self.beside + other.beside,
+            self.extra + other.extra,
             self.at_most or other.at_most,
         )
 
     def __mul__(self, times: float) -> Cost:
-        return Cost(self.forwards * times, self.backwards * times, self.beside * times, self.at_most)
+        return Cost(self.forwards * times, self.backwards * times, self.extra * times, self.at_most)
+
+    def __str__(self) -> str:
+        """Forwards + backwards."""
+        return f"{'at most ' * self.at_most}{self.forwards:.0f} + {self.backwards:.0f}"
 
     @property
     def most(self) -> float:
         """All of it in forwards, by what a backward usually takes."""
-        return self.forwards + BACKWARD * self.backwards + self.beside
+        return self.forwards + BACKWARD * self.backwards + self.extra
 
     @property
     def expected(self) -> float:

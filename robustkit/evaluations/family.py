@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from .kinds import EVERY_FAMILY, FOLDERS, kind_of, module_of, plugged
+from .short_row import ShortRow
 from .vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -39,18 +40,6 @@ if TYPE_CHECKING:
 
     Looks = Mapping[str, Style]
     """The style of each checkpoint in all figures, by its name."""
-
-
-class ShortRow(NamedTuple):
-    """A row of the short table of a run.
-
-    section: the heading that it stands under. label: what it is. condition, metric: where its numbers are.
-    """
-
-    section: str
-    label: str
-    condition: str
-    metric: Metric
 
 
 class Summary:
@@ -255,6 +244,10 @@ class Family:
         from .cost import Cost
 
         return Cost()
+
+    def cost_lines(self, costs: Mapping[Condition, Cost]) -> Iterable[str]:
+        """Return lines on what its conditions cost that nobody would expect."""
+        return ()
 
     def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
         """Return what the condition makes the network see."""

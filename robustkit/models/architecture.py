@@ -20,7 +20,8 @@ from timm.layers import resample_abs_pos_embed  # type: ignore[attr-defined, unu
 from torch import Tensor, nn
 
 from ..errors import CheckpointError, ModelError, RobustkitError
-from .online import REMEDY, held_weights
+from .online import REMEDY
+from .published_weights import held_weights
 
 PROBED = (32, 64, 96, 128, 224, 256, 384)
 _METHODS = (  # methods that torch and this package call on every part of a network

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from ..evaluations.attacks.cost import EVIDENCE, EVIDENCE_IN_FULL
+from ..evaluations.attacks.cost import EVIDENCE, evidence_cost
 from ..evaluations.attacks.evidence import SAMPLES
 from ..evaluations.cost import Cost
-from ..evaluations.family import family_of
-from ..evaluations.kinds import words_of
+from ..evaluations.family import Family, family_of
 from ..protocol.card import Card
 from ..protocol.condition import Condition
 from .estimate import Estimate, Job, about
@@ -45,7 +44,7 @@ def jobs_of(
                 _EVIDENCE,
                 "",
                 min(SAMPLES, every or SAMPLES),
-                EVIDENCE_IN_FULL if text.startswith("autoattack(") else EVIDENCE,
+                evidence_cost(text),
             )
             for text in doubted
         ),
@@ -76,30 +75,16 @@ def work_lines(
         return [what]
     costs = {each: family_of(each.name).cost(each, card, classes) for each in conditions}
     total = sum(costs.values(), Cost(0))
-    groups: dict[str, list[Cost]] = {}
-    for condition, cost in costs.items():
-        groups.setdefault(family_of(condition.name).name, []).append(cost)
-    parts = [f"{name} {_passes(sum(some, Cost(0)))}" for name, some in groups.items()] if len(groups) > 1 else []
+    groups = {family.name: sum(some.values(), Cost(0)) for family, some in _by_family(costs).items()}
+    parts = [f"{name} {cost}" for name, cost in groups.items()] if len(groups) > 1 else []
     lines = [
         what,
-        f"passes for each sample and checkpoint, forward + backward: {_passes(total)}"
+        f"passes for each sample and checkpoint, forward + backward: {total}"
         + (f"; of these {', '.join(parts)}" if parts else ""),
     ]
-    maps = [(each, cost) for each, cost in costs.items() if each.name == "cam"]
-    controls = [cost for each, cost in maps if words_of(each.text).is_control(each.text)]
-    if controls:
-        scored = sum((cost for _, cost in maps), Cost(0))
-        tested = (
-            "; --faithfulness none leaves out the test of maps on the model" if scored.forwards > 2 * len(maps) else ""
-        )
-        lines.append(
-            f"maps: {_passes(sum(controls, Cost(0)))} of these {_passes(scored)} are for controls, which do not look "
-            f"at the image{tested}"
-        )
+    lines += (line for family, some in _by_family(costs).items() for line in family.cost_lines(some))
     if doubted:
-        lines.append(
-            f"evidence on attacks: {_count(doubted, 'time')} {_passes(EVIDENCE)} or more, for {SAMPLES} samples"
-        )
+        lines.append(f"evidence on attacks: {_count(doubted, 'time')} {EVIDENCE} or more, for {SAMPLES} samples")
     return lines
 
 
@@ -127,10 +112,12 @@ def estimate_line(estimate: Estimate, where: str) -> str:
     return line
 
 
+def _by_family(costs: Mapping[Condition, Cost]) -> dict[Family, dict[Condition, Cost]]:
+    groups: dict[Family, dict[Condition, Cost]] = {}
+    for condition, cost in costs.items():
+        groups.setdefault(family_of(condition.name), {})[condition] = cost
+    return groups
+
+
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _passes(cost: Cost) -> str:
-    most = "at most " if cost.at_most else ""
-    return f"{most}{cost.forwards:.0f} + {cost.backwards:.0f}"

@@ -8,9 +8,10 @@ from dataclasses import replace
 
 from ..display.table import TextTable
 from ..evaluations.cells import Row, is_finite
-from ..evaluations.family import ShortRow, by_family
+from ..evaluations.family import by_family
 from ..evaluations.metric import Metric
 from ..evaluations.results import Results
+from ..evaluations.short_row import ShortRow
 from ..tasks.task import task_of
 
 LEGEND = "[low, high]: 95 % interval. –: not evaluated."

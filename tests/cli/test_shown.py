@@ -115,7 +115,13 @@ def test_help_lists_options_under_headings_and_cuts_no_line() -> None:
         headings = re.findall(r"^([A-Z][\w ]+):$", text, re.MULTILINE)
         assert headings == [heading for heading in SECTIONS.values() if heading in headings], name
         assert {"Model and preprocessing", "Data", "Run", "General"} <= set(headings), name
-        options = {word for parameter in cli.commands[name].params for word in parameter.opts if word[:2] == "--"}
+        options = {
+            word
+            for parameter in cli.commands[name].params
+            if not getattr(parameter, "hidden", False)
+            for word in parameter.opts
+            if word[:2] == "--"
+        }
         assert options <= set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", text, re.MULTILINE)), name
     top = said("--help", columns=80)
     assert "..." not in top.partition("Evaluate:")[2]

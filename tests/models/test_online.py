@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from robustkit.errors import ModelError
-from robustkit.models import load, online
+from robustkit.models import load, online, published_weights
 
 NAME = "test_vit.r160_in1k"
 
@@ -85,4 +85,4 @@ def test_any_answer_is_one_and_being_offline_on_purpose_asks_nobody(monkeypatch:
         thread.join()
     assert not online.answers(f"http://127.0.0.1:{server.server_port}")
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    assert online.hub() == "" and online.held_weights(NAME) is None
+    assert online.hub() == "" and published_weights.held_weights(NAME) is None

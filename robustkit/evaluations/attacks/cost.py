@@ -13,8 +13,13 @@ from .build import attacked_labels, build_attack
 
 EVIDENCE = Cost(57, 13)
 """Passes of a sample for the evidence on an attack, as counted on ViTs."""
-EVIDENCE_IN_FULL = Cost(88, 38)
+_IN_FULL = Cost(88, 38)
 """The same for AutoAttack, whose evidence has a sweep of radii."""
+
+
+def evidence_cost(text: str) -> Cost:
+    """Return the passes of a sample for the evidence on an attack."""
+    return _IN_FULL if text.startswith("autoattack(") else EVIDENCE
 
 
 def attack_cost(condition: Condition, card: Card, classes: int) -> Cost:

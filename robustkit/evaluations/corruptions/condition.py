@@ -43,7 +43,7 @@ class Corrupted:
 
     @property
     def of_frost(self) -> str:
-        """What is said of frost, and of means that hold it: `texture=own`; empty for the photographs."""
+        """What a text says about frost, and about means that hold it: `texture=own`; empty for the photographs."""
         return "" if self.texture == "photographs" else f"texture={self.texture}"
 
     @property

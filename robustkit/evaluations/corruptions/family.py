@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ...errors import PluginError
-from ..family import Family, Overview, ShortRow
+from ..family import Family, Overview
+from ..short_row import ShortRow
 from .condition import Corrupted
 from .vocabulary import VOCABULARY
 
@@ -138,7 +139,7 @@ class Corruptions(Family):
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
         from ..cost import Cost
 
-        return Cost(1, beside=0.2)  # a seventh of the time of both on ViT-Tiny, on average over the 15
+        return Cost(1, extra=0.2)  # a seventh of the time of both on ViT-Tiny, on average over the 15
 
     def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
         from ..shown import show_pixels

@@ -8,8 +8,8 @@ from typing import Any
 
 from ...display.section import CardPart
 from ...display.table import TextTable
-from ..family import ShortRow
 from ..metric import Metric, named
+from ..short_row import ShortRow
 from .condition import Corrupted, parse_corrupted
 from .measures import METRICS
 from .sets import category_of, corruption_names, definition_of, set_of, span

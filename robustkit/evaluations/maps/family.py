@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..family import Family, ShortRow, Summary, family_of
+from ..family import Family, Summary, family_of
 from ..kinds import kind_of
+from ..short_row import ShortRow
 from .vocabulary import VOCABULARY
 
 if TYPE_CHECKING:
@@ -135,6 +136,11 @@ class Maps(Family):
         from .cost import map_cost
 
         return map_cost(condition, card, classes)
+
+    def cost_lines(self, costs: Mapping[Condition, Cost]) -> Iterable[str]:
+        from .cost import cost_lines
+
+        return cost_lines(costs)
 
     def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         from .evaluate import evaluate

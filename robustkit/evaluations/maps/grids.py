@@ -31,9 +31,7 @@ def _part(table: MapTable) -> Part:
 
 
 def _named(rows: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
-    """Yield the rows with a column for the best control; that of a lead says of what it is, so that it may stand
-    anywhere.
-    """
+    """Yield the rows with a column for the best control; a lead says over what it is."""
     score = ""
     for name, n, *cells in rows:
         if name.startswith(_LEAD):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..cells import Cells, Row, is_finite
-from ..family import ShortRow
 from ..sentence import Clause
+from ..short_row import ShortRow
 from .condition import parts_of
 from .vocabulary import BEST, VOCABULARY
 
