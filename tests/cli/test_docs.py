@@ -58,7 +58,8 @@ def test_every_command_and_option_is_on_the_page_of_commands() -> None:
     assert sections.keys() == cli.commands.keys()
     for name, command in cli.commands.items():
         for parameter in command.params:
-            for word in parameter.opts if isinstance(parameter, click.Option) else []:
+            shown = isinstance(parameter, click.Option) and not parameter.hidden
+            for word in parameter.opts if shown else []:
                 assert f"`{word}`" in sections[name], f"{name} {word}"
             if isinstance(parameter, click.Option) and isinstance(parameter.envvar, str):
                 assert f"`{parameter.envvar}`" in sections[name], parameter.envvar

@@ -290,7 +290,17 @@ def test_an_ignored_class_is_never_right_and_has_no_iou(folder: Path, tmp_path: 
 def test_the_page_and_the_terminal_show_all(run: Run, folder: Path, tmp_path: Path) -> None:
     words = [str(folder / f"{name}.safetensors") for name in ("plain", "other")]
     words += ["--data-dir", str(folder / "images"), "--masks", str(folder / "masks"), "--out", str(tmp_path / "run")]
-    words += ["--attacks", "segpgd(steps=2)", "--corruptions", "noise", "--examples", "2", "--window", "32x32"]
+    words += [
+        "--attacks",
+        "segpgd(steps=2)",
+        "--corruptions",
+        "noise",
+        "--examples",
+        "2",
+        "--window",
+        "32x32",
+        "--details",
+    ]
     done = CliRunner().invoke(cli, ["segment", *words], catch_exceptions=False)
     assert done.exit_code == 0
     made = Run.existing(tmp_path / "run")
@@ -306,7 +316,7 @@ def test_the_page_and_the_terminal_show_all(run: Run, folder: Path, tmp_path: Pa
         assert sheet.width > 8 * 240
     clean = [value(made, "miou", checkpoint=name)["value"] for name in ("plain", "other")]
     assert f"{100 * (clean[1] - clean[0]):+.2f}" in page
-    report = CliRunner().invoke(cli, ["report", str(made.path)], catch_exceptions=False)
+    report = CliRunner().invoke(cli, ["report", str(made.path), "--details"], catch_exceptions=False)
     assert report.output.count("other against plain") == 1
 
 
@@ -367,7 +377,7 @@ def test_inspect_ranks_the_formulas_of_a_segmenter_by_its_pixels(folder: Path, t
     words = ["inspect", str(folder / "other.safetensors"), "--data-dir", str(folder / "images")]
     words += ["--masks", str(folder / "masks"), "--classes", str(folder / "names.txt")]
     done = CliRunner().invoke(cli, words, catch_exceptions=False)
-    assert "windows  size [32, 32], stride [24, 24]" in done.output and "pixel acc. %" in done.output
+    assert "windows  size [32, 32], stride [24, 24]" in done.output and "acc. %" in done.output
     losses = []
     for attention in ("quest", "standard"):
         model = robustkit.load_segmenter(folder / "other.safetensors", attention=attention)
