@@ -41,7 +41,7 @@ COMMANDS: dict[str, dict[click.Command, str]] = {
         tools.completion: "completion of commands in a shell",
     },
 }
-"""Every command, under its heading in the help, and what the help says of it."""
+"""Every command, under its heading in the help, and what the help says about it."""
 
 
 @click.group(cls=Commands, sections=COMMANDS, context_settings=CONTEXT)

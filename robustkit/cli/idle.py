@@ -1,4 +1,4 @@
-"""Refuse options of the command line that would do nothing beside the others, instead of ignoring them silently."""
+"""Refuse options that would do nothing together with the others, instead of ignoring them silently."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class ConsoleProgress:
         self.bars.update(task.id, total=(task.total or 0) + samples)
 
     def stage(self, name: str, standing: int, share: float) -> None:
-        """Show a stage of an attack beside the bar."""
+        """Show a stage of an attack next to the bar."""
         text = f"{self.current} · {name}: {standing} stand, {share:.0%}"
         self.bars.update(self.tasks[self.current], description=text)
 

@@ -117,7 +117,7 @@ def run_cam(
         raise ProtocolError(
             "give either pictures of your own, or --data-dir with a data set"
             if pictures
-            else "give pictures of your own beside the checkpoint, or --data-dir with a data set"
+            else "give pictures of your own next to the checkpoint, or --data-dir with a data set"
         )
     if pictures:
         _explain(pictures, checkpoints, gallery, options)

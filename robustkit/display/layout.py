@@ -145,7 +145,7 @@ def _once(cells: Sequence[str]) -> tuple[str, ...]:
 
 
 def _blocks(columns: Sequence[_Column], width: int) -> Iterator[list[_Column]]:
-    """Yield columns that fit beside each other, each time after the first one; all where one of them does not fit."""
+    """Yield columns that fit next to each other, each time after the first one; all where one of them does not fit."""
     key, *others = columns
     if any(key.least + GAP + column.least > width for column in others):
         yield list(columns)
@@ -167,7 +167,7 @@ def _drawn(columns: Sequence[_Column], heads: Sequence[tuple[int, str]], width: 
     if not listed:
         texts = [_headed(column.heading, room) for column, room in zip(columns, widths, strict=True)]
         tallest = max(map(len, texts))
-        yield from _beside(columns, [[""] * (tallest - len(t)) + t for t in texts], widths, indent, "heading")
+        yield from _next_to(columns, [[""] * (tallest - len(t)) + t for t in texts], widths, indent, "heading")
         yield Line("─" * min(width, indent + sum(widths) + GAP * (len(widths) - 1)), "heading")
     for place in range(len(columns[0].cells)):
         if place in above:
@@ -179,7 +179,7 @@ def _drawn(columns: Sequence[_Column], heads: Sequence[tuple[int, str]], width: 
             yield from (Line(" " * (indent + INDENT) + line) for line in named)
         else:
             parts = [wrapped(x, w, INDENT) if c.words else [x] for c, x, w in zip(columns, cells, widths, strict=True)]
-            yield from _beside(columns, parts, widths, indent, "row")
+            yield from _next_to(columns, parts, widths, indent, "row")
 
 
 def _headed(heading: str, width: int) -> list[str]:
@@ -205,10 +205,10 @@ def _widths(columns: Sequence[_Column], width: int) -> list[int]:
     return widths
 
 
-def _beside(
+def _next_to(
     columns: Sequence[_Column], parts: Sequence[Sequence[str]], widths: Sequence[int], indent: int, style: Style
 ) -> Iterator[Line]:
-    """Yield the lines of cells that stand beside each other."""
+    """Yield the lines of cells that stand next to each other."""
     for number in range(max(map(len, parts))):
         line = " " * indent
         for column, part, room in zip(columns, parts, widths, strict=True):

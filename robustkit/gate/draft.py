@@ -1,4 +1,4 @@
-"""Draft a policy that a run passes, with margins: each rule beside the figure that it came from."""
+"""Draft a policy that a run passes, with margins: each rule next to the figure that it came from."""
 
 from __future__ import annotations
 

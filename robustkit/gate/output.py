@@ -111,7 +111,7 @@ def _legal(text: str) -> str:
 
 
 def github_lines(outcome: Outcome) -> Iterator[str]:
-    """Yield workflow commands that GitHub shows beside the policy's lines."""
+    """Yield workflow commands that GitHub shows next to the policy's lines."""
     for verdict in outcome.verdicts:
         if verdict.state == PASS:
             continue

@@ -1,4 +1,4 @@
-"""Where a model's spec points: a file, with what lies beside it."""
+"""Where a model's spec points: a file, with what lies next to it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CONFIG = 16 << 20  # bytes of a config.json, which may name 22 000 classes
 
 @dataclass(frozen=True)
 class ModelFile:
-    """path: the weights. name: for display. metadata: what a config.json beside the weights says."""
+    """path: the weights. name: for display. metadata: what a config.json next to the weights says."""
 
     path: Path
     name: str
@@ -95,7 +95,7 @@ def _folder(folder: Path, name: str) -> ModelFile:
         )
     weights = next((folder / file for file in WEIGHT_FILES if (folder / file).is_file()), None)
     if weights is None:
-        raise CheckpointError(f"{folder}: no weights beside config.json; expected {' or '.join(WEIGHT_FILES)}")
+        raise CheckpointError(f"{folder}: no weights next to config.json; expected {' or '.join(WEIGHT_FILES)}")
     try:
         content = json_of(config, _CONFIG)
     except (OSError, ValueError) as error:

@@ -85,7 +85,7 @@ def plan_classification(request: ClassificationRequest) -> Plan:
         shown = ()  # without labels nothing is right or wrong, but predictions have maps
     scored = tuple(map(map_condition, maps))
     others = (condition for condition in evaluations if condition not in showing)
-    conditions = (*_watched(request, shown), *others, *scored, *_beside(request, shown, maps))
+    conditions = (*_watched(request, shown), *others, *scored, *_next_to(request, shown, maps))
     reused = frozenset(condition.text for condition in shown if condition != CLEAN and request.watch_attention)
     digests = corruptions.inputs.digests | {condition.text: truth.digest or "none" for condition in scored}
     run = Run(request.folder(candidates[0].name))
@@ -215,7 +215,7 @@ def _is_of_maps_alone(request: ClassificationRequest, attacked: Sequence[Conditi
     return bool(maps) and nothing_else and all(spec.target != "label" for spec in maps)
 
 
-def _beside(
+def _next_to(
     request: ClassificationRequest, shown: Sequence[Condition], maps: Sequence[MapSpec]
 ) -> tuple[Condition, ...]:
     """Return the maps under every attack and corruption that are compared with those of the clean images."""
@@ -223,7 +223,7 @@ def _beside(
         return ()
     if any(condition.released for condition in shown):
         raise ProtocolError(
-            "--stability with released corruptions: it needs the clean image beside the corrupted one; leave out "
+            "--stability with released corruptions: it needs the clean image next to the corrupted one; leave out "
             "--corrupted-dir, or --stability"
         )
     looking = [spec for spec in maps if not spec.is_control]

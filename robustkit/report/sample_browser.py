@@ -109,7 +109,7 @@ class Browser:
             if views[text].over is None:
                 self._lines.setdefault(views[text].line, []).append(text)
         self._maps = [text for text in texts if views[text].over is not None and views[text].drawn]
-        tells = [text for text in texts if views[text].over == CLEAN.text]  # what it says of the clean images
+        tells = [text for text in texts if views[text].over == CLEAN.text]  # what it says about the clean images
         self._clean = first = CLEAN.text if CLEAN.text in texts else next(iter(tells), "")
         self.conditions = [text for text in texts if views[text].over is None and text != first] if first else []
         class_list = manifest.data.class_names or manifest.checkpoints[0].class_names

@@ -31,10 +31,7 @@ BANNED = re.compile(
     r"(?<![\w{.])(" + "|".join(word.replace(" ", r"\s+") for word in SAID) + r")(?![\w}])", re.IGNORECASE
 )
 
-LEFT = re.compile(  # what is not yet gone through
-    r"robustkit/(report|display|cli|gate|pipeline)/|robustkit/models/(input_config|classifier|specs|guess)\.py"
-    r"|corruptions/frost|protocol/cards/|docs/reference/commands\.md"
-)
+LEFT = re.compile(r"protocol/cards/")  # a word there changes the digest of the card
 QUOTED = re.compile(r"(?m)^> .*$|`[^`\n]*`|<!-- words -->.*?<!-- /words -->", re.DOTALL)
 """What pages quote, and the list itself."""
 

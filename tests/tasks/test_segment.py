@@ -388,7 +388,7 @@ def test_inspect_ranks_the_formulas_of_a_segmenter_by_its_pixels(folder: Path, t
             means.append(-logits[labels < 255].mean().item())
         losses.append(sum(means) / len(means))
     for name, loss in zip(("quest", "standard"), losses, strict=True):
-        (line,) = (line for line in done.output.splitlines() if f"│ {name} " in line)
+        (line,) = (line for line in done.output.splitlines() if line.startswith(f"{name} "))
         assert f" {loss:.3f} " in line
     facts = CliRunner().invoke(cli, ["inspect", "zoo:shapes-vit-quest"], catch_exceptions=False)
     assert "64x64 pixels (by the network's shape)" in facts.output and "windows" not in facts.output

@@ -166,7 +166,7 @@ def cam(
 ) -> None:
     """Make maps of what checkpoints look at, score them, and show them side by side.
 
-    With --data-dir: a run with scores beside controls that do not look at the image, and a gallery in its folder.
+    With --data-dir: a run with scores next to controls that do not look at the image, and a gallery in its folder.
     Without: the maps of your own pictures, as <stem>-cam.png, with the model options, --cams, --target, --out, --device
     and --save-maps.
 

@@ -1,4 +1,4 @@
-"""The commands beside a run: inspect, corrupt, list, completion, doctor. Heavy imports happen inside them."""
+"""The commands without a run: inspect, corrupt, list, completion, doctor. Heavy imports happen inside them."""
 
 from __future__ import annotations
 
