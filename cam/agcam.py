@@ -33,7 +33,7 @@ class AGCAM(Explainer):
         formula may be any that ends in a softmax. Raises ValueError for another model, and where the logits are not
         read from the class token (pooled patches, a Segmenter's masks): nothing but attention leads from it to them.
 
-    One forward and a backward for each target, down to the first block's attention and no further. Beside its graph a
+    One forward and a backward for each target, down to the first block's attention and no further. With its graph a
     call holds one row of each attention; gradients are summed as they come, and not kept.
     """
 

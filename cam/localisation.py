@@ -81,7 +81,7 @@ def score(maps: Tensor, truth: Truth, threshold: float = 0.5, mode: str = "mask"
     threshold: pixels of at least this value are foreground.
     mode: `mask` compares the foreground with the truth; `box` the union of the boxes around its outer contours.
 
-    Read them beside those of controls: at a fixed threshold, a map of all ones has an IoU above many methods.
+    Read them next to those of controls: at a fixed threshold, a map of all ones has an IoU above many methods.
     """
     maps = as_maps(maps)
     truth = as_masks(truth, maps)

@@ -10,7 +10,7 @@ It needs torch, NumPy, OpenCV and Pillow. A corruption is a class with two funct
 
 from .constants import PRESETS, SEVERITIES
 from .corruption import VARIANTS, Corruption, Draws
-from .frost import find_photographs
+from .frost import TEXTURES, find_photographs, own_textures
 from .registry import CORRUPTIONS, corrupt, corruption
 from .rng import Rng, TorchRng
 
@@ -18,6 +18,7 @@ __all__ = [
     "CORRUPTIONS",
     "PRESETS",
     "SEVERITIES",
+    "TEXTURES",
     "VARIANTS",
     "Corruption",
     "Draws",
@@ -26,4 +27,5 @@ __all__ = [
     "corrupt",
     "corruption",
     "find_photographs",
+    "own_textures",
 ]

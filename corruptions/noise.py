@@ -107,7 +107,7 @@ def _photons(values: Tensor, uniform: Tensor, photons: int) -> Tensor:
 
 @lru_cache(maxsize=32)
 def _poisson_tables(photons: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the distribution function, and what a bin of u says of the count; flat, with a row for each 8-bit value v.
+    """Return the distribution function, and what a bin of u says about the count; flat, a row for each 8-bit value v.
 
     table: 256 x (photons + 1) float64, F(k; v / 255 * photons) for k up to photons.
     guide: 256 x (BINS + 1) int32, the count at u = b / BINS, at most `photons`.

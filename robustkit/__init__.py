@@ -4,6 +4,7 @@
 is instant.
 """
 
+import logging
 import os
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,8 @@ import lazy_loader
 
 # Without it products of matrices on CUDA have no fixed order. The first product of a process settles it.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # who wants its lines, adds a handler
 
 if TYPE_CHECKING:
     from . import attention as attention

@@ -12,7 +12,7 @@ with `exit_code`; a traceback appears only with `--debug`.
     ├── PluginError         a plug-in that cannot be imported or used
     ├── RunError            a run folder that cannot be written, read or mixed with this command
     │   └── DamagedRecord   one of its records is not what was written
-    ├── GateFailed          a run was held against a policy, and some rule fails or cannot be told
+    ├── GateFailed          a run was checked against a policy, and some rule fails or is undecided
     └── NothingEvaluated    the command was fine, but no sample was left to evaluate
 """
 

@@ -12,6 +12,7 @@ from small_audit import furnish
 if "PYTEST_XDIST_WORKER" in os.environ:  # one of several that share the cores, as do the commands that it starts
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     torch.set_num_threads(1)
+os.environ.pop("COLUMNS", None)  # lines are as long as in a log, wherever the tests run
 
 if not stand_in.why_not():
     stand_in.prepare()

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -35,16 +36,48 @@ def test_the_readmes_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (tmp_path / "runs" / "first" / "report.html").is_file()
 
 
+def test_the_source_distribution_makes_the_wheel(tmp_path: Path) -> None:
+    """With docs, scripts and tests in it; and the metadata that an index shows."""
+    copy, out, unpacked = tmp_path / "source", tmp_path / "dist", tmp_path / "unpacked"
+    files = tracked()
+    for name in files:
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        (copy / name).write_bytes((ROOT / name).read_bytes())
+    make = "import sys, setuptools.build_meta as b; print(getattr(b, 'build_' + sys.argv[1])(sys.argv[2]))"
+
+    def build(kind: str, where: Path) -> Path:
+        command = [sys.executable, "-W", "ignore", "-c", make, kind, str(out)]
+        done = subprocess.run(command, cwd=where, check=True, capture_output=True, text=True)
+        return out / done.stdout.split()[-1]
+
+    with tarfile.open(build("sdist", copy)) as archive:
+        archive.extractall(unpacked, filter="data")
+    (top,) = unpacked.iterdir()
+    held = {str(path.relative_to(top)) for path in top.rglob("*") if path.is_file()}
+    assert set(files) - {".gitignore"} <= held, sorted(set(files) - held)
+    with zipfile.ZipFile(build("wheel", top)) as wheel:
+        assert {name for name in files if name.split("/")[0] in PACKAGES} <= set(wheel.namelist())
+        (metadata,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+        said = wheel.read(metadata).decode()
+    assert "\nAuthor: RobustKit developers\n" in said and "\nKeywords: " in said
+    assert all(f"Programming Language :: Python :: 3.{minor}\n" in said for minor in range(10, 14))
+
+
+def tracked() -> list[str]:
+    """What belongs to the source."""
+    listing = ["git", "ls-files", "-co", "--exclude-standard"]
+    files = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=False)
+    if files.returncode:
+        pytest.skip("not a git checkout: there is no list of what belongs to the source")
+    return [name for name in files.stdout.splitlines() if (ROOT / name).is_file()]
+
+
 def test_a_wheel_installed_elsewhere_works(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path)]
     copy = tmp_path / "source"
-    files = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
-    if files.returncode:
-        pytest.skip("not a git checkout: there is no list of what belongs to the source")
-    for name in files.stdout.splitlines():
-        if (ROOT / name).is_file():
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            (copy / name).write_bytes((ROOT / name).read_bytes())
+    for name in (files := tracked()):
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        (copy / name).write_bytes((ROOT / name).read_bytes())
     subprocess.run([*build, str(copy)], check=True, capture_output=True)
     (wheel,) = tmp_path.glob("robustkit_audit-*.whl")
     with zipfile.ZipFile(wheel) as archive:
@@ -53,7 +86,7 @@ def test_a_wheel_installed_elsewhere_works(tmp_path: Path) -> None:
     tops = {name.split("/")[0] for name in names}
     assert tops == {*PACKAGES, next(top for top in tops if top.endswith(".dist-info"))}
     assert {f"{package}/py.typed" for package in PACKAGES} <= names
-    sources = {name for name in files.stdout.splitlines() if name.split("/")[0] in PACKAGES and (ROOT / name).is_file()}
+    sources = {name for name in files if name.split("/")[0] in PACKAGES}
     assert sources <= names, f"left out of the wheel: {sorted(sources - names)}"
     code = (
         "import robustkit, sys; assert robustkit.__file__.startswith(sys.argv[1]), robustkit.__file__\n"

@@ -26,11 +26,13 @@ OF_A_FAMILY = {
 NAMES_A_KIND = {
     "cli/corrupt/": "the command that writes corrupted trees",
     "common/plugins.py": "what one of a group is called",
-    "cli/doctor/checks.py": "compares an attack with its known answers",
+    "cli/demo.py": "what the demo evaluates",
+    "cli/doctor/": "compares an attack with its known answers; names of packages",
     "cli/idle.py": "names an option",
     "data/shapes.py": "a square is a shape there",
     "evaluations/kinds.py": "says which family a kind is of",
     "pipeline/manifest.py": "keeps what maps were scored with",
+    "pipeline/presets.py": "common lists of conditions",
     "pipeline/request.py": "the attack that is run by default",
 }
 """Modules outside a family's folder that may have the name of a kind of condition as a text, and why."""

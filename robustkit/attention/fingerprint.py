@@ -127,7 +127,7 @@ def judge(fits: dict[str, Tensor], declared: str, left_out: tuple[str, ...], gue
             name,
             float(fits[name][:, 1].mean()),
             float(fits[name][:, 0].mean()),
-            *_interval(fits[name][:, 0] - fits[best][:, 0]),
+            *paired_interval(fits[name][:, 0] - fits[best][:, 0]),
         )
         for name in order
     )
@@ -172,7 +172,7 @@ def _between(best: str, rival: FormulaFit | None, n: int) -> str:
     return "" if rival is None or n < 2 else f": {best} is ahead of {_measured(rival)}"
 
 
-def _interval(differences: Tensor) -> tuple[float, float, float]:
+def paired_interval(differences: Tensor) -> tuple[float, float, float]:
     """Return the mean and its 95 % interval by Student's t; infinite for one image."""
     n, mean = len(differences), float(differences.mean())
     if n < 2:

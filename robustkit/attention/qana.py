@@ -45,7 +45,7 @@ class Network:
     rope: bool
 
     def rows(self, dim: int) -> int:
-        """Return how many numbers a query of head size `dim` has beside s: h·d of U, h of V, h of b, and c."""
+        """Return how many numbers a query of head size `dim` has in addition to s: h·d of U, h of V, h of b, and c."""
         return self.hidden * dim + 2 * self.hidden + 1
 
     def linear(self, width: int, heads: int, dim: int) -> nn.Linear:

@@ -57,7 +57,7 @@ def scores(
     metric = None
     if formula.elliptical and previous_v is not None:
         if v is None:
-            raise ModelError(f"{name} attention needs the values of this block (v) beside previous_v")
+            raise ModelError(f"{name} attention needs the values of this block (v) as well as previous_v")
         metric = elliptical_metric(v, previous_v)
     parameters = parameters or {}
     q, k = formula.reduce(q, k, metric=metric, parameters=parameters)

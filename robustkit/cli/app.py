@@ -13,10 +13,38 @@ from ..errors import RobustkitError
 from ..pipeline.processes import is_own, speaker
 from . import streams
 from .commands import evaluation, runs, tools
+from .help import Commands
 from .options import CONTEXT
 
+COMMANDS: dict[str, dict[click.Command, str]] = {
+    "Evaluate": {
+        evaluation.audit: "classifiers: clean, under attack, corrupted, with maps",
+        evaluation.attack: "classifiers: clean and under attack only",
+        evaluation.segment: "segmenters: clean, under attack, corrupted",
+        evaluation.cam: "maps of what classifiers look at, scored and drawn",
+        evaluation.demo: "embedded checkpoints and data, the whole audit",
+    },
+    "Read results": {
+        runs.report: "tables and page of a run, made again from its records",
+        runs.compare: "checkpoints against each other, paired by sample",
+        runs.view: "an index of all runs beneath a folder",
+    },
+    "Release": {
+        runs.check: "a gate for CI: the rules of a policy",
+        runs.card: "model card, results as JSON, badge",
+    },
+    "Tools": {
+        tools.inspect: "what is in a checkpoint, which attention fits",
+        tools.corrupt: "pictures under corruptions, trees of corrupted images",
+        tools.list_: "models, attacks, corruptions and all else with a name",
+        tools.doctor: "whether this machine computes what it should",
+        tools.completion: "completion of commands in a shell",
+    },
+}
+"""Every command, under its heading in the help, and what the help says about it."""
 
-@click.group(context_settings=CONTEXT)
+
+@click.group(cls=Commands, sections=COMMANDS, context_settings=CONTEXT)
 @click.version_option(__version__, prog_name="robustkit")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
 def cli() -> None:
@@ -30,14 +58,6 @@ def cli() -> None:
     robustkit check runs/vit --policy policy.toml         a gate for continuous integration
     robustkit doctor                                      whether this machine computes what it should
     """
-
-
-for command in (
-    *(evaluation.audit, evaluation.attack, evaluation.demo, tools.inspect, tools.corrupt, evaluation.cam),
-    *(evaluation.segment, runs.report, runs.compare, runs.check, runs.card),
-    *(tools.list_, tools.completion, tools.doctor),
-):
-    cli.add_command(command)
 
 
 def _one_line(text: str) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 
 from ..common.files import write_whole
 from ..errors import GateFailed, ProtocolError, RunError
-from ..gate.output import as_json, counts, github_lines, junit, markdown, plain, sentence
+from ..gate.advice import advice
+from ..gate.output import as_json, by_urgency, counts, github_lines, junit, markdown, plain, sentence
 from ..gate.policy import read_policy
 from ..gate.verdicts import FAIL, PASS, Outcome, judge
 from ..runs.folder import RunFolder
@@ -25,11 +26,14 @@ def check_run(
     junit: Path | None,
     json_file: Path | None,
     init: bool,
+    every: bool,
+    details: bool,
     console: Any,
 ) -> None:
-    """Check a run against a policy, print a line per verdict, and write what was asked for; or, with `init`, draft one.
+    """Check a run against a policy, print what does not pass, and write what was asked for; or, with `init`, draft one.
 
-    policy: `policy.toml` in the current folder if left out. In a GitHub workflow (GITHUB_ACTIONS, GITHUB_STEP_SUMMARY)
+    every: draft a rule on every figure. details: also print what passes. policy: `policy.toml` in the current folder if
+    left out. In a GitHub workflow (GITHUB_ACTIONS, GITHUB_STEP_SUMMARY)
     annotations are also printed and a table is appended.
 
     Raises:
@@ -39,47 +43,60 @@ def check_run(
     """
     existing, place = RunFolder.existing(run), policy or DEFAULT
     if init:
-        others = (("--junit", junit), ("--json", json_file), ("--baseline", baseline))
-        _draft(existing, place, [name for name, given in others if given], console)
+        others = (("--junit", junit), ("--json", json_file), ("--baseline", baseline), ("--details", details))
+        _draft(existing, place, [name for name, given in others if given], every, console)
         return
+    if every:
+        raise ProtocolError("--all: only for a draft; give --init, or leave it out")
     if policy is None and not DEFAULT.is_file():
         raise ProtocolError(
             f"no --policy, and no {DEFAULT} here; write one from this run with robustkit check {run} --init"
         )
     rules = read_policy(place)
     outcome = judge(rules, existing, None if baseline is None else RunFolder.existing(baseline))
-    show(outcome, console)
+    show(outcome, console, details)
     _write(outcome, existing, baseline, junit, json_file)
     _tell_github(outcome, existing, console)
     if not outcome.passed:
         raise GateFailed(f"{run} does not meet {place}: {counts(outcome)}")
-    console.print(f"{run} meets {place}: {counts(outcome)}", markup=False, highlight=False, emoji=False, soft_wrap=True)
+    _say(f"{run} meets {place}: {counts(outcome)}", console)
 
 
-def show(outcome: Outcome, console: Any) -> None:
-    """Print a line for each verdict, in the order of the rules."""
+def show(outcome: Outcome, console: Any, details: bool = False) -> None:
+    """Print what does not pass, worst first, each with what to do; then, with `details`, what passes, else how many."""
     from rich.text import Text
 
     widest = max((len(plain(verdict.checkpoint)) for verdict in outcome.verdicts), default=0)
-    for verdict in outcome.verdicts:
+    urgent, passed = by_urgency(outcome)
+    shown = (*urgent, *(passed if details else ()))
+    remedies = [*map(advice, shown), ""]
+    for place, verdict in enumerate(shown):
         warns = " (warning)" if verdict.rule.severity == "warning" and verdict.state != PASS else ""
         line = Text(f"{verdict.state:<11}", style=_STYLES.get(verdict.state, "yellow"))
         name = plain(verdict.checkpoint)
         line.append(f"  {name:<{min(widest, 40)}}  {sentence(verdict)}{warns}", style="default not bold")
         console.print(line, soft_wrap=True, highlight=False)
+        if remedies[place] and remedies[place] != remedies[place + 1]:  # said once of those in a row that share it
+            _say(f"{'':<11}  → {remedies[place]}", console)
+    if passed and not details:
+        _say(f"{PASS:<11}  {len(passed)} of {len(outcome.verdicts)}; --details lists them", console)
 
 
-def _draft(run: RunFolder, place: Path, unused: list[str], console: Any) -> None:
+def _say(line: str, console: Any) -> None:
+    console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+
+def _draft(run: RunFolder, place: Path, unused: list[str], every: bool, console: Any) -> None:
     from ..gate.draft import draft
 
     if unused:
         raise ProtocolError(f"{', '.join(unused)}: --init writes a policy and checks nothing; leave out one of them")
     if place.exists():
         raise ProtocolError(f"{place} exists and is not overwritten; choose another file with --policy, or delete it")
-    text = draft(run)
+    text = draft(run, every)
     _put(place, text.encode("utf-8"), "--policy")
     rules = text.count("\n[[rule]]")
-    console.print(f"{place}: {rules} rules", markup=False, highlight=False, emoji=False, soft_wrap=True)
+    _say(f"{place}: {rules} rules; read them, then: robustkit check {run.path} --policy {place}", console)
 
 
 def _write(outcome: Outcome, run: RunFolder, baseline: Path | None, xml: Path | None, json_file: Path | None) -> None:
@@ -108,5 +125,4 @@ def _tell_github(outcome: Outcome, run: RunFolder, console: Any) -> None:
             with Path(summary).open("a", encoding="utf-8") as file:
                 file.write(markdown(outcome, run.path.resolve().name))
         except OSError as fault:
-            said = f"note: the step summary {summary} cannot be written: {fault.strerror}"
-            console.print(said, markup=False, highlight=False, emoji=False, soft_wrap=True)
+            _say(f"note: the step summary {summary} cannot be written: {fault.strerror}", console)

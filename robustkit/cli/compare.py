@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..display.console import cell, terminal_tables
+from ..display.console import print_line, print_tables
 from ..errors import RunError
 from ..results.comparison import Comparison, ComparisonRow, Pair, compare, pairs, unpaired
 from ..results.paired import Side
@@ -35,16 +35,13 @@ def compare_runs(
     Raises:
         RunError: a run cannot be read, there is nothing that can be paired, or the reference is not understood.
     """
-    from rich.text import Text
-
     opened = [RunFolder.existing(path) for path in runs]
     published = None if reference is None else read_published(reference)
     comparison = compare(pairs(opened, checkpoints, against), published)
     alone = unpaired(opened, checkpoints, against)
-    for part in terminal_tables(tables(comparison)):
-        console.print(part, soft_wrap=isinstance(part, Text))
+    print_tables(console, [table.said_once("n") for table in tables(comparison)], "the file of --json")
     for line in alone:
-        console.print(cell(f"⚑ {line}"), soft_wrap=True)
+        print_line(console, f"⚑ {line}")
     if json_file is not None:
         _write(json_file, as_json(comparison) | {"unpaired": alone})
         console.print(f"json: {json_file}", markup=False, highlight=False, soft_wrap=True)

@@ -73,7 +73,7 @@ def _segments(context: click.Context) -> bool:
 def _kinds(context: click.Context) -> Sequence[str]:
     from .listing import LISTINGS
 
-    return LISTINGS
+    return tuple(LISTINGS)
 
 
 def _zoo(context: click.Context) -> Sequence[str]:
@@ -144,7 +144,8 @@ COMPLETERS: dict[str, Completer] = {
     "--data-dir": _one_of(_data, "first"),
     "--layout": _one_of(_layouts),
     "--engine": _one_of(_engines),
-    "--preset": _one_of(lambda context: ("auto", "imagenet", "cifar")),
+    "--preset": _one_of(lambda context: ("quick", "standard", "full")),
+    "--constants": _one_of(lambda context: ("auto", "imagenet", "cifar")),
     "--variant": _one_of(lambda context: ("hendrycks", "bethgelab")),
     "--dtype": _one_of(lambda context: ("float32", "bfloat16")),
     "--device": _one_of(lambda context: ("auto", "cpu", "cuda")),

@@ -1,4 +1,4 @@
-"""Refuse options of the command line that would do nothing beside the others, instead of ignoring them silently."""
+"""Refuse options that would do nothing together with the others, instead of ignoring them silently."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import click
 from ..errors import ProtocolError
 from .arguments import MODEL_KEYS
 
-PICTURE_KEYS = (*MODEL_KEYS, "arguments", "targets", "cams", "device", "out", "save_maps", "config", "debug")
+PICTURE_KEYS = (*MODEL_KEYS, "arguments", "targets", "cams", "device", "out", "save_maps", "quiet", "config", "debug")
 """The options that `robustkit cam` takes for a user's own pictures."""
 _MAP_KEYS = ("stability", "boxes", "masks", "faithfulness", "keep_misclassified")
 _ATTACK_KEYS = ("eps", "norm", "engine")
-_CORRUPTION_KEYS = ("preset", "variant", "frost_dir")
+_CORRUPTION_KEYS = ("constants", "variant", "frost_dir")
 
 
 def _typed(wanted: Callable[[str], bool]) -> list[str]:

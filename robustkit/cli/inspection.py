@@ -1,8 +1,9 @@
-"""`robustkit inspect`: what is in a checkpoint, and which attention formula fits its weights."""
+"""`robustkit inspect`: what is in a checkpoint, and which attention formula and preprocessing fit its weights."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +12,12 @@ from torch import Tensor
 
 from ..attention.apply import get_attention
 from ..attention.fingerprint import Fingerprint, rank_formulas
-from ..common.preprocessing import Preprocessing
+from ..common.preprocessing import Preprocessing, spelled
 from ..data.dataset import Dataset
 from ..data.images import to_pixels, unit
 from ..data.scenes import LabelledScenes, open_scenes, whole
-from ..display.console import terminal_tables
+from ..display.console import print_line, print_tables
+from ..display.table import TextTable
 from ..errors import BadImageError, ModelError, ProtocolError
 from ..evaluations.attention.evaluate import check_watchable, watch
 from ..evaluations.attention.metrics import Heads, HeadSums
@@ -27,6 +29,7 @@ from ..models.segmenter import is_segmenter, load_segmenter
 from ..pipeline.data import labelled_data
 from .arguments import DATA_KEYS
 from .idle import refuse_idle
+from .setup_fit import show_setup
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,7 +50,7 @@ def inspect_checkpoint(
     console: Console,
     stability: bool = False,
 ) -> None:
-    """Print what a checkpoint holds; with images, rank the attention formulas by clean NLL.
+    """Print what a checkpoint holds; with images, rank attention formulas and set-ups by clean NLL.
 
     stability: with images, also show what the heads of each layer do on them.
     data: options of labelled images, for classifiers. scenes: masks, classes and ignored labels, for segmenters.
@@ -62,7 +65,7 @@ def inspect_checkpoint(
         load_segmenter(checkpoint, **_of_segmenters(model)) if is_segmenter(checkpoint) else load(checkpoint, **model)
     )
     for name, text in _facts(opened):
-        console.print(f"{name:>14}  {text}", markup=False, highlight=False, soft_wrap=True)
+        print_line(console, f"{name:>14}  {text}", indent=16)
     if data_dir is None:
         return
     if isinstance(opened, Segmenter):
@@ -77,10 +80,9 @@ def inspect_checkpoint(
         )
     if stability:
         check_watchable(opened.network, opened.identity.name, "--stability")
-    try:
-        get_attention(opened.network)
-    except ModelError as error:
-        raise ModelError(f"--data-dir ranks attention formulas, and {error}; leave it out") from error
+    unranked = _unranked(opened)
+    if unranked and isinstance(opened, Segmenter):
+        raise ModelError(f"--data-dir ranks attention formulas, and {unranked}; leave it out")
     bad: list[str] = []
     images: Iterable[tuple[Tensor, Tensor]]
     if isinstance(opened, Segmenter):
@@ -92,18 +94,32 @@ def inspect_checkpoint(
         if dataset.valid_labels is not None:
             notes += (f"all {opened.identity.num_classes} classes compete here, unlike in an audit of this data",)
     for note in notes:
-        console.print(note, markup=False, highlight=False, soft_wrap=True)
-    fingerprint = rank_formulas(
-        opened.to(where), ((unit(pixels.to(where)), labels.to(where)) for pixels, labels in images)
-    )
-    if bad:
-        console.print(f"{len(bad)} images could not be read, the first: {bad[0]}", markup=False, soft_wrap=True)
-    console.print(fingerprint_table(fingerprint, fingerprint.n, isinstance(opened, Segmenter)))
-    console.print(fingerprint.text, markup=False, highlight=False, soft_wrap=True)
+        print_line(console, note)
+    if unranked:
+        print_line(console, f"attention formulas are not ranked: {unranked}")
+    else:
+        pairs = ((unit(pixels.to(where)), labels.to(where)) for pixels, labels in images)
+        fingerprint = rank_formulas(opened.to(where), pairs)
+        if bad:
+            print_line(console, f"{len(bad)} images could not be read, the first: {bad[0]}")
+        print_tables(console, [fingerprint_table(fingerprint, fingerprint.n, isinstance(opened, Segmenter))])
+        print_line(console, fingerprint.text)
+    if isinstance(opened, Segmenter):
+        print_line(console, "set-up: which preprocessing fits is looked at for classifiers only")
+    else:
+        show_setup(opened.to(where), dataset, batch_size, seed, console)
     if stability:
         heads = _heads(opened.to(where), _batches(dataset, opened.identity.preprocessing, batch_size, []))
-        for part in terminal_tables([layer_table(heads, f"attention on {heads.n} images, layer by layer")]):
-            console.print(part, soft_wrap=True)
+        print_tables(console, [layer_table(heads, f"attention on {heads.n} images, layer by layer")])
+
+
+def _unranked(model: Classifier) -> str:
+    """Return why no attention formulas can be ranked; empty where they can."""
+    try:
+        get_attention(model.network)
+    except ModelError as error:
+        return str(error)
+    return ""
 
 
 def _heads(model: Classifier, batches: Iterable[tuple[Tensor, Tensor]]) -> Heads:
@@ -161,37 +177,24 @@ def _facts(classifier: Classifier) -> Iterator[tuple[str, str]]:
     yield "attention", f"{identity.attention} (from {identity.attention_source})"
     if isinstance(classifier, Segmenter):
         yield "windows", ", ".join(f"{key} {value}" for key, value in (classifier.windows or {}).items())
-    else:
-        size = f"{preprocessing.input_size[0]}x{preprocessing.input_size[1]}"
-        yield (
-            "pixels",
-            f"{size}, {preprocessing.interpolation}, {preprocessing.crop_mode} crop {preprocessing.crop_pct}",
-        )
-    yield (
-        "normalisation",
-        f"mean {' '.join(f'{m:g}' for m in preprocessing.mean)}, std {' '.join(f'{s:g}' for s in preprocessing.std)}",
-    )
+    said = spelled(asdict(preprocessing), identity.preprocessing_source, identity.arch)
+    for part in said.split("; "):
+        yield "input", part
     for key, value in identity.metadata.items():
         yield key, str(value)
     for note in identity.notes:
         yield "note", note
 
 
-def fingerprint_table(fingerprint: Fingerprint, n: int, pixels: bool = False) -> Any:
-    """Return the ranking as a rich table. pixels: whether the figures are means over the pixels of an image."""
-    from rich.table import Table
-
-    table = Table(title=f"clean NLL of {n} samples under each formula, same weights", title_justify="left")
-    for heading in ("formula", "pixel acc. %" if pixels else "top-1 %", "NLL", "NLL minus best's [95 %]", ""):
-        table.add_column(heading, justify="left" if heading in ("formula", "") else "right")
+def fingerprint_table(fingerprint: Fingerprint, n: int, pixels: bool = False) -> TextTable:
+    """Return the ranking as a table. pixels: whether the figures are means over the pixels of an image."""
+    right = "pixel acc. %" if pixels else "top-1 %"
+    rows = []
     for row in fingerprint.rows:
-        marks = [
-            word
-            for word, is_it in (("best", fingerprint.best), ("declared", fingerprint.declared))
-            if row.name == is_it
-        ]
-        interval = (
-            "" if row.name == fingerprint.best else f"{row.difference:+.3f} [{row.ci_low:+.3f}, {row.ci_high:+.3f}]"
-        )
-        table.add_row(row.name, f"{100 * row.top1:.1f}", f"{row.nll:.3f}", interval, ", ".join(marks))
-    return table
+        named = (("best", fingerprint.best), ("declared", fingerprint.declared))
+        marks = ", ".join(word for word, name in named if row.name == name)
+        interval = f"{row.difference:+.3f} [{row.ci_low:+.3f}, {row.ci_high:+.3f}]"
+        beyond = "" if row.name == fingerprint.best else interval
+        rows.append((row.name, f"{100 * row.top1:.1f}", f"{row.nll:.3f}", beyond, marks))
+    title = f"clean NLL of {n} samples under each formula, same weights"
+    return TextTable(title, ("formula", right, "NLL", "NLL minus best's [95 %]", ""), tuple(rows))

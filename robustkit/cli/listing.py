@@ -1,18 +1,53 @@
-"""List what `robustkit list KIND` shows: (name, one line) pairs."""
+"""What `robustkit list KIND` shows: an entry for each name, with the same keys for all of a kind."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from collections.abc import Callable, Iterable
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-LISTINGS = ("models", "attacks", "corruptions", "cams", "attentions", "protocols", "datasets", "plugins")
+if TYPE_CHECKING:
+    from ..display.table import TextTable
+
+LISTINGS = {
+    "models": "embedded checkpoints, for CHECKPOINT",
+    "attacks": "for --attacks, with their parameters under the usual protocol",
+    "corruptions": "sets and single ones, for --corruptions",
+    "cams": "methods that make maps, for --cams",
+    "attentions": "formulas, for --attention",
+    "protocols": "cards, for --protocol",
+    "datasets": "embedded images, for --data-dir; and what --layout can read",
+    "presets": "amounts of work, for --preset",
+    "plugins": "what other packages bring",
+}
+"""What can be listed, and what it is for."""
+
+Entry = Mapping[str, Any]
+"""A name and what belongs to it: texts, lists of names, or parameters with their values."""
 
 
-def listing(kind: str) -> list[tuple[str, str]]:
-    """Return the entries of one kind."""
-    listings: dict[str, Callable[[], list[tuple[str, str]]]] = {
+def table_of(title: str, entries: Sequence[Entry]) -> TextTable:
+    """Return entries as a table with a column for each key."""
+    from ..display.table import TextTable
+
+    headings = tuple(entries[0])
+    rows = tuple(tuple(_cell(entry[heading]) for heading in headings) for entry in entries)
+    return TextTable(title, headings, rows, spare=("seed", "epochs", "licence", "file", "test data", "input"))
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={part}" for key, part in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def listing(kind: str) -> list[Entry]:
+    """Return the entries of one kind; of none, an empty one."""
+    listings: dict[str, Callable[[], list[Entry]]] = {
+        "": _kinds,
         "models": _models,
         "attacks": _attacks,
         "corruptions": _corruptions,
@@ -20,68 +55,95 @@ def listing(kind: str) -> list[tuple[str, str]]:
         "attentions": _attentions,
         "protocols": _protocols,
         "datasets": _datasets,
+        "presets": _presets,
         "plugins": _plugins,
     }
     return listings[kind]()
 
 
-def _models() -> list[tuple[str, str]]:
+def _kinds() -> list[Entry]:
+    return [{"kind": kind, "what it is": text} for kind, text in LISTINGS.items()]
+
+
+def _models() -> list[Entry]:
     from safetensors import safe_open
 
     from ..errors import CheckpointError
     from ..models.specs import embedded, embedded_file
 
-    rows = []
+    rows: list[Entry] = []
     for name in (*embedded(), *embedded("segmentation")):
         try:
             path = embedded_file(name)
         except CheckpointError as fault:
-            rows.append((f"zoo:{name}", str(fault).removeprefix(f"zoo:{name}: ")))
+            lacks = dict.fromkeys(("test data", "parameters", "input", "file", "epochs", "seed", "licence"), "–")
+            rows.append({"name": f"zoo:{name}", "attention": "–", "clean": _lack(fault, name), **lacks})
             continue
         with safe_open(path, framework="numpy") as file:
             said: dict[str, str] = file.metadata()
             parameters = sum(math.prod(file.get_slice(tensor).get_shape()) for tensor in file.offset_keys())
         height, width = json.loads(said["input_size"])
         segments = "miou" in said
-        score = f"segmenter, mIoU {float(said['miou']):.1%}" if segments else f"top-1 {float(said['accuracy']):.1%}"
-        figures = (
-            f"{said['attention']} attention",
-            f"{score} ({said['test_data']})",
-            f"{parameters / 1e6:.2f} M parameters at {height}x{width}",
-            f"{path.stat().st_size / 1e6:.1f} MB",
-            f"{said['epochs']} epochs",
-            f"seed {said['seed']}",
-            said["license"],
+        share = 100 * float(said["miou" if segments else "accuracy"])
+        rows.append(
+            {
+                "name": f"zoo:{name}",
+                "attention": said["attention"],
+                "clean": f"{'mIoU' if segments else 'top-1'} {share:.1f} %",
+                "test data": said["test_data"],
+                "parameters": f"{parameters / 1e6:.2f} M",
+                "input": f"{height}x{width}",
+                "file": f"{path.stat().st_size / 1e6:.1f} MB",
+                "epochs": said["epochs"],
+                "seed": said["seed"],
+                "licence": said["license"],
+            }
         )
-        rows.append((f"zoo:{name}", ", ".join(figures)))
     return rows
 
 
-def _attacks() -> list[tuple[str, str]]:
+def _lack(fault: Exception, name: str) -> str:
+    return str(fault).removeprefix(f"zoo:{name}: ")
+
+
+def _attacks() -> list[Entry]:
     from ..evaluations.attacks.condition import attacks_of, parse_condition
     from ..protocol.card import load_card
 
-    rows = []
-    for card, where in ((load_card("standard"), ""), (load_card("segmentation"), "robustkit segment: ")):
+    rows: list[Entry] = []
+    for card, command in ((load_card("standard"), "audit"), (load_card("segmentation"), "segment")):
         for name, kind in attacks_of(card).usable():
             condition = parse_condition(name, card)
-            parameters = ", ".join(
-                f"{key}={value}" for key, value in condition.parameters if key != "engine" or not where
-            )
-            rows.append((condition.text, f"{where}{(kind.__doc__ or '').splitlines()[0]} Parameters: {parameters}"))
+            given = {key: value for key, value in condition.parameters if key != "engine" or command == "audit"}
+            said = (kind.__doc__ or "").splitlines()[0]
+            rows.append({"name": name, "for": command, "what it is": said, "parameters": given})
     return rows
 
 
-def _corruptions() -> list[tuple[str, str]]:
+def _corruptions() -> list[Entry]:
     from ..evaluations.corruptions.registry import EVERY_CORRUPTION
     from ..evaluations.corruptions.sets import SETS, category_of
 
-    sets = [
-        (name, f"set of {len(members)}: {', '.join(members)}; severities {_range(members.values())}")
-        for name, members in SETS.items()
+    sets: list[Entry] = [
+        {"name": name, "kind": f"set of {len(some)}", "what it is": [*some], "severities": _range(some.values())}
+        for name, some in SETS.items()
     ]
-    every = EVERY_CORRUPTION.usable()
-    return [*sets, *((name, f"{category_of(name)}: {_sentence(kind.__doc__ or '')}") for name, kind in every)]
+    single: list[Entry] = [
+        {"name": name, "kind": category_of(name), "what it is": _sentence(kind.__doc__ or ""), "severities": "1 to 5"}
+        for name, kind in EVERY_CORRUPTION.usable()
+    ]
+    return [*sets, *single]
+
+
+def _presets() -> list[Entry]:
+    from ..pipeline.presets import OPTIONS, preset_of
+    from ..tasks.task import task_named
+
+    return [
+        {"name": name, "command": task_named(task).command, "stands for": shlex.join(preset_of(task, name).words())}
+        for task, presets in OPTIONS.items()
+        for name in presets
+    ]
 
 
 def _sentence(text: str) -> str:
@@ -94,50 +156,51 @@ def _range(severities: Iterable[tuple[int, ...]]) -> str:
     return " (noise) and ".join(longest)
 
 
-def _cams() -> list[tuple[str, str]]:
+def _cams() -> list[Entry]:
     from ..evaluations.maps.condition import CONTROLS, method_names
     from ..evaluations.maps.registry import EVERY_EXPLAINER
 
     every = dict(EVERY_EXPLAINER.usable())
     return [
-        (name, ("control: " if name in CONTROLS else "") + _sentence(every[name].__doc__ or ""))
+        {"name": name, "kind": "control" if name in CONTROLS else "map", "what it is": _sentence(kind.__doc__ or "")}
         for name in method_names()
-        if name in every
+        if (kind := every.get(name)) is not None
     ]
 
 
-def _attentions() -> list[tuple[str, str]]:
+def _attentions() -> list[Entry]:
     from ..attention.formula_options import FAMILIES, shown
     from ..attention.registry import EVERY_FORMULA
 
-    entries = []
+    entries: list[Entry] = []
     for name, formula in EVERY_FORMULA.usable():
         options = FAMILIES[name][0] if name in FAMILIES else {}
-        said = "".join(f"; {key}={shown(option.usual)}: {option.expected}" for key, option in options.items())
-        entries.append((name, f"{formula.logits} ({formula.source}){said}"))
+        usual = {key: f"{shown(option.usual)} ({option.expected})" for key, option in options.items()}
+        entries.append({"name": name, "logits": formula.logits, "source": formula.source, "parameters": usual})
     return entries
 
 
-def _protocols() -> list[tuple[str, str]]:
+def _protocols() -> list[Entry]:
     from ..protocol.card import card_names, load_card
 
-    return [(card.tag, card.summary) for card in map(load_card, card_names())]
+    return [{"name": card.tag, "what it is": card.summary} for card in map(load_card, card_names())]
 
 
-def _plugins() -> list[tuple[str, str]]:
+def _plugins() -> list[Entry]:
     from ..common.plugins import GROUPS, every_plugin
     from ..errors import PluginError
     from ..pipeline.plugins import registries
 
-    rows, by_group = [], registries()
+    rows, by_group = list[Entry](), registries()
     for plugin in every_plugin():
         try:
             value = by_group[plugin.group].load(plugin)
             said = f"source {plugin.source[:12]}…: {_sentence(_documented(value))}"
         except PluginError as fault:
             said = f"cannot be used: {fault}"
-        rows.append((plugin.name, f"{GROUPS[plugin.group]} of {plugin.origin}, {said}"))
-    return rows or [("none", "no installed package provides plug-ins; docs/extending.md says how to write one")]
+        brings = f"{GROUPS[plugin.group]} of {plugin.origin}"
+        rows.append({"name": plugin.name, "what it brings": brings, "what it is": said})
+    return rows
 
 
 def _documented(value: object) -> str:
@@ -145,11 +208,23 @@ def _documented(value: object) -> str:
     return str(getattr(value, "logits", "") or (value if isinstance(value, type) else type(value)).__doc__ or "")
 
 
-def _datasets() -> list[tuple[str, str]]:
+def _datasets() -> list[Entry]:
     from ..data.dataset import EMBEDDED, LAYOUTS
     from ..data.scenes import LAYOUTS as SCENES
 
-    rows = [(name, f"the embedded set's {split} split, generated") for name, split in EMBEDDED.items()]
-    rows += ((f"--layout {name}", text) for name, text in LAYOUTS.items() if name != "embedded")
-    scenes = ((f"--layout {name}", f"robustkit segment: {text}") for name, text in SCENES.items() if name != "embedded")
-    return [*rows, *scenes]
+    rows: list[Entry] = [
+        {
+            "option": "--data-dir",
+            "name": name,
+            "for": "audit, segment",
+            "what it is": f"shapes, the {split} split",
+        }
+        for name, split in EMBEDDED.items()
+    ]
+    for command, layouts in (("audit", LAYOUTS), ("segment", SCENES)):
+        rows += (
+            {"option": "--layout", "name": name, "for": command, "what it is": text}
+            for name, text in layouts.items()
+            if name != "embedded"
+        )
+    return rows

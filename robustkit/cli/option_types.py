@@ -31,13 +31,13 @@ class Text(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
 
 class Place(click.Path):
-    """A path that is not empty: Path("") is the current folder."""
+    """A path that is not empty, nor of blanks alone: Path("") is the current folder."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(path_type=Path, **settings)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return super().convert(value, param, ctx) if str(value) else self.fail(_empty(param), param, ctx)
+        return super().convert(value, param, ctx) if str(value).strip() else self.fail(_empty(param), param, ctx)
 
 
 class BatchSize(click.ParamType):  # type: ignore[type-arg,unused-ignore]

@@ -7,29 +7,37 @@ from typing import Any, TypeVar
 
 import click
 
+from ..errors import ProtocolError
 from .completion import COMPLETERS
 from .config import check_trust, load_plugins, use_config
+from .help import Option, put_under
 from .option_types import AT_LEAST_0, AT_LEAST_1, BatchSize, Place, Text
 
 F = TypeVar("F", bound=Callable[..., Any])
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True}
 
 
-def option(*names: str, **settings: Any) -> Callable[[F], F]:
-    """Return a click option that can also come from ROBUSTKIT_<NAME>."""
+def option(*names: str, section: str = "", **settings: Any) -> Callable[[F], F]:
+    """Return a click option that can also come from ROBUSTKIT_<NAME>. section: its heading in --help, of `SECTIONS`."""
     long = next(name for name in names if name.startswith("--")).lstrip("-")
     if "type" not in settings and not settings.get("is_flag"):
         settings["type"] = Text()
     settings.setdefault("shell_complete", COMPLETERS.get(f"--{long}"))
+    settings |= {"cls": Option, "section": section}
     return click.option(*names, envvar=f"ROBUSTKIT_{long.upper().replace('-', '_')}", show_envvar=False, **settings)
 
 
-def group(options: list[Callable[[Any], Any]]) -> Callable[[F], F]:
-    """Return several options as one decorator, in the order in which --help lists them."""
+def group(options: list[Callable[[Any], Any]], section: str = "") -> Callable[[F], F]:
+    """Return several options as one decorator, in the order in which --help lists them.
+
+    section: the heading of those that have none of their own.
+    """
 
     def decorate(function: F) -> F:
+        there = len(getattr(function, "__click_params__", ()))
         for decorator in reversed(options):
             function = decorator(function)
+        put_under(section, getattr(function, "__click_params__", ())[there:])
         return function
 
     return decorate
@@ -59,6 +67,12 @@ common = group(
 )
 
 
+def constants_instead(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    """Refuse a preset where there is none: the option of this name chose the constants of corruptions once."""
+    if value is not None:
+        raise ProtocolError(f"--preset {value}: the constants of corruptions are chosen by --constants {value}")
+
+
 def network_options(arch: str, classes: str, *more: Callable[[Any], Any]) -> Callable[[F], F]:
     """Return the options for loading a network. arch, classes: their help. more: options that its task adds."""
     return group(
@@ -71,7 +85,8 @@ def network_options(arch: str, classes: str, *more: Callable[[Any], Any]) -> Cal
             *more,
             option("--use-ema", is_flag=True, help="Take the EMA weights where the file has them."),
             option("--allow-partial", is_flag=True, help="Go on with missing or unexpected tensors."),
-        ]
+        ],
+        "Model",
     )
 
 
@@ -95,30 +110,36 @@ data_options = group(
         option("--real-labels", type=Place(), help="ImageNet ReaL's JSON of valid labels."),
         option("--limit", type=AT_LEAST_1, help="At most N samples: class-balanced, a function of the seed."),
         option("--ids", type=Place(), help="File with the exact sample ids, one a line."),
-    ]
+    ],
+    "Data",
 )
 radius_options = group(
     [
         option("--eps", help="Radius, such as 1/255; several with commas; default: from the card."),
         option("--norm", type=click.Choice(["linf", "l2"]), help="Norm; default: from the card."),
-    ]
+    ],
+    "Attacks",
 )
 attack_options = group(
     [
         option("--attacks", help="Names or conditions: pgd(steps=30),spsa; none; default: fgsm,pgd."),
         radius_options,
         option("--engine", help="Run the attacks by pyautoattack or torchattacks instead, for cross-checking."),
-    ]
+    ],
+    "Attacks",
 )
 definition_options = group(
     [
-        option("--preset", default="auto", help="Constants: imagenet, cifar (32x32 images), or auto."),
+        option("--constants", default="auto", help="Of corruptions: imagenet, cifar (32x32 images), or auto."),
         option("--variant", default="hendrycks", help="Code: hendrycks (the benchmark's) or bethgelab."),
-        option("--frost-dir", help="Folder of frost's photographs; those of an installed imagecorruptions."),
-    ]
+        option("--frost-dir", help="Folder of frost's photographs; else imagecorruptions', else our own textures."),
+    ],
+    "Corruptions",
 )
 evaluation_option = option(
-    "--evaluations", help="Conditions of plug-ins' families, such as rotation(degrees=30) (robustkit list plugins)."
+    "--evaluations",
+    section="Run",
+    help="Conditions of plug-ins' families, such as rotation(degrees=30) (robustkit list plugins).",
 )
 corruption_options = group(
     [
@@ -126,7 +147,8 @@ corruption_options = group(
         option("--corrupted-dir", help="Tree of released corrupted images, <corruption>/<1-5>/..., to read instead."),
         definition_options,
         evaluation_option,
-    ]
+    ],
+    "Corruptions",
 )
 mask_options = group(
     [
@@ -137,22 +159,34 @@ mask_options = group(
         ),
         option("--classes", type=Place(), help="File of class names, one a line, in label order."),
         option("--ignore", type=str, default="255", help="Labels that do not count, separated by commas."),
-    ]
+    ],
+    "Data",
 )
 scene_options = group(
     [
         mask_options,
-        option("--layout", help="ade20k, folders or embedded; detected by default."),
-        option("--limit", type=AT_LEAST_1, help="At most N images, a function of the seed."),
-        option("--ids", type=Place(), help="File with the exact sample ids, one a line."),
-        option("--attacks", help="fgsm, pgd, segpgd or conditions such as segpgd(steps=10); none; default: pgd."),
+        option("--layout", section="Data", help="ade20k, folders or embedded; detected by default."),
+        option("--limit", section="Data", type=AT_LEAST_1, help="At most N images, a function of the seed."),
+        option("--ids", section="Data", type=Place(), help="File with the exact sample ids, one a line."),
+        option(
+            "--attacks",
+            section="Attacks",
+            help="fgsm, pgd, segpgd or conditions such as segpgd(steps=10); none; default: pgd.",
+        ),
         radius_options,
         option("--corruptions", help="Sets or names: segformer-16, fan-19, fog(severity=3), of the whole image."),
         option("--variant", default="bethgelab", help="Code: bethgelab (published segmentation's) or hendrycks."),
-        option("--frost-dir", help="Folder of frost's photographs; those of an installed imagecorruptions."),
+        option("--frost-dir", help="Folder of frost's photographs; else imagecorruptions', else our own textures."),
         evaluation_option,
-        option("--examples", type=AT_LEAST_0, default=4, help="Scenes to draw in the report; 0 for none."),
-    ]
+        option(
+            "--examples",
+            section="Output",
+            type=AT_LEAST_0,
+            default=4,
+            help="Scenes to draw in the report; 0 for none.",
+        ),
+    ],
+    "Corruptions",
 )
 segmenter_options = network_options(
     "timm name of a Segmenter's encoder, or code to run: module:function, file.py:function.",
@@ -173,7 +207,8 @@ truth_options = group(
             help="Test maps on the model itself: ABPC; all adds insertion, deletion and a redrawn head.",
         ),
         option("--keep-misclassified", is_flag=True, help="Also score the maps of wrong predictions."),
-    ]
+    ],
+    "Maps",
 )
 map_options = group(
     [
@@ -181,21 +216,36 @@ map_options = group(
         option("--stability", is_flag=True, help="Compare maps under every attack and corruption with the clean ones."),
         option("--watch-attention", is_flag=True, help="Logits, norms and entropy of each head under every condition."),
         truth_options,
-    ]
+    ],
+    "Maps",
 )
 
 
 def protocol_option(card: str = "standard") -> Callable[[F], F]:
     """Return the option that names a card."""
-    return option("--protocol", default=card, help="Protocol card: a name or a TOML file.")
+    return option("--protocol", section="Run", default=card, help="Protocol card: a name or a TOML file.")
 
 
+preset_option = option(
+    "--preset", section="Run", help="Amount of work: quick, standard or full (robustkit list presets)."
+)
 browse_option = option(
-    "--browse", type=AT_LEAST_0, default=100, help="Samples whose images the report shows; 0 for none."
+    "--browse",
+    section="Output",
+    type=AT_LEAST_0,
+    default=100,
+    help="Samples whose images the report shows; 0 for none.",
+)
+setup_option = option(
+    "--no-setup-check",
+    section="Run",
+    is_flag=True,
+    help="Do not try first, on 64 images, whether another normalisation fits better.",
 )
 run_options = group(
     [
-        option("--out", type=Place(), help="Run folder; default: runs/<checkpoint>."),
+        option("--out", section="Output", type=Place(), help="Run folder; default: runs/<checkpoint>."),
+        option("--details", section="Output", is_flag=True, help="Print every table, not only the short one."),
         option("--batch-size", type=BatchSize(), help="Samples in a batch, or auto; default: by device."),
         option("--shard-size", type=AT_LEAST_1, help="Samples in a unit of work; fixed when a run begins."),
         option("--workers", type=AT_LEAST_1, help="Threads that decode images; default: a thread for each core."),
@@ -203,6 +253,8 @@ run_options = group(
         option("--dtype", default="float32", help="float32 or bfloat16; attacks are scored in float32."),
         option("--compile", is_flag=True, help="torch.compile the model."),
         option("--seed", type=int, default=0, help="Seed of every random draw."),
+        option("--quiet", is_flag=True, help="No progress on standard error."),
         option("--skip-bad", is_flag=True, help="Exit 0 although some images or masks could not be read."),
-    ]
+    ],
+    "Run",
 )

@@ -1,20 +1,39 @@
-"""Show the progress of a run: a bar on a terminal, plain lines elsewhere."""
+"""Show the progress of a run: bars on a terminal, a line for each finished condition elsewhere."""
 
 from __future__ import annotations
 
-import time
+import logging
 from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
+_PLAN, _LINES = "robustkit.plan", "robustkit.progress"
 
-class ConsoleProgress:
-    """A `runs.progress.Progress` that shows a bar per condition, and a line at its end."""
+
+class _ToConsole(logging.Handler):
+    """Prints what a logger is told."""
 
     def __init__(self, console: Console) -> None:
+        super().__init__(logging.INFO)
         self.console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self.console.print(record.getMessage(), markup=False, highlight=False, soft_wrap=True)
+        except Exception:
+            self.handleError(record)
+
+
+class ConsoleProgress:
+    """A `runs.progress.Progress` that shows a bar per condition on a terminal.
+
+    Elsewhere it prints what the logger `robustkit.progress` is told while the context lasts. What a run will cost is
+    printed in both places. quiet: print nothing at all.
+    """
+
+    def __init__(self, console: Console, quiet: bool = False) -> None:
         self.bars = Bars(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
@@ -23,16 +42,18 @@ class ConsoleProgress:
             TimeElapsedColumn(),
             console=console,
             transient=True,
-            disable=not console.is_terminal,
+            disable=quiet or not console.is_terminal,
         )
         self.tasks: dict[str, TaskID] = {}
         self.current = ""
-        self.said = ""
-        self.counted: dict[str, int] = {}
-        self.seconds: dict[str, float] = {}
-        self.since = time.monotonic()
+        names = [] if quiet else [_PLAN] if console.is_terminal else [_PLAN, _LINES]
+        self.handler, self.loggers = _ToConsole(console), [logging.getLogger(name) for name in names]
+        self.levels = [logger.level for logger in self.loggers]
 
     def __enter__(self) -> ConsoleProgress:
+        for logger in self.loggers:
+            logger.addHandler(self.handler)
+            logger.setLevel(logging.INFO)
         self.bars.start()
         return self
 
@@ -40,29 +61,21 @@ class ConsoleProgress:
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.bars.stop()
-        for name, count in self.counted.items():
-            self.console.print(f"{name}: {count} samples, {self.seconds[name]:.1f} s", markup=False, highlight=False)
+        for logger, level in zip(self.loggers, self.levels, strict=True):
+            logger.removeHandler(self.handler)
+            logger.setLevel(level)
 
     def start(self, checkpoint: str, condition: str, samples: int) -> None:
         self.current = f"{checkpoint} · {condition}"
-        self.since = time.monotonic()
         if self.current not in self.tasks:
             self.tasks[self.current] = self.bars.add_task(self.current, total=0)
         task = self.bars.tasks[self.tasks[self.current]]
         self.bars.update(task.id, total=(task.total or 0) + samples)
 
     def stage(self, name: str, standing: int, share: float) -> None:
-        """Show a stage of an attack beside the bar, or without one as a line when it begins."""
-        if self.console.is_terminal:
-            text = f"{self.current} · {name}: {standing} stand, {share:.0%}"
-            self.bars.update(self.tasks[self.current], description=text)
-        elif self.said != (said := f"{self.current} · {name}"):
-            self.said = said
-            self.console.print(f"{said} begins with {standing} standing", markup=False, highlight=False)
+        """Show a stage of an attack next to the bar."""
+        text = f"{self.current} · {name}: {standing} stand, {share:.0%}"
+        self.bars.update(self.tasks[self.current], description=text)
 
     def advance(self, samples: int) -> None:
         self.bars.advance(self.tasks[self.current], samples)
-        now = time.monotonic()
-        self.counted[self.current] = self.counted.get(self.current, 0) + samples
-        self.seconds[self.current] = self.seconds.get(self.current, 0.0) + now - self.since
-        self.since = now

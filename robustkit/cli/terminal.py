@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,8 +22,12 @@ if TYPE_CHECKING:
     from ..runs.folder import RunFolder
 
 
+AS_IT_IS: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
+"""How a line is printed that somebody may copy: a path or a command."""
+
+
 def console(stderr: bool = False) -> Any:
-    """Return the console that lines go to; as wide as the terminal, or 160 columns without one."""
+    """Return the console that lines go to: as wide as the terminal, as COLUMNS says, or 160 columns without either."""
     from rich.console import Console
     from rich.segment import Segment
 
@@ -38,37 +43,53 @@ def console(stderr: bool = False) -> Any:
             self.quiet = True
             streams.broken()
 
-    return Plain(stderr=stderr, width=None if sys.stdout.isatty() else 160)
+    stream = sys.stderr if stderr else sys.stdout
+    known = stream.isatty() or os.environ.get("COLUMNS", "").isdigit()
+    return Plain(stderr=stderr, width=None if known else 160)
 
 
-def audit_request(checkpoints: tuple[str, ...], data_dir: str, options: dict[str, Any]) -> ClassificationRequest:
-    """Return the request of a command for classifiers. options: as click has them."""
+def audit_request(
+    checkpoints: tuple[str, ...],
+    data_dir: str,
+    options: dict[str, Any],
+    parts: Sequence[str] = ("attacks", "limit", "corruptions", "cams"),
+) -> ClassificationRequest:
+    """Return the request of a command for classifiers. options: as click has them. parts: of a preset that count."""
+    from ..pipeline.presets import preset_of
     from ..pipeline.request import ClassificationRequest
 
-    refuse_idle_parts(options)
+    chosen: Mapping[str, Any] = {}
+    if (name := options.get("preset")) is not None:
+        options["preset"] = preset_of("classification", name).only(parts)
+        chosen = options["preset"].options
+    refuse_idle_parts({**chosen, **{name: value for name, value in options.items() if value is not None}})
     model = model_arguments(options)
     data = {key: options.pop(key) for key in DATA_KEYS}
+    options["setup_check"] = not options.pop("no_setup_check")
     return ClassificationRequest(checkpoints=checkpoints, data_dir=data_dir, model=model, data=data, **options)
 
 
 def segment_request(checkpoints: tuple[str, ...], data_dir: str, options: dict[str, Any]) -> SegmentationRequest:
     """Return the request of a command for segmenters. options: as click has them."""
+    from ..pipeline.presets import preset_of
     from ..pipeline.request import SegmentationRequest
 
-    refuse_idle_parts({"cams": "", **options})
+    name = options.get("preset")
+    chosen = {} if name is None else preset_of("segmentation", name).options
+    refuse_idle_parts({"cams": "", **chosen, **{name: value for name, value in options.items() if value is not None}})
     model = segmenter_arguments(options)
     return SegmentationRequest(checkpoints=checkpoints, data_dir=data_dir, model=model, **options)
 
 
-def run_to_the_end(request: Request, skip_bad: bool) -> Run:
-    """Carry out a request and show the run.
+def run_to_the_end(request: Request, skip_bad: bool, details: bool = False, quiet: bool = False) -> Run:
+    """Carry out a request and show the run. details: with every table. quiet: no progress.
 
     Raises:
         DataError: at the end, if images were left out and that is not accepted.
     """
     from ..pipeline.processes import follows
 
-    run = run_and_show(request)
+    run = run_and_show(request, details, quiet)
     bad = () if follows() else run.manifest.bad_images
     if bad and not skip_bad:
         raise DataError(
@@ -78,7 +99,14 @@ def run_to_the_end(request: Request, skip_bad: bool) -> Run:
     return run
 
 
-def run_cam(arguments: tuple[str, ...], data_dir: str | None, skip_bad: bool, options: dict[str, Any]) -> None:
+def run_cam(
+    arguments: tuple[str, ...],
+    data_dir: str | None,
+    skip_bad: bool,
+    details: bool,
+    quiet: bool,
+    options: dict[str, Any],
+) -> None:
     """Make maps of a data set, with a gallery, or of pictures."""
     from .cam.pictures import is_picture
 
@@ -89,14 +117,14 @@ def run_cam(arguments: tuple[str, ...], data_dir: str | None, skip_bad: bool, op
         raise ProtocolError(
             "give either pictures of your own, or --data-dir with a data set"
             if pictures
-            else "give pictures of your own beside the checkpoint, or --data-dir with a data set"
+            else "give pictures of your own next to the checkpoint, or --data-dir with a data set"
         )
     if pictures:
         _explain(pictures, checkpoints, gallery, options)
         return
     if gallery["targets"]:
         raise ProtocolError("--target is for pictures of your own; for a data set: --cams 'agcam(target=label)'")
-    _draw(audit_request(checkpoints, str(data_dir), options | {"attacks": "none"}), gallery, skip_bad)
+    _draw(audit_request(checkpoints, str(data_dir), options | {"attacks": "none"}), gallery, skip_bad, details, quiet)
 
 
 def _explain(
@@ -120,7 +148,9 @@ def _explain(
         console().print(str(path), markup=False, highlight=False, soft_wrap=True)
 
 
-def _draw(request: ClassificationRequest, gallery: Mapping[str, Any], skip_bad: bool) -> None:
+def _draw(
+    request: ClassificationRequest, gallery: Mapping[str, Any], skip_bad: bool, details: bool, quiet: bool
+) -> None:
     """Score the maps of a data set, and draw those of some samples."""
     from ..report.page import write_report
     from .cam.choice import Choice
@@ -137,15 +167,18 @@ def _draw(request: ClassificationRequest, gallery: Mapping[str, Any], skip_bad: 
             ids=gallery["show"],
         )
         choice.check(request)
-    run = run_to_the_end(request, skip_bad)
+    run = run_to_the_end(request, skip_bad, details, quiet)
     if choice is not None:
         for path in make_gallery(run, request, choice, raw=gallery["save_maps"]):
             console().print(f"gallery: {path}", markup=False, highlight=False, soft_wrap=True)
         write_report(run, run.summary())  # with the gallery
 
 
-def run_and_show(request: Request) -> Run:
-    """Carry out a request with its progress and lines on standard error; then show its results."""
+def run_and_show(request: Request, details: bool = False, quiet: bool = False) -> Run:
+    """Carry out a request with its progress and lines on standard error; then show its results.
+
+    details: with every table. quiet: no progress.
+    """
     from ..pipeline.processes import follows, speaker
     from ..pipeline.run import run as carry_out
     from .progress import ConsoleProgress
@@ -157,31 +190,65 @@ def run_and_show(request: Request) -> Run:
 
     if follows():
         return carry_out(request, say=say)
-    with ConsoleProgress(side) as progress:
+    with ConsoleProgress(side, quiet) as progress:
         run = carry_out(request, progress, say)
-    show(run, run.summary())
+    show(run, run.summary(), details)
     return run
 
 
-def show(run: RunFolder, results: Sequence[Mapping[str, Any]]) -> None:
-    """Print the tables and flags of a run."""
-    from rich.table import Table
-
-    from ..display.console import terminal_tables
+def show(run: RunFolder, results: Sequence[Mapping[str, Any]], details: bool = False) -> None:
+    """Print what a run found: sentences, the short table, flags, and where the rest is. details: every table instead of
+    the short one.
+    """
+    from ..display.console import print_line, print_tables
+    from ..evaluations.gaps import left_out_lines
     from ..evaluations.results import Results
+    from ..report.front_flags import flags_of
     from ..report.refresh import flag_lines
+    from ..results.findings import sentences
+    from ..results.overview import short_tables
     from ..results.tables import report_tables
     from ..tasks.task import task_of
 
-    screen = console()
-    task = task_of(run.manifest)
-    parts = [*task.terminal(Results.of(run, results))]
-    parts += [*terminal_tables(report_tables(run, results))] if task.shows_compared else []
-    for part in parts:
-        screen.print(part, soft_wrap=not isinstance(part, Table) or part.title is None)
-    for line in flag_lines(run, results):
-        screen.print(line, markup=False, highlight=False, soft_wrap=True)
-    screen.print(f"report: {run.path / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
+    screen, every, names = console(), Results.of(run, results), run.manifest.names
+    for sentence in sentences(every):
+        print_line(screen, sentence)
+    if details:
+        task = task_of(run.manifest)
+        compared = report_tables(run, every) if task.shows_compared else []
+        tables = [*task.terminal(every), *(table.said_once("n") for table in compared)]
+    else:
+        tables = short_tables(every)
+    print_tables(screen, tables, "summary.csv")
+    found = (f"⚑ {flag.who}, {flag.where}: {flag.text}" for flag in flags_of(every))
+    for line in together(flag_lines(run, every), names) if details else (*found, *left_out_lines(run)):
+        print_line(screen, line if line.startswith("⚑") else f"⚑ {line}")
+    if not details:
+        screen.print(f"every table: robustkit report {run.path} --details", **AS_IT_IS)
+    screen.print(f"report: {run.path / 'report.html'}", **AS_IT_IS)
+
+
+def together(lines: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return the lines of flags; those that say the same of several checkpoints, `names`, as one line."""
+    about: dict[str, list[str]] = {}
+    for line in lines:
+        name = max((name for name in names if line.startswith(f"⚑ {name}, ")), key=len, default="")
+        about.setdefault(line.removeprefix(f"⚑ {name}, ") if name else line, []).append(name)
+
+    def who(said: Sequence[str]) -> str:
+        if 1 < len(names) == len(said):
+            return "both checkpoints" if len(names) == 2 else f"all {len(names)} checkpoints"
+        return ", ".join(said)
+
+    return [f"⚑ {who(said)}, {rest}" if said[0] else rest for rest, said in about.items()]
+
+
+def say_unfinished(runs: Iterable[RunFolder]) -> None:
+    """Print a line for each run that lacks records, with the command that completes it."""
+    from ..evaluations.gaps import unfinished
+
+    for line in (f"⚑ {run.path}: {gap}" for run in runs if (gap := unfinished(run))):
+        console().print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import stat
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ LARGEST = {".json": 64 << 20}
 """Bytes of a file by its suffix; of all others a gigabyte."""
 LINE, LINES = 1 << 20, 1 << 24  # characters of a line; lines of a table
 TEXT = 1 << 20  # bytes of a file that a person writes: TOML, a list of classes
+_PLAIN = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 TABLE = 1 << 27  # bytes of a table or list of samples: ImageNet's two million images
 
 
@@ -75,7 +76,8 @@ def reason(fault: Exception) -> str:
 
 
 def write_whole(path: Path, data: bytes, durable: bool = True) -> None:
-    """Write a file so that, whatever happens, `path` holds all of it or what it held before.
+    """Write a file so that, whatever happens, `path` holds all of it or what it held before. Its mode is the one that
+    the user's umask leaves.
 
     durable: whether it survives a power cut, too, which costs far more.
 
@@ -84,17 +86,18 @@ def write_whole(path: Path, data: bytes, durable: bool = True) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+        temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}.tmp"
+        # Not by tempfile, whose files are for their owner alone: this one gets the mode that the umask leaves.
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _PLAIN, 0o666)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
                 if durable:
                     file.flush()
                     os.fsync(file.fileno())
-            Path(temporary).chmod(0o644)
-            Path(temporary).replace(path)
+            temporary.replace(path)
         except BaseException:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
         if durable:
             _sync_folder(path.parent)

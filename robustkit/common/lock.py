@@ -27,7 +27,7 @@ def locked(folder: Path) -> Iterator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / FILE, os.O_RDWR | os.O_CREAT | _OURS, 0o644)
+        handle = os.open(folder / FILE, os.O_RDWR | os.O_CREAT | _OURS, 0o666)
     except OSError as fault:
         raise RunError(f"cannot write {folder}: {fault.strerror or fault}; choose a folder with --out") from None
     with os.fdopen(handle, "r+", encoding="utf-8") as file:

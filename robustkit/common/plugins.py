@@ -61,7 +61,7 @@ class Plugin:
 
     @cached_property
     def source(self) -> str:
-        """SHA-256 (hex) of its code: of the file and the modules beside it that it imports, or of all code files of its
+        """SHA-256 (hex) of its code: of the file and the modules next to it that it imports, or all code files of its
         top-level package, with their names.
 
         Raises:
@@ -82,7 +82,7 @@ class Plugin:
 
     @property
     def identity(self) -> dict[str, str]:
-        """What run.json and records say of it."""
+        """What run.json and records say about it."""
         said = {"group": self.group, "name": self.name, "distribution": self.distribution, "version": self.version}
         return said | {"source": self.source}
 
@@ -155,7 +155,7 @@ def load_plugin(path: str | Path) -> list[Plugin]:
 
 
 def _execute(path: Path, code: bytes, name: str) -> ModuleType:
-    """Return the module of a file, with the digest of its code and of the modules beside it that it imported."""
+    """Return the module of a file, with the digest of its code and of the modules next to it that it imported."""
     spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec) if spec else None
     if module is None:

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+ASSUMED = "default"
+SAID_BY = {
+    "option": "by the user",
+    "metadata": "by the checkpoint",
+    "architecture": "by {config}",
+    "network": "by the network's shape",
+    "card": "by the protocol card",
+    "tried": "found by trying",
+    ASSUMED: "our default",
+}
+"""Who said a value, as run.json has it, and in words."""
 
 
 @dataclass(frozen=True)
@@ -22,3 +36,29 @@ class Preprocessing:
     interpolation: str = "bicubic"
     crop_pct: float = 0.875
     crop_mode: str = "center"
+
+
+def few_numbers(values: Sequence[float]) -> str:
+    """Return one number per channel as text, or one where all are the same."""
+    return " ".join(f"{value:.4g}" for value in (values if len(set(values)) > 1 else values[:1]))
+
+
+def spelled(values: Mapping[str, Any], sources: Mapping[str, str], arch: str) -> str:
+    """Return a preprocessing in words, with who said each value; values that one said stand together.
+
+    values: by the names of `Preprocessing`. sources: by the same names, the keys of `SAID_BY`; others are left out.
+    arch: whose config counts.
+    """
+    config = "the configuration of its code" if ":" in arch else f"timm's configuration of {arch}"
+    texts = {
+        "input_size": f"{values['input_size'][0]}x{values['input_size'][1]} pixels",
+        "interpolation": str(values["interpolation"]),
+        "crop_pct": f"crop {values['crop_pct']:g}",
+        "crop_mode": str(values["crop_mode"]),
+        **{name: f"{name} {few_numbers(values[name])}" for name in ("mean", "std")},
+    }
+    said: dict[str, list[str]] = {}
+    for name, text in texts.items():
+        if (source := sources.get(name)) in SAID_BY:
+            said.setdefault(str(source), []).append(text)
+    return "; ".join(f"{', '.join(parts)} ({SAID_BY[source].format(config=config)})" for source, parts in said.items())

@@ -168,7 +168,7 @@ def open_dataset(
     """Open a folder, a .zip or 'embedded:shapes' and label its images.
 
     layout: one of LAYOUTS; None recognises it by the names. split: a sub-folder such as 'val'.
-    labels_csv, real_labels: a table of labels; ReaL's JSON. num_classes, class_names: what the model says of its
+    labels_csv, real_labels: a table of labels; ReaL's JSON. num_classes, class_names: what the model says about its
     outputs; with them a partial or foreign set of class folders is mapped or refused instead of guessed.
     Raises DataError, one line, for anything that is not clearly a labelled set of images.
     """

@@ -50,7 +50,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Question:
-    """What is to be labelled: images and folders relative to the data set's root, and what the model says of itself."""
+    """What is to be labelled: images and folders relative to the data set's root, and the model's own words."""
 
     where: str
     images: tuple[str, ...]

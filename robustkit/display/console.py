@@ -2,42 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from .layout import laid_out, wrapped
 from .table import TextTable
 
 if TYPE_CHECKING:
-    from rich.table import Table
-    from rich.text import Text
+    from rich.console import Console
 
-_WORDS = ("condition", "figure", "at 0.05")  # headings of columns that are words
+_STYLES = {"heading": "bold", "head": "bold", "row": "", "note": "dim"}
 
 
-def terminal_tables(tables: Sequence[TextTable]) -> Iterator[Table | Text]:
-    """Yield the tables, each after its title and before its flags; a note that they share comes last."""
-    from rich import box
-    from rich.table import Table
+def print_tables(console: Console, tables: Iterable[TextTable], elsewhere: str = "") -> None:
+    """Print the tables, each after its title and before its flags; a note that they share comes last.
 
+    elsewhere: where columns are that a narrow terminal does not show.
+    """
+    notes = dict[str, None]()
     for table in tables:
-        title = cell(table.title)
-        title.stylize("italic")
-        yield title
-        drawn = Table(box=box.SIMPLE_HEAD)
-        for heading in table.headings:
-            words = heading in _WORDS
-            fold = heading == "condition"
-            drawn.add_column(heading, justify="left" if words else "right", overflow="fold", no_wrap=not fold)
-        for place, row in enumerate(table.rows):
-            again = place > 0 and table.rows[place - 1][0] == row[0]
-            drawn.add_row(*map(cell, ("" if again else row[0], *row[1:])))
-        yield drawn
-        yield from (cell(f"⚑ {flag}") for flag in table.flags)
-    yield from map(cell, dict.fromkeys(table.note for table in tables))
+        notes |= {table.note: None} if table.note else {}
+        print_line(console, table.title, style="italic")
+        for line in laid_out(_printable(table), console.width, elsewhere):
+            _put(console, line.text, _STYLES[line.style])
+        _put(console, "")
+        for flag in table.flags:
+            print_line(console, f"⚑ {flag}")
+    for note in notes:
+        print_line(console, note)
 
 
-def cell(text: str) -> Text:
+def print_line(console: Console, text: str, style: str = "", indent: int = 2, taken: int = 0) -> None:
+    """Print a text, wrapped between its words where the width of the terminal is known; nothing where it is empty.
+
+    indent: of the lines after the first. taken: columns of the first that are printed already.
+    """
+    if text := printable(text):
+        first, *rest = wrapped(" " * taken + text, console.width, indent) if _is_read(console) else [" " * taken + text]
+        for line in (first[taken:], *rest):
+            _put(console, line, style)
+
+
+def printable(text: str) -> str:
     """Return a text without characters that steer a terminal, which an untrusted run folder or file may hold."""
+    return "".join(character for character in text if character.isprintable())
+
+
+def _printable(table: TextTable) -> TextTable:
+    def all_of(texts: Iterable[str]) -> tuple[str, ...]:
+        return tuple(map(printable, texts))
+
+    heads = tuple((place, printable(text)) for place, text in table.heads)
+    return replace(table, headings=all_of(table.headings), rows=tuple(map(all_of, table.rows)), heads=heads)
+
+
+def _is_read(console: Console) -> bool:
+    """Whether lines are read at the console's width: on a terminal, or as COLUMNS says. A log has lines of any length,
+    which are easier to search in.
+    """
+    return console.is_terminal or os.environ.get("COLUMNS", "").isdigit()
+
+
+def _put(console: Console, text: str, style: str = "") -> None:
     from rich.text import Text
 
-    return Text("".join(character for character in text if character.isprintable()))
+    console.print(Text(text, style=style), soft_wrap=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import unicodedata
+from functools import lru_cache
 
-_FIGURE = re.compile(r"[-+]([\d.,]+(e[-+]?\d+)?( ?%)?( ?\[[\d.,+\- ]*\])?)?", re.ASCII)
+_FIGURE = re.compile(r"[-+]([\d.,]+(e[-+]?\d+)?( ?%)?( ?\[[\d.,+\-− ]*\])?( (better|worse|higher|lower))?)?", re.ASCII)
 
 
 def no_formula(text: str) -> str:
@@ -13,7 +13,7 @@ def no_formula(text: str) -> str:
     formula.
 
     That is `=`, `+`, `-`, `@`, tab and carriage return, as OWASP's page on CSV injection lists them; a figure with its
-    sign and interval stays.
+    sign, interval and verdict stays.
     """
     return f"'{text}" if text[:1] in tuple("=+-@\t\r") and not _FIGURE.fullmatch(text) else text
 
@@ -22,11 +22,11 @@ def no_controls(text: str, kept: str = "") -> str:
     """Replace control characters but those `kept`: white space by a space, any other by U+FFFD."""
     if text.isprintable():
         return text
-    return "".join(
-        character if character in kept or unicodedata.category(character) != "Cc" else _instead(character)
-        for character in text
-    )
+    return text.translate(_instead(kept))
 
 
-def _instead(character: str) -> str:
-    return " " if character.isspace() else "\ufffd"
+@lru_cache(maxsize=8)
+def _instead(kept: str) -> dict[int, str]:
+    """Return what stands for each control character, Unicode's category Cc, but those kept."""
+    controls = (chr(code) for code in (*range(0x20), *range(0x7F, 0xA0)))
+    return {ord(sign): " " if sign.isspace() else "\ufffd" for sign in controls if sign not in kept}

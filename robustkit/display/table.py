@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+_FIGURE = re.compile(r"[-+−<]?\s?\d.*|nan|–|")
+_LONGEST = 32  # characters of a figure; what is longer is a text that begins with a digit
 
 
 @dataclass(frozen=True)
 class TextTable:
     """title: what is shown. headings: of the columns; rows of as many texts. flags: lines that raise a doubt. note: a
-    line that explains the columns.
+    line that explains the columns. checkpoint: the one that the table is about, with whose name the title begins.
+
+    spare: headings of columns to leave out where room is short, the first of them first. heads: headings that stand
+    above rows, each with the place of its row.
     """
 
     title: str
@@ -16,6 +24,34 @@ class TextTable:
     rows: tuple[tuple[str, ...], ...]
     flags: tuple[str, ...] = ()
     note: str = ""
+    checkpoint: str = ""
+    spare: tuple[str, ...] = ()
+    heads: tuple[tuple[int, str], ...] = ()
+
+    def under_heads(self, heads: Sequence[str], width: int = 1) -> TextTable:
+        """Return the table without its first `width` columns: where they change, a heading stands above the rows.
+
+        heads: for each row, the text that stands for them.
+        """
+        starts = [row[:width] for row in self.rows]
+        first = [place for place, start in enumerate(starts) if not place or starts[place - 1] != start]
+        return replace(
+            self,
+            headings=self.headings[width:],
+            rows=tuple(row[width:] for row in self.rows),
+            heads=tuple((place, heads[place]) for place in first),
+        )
+
+    def said_once(self, heading: str) -> TextTable:
+        """Return the table without a column whose cells say the same or nothing: its title says it."""
+        if heading not in self.headings or not self.rows:
+            return self
+        place = self.headings.index(heading)
+        if len(said := {row[place] for row in self.rows} - {""}) != 1:
+            return self
+        headings, *rows = (row[:place] + row[place + 1 :] for row in (self.headings, *self.rows))
+        title = f"{self.title}; {heading} = {said.pop()}"
+        return replace(self, title=title, headings=headings, rows=tuple(rows))
 
 
 @dataclass(frozen=True)
@@ -24,7 +60,7 @@ class HeatTable:
 
     rows: texts under `headings`. values: of each row the fraction behind each cell but the first, None where there is
     none; empty where no cell is a fraction on its own. ends: places of rows below which a group ends. flags: lines that
-    name the checkpoint and the condition.
+    name the checkpoint and the condition. checkpoint: as of a `TextTable`.
     """
 
     title: str
@@ -33,3 +69,13 @@ class HeatTable:
     values: tuple[tuple[float | None, ...], ...] = ()
     ends: tuple[int, ...] = ()
     flags: tuple[str, ...] = ()
+    checkpoint: str = ""
+
+
+def numeric_columns(table: TextTable) -> set[int]:
+    """Return the indices of the columns that hold only figures."""
+    return {
+        place
+        for place in range(1, len(table.headings))
+        if all(_FIGURE.fullmatch(row[place]) and len(row[place]) < _LONGEST for row in table.rows)
+    }

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from .kinds import shares_of
+from .kinds import by_words, shares_of
 
 Row = Mapping[str, Any]
 Cells = Mapping[tuple[str, str], Row]
@@ -58,5 +58,10 @@ def flag_lines_of(checkpoint: str, cells: Cells) -> Iterator[str]:
             if not (LEFT_OUT in flag and condition in repeated):
                 seen.setdefault(flag, []).append(condition)
     for flag, conditions in seen.items():
-        names = list(dict.fromkeys(conditions))
-        yield f"{checkpoint}, {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {flag}"
+        yield f"{checkpoint}, {together(conditions, shares)}: {flag}"
+
+
+def together(texts: Iterable[str], every: Iterable[str]) -> str:
+    """Return what a flag calls the conditions that have it. every: all that could."""
+    could = dict(by_words(dict.fromkeys(every)))
+    return ", ".join(words.together(some, could[words]) for words, some in by_words(dict.fromkeys(texts)))

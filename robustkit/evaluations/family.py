@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .kinds import EVERY_FAMILY, FOLDERS, kind_of, module_of, plugged
+from .short_row import ShortRow
 from .vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import torch
     from numpy.typing import NDArray
-    from rich.table import Table
-    from rich.text import Text
 
     from ..common.plugins import Plugin
     from ..common.randomness import SampleRng
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from ..runs.folder import RunFolder
     from ..runs.manifest import Manifest
     from .cells import Cells
+    from .cost import Cost
     from .metric import Metric
     from .recorded import Compared, PerSample, Recorded
     from .results import Results
@@ -118,7 +118,7 @@ class Family:
         """Return lines on what was asked for and could not be evaluated."""
         return []
 
-    # Two checkpoints beside each other
+    # Two checkpoints next to each other
 
     def compared(
         self, first: Recorded, second: Recorded, common: Sequence[str], compared: Compared
@@ -152,6 +152,23 @@ class Family:
         """
         return ()
 
+    def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
+        """Return condition and metric of the results that a first page shows, in its order.
+
+        keys: those of its conditions that some checkpoint has. headline: the task's metric.
+        """
+        names = [headline.name, *(metric.name for metric in self.words.metrics if metric.paired and metric.label)]
+        shown = self.words.in_short(list(dict.fromkeys(text for text, _ in keys if not self.words.is_control(text))))
+        return ((text, name) for text in shown for name in names if (text, name) in keys)
+
+    def called(self, text: str, manifest: Manifest) -> str:
+        """Return what people call a condition of a run, for the row of a table."""
+        return self.words.label(text)
+
+    def where(self, text: str, manifest: Manifest) -> str:
+        """Return where a figure was measured, for a sentence: `under fog`."""
+        return f"under {self.called(text, manifest)}"
+
     def title(self, text: str, manifest: Manifest) -> str:
         """Return what people call a condition of a run, for a badge."""
         return self.words.label(text)
@@ -164,11 +181,19 @@ class Family:
         """Return what raises a doubt about its rows, one line each, with the conditions that have it."""
         return (flag for table in self.tables(results) for flag in table.flags)
 
-    def terminal(self, results: Results) -> Iterable[Table | Text]:
+    def terminal(self, results: Results) -> Iterable[TextTable]:
         """Return its tables for a terminal, without their flags."""
-        from ..display.console import terminal_tables
+        return [replace(table, flags=()) for table in self.tables(results)]
 
-        return terminal_tables([replace(table, flags=()) for table in self.tables(results)])
+    def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
+        """Return what the short table of a run may show of its conditions, `texts`. headline: the task's metric."""
+        for text in self.words.in_short(texts):
+            if self.words.in_results:
+                yield ShortRow(headline.heading, self.title(text, manifest), text, headline)
+            else:
+                shown = [metric for metric in self.words.metrics if not metric.parametric]
+                name, label = self.name, self.title(text, manifest)
+                yield from (ShortRow(name, f"{label}: {metric.label}", text, metric) for metric in shown)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         """Return its parts of the page. looks: how each checkpoint is drawn."""
@@ -210,6 +235,19 @@ class Family:
     def takes_shards(self, condition: Condition, card: Card) -> bool:
         """Whether it makes its own batches from a whole shard."""
         return False
+
+    def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
+        """Return what one sample costs under a condition, for an announcement and a first estimate of time.
+
+        classes: of the model. By default a single forward.
+        """
+        from .cost import Cost
+
+        return Cost()
+
+    def cost_lines(self, costs: Mapping[Condition, Cost]) -> Iterable[str]:
+        """Return lines on what its conditions cost that nobody would expect."""
+        return ()
 
     def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
         """Return what the condition makes the network see."""

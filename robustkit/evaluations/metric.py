@@ -15,7 +15,8 @@ class Metric:
     segmentation, so that two runs can be paired by sample. binary: each sample is right or wrong, hence Wilson's
     interval. share: between 0 and 1, so that n samples bound how sure it can be. under: the condition that a rule means
     where it names none. parametric: the name continues with a parameter, such as a class. drafted: a drafted policy has
-    a rule on it. hub: its type and its name in the metadata of a model card; None where it has none.
+    a rule on it. hub: its type and its name in the metadata of a model card; None where it has none. noun: what a
+    sentence calls it, where that is not the label.
     """
 
     name: str
@@ -29,6 +30,12 @@ class Metric:
     parametric: bool = False
     drafted: bool = False
     hub: tuple[str, str] | None = None
+    noun: str = ""
+
+    @property
+    def heading(self) -> str:
+        """The label, and which way is better."""
+        return self.label + {1: ", more is better", -1: ", less is better"}.get(self.better, "")
 
     @property
     def word(self) -> str:

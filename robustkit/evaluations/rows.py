@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,10 +14,13 @@ from numpy.typing import NDArray
 from ..common.intervals import (
     Floats,
 )
+from ..common.preprocessing import ASSUMED, few_numbers
 from ..data.layouts import SUBSET
 from ..display.numbers import pixels
+from ..protocol.condition import CLEAN
 from ..runs.folder import SUMMARY_COLUMNS, RunFolder
-from ..runs.manifest import Manifest
+from ..runs.manifest import CheckpointEntry, Manifest
+from .setup_flags import setup_flags
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,6 +76,7 @@ def record_flags(table: pa.Table, read: pa.Table, manifest: Manifest, checkpoint
     described = manifest.checkpoint(checkpoint)
     if described.weights.endswith("in part"):
         flags.append("weights were loaded in part; the rest is random")
+    flags += assumed_flags(described)
     flags += (note for note in manifest.data.notes if note.startswith(SUBSET))
     claim = manifest.claims.get(condition)
     if claim and len(read):
@@ -91,6 +96,19 @@ def record_flags(table: pa.Table, read: pa.Table, manifest: Manifest, checkpoint
     if unread:
         flags.append(f"{unread} of {len(table)} images could not be read; left out")
     return flags
+
+
+def assumed_flags(checkpoint: CheckpointEntry) -> list[str]:
+    """Return a flag where nobody gave the mean or std of a checkpoint's inputs: its numbers may be far too low."""
+    names = [name for name in ("mean", "std") if checkpoint.said.get(name) == ASSUMED]
+    if not names:
+        return []
+    taken = " and ".join(f"{name} {few_numbers(getattr(checkpoint.preprocessing, name))}" for name in names)
+    return [
+        f"normalisation was assumed: neither user nor checkpoint nor architecture gives {' and '.join(names)}; "
+        f"{taken} taken; give {' '.join(f'--{name} …' for name in names)} (robustkit inspect CHECKPOINT --data-dir DIR "
+        "says which fit)"
+    ]
 
 
 def column_of(table: pa.Table, name: str) -> Floats:
@@ -149,7 +167,12 @@ class Reading:
 
     def flags(self, condition: str, table: pa.Table) -> list[str]:
         """Return the flags of a condition's records, `table`, that do not depend on the family."""
-        return record_flags(table, readable(table), self.manifest, self.checkpoint, condition)
+        flags = record_flags(table, readable(table), self.manifest, self.checkpoint, condition)
+        return [*flags, *self._of_setup]
+
+    @cached_property
+    def _of_setup(self) -> list[str]:
+        return setup_flags(self.run.evidence(self.checkpoint, CLEAN.text))
 
     def rows(self, rows: Iterable[Row]) -> list[dict[str, Any]]:
         """Return rows as summary.json has them."""

@@ -11,6 +11,7 @@ from ..protocol.condition import Condition, Value
 from ..protocol.parameters import parse_parameters, show
 from ..protocol.pattern import ConditionPattern
 from .metric import Metric, named
+from .term import Term
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Vocabulary:
     in_results: whether its conditions stand in the task's table of results. in_means: whether they are part of means
     over conditions. metrics: its own numbers. benchmark: the kind of mean that is preferred to all its others.
     expected: whether a sentence about a run mentions that none of its conditions was evaluated. published_metrics:
-    numbers that published tables have and no run computes.
+    numbers that published tables have and no run computes. terms: what the words of its tables mean.
     """
 
     parameters: ClassVar[Mapping[str, Value]] = {}
@@ -51,6 +52,7 @@ class Vocabulary:
     benchmark: ClassVar[str] = ""
     expected: ClassVar[bool] = False
     published_metrics: ClassVar[tuple[str, ...]] = ()
+    terms: ClassVar[tuple[Term, ...]] = ()
 
     # Texts
 
@@ -96,6 +98,11 @@ class Vocabulary:
         """Whether a condition is a yardstick for others and says nothing of the model."""
         return False
 
+    def together(self, texts: Sequence[str], every: Sequence[str]) -> str:
+        """Return what a flag calls those of its conditions, `texts`, that have it. every: all that could."""
+        more = len(texts) - 1
+        return texts[0] if not more else f"{texts[0]} and {more} more {'condition' if more == 1 else 'conditions'}"
+
     # Conditions that belong together
 
     def group(self, text: str) -> str:
@@ -122,6 +129,14 @@ class Vocabulary:
         """Return how the sample browser shows a condition; None where its records hold no predictions."""
         return View(text) if self.in_results or self.in_means else None
 
+    def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
+        """Yield the few of its figures that sum up a checkpoint: condition, metric, and in words why this one.
+
+        values: by condition and metric. metric: the task's headline.
+        """
+        if self.in_results:
+            yield from ((text, name, "") for text, name in values if name == metric)
+
     # Figures that others published
 
     def published_names(self) -> Sequence[str]:
@@ -134,6 +149,10 @@ class Vocabulary:
 
     def published_as(self, text: str) -> str:
         """Return the name of a condition that is exactly the paper's; empty where only its text identifies it."""
+        return ""
+
+    def unlike_published(self, text: str) -> str:
+        """Say how a condition differs from the one that `published_as` names; empty where it does not."""
         return ""
 
     def is_of_card(self, name: str) -> bool:

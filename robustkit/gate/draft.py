@@ -1,19 +1,20 @@
-"""Draft a policy that a run passes, with margins: each rule beside the figure that it came from."""
+"""Draft a policy that a run passes, with margins: each rule next to the figure that it came from."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from ..errors import ProtocolError
+from ..evaluations.cells import Row
+from ..evaluations.chief import chief_figures
 from ..evaluations.kinds import shares_of, words_of
 from ..evaluations.pattern import check_condition
 from ..protocol.condition import CLEAN
 from ..runs.folder import RunFolder
-from ..tasks.measures import find_metric
+from ..tasks.measures import find_metric, metric_of
 from .measured import MeasuredRun
 from .output import plain
 
@@ -24,9 +25,16 @@ HEAD = """\
 #
 # A bound is the end of the figure's 95 % interval, rounded away from it to two decimals. To ask for more than the
 # point, add `with 95 % confidence`: then the whole interval must lie on the good side.
-# docs/ci.md has the grammar. undecided = "pass" lets a rule pass where samples are too few to tell.
-
+# docs/how-to/gate.md has the grammar. undecided = "pass" lets a rule pass where samples are too few to tell.
+{scope}
 undecided = "fail"
+"""
+SHORT = """\
+# These are the rules that matter most; robustkit check --init --all drafts one on every figure of each checkpoint.
+"""
+SEVERAL = """\
+# A rule without `checkpoint` is for each of the run's; its bound is that of the weakest. A checkpoint that is clearly
+# better than the weakest has a rule of its own.
 """
 TAIL = """
 # Against a release, robustkit check RUN --policy FILE --baseline RELEASED:
@@ -39,60 +47,133 @@ TAIL = """
 """
 
 
-def draft(run: RunFolder) -> str:
-    """Return the text of a policy.
+def draft(run: RunFolder, every: bool = False) -> str:
+    """Return the text of a policy: the dozen rules that matter; with `every` one on each figure of each checkpoint.
 
     Raises:
         NothingEvaluated: the run has no results. RunError: its records cannot be read.
     """
     subject = MeasuredRun(run)
-    lines = [HEAD.format(run=plain(run.path.resolve().name))]
+    scope = "" if every else SHORT + SEVERAL * (len(subject.cells) > 1)
+    lines = [HEAD.format(run=plain(run.path.resolve().name), scope=scope)]
     data = subject.manifest.data
-    lines += _rule("the card with all parameters", f"protocol == {_quoted(subject.manifest.protocol.tag)}")
-    comment = plain(f"{data.n} samples of {data.name}")
-    lines += _rule(comment, f"data digest == {_quoted(data.digest)}")
-    for name, cells in subject.cells.items():
-        if not cells:
-            continue
-        lines.append(f"\n# {plain(name)}\n")
-        checkpoint = subject.checkpoints[name]
-        lines += _rule("as the file says", f"attention == {_quoted(checkpoint.attention)}", name)
-        lines += (f"\n# of these very weights: checkpoint sha256 == {_quoted(str(checkpoint.sha256))}\n",)
-        lines += _flags(subject, name)
-        for row in cells.values():
-            lines += _of_row(subject, row, name)
+    lines += _rule("same card: attacks and their parameters", _is("protocol", subject.manifest.protocol.tag))
+    lines += _rule(f"same images: {data.n} of {data.name}", _is("data digest", data.digest))
+    lines += _of_each(subject) if every else _of_all(subject)
     lines.append(TAIL.format(metric=subject.task.headline))
     return "".join(lines)
 
 
-def _of_row(subject: MeasuredRun, row: Mapping[str, Any], name: str) -> Iterator[str]:
-    condition, metric = row["condition"], row["metric"]
-    try:
-        check_condition(condition)
-    except ProtocolError:  # of a card or a version of its own
+def _of_each(subject: MeasuredRun) -> Iterator[str]:
+    """Yield rules on every figure of each checkpoint that a policy can have a rule on."""
+    for name, cells in subject.cells.items():
+        if not cells:
+            continue
+        yield f"\n# {plain(name)}\n"
+        yield from _formula(subject, [name], name)
+        yield from _flags(subject, [name], name)
+        for row in cells.values():
+            yield from _of_row(subject, row, name)
+
+
+def _of_all(subject: MeasuredRun) -> Iterator[str]:
+    """Yield the rules that matter, one for all checkpoints where possible."""
+    names = [name for name, cells in subject.cells.items() if cells]
+    whole = len(names) == len(subject.checkpoints)  # a rule for all cannot tell of one without results
+    formulas: dict[str, list[str]] = {}
+    for name in names:
+        formulas.setdefault(subject.checkpoints[name].attention, []).append(name)
+    for some in formulas.values():
+        if whole and len(formulas) == 1:
+            yield from _formula(subject, some, "")
+        else:
+            for name in some:
+                yield from _formula(subject, [name], name)
+    for checkpoint, some in [("", names)] if whole else [(name, [name]) for name in names]:
+        yield from _flags(subject, some, checkpoint)
+    headline = CLEAN.text, subject.task.headline
+    clean = {name: subject.cells[name][headline]["n"] for name in names if headline in subject.cells[name]}
+    for checkpoint, some in [("", names)] if clean.keys() == subject.checkpoints.keys() else [(n, [n]) for n in clean]:
+        if some:
+            yield from _rule("no samples lost", f"n under clean >= {min(clean[name] for name in some)}", checkpoint)
+    for condition, metric, why in chief_figures(subject.cells.values(), subject.task.headline):
+        if _is_understood(condition):
+            yield from _chief(subject, condition, metric, why)
+
+
+def _chief(subject: MeasuredRun, condition: str, metric: str, why: str) -> Iterator[str]:
+    """Yield a rule for all checkpoints that the weakest meets, and one for each that is clearly better."""
+    there = ((name, cells.get((condition, metric))) for name, cells in subject.cells.items())
+    rows = {name: row for name, row in there if row is not None}
+    sign = -1 if metric_of(metric).better < 0 else 1
+    finite = [name for name, row in rows.items() if math.isfinite(row["value"])]
+    weakest = min(finite, key=lambda name: sign * rows[name]["value"])
+    if len(finite) < len(subject.checkpoints):
+        for name in finite:
+            yield from _bound(rows[name], name, why)
         return
+    several = f"{plain(weakest)}, " if len(finite) > 1 else ""
+    yield from _bound(rows[weakest], "", f"{why}: {several}".removesuffix(": "))
+    worst = _interval(rows[weakest])
+    for name in finite:
+        low, high = _interval(rows[name])
+        if low > worst[1] if sign > 0 else high < worst[0]:
+            yield from _bound(rows[name], name, why)
+
+
+def _interval(row: Row) -> tuple[float, float]:
+    """Return the interval of a figure, a made-up one of 0.05 to each side where it has none."""
+    if math.isfinite(row["ci_low"]) and math.isfinite(row["ci_high"]):
+        return row["ci_low"], row["ci_high"]
+    return row["value"] - 0.05, row["value"] + 0.05
+
+
+def _of_row(subject: MeasuredRun, row: Row, name: str) -> Iterator[str]:
+    condition, metric = row["condition"], row["metric"]
     definition = find_metric(metric)
-    if definition is None or not definition.drafted or words_of(condition).is_control(condition):
+    if (
+        not _is_understood(condition)
+        or definition is None
+        or not definition.drafted
+        or words_of(condition).is_control(condition)
+    ):
         return
     if _is_part_of_a_mean(subject, name, condition):
         return  # that has a rule
     if condition == CLEAN.text:
         yield from _rule("of all samples", f"n under clean >= {row['n']}", name)
-    value, low, high = (row[key] for key in ("value", "ci_low", "ci_high"))
+    yield from _bound(row, name)
+
+
+def _bound(row: Row, checkpoint: str, why: str = "") -> Iterator[str]:
+    """Yield a rule that the figure's interval meets as a whole; a comment where there can be none."""
+    condition, metric, value = row["condition"], row["metric"], row["value"]
+    what = f"{metric} under {plain(condition)}"
     if not math.isfinite(value):
-        yield f"\n# {metric} under {plain(condition)} is {value}: no rule\n"
+        yield f"\n# {what} is {value}: no rule\n"
         return
-    falls = definition.better < 0
-    if not (math.isfinite(low) and math.isfinite(high)):
-        low, high, comment = value - 0.05, value + 0.05, f"{value:.4g}, n {row['n']}; no interval, 0.05 of margin"
-    else:
-        comment = f"{value:.4g} [{low:.4g}, {high:.4g}], n {row['n']}"
+    falls = metric_of(metric).better < 0
+    low, high = _interval(row)
+    measured = math.isfinite(row["ci_low"]) and math.isfinite(row["ci_high"])
+    shown = f"[{low:.4g}, {high:.4g}], n {row['n']}" if measured else f"n {row['n']}; no interval, 0.05 of margin"
+    comment = f"{value:.4g} {shown}" if measured else f"{value:.4g}, {shown}"
+    if why:
+        comment = f"{why}{'' if why.endswith(', ') else ': '}{comment}"
     bound = math.ceil(100 * high - 1e-9) / 100 if falls else math.floor(100 * low + 1e-9) / 100
     if bound <= 0 and not falls:
-        yield f"\n# {metric} under {plain(condition)} is {plain(comment)}: no bound above 0\n"
+        yield f"\n# {what} is {plain(comment)}: no bound above 0\n"
         return
-    flags = f"; flags: {'; '.join(row['flags'])}" if row["flags"] else ""
-    yield from _rule(comment + flags, f"{metric} under {condition} {'<=' if falls else '>='} {bound:.2f}", name)
+    flags = f"; flags: {'; '.join(row['flags'])}" if row["flags"] and not why else ""  # else a rule names them
+    yield from _rule(comment + flags, f"{metric} under {condition} {'<=' if falls else '>='} {bound:.2f}", checkpoint)
+
+
+def _is_understood(condition: str) -> bool:
+    """Whether a rule can name a condition: not one of a card or a version of its own."""
+    try:
+        check_condition(condition)
+    except ProtocolError:
+        return False
+    return True
 
 
 def _is_part_of_a_mean(subject: MeasuredRun, name: str, condition: str) -> bool:
@@ -100,23 +181,30 @@ def _is_part_of_a_mean(subject: MeasuredRun, name: str, condition: str) -> bool:
     return any(shares < set(shares_of(text)) for text, _ in subject.cells[name])
 
 
-def _flags(subject: MeasuredRun, name: str) -> Iterator[str]:
-    flags = [(text, flag) for (text, _), row in subject.cells[name].items() for flag in row["flags"]]
-    done = {condition for checkpoint, condition in subject.run.units() if checkpoint == name}
-    lacking = any(condition not in done for condition in subject.manifest.conditions)
-    left_out = subject.manifest.corrupted.left_out
-    essences = dict.fromkeys(_essence(flag) for _, flag in flags)
-    essences |= dict.fromkeys(["incomplete: no records"] if lacking else [])
-    essences |= dict.fromkeys(["left out: "] if left_out else [])
+def _formula(subject: MeasuredRun, names: Sequence[str], checkpoint: str) -> Iterator[str]:
+    """Yield a rule on the attention formula, and in a comment the digests that would pin the very weights."""
+    yield from _rule("same formula", _is("attention", subject.checkpoints[names[0]].attention), checkpoint)
+    for name in names:
+        digest = str(subject.checkpoints[name].sha256)
+        yield f"# these very weights{f' of {plain(name)}' * (len(names) > 1)}: {_is('checkpoint sha256', digest)}\n"
+
+
+def _flags(subject: MeasuredRun, names: Sequence[str], checkpoint: str) -> Iterator[str]:
+    flags = [flag for name in names for row in subject.cells[name].values() for flag in row["flags"]]
+    essences = dict.fromkeys(map(_essence, flags))
+    if any(subject.without_records(name) for name in names):
+        essences["incomplete: no records"] = None
+    if subject.manifest.corrupted.left_out:
+        essences["left out: "] = None
     if not essences:
-        yield from _rule("there are none", "no flags", name)
+        yield from _rule("nothing raised a doubt", "no flags", checkpoint)
     elif len(essences) > _MOST:
         yield f"\n# no rule about flags: there are {len(essences)} kinds; see the report\n"
     else:
         yield from _rule(
             "these flags were raised, and are allowed here: look at each in the report, and delete what must not be",
             f"no flags except {', '.join(map(_quoted, essences))}",
-            name,
+            checkpoint,
         )
 
 
@@ -132,6 +220,10 @@ def _rule(comment: str, require: str, checkpoint: str = "") -> Iterator[str]:
         yield f"checkpoint = {_toml(checkpoint)}\n"
 
 
+def _is(subject: str, value: str) -> str:
+    return f"{subject} == {_quoted(value)}"
+
+
 def _quoted(text: str) -> str:
     """Return a text as rules quote it."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
@@ -141,6 +233,9 @@ def _quoted(text: str) -> str:
 def _toml(text: str) -> str:
     """Return a TOML string, without escapes where possible. A name that no file can hold becomes a pattern."""
     text = re.sub("[\ud800-\udfff]", "?", text)
-    if "'" not in text and text.isprintable() and '"' in text:
-        return f"'{text}'"
+    if text.isprintable() and '"' in text:
+        if "'" not in text:
+            return f"'{text}'"
+        if "'''" not in text and text[-1] != "'":
+            return f"'''{text}'''"
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

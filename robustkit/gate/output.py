@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 from xml.etree import ElementTree as Tree
 
+from .advice import advice, shortfall
 from .measured import Measured
 from .statements import Change, Value
 from .verdicts import FAIL, PASS, UNDECIDED, Outcome, Verdict
@@ -40,7 +41,7 @@ def _told(value: float, bound: float | None, digits: int) -> bool:
 
 
 def sentence(verdict: Verdict) -> str:
-    """Return a verdict on one line: rule, figure, bound, reason, flags."""
+    """Return a verdict on one line: rule, figure, bound, by how much it is missed, reason, flags."""
     rule, statement = verdict.rule, verdict.rule.statement
     parts = [rule.require if rule.name == rule.require else f"{rule.name} ({rule.require})"]
     if verdict.figure is not None and isinstance(statement, Value | Change):
@@ -49,12 +50,22 @@ def sentence(verdict: Verdict) -> str:
         where = f" under {verdict.condition}" if isinstance(statement, Value) else ""
         where = "" if where in rule.require else where
         bound = "" if verdict.state == PASS else f", bound {statement.compare} {statement.bound:g}"
+        missed = shortfall(verdict)
+        bound += "" if math.isnan(missed) else f", missed by {missed:{'.0f' if counted else '.4g'}}"
         parts[0] += f": {shown}{where}{bound}"
     elif verdict.reason:
         parts[0] += f": {verdict.reason}"
     if verdict.figure is not None:
         parts += [verdict.reason, *(f"flag: {flag}" for flag in verdict.figure.flags)]
     return plain("; ".join(filter(None, parts)))
+
+
+def by_urgency(outcome: Outcome) -> tuple[list[Verdict], list[Verdict]]:
+    """Return what does not pass, worst first (what stops the gate, failed before undecided), and what passes."""
+    order = (FAIL, UNDECIDED, PASS)
+    open_ = [verdict for verdict in outcome.verdicts if verdict.state != PASS]
+    open_.sort(key=lambda verdict: (not outcome.stops(verdict), order.index(verdict.state)))
+    return open_, [verdict for verdict in outcome.verdicts if verdict.state == PASS]
 
 
 def counts(outcome: Outcome) -> str:
@@ -87,7 +98,8 @@ def junit(outcome: Outcome, run: str) -> bytes:
         elif outcome.stops(verdict):
             kind = "fail" if verdict.state == FAIL else "cannot-tell"
             fields = {"message": _legal(said), "type": kind}
-            Tree.SubElement(case, "failure", fields).text = _legal(f"{verdict.checkpoint}\n{said}".strip())
+            lines = filter(None, (verdict.checkpoint, said, advice(verdict)))
+            Tree.SubElement(case, "failure", fields).text = _legal("\n".join(lines))
         else:
             Tree.SubElement(case, "skipped", {"message": _legal(f"{verdict.state}: {said}")})
     Tree.indent(root)
@@ -99,7 +111,7 @@ def _legal(text: str) -> str:
 
 
 def github_lines(outcome: Outcome) -> Iterator[str]:
-    """Yield workflow commands that GitHub shows beside the policy's lines."""
+    """Yield workflow commands that GitHub shows next to the policy's lines."""
     for verdict in outcome.verdicts:
         if verdict.state == PASS:
             continue
@@ -123,15 +135,21 @@ def _property(text: str) -> str:
 
 
 def markdown(outcome: Outcome, run: str) -> str:
-    """Return a table for $GITHUB_STEP_SUMMARY, with what does not pass first."""
+    """Return a summary for $GITHUB_STEP_SUMMARY: a table of what does not pass, what passes folded below it."""
     head = "passes" if outcome.passed else "fails"
     lines = [f"### RobustKit: {_cell(run)} {head} {_cell(outcome.policy.path)}", "", f"{counts(outcome)}.", ""]
-    lines += ["| verdict | checkpoint | finding |", "|---|---|---|"]
     marks = {PASS: "✅ pass", FAIL: "❌ fail", UNDECIDED: "❔ cannot tell"}
-    for verdict in sorted(outcome.verdicts, key=lambda entry: (entry.state == PASS, entry.state == UNDECIDED)):
+    urgent, passed = by_urgency(outcome)
+    if urgent:
+        lines += ["| verdict | checkpoint | finding | what to do |", "|---|---|---|---|"]
+    for verdict in urgent:
         mark = marks[verdict.state] + (" (warning)" if verdict.rule.severity == "warning" else "")
-        cells = (mark, _cell(verdict.checkpoint or "(run)"), _cell(sentence(verdict)))
-        lines.append(f"| {' | '.join(cells)} |")
+        cells = (mark, verdict.checkpoint or "(run)", sentence(verdict), advice(verdict))
+        lines.append(f"| {' | '.join(map(_cell, cells))} |")
+    if passed:
+        lines += ["", f"<details><summary>{len(passed)} passed</summary>", "", "| checkpoint | finding |", "|---|---|"]
+        lines += [f"| {_cell(verdict.checkpoint or '(run)')} | {_cell(sentence(verdict))} |" for verdict in passed]
+        lines += ["", "</details>"]
     return "\n".join(lines) + "\n\n"
 
 
@@ -174,6 +192,7 @@ def _as_dict(outcome: Outcome, verdict: Verdict) -> dict[str, Any]:
         "bound": bound,
         "needed": verdict.needed,
         "reason": verdict.reason,
+        "advice": advice(verdict),
         "flags": list(figure.flags) if figure else [],
     }
 

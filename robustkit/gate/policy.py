@@ -1,4 +1,4 @@
-"""Parse a policy file (TOML) into rules, or report where it is not understood. docs/ci.md has the grammar."""
+"""Parse a policy file (TOML) into rules, or report where it is not understood. docs/how-to/gate.md has the grammar."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class NoFlags:
 
 @dataclass(frozen=True)
 class Identity:
-    """What run.json says of the subject."""
+    """What run.json says about the subject."""
 
     subject: str
     expected: str

@@ -20,6 +20,8 @@ from timm.layers import resample_abs_pos_embed  # type: ignore[attr-defined, unu
 from torch import Tensor, nn
 
 from ..errors import CheckpointError, ModelError, RobustkitError
+from .online import REMEDY
+from .published_weights import held_weights
 
 PROBED = (32, 64, 96, 128, 224, 256, 384)
 _METHODS = (  # methods that torch and this package call on every part of a network
@@ -67,20 +69,25 @@ def create(
     if refused:
         raise ModelError(f"arch_kwargs holds {', '.join(refused)}; expected only the shape of the network")
     sized = {**kwargs, "img_size": img_size} if img_size is not None else dict(kwargs)
+    weights: dict[str, Any] = {
+        "pretrained": pretrained,
+        "pretrained_cfg_overlay": held_weights(arch) if pretrained else None,
+    }
     try:
         try:
-            network = timm.create_model(arch, pretrained=pretrained, **sized)
+            network = timm.create_model(arch, **weights, **sized)
         except TypeError as error:
             if "img_size" not in str(error):
                 raise
-            network = timm.create_model(arch, pretrained=pretrained, **kwargs)  # a CNN takes any size
+            network = timm.create_model(arch, **weights, **kwargs)  # a CNN takes any size
     except RobustkitError:
         raise
     except Exception as error:  # a constructor or a download may raise anything
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
         if pretrained:
-            remedy = f"check the network, or give a file with --arch {arch}"
-            raise ModelError(f"weights of {arch!r} could not be fetched ({reason}); {remedy}") from error
+            raise ModelError(
+                f"weights of {arch!r} could not be fetched ({reason}); {REMEDY.format(arch=arch)}"
+            ) from error
         raise ModelError(
             f"{arch!r} cannot be built with {dict(sized)} ({reason}); check --img-size and arch_kwargs"
         ) from error

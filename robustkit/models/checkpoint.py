@@ -35,8 +35,8 @@ class Checkpoint:
     """The weights of one file.
 
     tensors: by name, wrappers and prefixes removed, floating-point ones in at least float32.
-    metadata: what the file says of itself, by the names of our own checkpoints (arch, attention, num_classes, mean,
-        std, input_size, ...), from the safetensors header or from the arguments beside the weights of a torch file.
+    metadata: what the file says about itself, by the names of our own checkpoints (arch, attention, num_classes, mean,
+        std, input_size, ...), from the safetensors header or from the arguments next to the weights of a torch file.
         JSON types. It comes from the file, so it is a claim, and never run.
     weights: which part was taken: 'bare', 'state_dict', 'model', 'model_ema', ...
     notes: lines for the user: what was stripped, mapped, chosen.
@@ -53,7 +53,7 @@ class Checkpoint:
 def read(path: str | Path, *, use_ema: bool = False) -> Checkpoint:
     """Read a .safetensors file or one written by torch.save; the content decides, not the suffix.
 
-    use_ema: take the averaged weights (`model_ema`, `state_dict_ema`, ...) instead of the plain ones beside them.
+    use_ema: take the averaged weights (`model_ema`, `state_dict_ema`, ...) instead of the plain ones next to them.
     Raises CheckpointError for anything but a sound set of weights.
     """
     path = Path(path)

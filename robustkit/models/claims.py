@@ -80,7 +80,7 @@ class Allowance(TorchDispatchMode):
             self.tensors -= 1
             if self.numbers < 0 or self.tensors < 0:
                 raise CheckpointError(
-                    f"{self.where}: what it says of its network asks for many times the {self.held} numbers that it "
+                    f"{self.where}: what it says about its network asks for many times the {self.held} numbers that it "
                     "holds; refused, for it would fill the memory; check the file, or give --arch"
                 )
         return func(*args, **kwargs)

@@ -38,7 +38,7 @@ class ModelIdentity:
         'n/a' where there is no formula.
     weights: the part of the file that was taken ('bare', 'model_ema', ...), 'pretrained' or 'random'; with ', in part'
         where not all tensors fitted. code_sha256: digest of the file that holds the user's own factory.
-    notes: lines for the user.
+    notes: lines for the user. preprocessing_source: who said each value, `common.preprocessing.SAID_BY`.
     """
 
     name: str
@@ -55,6 +55,7 @@ class ModelIdentity:
     class_names: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
     metadata: dict[str, Any] = field(default_factory=dict)
+    preprocessing_source: dict[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the same in JSON types."""
@@ -109,7 +110,8 @@ def load(
         out, it comes from the file's metadata, or is guessed from the tensors of a ViT or DeiT.
     attention: a formula of `robustkit.attention.FORMULAS`; left out, from metadata, else what the architecture has.
     img_size: builds the network for that size and resamples position embeddings where they differ.
-    mean, std, interpolation, crop_pct, crop_mode: left out, from metadata, else from the architecture's config.
+    mean, std, interpolation, crop_pct, crop_mode: left out, from metadata, else from the architecture's config; images
+        of at most 64 pixels are not cropped where neither is about images of that size.
     use_ema, allow_partial: see `robustkit.models.checkpoint`. pretrained: for `timm:`, False gives random weights.
 
     The user's options outweigh the file, and the file outweighs guesses; every such choice is in `identity.notes`.
@@ -135,6 +137,7 @@ def _from_timm(spec: str, wanted: InputOptions, pretrained: bool) -> Classifier:
     network = create(name, kwargs=kwargs, img_size=wanted.img_size, pretrained=pretrained)
     notes = () if pretrained else (f"{name} has random weights",)
     kind, source = give_attention(network, wanted.attention, {}, {}, spec)
+    resolved = resolve_preprocessing(network, wanted, {}, spec)
     identity = ModelIdentity(
         name=display_name(name),
         spec=spec,
@@ -144,9 +147,10 @@ def _from_timm(spec: str, wanted: InputOptions, pretrained: bool) -> Classifier:
         attention=kind,
         attention_source=source,
         num_classes=int(network.num_classes),  # type: ignore[arg-type]
-        preprocessing=resolve_preprocessing(network, wanted, {}, spec)[0],
+        preprocessing=resolved.preprocessing,
+        preprocessing_source=resolved.sources,
         weights="pretrained" if pretrained else "random",
-        notes=notes,
+        notes=notes + resolved.notes,
     )
     return Classifier(network, identity)
 
@@ -180,10 +184,10 @@ def _from_file(name: str, spec: str, checkpoint: Checkpoint, wanted: InputOption
         notes += more
     partial = load_into(network, replace(checkpoint, tensors=tensors), allow_partial=allow_partial)
     notes += partial
-    preprocessing, more = resolve_preprocessing(network, wanted, metadata, str(checkpoint.path))
-    notes += more
+    resolved = resolve_preprocessing(network, wanted, metadata, str(checkpoint.path))
+    notes += resolved.notes
     timm_classes = None if is_factory(arch) else getattr(network, "num_classes", None)
-    classes = timm_classes or classes_of(network, preprocessing.input_size)
+    classes = timm_classes or classes_of(network, resolved.preprocessing.input_size)
     if wanted.num_classes not in (None, classes):
         raise ModelError(f"{arch} gives {classes} classes, not {wanted.num_classes}; check --num-classes")
     names = metadata.get("class_names")
@@ -196,7 +200,8 @@ def _from_file(name: str, spec: str, checkpoint: Checkpoint, wanted: InputOption
         attention=kind,
         attention_source=source,
         num_classes=int(classes),
-        preprocessing=preprocessing,
+        preprocessing=resolved.preprocessing,
+        preprocessing_source=resolved.sources,
         weights=checkpoint.weights + (", in part" if partial else ""),
         code_sha256=code_digest(arch) if is_factory(arch) else None,
         class_names=tuple(map(str, names)) if isinstance(names, list) and len(names) == classes else None,

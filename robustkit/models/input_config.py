@@ -10,13 +10,15 @@ from typing import Any
 from timm.data import resolve_data_config  # type: ignore[attr-defined, unused-ignore]
 from torch import nn
 
-from ..common.preprocessing import Preprocessing
+from ..common.preprocessing import ASSUMED, Preprocessing, few_numbers
 from ..errors import ModelError, unknown
 from .architecture import probed_size
 from .claims import LARGEST_SIDE
 
 INTERPOLATIONS = ("bicubic", "bilinear", "nearest", "lanczos")
 CROP_MODES = ("center", "squash", "border")
+SMALL = 64
+"""The side up to which images are by default shown whole: those of CIFAR, SVHN and Tiny ImageNet are not cropped."""
 _LEAST_CROP = 0.1  # images are resized to their input size over this
 
 
@@ -42,69 +44,91 @@ def _timm_config(config: object) -> dict[str, Any]:
     return dict(resolve_data_config(pretrained_cfg=config))  # type: ignore[no-untyped-call, unused-ignore]
 
 
+@dataclass(frozen=True)
+class Resolved:
+    """How images become pixels. sources: who said each value, `common.preprocessing.SAID_BY`; notes: for the user."""
+
+    preprocessing: Preprocessing
+    sources: dict[str, str]
+    notes: tuple[str, ...]
+
+
 def resolve_preprocessing(
     network: nn.Module, wanted: InputOptions, metadata: Mapping[str, Any], where: str
-) -> tuple[Preprocessing, tuple[str, ...]]:
-    """Take each value from the option, else metadata, else the architecture's config; a note names the values that none
-    of them has.
+) -> Resolved:
+    """Take each value from the option, else metadata, else the architecture's config, else our default; a note names
+    the values that none of them has.
+
+    Images of at most `SMALL` pixels are not cropped by default: they are shown as they are, also where the
+    architecture's config is one for larger images.
     """
     config = getattr(network, "pretrained_cfg", None) or getattr(network, "default_cfg", None)
-    defaults = _timm_config(config)
-    notes: list[str] = []
+    defaults, notes, sources = _timm_config(config), list[str](), dict[str, str]()
+    said = {name: value for name, value in defaults.items() if config.get(name)}  # type: ignore[union-attr]
+    size, sources["input_size"] = _input_size(network, wanted, metadata, said, where, notes)
+    small = max(size) <= SMALL
+    if small and max(said.get("input_size", size)) > SMALL:
+        said.pop("crop_pct", None)  # it is of larger images
+    usual = {"mean": (0.0,) * 3, "std": (1.0,) * 3, "interpolation": "bicubic", "crop_mode": "center", **defaults}
+    usual["crop_pct"] = 1.0 if small else 0.875
 
-    def choose(name: str, default: Any) -> Any:
-        option, said = getattr(wanted, name), metadata.get(name)
-        value = option if option is not None else said if said is not None else defaults.get(name, default)
-        if name in ("mean", "std"):
-            numbers = isinstance(value, Sequence) and all(isinstance(v, int | float) for v in value)
-            within = (lambda v: 0 <= v <= 1) if name == "mean" else (lambda v: 1e-30 < v < 1e30)
-            if not numbers or len(value) != 3 or not all(map(within, value)):
-                kind = "in [0, 1]" if name == "mean" else "above 0"
-                raise ModelError(
-                    f"{where}: {name} is {repr(value)[:80]}; expected three finite numbers {kind}; check --{name}"
-                )
-            return tuple(map(float, value))
+    def choose(name: str) -> Any:
+        ranked = (("option", getattr(wanted, name)), ("metadata", metadata.get(name)), ("architecture", said.get(name)))
+        sources[name], value = next((each for each in ranked if each[1] is not None), (ASSUMED, usual[name]))
         return value
 
-    if not defaults and wanted.mean is None and wanted.std is None and "mean" not in metadata:
-        notes.append("NO NORMALISATION: nothing gives mean and std, 0 and 1 are taken; give --mean and --std")
-    interpolation, crop_mode = choose("interpolation", "bicubic"), choose("crop_mode", "center")
+    mean, std = (_three_numbers(choose(name), name, where) for name in ("mean", "std"))
+    if assumed := [name for name in ("mean", "std") if sources[name] == ASSUMED]:
+        taken = f"{few_numbers(mean)} and {few_numbers(std)}"
+        options = " and ".join(f"--{name}" for name in assumed)
+        notes.append(
+            f"NO NORMALISATION: nothing gives {' and '.join(assumed)}, mean and std {taken} are taken; give {options}"
+        )
+    interpolation, crop_mode, crop_pct = choose("interpolation"), choose("crop_mode"), choose("crop_pct")
     for name, value, choices in (
         ("interpolation", interpolation, INTERPOLATIONS),
         ("crop mode", crop_mode, CROP_MODES),
     ):
         if value not in choices:
             raise ModelError(unknown(name, value, choices))
-    crop_pct = choose("crop_pct", 0.875)
     if not isinstance(crop_pct, int | float) or not _LEAST_CROP <= crop_pct <= 1:
         raise ModelError(
             f"{where}: crop_pct is {repr(crop_pct)[:80]}; expected a number in [{_LEAST_CROP}, 1]; check --crop-pct"
         )
-    size = _input_size(network, wanted, metadata, defaults, where, notes)
-    mean, std = choose("mean", (0.0, 0.0, 0.0)), choose("std", (1.0, 1.0, 1.0))
-    return Preprocessing(size, mean, std, interpolation, float(crop_pct), crop_mode), tuple(notes)
+    preprocessing = Preprocessing(size, mean, std, interpolation, float(crop_pct), crop_mode)
+    return Resolved(preprocessing, sources, tuple(notes))
+
+
+def _three_numbers(value: Any, name: str, where: str) -> tuple[float, ...]:
+    numbers = isinstance(value, Sequence) and all(isinstance(v, int | float) for v in value)
+    within = (lambda v: 0 <= v <= 1) if name == "mean" else (lambda v: 1e-30 < v < 1e30)
+    if not numbers or len(value) != 3 or not all(map(within, value)):
+        kind = "in [0, 1]" if name == "mean" else "above 0"
+        raise ModelError(f"{where}: {name} is {repr(value)[:80]}; expected three finite numbers {kind}; check --{name}")
+    return tuple(map(float, value))
 
 
 def _input_size(
     network: nn.Module,
     wanted: InputOptions,
     metadata: Mapping[str, Any],
-    defaults: Mapping[str, Any],
+    said: Mapping[str, Any],
     where: str,
     notes: list[str],
-) -> tuple[int, int]:
+) -> tuple[tuple[int, int], str]:
+    """Return (height, width), and who said so."""
     if wanted.img_size is not None:
-        return pair(wanted.img_size, where)
+        return pair(wanted.img_size, where), "option"
     built = getattr(getattr(network, "patch_embed", None), "img_size", None)
     if built is not None:  # the size a ViT was built for outweighs the config of its name
-        return pair(built, where)
+        return pair(built, where), "network"
     if "input_size" in metadata:
-        return pair(metadata["input_size"], where, LARGEST_SIDE)
-    if "input_size" in defaults:
-        return pair(defaults["input_size"][-2:], where)
+        return pair(metadata["input_size"], where, LARGEST_SIDE), "metadata"
+    if "input_size" in said:
+        return pair(said["input_size"][-2:], where), "architecture"
     size = probed_size(network)
     notes.append(f"image size {size[0]} x {size[1]} found by trying; --img-size says otherwise")
-    return size
+    return size, "tried"
 
 
 def pair(value: object, where: object, most: float = math.inf) -> tuple[int, int]:

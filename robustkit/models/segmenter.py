@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from ..attention.registry import find_formula
-from ..common.preprocessing import Preprocessing
 from ..common.steady import seeded
 from ..data.mask_files import printable
 from ..errors import CheckpointError, ModelError
@@ -23,7 +22,7 @@ from .claims import LARGEST_SIDE, Allowance, check_arguments
 from .classifier import ModelIdentity, attention_notes, display_name, give_attention
 from .dense import Dense, Segmenter, count_classes
 from .guess import guess
-from .input_config import InputOptions, pair, resolve_preprocessing
+from .input_config import InputOptions, Resolved, pair, resolve_preprocessing
 from .segmenter_network import PUBLIC_EPS, build_segmenter
 from .specs import find
 from .window_options import WindowOptions, resolve_windows, sides
@@ -126,9 +125,9 @@ def _segmenter(
     tensors |= {f"encoder.{key}": tensor for key, tensor in encoder.items()}
     notes += more
     partial = load_into(network, replace(checkpoint, tensors=tensors), allow_partial=allow_partial)
-    preprocessing, _ = resolve_preprocessing(network.encoder, wanted, metadata, str(checkpoint.path))
+    resolved = resolve_preprocessing(network.encoder, wanted, metadata, str(checkpoint.path))
     windows, more = resolve_windows(size, shown, metadata, ours, metadata.get("stride") if size == trained else None)
-    identity = _identity(checkpoint, name, spec, arch, (kind, source), classes, preprocessing, partial)
+    identity = _identity(checkpoint, name, spec, arch, (kind, source), classes, resolved, partial)
     return Segmenter(Dense(network, windows), replace(identity, notes=checkpoint.notes + notes + partial + more))
 
 
@@ -164,9 +163,9 @@ def _factory(
     if wanted.num_classes not in (None, classes):
         raise ModelError(f"{arch} gives {classes} classes, not {wanted.num_classes}; check --num-classes")
     sized = replace(wanted, img_size=size or (_PROBE, _PROBE))
-    preprocessing, said = resolve_preprocessing(network, sized, metadata, str(checkpoint.path))
-    identity = _identity(checkpoint, name, spec, arch, (kind, source), classes, preprocessing, partial)
-    return Segmenter(dense, replace(identity, notes=checkpoint.notes + notes + partial + more + said))
+    resolved = resolve_preprocessing(network, sized, metadata, str(checkpoint.path))
+    identity = _identity(checkpoint, name, spec, arch, (kind, source), classes, resolved, partial)
+    return Segmenter(dense, replace(identity, notes=checkpoint.notes + notes + partial + more + resolved.notes))
 
 
 def _identity(
@@ -176,7 +175,7 @@ def _identity(
     arch: str,
     attention: tuple[str, str],
     classes: int,
-    preprocessing: Preprocessing,
+    resolved: Resolved,
     partial: tuple[str, ...],
 ) -> ModelIdentity:
     said = checkpoint.metadata.get("class_names")
@@ -190,11 +189,12 @@ def _identity(
         attention=attention[0],
         attention_source=attention[1],
         num_classes=classes,
-        preprocessing=replace(preprocessing, crop_mode="none", crop_pct=1.0, interpolation="bilinear"),
+        preprocessing=replace(resolved.preprocessing, crop_mode="none", crop_pct=1.0, interpolation="bilinear"),
         weights=checkpoint.weights + (", in part" if partial else ""),
         code_sha256=code_digest(arch) if is_factory(arch) else None,
         class_names=names if len(names) == classes else None,
         metadata=checkpoint.metadata,
+        preprocessing_source={name: resolved.sources[name] for name in ("mean", "std")},  # the rest is of windows
     )
 
 

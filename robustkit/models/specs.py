@@ -1,4 +1,4 @@
-"""Where a model's spec points: a file, with what lies beside it."""
+"""Where a model's spec points: a file, with what lies next to it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from ..common.files import json_of, reason
 from ..errors import CheckpointError, ModelError, unknown
+from .online import REMEDY, answers, hub
 
 KINDS = ("hf-hub", "local-dir", "timm", "zoo")
 EXPECTED = "expected a file, zoo:NAME, timm:NAME, hf-hub:ORG/NAME or local-dir:PATH"
@@ -20,7 +21,7 @@ _CONFIG = 16 << 20  # bytes of a config.json, which may name 22 000 classes
 
 @dataclass(frozen=True)
 class ModelFile:
-    """path: the weights. name: for display. metadata: what a config.json beside the weights says."""
+    """path: the weights. name: for display. metadata: what a config.json next to the weights says."""
 
     path: Path
     name: str
@@ -94,7 +95,7 @@ def _folder(folder: Path, name: str) -> ModelFile:
         )
     weights = next((folder / file for file in WEIGHT_FILES if (folder / file).is_file()), None)
     if weights is None:
-        raise CheckpointError(f"{folder}: no weights beside config.json; expected {' or '.join(WEIGHT_FILES)}")
+        raise CheckpointError(f"{folder}: no weights next to config.json; expected {' or '.join(WEIGHT_FILES)}")
     try:
         content = json_of(config, _CONFIG)
     except (OSError, ValueError) as error:
@@ -125,11 +126,18 @@ def _from_hub(name: str) -> ModelFile:
     from huggingface_hub import snapshot_download
 
     repository, _, revision = name.partition("@")
+    silent = bool(address := hub()) and not answers(address)
     try:
-        folder = snapshot_download(repository, revision=revision or None, allow_patterns=["config.json", *WEIGHT_FILES])
+        folder = snapshot_download(
+            repository,
+            revision=revision or None,
+            allow_patterns=["config.json", *WEIGHT_FILES],
+            local_files_only=silent,
+        )
     except Exception as error:  # network, name and rights each raise another class
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
+        why = f"{address} gives no answer" if silent else reason
         raise ModelError(
-            f"hf-hub:{name} could not be fetched ({reason}); check the name and the network, or give a file with --arch"
+            f"hf-hub:{name} could not be fetched ({why}); check the name and the network; {REMEDY.format(arch='NAME')}"
         ) from error
     return _folder(Path(folder), repository.rsplit("/", 1)[-1])

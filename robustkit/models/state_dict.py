@@ -51,7 +51,7 @@ def unwrap(
 
 
 def _hints(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the arguments saved beside the weights say of the model, by the names of our metadata."""
+    """Return what the arguments saved next to the weights say about the model, by the names of our metadata."""
     sources: list[Mapping[str, Any]] = [content]
     for name in ("args", "config", "hparams", "hyper_parameters"):
         value = content.get(name)

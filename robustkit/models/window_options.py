@@ -17,7 +17,7 @@ _OVERLAP = 32  # pixels that two windows share in the public code, if nothing gi
 
 @dataclass(frozen=True)
 class WindowOptions:
-    """What the user says of windows; None where the file or the architecture decides."""
+    """What the user says about windows; None where the file or the architecture decides."""
 
     window: int | tuple[int, int] | None = None
     stride: int | tuple[int, int] | None = None

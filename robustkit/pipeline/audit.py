@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from ..results.run import Run
 from ..runs.progress import Progress
+from .presets import Preset
 from .request import ClassificationRequest
 from .run import run
 
@@ -20,7 +21,7 @@ def audit(
     corruptions: str | Iterable[str] | None = None,
     evaluations: str | Iterable[str] | None = None,
     corrupted_dir: str | Path | None = None,
-    preset: str = "auto",
+    constants: str = "auto",
     variant: str = "hendrycks",
     frost_dir: str | Path | None = None,
     cams: str | Iterable[str] | None = None,
@@ -35,6 +36,7 @@ def audit(
     eps: str | float | None = None,
     norm: str | None = None,
     engine: str | None = None,
+    preset: str | Preset | None = None,
     limit: int | None = None,
     ids: str | Path | None = None,
     seed: int = 0,
@@ -45,6 +47,7 @@ def audit(
     dtype: str = "float32",
     compile: bool = False,
     browse: int = 100,
+    setup_check: bool = True,
     data: dict[str, Any] | None = None,
     model: dict[str, Any] | None = None,
     progress: Progress | None = None,
@@ -65,7 +68,7 @@ def audit(
             crop, as the benchmark's were.
         evaluations: conditions of families that plug-ins bring, `rotation(degrees=30)`.
         corrupted_dir: a tree of released corrupted images to read instead; its files are those of data_dir.
-        preset, variant: whose constants and code; see `corruptions.Corruption`. `auto`: by the size of the images.
+        constants, variant: whose constants and code; see `corruptions.Corruption`. `auto`: by the size of the images.
         frost_dir: frost's photographs, where imagecorruptions is not installed.
         cams: methods whose maps are scored, `agcam,grad-cam(threshold=0.3)`; the controls come by themselves.
         faithfulness: `none`, `abpc`, or `all`: also insertion, deletion, and how maps change with a redrawn head.
@@ -77,15 +80,18 @@ def audit(
         protocol: the name or path of a card.
         eps: radius in the units of the card (pixels of [0, 1] for `standard`), several separated by commas.
         engine: `pyautoattack` or `torchattacks` to run the attacks by that library instead, for cross-checking.
+        preset: `quick`, `standard` or `full`: fills attacks, corruptions, cams and limit where they are left out
+        (`robustkit list presets`).
         limit, ids: a class-balanced random subset of the samples, or exactly those listed in a file.
         batch_size: 16 on a CPU and 128 on an accelerator, if left out; `auto` measures which suits the models best,
         once, when a run begins. Where memory is short, it is halved on the way. shard_size: samples in a unit of work,
         128 (512 on an accelerator for attacks that make their own batches) or the batch size if larger. workers:
         threads that decode images, one for each core if left out. browse: the number of samples whose images are kept
         for the report; fixed when a run begins. dtype, compile: how attacks and the clean pass compute; attacks are
-        always scored in float32. data: further arguments for `robustkit.data.open_dataset`. model: for
-        `robustkit.models.load`. progress: listens to units and samples as they are done. say: takes a line for the
-        user.
+        always scored in float32. setup_check: whether at most 64 clean images are first tried under other
+        normalisations and channel orders, so that a better one is flagged. data: further arguments for
+        `robustkit.data.open_dataset`. model: for `robustkit.models.load`. progress: listens to units and samples as
+        they are done. say: takes a line for the user.
 
     Raises:
         RobustkitError: anything that is wrong with the arguments, before a file is written.
@@ -99,7 +105,7 @@ def audit(
         corruptions=corruptions,
         evaluations=evaluations,
         corrupted_dir=corrupted_dir,
-        preset=preset,
+        constants=constants,
         variant=variant,
         frost_dir=frost_dir,
         cams=cams,
@@ -114,6 +120,7 @@ def audit(
         eps=eps,
         norm=norm,
         engine=engine,
+        preset=preset,
         limit=limit,
         ids=ids,
         seed=seed,
@@ -124,6 +131,7 @@ def audit(
         dtype=dtype,
         compile=compile,
         browse=browse,
+        setup_check=setup_check,
         data=data or {},
         model=model or {},
     )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from ..common.preprocessing import Preprocessing
+from ..common.preprocessing import Preprocessing, spelled
 from ..data.dataset import Dataset
 from ..errors import DataError, ProtocolError
 from ..evaluations.attacks.build import attacked_labels
@@ -68,7 +68,7 @@ def plan_classification(request: ClassificationRequest) -> Plan:
         dataset,
         [candidate.preprocessing.input_size for candidate in candidates],
         tree=tree,
-        preset=request.preset,
+        constants=request.constants,
         variant=request.variant,
         frost_dir=request.frost,
     )
@@ -85,7 +85,7 @@ def plan_classification(request: ClassificationRequest) -> Plan:
         shown = ()  # without labels nothing is right or wrong, but predictions have maps
     scored = tuple(map(map_condition, maps))
     others = (condition for condition in evaluations if condition not in showing)
-    conditions = (*_watched(request, shown), *others, *scored, *_beside(request, shown, maps))
+    conditions = (*_watched(request, shown), *others, *scored, *_next_to(request, shown, maps))
     reused = frozenset(condition.text for condition in shown if condition != CLEAN and request.watch_attention)
     digests = corruptions.inputs.digests | {condition.text: truth.digest or "none" for condition in scored}
     run = Run(request.folder(candidates[0].name))
@@ -103,6 +103,7 @@ def plan_classification(request: ClassificationRequest) -> Plan:
         keep_misclassified=request.keep_misclassified,
         pictures=tuple(sample.id for sample in browsed),
         evidence=tuple(condition.text for condition in bearing_evidence(conditions, card)),
+        checks_setup=request.setup_check,
     )
 
 
@@ -136,7 +137,16 @@ def _open(
         lines += [f"{identity.name}: {line}"] if line else []
         candidates.append(_Candidate(classifier, dataset, preprocessing))
     distinct_names([candidate.classifier for candidate in candidates])
-    return candidates, lines
+    return candidates, [*lines, *_inputs_in_words(candidates)]
+
+
+def _inputs_in_words(candidates: Sequence[_Candidate]) -> Iterator[str]:
+    """Yield how images become the inputs of the checkpoints, and who says so; those that are alike share a line."""
+    names: dict[str, list[str]] = {}
+    for candidate in candidates:
+        entry = describe(candidate.classifier.identity, candidate.preprocessing)
+        names.setdefault(spelled(asdict(candidate.preprocessing), entry.said, entry.arch), []).append(entry.name)
+    yield from (f"{', '.join(alike)}: input: {text}" for text, alike in names.items())
 
 
 def _shared_dataset(candidates: Sequence[_Candidate]) -> Dataset:
@@ -205,7 +215,7 @@ def _is_of_maps_alone(request: ClassificationRequest, attacked: Sequence[Conditi
     return bool(maps) and nothing_else and all(spec.target != "label" for spec in maps)
 
 
-def _beside(
+def _next_to(
     request: ClassificationRequest, shown: Sequence[Condition], maps: Sequence[MapSpec]
 ) -> tuple[Condition, ...]:
     """Return the maps under every attack and corruption that are compared with those of the clean images."""
@@ -213,7 +223,7 @@ def _beside(
         return ()
     if any(condition.released for condition in shown):
         raise ProtocolError(
-            "--stability with released corruptions: it needs the clean image beside the corrupted one; leave out "
+            "--stability with released corruptions: it needs the clean image next to the corrupted one; leave out "
             "--corrupted-dir, or --stability"
         )
     looking = [spec for spec in maps if not spec.is_control]

@@ -40,6 +40,7 @@ from ..runs.manifest import (
 )
 from .plan import Plan
 from .plugins import differing, joined, used_plugins
+from .presets import Preset, spelled_out
 
 _MAP = "cam("  # how the text of a map that is scored begins
 
@@ -49,7 +50,10 @@ _QUEUED = 512
 
 def describe(identity: ModelIdentity, preprocessing: Preprocessing, **more: Any) -> CheckpointEntry:
     """Return a checkpoint as run.json and every record describe it. more: further fields, in JSON types."""
-    described = identity.to_dict() | {"preprocessing": asdict(preprocessing)} | more
+    before, after = asdict(identity.preprocessing), asdict(preprocessing)
+    by_card = {name: "card" for name in after if after[name] != before[name]}
+    sources = identity.preprocessing_source | by_card
+    described = identity.to_dict() | {"preprocessing": after, "preprocessing_source": sources} | more
     return msgspec.convert(_plain(described), CheckpointEntry)
 
 
@@ -84,7 +88,7 @@ def prepare(plan: Plan) -> list[str]:
     size = old.shard_size if old else request.shard_size or shard_size(plan, settings)
     new = Manifest(
         robustkit=metadata.version("robustkit-audit"),
-        command=_command(),
+        command=_command(request.preset),
         started=old.started if old else datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         arguments=_plain(request.arguments()),
         seed=settings.seed,
@@ -225,7 +229,10 @@ def _versions() -> dict[str, str]:
     return {name: metadata.version(name) for name in names} | others
 
 
-def _command() -> str:
-    """Return the words that started this process, without the folders of the program."""
-    program = Path(sys.argv[0]).name
-    return shlex.join([*(["robustkit"] if program in ("", "__main__.py") else [program]), *sys.argv[1:]])
+def _command(preset: str | Preset | None) -> str:
+    """Return the words that started this process, without the folders of the program, and a preset spelled out."""
+    program, words = Path(sys.argv[0]).name, sys.argv[1:]
+    ours = program in ("", "__main__.py")
+    if isinstance(preset, Preset) and (ours or program == "robustkit"):
+        words = spelled_out(words, preset)
+    return shlex.join([*(["robustkit"] if ours else [program]), *words])

@@ -43,7 +43,8 @@ class Plan:
     dataset: the samples that all contenders share. digest: computes the data set's. inputs: what corruptions and maps
     need besides the data set. lines: for the user, shown once everything is checked, so that an error stands alone.
     unjudged: labels of masks that do not count. keep_misclassified: whether maps of wrong predictions count. pictures:
-    ids of the samples whose images are kept. evidence: texts of the attacks whose results need evidence. finish: makes
+    ids of the samples whose images are kept. evidence: texts of the attacks whose results need evidence.
+    checks_setup: whether other normalisations are tried first. finish: makes
     summary, report and pictures once all records are there.
     """
 
@@ -60,6 +61,7 @@ class Plan:
     keep_misclassified: bool = False
     pictures: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
+    checks_setup: bool = False
 
     def settings(self, chosen: int | None) -> Settings:
         """Return how to compute. chosen: the batch size that an earlier command chose.

@@ -24,6 +24,7 @@ from ..protocol.card import Card, load_card, number
 from ..protocol.condition import Condition
 from ..protocol.parameters import split_condition
 from ..tasks.task import EVERY_TASK, task_named
+from .presets import Preset, preset_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +33,7 @@ class Request:
 
     task: as in cards. usual_attacks: used where none are named. usual_batch: the batch size by kind of device, where
     none is given. least_shard: samples in a unit of work, unless given or a batch is larger. kept: the fields that
-    run.json keeps, so that the same samples can be found again.
+    run.json keeps, so that the same samples can be found again. preset: fills what is not given; what it filled stays.
 
     Raises:
         ProtocolError: a size is below 1, or a dtype is not supported.
@@ -55,6 +56,7 @@ class Request:
     protocol: str = "standard"
     eps: str | float | None = None
     norm: str | None = None
+    preset: str | Preset | None = None
     limit: int | None = None
     ids: str | Path | None = None
     seed: int = 0
@@ -67,11 +69,20 @@ class Request:
     model: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.preset is not None:
+            preset = preset_of(self.task, self.preset) if isinstance(self.preset, str) else self.preset
+            free = [name for name in preset.options if getattr(self, name) is None]
+            preset = preset.only(name for name in free if name != "limit" or self.ids is None)
+            object.__setattr__(self, "preset", preset)
+            for name, filled in preset.options.items():
+                object.__setattr__(self, name, filled)
         sizes = self.batch_size, self.shard_size, self.limit
         if any(isinstance(size, int) and size < 1 for size in sizes):
             raise ProtocolError("batch size {}, shard size {}, limit {}: expected 1 or more".format(*sizes))
         if self.dtype not in DTYPES:
             raise ProtocolError(unknown_dtype(self.dtype))
+        if self.out is not None and not str(self.out).strip():
+            raise ProtocolError("out is empty; expected a run folder, or leave it out for runs/<checkpoint>")
         for name in ("attacks", "corruptions", "cams", "evaluations"):  # read more than once
             if not isinstance(value := getattr(self, name, None), str | None):
                 object.__setattr__(self, name, tuple(value))
@@ -164,7 +175,7 @@ class ClassificationRequest(Request):
     )
 
     corrupted_dir: str | Path | None = None
-    preset: str = "auto"
+    constants: str = "auto"
     cams: str | Iterable[str] | None = None
     faithfulness: str = "abpc"
     stability: bool = False
@@ -174,6 +185,7 @@ class ClassificationRequest(Request):
     masks: str | Path | None = None
     engine: str | None = None
     browse: int = 100
+    setup_check: bool = True
     data: Mapping[str, Any] = field(default_factory=dict)
 
 

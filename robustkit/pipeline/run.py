@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
+from ..display.neutral import no_controls
 from ..results.run import Run
 from ..runs.progress import Progress
 from ..tasks.task import EVERY_TASK
@@ -12,6 +14,8 @@ from .plan import Plan
 from .request import ClassificationRequest, Request, SegmentationRequest
 from .schedule import carry_out
 from .segmentation import plan_segmentation
+
+_LOG = logging.getLogger("robustkit")
 
 
 class Silent:
@@ -40,13 +44,19 @@ def plan(request: Request) -> Plan:
 def run(request: Request, progress: Progress | None = None, say: Callable[[str], None] = lambda line: None) -> Run:
     """Carry out a request, and return the run.
 
-    progress: listens to units and samples as they are done. say: takes a line for the user.
+    progress: listens to units and samples as they are done. say: takes a line for the user. The logger `robustkit` gets
+    the same lines at INFO, and below it `robustkit.plan` what all will cost and `robustkit.progress` what is finished.
 
     Raises:
         RobustkitError: anything that is wrong with the request, before a file is written.
         ModelError: besides, a network that fails on some batch; what was done before it is kept.
         NothingEvaluated: no sample could be evaluated.
     """
+
+    def heard(line: str) -> None:
+        _LOG.info(no_controls(line))
+        say(line)
+
     planned = plan(request)
-    carry_out(planned, progress or Silent(), say)
+    carry_out(planned, progress or Silent(), heard)
     return planned.run

@@ -25,7 +25,7 @@ from ..protocol.condition import Condition
 from ..runs.binding import provenance_metadata
 from ..runs.folder import RunFolder
 from ..runs.pictures import Picture, PicturePlan, write_pictures
-from ..runs.progress import Progress
+from ..runs.progress import Progress, Watch
 from ..runs.writer import Writer
 from .shards import Decoder, Shard
 
@@ -55,7 +55,7 @@ def run_units(
     work: Iterable[Piece],
     shard_size: int,
     provenance: Callable[[str], Mapping[str, Any]],
-    progress: Progress,
+    progress: Watch,
     wanted: PicturePlan = PicturePlan(),  # noqa: B008 - frozen
     say: Callable[[str], None] = lambda line: None,
 ) -> None:
@@ -78,7 +78,7 @@ def run_units(
             subject.forget()
             for condition in piece.conditions:
                 writer.check()
-                progress.start(name, condition.group or condition.text, len(shard))
+                progress.begin(name, condition, len(shard))
                 began, before = time.monotonic(), subject.settings.batch_size
                 computed = _unit(subject, supply, shard, condition, progress, wanted.under(condition))
                 if (size := subject.settings.batch_size) != asked:
@@ -89,6 +89,7 @@ def run_units(
                 stated = provenance_metadata(provenance(condition.text), piece.shard)
                 unit = name, condition, piece.shard
                 writer.submit(partial(_write, run, unit, computed, subject.schema, stated, timing))
+                writer.submit(partial(progress.written, name, condition))
 
 
 def _write(

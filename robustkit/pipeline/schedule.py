@@ -5,28 +5,37 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..common.lock import locked
+from ..display.neutral import no_controls
 from ..errors import RunError
 from ..evaluations.attacks.evidence import bearing_evidence, gather_evidence, needs_evidence
 from ..evaluations.attacks.gradient_masking import findings
 from ..evaluations.family import family_of
+from ..evaluations.setup import check_setup
+from ..evaluations.setup_flags import setup_flags
 from ..evaluations.subject import Settings, Subject
-from ..protocol.condition import Condition
+from ..protocol.condition import CLEAN, Condition
 from ..runs.binding import provenance_of
 from ..runs.folder import RunFolder
 from ..runs.links import refuse_links
 from ..runs.manifest import CheckpointEntry, Manifest
 from ..runs.pictures import PicturePlan, strange_pictures
 from ..runs.progress import Progress
+from .announcement import jobs_of, work_lines
+from .estimate import Estimate
 from .manifest import prepare
 from .plan import Contender, Plan
 from .processes import Ranks
+from .reporting import PLAN, Reporter
 from .runner import Piece, pieces, run_units
+
+if TYPE_CHECKING:
+    import torch
 
 _SEEN = 60.0  # seconds
 _FINER = 4
@@ -53,16 +62,19 @@ def carry_out(plan: Plan, progress: Progress, say: Callable[[str], None]) -> Non
             return run.manifest.to_plain()
 
         _await_same(run, ranks.share("run", begin))
-        compute(plan, ranks, progress, say)
+        reporter = compute(plan, ranks, progress, say)
         ranks.finish()
+        reporter.finish()
         if ranks.leads:
             if ranks.size > 1:
                 _check_complete(plan)
+            computed = reporter.estimate.elapsed
             plan.finish()
+            reporter.done(computed)
 
 
-def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Callable[[str], None]) -> None:
-    """Write the records that are missing and, before them, the evidence on attacks.
+def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Callable[[str], None]) -> Reporter:
+    """Write the records that are missing and, before them, the evidence on attacks; return what tells of them.
 
     Raises:
         ModelError: a network fails on some batch; what was done before it is kept.
@@ -71,30 +83,67 @@ def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Callable[[str], N
     run, manifest = plan.run, plan.run.manifest
     settings = replace(plan.request.settings, batch_size=manifest.batch_size)
     by_text = {condition.text: condition for condition in plan.conditions}
-    wanted, progress = PicturePlan.of(manifest.pictures, plan.conditions), _Beating(progress, ranks)
+    wanted = PicturePlan.of(manifest.pictures, plan.conditions)
     outstanding = ranks.share("work", lambda: [_lacking(plan, contender, ranks.size) for contender in plan.contenders])
-    for line in [line for *_, lines in outstanding for line in lines] if ranks.leads else ():
+    for line in [line for _, _, _, lines, _ in outstanding for line in lines] if ranks.leads else ():
         say(line)
     texts = {text for lacking, *_ in outstanding for _, some in lacking for text in some} if ranks.leads else set()
     conditions = (condition.under or condition for condition in plan.conditions if condition.text in texts)
     for line in dict.fromkeys(family_of(each.name).elsewhere(each, settings.device) for each in conditions):
         if line:
             say(line)
-    for contender, (lacking, doubted, *_) in zip(plan.contenders, outstanding, strict=True):
+    reporter = _reporter(plan, ranks, progress, outstanding, settings.device)
+    for contender, (lacking, doubted, _, _, unchecked) in zip(plan.contenders, outstanding, strict=True):
         if not lacking and not doubted:
             continue
         subject = contender.subject(settings)
+        for _ in ranks.draw(f"set-up of {contender.name}", unchecked):
+            _check_setup(run, contender, subject, say)
         # First, so that a doubt is known before hours are spent.
         for text in ranks.draw(f"evidence on {contender.name}", doubted):
-            _take_evidence(run, contender, subject, by_text[text], progress, say)
+            _take_evidence(run, contender, subject, by_text[text], reporter, say)
         drawn = ranks.draw(f"units of {contender.name}", lacking)
         work = (Piece(shard, tuple(by_text[text] for text in texts)) for shard, texts in drawn)
         provenance = partial(_provenance, manifest, contender.entry, settings)
-        run_units(run, subject, contender.supply, work, manifest.shard_size, provenance, progress, wanted, say)
+        run_units(run, subject, contender.supply, work, manifest.shard_size, provenance, reporter, wanted, say)
         subject.classifier.to("cpu")
-    done = sum(there for _, _, there, _ in outstanding)
+    done = sum(there for _, _, there, *_ in outstanding)
     if done and ranks.leads:
         say(f"{done} units of work were there already and were not computed again")
+    return reporter
+
+
+def _reporter(
+    plan: Plan, ranks: Ranks, progress: Progress, outstanding: Sequence[Any], device: torch.device
+) -> Reporter:
+    """Say what is to be done, and return what tells how far it is. outstanding: of each contender, as `_lacking`."""
+    size, samples = plan.run.manifest.shard_size, len(plan.dataset.samples)
+    card, classes = plan.request.card, len(plan.dataset.valid_labels or plan.dataset.class_names)
+    jobs = []
+    for contender, (lacking, doubted, *_) in zip(plan.contenders, outstanding, strict=True):
+        counts = dict.fromkeys((condition.text for condition in plan.conditions), 0)
+        for shard, texts in lacking:
+            for text in texts:
+                counts[text] += min(size, samples - shard * size)
+        wanted = [(condition, counts[condition.text]) for condition in plan.conditions]
+        jobs += jobs_of(contender.name, wanted, doubted, card, classes)
+    shards, checkpoints = _shards(plan), [contender.name for contender in plan.contenders]
+    if ranks.leads:
+        units = shards * len(plan.conditions) * len(checkpoints)
+        there = sum(done for _, _, done, *_ in outstanding)
+        doubted = sum(len(texts) for _, texts, *_ in outstanding)
+        for line in work_lines(plan.conditions, len(checkpoints), samples, units, there, doubted, card, classes):
+            PLAN.info(no_controls(line))
+    estimate = Estimate(jobs, ranks.size)
+    return Reporter(plan.run, checkpoints, plan.conditions, shards, estimate, ranks, progress, device.type)
+
+
+def _check_setup(run: RunFolder, contender: Contender, subject: Subject, say: Callable[[str], None]) -> None:
+    """Look whether another normalisation or channel order fits better, and report it."""
+    assert contender.preprocessing is not None
+    check_setup(run, subject, contender.supply.dataset, contender.preprocessing)
+    for flag in setup_flags(run.evidence(contender.name, CLEAN.text)):
+        say(f"⚑ {contender.name}: {flag}")
 
 
 def _take_evidence(
@@ -121,9 +170,10 @@ def _provenance(manifest: Manifest, checkpoint: CheckpointEntry, settings: Setti
 
 def _lacking(
     plan: Plan, contender: Contender, processes: int
-) -> tuple[list[tuple[int, list[str]]], list[str], int, list[str]]:
+) -> tuple[list[tuple[int, list[str]]], list[str], int, list[str], list[str]]:
     """Return shards with the texts of conditions to compute together; attacks that lack evidence; the number of units
-    that exist; lines on files that are not what was written for this run, and are made again.
+    that exist; lines on files that are not what was written for this run, and are made again; and `clean` where the
+    set-up is still to be checked.
     """
     run, name, conditions = plan.run, contender.name, plan.conditions
     texts = [condition.text for condition in conditions]
@@ -139,7 +189,9 @@ def _lacking(
     card = plan.request.card
     bearing = bearing_evidence(conditions, card) if contender.preprocessing else []
     doubted = [condition.text for condition in bearing if needs_evidence(run, name, condition, card)]
-    return [(piece.shard, [c.text for c in piece.conditions]) for piece in lacking], doubted, done, lines
+    checks = plan.checks_setup and lacking and CLEAN in conditions and run.evidence(name, CLEAN.text) is None
+    unchecked = [CLEAN.text] if checks else []
+    return [(piece.shard, [c.text for c in piece.conditions]) for piece in lacking], doubted, done, lines, unchecked
 
 
 def _shards(plan: Plan) -> int:
@@ -176,23 +228,3 @@ def _check_complete(plan: Plan) -> None:
             f"{run.path}: {lacking} units of work have no record here, though all processes are done; make sure that "
             "all of them see this folder, and run the same command again"
         )
-
-
-@dataclass(frozen=True)
-class _Beating:
-    """A progress listener that also gives a sign of life."""
-
-    inner: Progress
-    ranks: Ranks
-
-    def start(self, checkpoint: str, condition: str, samples: int) -> None:
-        self.ranks.beat()
-        self.inner.start(checkpoint, condition, samples)
-
-    def advance(self, samples: int) -> None:
-        self.ranks.beat()
-        self.inner.advance(samples)
-
-    def stage(self, name: str, standing: int, share: float) -> None:
-        self.ranks.beat()
-        self.inner.stage(name, standing, share)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from ..data.scenes import IGNORE
 from ..results.run import Run
 from ..runs.progress import Progress
+from .presets import Preset
 from .request import SegmentationRequest
 from .run import run
 
@@ -30,6 +31,7 @@ def segment(
     protocol: str = "segmentation",
     eps: str | float | None = None,
     norm: str | None = None,
+    preset: str | Preset | None = None,
     limit: int | None = None,
     ids: str | Path | None = None,
     seed: int = 0,
@@ -56,6 +58,7 @@ def segment(
         evaluations: conditions of families that plug-ins bring, `rotation(degrees=30)`.
         variant: whose code; published segmentation results were corrupted with bethgelab's.
         out: the run folder; by default `runs/` and the first checkpoint's name.
+        preset: `quick`, `standard` or `full`: fills attacks, corruptions and limit where they are left out.
         eps, norm, limit, ids, seed, workers, device, dtype, compile, frost_dir: as in `audit`.
         batch_size: images in a batch, 4 on a CPU and 16 on CUDA if left out or `auto`; only images of the same size
         share a batch. Where memory is short, it is halved on the way. examples: scenes to draw in the report. model:
@@ -83,6 +86,7 @@ def segment(
         protocol=protocol,
         eps=eps,
         norm=norm,
+        preset=preset,
         limit=limit,
         ids=ids,
         seed=seed,

@@ -13,7 +13,7 @@ from ..models.classifier import distinct_names
 from ..models.dense import Segmenter
 from ..models.segmenter import load_segmenter
 from ..protocol.card import Card
-from ..report.refresh import refresh
+from ..report.refresh import summarised, write_page
 from ..results.run import Run
 from ..tasks.segmentation.examples import draw_examples
 from ..tasks.segmentation.images import SceneImages, scenes_for
@@ -41,7 +41,7 @@ def plan_segmentation(request: SegmentationRequest) -> Plan:
     if not len(scenes):
         raise NothingEvaluated(f"{request.data_dir}: no sample is left to evaluate; loosen --limit or --ids")
     corruptions = plan_corruptions(
-        request.corruptions, scenes.dataset, [], preset="imagenet", variant=request.variant, frost_dir=request.frost
+        request.corruptions, scenes.dataset, [], constants="imagenet", variant=request.variant, frost_dir=request.frost
     )
     conditions = (*attacked, *corruptions.conditions, *request.evaluation_conditions())
     run = Run(request.folder(identities[0].name))
@@ -49,12 +49,15 @@ def plan_segmentation(request: SegmentationRequest) -> Plan:
 
     def finish() -> None:
         (run.path / FILE).unlink(missing_ok=True)  # of other checkpoints, or not wanted any more
-        rows = refresh(run)
-        if all(row["value"] is None for row in rows if row["metric"] == "miou"):
+        rows = summarised(run)
+        counted = any(row["value"] is not None for row in rows if row["metric"] == "miou")
+        try:
+            if request.examples and counted:
+                draw_examples(run, models, scenes, conditions, card, settings, request.examples)
+        finally:  # once, with the examples
+            write_page(run, rows)
+        if not counted:
             raise NothingEvaluated(f"{request.data_dir}: no pixel of any image counts; check --masks and --ignore")
-        if request.examples:
-            draw_examples(run, models, scenes, conditions, card, settings, request.examples)
-            refresh(run)
 
     return Plan(
         request=request,

@@ -1,7 +1,7 @@
 """Protocol cards: all parameters behind a number, in a small versioned data file.
 
 A card says in which space an attack works (pixels, or the normalised tensor of some published code), whose labels it
-attacks, its threat model, and each attack's parameters. Its tag `name@version:digest` stands beside every number.
+attacks, its threat model, and each attack's parameters. Its tag `name@version:digest` stands next to every number.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Card:
 
     @property
     def tag(self) -> str:
-        """The tag beside every number: `standard@1:1f0c2a9b`."""
+        """The tag next to every number: `standard@1:1f0c2a9b`."""
         return f"{self.name}@{self.version}:{self.digest[:8]}"
 
     @property

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from ..runs.folder import RunFolder
 
 SECTIONS = (
-    *("results", "attacks", "corruptions", "calibration", "classes", "stages", "doubts"),
-    *("segmentation", "maps", "attention", "comparison", "samples", "unread", "reproduce"),
+    *("samples", "results", "attacks", "corruptions", "calibration", "classes", "stages", "doubts"),
+    *("segmentation", "maps", "attention", "comparison", "unread", "reproduce"),
 )
 """The sections of the page in order. One with another name follows `attention`."""
 

@@ -24,7 +24,7 @@ WIDE = 0.2
 
 @dataclass(frozen=True)
 class Headline:
-    """What the results say of a checkpoint, in one sentence. flags: each once, with the conditions that have it."""
+    """What the results say about a checkpoint, in one sentence. flags: each once, with the conditions that have it."""
 
     checkpoint: str
     sentence: str

@@ -65,6 +65,12 @@ def shrunk(image: bytes, side: int) -> bytes:
     return _webp(small)
 
 
+def side_of(image: bytes) -> int:
+    """Return the longest side of a picture, in pixels."""
+    with _opened(image) as opened:
+        return max(opened.size)
+
+
 def _webp(image: Image.Image) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, "WEBP", quality=75, method=2)

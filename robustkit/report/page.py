@@ -2,46 +2,99 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import resources
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
+from ..common.preprocessing import spelled
+from ..display.grid import together
 from ..display.neutral import no_controls, no_formula
 from ..display.section import Section
-from ..display.table import TextTable
+from ..display.web import ENLARGE, LOOK, policy, shared
 from ..evaluations.cells import Row
 from ..evaluations.results import Results
+from ..results.grids import comparison_grids
 from ..results.tables import report_tables
 from ..runs.folder import RunFolder
-from .figures import in_order, sections_of
+from ..tasks.task import task_of
+from .figures import in_order, looks_of, sections_of
+from .front import front_of
 from .headline import verdicts
 from .sample_browser import Browser
+from .terms import Terms, breakable, figure
 
-LARGEST = 14_500_000
-"""The limit in bytes of the page without its script; it decides how many samples are shown."""
+LARGEST = 7_900_000
+"""The limit in bytes of the page; it decides how many samples are shown."""
+_SCRIPTS = ("tables.js", "figures.js", "page.js", "browser.js")
 
 
 def write_report(run: RunFolder, rows: Sequence[Row]) -> None:
     """Write report.html: one self-contained page that fetches nothing, all text escaped. rows: of the summary."""
     results, manifest = Results.of(run, rows), run.manifest
+    inputs = {c.name: spelled(c.preprocessing.to_plain(), c.said, c.arch) for c in manifest.checkpoints}
+    reproduce = {"parameters": manifest.protocol.parameters, "inputs": inputs}
     sections = [
         *sections_of(run, results),
-        Section("comparison", "Checkpoints compared", lambda: {"comparisons": report_tables(run, results)}),
+        Section(
+            "comparison",
+            "Checkpoints compared",
+            lambda: {"grids": comparison_grids(report_tables(run, results), manifest.names[0])},
+        ),
         Section("unread", "Images that could not be read"),
-        Section("reproduce", "How to reproduce", lambda: {"parameters": manifest.protocol.parameters}),
+        Section("reproduce", "How to reproduce", lambda: reproduce),
     ]
-    common = {"manifest": manifest.to_plain(), "folder": run.path.name, "verdicts": verdicts(run, results)}
-    text = no_controls(_page(common, sections, Browser(run)), kept="\n\t")
+    common = {
+        "manifest": manifest.to_plain(),
+        "folder": run.path.name,
+        "verdicts": verdicts(run, results),
+        "front": front_of(results, looks_of(run)),
+    }
+    text = no_controls(_page(common, sections, Browser(run), Terms(task_of(manifest))), kept="\n\t")
     run.write(run.path / "report.html", text.encode("utf-8", "replace"))
 
 
-def _page(common: dict[str, Any], sections: Sequence[Section], browser: Browser) -> str:
+def _page(common: dict[str, Any], sections: Sequence[Section], browser: Browser, terms: Terms) -> str:
+    environment = _environment(terms)
+
+    def part(name: str, **values: Any) -> Markup:
+        return Markup(environment.get_template(f"parts/{name}.j2").render(common | values).strip())
+
+    style = "\n".join((shared(LOOK), *_files(["style.css", "front.css"])))
+    script = "\n".join((shared(ENLARGE), *_files(_SCRIPTS)))
+    bodies = {
+        section.name: part(section.template or section.name, figures=section.figures, **section.values())
+        for section in sections
+    }
+    front = part("front")
+    ordered = in_order([*sections, Section("samples", "Sample browser")])
+
+    def page(shown: Sequence[Markup], labels: Iterable[str] = ()) -> str:
+        every = bodies | {"samples": part("samples", shown=shown, labels=sorted(set(labels)), browser=browser)}
+        return environment.get_template("report.html.j2").render(
+            common | {"front": front},
+            style=Markup(style),
+            script=Markup(script),
+            policy=policy(script),
+            sections=[(section.name, section.title, every[section.name]) for section in ordered if every[section.name]],
+            terms=terms,
+        )
+
+    room, weight, shown, labels = LARGEST - len(page([]).encode()), browser.room, list[Markup](), list[str]()
+    for sample in browser.samples():
+        drawn = part("sample", sample=sample, browser=browser)
+        room, weight = room - len(drawn.encode()), weight - sample.weight
+        if min(room, weight) < 0:
+            break
+        shown.append(drawn)
+        labels.append(sample.label)
+    return page(shown, labels)
+
+
+def _environment(terms: Terms) -> Environment:
     environment = Environment(
         loader=PackageLoader("robustkit.report", "templates"),
         autoescape=True,
@@ -51,52 +104,21 @@ def _page(common: dict[str, Any], sections: Sequence[Section], browser: Browser)
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "breakable": _breakable,
-        "numeric": numeric_columns,
+        "breakable": breakable,
+        "figure": figure,
+        "slug": slug,
+        "terms": terms.linked,
+        "together": together,
         "trusted": Markup,
     }
+    return environment
 
-    def part(name: str, **values: Any) -> Markup:
-        return Markup(environment.get_template(f"parts/{name}.j2").render(common | values).strip())
 
+def _files(names: Iterable[str]) -> list[str]:
     folder = resources.files("robustkit.report") / "templates" / "parts"
-    style, script = ((folder / name).read_text(encoding="utf-8") for name in ("style.css", "browser.js"))
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    bodies = {
-        section.name: part(section.template or section.name, figures=section.figures, **section.values())
-        for section in sections
-    }
-    ordered = in_order([*sections, Section("samples", "Sample browser")])
-
-    def page(shown: Sequence[Markup]) -> str:
-        every = bodies | {"samples": part("samples", shown=shown, browser=browser)}
-        return environment.get_template("report.html.j2").render(
-            common,
-            style=Markup(style),
-            script=Markup(script) if shown else "",
-            script_source=f"'sha256-{digest}'" if shown else "'none'",
-            sections=[(section.name, section.title, every[section.name]) for section in ordered if every[section.name]],
-        )
-
-    room, weight, shown = LARGEST - len(page([]).encode()), browser.room, list[Markup]()
-    for sample in browser.samples():
-        drawn = part("sample", sample=sample, browser=browser)
-        room, weight = room - len(drawn.encode()), weight - sample.weight
-        if min(room, weight) < 0:
-            break
-        shown.append(drawn)
-    return page(shown)
+    return [(folder / name).read_text(encoding="utf-8") for name in names]
 
 
-def _breakable(text: str) -> Markup:
-    return escape(no_formula(text)).replace(",", Markup(",<wbr>"))
-
-
-def numeric_columns(table: TextTable) -> set[int]:
-    """Return the indices of the columns that hold only figures."""
-    figure = re.compile(r"[-+−<]?\s?\d.*|nan|–|")
-    return {
-        place
-        for place in range(1, len(table.headings))
-        if all(figure.fullmatch(row[place]) and len(row[place]) < 32 for row in table.rows)
-    }
+def slug(title: str) -> str:
+    """Return a title as the name of a file."""
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60].strip("-") or "table"

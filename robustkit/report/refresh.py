@@ -22,20 +22,31 @@ def refresh(run: RunFolder) -> Results:
     Raises:
         NothingEvaluated: there is no row, because every image was unreadable or nothing was computed yet.
     """
-    from .page import write_report
+    results = summarised(run)
+    write_page(run, results)
+    return results
 
+
+def summarised(run: RunFolder) -> Results:
+    """Rebuild summary.json and summary.csv alone; return the results, with what the page shows besides."""
     manifest = run.manifest
     gathered = survey(run, for_page=True)
     bad = gathered.bad_images
     unread = tuple(BadImage(**sample) for sample in bad)
     if unread != manifest.bad_images:
         run.write_manifest(msgspec.structs.replace(manifest, bad_images=unread))
-    results = write_summary(run, gathered)
+    return write_summary(run, gathered)
+
+
+def write_page(run: RunFolder, results: Results) -> None:
+    """Write report.html. results: from `summarised`. Raises NothingEvaluated as `refresh` does."""
+    from .page import write_report
+
     write_report(run, results)
     if not len(results):
+        bad = results.bad_images
         why = bad[0]["error"] if bad else "there are no records"
-        raise NothingEvaluated(f"{run.path}: none of the {manifest.data.n} images was evaluated; the first: {why}")
-    return results
+        raise NothingEvaluated(f"{run.path}: none of the {run.manifest.data.n} images was evaluated; the first: {why}")
 
 
 def flag_lines(run: RunFolder, results: Sequence[Row]) -> list[str]:

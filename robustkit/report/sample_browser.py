@@ -17,14 +17,14 @@ from ..protocol.condition import CLEAN
 from ..runs.folder import RunFolder
 from ..runs.pictures import Picture
 from ..tasks.task import task_of
-from .kept_pictures import held_pictures, shrunk, uri_of, uri_of_map
+from .kept_pictures import held_pictures, shrunk, side_of, uri_of, uri_of_map
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-PICTURES = 12_000_000
+PICTURES = 6_400_000
 """The number of characters of the page that its pictures may take."""
-_SMALL = 128  # longest side of a picture where full-size ones would not all fit
+_SIDES = (224, 192, 160, 128)  # longest side of a picture: the first with which all fit, or else the last
 _BLOCK = 16  # samples whose records are read together
 _COLUMNS = ("sample_id", "label", "prediction", "correct", "confidence", "linf", "error")
 
@@ -33,11 +33,14 @@ Rows = Mapping[tuple[str, str], Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Answer:
-    """A prediction. right: None where that is unknown. said: class and confidence. level: of the condition."""
+    """A prediction. right: None where that is unknown. said: class and confidence. level: of the condition. place: the
+    index of the condition in `Browser.conditions`, -1 for clean.
+    """
 
     right: bool | None
     said: str
     level: str = ""
+    place: int = -1
 
 
 @dataclass(frozen=True)
@@ -51,24 +54,30 @@ class Cell:
 
 @dataclass(frozen=True)
 class Line:
-    """Conditions that share a line. picture: (URI, description) where all checkpoints were shown the same."""
+    """Conditions that share a line. picture: (URI, description) where all checkpoints were shown the same. places: as
+    of an answer; of a map, of the condition that it is over. role: `shown`, or `map`.
+    """
 
     heading: str
     cells: tuple[Cell, ...]
     picture: tuple[str, str] | None = None
+    places: tuple[int, ...] = ()
+    role: str = "shown"
 
 
 @dataclass(frozen=True)
 class SampleView:
-    """One sample. label: its class. wrong: whether a checkpoint misclassifies the clean image. changed: indices in
-    `Browser.conditions` under which a checkpoint's prediction differs from clean. words: lower case, to search in.
+    """One sample. label: its class. before: for each checkpoint 1 where it is right when clean, 0 where wrong, - where
+    unknown. after: the same for each checkpoint, a sign for each of `Browser.conditions`. changed: indices of those
+    under which a checkpoint's prediction differs from clean. words: lower case, to search in.
     """
 
     sample_id: str
     label: str
     thumbnail: str
     clean: str
-    wrong: bool
+    before: str
+    after: tuple[str, ...]
     changed: tuple[int, ...]
     words: str
     lines: tuple[Line, ...]
@@ -100,7 +109,7 @@ class Browser:
             if views[text].over is None:
                 self._lines.setdefault(views[text].line, []).append(text)
         self._maps = [text for text in texts if views[text].over is not None and views[text].drawn]
-        tells = [text for text in texts if views[text].over == CLEAN.text]  # what it says of the clean images
+        tells = [text for text in texts if views[text].over == CLEAN.text]  # what it says about the clean images
         self._clean = first = CLEAN.text if CLEAN.text in texts else next(iter(tells), "")
         self.conditions = [text for text in texts if views[text].over is None and text != first] if first else []
         class_list = manifest.data.class_names or manifest.checkpoints[0].class_names
@@ -110,7 +119,7 @@ class Browser:
         self._ids = [name for name in ids if any(name in pictures for pictures in self._pictures.values())]
         self._units = [unit for unit in run.units() if self._ids and unit in units]
         self.room = PICTURES
-        self._small = 4 * sum(map(self._bytes, self._ids)) / 3 > self.room
+        self._side = self._fitting()
 
     def samples(self) -> Iterator[SampleView]:
         """Yield samples one by one, so that a page can stop when it is full."""
@@ -150,7 +159,11 @@ class Browser:
             named,
             uri_of(shrunk(image, 56)) if image else "",
             f"clean: {sum(right)} of {len(right)} right" if len(right) > 1 else "",
-            not all(right),
+            "".join(_sign(rows.get((checkpoint, self._clean))) for checkpoint in self.checkpoints),
+            tuple(
+                "".join(_sign(rows.get((checkpoint, text))) for text in self.conditions)
+                for checkpoint in self.checkpoints
+            ),
             changed,
             " ".join((sample, named, *sorted(said))).lower(),
             tuple(line for line in lines if any(cell.answers or cell.pictures for cell in line.cells)),
@@ -193,7 +206,7 @@ class Browser:
             picture = (self._uri(images.pop()), f"{sample} under {text}")
             view = self._views[text]
             heading = f"{heading}, picture: {view.unit} {view.level}" if view.level and len(texts) > 1 else heading
-        return Line(heading, tuple(cells), picture)
+        return Line(heading, tuple(cells), picture, tuple(map(self._place, texts)))
 
     def _map_line(self, sample: str, text: str, rows: Rows) -> Line:
         cells, view, overlay = [], self._views[text], family_of(kind_of(text)).overlay
@@ -207,14 +220,19 @@ class Browser:
             if image and shown.heat:
                 tiles = ((uri_of_map(image, shown.heat, overlay), f"map of {text} over {sample}, {name}"),)
             cells.append(Cell(tiles, ", ".join(said) if tiles else ""))
-        return Line(view.line, tuple(cells))
+        return Line(view.line, tuple(cells), places=(self._place(under),), role="map")
 
     def _answer(self, row: Mapping[str, Any], text: str) -> Answer:
         level = self._views[text].level
         if row["prediction"] is None:
-            return Answer(None, "not read", level)
+            return Answer(None, "not read", level, self._place(text))
         sure = f" {row['confidence']:.0%}" if is_finite(row["confidence"]) else ""
-        return Answer(row["correct"], f"{self._name(row['prediction'])}{sure.replace('%', ' %')}", level)
+        return Answer(
+            row["correct"], f"{self._name(row['prediction'])}{sure.replace('%', ' %')}", level, self._place(text)
+        )
+
+    def _place(self, text: str) -> int:
+        return self.conditions.index(text) if text in self.conditions else -1
 
     def _name(self, place: int) -> str:
         return self._names[place].split(",")[0] if 0 <= place < len(self._names) else str(place)
@@ -232,7 +250,21 @@ class Browser:
         )
 
     def _uri(self, image: bytes) -> str:
-        return uri_of(shrunk(image, _SMALL) if self._small else image)
+        return uri_of(shrunk(image, self._side) if self._side else image)
+
+    def _fitting(self) -> int:
+        """Return the longest side of pictures with which all samples fit; 0 to keep them as they are."""
+        total = 4 * sum(map(self._bytes, self._ids)) / 3
+        if total <= self.room:
+            return 0
+        some = next(p.image for p in self._of(self._ids[0]) if p.image)
+        side = side_of(some)
+        return next((one for one in _SIDES if one < side and total * (one / side) ** 2 <= self.room), _SIDES[-1])
+
+
+def _sign(row: Mapping[str, Any] | None) -> str:
+    """Return whether a prediction is right: 1, 0, or - where that is unknown."""
+    return "-" if row is None or row["correct"] is None else str(int(row["correct"]))
 
 
 def _shards(run: RunFolder, checkpoint: str, text: str) -> dict[str, int]:

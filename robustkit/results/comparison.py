@@ -132,7 +132,7 @@ def compare_with_first(run: RunFolder) -> Comparison:
         except RunError:  # records of one of them are not there yet
             continue
         second.forget()
-        alike = tuple(flag for flag in pair.flags if "same file" in flag)  # the others stand beside the results
+        alike = tuple(flag for flag in pair.flags if "same file" in flag)  # the others stand next to the results
         compared.append(replace(pair, flags=alike))
     return _corrected(compared, None)
 
@@ -168,6 +168,9 @@ def _paired(first: Side, second: Side, reference: Published | None) -> Pair:
         tags = dict.fromkeys(side.manifest.protocol.tag for side in (first, second))
         here = [tag.partition("@")[0] for tag in tags if not reference.is_of(tag)]
         flags += [f"published under {reference.protocol}, here {name}" for name in here]
+        beside = (row.condition for row in rows if row.published is not None)
+        unlike = ((text, words_of(text).unlike_published(text)) for text in beside)
+        flags += [f"{text}: {said}, which the published figure is of" for text, said in unlike if said]
     differ = tuple(changed(first.described, second.described))
     return Pair(first, second, tuple(rows), differ, tuple(dict.fromkeys(flags)), tuple(dict.fromkeys(left_out)))
 

@@ -1,4 +1,4 @@
-"""Figures that others published, to be shown beside ours; never paired with them.
+"""Figures that others published, to be shown next to ours; never paired with them.
 
 They come from a TOML file:
 

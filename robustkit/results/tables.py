@@ -8,9 +8,11 @@ from typing import Any
 
 from ..display.table import TextTable
 from ..evaluations.family import by_family
+from ..evaluations.results import Results
 from ..runs.folder import RunFolder
 from ..tasks.measures import metric_of
-from .comparison import Comparison, ComparisonRow, compare_with_first
+from .comparison import Comparison, ComparisonRow
+from .tested import compared
 
 HEADINGS = ("condition", "figure", "n", "baseline", "value", "difference [95 %]", "p", "p, Holm", "at 0.05")
 
@@ -19,7 +21,7 @@ def report_tables(run: RunFolder, results: Sequence[Mapping[str, Any]]) -> list[
     """Return tables of the checkpoints of one run against its first, for its report; results: rows of the summary."""
     if len(run.manifest.checkpoints) < 2 or not results:
         return []
-    return tables(compare_with_first(run))
+    return tables(compared(Results.of(run, results)))
 
 
 def tables(comparison: Comparison) -> list[TextTable]:
@@ -33,7 +35,8 @@ def tables(comparison: Comparison) -> list[TextTable]:
         beside = comparison.reference is not None
         headings = (*HEADINGS, *(["published, not paired"] if beside else []))
         rows = tuple(_cells(row, beside) for row in pair.rows)
-        result.append(TextTable(title, headings, rows, tuple(flags), _note(comparison)))
+        spare = ("p", "n")
+        result.append(TextTable(title, headings, rows, tuple(flags), _note(comparison), pair.names[1], spare))
     return result
 
 

@@ -2,7 +2,7 @@
 
 A record names the run, the checkpoint, the condition and the shard that it belongs to, and holds digests of its sample
 ids and of its pages. So a file that was copied, renamed or rewritten is distinguished from one that the run made,
-whatever lies beside it. It is not a defence against deliberate forgery.
+whatever lies next to it. It is not a defence against deliberate forgery.
 """
 
 from __future__ import annotations

@@ -63,6 +63,13 @@ class RunFiles:
         return manifest
 
     def _none(self) -> RunError:
+        inside = sorted(found.parent.name for found in self.path.glob("*/run.json"))
+        if inside:
+            names = f"{', '.join(inside[:3])}{f' and {len(inside) - 3} more' if len(inside) > 3 else ''}"
+            return RunError(
+                f"{self.path} is not a run folder (no run.json) but holds some: {names}; give one, such as "
+                f"{self.path / inside[0]}"
+            )
         return RunError(
             f"{self.path} is not a run folder (no run.json); make one with robustkit audit --out {self.path}"
         )

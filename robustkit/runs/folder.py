@@ -1,4 +1,4 @@
-"""The run folder: records, each the rows of one unit of work as a Parquet file, and what lies beside them.
+"""The run folder: records, each the rows of one unit of work as a Parquet file, and what lies next to them.
 
 run.json                                         what was asked, on which data, with which versions
 records/<checkpoint>/<condition>/<shard>.parquet one row per sample
@@ -60,12 +60,23 @@ class RunFolder(RunFiles):
     def lacking(self, checkpoint: str, condition: str) -> int:
         """Return how many samples have no record under a condition, because their shards have no file."""
         n, size = self.manifest.data.n, self.manifest.shard_size
+        return sum(min(size, n - shard * size) for shard in self._missing(checkpoint, condition))
+
+    def missing_units(self, checkpoint: str, condition: str) -> int:
+        """Return how many shards have no record under a condition."""
+        return len(self._missing(checkpoint, condition))
+
+    @property
+    def shard_count(self) -> int:
+        """The number of shards that the samples are divided into."""
+        return -(-self.manifest.data.n // self.manifest.shard_size)
+
+    def _missing(self, checkpoint: str, condition: str) -> list[int]:
         names = {path.name for path in self.record_paths(checkpoint, condition)}
-        sizes = {f"{start // size:05d}.parquet": min(size, n - start) for start in range(0, n, size)}
-        return sum(size for name, size in sizes.items() if name not in names)
+        return [shard for shard in range(self.shard_count) if f"{shard:05d}.parquet" not in names]
 
     def write_shard(self, path: Path, table: pa.Table, timing: Mapping[str, Any] | None = None) -> None:
-        """Write one unit's rows at their `shard_path`, and beside them its timings and the SHA-256 of the rows' file.
+        """Write one unit's rows at their `shard_path`, and next to them its timings and the SHA-256 of the rows' file.
 
         The latter come first, so that records never lack them. table: with the metadata of
         `binding.provenance_metadata`.
@@ -98,7 +109,7 @@ class RunFolder(RunFiles):
         return damaged
 
     def _sound(self, path: Path) -> tuple[bytes, str]:
-        """Return the bytes of a record's file, and why they are not what was written, by the digest beside it."""
+        """Return the bytes of a record's file, and why they are not what was written, by the digest next to it."""
         expected = None
         try:
             data = self.read_bytes(path)

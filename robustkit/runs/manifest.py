@@ -55,7 +55,9 @@ class PreprocessingEntry(Part, frozen=True, kw_only=True):
 
 
 class CheckpointEntry(Part, frozen=True, kw_only=True):
-    """What a checkpoint is; see `models.classifier.ModelIdentity`. windows: for segmenters only."""
+    """What a checkpoint is; see `models.classifier.ModelIdentity`. windows: for segmenters only.
+    preprocessing_source: who said each value of the preprocessing, by `common.preprocessing.SAID_BY`.
+    """
 
     name: Name
     spec: Text
@@ -72,6 +74,12 @@ class CheckpointEntry(Part, frozen=True, kw_only=True):
     notes: Texts
     metadata: Table
     windows: Annotated[Mapping[str, Any] | UnsetType | None, Meta(description="a table")] = UNSET
+    preprocessing_source: Annotated[Mapping[str, str] | UnsetType, Meta(description="a table of texts")] = UNSET
+
+    @property
+    def said(self) -> Mapping[str, str]:
+        """Who said each value of the preprocessing; empty where the run does not say."""
+        return {} if self.preprocessing_source is UNSET else self.preprocessing_source
 
 
 class CardEntry(Part, frozen=True, kw_only=True):

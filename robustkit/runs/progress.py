@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from ..protocol.condition import Condition
 
 
 class Progress(Protocol):
@@ -11,3 +14,10 @@ class Progress(Protocol):
     def start(self, checkpoint: str, condition: str, samples: int) -> None: ...
     def advance(self, samples: int) -> None: ...
     def stage(self, name: str, standing: int, share: float) -> None: ...
+
+
+class Watch(Progress, Protocol):
+    """A listener that also hears which condition a unit of work is of, and when its record is there."""
+
+    def begin(self, checkpoint: str, condition: Condition, samples: int) -> None: ...
+    def written(self, checkpoint: str, condition: Condition) -> None: ...

@@ -12,18 +12,19 @@ from ..evaluations.family import family_of
 from ..evaluations.kinds import kind_of, words_of
 from ..evaluations.metric import Metric, named
 from ..evaluations.recorded import Compared, PerSample, Recorded, aligned, common_ids, not_paired, nothing_common
+from ..evaluations.term import Term
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from rich.table import Table
-    from rich.text import Text
 
     from ..display.section import CardPart, Section
+    from ..display.table import TextTable
     from ..evaluations.cells import Cells, Row
     from ..evaluations.family import Looks
     from ..evaluations.results import Results
     from ..evaluations.rows import Gatherer, Parts, Reading
     from ..evaluations.sentence import Clause
+    from ..runs.folder import RunFolder
     from ..runs.manifest import Manifest
 
 
@@ -33,12 +34,14 @@ class Task:
     name: as in cards and run.json. headline: the metric that a gate means where a rule names none. metrics: its
     numbers. compared: those by which checkpoints are compared; paired: those whose difference is a mean over samples,
     with their columns. shows_compared: whether the terminal shows checkpoints compared. browsed: whether the page shows
-    its samples. command, card: of the command line that audits it. hub: what a model hub calls it.
+    its samples. command, card: of the command line that audits it. hub: what a model hub calls it. terms: what the
+    words of its tables mean.
     """
 
     name: ClassVar[str]
     headline: ClassVar[str]
     metrics: ClassVar[tuple[Metric, ...]]
+    terms: ClassVar[tuple[Term, ...]] = ()
     compared: ClassVar[Compared]
     paired: ClassVar[Mapping[str, str]]
     shows_compared: ClassVar[bool] = False
@@ -62,11 +65,15 @@ class Task:
         """Return the rows of a checkpoint: of single conditions, of means over conditions, and of several together."""
         raise NotImplementedError
 
+    def brief(self, run: RunFolder, checkpoint: str, condition: str) -> float | None:
+        """Return the headline metric of a condition, for a line on the way; None where it is not known."""
+        return None
+
     def gatherers(self, manifest: Manifest) -> Sequence[type[Gatherer]]:
-        """Return what sections of the page gather from records, beside the results."""
+        """Return what sections of the page gather from records, in addition to the results."""
         return ()
 
-    # Two checkpoints beside each other
+    # Two checkpoints next to each other
 
     def difference(self, first: Recorded, second: Recorded, condition: str, metric: str) -> Difference:
         """Return how the second's figure under a condition differs from the first's, on the samples that both have.
@@ -112,8 +119,8 @@ class Task:
         """Return what raises a doubt about rows of the summary, one line each, with the results that have it."""
         raise NotImplementedError
 
-    def terminal(self, results: Results) -> Iterable[Table | Text]:
-        """Return the tables of a run for a terminal."""
+    def terminal(self, results: Results) -> Iterable[TextTable]:
+        """Return the tables of a run for a terminal, without their flags."""
         raise NotImplementedError
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:

@@ -1,9 +1,9 @@
-"""What each attention formula costs beside standard attention, in one model of random weights.
+"""What each attention formula costs compared with standard attention, in one model of random weights.
 
     python -m scripts.bench.attention [--arch vit_tiny_patch16_224] [--batch 4] [--rounds 7] [--formulas NAME …]
 
 All formulas take turns in each round, and a ratio is the median of the rounds: of a forward pass without gradients, and
-of a forward pass with the gradient of the loss by the images, which is what an attack takes. Beside them, the numbers
+of a forward pass with the gradient of the loss by the images, which is what an attack takes. Next to them, the numbers
 that the formula adds to the model's parameters, and the bytes that a pass keeps for the gradient.
 """
 

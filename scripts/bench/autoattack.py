@@ -1,4 +1,4 @@
-"""AutoAttack beside pyautoattack, in one run: samples left standing, passes and time of each stage.
+"""AutoAttack compared with pyautoattack, in one run: samples left standing, passes and time of each stage.
 
 Both get the same float32 images, labels, batch size and threads; they take turns by chunks of images, so that a change
 of the machine's load meets both. Passes are counted rows: forwards, and backwards that reach the input.

@@ -1,4 +1,4 @@
-"""AG-CAM beside a bare forward and backward and beside pytorch-grad-cam: passes, time and memory.
+"""AG-CAM compared with a bare forward and backward and with pytorch-grad-cam: passes, time and memory.
 
     python -m scripts.bench.cam CHECKPOINT --data-dir IMAGES [--arch NAME] [--batch-size 16] [--device cuda]
 

@@ -1,4 +1,4 @@
-"""Clean evaluation beside the bare model: images per second as a ratio, and whether memory grows with the data.
+"""Clean evaluation compared with the bare model: images per second as a ratio, and whether memory grows with the data.
 
     python -m scripts.bench.clean CHECKPOINT --data-dir IMAGES [--dtype bfloat16]
 
@@ -14,6 +14,7 @@ import resource
 import statistics
 import tempfile
 import time
+from typing import Any
 
 import torch
 
@@ -35,6 +36,8 @@ class Silent:
     """No progress, so that it costs nothing."""
 
     def start(self, checkpoint: str, condition: str, samples: int) -> None: ...
+    def begin(self, checkpoint: str, condition: Any, samples: int) -> None: ...
+    def written(self, checkpoint: str, condition: Any) -> None: ...
     def advance(self, samples: int) -> None: ...
 
 

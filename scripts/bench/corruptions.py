@@ -1,4 +1,4 @@
-"""Times the corruptions beside the patched reference, imagecorruptions 1.1.2, in one run; or a model that uses them.
+"""Times the corruptions and the patched reference, imagecorruptions 1.1.2, in one run; or a model that uses them.
 
     python -m scripts.bench.corruptions [--size 32 --preset cifar] [--threads 2] [--device cuda --batch-size 256]
     python -m scripts.bench.corruptions --pipeline CHECKPOINT [--arch NAME] --data-dir IMAGES
@@ -79,7 +79,7 @@ def corrupt_batch(name: str, severity: int, images: Tensor, options: argparse.Na
 
 
 def run_reference(module: ModuleType, name: str, severity: int, picture: np.ndarray) -> None:
-    """Run the reference on one thread (beside OpenCV, it uses no library with threads); its prints and warnings are its
+    """Run the reference on one thread (only OpenCV has threads of its own); its prints and warnings are its
     own.
     """
     threads = cv2.getNumThreads()

@@ -8,7 +8,7 @@ settings: for AutoAttack a share `--standing` of the samples stands to its end, 
 passes. A backward is taken for two forwards. Kernels of corruptions and attacks count by their launches only, so what
 is bound by memory takes longer than said here.
 
-A unit takes the longer of its kernels and their launches, and its waits, and the host's work; decoding goes on beside.
+A unit takes the longer of its kernels and their launches, and its waits, and the host's work; decoding runs meanwhile.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ def main() -> None:
     names += ["model, s", "launches, s", "waits, s", "host, s", "all, s", "of the bare model's rate"]
     print(markdown([names, *rows]))
     decoding = options.images * options.decode * 1e-3 / options.cores
-    print(f"\nAll: {total / 3600:.1f} h; decoding beside it, once for all: {decoding:.0f} s of {options.cores} cores.")
+    print(f"\nAll: {total / 3600:.1f} h; decoding meanwhile, once for all: {decoding:.0f} s of {options.cores} cores.")
 
 
 if __name__ == "__main__":

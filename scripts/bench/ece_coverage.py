@@ -3,7 +3,7 @@
     python -m scripts.bench.ece_coverage --simulations 1000
 
 For models whose confidence and calibration are known: the share of data sets whose interval holds the true error (over
-the same 15 bins), the share whose interval holds its own estimate, and the mean width. Beside what RobustKit gives, the
+the same 15 bins), the share whose interval holds its own estimate, and the mean width. After what RobustKit gives, the
 intervals that are usual for a bootstrap: percentile, reflected (basic), and bias-corrected (BC, Efron 1981).
 """
 

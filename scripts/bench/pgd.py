@@ -1,4 +1,4 @@
-"""What PGD leaves standing under step sizes, losses and restarts, beside stronger attacks on the same samples.
+"""What PGD leaves standing under step sizes, losses and restarts, next to stronger attacks on the same samples.
 
 Every contender gets the same images, labels and random starts, and is scored in float32. The yardstick is what stands
 after APGD on cross-entropy and targeted APGD on the DLR loss (100 steps, 9 targets), each on what the one before left.

@@ -1,6 +1,7 @@
 """Where the time of a whole audit goes, as a table and a stacked bar.
 
-    python -m scripts.bench.profile CHECKPOINT --data-dir IMAGES [--limit 64] [--plot docs/performance/profile.svg]
+    python -m scripts.bench.profile CHECKPOINT --data-dir IMAGES [--limit 64]
+        [--plot docs/results/performance/profile.svg]
 
 Runs an audit (clean, FGSM, PGD, AutoAttack, corruptions, AG-CAM) in a temporary folder, with clocks around its parts.
 Each moment belongs to the innermost part that is running; `model` is the network's forward and every backward.
@@ -36,9 +37,9 @@ from robustkit.tasks.classification.subject import ClassifierSubject
 
 PARTS = {
     "model": "forward and backward",
-    "attack": "attacks beside the model",
+    "attack": "attacks apart from the model",
     "corruption": "corruptions",
-    "maps": "maps and their scores beside the model",
+    "maps": "maps and their scores apart from the model",
     "decode": "reading and decoding",
     "digest": "digest of the data",
     "metrics": "predictions into rows",

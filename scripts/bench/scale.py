@@ -1,6 +1,6 @@
 """What a run costs after its models are done, against the number of its samples: records, summary, report.
 
-    python -m scripts.bench.scale [--samples 2000,5000,10000,20000,50000] [--plot docs/performance/scale.svg]
+    python -m scripts.bench.scale [--samples 2000,5000,10000,20000,50000] [--plot docs/results/performance/scale.svg]
 
 Writes runs of 100 conditions with made-up figures (clean, 19 attacks, the 75 of in-c, five maps with all their columns;
 three images in ten thousand unreadable), then makes summary and report from each as an audit does. Each part runs in a
@@ -181,7 +181,7 @@ def main() -> int:
             print(json.dumps(measurements[-1]), file=sys.stderr)
     print("\n".join(lines(measurements)))
     if options.plot:
-        plot(measurements, options.plot, "What is left to do beside the models: 100 conditions, one checkpoint")
+        plot(measurements, options.plot, "What is left to do apart from the models: 100 conditions, one checkpoint")
         print(options.plot)
     return 0
 

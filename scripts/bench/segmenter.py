@@ -1,4 +1,4 @@
-"""What sliding windows cost beside the bare network, and how many images per second a Segmenter sees.
+"""What sliding windows cost compared with the bare network, and how many images per second a Segmenter sees.
 
     python -m scripts.bench.segmenter [--arch vit_tiny_patch16_224] [--classes 150] [--window 512] [--size 512x683]
 

@@ -1,4 +1,4 @@
-"""What stabilisers cost: a training step with each, beside the bare optimiser's.
+"""What stabilisers cost: a training step with each, compared with the bare optimiser's.
 
     python -m scripts.bench.stabilisers [--arch vit_tiny_patch16_224] [--batch 16]
 

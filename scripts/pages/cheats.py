@@ -1,6 +1,6 @@
-"""Write docs/cheating-models.md: which flags are raised by models that cheat, and that honest ones raise none.
+"""Write docs/results/cheating-models.md: which flags are raised by models that cheat, and that honest ones raise none.
 
-    python -m scripts.pages.cheats [--shared ../shared] [--markdown docs/cheating-models.md]
+    python -m scripts.pages.cheats [--shared ../shared] [--markdown docs/results/cheating-models.md]
 
 The cheats are those of tests/support/cheating_models.py around a small network; the honest models are the shipped ones
 and, where --shared names a folder of real data and weights, robust ResNets and ViTs for CIFAR-10 and a real ViT-Tiny.
@@ -47,7 +47,7 @@ BEGIN = """# Models that cheat
 A robust accuracy is only as good as the attack that could not lower it. Below are models that defeat an attack by every
 trick we know: all are the same small network with random weights, with something around it, on {n} images that they
 know. The table says how many of these AutoAttack, made short (`steps=5,targets=2,queries=20`), leaves standing at
-{eps}, and which flags of the [dossier](concepts.md#the-gradient-masking-dossier) are raised. Written by
+{eps}, and which flags of the [dossier](../concepts/numbers.md#the-gradient-masking-dossier) are raised. Written by
 `{command}`.
 
 Of the network without a trick {honest} stand; flags: {flags}.
@@ -73,7 +73,7 @@ The same checks on models as they are: those of evidence on AutoAttack, and thos
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shared", type=Path, help="a folder with real data and weights")
-    parser.add_argument("--markdown", type=Path, default=ROOT / "docs" / "cheating-models.md")
+    parser.add_argument("--markdown", type=Path, default=ROOT / "docs" / "results" / "cheating-models.md")
     given = parser.parse_args()
     torch.set_num_threads(1)
     net, images = tiny_cnn(), (random_images(32) * 255).round() / 255

@@ -1,4 +1,4 @@
-"""Write docs/commands.md from the command line's own help: every command, argument and option.
+"""Write docs/reference/commands.md from the command line's own help: every command, argument and option.
 
 python -m scripts.pages.commands            write the page
 python -m scripts.pages.commands --check    status 1 where the page is another one
@@ -12,15 +12,16 @@ from pathlib import Path
 import click
 
 from robustkit.cli.app import cli
+from robustkit.cli.listing import listing
 
 from .writing import markdown
 
-PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
 HEAD = """# Commands
 
 Made by `python -m scripts.pages.commands` from `robustkit --help` and the help of each command.
 
-An option can also come from the environment variable beside it, and from a TOML file (`--config FILE`): entries at
+An option can also come from the environment variable next to it, and from a TOML file (`--config FILE`): entries at
 the top are for every command, those of a table `[audit]` for that one, named as the options. The command line counts
 before the environment, and that before the file. Lists are separated by commas. eps is written as `1/255`, `0.5/255`
 or `0.004`.
@@ -28,6 +29,11 @@ or `0.004`.
 `--arch FILE.py:FUNCTION` executes that file: use only files that you trust. A file of options may be someone else's: it
 may name code (`arch`), write outside the folder where you are (`out` and the like) and send results away (`logs`)
 only with `--trust-config`.
+
+`--preset quick|standard|full` fills the options that are left out; an explicit one wins, and run.json
+keeps the options. `robustkit list presets` has them all:
+
+{presets}
 
 Exit status: 0 fine, 1 a rule of `robustkit check` failed, 2 an error (one line: what, expected, remedy; the traceback
 with `--debug`), 3 nothing was evaluated, 130 interrupted, 141 nobody read
@@ -37,7 +43,10 @@ the output to its end.
 
 def page() -> str:
     """Return the whole page."""
-    parts = [HEAD, "\n".join(f"- [robustkit {name}](#robustkit-{name}): {_first(entry)}" for name, entry in commands())]
+    parts = [
+        HEAD.replace("{presets}", _presets()),
+        "\n".join(f"- [robustkit {name}](#robustkit-{name}): {_first(entry)}" for name, entry in commands()),
+    ]
     return "\n".join([*parts, *(_section(name, command) for name, command in commands())]).rstrip() + "\n"
 
 
@@ -51,13 +60,19 @@ def _section(name: str, command: click.Command) -> str:
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     text, examples = _help(command)
     rows = [("Option", "Meaning", "Default", "Variable")]
-    rows += [_row(option) for option in command.params if option.param_type_name == "option"]
+    shown = (option for option in command.params if isinstance(option, click.Option) and not option.hidden)
+    rows += map(_row, shown)
     parts = [f"\n## robustkit {name}\n", f"`{usage}`\n", f"{text}\n", f"```sh\n{examples}\n```\n", markdown(rows)]
     return "\n".join(parts)
 
 
 def _first(command: click.Command) -> str:
     return _help(command)[0].partition("\n")[0]
+
+
+def _presets() -> str:
+    entries = listing("presets")
+    return "\n".join(f"- {each['name']}, robustkit {each['command']}: `{each['stands for']}`" for each in entries)
 
 
 def _help(command: click.Command) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
     python -m scripts.pages.floors [--check]
 
-Rooms stand on the floors that the contract in pyproject.toml gives them; beside each room stands what it imports.
+Rooms stand on the floors that the contract in pyproject.toml gives them; next to each room stands what it imports.
 """
 
 from __future__ import annotations

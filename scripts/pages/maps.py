@@ -1,12 +1,12 @@
-"""What maps are worth: AG-CAM and its baselines beside controls, on real images and on the zoo.
+"""What maps are worth: AG-CAM and its baselines next to controls, on real images and on the zoo.
 
     python -m scripts.pages.maps CHECKPOINT --images VAL --boxes CSV [--photographs DIR --masks DIR] --out runs/maps
-        [--markdown docs/maps.md]
+        [--markdown docs/results/maps.md]
 
 Scores the maps of a real ViT where boxes are known, by the published protocol and with the aspect kept; on photographs
 with masks, unlabelled; and those of the zoo's four on the generated set. Each is a run folder under --out; the same
 command continues where it was stopped, and on finished runs only prints. With --markdown a plot of
-the leads over controls and two galleries of the generated set are drawn beside the page.
+the leads over controls and two galleries of the generated set are drawn next to the page.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ METHODS = "agcam,agcam-full,rollout,grad-cam"
 
 
 INTRODUCTION = (
-    "A score of a map means little alone. Beside each stand three maps that do not look at the image: random "
+    "A score of a map means little alone. Next to each stand three maps that do not look at the image: random "
     "values, a Gaussian in the centre, and everything; for pixel accuracy also nothing, which marks no pixel. "
     "Below a score is the lead over the best of them, paired by image, with its 95 % interval: whichever is best "
     "in a resample counts there, and the one that is named is best over all images. Scores at a threshold reward "
@@ -46,20 +46,20 @@ INTRODUCTION = (
     "MaxBoxAccV2 need no threshold, and ABPC asks the model itself.",
     "`agcam` is AG-CAM as its authors' code computes it: no gradient passes from an attention layer to its input, so "
     "that it reaches the blocks before through skip connections and MLPs alone. `agcam-full` lets it pass through the "
-    "attention of later blocks, too; what is called AG-CAM here is the former, so that its figures can be held against "
-    "published ones.",
+    "attention of later blocks, too; what is called AG-CAM here is the former, so that its figures can be compared "
+    "with published ones.",
     "PxAP (Choe et al. 2020) is of pixel masks, at 200 levels; where only boxes are known, their union stands for "
     "the mask, so that its figures there are not those of the literature. MaxBoxAccV2 is the best of 100 "
-    "thresholds, meaned over IoU 0.3, 0.5 and 0.7; a maximum has no interval. Insertion and deletion are areas "
+    "thresholds, averaged over IoU 0.3, 0.5 and 0.7; a maximum has no interval. Insertion and deletion are areas "
     "under the probability of the class while the highest pixels come or go; `head redrawn` is the rank "
-    "correlation with maps of the model with its head drawn anew, which should be low. A random map points below "
+    "correlation with maps of the model with a random head, which should be low. A random map points below "
     "chance (which is the score of `full`), because enlarging it moves its maximum to the border.",
 )
 
 
 @dataclass(frozen=True)
 class Part:
-    """One audit, and what the page says of it."""
+    """One audit, and what the page says about it."""
 
     folder: str
     title: str
@@ -98,7 +98,7 @@ def evaluate(part: Part, options: argparse.Namespace) -> Run:
 
 
 def page(runs: Sequence[tuple[Part, Run]], command: str, galleries: Sequence[tuple[str, str]]) -> str:
-    """Return the whole page as Markdown. galleries: (file beside the page, what it shows)."""
+    """Return the whole page as Markdown. galleries: (file next to the page, what it shows)."""
     texts = [
         "# What maps are worth",
         f"Made by `{command}`; do not edit.",
@@ -121,7 +121,7 @@ def page(runs: Sequence[tuple[Part, Run]], command: str, galleries: Sequence[tup
             texts.append(f"{table.checkpoint}, {table.title.removeprefix('maps, ')}:")
             texts.append(markdown([table.headings, *table.rows]))
             flags |= dict.fromkeys(f"⚑ {table.checkpoint}, {flag}" for flag in table.flags)
-        texts += [*flags, "**Beside the controls**", "\n".join(behind(run))]
+        texts += [*flags, "**Next to the controls**", "\n".join(behind(run))]
     texts.append("## In pictures")
     for path, caption in galleries:
         texts.append(f"![{caption}]({path})\n\n{caption}.")
@@ -138,7 +138,7 @@ def draw(run: Run, folder: Path) -> Iterator[tuple[str, str]]:
             first,
             "agcam,centre",
             "worst",
-            "the first checkpoint's AG-CAM has the lowest IoU, beside a Gaussian that does not look at the image and "
+            "the first checkpoint's AG-CAM has the lowest IoU, next to a Gaussian that does not look at the image and "
             "wins; predictions marked as wrong are in no table",
         ),
     ):
@@ -161,7 +161,7 @@ def pictures(runs: Sequence[tuple[Part, Run]], folder: Path) -> Iterator[tuple[s
         "Lead of each method over the best of the controls on real images and photographs, with 95 % intervals "
         "(hollow: none); left of 0 a control wins. The images may not be passed on: `robustkit cam CHECKPOINT "
         "--data-dir IMAGES --masks MASKS --cams agcam,centre --choose worst` draws those on which AG-CAM fares "
-        "worst beside the Gaussian",
+        "worst compared with the Gaussian",
     )
     yield from draw(runs[-1][1], folder)
 

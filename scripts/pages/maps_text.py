@@ -1,4 +1,4 @@
-"""What the page of maps says of runs: where they come from, the leads over the controls, and a plot of these."""
+"""What the page of maps says about runs: where they come from, the leads over the controls, and a plot of these."""
 
 from __future__ import annotations
 

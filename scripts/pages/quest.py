@@ -1,4 +1,4 @@
-"""The QUEST paper's tables beside ours: differences paired by sample, and whether the published order shows."""
+"""The QUEST paper's tables next to ours: differences paired by sample, and whether the published order shows."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def comparisons(run: Run, published: dict[str, Any]) -> Iterator[Comparison]:
         if not name:
             continue
         wanted = MAPS.get(name, ("mean_error",) if name in SETS else LEVELS)
-        # The paper's attacks are those of its own protocol; under another card there is nothing to stand beside.
+        # The paper's attacks are those of its own protocol; under another card there is nothing to compare with.
         fits = name not in ("fgsm", "pgd", "spsa", "autoattack") or card.startswith(published["protocol"])
         lines = []
         for checkpoint in known:

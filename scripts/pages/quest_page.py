@@ -1,4 +1,4 @@
-"""The page of the QUEST paper's tables beside ours, as Markdown."""
+"""The page of the QUEST paper's tables next to ours, as Markdown."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TITLES = {
     ),
     "agcam-stability": (
         "AG-CAM, stability",
-        " The map of the attacked image beside that of the clean one, of the same class: 1 is the same map.",
+        " The map of the attacked image next to that of the clean one, of the same class: 1 is the same map.",
     ),
 }
 

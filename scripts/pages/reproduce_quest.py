@@ -1,6 +1,7 @@
 """The tables of the QUEST paper on the zoo: every attack under both cards, corruptions, AG-CAM, paired differences.
 
-    python -m scripts.pages.reproduce_quest --data-dir CIFAR10-TEST --out runs/quest [--markdown docs/quest-tables.md]
+    python -m scripts.pages.reproduce_quest --data-dir CIFAR10-TEST --out runs/quest
+        [--markdown docs/results/quest-tables.md]
 
 Audits the checkpoints in parts, each a run folder under --out with as many samples as its cost allows; the same command
 continues where it was stopped, and on finished runs only prints. The published figures are of ViT-Ti on ImageNet, so

@@ -1,6 +1,6 @@
 """A segmentation run as a page of Markdown.
 
-python -m scripts.pages.scenes RUN --title TITLE --markdown docs/camvid.md [--note TEXT]
+python -m scripts.pages.scenes RUN --title TITLE --markdown docs/results/camvid.md [--note TEXT]
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("run", type=Path)
     parser.add_argument("--title", required=True)
     parser.add_argument("--note", action="append", default=[], help="a paragraph; may be repeated")
-    parser.add_argument("--picture", action="store_true", help="copy the examples beside the page")
+    parser.add_argument("--picture", action="store_true", help="copy the examples next to the page")
     parser.add_argument("--markdown", type=Path, required=True)
     options = parser.parse_args(arguments)
     try:

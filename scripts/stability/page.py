@@ -1,8 +1,8 @@
 """Write what the runs of `scripts/stability/train.py` show: curves, a table, and how to use the stabilisers.
 
-    python -m scripts.stability.page --work docs/stabilisers/runs --markdown docs/stabilisers.md
+    python -m scripts.stability.page --work docs/results/stabilisers/runs --markdown docs/results/stabilisers.md
 
-Reads logs only, and draws the figure beside the page. Runs that are not there, or are not over, are left out and
+Reads logs only, and draws the figure next to the page. Runs that are not there, or are not over, are left out and
 counted.
 """
 
@@ -205,7 +205,8 @@ def main(arguments: list[str] | None = None) -> int:
         return error.exit_code
     folder = options.markdown.with_suffix("")
     draw(outcomes, folder / "curves.svg")
-    command = "python -m scripts.stability.page --work docs/stabilisers/runs --markdown docs/stabilisers.md"
+    runs, page_of_them = "docs/results/stabilisers/runs", "docs/results/stabilisers.md"
+    command = f"python -m scripts.stability.page --work {runs} --markdown {page_of_them}"
     options.markdown.write_text(page(outcomes, command, f"{folder.name}/curves.svg"), "utf-8")
     return 0
 

@@ -1,4 +1,4 @@
-"""What `docs/stabilisers.md` says beside its figures."""
+"""What `docs/results/stabilisers.md` says next to its figures."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def guide() -> Iterator[str]:
         "after the optimiser's step) and of CrossViT, `nn.MultiheadAttention`, and "
         "`robustkit.attention.latent.LatentAttention`, to which Algorithm 2 applies. The scaled step is the step at "
         "the scaled rate where steps are multiples of the rate, as those of nearly all optimisers of torch are; "
-        "`robustkit.attention.optim.row_rates` says of which they are not."
+        "`robustkit.attention.optim.row_rates` says for which they are not."
     )
 
 

@@ -1,7 +1,7 @@
 """Train where standard attention breaks: which stabilisers keep a small ViT in training at high learning rates.
 
     python -m scripts.stability.train --work DIR [--only PATTERN]
-    python -m scripts.stability.page --work docs/stabilisers/runs --markdown docs/stabilisers.md
+    python -m scripts.stability.page --work docs/results/stabilisers/runs --markdown docs/results/stabilisers.md
 
 One run for each rate, method and seed, each in its folder under --work with a log.jsonl; the same command continues
 where it was stopped. Several commands may share the work where each has an --only of its own. Nothing but rate, method

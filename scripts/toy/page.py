@@ -1,4 +1,4 @@
-"""The page of the toy experiment: what was asked, the published beside ours, figures, and what the choices change."""
+"""The page of the toy experiment: what was asked, the published next to ours, figures, and what the choices change."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _opening(results: Results, command: str) -> str:
 Made by `{command}`; do not edit.
 
 QUEST (§2.2, A.3, A.4) asks whether attention gets stuck on a spurious pattern. A sequence holds one vector that is \
-unlike the others, and the class written beside it is the answer. In half of the training samples that vector is also \
+unlike the others, and the class written next to it is the answer. In half of the training samples that vector is also \
 close to one fixed vector b, which is easier to look for, and gives the answer in these samples only. A Transformer \
 of one layer and one head is trained with {_number(len(grid.rates), "learning rate")}, \
 {_number(len(grid.decays), "weight decay")}, {_number(grid.data, "realisation")} of the data and \
@@ -162,7 +162,7 @@ not cover the choice of rates and decays, nor what the paper leaves open.
 
 ![Share of correct models by learning rate and weight decay, a panel for each formula; {shares}]({folder}/success.svg)
 
-Beside the paper's Figures 3 and A1.
+Compare the paper's Figures 3 and A1.
 """
 
 
@@ -174,7 +174,7 @@ def _norm_section(results: Results) -> str:
 
 ![Median norm of keys by epoch, shaded from quartile to quartile: {"; ".join(said)}](toy/key-norms.svg)
 
-Beside the paper's Figures 4, A4 and A5: mean norm of keys as projected, before any normalisation, at the answers of \
+Compare the paper's Figures 4, A4 and A5: mean norm of keys as projected, before any normalisation, at the answers of \
 biased and of unbiased samples, and at all other tokens but CLS, of {PROBE} training samples. Lines are medians over \
 models, shades reach from quartile to quartile. Medians after the last epoch:
 
@@ -189,7 +189,7 @@ def _accuracy_section(results: Results) -> str:
 
 ![Histograms of test accuracy, a panel for each formula](toy/test.svg)
 
-Beside the paper's Figures A2 and A3. Mean accuracies in percent, by what a model came to. *Uniform places*: test \
+Compare the paper's Figures A2 and A3. Mean accuracies in percent, by what a model came to. *Uniform places*: test \
 samples whose answer may lie anywhere. *As in training*: half of the test samples with b.
 
 {_accuracies(results)}

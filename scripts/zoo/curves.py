@@ -1,4 +1,4 @@
-"""What a run's log says of its attention, layer by layer, and the log as curves (compare QUEST, Figure A6)."""
+"""What a run's log says about its attention, layer by layer, and the log as curves (compare QUEST, Figure A6)."""
 
 from __future__ import annotations
 

@@ -95,13 +95,13 @@ SHAPES = Family(
 
 @dataclass(frozen=True)
 class Preset:
-    """All that a run's weights depend on, beside formula, seed and data.
+    """All that a run's weights depend on, in addition to formula, seed and data.
 
     rate: the highest learning rate. warm_up: the share of steps in which it rises from 0. floor: the rate at the end.
     ema_horizon: over which share of all steps the weights are averaged.
     mix_prob: the share of batches that mixup or cutmix (even odds) blends. randaugment: timm's text for it, or ''.
     train_images, test_images: how many are used, None for all; watched: how many of each are scored every epoch.
-    save_every: minutes between two states of a run, beside the one at each epoch's end. family: what is trained.
+    save_every: minutes between two states of a run, apart from the one at each epoch's end. family: what is trained.
     """
 
     name: str

@@ -30,7 +30,7 @@ MEAN = STD = (0.5, 0.5, 0.5)
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that a run's weights depend on, beside formula, seed, data and the encoder that it starts from.
+    """All that a run's weights depend on, in addition to formula, seed, data and the encoder that it starts from.
 
     window: side of the square images of a step, cut from images that are enlarged by a factor of `scales`; stride:
     of the windows afterwards. rate, head_rate: highest learning rates of encoder and decoder. jitter: how far

@@ -140,7 +140,7 @@ def test_sheets_of_several_pictures_and_what_is_never_written_over(photos: Path,
     done = run(*words)
     assert done.status == 0
     assert done.err.count("images of 48x40 are enlarged to 224x224; --img-size takes another size") == 2
-    assert "CIFAR-10-C's constants (preset cifar), since the images are 32x32" in done.err
+    assert "CIFAR-10-C's constants (--constants cifar), since the images are 32x32" in done.err
     names = ["0-corruptions.png", "1-corruptions.png", "small-corruptions.png"]
     assert sorted(path.name for path in (tmp_path / "sheets").iterdir()) == names
     tile = corruptions.corrupt(pixels(small)[None], "contrast", 5, preset="cifar")[0]
@@ -156,12 +156,24 @@ def test_sheets_of_several_pictures_and_what_is_never_written_over(photos: Path,
     assert other.read_bytes() == before
 
 
-def test_without_frosts_photographs_the_row_is_left_out_and_said(photos: Path, tmp_path: Path, run: Command) -> None:
-    words = ("--frost-dir", tmp_path, "--corruptions", "frost(severity=1),brightness(severity=1)", *SMALL)
-    done = run(photos / "b/1.png", "--out", tmp_path / "s.png", *words)
-    (line,) = done.err.strip().splitlines()
-    assert done.status == 0 and re.match(r"left out frost: .*frost1\.png", line)
-    assert done.out.endswith("under 1 corruption\n")
+def test_without_frosts_photographs_a_sheet_has_our_own_textures(
+    photos: Path, tmp_path: Path, run: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless a folder is named. A tree has them only if they are asked for: it outlives the line that says so."""
+    for module in ("corruptions", "robustkit.evaluations.corruptions"):
+        monkeypatch.setattr(f"{module}.frost.find_spec", lambda name: None)
+    listed = ("--corruptions", "frost(severity=1),brightness(severity=1)", *SMALL)
+    done = run(photos / "b/1.png", "--out", tmp_path / "s.png", *listed)
+    assert done.status == 0 and "frost(texture=own): the benchmark's photographs are not here" in done.err
+    assert done.out.endswith("under 2 corruptions\n")
+    done = run("--write", tmp_path / "tree", "--data-dir", photos, *listed)
+    assert done.status == 2 and "frost(texture=own)" in done.err and not (tmp_path / "tree").exists()
+    asked = ("--corruptions", "frost(severity=1,texture=own)", *SMALL)
+    assert run("--write", tmp_path / "own", "--data-dir", photos, *asked).status == 0
+    assert len(list((tmp_path / "own" / "frost" / "1").rglob("*.JPEG"))) > 1
+    words = ("--frost-dir", tmp_path, *listed)
+    done = run(photos / "b/1.png", "--out", tmp_path / "t.png", *words)
+    assert done.status == 2 and re.match(r"error: .*frost1\.png", done.err)
     done = run("--write", tmp_path / "tree", "--data-dir", photos, *words)
     assert done.status == 2 and re.match(r"error: .*frost1\.png", done.err)
     assert not (tmp_path / "tree").exists()
@@ -244,7 +256,7 @@ def test_a_tree_grows_but_does_not_mix(photos: Path, tmp_path: Path, run: Comman
         (("--seed", "1"), "made with seed 0, and now it is 1"),
         (("--format", "png"), "made with format 'jpeg', and now it is 'png'"),
         (("--crop-pct", "1"), "made with crop pct 0.875, and now it is 1.0"),
-        (("--preset", "cifar"), "made with preset 'imagenet', and now it is 'cifar'"),
+        (("--constants", "cifar"), "made with preset 'imagenet', and now it is 'cifar'"),
         (("--data-dir", other), "made with source digest"),
     ):
         done = run(*words, "--corruptions", "contrast(severity=1)", *extra)
@@ -416,9 +428,9 @@ def test_every_mistake_is_one_line_and_leaves_nothing(photos: Path, tmp_path: Pa
         ((image, "--corruptions", "fog(severity=6)"), "severity '6'; expected whole numbers from 1 to 5"),
         ((image, "--corruptions", "fog(severity=0)"), "severity '0'; expected whole numbers from 1 to 5"),
         ((image, "--corruptions", ","), "expected a name or a set, such as in-c"),
-        ((image, "--preset", "imagenette"), "unknown preset 'imagenette'; did you mean 'imagenet'?"),
+        ((image, "--constants", "imagenette"), "unknown constants 'imagenette'; did you mean 'imagenet'?"),
         ((image, "--variant", "x"), "unknown variant 'x'; known: bethgelab, hendrycks"),
-        ((image, "--preset", "cifar", "--variant", "bethgelab"), "variant 'bethgelab' has no constants"),
+        ((image, "--constants", "cifar", "--variant", "bethgelab"), "variant 'bethgelab' has no constants"),
         ((image, "--interpolation", "cubic"), "unknown interpolation 'cubic'; did you mean 'bicubic'?"),
         ((image, "--img-size", "8"), "--img-size 8: the corruptions are defined from 16x16 on"),
         ((image, "--img-size", "5000"), "'--img-size': 5000 is not in the range"),

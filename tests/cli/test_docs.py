@@ -1,4 +1,4 @@
-"""The pages say what the program does: their commands parse, their Python runs, their links lead somewhere."""
+"""The pages say what the program does: their commands parse, their links lead somewhere. test_pages.py runs them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 import pytest
+from page_blocks import commands as every_command
 from places import ROOT
 
 from robustkit.cli import completion as completing
@@ -19,7 +20,7 @@ from robustkit.cli import listing
 from robustkit.cli.app import cli
 from scripts.pages import commands as commands_page
 
-PAGES = sorted([ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").rglob("*.md")])
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -27,16 +28,12 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def commands(text: str) -> Iterator[list[str]]:
-    """The words after `robustkit` of every such command in a block of shell."""
-    for line in text.replace("\\\n", " ").splitlines():
-        words: list[str] = []
-        for word in [*shlex.split(line, comments=True), ";"]:
-            if word not in ("&&", "||", "|", ";", ">", ">>"):
-                words.append(word)
-                continue
-            if words[:1] == ["robustkit"]:
-                yield words[1:]
-            words = []
+    """The words after `robustkit`, or `-m robustkit`, of every such command in a block of shell."""
+    for words in every_command(text):
+        if "robustkit" in words[:1]:
+            yield words[1:]
+        elif "robustkit" in words and words[words.index("robustkit") - 1] == "-m":
+            yield words[words.index("robustkit") + 1 :]
 
 
 def parse(words: list[str]) -> None:
@@ -51,17 +48,18 @@ def parse(words: list[str]) -> None:
 
 
 def test_the_page_of_commands_is_what_the_script_makes() -> None:
-    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
     assert page == commands_page.page(), "run python -m scripts.pages.commands"
 
 
 def test_every_command_and_option_is_on_the_page_of_commands() -> None:
-    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
     sections = dict(zip(*[iter(re.split(r"^## robustkit (\S+)$", page, flags=re.MULTILINE)[1:])] * 2, strict=True))
     assert sections.keys() == cli.commands.keys()
     for name, command in cli.commands.items():
         for parameter in command.params:
-            for word in parameter.opts if isinstance(parameter, click.Option) else []:
+            shown = isinstance(parameter, click.Option) and not parameter.hidden
+            for word in parameter.opts if shown else []:
                 assert f"`{word}`" in sections[name], f"{name} {word}"
             if isinstance(parameter, click.Option) and isinstance(parameter.envvar, str):
                 assert f"`{parameter.envvar}`" in sections[name], parameter.envvar
@@ -113,23 +111,6 @@ def anchors(page: Path) -> set[str]:
     """As GitHub makes them of headings."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
-@pytest.mark.parametrize(("name", "fewest"), [("python.md", 4), ("attention.md", 1), ("stabilisers.md", 1)])
-def test_the_python_of_a_page_runs(name: str, fewest: int, tmp_path: Path) -> None:
-    """In a process of its own."""
-    found = blocks(ROOT / "docs" / name, "python")
-    assert len(found) >= fewest
-    script = tmp_path / "page.py"
-    script.write_text("\n".join(found), encoding="utf-8")
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("ROBUSTKIT_")} | {
-        "PYTHONPATH": str(ROOT),
-        "OMP_NUM_THREADS": "1",
-    }
-    done = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
 
 
 class TestCompletion:
@@ -204,10 +185,12 @@ class TestCompletion:
 
 
 def test_what_is_listed_is_one_whole_sentence() -> None:
-    assert dict(listing.listing("cams"))["gradient"].startswith("Gradient times input (Shrikumar et al. 2016")
+    said = {entry["name"]: entry["what it is"] for entry in listing.listing("cams")}
+    assert said["gradient"].startswith("Gradient times input (Shrikumar et al. 2016")
     for kind in ("attacks", "corruptions", "cams", "attentions", "protocols", "datasets"):
-        for name, text in listing.listing(kind):
-            assert name and text and "\n" not in text and text.count("(") == text.count(")"), (kind, name, text)
+        for entry in listing.listing(kind):
+            text = str(entry.get("what it is", entry.get("logits")))
+            assert entry["name"] and text and "\n" not in text and text.count("(") == text.count(")"), (kind, entry)
 
 
 @pytest.mark.parametrize(

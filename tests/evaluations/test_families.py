@@ -11,6 +11,7 @@ from page_runs import make_run
 from rich.console import Console
 
 from attacks.registry import ATTACKS, DENSE_ATTACKS
+from robustkit.display.console import print_tables
 from robustkit.display.table import TextTable
 from robustkit.evaluations import family as seam
 from robustkit.evaluations.corruptions.sets import SETS
@@ -57,8 +58,7 @@ def test_a_family_with_tables_alone_stands_on_the_page_and_in_the_terminal(
     assert "turned by a quarter" in page and "upside &lt;down&gt;" in page and "upside <down>" not in page
     assert "⚑ a, turn(90): upside <down>" in flag_lines(run, rows)
     console = Console(width=160, record=True, file=io.StringIO())
-    for part in task_of(run.manifest).terminal(rows):
-        console.print(part)
+    print_tables(console, task_of(run.manifest).terminal(rows))
     said = console.export_text()
     assert "turned by a quarter" in said and "turn(90)" in said and "upside" not in said  # flags stand below all tables
     assert seam.family_of("turn").name == "attacks"  # what no family has taken

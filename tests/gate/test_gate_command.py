@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -18,9 +19,10 @@ from places import ROOT
 from robustkit.cli import app as cli
 from robustkit.common.intervals import wilson
 from robustkit.errors import NothingEvaluated
+from robustkit.gate.advice import advice
 from robustkit.gate.draft import draft
 from robustkit.gate.measured import Measured
-from robustkit.gate.output import as_json, figure_text, github_lines, junit, markdown
+from robustkit.gate.output import as_json, by_urgency, figure_text, github_lines, junit, markdown, sentence
 from robustkit.gate.policy import parse_policy
 from robustkit.gate.verdicts import Outcome, judge
 from robustkit.results.run import Run
@@ -39,9 +41,11 @@ def test_junit_says_what_failed(run: Run) -> None:
         "    </testcase>\n"
         '    <testcase classname="vit" name="top1 under pgd(eps=1/255) &gt;= 0.35" time="0">\n'
         '      <failure message="top1 under pgd(eps=1/255) &gt;= 0.35: 0.3 [0.2189, 0.3958], n 100 under '
-        'pgd(eps=1/255,steps=20), bound &gt;= 0.35" type="fail">vit\n'
+        'pgd(eps=1/255,steps=20), bound &gt;= 0.35, missed by 0.05" type="fail">vit\n'
         "top1 under pgd(eps=1/255) &gt;= 0.35: 0.3 [0.2189, 0.3958], n 100 under pgd(eps=1/255,steps=20), "
-        "bound &gt;= 0.35</failure>\n"
+        "bound &gt;= 0.35, missed by 0.05\n"
+        "the interval holds the bound, so chance may explain it: audit more samples, or see what changed with "
+        "robustkit compare RELEASED RUN</failure>\n"
         "    </testcase>\n"
         '    <testcase classname="vit" name="mce &lt;= 1" time="0">\n'
         '      <failure message="mce &lt;= 1: in-c was not evaluated; evaluate it with: robustkit audit vit.pth '
@@ -79,10 +83,12 @@ def test_no_name_breaks_or_injects_anything(tmp_path: Path) -> None:
         assert "\n" not in line and "\x1b" not in line and line.count("::") == 2
         assert line.split(" ", 1)[1].startswith("file=a%2Cb%3Ac%25%0D%0A.toml,line=")
         assert len(unquote(line.partition("title=")[2].partition("::")[0])) <= 300
-    assert told[2].endswith("::top1 under clean >= 90 %25: 0.5 [0.2366, 0.7634], n 10, bound >= 0.9")
+    assert told[2].endswith("::top1 under clean >= 90 %25: 0.5 [0.2366, 0.7634], n 10, bound >= 0.9, missed by 0.4")
     page = markdown(found, NASTY)
-    table = [line for line in page.splitlines() if line.startswith("|")]
-    assert len(table) == 6 and all(line.replace("\\|", "").count("|") == 4 for line in table)
+    failed, passed = page.split("<details><summary>1 passed</summary>\n\n")
+    for text, rows, bars in ((failed, 5, 5), (passed, 3, 3)):
+        table = [line for line in text.splitlines() if line.startswith("|")]
+        assert len(table) == rows and all(line.replace("\\|", "").count("|") == bars for line in table)
     assert "<img" not in page and "[l](" not in page and "\x1b" not in page and "\u202e" not in page
     read = json.loads(as_json(found, NASTY, None))
     assert read["run"] == NASTY and [one["stops"] for one in read["verdicts"]] == [True, True, False, False]
@@ -115,10 +121,16 @@ def test_exit_codes_and_files(
     assert call(monkeypatch, run.path) == 2
     assert "no --policy, and no policy.toml here" in capsys.readouterr().err
     assert call(monkeypatch, run.path, "--init") == 0
-    drafted = Path("policy.toml").read_text(encoding="utf-8")
+    drafted = Path("policy.toml").read_text(encoding="utf-8").count("\n[[rule]]")
+    assert f"policy.toml: {drafted} rules; read them, then: robustkit check" in capsys.readouterr().out
     assert call(monkeypatch, run.path) == 0
+    folded = f"pass         {drafted} of {drafted}; --details lists them\n"
+    assert capsys.readouterr().out.startswith(folded)
+    assert call(monkeypatch, run.path, "--details") == 0
     said = capsys.readouterr().out
-    assert said.count("\npass ") + 1 == drafted.count("\n[[rule]]") + 1 and "FAIL" not in said
+    assert f"\n{said}".count("\npass ") == drafted and "FAIL" not in said and "--details" not in said
+    assert call(monkeypatch, run.path, "--all") == 2
+    assert "--all: only for a draft; give --init" in capsys.readouterr().err
     assert call(monkeypatch, run.path, "--init") == 2
     assert "policy.toml exists and is not overwritten" in capsys.readouterr().err
     assert call(monkeypatch, run.path, "--init", "--policy", "b.toml", "--junit", "b.xml") == 2
@@ -130,7 +142,11 @@ def test_exit_codes_and_files(
     files = ("--junit", "out/robustness.xml", "--json", "out/robustness.json")
     assert call(monkeypatch, run.path, "--policy", "strict.toml", *files) == 1
     told = capsys.readouterr()
-    assert "FAIL         vit  top1 under clean >= 0.7: 0.6 [0.502, 0.6906], n 100, bound >= 0.7\n" in told.out
+    assert (
+        "FAIL         vit  top1 under clean >= 0.7: 0.6 [0.502, 0.6906], n 100, bound >= 0.7, missed by 0.1\n"
+        in told.out
+    )
+    assert "\n             → see what changed with robustkit compare RELEASED RUN\n" in told.out
     assert "\n::error file=strict.toml,line=2,title=vit%3A top1 under clean >= 0.7 fails::top1" in told.out
     assert "does not meet strict.toml: 0 pass, 1 fail, 0 cannot tell, of 1 verdicts" in told.err
     summary = Path("summary.md").read_text(encoding="utf-8")
@@ -149,6 +165,8 @@ def test_exit_codes_and_files(
     assert call(monkeypatch, run.path, "--policy", "bad.toml") == 2
     assert "bad.toml: line 2, column 12: unknown metric 'topp1'" in capsys.readouterr().err
     assert call(monkeypatch, tmp_path / "none", "--policy", "strict.toml") == 2
+    assert call(monkeypatch, run.path.parent, "--policy", "strict.toml") == 2
+    assert "but holds some: run; give one, such as " in capsys.readouterr().err
     assert call(monkeypatch, run.path, "--policy", "strict.toml", "--baseline", tmp_path / "none") == 2
     empty = make(tmp_path / "empty", {"vit": {}})
     assert call(monkeypatch, empty.path, "--policy", "strict.toml") == 3
@@ -164,7 +182,7 @@ def test_a_drafted_policy_has_margins_and_passes_at_once(tmp_path: Path) -> None
     }
     found = {"clean": right(90, 100), PGD: right(30, 100), "fgsm(eps=8/255)": right(1, 100)} | corrupted
     run = make(tmp_path / "run", {"vit": found})
-    text = draft(run)
+    text = draft(run, every=True)
     requires = [rule.require for rule in parse_policy(text, "p").rules]
     low = math.floor(100 * wilson(30, 100)[0]) / 100
     assert requires[:2] == ['protocol == "standard@1:0"', 'data digest == "d1"']
@@ -177,7 +195,8 @@ def test_a_drafted_policy_has_margins_and_passes_at_once(tmp_path: Path) -> None
     assert 0.5 < bound < 0.62  # the mean error is 0.5
     assert judge(parse_policy(text, "p"), run).passed
     partial = make(tmp_path / "partial", {"vit": found, "late": {"clean": right(90, 100)}})
-    assert judge(parse_policy(draft(partial), "p"), partial).passed
+    for every in (False, True):
+        assert judge(parse_policy(draft(partial, every), "p"), partial).passed
     worse = {condition: right(sum(values) * 6 // 10, 100) for condition, values in found.items()}
     assert not judge(parse_policy(text, "p"), make(tmp_path / "worse", {"vit": worse})).passed
     assert np.all([line.startswith("#") for line in text.split("# Against a release")[1].splitlines()[1:]])
@@ -186,13 +205,66 @@ def test_a_drafted_policy_has_margins_and_passes_at_once(tmp_path: Path) -> None
 @pytest.mark.parametrize("name", ["a\x7fb", 'a"\x7fb', 'it\'s "a"', "a\\b", "a\x85\u2028b"])
 def test_a_draft_names_any_checkpoint(tmp_path: Path, name: str) -> None:
     run = make(tmp_path / "run", {name: {"clean": right(9, 10)}})
-    drafted = parse_policy(draft(run), "p")
+    drafted = parse_policy(draft(run, every=True), "p")
     assert {rule.checkpoint for rule in drafted.rules} == {"*", name} and judge(drafted, run).passed
+
+
+def test_a_short_draft_has_what_matters_and_fails_for_that_reason(tmp_path: Path) -> None:
+    fgsm, far = "fgsm(eps=1/255)", ("fgsm(eps=4/255)", "pgd(eps=4/255,steps=20)")
+    noise = [f"corruption(gaussian_noise,severity={severity})" for severity in (1, 2, 3, 4, 5)]
+
+    def run_of(name: str, **hits: dict[str, int]) -> Run:
+        return make(tmp_path / name, {key: {t: right(k, 100) for t, k in own.items()} for key, own in hits.items()})
+
+    shown = {"clean": 90, fgsm: 60, PGD: 50, far[0]: 30, far[1]: 10} | dict.fromkeys(noise, 70)
+    policy = parse_policy(draft(run_of("one", vit=shown)), "p")
+    rules = [rule.require.rpartition(" ")[0] for rule in policy.rules]
+    assert rules[2:] == [
+        *("attention ==", "no", "n under clean >=", "top1 under clean >=", f"top1 under {PGD} >="),
+        *(f"top1 under {far[1]} >=", "mean_error under corruption(gaussian_noise) <="),
+    ]
+    assert all(rule.checkpoint == "*" for rule in policy.rules)
+    worse = ((PGD, 5, f"top1 under {PGD}"), ("clean", 70, "top1 under clean"), (noise[0], 5, "mean_error"))
+    for text, hits, broken in worse:
+        outcome = judge(policy, run_of(f"worse {broken}".replace("/", "-"), vit=shown | {text: hits}))
+        failed = [verdict for verdict in outcome.verdicts if verdict.state != "pass"]
+        assert [verdict.rule.require.startswith(broken) for verdict in failed] == [True], broken
+
+    # Of several checkpoints the weakest sets the bound; one that is clearly better has its own.
+    several = run_of("several", weak=shown, alike=shown | {"clean": 88}, strong=shown | {PGD: 80, fgsm: 85})
+    text = draft(several)
+    policy = parse_policy(text, "p")
+    under = {(rule.require.rpartition(" ")[0], rule.checkpoint): rule for rule in policy.rules}
+    assert [key for key in under if PGD in key[0]] == [
+        (f"top1 under {PGD} >=", "*"),
+        (f"top1 under {PGD} >=", "strong"),
+    ]
+    assert judge(policy, several).passed and "images as they are: alike, 0.88" in text
+    fallen = run_of("fallen", weak=shown, alike=shown, strong=shown)
+    (failed,) = (verdict for verdict in judge(policy, fallen).verdicts if verdict.state != "pass")
+    assert (failed.checkpoint, failed.condition) == ("strong", PGD)
+
+
+def test_what_fails_comes_first_and_says_what_to_do(run: Run) -> None:
+    rules = ["top1 under clean >= 0.5", "mce <= 1", "top1 under clean >= 0.59 with 95 % confidence", "arch == 'resnet'"]
+    rules += ["top1 under clean >= 0.9", "n under clean >= 500", "no flags", "attention == 'quest'"]
+    found = verdicts(run, *rules)
+    urgent, passed = by_urgency(found)
+    assert [verdict.rule.require for verdict in urgent] == [rules[k] for k in (3, 4, 5, 1, 2)]
+    assert [verdict.rule.require for verdict in passed] == [rules[k] for k in (0, 6, 7)]
+    said = {verdict.rule.require: advice(verdict) for verdict in found.verdicts}
+    assert said[rules[3]].startswith("audit the checkpoint that is meant") and not any(
+        said[r.rule.require] for r in passed
+    )
+    assert said[rules[4]] == "see what changed with robustkit compare RELEASED RUN"
+    assert said[rules[5]] == "audit that many samples (--limit 500)"
+    assert sentence(urgent[2]) == "n under clean >= 500: n is 100, bound >= 500, missed by 400"
+    assert re.fullmatch(r"audit that many \(--limit \d+\), or ask for less", said[rules[2]]) and said[rules[1]] == ""
 
 
 def test_the_workflow_is_valid_and_names_what_it_keeps() -> None:
     yaml = pytest.importorskip("yaml")
-    text = (ROOT / "docs" / "ci" / "robustness.yml").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "how-to" / "ci" / "robustness.yml").read_text(encoding="utf-8")
     flow = yaml.safe_load(text)
     said = "\n".join(step.get("run", "") for step in flow["jobs"]["robustness"]["steps"])
     for name, value in flow["env"].items():
@@ -203,4 +275,4 @@ def test_the_workflow_is_valid_and_names_what_it_keeps() -> None:
         name, *words = shlex.split(command.partition("bin/robustkit ")[2])
         with cli.cli.commands[name].make_context(name, words):  # an option that is not there is refused
             pass
-    assert "pip install robustkit" not in text + (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
+    assert "pip install robustkit" not in text + (ROOT / "docs" / "how-to" / "gate.md").read_text(encoding="utf-8")

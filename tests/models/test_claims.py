@@ -158,7 +158,7 @@ def test_the_allowance_leaves_honest_networks_alone() -> None:
         with Allowance(plain, Path("x")):
             allowed = timm.create_model(arch).state_dict()
         assert all(torch.equal(plain[name], allowed[name]) for name in plain)
-    with pytest.raises(CheckpointError, match="x: what it says of its network"), Allowance({}, Path("x")):
+    with pytest.raises(CheckpointError, match="x: what it says about its network"), Allowance({}, Path("x")):
         torch.empty(1 << 40)
 
 

@@ -167,7 +167,7 @@ def test_a_mean_over_two_trees_says_so(tmp_path: Path) -> None:
         write_tree(tmp_path / name, here, {"contrast": severities}, ("x",) * 10)
     for path in (tmp_path / "one" / "contrast" / "2").rglob("*.png"):
         Image.open(path).resize((72, 80)).save(path)
-    with pytest.raises(ProtocolError, match="released files are read as they are; leave out both options"):
+    with pytest.raises(ProtocolError, match="released files are read as they are; leave both out"):
         audit(**clean, corrupted_dir=tmp_path / "one", variant="bethgelab")
     for name, asked in (("one", "contrast(severity=1+2)"), ("two", "contrast(severity=3+4+5)")):
         run = audit(**clean, corrupted_dir=tmp_path / name, corruptions=asked)
@@ -184,9 +184,13 @@ def test_a_mean_over_two_trees_says_so(tmp_path: Path) -> None:
     [
         ({"corruptions": "fogg"}, ProtocolError, "unknown corruption 'fogg'; did you mean 'fog'?"),
         ({"corruptions": "fog(severity=6)"}, ProtocolError, "expected whole numbers from 1 to 5"),
-        ({"corruptions": "fog", "preset": "imagnet"}, ProtocolError, "did you mean 'imagenet'?"),
+        ({"corruptions": "fog", "constants": "imagnet"}, ProtocolError, "did you mean 'imagenet'?"),
         ({"corruptions": "fog", "variant": "hendryks"}, ProtocolError, "did you mean 'hendrycks'?"),
-        ({"corruptions": "fog", "preset": "cifar", "variant": "bethgelab"}, ProtocolError, "no constants for preset"),
+        (
+            {"corruptions": "fog", "constants": "cifar", "variant": "bethgelab"},
+            ProtocolError,
+            "no constants for preset",
+        ),
         ({"corruptions": "frost", "frost_dir": "nowhere"}, DataError, "nowhere"),
         ({"corruptions": "fog", "corrupted_dir": "nowhere"}, DataError, "nowhere: no such folder"),
         ({"corruptions": "fog", "data_dir": "embedded:nothing"}, DataError, "embedded:nothing"),
@@ -228,10 +232,10 @@ def test_the_size_of_the_images_decides_whose_constants(tmp_path: Path) -> None:
     small = open_dataset(tmp_path, layout="unlabelled")
     plan = plan_corruptions("fog(severity=1)", small, [(32, 32)])
     assert [condition.text for condition in plan.conditions] == ["corruption(fog,severity=1,preset=cifar)"]
-    assert "CIFAR-10-C's constants (preset cifar)" in plan.lines[0]
+    assert "CIFAR-10-C's constants (--constants cifar)" in plan.lines[0]
     plan = plan_corruptions("fog(severity=1)", small, [(32, 32), (224, 224)])
     assert plan.conditions[0].text == "corruption(fog,severity=1)" and "this is not CIFAR-10-C" in plan.lines[0]
-    plan = plan_corruptions("fog(severity=1)", small, [(32, 32)], preset="imagenet", variant="bethgelab")
+    plan = plan_corruptions("fog(severity=1)", small, [(32, 32)], constants="imagenet", variant="bethgelab")
     assert plan.conditions[0].text == "corruption(fog,severity=1,variant=bethgelab)" and plan.lines == ()
     assert plan_corruptions("fog", open_dataset("embedded:shapes"), [(64, 64)]).lines == ()
     assert plan_corruptions(None, small, [(32, 32)]).conditions == ()

@@ -16,7 +16,6 @@ from robustkit.data.dataset import Dataset, Sample
 from robustkit.errors import BadImageError
 from robustkit.evaluations.subject import Batch, Settings, Subject
 from robustkit.models.classifier import Classifier, ModelIdentity
-from robustkit.pipeline.run import Silent
 from robustkit.pipeline.runner import pieces, run_units
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import CLEAN, Condition
@@ -75,6 +74,16 @@ class Sentences:
         return None
 
 
+class Unwatched:
+    """A listener that ignores everything."""
+
+    def start(self, checkpoint: str, condition: str, samples: int) -> None: ...
+    def begin(self, checkpoint: str, condition: Condition, samples: int) -> None: ...
+    def advance(self, samples: int) -> None: ...
+    def stage(self, name: str, standing: int, share: float) -> None: ...
+    def written(self, checkpoint: str, condition: Condition) -> None: ...
+
+
 def test_sequences_of_tokens_become_records(tmp_path: Path) -> None:
     samples = tuple(Sample(str(place), place % CLASSES) for place in range(7))
     dataset = Dataset("sentences", "nowhere", "lines", tuple("abc"), samples)
@@ -95,7 +104,7 @@ def test_sequences_of_tokens_become_records(tmp_path: Path) -> None:
     def provenance(condition: str) -> dict[str, Any]:
         return provenance_of(manifest, manifest.checkpoint("counts"), condition)
 
-    run_units(run, subject, Sentences(dataset), work, 4, provenance, Silent())
+    run_units(run, subject, Sentences(dataset), work, 4, provenance, Unwatched())
     assert run.damaged("counts", ["clean"]) == [] and Unit.of(manifest, "counts", "clean").shards == tuple(shards)
     rows = run.table("counts", "clean").to_pylist()
     assert [row["prediction"] for row in rows] == [0, 1, 2, None, 1, 2, 0]

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import inspect
 import json
+import subprocess
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
 import pytest
-from small_audit import audit, furnish
+from small_audit import audit, command, furnish
 
 import robustkit
 from robustkit.errors import ProtocolError
+from robustkit.evaluations.corruptions.sets import expand
+from robustkit.pipeline.presets import OPTIONS, preset_of, spelled_out
 from robustkit.pipeline.request import ClassificationRequest, Request, SegmentationRequest
 
 OF_A_CALL = {"progress", "say"}
@@ -71,3 +74,45 @@ def test_an_iterable_is_read_once_for_the_run_and_for_what_it_keeps(tmp_path: Pa
     run = audit(furnish(tmp_path), tmp_path / "run", attacks=(name for name in ("fgsm", "pgd(steps=2)")), limit=3)
     assert [text.partition("(")[0] for text in run.manifest.conditions] == ["clean", "fgsm", "pgd"]
     assert json.loads(run.manifest_path.read_text())["arguments"]["attacks"] == ["fgsm", "pgd(steps=2)"]
+
+
+@pytest.mark.parametrize("name", ["quick", "standard", "full"])
+@pytest.mark.parametrize("request_of", [ClassificationRequest, SegmentationRequest])
+def test_a_preset_is_the_options_that_it_stands_for(request_of: Any, name: str) -> None:
+    options = OPTIONS[request_of.task][name]
+    by_name, spelled = (
+        request_of(checkpoints=["a.pth"], data_dir="b", **given) for given in ({"preset": name}, options)
+    )
+    assert by_name.arguments() == spelled.arguments()
+    assert by_name.attack_conditions(by_name.attack_list) == spelled.attack_conditions(spelled.attack_list)
+    assert expand(by_name.corruptions)
+    given = request_of(checkpoints=["a.pth"], data_dir="b", preset=name, attacks="none", limit=7)
+    assert (given.attack_list, given.limit, given.corruptions) == ("", 7, options["corruptions"])
+    assert request_of(checkpoints=["a.pth"], data_dir="b", preset=name, ids="ids.txt").limit is None
+
+
+def test_a_command_says_a_preset_by_its_options() -> None:
+    preset = preset_of("segmentation", "quick").only(["attacks", "limit"])
+    words = ["segment", "a.pth", "--preset", "quick", "--out", "b", "--preset=quick"]
+    assert spelled_out(words, preset) == ["segment", "a.pth", "--out", "b", "--attacks", "pgd", "--limit", "50"]
+
+
+def test_a_preset_leaves_the_run_of_its_options(place: Path, tmp_path: Path) -> None:
+    run = subprocess.run(command(place, tmp_path, "--preset", "quick", "--limit", "3"), capture_output=True, text=True)
+    assert "corruptions are defined from" in run.stderr  # the small model's images are too small for them
+    attack = [
+        word if word != "audit" else "attack" for word in command(place, tmp_path, "--preset", "quick", "--limit", "3")
+    ]
+    subprocess.run(attack, capture_output=True, text=True, check=True)
+    told = json.loads((tmp_path / "run.json").read_text())
+    assert told["command"].endswith(f"--out {tmp_path} --device cpu --limit 3 --attacks fgsm,pgd")
+    assert told["arguments"]["attacks"] == "fgsm,pgd" and told["arguments"]["corruptions"] is None
+    assert not {"preset", "quick"} & {*told, *told["arguments"], *told["command"].split()}
+
+
+def test_the_old_name_of_the_constants_is_told() -> None:
+    for name in ("cifar", "imagenet", "auto"):
+        with pytest.raises(
+            ProtocolError, match=f"are chosen by --constants {name}; a preset is an amount of work: quick"
+        ):
+            ClassificationRequest(checkpoints=["a.pth"], data_dir="b", preset=name)

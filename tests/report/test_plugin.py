@@ -19,6 +19,7 @@ from rich.console import Console
 from sealing import seal
 
 from robustkit.common import plugins
+from robustkit.display.console import print_tables
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.family import families_of
 from robustkit.evaluations.pattern import check_condition
@@ -81,8 +82,7 @@ def test_it_is_on_the_page_and_in_the_terminal(run: Run) -> None:
     assert "Agreement by angle." in (run.path / "report.html").read_text("utf-8")  # the figure
     assert TURNED[1] in {row[2] for row in table_rows(rows)}
     console = Console(width=160, record=True, file=io.StringIO())
-    for part in task_of(run.manifest).terminal(rows):
-        console.print(part)
+    print_tables(console, task_of(run.manifest).terminal(rows))
     assert "predictions that stay" in console.export_text()
     assert "turned by 90° it keeps 66.7 % [0.0, 100.0] of its predictions" in verdicts(run, rows)[1].sentence
 
@@ -111,7 +111,7 @@ def test_the_gate_holds_it_against_rules(run: Run, tmp_path: Path) -> None:
     missing = verdict(run, "top1 under rotation(degrees=5) >= 0.5", more="checkpoint = 'one'")
     assert "was not evaluated; evaluate it with: robustkit audit vit.pth" in missing.reason
     assert "--evaluations 'rotation(degrees=5)'" in missing.reason
-    assert f"agreement under {TURNED[0]} is" in draft(run)
+    assert f"agreement under {TURNED[0]} is" in draft(run, every=True)
 
 
 def test_the_card_of_a_release_has_it(run: Run, tmp_path: Path) -> None:

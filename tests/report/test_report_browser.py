@@ -1,8 +1,10 @@
 """The report in Chromium: accessible, quiet, within its width, used by keyboard; each check is seen to fail."""
 
 import base64
+import csv
 import hashlib
 import html
+import io
 import json
 import os
 import re
@@ -11,10 +13,15 @@ import subprocess
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
+import numpy as np
 import pytest
-from page_runs import HOSTILE, make_run
+from page_runs import HOSTILE, PGD, make_run
 
+from robustkit.common.intervals import wilson
+from robustkit.display.neutral import no_formula
+from robustkit.evaluations.maps.gallery import Gallery, GalleryRow, Tile, write_page
 from robustkit.report.refresh import refresh
 
 PROBE = """
@@ -26,7 +33,7 @@ addEventListener("securitypolicyviolation", (event) => {
 });
 console.error = (...words) => found.faults.push(words.join(" "));
 addEventListener("load", async () => {
-  for (const one of document.querySelectorAll("details:not(.sample), .sample:nth-child(-n+2)")) one.open = true;
+  for (const one of document.querySelectorAll("main details")) one.open = true;
   found.width = innerWidth;
   found.page = document.documentElement.scrollWidth;
   found.dark = matchMedia("(prefers-color-scheme: dark)").matches;
@@ -36,7 +43,7 @@ addEventListener("load", async () => {
   found.violations = result.violations
     .filter((one) => ["serious", "critical"].includes(one.impact))
     .map((one) => one.id + ": " + one.nodes.map((node) => node.html.slice(0, 200)).join(" | ").slice(0, 600));
-  used();
+  await used().catch((fault) => found.faults.push(fault.stack));
   parent.postMessage(JSON.stringify(found), "*");
 });
 """
@@ -44,30 +51,70 @@ FRAME = """<!doctype html><meta name="color-scheme" content="light dark"><title>
 <script>addEventListener("message", (event) => document.querySelector("pre").append(event.data));</script>
 <iframe src="copy.html" style="border: 0; height: 900px; width: %dpx"></iframe>"""  # a window is 500 wide at least
 USED = """
-const used = () => {
+const used = async () => {
+  const lines = {};
+  for (const tile of (document.querySelector("section > .tiles") || {children: []}).children)
+    lines[tile.offsetTop] = (lines[tile.offsetTop] || 0) + 1;
+  found.lines = Object.values(lines);
   const samples = [...document.querySelectorAll(".sample")], form = document.querySelector(".controls");
   if (!form) return;
-  const press = (key) => {
-    document.activeElement.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true, cancelable: true}));
-  };
-  const here = () => samples.indexOf(document.activeElement.parentElement);
-  const set = (name, value) => {
-    form.elements[name].value = value;
+  const texts = (all) => [...all].map((one) => one.textContent);
+  const set = (values) => {
+    for (const name of ["words", "shown", "checkpoint", "condition", "kind"])
+      form.elements[name].value = values[name] || "";
     form.dispatchEvent(new Event("input"));
     return samples.map((one) => Number(!one.hidden)).join("");
   };
-  for (const one of samples) one.open = false;
-  samples[0].open = true;
-  samples[0].firstElementChild.focus();
-  found.keys = ["ArrowDown", "ArrowDown", "ArrowUp", "Tab"].map((key) => (press(key), here()));
-  found.opened = samples.map((one) => Number(one.open)).join("");
-  found.filtered = [set("words", "TWO"), set("only", "wrong"), set("words", ""), set("only", "0"), set("only", "")];
-  set("words", "two");
-  samples[7].firstElementChild.focus();
-  found.stays = (press("ArrowUp"), press("ArrowDown"), here());
+  found.filtered = [
+    set({words: "TWO"}), set({shown: "10"}), set({shown: "10", condition: "0"}), set({shown: "0"}),
+    set({shown: "0", checkpoint: "0"}), set({kind: form.elements.kind.options[1].value}), set({}),
+  ];
+  set({shown: "10", checkpoint: "1", condition: "0"});
+  found.tiles = texts(samples[0].querySelectorAll(".tiles figcaption b"));
+  found.answers = texts(samples[0].querySelectorAll(".tiles .answer"));
+  set({words: "two"});
   found.count = document.querySelector("#count").textContent;
+
+  const saved = [];
+  URL.createObjectURL = (blob) => (saved.push(blob), "#");
+  HTMLAnchorElement.prototype.click = function () { saved[saved.length - 1].called = this.download; };
+  const grid = document.querySelector("section[aria-labelledby=results] .grid"), table = grid.querySelector("table");
+  const press = (table, column) => table.tHead.rows[0].cells[column].querySelector(".sort").click();
+  const column = (table, place) => texts([...table.tBodies[0].rows].map((row) => row.cells[place]));
+  grid.querySelector(".save").click();
+  found.csv = [saved[0].called, await saved[0].text()];
+  found.sorted = [1, 2].map(() => (press(table, 2), [table.tHead.rows[0].cells[2].ariaSort, column(table, 0)]));
+  const odd = document.querySelector("#odd");
+  found.odd = [1, 2].map(() => (press(odd, 1), column(odd, 1)));
+
+  const figure = document.querySelector("figure[data-name]");
+  for (const button of figure.querySelectorAll(".save")) button.click();
+  for (let wait = 0; saved.length < 3 && wait < 100; wait += 1) await new Promise((done) => setTimeout(done, 50));
+  found.drawings = await Promise.all(saved.slice(1).map(async (blob) => [blob.called, blob.type, blob.size,
+    blob.type.startsWith("image/svg") ? await blob.text() : ""]));
+
+  set({});
+  const zoom = samples[0].querySelector(".zoom"), dialog = document.querySelector(".enlarged");
+  zoom.click();
+  const at = () => dialog.querySelector(".place").textContent.split(" ")[0];
+  found.enlarged = [dialog.open, at(), dialog.querySelector("img").src === zoom.querySelector("img").src];
+  for (const key of ["ArrowRight", "ArrowRight", "ArrowLeft", "Tab"]) {
+    dialog.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true, cancelable: true}));
+    found.enlarged.push(at());
+  }
+  dialog.close();
+  await new Promise((done) => setTimeout(done, 50));
+  found.enlarged.push(dialog.open, document.activeElement.closest(".sample") === samples[0]);
+
+  const term = [...document.querySelectorAll("a.term")].find((one) => one.textContent === "ECE");
+  term.dispatchEvent(new MouseEvent("click", {bubbles: true, cancelable: true}));
+  found.hint = document.querySelector(".hint:popover-open").textContent.slice(0, 30);
 };
 """
+ODD = """<div class="grid" data-name="odd" data-title="odd"><div class="bar"></div><table id="odd">
+<thead><tr><th scope="col">name</th><th scope="col" class="num">figure</th></tr></thead>
+<tbody>%s</tbody></table></div>"""
+FIGURES = ("9.5 [9, 10]", "1,234", "–", "10 [-5, 20]", "&lt; 0.001", "2/255", "−3", "+0.5 [+0.1, +0.9] better")
 
 
 def axe() -> str:
@@ -96,6 +143,10 @@ def opened(page: str, folder: Path, width: int, dark: bool) -> dict[str, Any]:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     copy = page.replace("script-src ", f"script-src &#39;sha256-{digest}&#39; ", 1)
     copy = copy.replace("<title>", f"<script>{script}</script><title>", 1)
+    rows = "".join(
+        f'<tr><th scope="row">{place}</th><td class="num">{text}</td></tr>' for place, text in enumerate(FIGURES)
+    )
+    copy = copy.replace("</main>", f"{ODD % rows}</main>", 1)
     assert copy.count(digest) == 1
     (folder / "copy.html").write_text(copy, "utf-8")
     (folder / "frame.html").write_text(FRAME % width, "utf-8")
@@ -120,7 +171,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 360])
+@pytest.mark.parametrize("width", [1280, 390])
 def test_a_page_of_hostile_names_is_accessible_and_fetches_nothing(
     page: str, tmp_path: Path, width: int, dark: bool
 ) -> None:
@@ -128,11 +179,55 @@ def test_a_page_of_hostile_names_is_accessible_and_fetches_nothing(
     assert found["violations"] == [] and found["checked"] > 10
     assert found["faults"] == [] and found["refused"] == [] and found["fetched"] == []
     assert (found["width"], found["dark"]) == (width, dark) and found["page"] <= width
-    # The second sample is open when it is reached, the first no longer; Tab is not ours.
-    assert found["keys"] == [1, 2, 1, 1] and found["opened"] == "01000000"
-    # "two" is the last sample alone; the second checkpoint errs clean on the second; the first falls to the attack.
-    assert found["filtered"] == ["00000001", "00000000", "01000000", "10000000", "11111111"]
-    assert found["stays"] == 7 and found["count"] == "1 of 8 samples"
+    # "two" is the last sample alone. All but the third class fall to fog, the first sample to the attack; the second
+    # checkpoint is wrong on the second sample, clean, the first on none.
+    assert found["filtered"][:5] == ["00000001", "11011011", "10000000", "01000000", "00000000"]
+    assert found["filtered"][5] in ("10010010", "01001001", "00100100") and found["filtered"][6] == "11111111"
+    assert found["tiles"] == ["clean", PGD, "what was changed", "cam(agcam)"] and found["count"] == "1 of 8 samples"
+    assert [text[:2] for text in found["answers"]] == ["✓ ", "✗ ", "di", "AB"]
+
+
+def test_tables_are_sorted_and_saved_and_pictures_enlarged(page: str, tmp_path: Path) -> None:
+    found = opened(page, tmp_path, 1280, dark=False)
+    assert [one[0] for one in found["sorted"]] == ["descending", "ascending"]
+    assert [one[1] for one in found["sorted"]] == [["clean", PGD], [PGD, "clean"]]
+    rising = ["−3", "< 0.001", "2/255", "+0.5 [+0.1, +0.9] better", "9.5 [9, 10]", "10 [-5, 20]", "1,234"]
+    assert found["odd"] == [[*rising[::-1], "–"], [*rising, "–"]]  # what is no figure stays last
+    name, text = found["csv"]
+    assert name == "clean-and-attacked-top-1-95.csv" and text.startswith("condition,")
+    rows = list(csv.reader(io.StringIO(text, newline="")))
+    names = [" ".join(no_formula(name).split()) for name in HOSTILE[:2]]
+    assert rows[0] == ["condition", *(f"{name}{part}" for name in names for part in ("", " low", " high"))]
+    low, high = wilson(7, 8)
+    assert rows[1] == [
+        "clean",
+        "100.0",
+        f"{100 * wilson(8, 8)[0]:.1f}",
+        "100.0",
+        "87.5",
+        f"{100 * low:.1f}",
+        f"{100 * high:.1f}",
+    ]
+    assert [row[0] for row in rows] == ["condition", "clean", PGD] and "\r\n" in text
+    (svg, kind, _, drawn), (png, picture, size, _) = found["drawings"]
+    assert (
+        svg.endswith(".svg")
+        and png == svg.replace(".svg", ".png")
+        and (kind, picture) == ("image/svg+xml", "image/png")
+    )
+    assert ElementTree.fromstring(drawn).attrib["style"].startswith("color: #1a1c20") and size > 5000
+    assert found["enlarged"] == [True, "1", True, "2", "3", "2", "2", False, True]
+    assert found["hint"].startswith("ECE Expected calibration error")
+
+
+@pytest.mark.parametrize(("width", "lines"), [(1280, [4, 4]), (390, [2, 2, 2, 2])])
+def test_a_gallery_fills_its_lines_and_is_accessible(tmp_path: Path, width: int, lines: list[int]) -> None:
+    image, heat = np.zeros((8, 8, 3), np.uint8), np.eye(8, dtype=np.float32)
+    tiles = tuple(Tile(f"agcam, {name}", image, heat, ("cat 90 %",)) for name in (*HOSTILE[:5], "six", "seven"))
+    write_page(Gallery("maps", (GalleryRow("a.png", "cat", image, tiles),)), tmp_path / "gallery.html")
+    found = opened((tmp_path / "gallery.html").read_text("utf-8"), tmp_path, width, dark=True)
+    assert found["lines"] == lines and found["page"] <= width
+    assert found["violations"] == found["faults"] == found["refused"] == found["fetched"] == []
 
 
 def test_each_check_can_fail(page: str, tmp_path: Path) -> None:

@@ -414,7 +414,7 @@ def test_the_tables_of_a_report(tmp_path: Path) -> None:
     (table,) = report_tables(run, [{}])
     odd = {"checkpoint": "plain", "condition": "clean", "metric": "top1", "flags": ["odd"]}
     run.write_summary([odd])
-    assert report_tables(run, [{}]) == [table] and table.flags == ()
+    assert report_tables(Run(run.path), [{}]) == [table] and table.flags == ()
     run.write_summary([])
     assert table == tables(compared(run, checkpoints=["other"]))[0]
     assert table.headings == HEADINGS and len(table.rows) == 4

@@ -1,4 +1,4 @@
-"""The package of plug-ins that docs/extending.md shows, written to a folder, and installed by path."""
+"""The package of plug-ins that docs/how-to/extending.md shows, written to a folder, and installed by path."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BLOCK = re.compile(
 
 def write_package(folder: Path) -> Path:
     """Write the blocks of the page that begin with a file's name; return the folder of the package."""
-    blocks = _BLOCK.findall((ROOT / "docs" / "extending.md").read_text(encoding="utf-8"))
+    blocks = _BLOCK.findall((ROOT / "docs" / "how-to" / "extending.md").read_text(encoding="utf-8"))
     assert len(blocks) == 6, [name for name, _ in blocks]
     (folder / "robustkit_example").mkdir(parents=True)
     (folder / "robustkit_example" / "__init__.py").write_text("", encoding="utf-8")

@@ -23,6 +23,7 @@ from robustkit.cli.app import cli
 from robustkit.common.randomness import SampleRng
 from robustkit.errors import CheckpointError, DataError, ModelError, NothingEvaluated, ProtocolError, RunError
 from robustkit.models.segmenter_network import build_segmenter
+from robustkit.report import page
 from robustkit.results.run import Run
 from robustkit.tasks.segmentation.columns import SCENES
 from robustkit.tasks.segmentation.sheet import Examples, Tile, colour_of, draw, overlay
@@ -289,7 +290,17 @@ def test_an_ignored_class_is_never_right_and_has_no_iou(folder: Path, tmp_path: 
 def test_the_page_and_the_terminal_show_all(run: Run, folder: Path, tmp_path: Path) -> None:
     words = [str(folder / f"{name}.safetensors") for name in ("plain", "other")]
     words += ["--data-dir", str(folder / "images"), "--masks", str(folder / "masks"), "--out", str(tmp_path / "run")]
-    words += ["--attacks", "segpgd(steps=2)", "--corruptions", "noise", "--examples", "2", "--window", "32x32"]
+    words += [
+        "--attacks",
+        "segpgd(steps=2)",
+        "--corruptions",
+        "noise",
+        "--examples",
+        "2",
+        "--window",
+        "32x32",
+        "--details",
+    ]
     done = CliRunner().invoke(cli, ["segment", *words], catch_exceptions=False)
     assert done.exit_code == 0
     made = Run.existing(tmp_path / "run")
@@ -297,15 +308,15 @@ def test_the_page_and_the_terminal_show_all(run: Run, folder: Path, tmp_path: Pa
     page = (made.path / "report.html").read_text("utf-8")
     for text in ("segpgd(eps=1/255,steps=2)", "shot_noise", "retention %", "other against plain, paired by image"):
         assert text in done.output
-        assert text.replace("segpgd(eps=1/255,steps=2)", "segpgd(eps=1/255,<wbr>steps=2)") in page
-    places = [page.index(f'class="name">{name} <') for name in ("plain", "other")]
+        assert text in re.sub(r"<wbr>|</?a\b[^>]*>", "", page)
+    places = [page.index(f'<th scope="col" class="num">{name}</th>') for name in ("plain", "other")]
     assert places == sorted(places)
     assert "data:image/png;base64," in page
     with Image.open(made.path / "scenes" / "examples.png") as sheet:
         assert sheet.width > 8 * 240
     clean = [value(made, "miou", checkpoint=name)["value"] for name in ("plain", "other")]
     assert f"{100 * (clean[1] - clean[0]):+.2f}" in page
-    report = CliRunner().invoke(cli, ["report", str(made.path)], catch_exceptions=False)
+    report = CliRunner().invoke(cli, ["report", str(made.path), "--details"], catch_exceptions=False)
     assert report.output.count("other against plain") == 1
 
 
@@ -366,7 +377,7 @@ def test_inspect_ranks_the_formulas_of_a_segmenter_by_its_pixels(folder: Path, t
     words = ["inspect", str(folder / "other.safetensors"), "--data-dir", str(folder / "images")]
     words += ["--masks", str(folder / "masks"), "--classes", str(folder / "names.txt")]
     done = CliRunner().invoke(cli, words, catch_exceptions=False)
-    assert "windows  size [32, 32], stride [24, 24]" in done.output and "pixel acc. %" in done.output
+    assert "windows  size [32, 32], stride [24, 24]" in done.output and "acc. %" in done.output
     losses = []
     for attention in ("quest", "standard"):
         model = robustkit.load_segmenter(folder / "other.safetensors", attention=attention)
@@ -377,10 +388,10 @@ def test_inspect_ranks_the_formulas_of_a_segmenter_by_its_pixels(folder: Path, t
             means.append(-logits[labels < 255].mean().item())
         losses.append(sum(means) / len(means))
     for name, loss in zip(("quest", "standard"), losses, strict=True):
-        (line,) = (line for line in done.output.splitlines() if f"│ {name} " in line)
+        (line,) = (line for line in done.output.splitlines() if line.startswith(f"{name} "))
         assert f" {loss:.3f} " in line
     facts = CliRunner().invoke(cli, ["inspect", "zoo:shapes-vit-quest"], catch_exceptions=False)
-    assert "64x64, bicubic" in facts.output and "windows" not in facts.output
+    assert "64x64 pixels (by the network's shape)" in facts.output and "windows" not in facts.output
 
 
 def test_the_picture_is_of_scenes_that_could_be_read(folder: Path, tmp_path: Path) -> None:
@@ -408,3 +419,16 @@ def test_nothing_to_evaluate(folder: Path, tmp_path: Path) -> None:
         Image.new("RGB", (4, 4)).save(tmp_path / "masks" / path.name)
     with pytest.raises(NothingEvaluated, match="none of the 5 images was evaluated; the first: "):
         segment(folder, tmp_path / "run", masks=tmp_path / "masks", examples=2)
+
+
+def test_a_run_with_examples_makes_its_page_once(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[bool] = []
+    write = page.write_report
+
+    def counting(run: Any, rows: Any) -> None:
+        written.append((run.path / "scenes" / "examples.png").exists())
+        write(run, rows)
+
+    monkeypatch.setattr(page, "write_report", counting)
+    segment(folder, tmp_path / "run", attacks="none", corruptions=None, limit=2, examples=1)
+    assert written == [True]

@@ -134,7 +134,7 @@ class QuacK(ScaledRows):
         if shapes[0] != shapes[1]:
             raise CheckpointError(
                 f"the state is of attention layers {', '.join(shapes[0])} with other heads or names than "
-                f"{', '.join(shapes[1])}; load it beside the model that it was saved with"
+                f"{', '.join(shapes[1])}; load it with the model that it was saved with"
             )
         super().load_state_dict(state_dict)
         self.tau = saved["tau"]

@@ -1,4 +1,4 @@
-"""Other ways to keep attention logits from running away: the baselines beside QuacK.
+"""Other ways to keep attention logits from running away: the baselines for QuacK.
 
 Fixed smaller rates for queries and keys, and QK clip, are wrappers around an optimiser; σReparam is a parametrisation
 of weights. Logit soft-capping changes what a model computes, so it is an attention formula, `softcap(cap=50)`.

@@ -41,13 +41,13 @@ def explain_pictures(
 ) -> list[Path]:
     """Draw maps of pictures for the named classes, or the predicted one, as a PNG; return the files written.
 
-    out: its name, or the folder of `<stem>-cam.png`. raw: also keep the maps beside it, as .npz.
+    out: its name, or the folder of `<stem>-cam.png`. raw: also keep the maps next to it, as .npz.
 
     Raises:
         RobustkitError: the request cannot be fulfilled; raised before anything is computed.
     """
     if not checkpoints:
-        raise ProtocolError("robustkit cam IMAGE needs a checkpoint beside the image: robustkit cam cat.jpg model.pth")
+        raise ProtocolError("robustkit cam IMAGE needs a checkpoint next to the image: robustkit cam cat.jpg model.pth")
     wanted, path = _plain(methods), sheet_path(pictures, out)
     decoded = [read_image(_bytes(picture), picture) for picture in pictures]
     settings, card = Settings(device=pick_device(device)), load_card("standard")

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from ..completion import checkpoints as known_checkpoints
+from ..help import Command
 from ..option_types import AT_LEAST_0, Place
 from ..options import (
     CONTEXT,
@@ -20,32 +21,38 @@ from ..options import (
     map_options,
     model_options,
     option,
+    preset_option,
     protocol_option,
     run_options,
     scene_options,
     segmenter_options,
+    setup_option,
     truth_options,
 )
-from ..terminal import audit_request, console, run_and_show, run_cam, run_to_the_end, segment_request
+from ..terminal import AS_IT_IS, audit_request, console, run_and_show, run_cam, run_to_the_end, segment_request
 
 
-@click.command(context_settings=CONTEXT)
+@click.command(cls=Command, context_settings=CONTEXT)
 @click.argument("checkpoints", nargs=-1, required=True, metavar="CHECKPOINT...", shell_complete=known_checkpoints)
-@option("--data-dir", required=True, help="Folder, zip, or embedded:shapes.")
+@option("--data-dir", section="Data", required=True, help="Folder, zip, or embedded:shapes.")
 @group(
     [
         model_options,
         data_options,
+        preset_option,
         attack_options,
         corruption_options,
         map_options,
         protocol_option(),
         browse_option,
+        setup_option,
         run_options,
         common,
     ]
 )
-def audit(checkpoints: tuple[str, ...], data_dir: str, skip_bad: bool, **options: Any) -> None:
+def audit(
+    checkpoints: tuple[str, ...], data_dir: str, skip_bad: bool, details: bool, quiet: bool, **options: Any
+) -> None:
     """Evaluate checkpoints clean, under attack and corrupted; write records, summary and report.
 
     CHECKPOINT is a file, zoo:NAME, timm:NAME, hf-hub:ORG/NAME or local-dir:PATH. The same command continues where an
@@ -59,80 +66,107 @@ def audit(checkpoints: tuple[str, ...], data_dir: str, skip_bad: bool, **options
     robustkit audit vit.safetensors --data-dir imagenet/val --attacks pgd --cams agcam --boxes boxes.csv --stability
     robustkit audit vit.safetensors --data-dir imagenet/val --attacks pgd --corruptions fog --watch-attention
     """
-    run_to_the_end(audit_request(checkpoints, data_dir, options), skip_bad)
+    run_to_the_end(audit_request(checkpoints, data_dir, options), skip_bad, details, quiet)
 
 
-@click.command(context_settings=CONTEXT)
+@click.command(cls=Command, context_settings=CONTEXT)
 @click.argument("checkpoints", nargs=-1, required=True, metavar="CHECKPOINT...", shell_complete=known_checkpoints)
-@option("--data-dir", required=True, help="Folder, zip, or embedded:shapes.")
-@group([model_options, data_options, attack_options, protocol_option(), browse_option, run_options, common])
-def attack(checkpoints: tuple[str, ...], data_dir: str, skip_bad: bool, **options: Any) -> None:
+@option("--data-dir", section="Data", required=True, help="Folder, zip, or embedded:shapes.")
+@group(
+    [
+        model_options,
+        data_options,
+        preset_option,
+        attack_options,
+        protocol_option(),
+        browse_option,
+        setup_option,
+        run_options,
+        common,
+    ]
+)
+def attack(
+    checkpoints: tuple[str, ...], data_dir: str, skip_bad: bool, details: bool, quiet: bool, **options: Any
+) -> None:
     """Evaluate clean and under attacks: the attack part of an audit, same options.
 
     \b
     robustkit attack vit.safetensors --data-dir imagenet/val --attacks fgsm,pgd,autoattack --eps 0.5/255,1/255
     """
-    run_to_the_end(audit_request(checkpoints, data_dir, options), skip_bad)
+    run_to_the_end(audit_request(checkpoints, data_dir, options, ("attacks", "limit")), skip_bad, details, quiet)
 
 
 @click.command(context_settings=CONTEXT)
-@option("--out", type=Place(), default="robustkit-demo", help="Run folder.")
+@option("--out", type=Place(), help="Run folder; default: robustkit-demo, with --full robustkit-demo-full.")
 @option("--device", default="auto", help="auto, cpu, cuda, cuda:N, mps, xpu or another that torch names.")
+@option("--full", is_flag=True, help="More samples, two radii, SPSA, all severities: minutes.")
+@option("--quiet", is_flag=True, help="No progress on standard error.")
 @common
-def demo(out: Path, device: str) -> None:
+def demo(out: Path | None, device: str, full: bool, quiet: bool) -> None:
     """Audit four embedded classifiers, one for each of four attentions, and two segmenters, on embedded images.
 
     \b
     robustkit demo
-    robustkit demo --out runs/demo --device cpu
+    robustkit demo --full --out runs/demo --device cpu
     """
     from ...pipeline.request import ClassificationRequest, SegmentationRequest
-    from ..demo import DEMO, SEGMENTERS
+    from ..demo import DEMO, FULL_DEMO, FULL_SEGMENTERS, SEGMENTERS, epilogue
 
+    out = out or Path(f"robustkit-demo{'-full' * full}")
+    classifiers, segmenters = (FULL_DEMO, FULL_SEGMENTERS) if full else (DEMO, SEGMENTERS)
     screen = console()
     screen.print(
         "Four small ViTs (standard, QUEST, Elliptical, Elliptical-QUEST attention) on generated shapes: clean, FGSM, "
-        "PGD, SPSA, AutoAttack, corruptions, AG-CAM.\n"
+        f"PGD, {'SPSA, ' * full}AutoAttack, corruptions, AG-CAM.\n"
     )
-    run = run_and_show(ClassificationRequest(**DEMO, out=out, device=device))
+    run = run_and_show(ClassificationRequest(**classifiers, out=out, device=device), quiet=quiet)
     screen.print(
         "\nTwo small Segmenters (standard, QUEST) on the same kind of images: clean, PGD, SegPGD, corruptions.\n"
     )
-    scenes = run_and_show(SegmentationRequest(**SEGMENTERS, out=out / "segmentation", device=device))
-    screen.print(
-        f"\nThe runs are in {run.path} and {scenes.path}: report.html to read, summary.csv to compute with, records/ "
-        "for every sample.\n"
-        "Next, your own checkpoint:\n"
-        "  robustkit inspect CHECKPOINT --data-dir IMAGES                    which attention formula fits its weights\n"
-        "  robustkit audit CHECKPOINT --data-dir IMAGES --limit 200 --out runs/first\n"
-        f"  robustkit compare {run.path}        the four on the same images: differences, intervals, tests\n"
-        f"  robustkit check {run.path} --init   a policy for CI from these results\n"
-        "  robustkit cam zoo:shapes-vit-standard zoo:shapes-vit-quest --data-dir embedded:shapes   a gallery of maps",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-    )
+    scenes = run_and_show(SegmentationRequest(**segmenters, out=out / "segmentation", device=device), quiet=quiet)
+    screen.print(epilogue(run.path, scenes.path), **AS_IT_IS)
 
 
-@click.command(context_settings=CONTEXT)
+@click.command(cls=Command, context_settings=CONTEXT)
 @click.argument(
     "arguments", nargs=-1, required=True, metavar="CHECKPOINT... [IMAGE]...", shell_complete=known_checkpoints
 )
-@option("--data-dir", help="Folder, zip, or embedded:shapes; without it, IMAGEs are explained.")
-@option("--target", "targets", multiple=True, help="Class of an IMAGE to explain, by name or number; may be repeated.")
-@option("--cams", default="agcam,rollout,grad-cam", help="Methods (robustkit list cams); controls come along.")
-@option("--gallery", type=AT_LEAST_0, default=12, help="Samples to draw; 0 for none.")
+@option("--data-dir", section="Data", help="Folder, zip, or embedded:shapes; without it, IMAGEs are explained.")
+@option(
+    "--target",
+    "targets",
+    section="Maps",
+    multiple=True,
+    help="Class of an IMAGE to explain, by name or number; may be repeated.",
+)
+@option(
+    "--cams",
+    section="Maps",
+    default="agcam,rollout,grad-cam",
+    help="Methods (robustkit list cams); controls come along.",
+)
+@option("--gallery", section="Maps", type=AT_LEAST_0, default=12, help="Samples to draw; 0 for none.")
 @option(
     "--choose",
+    section="Maps",
     help="Which: disagreement, worst, best, random or class:NAME; default: disagreement; worst for one checkpoint.",
 )
-@option("--show", multiple=True, help="Id of a sample to draw; may be repeated.")
-@option("--save-maps", is_flag=True, help="Keep the maps that are drawn: cams/maps.npz, or <stem>-cam.npz of an IMAGE.")
-@group([truth_options, model_options, data_options, protocol_option(), browse_option, run_options, common])
-def cam(arguments: tuple[str, ...], data_dir: str | None, skip_bad: bool, **options: Any) -> None:
+@option("--show", section="Maps", multiple=True, help="Id of a sample to draw; may be repeated.")
+@option(
+    "--save-maps",
+    section="Maps",
+    is_flag=True,
+    help="Keep the maps that are drawn: cams/maps.npz, or <stem>-cam.npz of an IMAGE.",
+)
+@group(
+    [truth_options, model_options, data_options, protocol_option(), browse_option, setup_option, run_options, common]
+)
+def cam(
+    arguments: tuple[str, ...], data_dir: str | None, skip_bad: bool, details: bool, quiet: bool, **options: Any
+) -> None:
     """Make maps of what checkpoints look at, score them, and show them side by side.
 
-    With --data-dir: a run with scores beside controls that do not look at the image, and a gallery in its folder.
+    With --data-dir: a run with scores next to controls that do not look at the image, and a gallery in its folder.
     Without: the maps of your own pictures, as <stem>-cam.png, with the model options, --cams, --target, --out, --device
     and --save-maps.
 
@@ -140,14 +174,18 @@ def cam(arguments: tuple[str, ...], data_dir: str | None, skip_bad: bool, **opti
     robustkit cam standard.pth quest.pth --data-dir imagenet/val --boxes boxes.csv --limit 500 --out runs/maps
     robustkit cam vit.safetensors photographs/zebra.jpg --target zebra --target tusker
     """
-    run_cam(arguments, data_dir, skip_bad, options)
+    run_cam(arguments, data_dir, skip_bad, details, quiet, options)
 
 
-@click.command(context_settings=CONTEXT)
+@click.command(cls=Command, context_settings=CONTEXT)
 @click.argument("checkpoints", nargs=-1, required=True, metavar="CHECKPOINT...", shell_complete=known_checkpoints)
-@option("--data-dir", required=True, help="Folder or zip of images, ADE20K's folder, or embedded:shapes.")
-@group([scene_options, segmenter_options, protocol_option("segmentation"), run_options, common])
-def segment(checkpoints: tuple[str, ...], data_dir: str, skip_bad: bool, **options: Any) -> None:
+@option(
+    "--data-dir", section="Data", required=True, help="Folder or zip of images, ADE20K's folder, or embedded:shapes."
+)
+@group([preset_option, scene_options, segmenter_options, protocol_option("segmentation"), run_options, common])
+def segment(
+    checkpoints: tuple[str, ...], data_dir: str, skip_bad: bool, details: bool, quiet: bool, **options: Any
+) -> None:
     """Evaluate segmenters clean, under attack and corrupted: mIoU of the data set, with a picture of examples.
 
     CHECKPOINT is a Segmenter's file, zoo:NAME, hf-hub:ORG/NAME or local-dir:PATH, or any file with --arch
@@ -159,4 +197,4 @@ def segment(checkpoints: tuple[str, ...], data_dir: str, skip_bad: bool, **optio
     robustkit segment seg.pth --data-dir ADEChallengeData2016 --resize ade20k --corruptions segformer-16 --limit 500
     robustkit segment net.pth --arch net.py:make --data-dir images --masks labels --classes names.txt --ignore 255
     """
-    run_to_the_end(segment_request(checkpoints, data_dir, options), skip_bad)
+    run_to_the_end(segment_request(checkpoints, data_dir, options), skip_bad, details, quiet)

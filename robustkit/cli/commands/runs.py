@@ -1,4 +1,4 @@
-"""The commands that read run folders: report, compare, check, card. They need no model."""
+"""The commands that read run folders: report, compare, check, card, view. They need no model."""
 
 from __future__ import annotations
 
@@ -7,22 +7,24 @@ from typing import Any
 
 import click
 
-from ..option_types import Place
+from ..option_types import AT_LEAST_0, Place
 from ..options import CONTEXT, common, option
-from ..terminal import console, show, usable
+from ..terminal import console, say_unfinished, show, usable
 
 RUN = Place(file_okay=False)
 
 
 @click.command(context_settings=CONTEXT)
 @click.argument("run", type=RUN)
+@option("--details", is_flag=True, help="Print every table, not only the short one.")
 @option("--log", "logs", multiple=True, help="Also log the results: tensorboard, mlflow or wandb, as tensorboard:DIR.")
 @common
-def report(run: Path, logs: tuple[str, ...]) -> None:
+def report(run: Path, details: bool, logs: tuple[str, ...]) -> None:
     """Rebuild summary and report of a run folder from its records, without a model.
 
     \b
     robustkit report runs/vit
+    robustkit report runs/vit --details
     robustkit report runs/vit --log tensorboard:logs --log mlflow:http://localhost:5000
     """
     from ...report.refresh import refresh
@@ -32,7 +34,8 @@ def report(run: Path, logs: tuple[str, ...]) -> None:
     existing, wanted = RunFolder.existing(run), parse_loggers(logs)
     with usable(run):
         results = refresh(existing)
-        show(existing, results)
+        show(existing, results, details)
+        say_unfinished([existing])
     log_run(existing, results, wanted)
 
 
@@ -54,10 +57,12 @@ def compare(runs: tuple[Path, ...], **options: Any) -> None:
     robustkit compare runs/release-1 runs/release-2 --json differences.json
     robustkit compare runs/zoo --against cifar10-vit-standard --reference quest
     """
+    from ...runs.folder import RunFolder
     from ..compare import compare_runs
 
     with usable(*runs):
         compare_runs(runs, **options, console=console())
+        say_unfinished([RunFolder.existing(path) for path in dict.fromkeys(runs)])
 
 
 @click.command(context_settings=CONTEXT)
@@ -67,6 +72,8 @@ def compare(runs: tuple[Path, ...], **options: Any) -> None:
 @option("--junit", type=Place(), help="File for the verdicts as JUnit XML.")
 @option("--json", "json_file", type=Place(), help="File for the verdicts as JSON.")
 @option("--init", is_flag=True, help="Write a policy that this run passes, with margins, to --policy or policy.toml.")
+@option("--all", "every", is_flag=True, help="With --init: a rule on every figure, not only on those that matter most.")
+@option("--details", is_flag=True, help="Also list the rules that pass.")
 @common
 def check(run: Path, **options: Any) -> None:
     """Check a run against a policy: exit 0 if every rule passes, 1 if not, 2 for an error, 3 without results.
@@ -99,3 +106,26 @@ def card(run: Path, **options: Any) -> None:
         paths = write_cards(run, **options)
     for path in paths:
         console().print(str(path), markup=False, highlight=False, soft_wrap=True)
+
+
+@click.command(context_settings=CONTEXT)
+@click.argument("folder", type=RUN)
+@option("--compare", "compared", type=AT_LEAST_0, default=8, help="New comparisons of consecutive runs, at most.")
+@option("--serve", is_flag=True, help="Then show the index on this machine alone, until Ctrl-C.")
+@option("--port", type=click.IntRange(0, 65535), default=8321, help="With --serve: the port; 0 takes a free one.")
+@common
+def view(folder: Path, compared: int, serve: bool, port: int) -> None:
+    """Write an index of all runs beneath a folder: FOLDER/index.html, to be opened as a file.
+
+    It lists what was audited, when, on which data and under which card, with the figures that matter and the flags,
+    shows the history of each checkpoint's name, and compares consecutive runs of a name. With --serve any two runs
+    are compared on request.
+
+    \b
+    robustkit view runs
+    robustkit view runs --serve --port 8000
+    """
+    from ..view import view_runs
+
+    with usable(folder):
+        view_runs(folder, compared, port if serve else None, console())

@@ -1,31 +1,55 @@
-"""The commands beside a run: inspect, corrupt, list, completion, doctor. Heavy imports happen inside them."""
+"""The commands without a run: inspect, corrupt, list, completion, doctor. Heavy imports happen inside them."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import click
 
-from ...errors import ProtocolError, RobustkitError, unknown
+from ...common.files import write_whole
+from ...display.console import print_line, print_tables
+from ...errors import ProtocolError, RobustkitError, RunError, unknown
 from ..arguments import DATA_KEYS, SCENE_KEYS, labels_of, model_arguments
 from ..completion import checkpoints as known_checkpoints
 from ..completion import completion_script, kinds
+from ..help import Command
 from ..idle import refuse_idle
 from ..option_types import AT_LEAST_1, Place, Whole
-from ..options import CONTEXT, common, data_options, definition_options, group, mask_options, model_options, option
+from ..options import (
+    CONTEXT,
+    common,
+    constants_instead,
+    data_options,
+    definition_options,
+    group,
+    mask_options,
+    model_options,
+    option,
+)
 from ..terminal import console
 
+MARKS = {"ok": "[green]ok  [/green]", "warn": "[yellow]warn[/yellow]", "FAIL": "[red]FAIL[/red]"}
 
-@click.command(context_settings=CONTEXT)
+
+@click.command(cls=Command, context_settings=CONTEXT)
 @click.argument("checkpoint", shell_complete=known_checkpoints)
-@option("--data-dir", help="Images to find out which attention formula fits the weights.")
-@option("--stability", is_flag=True, help="Show logits, norms and entropy of the attention on them, layer by layer.")
-@option("--batch-size", type=AT_LEAST_1, default=16, help="Samples in a batch.")
-@option("--device", default="auto", help="auto, cpu, cuda, cuda:N, mps, xpu or another that torch names.")
-@option("--seed", type=int, default=0, help="Seed of --limit.")
+@option("--data-dir", section="Data", help="Images to find out which attention formula and preprocessing fit.")
+@option(
+    "--stability",
+    section="Maps",
+    is_flag=True,
+    help="Show logits, norms and entropy of the attention on them, layer by layer.",
+)
+@option("--batch-size", section="Run", type=AT_LEAST_1, default=16, help="Samples in a batch.")
+@option(
+    "--device", section="Run", default="auto", help="auto, cpu, cuda, cuda:N, mps, xpu or another that torch names."
+)
+@option("--seed", section="Run", type=int, default=0, help="Seed of --limit.")
 @group([mask_options, model_options, data_options, common])
 def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
-    """Say what is in a checkpoint, whether it is safe, and with --data-dir which attention formula fits it.
+    """Say what is in a checkpoint, whether it is safe, and with --data-dir which formula and preprocessing fit it.
 
     \b
     robustkit inspect model.pth
@@ -45,27 +69,56 @@ def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
     inspect_checkpoint(checkpoint, data_dir, model=model, data=data, scenes=scenes, console=console(), **options)
 
 
-@click.command(context_settings=CONTEXT)
+@click.command(cls=Command, context_settings=CONTEXT)
 @click.argument("images", nargs=-1, metavar="[IMAGE]...")
 @option("--write", type=Place(), help="Write a tree of corrupted images into this folder.")
 @option("--drift", "drift_from", type=Place(), help="Compare this tree with corrupting here.")
-@option("--data-dir", help="Clean images of --write and --drift: folder, zip, or embedded:shapes.")
-@option("--out", type=Place(), help="Contact sheet, or the folder of several.")
-@option("--corruptions", help="Sets or names; default: all 19, for --write in-c, for --drift the tree's.")
+@option("--data-dir", section="Data", help="Clean images of --write and --drift: folder, zip, or embedded:shapes.")
+@option("--out", section="Output", type=Place(), help="Contact sheet, or the folder of several.")
+@option(
+    "--corruptions",
+    section="Corruptions",
+    help="Sets or names; default: all 19, for --write in-c, for --drift the tree's.",
+)
 @definition_options
-@option("--format", "image_format", type=click.Choice(["jpeg", "png"]), help="Files of --write; default: jpeg.")
-@option("--json", "json_file", type=Place(), help="File for the figures of --drift.")
+@click.option("--preset", hidden=True, expose_value=False, callback=constants_instead)
+@option(
+    "--format",
+    "image_format",
+    section="Output",
+    type=click.Choice(["jpeg", "png"]),
+    help="Files of --write; default: jpeg.",
+)
+@option("--json", "json_file", section="Output", type=Place(), help="File for the figures of --drift.")
 @option(
     "--img-size",
+    section="Model",
     type=Whole(max=4096),
     help="Side after the crop; default: 224, or 32 where the images are 32x32.",
 )
-@option("--crop-pct", type=float, help="Size over resized size; default: 0.875, or 1 where the images are 32x32.")
-@option("--interpolation", default="bilinear", help="Resize: bilinear (the benchmark's), bicubic, nearest, lanczos.")
-@option("--batch-size", type=AT_LEAST_1, default=16, help="Images in a batch.")
-@option("--workers", type=AT_LEAST_1, help="Threads that decode and encode images; default: one for each core.")
-@option("--device", default="auto", help="auto, cpu, cuda, cuda:N, mps, xpu or another that torch names.")
-@option("--seed", type=int, default=0, help="Seed of every random draw.")
+@option(
+    "--crop-pct",
+    section="Model",
+    type=float,
+    help="Size over resized size; default: 0.875, or 1 where the images are 32x32.",
+)
+@option(
+    "--interpolation",
+    section="Model",
+    default="bilinear",
+    help="Resize: bilinear (the benchmark's), bicubic, nearest, lanczos.",
+)
+@option("--batch-size", section="Run", type=AT_LEAST_1, default=16, help="Images in a batch.")
+@option(
+    "--workers",
+    section="Run",
+    type=AT_LEAST_1,
+    help="Threads that decode and encode images; default: one for each core.",
+)
+@option(
+    "--device", section="Run", default="auto", help="auto, cpu, cuda, cuda:N, mps, xpu or another that torch names."
+)
+@option("--seed", section="Run", type=int, default=0, help="Seed of every random draw.")
 @group([data_options, common])
 def corrupt(images: tuple[str, ...], **options: Any) -> None:
     """Show a picture under the common corruptions, write a corrupted tree, or compare one.
@@ -85,22 +138,28 @@ def corrupt(images: tuple[str, ...], **options: Any) -> None:
 
 
 @click.command("list", context_settings=CONTEXT)
-@click.argument("kind", metavar="KIND", shell_complete=kinds)
+@click.argument("kind", required=False, default="", metavar="[KIND]", shell_complete=kinds)
+@option("--json", "as_json", is_flag=True, help="Print JSON.")
 @common
-def list_(kind: str) -> None:
-    """List what there is: models, attacks, corruptions, cams, attentions, protocols or datasets.
+def list_(kind: str, as_json: bool) -> None:
+    """List what there is: models, attacks, corruptions, cams, attentions, protocols, datasets, presets or plugins.
 
     \b
-    robustkit list models
+    robustkit list
     robustkit list attacks
+    robustkit list models --json
     """
-    from ..listing import LISTINGS, listing
+    from ..listing import LISTINGS, listing, table_of
 
-    if kind not in LISTINGS:
+    if kind and kind not in LISTINGS:
         raise ProtocolError(unknown("kind", kind, LISTINGS))
-    screen = console()
-    for name, text in listing(kind):
-        screen.print(f"[bold]{name}[/bold]  {text}", highlight=False, soft_wrap=True)
+    entries = listing(kind)
+    if as_json:
+        click.echo(json.dumps(entries, indent=2, ensure_ascii=False, default=str))
+    elif entries:
+        print_tables(console(), [table_of(LISTINGS.get(kind, "robustkit list KIND"), entries)], "--json")
+    else:
+        click.echo("no installed package provides plug-ins; docs/how-to/extending.md says how to write one")
 
 
 @click.command(context_settings=CONTEXT)
@@ -118,22 +177,30 @@ def completion(shell: str) -> None:
 
 
 @click.command(context_settings=CONTEXT)
+@option("--json", "json_file", type=Place(), help="File for the checks as JSON.")
 @common
-def doctor() -> None:
+def doctor(json_file: Path | None) -> None:
     """Check this machine: versions, device, files, and known answers of everything that makes numbers.
 
-    Each line is a check; one that fails says its remedy, and the exit status is 2. Takes seconds; needs no network.
+    Each line is a check: ok; warn where something works, but not wholly; or FAIL with its remedy, and then the exit
+    status is 2. Takes seconds; needs no network.
 
     \b
     robustkit doctor
+    robustkit doctor --json checks.json
     """
     from ..doctor.checks import examine
 
     screen = console()
     findings = examine()
     for finding in findings:
-        mark = "[green]ok  [/green]" if finding.fine else "[red]FAIL[/red]"
-        screen.print(f"{mark} ", end="")
-        screen.print(f"{finding.name}: {finding.text}", markup=False, highlight=False, soft_wrap=True)
+        screen.print(f"{MARKS[finding.state]} ", end="")
+        print_line(screen, f"{finding.name}: {finding.text}", indent=5, taken=5)
+    if json_file is not None:
+        checks = [{"name": finding.name, "state": finding.state, "text": finding.text} for finding in findings]
+        try:
+            write_whole(json_file, (json.dumps({"checks": checks}, indent=2, ensure_ascii=False) + "\n").encode())
+        except RunError as fault:
+            raise RunError(str(fault).replace("a folder with --out", "another file with --json")) from None
     if not all(finding.fine for finding in findings):
         raise RobustkitError("some checks failed; see the lines above")

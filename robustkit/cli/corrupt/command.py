@@ -16,9 +16,11 @@ from ...common.files import bytes_of, reason, write_whole
 from ...data.dataset import Dataset, open_dataset
 from ...data.images import read_image, to_pixels
 from ...data.sources import MAX_FILE_BYTES
+from ...display.console import print_tables
 from ...errors import BadImageError, DataError, NothingEvaluated, ProtocolError, RunError
-from ...evaluations.corruptions.plan import native_size, photographs_digest
-from ...evaluations.corruptions.sets import expand
+from ...evaluations.corruptions.frost import choose_texture, texture_digest
+from ...evaluations.corruptions.plan import native_size
+from ...evaluations.corruptions.sets import FROST, asked_texture, expand
 from ...evaluations.corruptions.tree import CorruptedTree
 from ...models.device import pick_device
 from . import contact_sheet, drift, tree_writer
@@ -94,20 +96,21 @@ def _count(wanted: Wanted) -> str:
 
 
 def _recipe(native: tuple[int, int] | None, options: Mapping[str, Any], **given: Any) -> tuple[Recipe, tuple[str, ...]]:
-    settings = {key: options[key] for key in ("preset", "variant", "seed", "img_size", "crop_pct", "interpolation")}
+    settings = {key: options[key] for key in ("constants", "variant", "seed", "img_size", "crop_pct", "interpolation")}
     frost_dir = options["frost_dir"]
     settings |= {"frost_dir": None if frost_dir is None else str(frost_dir), "device": pick_device(options["device"])}
+    settings["texture"] = asked_texture(options["corruptions"] or "") or "photographs"
     return settle(native, **settings | given)
 
 
-def _without_frost(wanted: Wanted, frost_dir: str | None) -> tuple[Wanted, str]:
+def _without_frost(wanted: Wanted, recipe: Recipe) -> tuple[Wanted, str]:
     """Return what can be done without frost's photographs if they are missing, and the line that says so."""
-    if "frost" not in wanted:
+    if FROST not in wanted:
         return wanted, ""
     try:
-        photographs_digest(frost_dir)
+        texture_digest(recipe.texture, recipe.frost_dir)
     except DataError as fault:
-        rest = {name: severities for name, severities in wanted.items() if name != "frost"}
+        rest = {name: severities for name, severities in wanted.items() if name != FROST}
         if not rest:
             raise
         return rest, f"left out frost: {fault}"
@@ -119,12 +122,21 @@ def _sheets(images: Sequence[str], console: Console, side: Console, options: Map
     targets = contact_sheet.targets(images, options["out"])
     pictures = [(Path(path).name, _picture(Path(path)), target) for path, target in zip(images, targets, strict=True)]
     for name, picture, target in pictures:
-        recipe, lines = _recipe((picture.height, picture.width), options)
-        shown, left_out = _without_frost(wanted, recipe.frost_dir)
-        sheet = _sheet(name, picture, shown, recipe, [*lines, *filter(None, [left_out])])
+        texture, line = _shown_texture(wanted, options)
+        recipe, lines = _recipe((picture.height, picture.width), options, texture=texture)
+        sheet = _sheet(name, picture, wanted, recipe, [*lines, *filter(None, [line])])
         contact_sheet.save(sheet, target)
-        _say(side, *lines, left_out)
-        _say(console, f"{target}: {name} under {_count(shown)}")
+        _say(side, *lines, line)
+        _say(console, f"{target}: {name} under {_count(wanted)}")
+
+
+def _shown_texture(wanted: Wanted, options: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the texture of frost for a contact sheet, which may show our own unasked; a tree may not."""
+    if FROST not in wanted:
+        return "photographs", ""
+    chosen = choose_texture(asked_texture(options["corruptions"] or ""), options["frost_dir"])
+    texture_digest(chosen[0], options["frost_dir"])
+    return chosen
 
 
 def _picture(path: Path) -> Image.Image:
@@ -174,7 +186,7 @@ def _write(out: Path, data_dir: str, console: Console, side: Console, options: M
     whole = _open(data_dir, options)
     dataset = _chosen(whole, options)
     recipe, lines = _recipe(native_size(dataset), options)
-    photographs = photographs_digest(recipe.frost_dir) if "frost" in wanted else None
+    photographs = texture_digest(recipe.texture, recipe.frost_dir) if FROST in wanted else None
     image_format = options["image_format"]
     tree_writer.prepare(out, dataset, whole, wanted, recipe, image_format, photographs)
     total = sum(map(len, wanted.values())) * len(dataset)
@@ -205,7 +217,7 @@ def _drift(root: Path, data_dir: str, console: Console, side: Console, options: 
     held = f"{root} holds {len(there)} of {len(whole)} images" if len(there) < len(whole) else ""
     dataset = _chosen(replace(whole, samples=tuple(there)), options)
     recipe, lines = _recipe(native_size(dataset), options, **_like(tree, dataset, options))
-    wanted, left_out = _without_frost(wanted, recipe.frost_dir)
+    wanted, left_out = _without_frost(wanted, recipe)
     total = sum(map(len, wanted.values())) * len(dataset)
     speed = {key: options[key] for key in ("batch_size", "workers")}
     with _bar(side, f"comparing {root}", total) as tell:
@@ -228,7 +240,7 @@ def _drift(root: Path, data_dir: str, console: Console, side: Console, options: 
         except RunError as fault:
             raise RunError(str(fault).replace("a folder with --out", "another file with --json")) from None
     _say(side, *notes)
-    console.print(drift.table(rows))
+    print_tables(console, [drift.table(rows)], "the file of --json")
     _say(console, "mean absolute difference in grey levels (0-255), mean over images and severities.", drift.RULE)
 
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.table import Table
 from torch import Tensor
 
 from ...common.cores import usual_workers
 from ...data.dataset import Dataset, Sample
 from ...data.images import read_image
+from ...display.table import TextTable
 from ...errors import BadImageError, DataError
 from ...evaluations.corruptions.tree import CorruptedTree, pixels_of
 from .recipe import Recipe, encode
@@ -205,26 +205,21 @@ def _standard_error(values: Sequence[float]) -> float:
     return float(np.std(values, ddof=1)) / math.sqrt(len(values))
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> Table:
+def table(rows: Sequence[Mapping[str, Any]]) -> TextTable:
     """Return the rows of whole corruptions, for a terminal."""
-    shown = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
-    shown.add_column("corruption")
-    for head in ("severities", "images", "released − ours", "ours, two draws", "released − clean", "ours − clean"):
-        shown.add_column(head, justify="right")
-    shown.add_column("verdict")
-    colours = {"same": "green", "differs": "red", "too few images": "yellow"}
-    for row in rows:
-        if row["severity"] is not None or not row["images"]:
-            continue
-        draws = f"{row['own']:.2f}" if row["own"] else "not random"
-        shown.add_row(
+    shown = [
+        (
             row["corruption"],
             "1-5" if len(row["severities"]) == 5 else "+".join(map(str, row["severities"])),
             str(row["images"]),
             f"{row['apart']:.2f}",
-            draws,
+            f"{row['own']:.2f}" if row["own"] else "not random",
             f"{row['released']:.2f}",
             f"{row['ours']:.2f}",
-            f"[{colours[row['verdict'].partition(' at ')[0]]}]{row['verdict']}[/]",
+            row["verdict"],
         )
-    return shown
+        for row in rows
+        if row["severity"] is None and row["images"]
+    ]
+    means = ("released − ours", "ours, two draws", "released − clean", "ours − clean")
+    return TextTable("", ("corruption", "severities", "images", *means, "verdict"), tuple(shown), spare=("images",))

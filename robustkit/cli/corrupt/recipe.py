@@ -19,7 +19,7 @@ from ...data.dataset import Dataset, Sample
 from ...data.images import to_pixels
 from ...errors import BadImageError, DataError, ProtocolError, unknown
 from ...evaluations.corruptions.condition import PRESETS, VARIANTS, Corrupted
-from ...evaluations.corruptions.plan import CIFAR_SIZE, choose_preset
+from ...evaluations.corruptions.plan import CIFAR_SIZE, choose_constants
 from ...models.input_config import INTERPOLATIONS
 
 FORMATS = {"jpeg": ".JPEG", "png": ".png"}
@@ -35,6 +35,7 @@ class Recipe:
     variant: str = "hendrycks"
     seed: int = 0
     frost_dir: str | None = None
+    texture: str = "photographs"  # of frost
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def corrupt(
@@ -45,7 +46,7 @@ class Recipe:
         Raises:
             DataError: a photograph of frost cannot be read.
         """
-        part = Corrupted(name, severity, self.preset, self.variant)
+        part = Corrupted(name, severity, self.preset, self.variant, texture=self.texture)
         seed = self.seed if seed is None else seed
         rng = SampleRng.of(ids, seed=seed, condition=part.text, device=self.device)
         corruption = part.make(self.frost_dir)
@@ -72,10 +73,11 @@ class Recipe:
 def settle(
     native: tuple[int, int] | None,
     *,
-    preset: str,
+    constants: str,
     variant: str,
     seed: int,
     frost_dir: str | None,
+    texture: str,
     device: torch.device,
     img_size: int | None,
     crop_pct: float | None,
@@ -83,14 +85,14 @@ def settle(
 ) -> tuple[Recipe, tuple[str, ...]]:
     """Return the recipe for images of this (height, width), and lines for the user.
 
-    preset: `auto` takes CIFAR-10-C's constants for images of 32x32. img_size, crop_pct: 224 and 0.875 if None, as the
+    constants: `auto` takes CIFAR-10-C's for images of 32x32. img_size, crop_pct: 224 and 0.875 if None, as the
     benchmark was made; images of 32x32 are taken as they are.
 
     Raises:
-        ProtocolError: a setting is unknown or out of range, or no such pair of preset and variant exists.
+        ProtocolError: a setting is unknown or out of range, or no such pair of constants and variant exists.
     """
     for what, value, allowed in (
-        ("preset", preset, ("auto", *PRESETS)),
+        ("constants", constants, ("auto", *PRESETS)),
         ("variant", variant, VARIANTS),
         ("interpolation", interpolation, INTERPOLATIONS),
     ):
@@ -104,17 +106,17 @@ def settle(
     if not 0 < crop <= 1:
         raise ProtocolError(f"--crop-pct {crop}: expected a number above 0, at most 1")
     lines = []
-    if preset == "auto":
-        preset, line = choose_preset(native, [(size, size)])
+    if constants == "auto":
+        constants, line = choose_constants(native, [(size, size)])
         lines.append(line)
     if native and img_size is None and max(native) < size:
         lines.append(f"images of {native[1]}x{native[0]} are enlarged to {size}x{size}; --img-size takes another size")
     try:
-        Corrupted("fog", 1, preset, variant).make()
+        Corrupted("fog", 1, constants, variant).make()
     except ValueError as fault:  # bethgelab has no constants for 32x32
         raise ProtocolError(str(fault)) from None
     preprocessing = Preprocessing(input_size=(size, size), interpolation=interpolation, crop_pct=crop)
-    return Recipe(preprocessing, preset, variant, seed, frost_dir, device), tuple(filter(None, lines))
+    return Recipe(preprocessing, constants, variant, seed, frost_dir, texture, device), tuple(filter(None, lines))
 
 
 def encode(pixels: Tensor, image_format: str) -> bytes:

@@ -17,7 +17,8 @@ from ...common.files import write_whole
 from ...errors import CheckpointError, RunError
 from ...runs.folder import RunFolder
 from ...runs.untrusted import read_rows
-from .unexpected import UnexpectedAnswer, everywhere
+from .names import owners
+from .unexpected import Caution, UnexpectedAnswer, everywhere
 
 if TYPE_CHECKING:
     import torch
@@ -28,11 +29,19 @@ LITTLE_DISK = 2 * 2**30
 
 @dataclass(frozen=True)
 class Check:
-    """One check: its name, whether it passed, and what it found (with the remedy if it did not pass)."""
+    """One check and what it found, with the remedy where it did not pass.
+
+    state: `ok`, `warn` (it works, but not wholly) or `FAIL`.
+    """
 
     name: str
-    fine: bool
+    state: str
     text: str
+
+    @property
+    def fine(self) -> bool:
+        """Whether numbers can be trusted: a warning does not touch them."""
+        return self.state != "FAIL"
 
 
 def examine() -> list[Check]:
@@ -40,21 +49,13 @@ def examine() -> list[Check]:
     findings = []
     for name, check, remedy in CHECKS:
         try:
-            findings.append(Check(name, True, check()))
+            text = check()
+            findings.append(Check(name, "warn" if isinstance(text, Caution) else "ok", str(text)))
         except Exception as fault:
             expected = isinstance(fault, (UnexpectedAnswer, CheckpointError, RunError))
             said = str(fault) if expected else f"{type(fault).__name__}: {' '.join(str(fault).split())}"
-            findings.append(Check(name, False, f"{said}; {remedy}" if remedy else said))
+            findings.append(Check(name, "FAIL", f"{said}; {remedy}" if remedy else said))
     return findings
-
-
-def _distribution() -> str:
-    """Raise where PyPI's `robustkit` is installed: it is another project, and the two overwrite each other's files."""
-    try:
-        other = metadata.distribution("robustkit")
-    except metadata.PackageNotFoundError:
-        return f"robustkit-audit {metadata.version('robustkit-audit')} at {Path(__file__).parents[2]}"
-    raise UnexpectedAnswer(f"PyPI's other project robustkit {other.version} is installed too")
 
 
 def _versions() -> str:
@@ -79,15 +80,18 @@ def _device() -> str:
         return f"{device_name(device)}, {total / 2**30:.0f} GiB; {text}"
     if device.type != "cpu":
         return f"{device_name(device)}; {text}"
-    text += "; no accelerator"
+    text, slow = f"{text}; no accelerator", False
     if any(DEVICE_FILES.glob("nvidia[0-9]*")):
-        text += (
-            f"; warning: {DEVICE_FILES} has an NVIDIA device that torch {torch.__version__} does not see; install "
-            "torch's build for CUDA, or look at nvidia-smi"
+        slow, text = (
+            True,
+            (
+                f"{text}; {DEVICE_FILES} has an NVIDIA device that torch {torch.__version__} does not see; install "
+                "torch's build for CUDA, or look at nvidia-smi"
+            ),
         )
     if threads == 1:
-        text += "; warning: one thread is slow; set OMP_NUM_THREADS to the number of cores, or unset it"
-    return text
+        slow, text = True, f"{text}; one thread is slow; set OMP_NUM_THREADS to the number of cores, or unset it"
+    return Caution(text) if slow else text
 
 
 def _disk() -> str:
@@ -97,17 +101,20 @@ def _disk() -> str:
     said = f"{free / 2**30:.1f} GiB free in {here}"
     if free >= LITTLE_DISK:
         return said
-    return f"warning: {said}, less than {LITTLE_DISK / 2**30:.0f}; make room, or put runs elsewhere with --out"
+    return Caution(f"{said}, less than {LITTLE_DISK / 2**30:.0f}; make room, or put runs elsewhere with --out")
 
 
 def _frost() -> str:
-    """Say where frost's photographs are. Missing ones are not a fault: only frost needs them."""
+    """Say where frost's photographs are. Missing ones are not a fault: our own textures stand for them."""
     from corruptions import find_photographs
 
     try:
         return f"its photographs are in {find_photographs()[0].parent}"
-    except FileNotFoundError as fault:
-        return str(fault)
+    except FileNotFoundError:
+        return Caution(
+            "the benchmark's photographs are not here: frost(texture=own) is used, whose errors are near and not the "
+            "published ones; for those: pip install --no-deps imagecorruptions, or --frost-dir"
+        )
 
 
 def _records() -> str:
@@ -140,7 +147,7 @@ def _renaming() -> str:
                 read = (held.read(), path.read_bytes())
             left = [other.name for other in Path(folder).iterdir() if other != path]
     except PermissionError as fault:
-        return f"warning: {Path.cwd()} cannot be written ({fault.strerror}); give runs a folder with --out"
+        return Caution(f"{Path.cwd()} cannot be written ({fault.strerror}); give runs a folder with --out")
     if read != contents or left:
         raise UnexpectedAnswer(f"{Path.cwd()}: a file is not replaced as a whole{': ' * bool(left)}{left or ''}")
     return f"files in {Path.cwd()} are replaced as a whole"
@@ -226,7 +233,7 @@ AGAIN = "install robustkit-audit again from its source"
 OTHER_TORCH = f"try another version of torch, and {AGAIN}"
 FOLDER = "put runs on a local disk, with --out"
 CHECKS: tuple[tuple[str, Callable[[], str], str], ...] = (
-    ("distribution", _distribution, f"pip uninstall robustkit robustkit-audit, then {AGAIN}"),
+    ("distribution", owners, f"pip uninstall the other, and {AGAIN}, in an environment of its own"),
     ("versions", _versions, AGAIN),
     ("device", _device, OTHER_TORCH),
     ("disk", _disk, FOLDER),

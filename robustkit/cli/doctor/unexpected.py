@@ -7,6 +7,10 @@ from functools import wraps
 from typing import Any
 
 
+class Caution(str):
+    """What a check says where something works, but not wholly."""
+
+
 class UnexpectedAnswer(Exception):  # noqa: N818 - an answer rather than a fault
     """Something differs from what it must be; the message says what was found."""
 

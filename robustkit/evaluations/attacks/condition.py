@@ -2,7 +2,7 @@
 
 `clean`, `fgsm(eps=1/255)`, `pgd(eps=1/255,steps=20)`, `autoattack(eps=1/255,version=standard)`. The text always names
 eps (and the norm unless linf) and the attack's budget, and otherwise only what differs from the protocol card, so it
-means the same thing wherever the card's tag stands beside it. `engine=` names another library that ran the attack.
+means the same thing wherever the card's tag stands next to it. `engine=` names another library that ran the attack.
 `corruption(fog,severity=3)` is read and written by `evaluations.corruptions.condition`, `cam(agcam)` by
 `evaluations.maps.condition`. `attention(clean)` watches the model's attention on the images of another condition.
 """
@@ -26,8 +26,8 @@ from .build import build_attack
 from .engines import ENGINES
 from .registry import EVERY_ATTACK, EVERY_DENSE_ATTACK
 
-_BUDGET = {"square": "queries", "autoattack": "version"}  # what the text always names beside eps; else the steps
-_OF_CARD = {"labels", "bounds", "cut_images", "step_size_l2"}  # of an attack's table in a card, beside its parameters
+_BUDGET = {"square": "queries", "autoattack": "version"}  # what the text always names, as eps; else the steps
+_OF_CARD = {"labels", "bounds", "cut_images", "step_size_l2"}  # of a card's table, but no parameters
 
 
 def attacks_of(card: Card) -> Registry[type[attacks.Attack]] | Registry[type[attacks.DensePGD]]:

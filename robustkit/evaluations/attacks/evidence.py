@@ -25,7 +25,7 @@ from .examining import examine
 SAMPLES = 32
 """The number of samples that the figures are measured on, spread evenly over the data set."""
 _STRENGTH = ("fgsm", "spsa", "square", "fab", "pgd", "apgd", "autoattack")
-_BATCH = 16  # with a graph in float32, beside an attack that may be in bfloat16
+_BATCH = 16  # with a graph in float32, next to an attack that may be in bfloat16
 
 
 def needs_evidence(run: RunFolder, checkpoint: str, condition: Condition, card: Card) -> bool:

@@ -10,18 +10,18 @@ from .vocabulary import VOCABULARY
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from rich.table import Table
-    from rich.text import Text
 
     from ...common.plugins import Plugin
     from ...common.randomness import SampleRng
     from ...display.section import Section
     from ...display.svg import Figure
+    from ...display.table import TextTable
     from ...protocol.card import Card
     from ...protocol.condition import Condition
     from ...runs.folder import RunFolder
     from ...runs.manifest import Manifest
     from ..cells import Cells
+    from ..cost import Cost
     from ..family import Looks
     from ..metric import Metric
     from ..results import Results
@@ -73,6 +73,15 @@ class Attacks(Family):
 
         return clauses(cells, manifest, headline)
 
+    def called(self, text: str, manifest: Manifest) -> str:
+        from .sentence import called
+
+        return called(text, manifest)
+
+    def where(self, text: str, manifest: Manifest) -> str:
+        name, _, rest = self.called(text, manifest).partition(", ")
+        return f"under {name} ({rest})"
+
     def title(self, text: str, manifest: Manifest) -> str:
         from .sentence import title
 
@@ -85,15 +94,15 @@ class Attacks(Family):
         in_pixels = manifest.protocol.space == "pixels"
         return curve_figures(curves(results, manifest.claims), looks, headline.name, section, in_pixels)
 
-    def terminal(self, results: Results) -> Iterable[Table | Text]:
+    def terminal(self, results: Results) -> Iterable[TextTable]:
         from .tables import terminal_stages
 
-        return () if (stages := terminal_stages(results)) is None else (stages,)
+        return terminal_stages(results)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         from ...display.section import Section
         from .figures import curve_figures, curves, stage_figures, standings
-        from .tables import STAGE_HEADINGS, dossiers, stage_tables
+        from .grids import dossier_grids, stage_grids
 
         claims, space = results.manifest.claims, results.manifest.protocol.space
         drawn = tuple(curve_figures(curves(results, claims), looks, "top1", "attacks", space == "pixels"))
@@ -101,16 +110,22 @@ class Attacks(Family):
         yield Section(
             "stages",
             "Attacks in stages",
-            lambda: {"stages": stage_tables(results), "stage_headings": STAGE_HEADINGS},
+            lambda: {"grids": stage_grids(results)},
             tuple(stage_figures(standings(results), looks)),
         )
-        yield Section("doubts", "Can these numbers be trusted?", lambda: {"dossiers": dossiers(results)})
+        yield Section("doubts", "Can these numbers be trusted?", lambda: {"grids": dossier_grids(results)})
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
         from .registry import EVERY_ATTACK
 
         plugged = EVERY_ATTACK.plugin(condition.name)
         return () if plugged is None else (plugged,)
+
+    def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
+        from ..cost import Cost
+        from .cost import attack_cost
+
+        return attack_cost(condition, card, classes) + Cost()
 
     def takes_shards(self, condition: Condition, card: Card) -> bool:
         from .build import build_attack

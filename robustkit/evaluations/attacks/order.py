@@ -61,7 +61,7 @@ def is_compared(condition: str) -> bool:
 
 
 def order_flag(manifest: Manifest, condition: str, rights: Mapping[str, Right]) -> str:
-    """Return what is odd about an attack beside clean and the weaker attacks at the same eps, or "".
+    """Return what is odd about an attack compared with clean and the weaker attacks at the same eps, or "".
 
     rights: the answers under the conditions of one checkpoint.
     """

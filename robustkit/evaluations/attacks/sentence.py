@@ -31,13 +31,34 @@ def clauses(cells: Cells, manifest: Manifest, headline: Metric) -> Iterator[Clau
     yield Clause(f"the {which} attack, {call}, leaves {share(row)}{of_others}", (row,))
 
 
+def called(text: str, manifest: Manifest) -> str:
+    """Return `PGD, 4/255, 20 steps`: the name, the radius with its norm unless linf, and what else the text says."""
+    claim, name, given = manifest.claims.get(text), *_parts(text)
+    eps, norm = given.pop("eps", ""), given.pop("norm", "linf")
+    radius = eps if "/" in eps or claim is None else pixels(claim.eps, norm)
+    words = [_NAMES.get(name, name.upper()), f"{norm} {radius}" if norm != "linf" else radius]
+    words += [] if manifest.protocol.space == "pixels" else ["normalised units"]
+    if given.get("version") == "standard":
+        del given["version"]
+    for key, value in given.items():
+        counted = value.isdigit() and key.endswith("s")
+        word = key.removesuffix("s") if value == "1" else key
+        words.append(f"{value} {word}" if counted else f"{key} {value}")
+    return ", ".join(filter(None, words))
+
+
+def _parts(text: str) -> tuple[str, dict[str, str]]:
+    """Return the name of an attack and the parameters that its text names."""
+    name, _, inside = text.partition("(")
+    return name, dict(item.split("=", 1) for item in inside.rstrip(")").split(",") if "=" in item)
+
+
 def title(text: str, manifest: Manifest) -> str:
     """Return `PGD-20 1/255`, as people write it; with the norm unless linf, and the units unless pixels."""
-    claim, (name, _, inside) = manifest.claims[text], text.partition("(")
-    given = dict(item.split("=", 1) for item in inside.rstrip(")").split(",") if "=" in item)
+    claim, (name, given) = manifest.claims[text], _parts(text)
     budget = next((given[key] for key in ("steps", "queries") if key in given and name != "autoattack"), None)
     version = given.get("version", "standard")
-    # A text names what differs from the card's attack beside its radius and budget.
+    # A text names what differs from the card's attack, apart from its radius and budget.
     modified = given.keys() - {"eps", "norm", "version", *(["steps", "queries"] if budget else [])}
     words = [_NAMES.get(name, name.upper()) + (f"-{budget}" if budget else "")]
     words = ["modified", *words] if modified else words

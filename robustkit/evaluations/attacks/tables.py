@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
+from ...display.table import TextTable
 from ..results import Results
 from .gradient_masking import Doubt
 from .order import findings_of
 from .stages import Stages, dossier_of
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 STAGE_HEADINGS = ("stage", "standing", "forwards", "backwards", "seconds")
 
@@ -43,22 +41,10 @@ def dossiers(results: Results) -> list[tuple[str, str, list[Doubt]]]:
     return rows
 
 
-def terminal_stages(results: Results) -> Table | None:
-    """Return the stages of all attacks that have any as one rich table; None if none has."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    tables = stage_tables(results)
-    if not tables:
-        return None
-    table = Table(title="stages: each works on what the ones before left standing", title_justify="left")
-    table.box = box.SIMPLE_HEAD
-    for heading in ("checkpoint", "condition", *STAGE_HEADINGS):
-        words = heading in ("checkpoint", "condition", "stage")
-        table.add_column(heading, justify="left" if words else "right", overflow="fold", no_wrap=not words)
-    for checkpoint, condition, rows in tables:
-        for index, row in enumerate(rows):
-            names = (checkpoint, condition) if index == 0 else ("", "")
-            table.add_row(*map(Text, (*names, *row)), end_section=index + 1 == len(rows))
-    return table
+def terminal_stages(results: Results) -> Iterator[TextTable]:
+    """Yield the stages of all attacks that have any as one table; none if none has."""
+    every = [(checkpoint, condition, row) for checkpoint, condition, rows in stage_tables(results) for row in rows]
+    if every:
+        title = "stages: each works on what the ones before left standing"
+        rows = tuple((f"{checkpoint}, {condition}", *row) for checkpoint, condition, row in every)
+        yield TextTable(title, ("", *STAGE_HEADINGS), rows).under_heads([row[0] for row in rows])

@@ -9,7 +9,9 @@ from ...errors import ProtocolError, unknown
 from ...protocol.card import Card, card_names, load_card
 from ...protocol.pattern import ConditionPattern
 from ..kinds import EVERY_FAMILY
+from ..pattern import pattern_of
 from ..vocabulary import Vocabulary
+from .terms import TERMS
 
 
 class AttackWords(Vocabulary):
@@ -17,7 +19,19 @@ class AttackWords(Vocabulary):
 
     defaults: ClassVar[Mapping[str, str]] = {"norm": "linf", "engine": "robustkit"}
     in_results = True
+    terms = TERMS
     expected = True
+
+    def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
+        """Yield the strongest attack at each radius; of equally strong ones the last."""
+        radii: dict[str, list[str]] = {}
+        for text in (text for text, name in values if name == metric):
+            given = {**self.defaults, **pattern_of(text).given}
+            radii.setdefault(f"{given['norm']} {given.get('eps', '')}".strip(), []).append(text)
+        for radius, texts in radii.items():
+            strongest = min(reversed(texts), key=lambda text: values[text, metric])
+            which = f"strongest of {len(texts)} attacks" if len(texts) > 1 else "the attack"
+            yield strongest, metric, f"{which} at {radius}"
 
     def published_names(self) -> Sequence[str]:
         from attacks.registry import ATTACKS, DENSE_ATTACKS

@@ -15,8 +15,11 @@ if TYPE_CHECKING:
     from ...common.randomness import SampleRng
     from ...display.section import CardPart, Section
     from ...display.table import TextTable
+    from ...protocol.card import Card
     from ...protocol.condition import Condition
+    from ..cost import Cost
     from ..family import Looks
+    from ..metric import Metric
     from ..recorded import Compared, PerSample, Recorded
     from ..results import Results
     from ..rows import Gatherer, Reading
@@ -44,6 +47,9 @@ class Attention(Family):
     ) -> Iterator[tuple[str, str]]:
         yield from ()  # its figures are so closely related that they would only weaken a correction
 
+    def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
+        return ()  # its figures say how a model computes, not how well
+
     def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample:
         from ..recorded import not_paired
 
@@ -70,6 +76,7 @@ class Attention(Family):
         return attention_tables(results)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
+        from ...display.grid import grid_of, together
         from ...display.section import Section
         from .figures import attention_figures, watched
         from .tables import layer_table
@@ -82,13 +89,19 @@ class Attention(Family):
             layers = [
                 layer_table(entry.heads[under], title) for (entry, under), title in zip(first, titles, strict=True)
             ]
-            return {"attention": self.tables(results), "attention_layers": layers}
+            by_layer = [grid_of(table, folded=True) for table in layers]
+            return {"grids": [*together(self.tables(results)), *by_layer]}
 
         yield Section("attention", "Attention stability", values, tuple(attention_figures(heads)))
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
         under = condition.under
         return () if under is None else family_of(under.name).plugins(under)
+
+    def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
+        from ..cost import Cost
+
+        return Cost(1, extra=0.3)  # the images are those of the condition before
 
     def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         from .evaluate import evaluate

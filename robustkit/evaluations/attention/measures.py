@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from ..metric import Metric
+from ..term import Term
 
 _MEANS = (
     Metric("largest_logit", "largest |logit|", better=-1, paired=True),
@@ -13,3 +14,20 @@ _MEANS = (
     Metric("strongest_key", "strongest key", better=-1, paired=True),
 )
 METRICS = (*_MEANS, *(replace(metric, name=f"{metric.name}_change", paired=False) for metric in _MEANS))
+TERMS = (
+    Term(
+        "largest |logit|",
+        "The largest size of an attention score before softmax, over all heads. Above 100 it is flagged as an "
+        "explosion.",
+    ),
+    Term("query norm", "The length of the query vectors as they are projected, a mean over heads and tokens."),
+    Term("key norm", "The length of the key vectors as they are projected, a mean over heads and tokens."),
+    Term(
+        "entropy",
+        "How widely a query spreads its attention over N keys: log N where it is even, 0 where all of it goes to one "
+        "key. As a share of log N, models with other numbers of tokens compare.",
+        ("share of the largest entropy", "% of log N"),
+    ),
+    Term("strongest key", "The share of a query's attention that goes to the key with most of it."),
+    Term("entropy collapse", "A mean entropy below 1 % of log N (Zhai et al. 2023): each query attends to one key."),
+)

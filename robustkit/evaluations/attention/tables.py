@@ -65,7 +65,7 @@ def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, Mapping[str, A
     headings = ("condition", *(["n"] if several else []), *(name for name, _, _ in HEADINGS.values()))
     lines = tuple(f"{checkpoint}, {_listed(names)}: {flag}" for flag, names in flags.items())
     title = f"{checkpoint}: attention" + ("" if several else f", n = {counts[next(iter(counts))]}")
-    return TextTable(title, headings, tuple(rows), lines, _NOTE)
+    return TextTable(title, headings, tuple(rows), lines, _NOTE, checkpoint=checkpoint)
 
 
 def _listed(conditions: Sequence[str]) -> str:

@@ -9,13 +9,14 @@ from ...protocol.pattern import ConditionPattern
 from ..kinds import vocabulary_of
 from ..vocabulary import Vocabulary
 from .condition import attention_text, under_of
-from .measures import METRICS
+from .measures import METRICS, TERMS
 
 
 class AttentionWords(Vocabulary):
     """What heads do on the images of another condition."""
 
     metrics = METRICS
+    terms = TERMS
 
     def needs(self, text: str, metric: str, conditions: Iterable[str]) -> list[str]:
         return [text, *([attention_text("clean")] if metric.endswith("_change") else [])]

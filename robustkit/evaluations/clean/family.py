@@ -10,6 +10,7 @@ from .vocabulary import VOCABULARY
 if TYPE_CHECKING:
     from ...common.randomness import SampleRng
     from ...protocol.condition import Condition
+    from ...runs.manifest import Manifest
     from ..subject import Batch, Shown, Subject
 
 
@@ -17,6 +18,9 @@ class Clean(Family):
     """The images themselves, without any change."""
 
     name, words = "clean", VOCABULARY
+
+    def where(self, text: str, manifest: Manifest) -> str:
+        return "on clean images"
 
     def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
         from ..shown import show_pixels

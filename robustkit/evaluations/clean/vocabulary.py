@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ...errors import ProtocolError
 from ...protocol.pattern import ConditionPattern
@@ -20,6 +20,9 @@ class CleanWords(Vocabulary):
 
     def is_fixed(self, name: str) -> bool:
         return name == "clean"
+
+    def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
+        yield from ((text, name, "images as they are") for text, name, _ in super().chief(values, metric))
 
     def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
         if pattern.text != "clean":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import ProtocolError, unknown
 from ...protocol.condition import Condition
-from .sets import corruption_names
+from .sets import FROST, TEXTURES, corruption_names
 
 if TYPE_CHECKING:
     import corruptions
@@ -24,6 +24,7 @@ class Corrupted:
     severity: 1 to 5; 0 means the mean over all five, which only results have.
     preset, variant: see `corruptions.Corruption`.
     source: `memory`, after resize and crop, or `released`, files of a tree such as ImageNet-C's.
+    texture: of frost alone: the benchmark's `photographs`, or `own`, which stands in for them.
     """
 
     name: str
@@ -31,12 +32,24 @@ class Corrupted:
     preset: str = "imagenet"
     variant: str = "hendrycks"
     source: str = "memory"
+    texture: str = "photographs"
 
     @property
     def text(self) -> str:
         """The canonical text, which names what is not the benchmark's default."""
         severity = f",severity={self.severity}" if self.severity else ""
-        return f"corruption({self.name}{severity}{self._definition})"
+        texture = f",{self.of_frost}" if self.of_frost and self.name == FROST else ""
+        return f"corruption({self.name}{severity}{self._definition}{texture})"
+
+    @property
+    def of_frost(self) -> str:
+        """What a text says about frost, and about means that hold it: `texture=own`; empty for the photographs."""
+        return "" if self.texture == "photographs" else f"texture={self.texture}"
+
+    @property
+    def label(self) -> str:
+        """The corruption in a table of its definition: `fog`, or `frost(texture=own)`."""
+        return f"{self.name}({self.of_frost})" if self.of_frost and self.name == FROST else self.name
 
     @property
     def _definition(self) -> str:
@@ -46,7 +59,9 @@ class Corrupted:
 
     @property
     def definition(self) -> str:
-        """What distinguishes two tables of corruptions: `(preset=cifar)`; empty for the default."""
+        """What distinguishes two tables of corruptions: `(preset=cifar)`; empty for the default. Without the texture,
+        which is of one corruption alone.
+        """
         return f"({self._definition[1:]})" if self._definition else ""
 
     @property
@@ -62,7 +77,7 @@ class Corrupted:
         """Return the corruption to be computed here."""
         from .registry import make
 
-        return make(self.name, self.preset, self.variant, frost_dir)
+        return make(self.name, self.preset, self.variant, frost_dir, self.texture)
 
 
 def parse_corrupted(text: str) -> Corrupted | None:
@@ -84,6 +99,8 @@ def parse_corrupted(text: str) -> Corrupted | None:
         given[key] = value
     severity = given.pop("severity", "0")
     choices = {"preset": PRESETS, "variant": VARIANTS, "source": SOURCES}
+    if form[1] == FROST and given.get("source") != "released":
+        choices["texture"] = TEXTURES
     for key, value in given.items():
         if key not in choices:
             raise ProtocolError(f"{text}: " + unknown("parameter of corruption", key, ("severity", *choices)))

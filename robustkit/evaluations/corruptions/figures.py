@@ -1,4 +1,4 @@
-"""Draw corruptions as bars: accuracy, or retention of mIoU, by corruption and category, beside the clean figure."""
+"""Draw corruptions as bars: accuracy, or retention of mIoU, by corruption and category, next to the clean figure."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def accuracy_bars(results: Sequence[Mapping[str, Any]]) -> list[Bars]:
         elif (part := parse_corrupted(row["condition"])) is not None:
             key = row["checkpoint"], part.definition
             if part.severity:
-                single.setdefault(key, {}).setdefault(part.name, {})[part.severity] = Point.of(row)
+                single.setdefault(key, {}).setdefault(part.label, {})[part.severity] = Point.of(row)
             else:
-                means.setdefault(key, {})[part.name] = Point.of(row).complement
+                means.setdefault(key, {})[part.label] = Point.of(row).complement
     bars = []
     for key in single:
         points = {name: (_mean(some), span(some)) for name, some in single[key].items()}
@@ -75,8 +75,8 @@ def retention_bars(results: Sequence[Mapping[str, Any]]) -> list[Bars]:
         part = parse_corrupted(row["condition"].replace(some, "severity=1", 1))
         assert part is not None
         points = by_key.setdefault((row["checkpoint"], part.definition), {})
-        if some not in row["condition"] or part.name not in points:
-            points[part.name] = (Point.of(row), "1–3" if some in row["condition"] else "")
+        if some not in row["condition"] or part.label not in points:
+            points[part.label] = (Point.of(row), "1–3" if some in row["condition"] else "")
     return [Bars(*key, None, points) for key, points in by_key.items()]
 
 
@@ -134,7 +134,8 @@ def _points(group: Sequence[Bars]) -> list[Point]:
 def _rows(group: Sequence[Bars]) -> Iterator[tuple[str, str]]:
     """Yield the text and corruption of each row; a category's heading has an empty corruption."""
     for category, members in categories().items():
-        present = [name for name in members if any(name in bars.bars for bars in group)]
+        shown = (label for name in members for label in (name, f"{name}(texture=own)"))
+        present = [label for label in shown if any(label in bars.bars for bars in group)]
         if present:
             yield category, ""
         for name in present:

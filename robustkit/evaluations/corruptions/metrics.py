@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...common.intervals import Floats, bootstrap, calibration_error
-from .condition import Corrupted, parse_corrupted
+from .condition import Corrupted
 from .sets import SETS, corruption_names, set_of, sets_at
+from .shares import by_definition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,16 +88,14 @@ def corruption_rows(outcomes: Mapping[str, CorruptionSample], expected: int, why
     outcomes: by the text of the condition, `clean` among them if it was evaluated. expected: samples of the data set.
     why_no_mce: why AlexNet's errors are not a yardstick for these images; empty where they are.
     """
-    parts = {text: part for text in outcomes if (part := parse_corrupted(text)) is not None}
-    for example in {part.definition: part for part in parts.values()}.values():
-        samples = {
-            (part.name, part.severity): outcomes[text]
-            for text, part in parts.items()
-            if part.definition == example.definition
-        }
-        yield from _of_corruptions(samples, expected, example, why_no_mce)
-        for text in sets_at(samples, example.definition):
-            yield from _of_set(text, samples, outcomes.get("clean"), expected, why_no_mce)
+    seen = set[str]()
+    for example, members in by_definition(outcomes):
+        samples = {key: outcomes[replace(example, name=key[0], severity=key[1]).text] for key in members}
+        rows = [*_of_corruptions(samples, expected, example, why_no_mce)]
+        for text in sets_at(samples, example.definition, example.of_frost):
+            rows += _of_set(text, samples, outcomes.get("clean"), expected, why_no_mce)
+        yield from (row for row in rows if row[0] not in seen)
+        seen.update(row[0] for row in rows)  # those without frost are the same for each texture
 
 
 def _of_corruptions(
@@ -215,7 +214,7 @@ def why_no_mce(manifest: Manifest) -> str:
 def doubts(condition: str, input_size: Sequence[int], released: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return how the images of a mean, `in-c(variant=bethgelab)`, differ from the benchmark's.
 
-    released: what run.json says of the trees that its conditions were read from.
+    released: what run.json says about the trees that its conditions were read from.
     """
     size = f"{input_size[1]}x{input_size[0]}"
     flags = []
@@ -227,6 +226,8 @@ def doubts(condition: str, input_size: Sequence[int], released: Sequence[Mapping
             flags.append(f"released files of several trees: {', '.join(roots)}")
     elif "preset=cifar" not in condition and tuple(input_size) != (224, 224):
         flags.append(f"corrupted at {size}; the benchmark's images are 224x224")
+    if "texture=own" in condition:
+        flags.append("frost(texture=own): not the benchmark's photographs, so not quite a published error or mCE")
     if "variant=bethgelab" in condition:
         flags.append("variant bethgelab: snow, frost and elastic_transform are not the benchmark's")
     return flags

@@ -9,8 +9,7 @@ import numpy as np
 
 from ..recorded import Compared, PerSample, Recorded, common_ids
 from .sets import CORRUPTIONS, sets_at
-from .shares import conditions_of, shares_of
-from .vocabulary import by_definition
+from .shares import by_definition, conditions_of, shares_of
 
 
 def compared(common: Sequence[str], of: Compared) -> Iterator[tuple[str, str]]:
@@ -20,7 +19,7 @@ def compared(common: Sequence[str], of: Compared) -> Iterator[tuple[str, str]]:
     multiple rows.
     """
     for example, members in by_definition(common):
-        means = dict.fromkeys(sets_at(members, example.definition), of.sets)
+        means = dict.fromkeys(sets_at(members, example.definition, example.of_frost), of.sets)
         means |= {replace(example, name=name).mean.text: of.groups for name in CORRUPTIONS if of.groups}
         for mean, metrics in means.items():
             if set(conditions_of(mean)) <= set(common):

@@ -8,25 +8,24 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from corruptions import find_photographs
 from corruptions.corruption import SMALLEST
 
-from ...common.files import bytes_of
 from ...data.dataset import Dataset, Sample
-from ...data.images import image_size, read_image
+from ...data.images import image_size
 from ...errors import BadImageError, DataError, ProtocolError, unknown
 from ...evaluations.corruptions.condition import corruption_condition
 from ...protocol.condition import Condition
 from .condition import PRESETS, VARIANTS, Corrupted
-from .sets import expand
+from .frost import choose_texture, texture_digest
+from .sets import FROST, asked_texture, expand
 from .tree import CorruptedTree
 
 
 @dataclass(frozen=True)
 class CorruptedInputs:
-    """What corruptions take beside the data set.
+    """What corruptions take in addition to the data set.
 
-    All are by the text of a condition. digests: SHA-256 of what it reads: released files, frost's photographs, or the
+    All are by the text of a condition. digests: SHA-256 of what it reads: released files, frost's pictures, or the
     boxes or masks that score a map (`none` without such files). released: `root` of its tree, and the `image_sizes` in
     it, (height, width). left_out: why a requested condition is not available.
     """
@@ -41,7 +40,7 @@ CIFAR_SIZE = (32, 32)
 
 @dataclass(frozen=True)
 class Plan:
-    """Conditions of the corruptions, what they take beside the data set, and lines for the user."""
+    """Conditions of the corruptions, what they take in addition to the data set, and lines for the user."""
 
     conditions: tuple[Condition, ...] = ()
     inputs: CorruptedInputs = field(default_factory=CorruptedInputs)
@@ -54,30 +53,30 @@ def plan_corruptions(
     input_sizes: Sequence[tuple[int, int]],
     *,
     tree: CorruptedTree | None = None,
-    preset: str = "auto",
+    constants: str = "auto",
     variant: str = "hendrycks",
     frost_dir: str | None = None,
 ) -> Plan:
     """Plan the corruptions of a list (None: all that a tree holds, without a tree nothing).
 
     input_sizes: of the models, (height, width). tree: released files to read in place of corrupting here.
-    preset: `auto` takes CIFAR-10-C's constants if the images are 32x32 and the models see them at that size.
+    constants: `auto` takes CIFAR-10-C's constants if the images are 32x32 and the models see them at that size.
 
     Raises:
-        ProtocolError: an unknown corruption, set, preset or variant.
-        DataError: frost's photographs are missing, or the tree holds nothing of what was asked.
+        ProtocolError: an unknown corruption, set, constants or variant.
+        DataError: frost's photographs are asked for and missing, or the tree holds nothing of what was asked.
     """
-    if preset not in ("auto", *PRESETS):
-        raise ProtocolError(unknown("preset", preset, ("auto", *PRESETS)))
+    if constants not in ("auto", *PRESETS):
+        raise ProtocolError(unknown("constants", constants, ("auto", *PRESETS)))
     if variant not in VARIANTS:
         raise ProtocolError(unknown("variant", variant, VARIANTS))
     wanted = expand(asked) if asked is not None else tree.present if tree is not None else {}
     if not wanted:
         return Plan()
     if tree is not None:
-        if (preset, variant) != ("auto", "hendrycks"):
+        if (constants, variant) != ("auto", "hendrycks"):
             raise ProtocolError(
-                f"preset {preset!r}, variant {variant!r}: released files are read as they are; leave out both options"
+                f"constants {constants!r}, variant {variant!r}: released files are read as they are; leave both out"
             )
         return _released(wanted, dataset, tree)
     for height, width in input_sizes:
@@ -86,28 +85,36 @@ def plan_corruptions(
                 f"the model takes {width}x{height} pixels; corruptions are defined from {SMALLEST}x{SMALLEST} on"
             )
     lines = []
-    if preset == "auto":
-        preset, line = choose_preset(native_size(dataset), input_sizes)
+    if constants == "auto":
+        constants, line = choose_constants(native_size(dataset), input_sizes)
         lines.append(line)
-    parts = [Corrupted(name, severity, preset, variant) for name, s in wanted.items() for severity in s]
+    texture = "photographs"
+    if FROST in wanted:
+        texture, line = choose_texture("" if asked is None else asked_texture(asked), frost_dir)
+        lines.append(line)
+    parts = [
+        Corrupted(name, severity, constants, variant, texture=texture if name == FROST else "photographs")
+        for name, severities in wanted.items()
+        for severity in severities
+    ]
     try:
         parts[0].make(frost_dir)
-    except ValueError as fault:  # a preset and a variant that do not go together
+    except ValueError as fault:  # constants and a variant that do not go together
         raise ProtocolError(str(fault)) from None
     digests = {}
-    if "frost" in wanted:
-        photographs = photographs_digest(frost_dir)
-        digests = {part.text: photographs for part in parts if part.name == "frost"}
+    if FROST in wanted:
+        digest = texture_digest(texture, frost_dir)
+        digests = {part.text: digest for part in parts if part.name == FROST}
     conditions = tuple(map(corruption_condition, parts))
     return Plan(conditions, CorruptedInputs(digests), tuple(line for line in lines if line))
 
 
-def choose_preset(native: tuple[int, int] | None, input_sizes: Sequence[tuple[int, int]]) -> tuple[str, str]:
+def choose_constants(native: tuple[int, int] | None, input_sizes: Sequence[tuple[int, int]]) -> tuple[str, str]:
     """Return whose constants fit images of this size, and a line for the user (empty: nothing to say)."""
     if native != CIFAR_SIZE:
         return "imagenet", ""
     if all(size == CIFAR_SIZE for size in input_sizes):
-        return "cifar", "corruptions: CIFAR-10-C's constants (preset cifar), since the images are 32x32"
+        return "cifar", "corruptions: CIFAR-10-C's constants (--constants cifar), since the images are 32x32"
     return "imagenet", (
         "corruptions: the images are 32x32, but are corrupted at the model's input size with ImageNet-C's constants: "
         "this is not CIFAR-10-C"
@@ -167,20 +174,3 @@ def _read(samples: Sequence[Sample], tree: CorruptedTree, part: Corrupted) -> tu
                 total.update(digest)
                 sizes.add(size)
     return total.hexdigest(), [list(size) for size in sorted(size for size in sizes if size)]
-
-
-def photographs_digest(frost_dir: str | None) -> str:
-    """Return the SHA-256 of frost's photographs.
-
-    Raises:
-        DataError: they are missing, or are not images.
-    """
-    total = hashlib.sha256()
-    try:
-        for path in find_photographs(frost_dir):
-            content = bytes_of(path, 1 << 26)
-            read_image(content, f"frost photograph {path}")
-            total.update(hashlib.sha256(content).digest())
-    except OSError as fault:
-        raise DataError(str(fault)) from None
-    return total.hexdigest()

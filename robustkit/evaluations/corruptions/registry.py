@@ -12,12 +12,15 @@ EVERY_CORRUPTION: Registry[type[corruptions.Corruption]] = Registry(
 )
 
 
-def make(name: str, preset: str, variant: str, frost_dir: str | None) -> corruptions.Corruption:
+def make(
+    name: str, preset: str, variant: str, frost_dir: str | None, texture: str = "photographs"
+) -> corruptions.Corruption:
     """Return the corruption of this name; see `corruptions.corruption`.
 
     Raises:
-        ValueError: unknown preset or variant, or the pair has no definition. PluginError: a plug-in cannot be used.
+        ValueError: unknown preset, variant or texture, or the pair has no definition.
+        PluginError: a plug-in cannot be used.
     """
     if name in corruptions.CORRUPTIONS:
-        return corruptions.corruption(name, preset=preset, variant=variant, frost_dir=frost_dir)
+        return corruptions.corruption(name, preset=preset, variant=variant, frost_dir=frost_dir, texture=texture)
     return EVERY_CORRUPTION[name](preset, variant)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 from ...display.table import HeatTable
 from ..cells import Cells, finite, flag_lines_of, interval_cell, loss_cell, percent_cell
-from .condition import parse_corrupted
+from .condition import Corrupted, parse_corrupted
 from .sets import CATEGORIES, CORRUPTIONS, set_of, span
 from .shares import shares_of
 
@@ -34,23 +35,26 @@ def _definition(condition: str) -> str | None:
 
 def _tables(checkpoint: str, definition: str, cells: Cells) -> Iterator[HeatTable]:
     mine = {key: row for key, row in cells.items() if _definition(key[0]) == definition}
-    names = {part.name: part for condition, _ in mine if (part := parse_corrupted(next(iter(shares_of(condition)))))}
-    order = [name for name in CORRUPTIONS if name in names]
-    lines = [_by_severity(name, names[name].mean.text, mine, finite(cells, "clean", "miou")) for name in order]
+    parts = [parse_corrupted(next(iter(shares_of(condition)))) for condition, _ in mine]
+    labels = {part.label: part.mean for part in parts if part is not None}
+    found = sorted(labels.values(), key=lambda part: CORRUPTIONS.index(part.name))
+    lines = [_by_severity(part, mine, finite(cells, "clean", "miou")) for part in found]
+    order = [part.name for part in found]
     rows, values, ends = _with_categories(order, lines)
     source = "released files" if "source=released" in definition else "corrupted in memory"
     title = f"{checkpoint}: mIoU in % by corruption and severity, {source}{f' {definition}' if definition else ''}"
     flags = tuple(flag_lines_of(checkpoint, mine))
-    yield HeatTable(title, SEVERITY_HEADINGS, tuple(rows), tuple(values), tuple(ends), flags)
+    yield HeatTable(title, SEVERITY_HEADINGS, tuple(rows), tuple(values), tuple(ends), flags, checkpoint)
     means = tuple(_mean(condition, mine) for condition, metric in mine if metric == "miou" and set_of(condition))
     if means:
-        yield HeatTable(f"{checkpoint}: means over sets of corruptions, {source}", MEAN_HEADINGS, means)
+        title = f"{checkpoint}: means over sets of corruptions, {source}"
+        yield HeatTable(title, MEAN_HEADINGS, means, checkpoint=checkpoint)
 
 
-def _by_severity(name: str, every: str, cells: Cells, clean: float | None) -> tuple[tuple[str, ...], Values]:
-    """Return the row of a corruption, whose mean over all severities is `every`, and the fractions behind its cells."""
-    texts = [every.replace(name, f"{name},severity={severity}", 1) for severity in (1, 2, 3, 4, 5)]
-    some = every.replace(name, f"{name},severity=1+2+3", 1)
+def _by_severity(part: Corrupted, cells: Cells, clean: float | None) -> tuple[tuple[str, ...], Values]:
+    """Return the row of a corruption, and the fractions behind its cells."""
+    every, texts = part.text, [replace(part, severity=severity).text for severity in (1, 2, 3, 4, 5)]
+    some = texts[0].replace("severity=1", "severity=1+2+3", 1)
     mean = every if (every, "miou") in cells else some
     kept = finite(cells, mean, "retention")
     fractions = [*(finite(cells, text, "miou") for text in texts), finite(cells, mean, "miou"), kept]
@@ -61,7 +65,7 @@ def _by_severity(name: str, every: str, cells: Cells, clean: float | None) -> tu
         shown[5:] = map(percent_cell, those)
     if which:
         shown[5:] = [f"{cell} ({which})" if cell != "–" else cell for cell in shown[5:]]
-    return (name, *shown), tuple(fractions)
+    return (part.label, *shown), tuple(fractions)
 
 
 def _of_those(mious: Sequence[float | None], clean: float | None) -> tuple[list[float | None], str]:

@@ -63,4 +63,4 @@ def _at(row: Row | None, headline: Metric, start: str = "") -> str:
     assert part is not None
     value = percent(1 - row["value"]) if headline.binary else f"{headline.word} {percent(row['value'])}"
     start = start or (", most under" if headline.binary else ", worst")
-    return f"{start} {part.name} at severity {part.severity} with {value}"
+    return f"{start} {part.label} at severity {part.severity} with {value}"

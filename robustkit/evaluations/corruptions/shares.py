@@ -8,9 +8,22 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from .condition import Corrupted, parse_corrupted
-from .sets import SETS, corruption_names, set_of, sets_at
+from .sets import FROST, SETS, corruption_names, set_of, sets_at
 
 _SOME_SEVERITIES = re.compile(r"severity=([1-5](?:\+[1-5])+)")
+
+
+def by_definition(texts: Iterable[str]) -> Iterator[tuple[Corrupted, list[tuple[str, int]]]]:
+    """Yield for each definition of corruptions an example, and the corruptions and severities of `texts`.
+
+    Where frost was made with several textures, its definition comes once for each, with the other corruptions.
+    """
+    parts = [part for text in texts if (part := parse_corrupted(text)) is not None]
+    for example in {part.definition: part for part in parts}.values():
+        mine = [part for part in parts if part.definition == example.definition]
+        for texture in dict.fromkeys(part.texture for part in mine if part.name == FROST) or [example.texture]:
+            fitting = [part for part in mine if part.name != FROST or part.texture == texture]
+            yield replace(example, texture=texture), [(part.name, part.severity) for part in fitting]
 
 
 def means_of_shares(example: Corrupted, evaluated: Iterable[tuple[str, int]]) -> Iterator[str]:
@@ -21,7 +34,7 @@ def means_of_shares(example: Corrupted, evaluated: Iterable[tuple[str, int]]) ->
             several = "severity=" + "+".join(map(str, severities))
             text = replace(named, severity=1).text
             yield named.mean.text if len(severities) == 5 else text.replace("severity=1", several, 1)
-    yield from sets_at(evaluated, example.definition)
+    yield from sets_at(evaluated, example.definition, example.of_frost)
 
 
 def conditions_of(mean: str) -> list[str]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any
 
 from ...display.section import CardPart
-from .condition import parse_corrupted
-from .sets import category_of, corruption_names, set_of, span
-
-if TYPE_CHECKING:
-    from rich.table import Table
-    from rich.text import Text
+from ...display.table import TextTable
+from ..metric import Metric, named
+from ..short_row import ShortRow
+from .condition import Corrupted, parse_corrupted
+from .measures import METRICS
+from .sets import category_of, corruption_names, definition_of, set_of, span
+from .vocabulary import VOCABULARY
 
 ERROR_HEADINGS = ("corruption", "1", "2", "3", "4", "5", "mean", "CE %", "NLL", "ECE %")
 MEAN_HEADINGS = ("mean over", "n", "error % [95 %]", "mCE % [95 %]", "relative mCE %", "NLL", "ECE %")
@@ -60,13 +61,13 @@ def corruption_tables(results: Sequence[Mapping[str, Any]]) -> list[CorruptionTa
     for checkpoint, rows_of in figures.items():
         parts = [part for condition, _ in rows_of if (part := parse_corrupted(condition)) is not None]
         for definition in dict.fromkeys(part.definition for part in parts):
-            examples = {part.name: part.mean for part in parts if part.definition == definition}
-            names = [name for name in corruption_names() if name in examples]
-            by_name = [_errors(examples[name].text, rows_of) for name in names]
+            examples = {part.label: part.mean for part in parts if part.definition == definition}
+            found = sorted(examples.values(), key=lambda part: corruption_names().index(part.name))
+            by_name = [_errors(part, rows_of) for part in found]
             error_headings, cells = _used(ERROR_HEADINGS, [row for row, _ in by_name])
             mean_headings, means = _used(MEAN_HEADINGS, list(_means(definition, rows_of)))
             values = (errors for _, errors in by_name)
-            errors = tuple(zip((category_of(name) for name in names), cells, values, strict=True))
+            errors = tuple(zip((category_of(part.name) for part in found), cells, values, strict=True))
             flags = tuple(_flags(definition, rows_of))
             tables.append(CorruptionTable(checkpoint, definition, error_headings, mean_headings, errors, means, flags))
     return tables
@@ -82,9 +83,8 @@ def _used(headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> tuple[t
     return tuple(headings[place] for place in kept), tuple(tuple(row[place] for place in kept) for row in rows)
 
 
-def _errors(mean: str, results_of: Figures) -> tuple[tuple[str, ...], tuple[float | None, ...]]:
-    name = mean.removeprefix("corruption(").rstrip(")").partition(",")[0]
-    texts = [mean.replace(name, f"{name},severity={severity}", 1) for severity in (1, 2, 3, 4, 5)]
+def _errors(part: Corrupted, results_of: Figures) -> tuple[tuple[str, ...], tuple[float | None, ...]]:
+    mean, texts = part.text, [replace(part, severity=severity).text for severity in (1, 2, 3, 4, 5)]
     values = [1 - results_of[text, "top1"]["value"] if (text, "top1") in results_of else None for text in texts]
     some = [severity for severity, value in enumerate(values, start=1) if value is not None]
     whole, only = (mean, "mean_error") in results_of, f" ({span(some)})" if some else ""
@@ -99,7 +99,7 @@ def _errors(mean: str, results_of: Figures) -> tuple[tuple[str, ...], tuple[floa
     nll = "–" if means["nll"] is None else f"{means['nll']:.3f}"
     ends = [_percent(means["mean_error"]), _percent(_value(results_of, mean, "ce")), nll, _percent(means["ece"])]
     cells = [cell if whole or cell == "–" else cell + only for cell in ends]
-    return (name, *(_percent(value) for value in values[:5]), *cells), tuple(values)
+    return (part.label, *(_percent(value) for value in values[:5]), *cells), tuple(values)
 
 
 def _mean(figures: Sequence[float | None]) -> float | None:
@@ -109,13 +109,13 @@ def _mean(figures: Sequence[float | None]) -> float | None:
 
 def _means(definition: str, figures: Figures) -> Iterator[tuple[str, ...]]:
     for text in [condition for condition, metric in figures if metric == "mean_error"]:
-        name, some, of = set_of(text) or ("", (), None)
-        if of != definition:
+        name, some, of = set_of(text) or ("", (), "")
+        if not name or definition_of(of) != definition:
             continue
         error, mce = figures[text, "mean_error"], figures.get((text, "mce"))
         nll, relative = _value(figures, text, "nll"), _value(figures, text, "relative_mce")
         yield (
-            name + (f", severity {span(some)} only" if some else ""),
+            name + (f", severity {span(some)} only" if some else "") + _of_frost(of),
             str(error["n"]),
             _with_interval(error),
             _with_interval(mce) if mce else "–",
@@ -125,18 +125,23 @@ def _means(definition: str, figures: Figures) -> Iterator[tuple[str, ...]]:
         )
 
 
+def _of_frost(rest: str) -> str:
+    return " (frost: texture=own)" if "texture=own" in rest else ""
+
+
 def _flags(definition: str, figures: Figures) -> Iterator[str]:
     """Yield each flag once, with the conditions that have it."""
-    seen: dict[str, list[str]] = {}
+    seen, every = dict[str, dict[str, None]](), dict[str, None]()
     for (condition, _), row in figures.items():
         part = parse_corrupted(condition)
-        own_definition = part.definition if part else (set_of(condition) or ("", (), None))[2]
-        mine = own_definition == definition
-        for flag in row["flags"] if mine else ():
-            seen.setdefault(flag, []).append(condition)
+        mean = set_of(condition)
+        if (part.definition if part else definition_of(mean[2]) if mean else None) != definition:
+            continue
+        every[condition] = None
+        for flag in row["flags"]:
+            seen.setdefault(flag, {})[condition] = None
     for flag, conditions in seen.items():
-        names = list(dict.fromkeys(conditions))
-        yield f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {flag}"
+        yield f"{VOCABULARY.together([*conditions], [*every])}: {flag}"
 
 
 def _value(figures: Figures, condition: str, metric: str) -> float | None:
@@ -160,25 +165,22 @@ def card_parts(results: Sequence[Mapping[str, Any]]) -> Iterator[CardPart]:
         yield CardPart("Corruptions", f"Error in %, {part.source}.", [*means, by_error])
 
 
-def terminal_corruptions(tables: Sequence[CorruptionTable]) -> Iterator[Table | Text]:
-    """Yield the tables for a terminal, each after its title."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
+def short(texts: Sequence[str], headline: Metric) -> Iterator[ShortRow]:
+    """Yield what the short table of a run may show: of a metric of single samples the mean errors, else the means."""
+    means = [named(METRICS, name) for name in ("mean_error", "mce")] if headline.binary else []
+    for metric in (*filter(None, means), headline):
+        for text in VOCABULARY.in_short(texts):
+            yield ShortRow(f"under corruption: {metric.heading}", VOCABULARY.label(text), text, metric)
 
+
+def terminal_corruptions(tables: Sequence[CorruptionTable]) -> Iterator[TextTable]:
+    """Yield the tables for a terminal: by corruption and severity, and the means over sets."""
     for table in tables:
-        yield Text(table.title, style="italic")
-        by_error = Table(box=box.SIMPLE_HEAD)
-        for heading in table.error_headings:
-            by_error.add_column(heading, justify="left" if heading == "corruption" else "right", no_wrap=True)
-        for index, (kind, cells, _) in enumerate(table.errors):
-            last = index + 1 == len(table.errors) or table.errors[index + 1][0] != kind
-            by_error.add_row(*map(Text, cells), end_section=last)
-        yield by_error
+        kinds = [f"{kind}:" for kind, _, _ in table.errors]
+        rows = tuple((kind, *cells) for kind, cells, _ in table.errors)
+        shown = TextTable(table.title, ("", *table.error_headings), rows, spare=("ECE %", "NLL", "CE %"))
+        yield shown.under_heads(kinds)
         if table.means:
-            by_set = Table(box=box.SIMPLE_HEAD)
-            for heading in table.mean_headings:
-                by_set.add_column(heading, justify="left" if heading == "mean over" else "right", no_wrap=True)
-            for row in table.means:
-                by_set.add_row(*map(Text, row))
-            yield by_set
+            title = f"{table.checkpoint}: means over sets of corruptions"
+            spare = ("ECE %", "NLL", "n", "relative mCE %")
+            yield TextTable(title, table.mean_headings, table.means, spare=spare).said_once("n")

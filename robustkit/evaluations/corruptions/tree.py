@@ -92,7 +92,7 @@ class CorruptedTree:
         opened = open_dataset(self.root / first, **options)
         notes = (f"labels and ids are those of {first}", *opened.notes, *self.notes)
         if more := set().union(*images.values()) - images[first]:
-            notes += (f"left out {len(more)} images that other folders have beside those of {first}: {min(more)} ...",)
+            notes += (f"left out {len(more)} images of other folders that {first} lacks: {min(more)} ...",)
         return replace(opened, name=self.root.resolve().name, root=str(self.root), notes=notes)
 
     def read(self, sample_id: str, name: str, severity: int) -> bytes:
@@ -201,7 +201,7 @@ def _corruptions(root: Path) -> Iterable[tuple[str, str]]:
 
 
 def _strangers(root: Path, expected: set[str]) -> tuple[str, ...]:
-    """Return a line that names the folders beside the known corruptions."""
+    """Return a line that names the folders that are no known corruption."""
     categories = {folder.partition("/")[0] for folder in expected if "/" in folder}
     places = [(root, ""), *((root / category, f"{category}/") for category in sorted(categories))]
     strange = [

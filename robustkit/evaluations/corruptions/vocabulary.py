@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import ClassVar
 
 from ...errors import ProtocolError
 from ...protocol.pattern import ConditionPattern
 from ..vocabulary import View, Vocabulary
 from .condition import Corrupted, parse_corrupted
-from .measures import BENCHMARK, METRICS
-from .sets import SETS
-from .shares import means_of_shares, shares_of
+from .measures import BENCHMARK, METRICS, TERMS
+from .sets import FROST, SETS
+from .shares import by_definition, means_of_shares, shares_of
 
+_OWN = "texture=own"
 _SEVERAL = re.compile(r"severity=([1-5])(?:\+[1-5])+(?=[,)])")
 
 
 class CorruptionWords(Vocabulary):
     """Single corruptions, and means over severities and over sets."""
 
-    defaults: ClassVar[Mapping[str, str]] = {"preset": "imagenet", "variant": "hendrycks", "source": "memory"}
+    defaults: ClassVar[Mapping[str, str]] = {
+        "preset": "imagenet",
+        "variant": "hendrycks",
+        "source": "memory",
+        "texture": "photographs",
+    }
     telling = ("severity",)
     in_means = True
     metrics = METRICS
+    terms = TERMS
     benchmark = BENCHMARK
     expected = True
     published_metrics = ("mce_16",)
@@ -39,8 +47,8 @@ class CorruptionWords(Vocabulary):
         return shares_of(text)
 
     def means(self, texts: Sequence[str]) -> Iterator[str]:
-        for example, members in by_definition(texts):
-            yield from means_of_shares(example, members)
+        every = (means_of_shares(example, members) for example, members in by_definition(texts))
+        yield from dict.fromkeys(chain.from_iterable(every))
 
     def needs(self, text: str, metric: str, conditions: Iterable[str]) -> list[str]:
         return [*shares_of(text), *(["clean"] if metric in ("relative_mce", "retention") else [])]
@@ -49,6 +57,41 @@ class CorruptionWords(Vocabulary):
         """Return the means over sets; where there is none, those over severities; else each alone."""
         sets = [text for text in texts if text.partition("(")[0] in SETS]
         return sets or [text for text in texts if "severity=" not in text] or texts
+
+    def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
+        """Yield the errors of the benchmark's set; without it those of the three worst sets or corruptions."""
+        short = self.in_short(list(dict.fromkeys(text for text, _ in values)))
+        texts = [text for text in short if text.partition("(")[0] == BENCHMARK] or short
+        errors = [(text, "mean_error") for text in texts if (text, "mean_error") in values]
+        scores = [(text, metric) for text in texts if (text, metric) in values]
+        figures = sorted(errors, key=lambda key: -values[key]) or sorted(scores, key=lambda key: values[key])
+        which = f", one of the three worst of {len(figures)}" if len(figures) > 3 else ""
+        for text, name in figures[:3]:
+            over = "severities" if self.shows(text.partition("(")[0]) else "corruptions and severities"
+            yield text, name, f"mean over {over}{which}" if len(self.shares(text)) > 1 else f"one severity{which}"
+        yield from ((text, "mce", "the benchmark's figure") for text in texts if (text, "mce") in values)
+
+    def together(self, texts: Sequence[str], every: Sequence[str]) -> str:
+        """Return how many corruptions have a flag, of all of one definition; means over them are not counted."""
+        if len(texts) == 1:
+            return texts[0]
+        have, could = self._single(texts), self._single(every)
+        names = list(dict.fromkeys(part.name for part in have))
+        if not names:
+            return f"means over {', '.join(texts)}"
+        definition, lacking = have[0].definition, any(part.name in names and part not in have for part in could)
+        some = " at some severities" if lacking else ""
+        if len(names) == len({part.name for part in could}) > 1:
+            said = f"all {len(names)} corruptions"
+        else:
+            said = ", ".join(names[:3]) + (f" and {len(names) - 3} more corruptions" if len(names) > 3 else "")
+        return f"{said}{f' {definition}' if definition else ''}{some}"
+
+    def _single(self, texts: Sequence[str]) -> list[Corrupted]:
+        """Return the corruptions, with their severities, that `texts` are of or a mean of; without means over sets."""
+        shares = [self.shares(text) for text in texts]
+        parts = [[part for share in some if (part := parse_corrupted(share))] for some in shares]
+        return [part for some in parts if len({one.name for one in some}) == 1 for part in some]
 
     def view(self, text: str) -> View:
         part = parse_corrupted(text)
@@ -59,6 +102,13 @@ class CorruptionWords(Vocabulary):
     def published_names(self) -> Sequence[str]:
         return tuple(SETS)
 
+    def published_as(self, text: str) -> str:
+        """Return the condition with the benchmark's photographs, of which `unlike_published` says that they differ."""
+        return re.sub(rf"\({_OWN}\)|,{_OWN}", "", text) if _OWN in text else ""
+
+    def unlike_published(self, text: str) -> str:
+        return "frost's own textures stand for the benchmark's photographs" if _OWN in text else ""
+
     def published_name(self, text: str) -> str:
         return "" if self.shows(text.partition("(")[0]) else super().published_name(text)
 
@@ -67,7 +117,7 @@ class CorruptionWords(Vocabulary):
 
     def label(self, text: str) -> str:
         part = parse_corrupted(text)
-        return text if part is None else f"{part.name}, severity {part.severity}"
+        return text if part is None else f"{part.label}, severity {part.severity}"
 
     def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
         if pattern.name not in SETS:
@@ -76,25 +126,21 @@ class CorruptionWords(Vocabulary):
         elif pattern.what:
             raise ProtocolError(f"condition {text!r}: a set has its own corruptions; leave {pattern.what} out")
         else:
-            parse_corrupted(_SEVERAL.sub(r"severity=\1", f"corruption({','.join(['fog', *pattern.pairs])})"))
+            of = FROST if FROST in SETS[pattern.name] else "fog"
+            parse_corrupted(_SEVERAL.sub(r"severity=\1", f"corruption({','.join([of, *pattern.pairs])})"))
 
     def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
         given = pattern.given
         yield from ("--attacks", "none", "--corruptions", asked(pattern))
-        yield from (word for key in ("preset", "variant") if key in given for word in (f"--{key}", given[key]))
+        options = {"preset": "--constants", "variant": "--variant"}
+        yield from (word for key, name in options.items() if key in given for word in (name, given[key]))
 
 
 def asked(pattern: ConditionPattern) -> str:
     """Return a corruption, or a set, as `--corruptions` names it."""
-    severity, name = pattern.given.get("severity"), pattern.what or pattern.name
-    return f"{name}(severity={severity})" if severity else name
-
-
-def by_definition(texts: Iterable[str]) -> Iterator[tuple[Corrupted, list[tuple[str, int]]]]:
-    """Yield for each definition of corruptions an example, and the corruptions and severities of `texts`."""
-    parts = [part for text in texts if (part := parse_corrupted(text)) is not None]
-    for example in {part.definition: part for part in parts}.values():
-        yield example, [(part.name, part.severity) for part in parts if part.definition == example.definition]
+    name = pattern.what or pattern.name
+    inside = ",".join(f"{key}={pattern.given[key]}" for key in ("severity", "texture") if key in pattern.given)
+    return f"{name}({inside})" if inside else name
 
 
 VOCABULARY = CorruptionWords()

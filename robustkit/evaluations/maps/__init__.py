@@ -1,1 +1,1 @@
-"""Evaluate what a model looks at: explanation maps, their scores beside controls, galleries."""
+"""Evaluate what a model looks at: explanation maps, their scores next to controls, galleries."""

@@ -91,7 +91,7 @@ def parse_explained(text: str) -> MapSpec | None:
 
 
 def parse_cams(text: str | Iterable[str], faithfulness: str = "abpc") -> tuple[MapSpec, ...]:
-    """Return the maps that a user lists, `agcam,rollout(threshold=0.3)`, and the controls that they are read beside.
+    """Return the maps that a user lists, `agcam,rollout(threshold=0.3)`, and the controls that they are compared with.
 
     Raises:
         ProtocolError: an unknown method or parameter, or a value that is none.

@@ -6,21 +6,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..family import Family, Summary, family_of
+from ..kinds import kind_of
+from ..short_row import ShortRow
 from .vocabulary import VOCABULARY
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
-    from rich.table import Table
-    from rich.text import Text
 
     from ...common.plugins import Plugin
     from ...common.randomness import SampleRng
     from ...display.section import CardPart, Section
+    from ...display.table import TextTable
+    from ...protocol.card import Card
     from ...protocol.condition import Condition
     from ...runs.manifest import Manifest
     from ..cells import Cells
+    from ..cost import Cost
     from ..family import Looks
     from ..metric import Metric
     from ..recorded import Compared, PerSample, Recorded
@@ -61,6 +64,19 @@ class Maps(Family):
     def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
         return ["Maps are compared on images that both predict right."] if shown else []
 
+    def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
+        from .front import front
+
+        return front(keys)
+
+    def called(self, text: str, manifest: Manifest) -> str:
+        from .front import called
+
+        return called(text, lambda under: family_of(kind_of(under)).called(under, manifest))
+
+    def where(self, text: str, manifest: Manifest) -> str:
+        return f"in its maps ({self.called(text, manifest)})"
+
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
         from .sentence import clauses
 
@@ -82,21 +98,27 @@ class Maps(Family):
         tables = map_tables(results)
         return dict.fromkeys(f"{table.checkpoint}, {flag}" for table in tables for flag in table.flags)
 
-    def terminal(self, results: Results) -> Iterable[Table | Text]:
+    def terminal(self, results: Results) -> Iterable[TextTable]:
         from .tables import map_tables, terminal_maps
 
         return terminal_maps(map_tables(results))
 
+    def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
+        from .sentence import short
+
+        return short(texts)
+
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         from ...display.section import Section
         from .figures import map_figures, scores
+        from .grids import map_grids
         from .tables import map_tables
         from .thumbnail import gallery_uri
 
         yield Section(
             "maps",
             "What it looks at",
-            lambda: {"maps": map_tables(results), "gallery": gallery_uri(results.run)},
+            lambda: {"grids": map_grids(map_tables(results)), "gallery": gallery_uri(results.run)},
             tuple(map_figures(scores(results), looks)),
         )
 
@@ -109,6 +131,16 @@ class Maps(Family):
             yield plugged
         if condition.under is not None:
             yield from family_of(condition.under.name).plugins(condition.under)
+
+    def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
+        from .cost import map_cost
+
+        return map_cost(condition, card, classes)
+
+    def cost_lines(self, costs: Mapping[Condition, Cost]) -> Iterable[str]:
+        from .cost import cost_lines
+
+        return cost_lines(costs)
 
     def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         from .evaluate import evaluate

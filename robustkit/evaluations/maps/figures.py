@@ -1,4 +1,4 @@
-"""Draw scores of maps as dots, beside the controls that do not look at the image."""
+"""Draw scores of maps as dots, next to the controls that do not look at the image."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def map_figures(entries: Sequence[Score], looks: Mapping[str, Style]) -> Iterato
         said = [_description(score, [entry for entry in group if entry.score == score], names) for score in shown]
         yield draw(
             "maps",
-            f"Scores of maps beside controls{f' ({kind})' if kind else ''}",
+            f"Scores of maps next to controls{f' ({kind})' if kind else ''}",
             20 + 18 * -(-len(names) // 2) + (52 + 42 * len(methods)) * -(-len(shown) // 2),
             paint,
             alt=" ".join(said),

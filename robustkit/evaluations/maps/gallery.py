@@ -17,6 +17,7 @@ from PIL import Image, ImageDraw
 
 from ...common.files import write_whole
 from ...display.sheet import FAINT, INK, PAPER, RULE, fitted, font
+from ...display.web import ENLARGE, LOOK, policy, shared
 
 Pixels = NDArray[np.uint8]
 
@@ -185,7 +186,25 @@ def write_page(gallery: Gallery, path: Path) -> None:
         }
         for row in gallery.rows
     ]
-    write_whole(path, environment.from_string(source).render(gallery=gallery, rows=rows, scale=SCALE).encode())
+    tiles, script = 1 + max((len(row.tiles) for row in gallery.rows), default=0), shared(ENLARGE)
+    page = environment.from_string(source).render(
+        gallery=gallery,
+        rows=rows,
+        scale=SCALE,
+        columns=_columns_for(tiles, 7),
+        narrower=_columns_for(tiles, 4),
+        look=shared(LOOK),
+        script=script,
+        policy=policy(script),
+    )
+    write_whole(path, page.encode())
+
+
+def _columns_for(tiles: int, most: int) -> int:
+    """Return how many of a row's tiles stand side by side, at most `most`, so that the last line is as full as it can
+    be.
+    """
+    return tiles if tiles <= most else min(range(most // 2 + 1, most + 1), key=lambda wide: (-tiles % wide, -wide))
 
 
 def _uri(pixels: Pixels) -> str:

@@ -3,18 +3,19 @@
 from dataclasses import replace
 
 from ..metric import Metric, mean_share
+from ..term import Term
 
 _SCORES = (
     mean_share("cam_pixel_accuracy", "pixel accuracy %"),
-    mean_share("cam_iou", "IoU %", drafted=True),
+    replace(mean_share("cam_iou", "IoU %", drafted=True), noun="overlap with the object (IoU)"),
     mean_share("cam_dice", "DICE %"),
     mean_share("cam_precision", "precision %"),
     mean_share("cam_recall", "recall %"),
 )
 _MEANS = (
-    mean_share("pointing_game", "pointing game %"),
-    mean_share("energy_inside", "energy inside %"),
-    Metric("abpc", "ABPC", better=1, paired=True),
+    replace(mean_share("pointing_game", "pointing game %"), noun="share of maximums on the object (pointing game)"),
+    replace(mean_share("energy_inside", "energy inside %"), noun="share of energy inside the object"),
+    Metric("abpc", "ABPC", better=1, paired=True, noun="faithfulness (ABPC)"),
     Metric("insertion_auc", "insertion", better=1, paired=True),
     Metric("deletion_auc", "deletion", better=-1, paired=True),
     Metric("head_correlation", "head redrawn"),
@@ -30,4 +31,91 @@ METRICS = (
     *CONTROLLED,
     *STABILITY,
     *(replace(score, name=score.name + group, paired=False) for score in STABILITY for group in ("_held", "_fell")),
+)
+TERMS = (
+    Term(
+        "map",
+        "A picture of how much each part of an image counts for a class, by one method such as AG-CAM. Each runs from "
+        "its own lowest to its own highest value, 0 to 1.",
+        ("maps", "Maps"),
+    ),
+    Term(
+        "control",
+        "A map that does not look at the image: random values, a Gaussian in the centre (centre), or everything marked "
+        "(full). A method that is not ahead of the best control has shown nothing.",
+        ("controls", "best control"),
+    ),
+    Term(
+        "lead",
+        "The score of a map minus that of the best control, paired by image. Negative: behind the control.",
+    ),
+    Term(
+        "mask mode",
+        "The pixels of the map that reach the threshold are compared with the true object, pixel by pixel.",
+    ),
+    Term(
+        "box mode",
+        "Boxes are drawn around what reaches the threshold, and their union is compared with the union of true boxes.",
+    ),
+    Term("pixel accuracy", "The share of pixels on which map and truth agree: object or not.", ("pixel acc.",)),
+    Term(
+        "IoU",
+        "Intersection over union: the pixels that map and truth both mark, divided by those that either marks. 1 is a "
+        "perfect match.",
+    ),
+    Term("DICE", "Twice the pixels that map and truth both mark, divided by the sum of what each marks."),
+    Term("precision", "The share of the pixels that the map marks which lie on the object."),
+    Term("recall", "The share of the object's pixels that the map marks."),
+    Term(
+        "pointing game",
+        "The share of images in which the highest point of the map lies on the object (Zhang et al. 2018).",
+        ("pointing",),
+    ),
+    Term(
+        "energy inside",
+        "The share of the map's sum that lies on the object (Wang et al. 2020). It needs no threshold; an even map "
+        "scores the object's share of the image.",
+    ),
+    Term(
+        "PxAP",
+        "Pixel average precision: the area under the curve of precision against recall of all pixels over all "
+        "thresholds (Choe et al. 2020). It needs no threshold.",
+    ),
+    Term(
+        "MaxBoxAccV2",
+        "The share of images in which a box around the map fits the true box: the best of 100 thresholds, averaged "
+        "over the demands IoU 0.3, 0.5 and 0.7 (Choe et al. 2020). A maximum has no interval.",
+        ("MaxBoxAcc",),
+    ),
+    Term(
+        "ABPC",
+        "Area between perturbation curves: pixels are removed in the map's order, and the probability of the class is "
+        "watched. It is the mean gap between removing the least and the most important first. Higher is better; a "
+        "random map has about 0.",
+    ),
+    Term(
+        "insertion",
+        "The area under the probability of the class while pixels are put in, the most important first (Petsiuk et al. "
+        "2018). Higher is better.",
+    ),
+    Term("deletion", "The same while they are removed. Lower is better."),
+    Term(
+        "head redrawn",
+        "The rank correlation of the map with that of the same model after its last layer is drawn at random. It "
+        "should be low: a map that stays the same does not depend on the class (Adebayo et al. 2018).",
+    ),
+    Term(
+        "rank correlation",
+        "Spearman's correlation of the pixels of two maps: 1 where they order the pixels alike, about 0 where they "
+        "have nothing in common.",
+        ("rank corr.",),
+    ),
+    Term(
+        "held",
+        "Images whose prediction stays the same under the condition; the others fell. Maps of the two are kept apart, "
+        "since a changed prediction explains another class.",
+        ("n held", "n fell", "fell"),
+    ),
+    Term("AG-CAM", "Attention-guided class activation map, for Vision Transformers (Leem and Seo 2024).", ("agcam",)),
+    Term("IoU of maps", "The IoU of what two maps mark at the threshold."),
 )

@@ -1,4 +1,4 @@
-"""Turn records of maps into results: scores with intervals, controls beside them, and how stable maps are.
+"""Turn records of maps into results: scores with intervals, controls next to them, and how stable maps are.
 
 Scores at the threshold exist in two modes, `cam(agcam,mode=mask)` and `cam(agcam,mode=box)`; those without a threshold
 are under `cam(agcam)`. Maps of wrong predictions are left out and counted, unless the run keeps them.
@@ -76,7 +76,7 @@ def map_figures(
     chosen = table.take(rows)
     lines = list(flags)
     if len(chosen) < read:
-        lines.append(f"{read - len(chosen)} of {read} samples are predicted wrong and left out")
+        lines.append(f"{read - len(chosen)} of {read} samples are predicted wrong and left out of the scores of maps")
     elif labelled and not right[rows].all():
         lines.append("maps of wrong predictions count, too")
     if broken := pc.sum(chosen["degenerate"]).as_py() or 0:
@@ -116,7 +116,7 @@ def map_rows(maps: Sequence[Figures]) -> Iterator[Row]:
                 why = "maps are constant" if key[1] == "head_correlation" else "samples have no object in the frame"
                 flags.append(f"{len(figures.ids) - len(rows)} of {len(figures.ids)} {why}")
             if key[1] == "head_correlation" and low >= UNMOVED:
-                flags.append("maps stay when the head is drawn anew: they do not tell of the class")
+                flags.append("maps stay when the head is replaced by a random one: they do not depend on the class")
             yield *key, value, len(rows), low, high, flags
             if not figures.explained.is_control:
                 yield from _over_control(figures, key, maps)
@@ -156,7 +156,8 @@ def stability_rows(table: pa.Table, explained: MapSpec, keep: bool, flags: Seque
     whole = table.filter(table["error"].is_null())
     read = whole if keep else whole.filter(pc.fill_null(whole["clean_correct"], True))
     if len(read) < len(whole):
-        flags = [*flags, f"{len(whole) - len(read)} of {len(whole)} samples are predicted wrong and left out"]
+        left = f"{len(whole) - len(read)} of {len(whole)} samples"
+        flags = [*flags, f"{left} are predicted wrong and left out of the scores of maps"]
     held = pc.fill_null(read["held"], False).to_numpy()
     groups = {"": np.ones(len(held), bool), "_held": held, "_fell": ~held}
     broken = pc.sum(read["degenerate"]).as_py() or 0

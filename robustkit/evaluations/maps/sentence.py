@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from ..cells import Cells, Row, is_finite
 from ..sentence import Clause
+from ..short_row import ShortRow
 from .condition import parts_of
-from .vocabulary import BEST
+from .vocabulary import BEST, VOCABULARY
 
 METHODS = {
     "agcam": "AG-CAM",
@@ -23,6 +24,8 @@ CONTROLS = {
     "nothing": "a map that marks nothing",
 }
 LEADS = (("abpc", "", "ABPC"), ("cam_iou", "mask", "IoU of pixels"), ("cam_iou", "box", "IoU of boxes"))
+
+HEADING = "maps: IoU in % and ABPC, more is better"
 
 
 def clauses(cells: Cells) -> Iterator[Clause]:
@@ -42,6 +45,26 @@ def clauses(cells: Cells) -> Iterator[Clause]:
             leads.setdefault(method, {}).setdefault(verb, []).append(score + odd)
     for method, verbs in leads.items():
         yield Clause(f"{method} {', '.join(f'{verb} on {_and(scores)}' for verb, scores in verbs.items())}")
+
+
+def short(texts: Sequence[str]) -> Iterator[ShortRow]:
+    """Yield the scores in `LEADS` for the short table of a run, each before its lead over the best control."""
+    for text in texts:
+        parts = parts_of(text)
+        if parts is None or parts[0].is_control or parts[0].under:
+            continue
+        for name, mode, score in LEADS:
+            metric, lead = VOCABULARY.metric(name), VOCABULARY.metric(f"{name}_over_control")
+            if mode == parts[1] and metric is not None and lead is not None:
+                yield ShortRow(HEADING, f"{_called(text)}: {score}", text, metric)
+                yield ShortRow(HEADING, "  – best control", text, lead)
+
+
+def _called(text: str) -> str:
+    """Return the method, with the parameters that differ from the published ones, but without the mode."""
+    inside = text.partition("(")[2].removesuffix(")").split(",")
+    method, *more = [part for part in inside if not part.startswith("mode=")]
+    return f"{method} ({', '.join(more)})" if more else method
 
 
 def _and(words: Sequence[str]) -> str:

@@ -1,17 +1,14 @@
-"""Show the maps of a run as tables: localisation and faithfulness beside the controls, and stability."""
+"""Show the maps of a run as tables: localisation and faithfulness next to the controls, and stability."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...display.section import CardPart
+from ...display.table import TextTable
 from .condition import CONTROLS, MODES, MapSpec, parts_of
-
-if TYPE_CHECKING:
-    from rich.table import Table
-    from rich.text import Text
 
 SCORE_HEADINGS = {
     "cam_pixel_accuracy": "pixel acc.",
@@ -157,17 +154,7 @@ def card_parts(results: Sequence[Mapping[str, Any]]) -> Iterator[CardPart]:
         yield CardPart("Maps", note, parts)
 
 
-def terminal_maps(tables: Sequence[MapTable]) -> Iterator[Table | Text]:
-    """Yield the tables for a terminal, each after its title."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    for part in tables:
-        yield Text(f"{part.checkpoint}: {part.title}", style="italic")
-        table = Table(box=box.SIMPLE_HEAD)
-        for index, heading in enumerate(part.headings):
-            table.add_column(heading, justify="right" if index else "left", overflow="fold")
-        for row in part.rows:
-            table.add_row(*map(Text, row))
-        yield table
+def terminal_maps(tables: Sequence[MapTable]) -> Iterator[TextTable]:
+    """Yield the tables for a terminal."""
+    for table in tables:
+        yield TextTable(f"{table.checkpoint}: {table.title}", table.headings, table.rows).said_once("n")

@@ -12,11 +12,12 @@ from ..kinds import vocabulary_of
 from ..metric import Metric, named
 from ..vocabulary import View, Vocabulary
 from .condition import METHODS, MODES, MapSpec, parse_explained, parts_of
-from .measures import CONTROLLED, METRICS
+from .measures import CONTROLLED, METRICS, TERMS
 
 BEST = "best control: "
 """The beginning of the flag of a lead over controls; it raises no doubt."""
 _OVER = "_over_control"
+_CHIEF = ("cam_iou", "pointing_game", "abpc")  # the first of these that a run has
 _KINDS = ("", "-mask", "-faithfulness", "-stability")
 _SCORES = {"mask_iou": "IoU", "box_iou": "box IoU", "abpc": "ABPC"}
 
@@ -26,6 +27,7 @@ class MapWords(Vocabulary):
 
     defaults: ClassVar[Mapping[str, str]] = {"threshold": "0.5", "target": "predicted", "faithfulness": "abpc"}
     metrics = METRICS
+    terms = TERMS
 
     def metric(self, name: str) -> Metric | None:
         """Return its metric of this name, including leads over controls."""
@@ -33,7 +35,15 @@ class MapWords(Vocabulary):
         if lead == name:
             return super().metric(name)
         score = named(CONTROLLED, lead)
-        return None if score is None else replace(score, name=name, paired=False, share=False, drafted=False)
+        if score is None:
+            return None
+        return replace(score, name=name, label=f"lead in {score.label}", paired=False, share=False, drafted=False)
+
+    def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
+        """Yield the lead of the first method over the best control."""
+        leads = ((text, lead) for score in _CHIEF for text, lead in values if lead == score + _OVER)
+        if first := next(leads, None):
+            yield (*first, "lead of the maps over the best control, which does not look at the image")
 
     def is_remark(self, flag: str) -> bool:
         return flag.startswith(BEST)

@@ -25,10 +25,10 @@ SIZE, HEIGHT, PADDING = 11, 20, 7
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # in XML 1.0
 
 
-def headline(manifest: Manifest, rows: Sequence[Mapping[str, Any]]) -> tuple[str, str, str]:
+def headline(manifest: Manifest, rows: Sequence[Mapping[str, Any]], gap: str = "") -> tuple[str, str, str]:
     """Return label, value and description for the strongest attack, or for clean images where there is none.
 
-    rows: of one checkpoint, as in summary.json.
+    rows: of one checkpoint, as in summary.json. gap: what its run lacks, since a stronger attack may be missing.
     """
     claims, task = manifest.claims, task_of(manifest)
     measured = [row for row in rows if row["metric"] == task.headline and row["value"] is not None]
@@ -44,10 +44,10 @@ def headline(manifest: Manifest, rows: Sequence[Mapping[str, Any]]) -> tuple[str
     bounds = ""
     if chosen["ci_low"] is not None and chosen["ci_high"] is not None:
         bounds = f", 95 % interval {100 * chosen['ci_low']:.1f} to {100 * chosen['ci_high']:.1f} %"
-    flags = "".join(f"; {flag}" for flag in chosen["flags"])
+    flags = "".join(f"; {flag}" for flag in [*filter(None, [gap]), *chosen["flags"]])
     where = f"under {chosen['condition']}" if attacked else "on clean images"
     description = f"{what} {where}: {value}{bounds}, n = {chosen['n']}, protocol {chosen['protocol']}{flags}"
-    return label, value + " (flagged)" * bool(flags), description
+    return label, value + (" (unfinished)" if gap else " (flagged)" if flags else ""), description
 
 
 def badge(label: str, value: str, description: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from ...common.files import check_plain, reason, write_whole
 from ...display.markdown import Made, code, fenced, plain, table
 from ...errors import NothingEvaluated, RunError, unknown
-from ...evaluations.gaps import left_out_lines
+from ...evaluations.gaps import left_out_lines, unfinished
 from ...evaluations.kinds import by_words, words_of
 from ...evaluations.results import Results
 from ...protocol.condition import CLEAN
@@ -46,11 +46,13 @@ def write_cards(run: Path, *, checkpoint: str | None = None, out: Path | None = 
     if not len(rows):
         raise NothingEvaluated(f"{run}: {described['name']} has no results; run the audit again to make them")
     document = facts(manifest, described, rows)
+    if gap := unfinished(source, described["name"]):
+        document["unfinished"] = gap
     files = {
         "card.md": markdown(source, described, rows),
         "metadata.yml": model_index(document, manifest.protocol.task),
         "results.json": json.dumps(document, indent=1, ensure_ascii=False) + "\n",
-        "badge.svg": badge(*headline(manifest, rows)),
+        "badge.svg": badge(*headline(manifest, rows, gap)),
     }
     for name in files:
         _refuse_foreign(folder / name)
@@ -157,8 +159,9 @@ def _metrics(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             "seed": document["seed"],
             "robustkit": document["robustkit"],
         }
-        if row["flags"]:
-            args["flags"] = list(row["flags"])  # a list of its own, or YAML would point from one to the other
+        gap = [document["unfinished"]] if "unfinished" in document else []
+        if flags := [*gap, *row["flags"]]:
+            args["flags"] = flags  # a list of its own, or YAML would point from one to the other
         under = "on clean images" if row["condition"] == CLEAN.text else f"under {row['condition']}"
         yield {
             "type": kind,
@@ -208,7 +211,9 @@ def markdown(run: RunFolder, described: Mapping[str, Any], rows: Results) -> str
 
 
 def _flags(run: RunFolder, rows: Results, checkpoint: str) -> Iterator[Made]:
-    """Yield each flag once, with the conditions that have it."""
+    """Yield what the run lacks, and each flag once, with the conditions that have it."""
+    if gap := unfinished(run, checkpoint):
+        yield plain(gap)
     seen: dict[str, dict[str, None]] = {}
     for row in rows:
         for flag in row["flags"]:

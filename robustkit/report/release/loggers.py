@@ -25,7 +25,7 @@ from ...runs.folder import RunFolder
 class Logger(Protocol):
     """One logging library. Names come as (checkpoint, condition, metric), and are made legal here.
 
-    start: begin an entry of this name, or continue it; folder: of the run, for files kept beside it. finish: called
+    start: begin an entry of this name, or continue it; folder: of the run, for files kept next to it. finish: called
     last, also after a failure.
     """
 

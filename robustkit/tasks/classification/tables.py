@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...display.numbers import pixels
+from ...display.table import TextTable
 from ...evaluations.kinds import words_of
 from ...evaluations.results import Results
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 HEADINGS = ("checkpoint", "attention", "condition", "n", "top-1 % [95 %]", "top-5 %", "NLL", "ECE %", "largest |δ|")
 
@@ -56,24 +54,15 @@ def _figure(row: Mapping[str, Any] | None, scale: float, form: str) -> str:
     return "nan" if row["value"] is None else format(scale * row["value"], form)
 
 
-def terminal_table(results: Results) -> Table:
-    """Return the results as a rich table, a section per checkpoint; the caller prints the flags under it."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    manifest = results.manifest
-    title = f"protocol {manifest.protocol.tag}: {manifest.protocol.summary}"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    for heading in (HEADINGS[0], *HEADINGS[2:], ""):
-        words = heading in ("checkpoint", "condition")
-        table.add_column(heading, justify="left" if words else "right", overflow="fold", no_wrap=not words)
+def terminal_table(results: Results) -> TextTable:
+    """Return the results for a terminal, each checkpoint above its conditions; the caller prints the flags under it."""
+    protocol = results.manifest.protocol
     rows = table_rows(results)
-    for index, row in enumerate(rows):
-        first = index == 0 or rows[index - 1][0] != row[0]
-        last = index + 1 == len(rows) or rows[index + 1][0] != row[0]
-        second = index > 0 and not first and (index == 1 or rows[index - 2][0] != row[0])
-        name = row[0] if first else f"  {row[1]} attention" if second else ""
-        cells = [f"{name}\n  {row[1]} attention" if first and last else name, *row[2:9], "⚑" if row[9] else ""]
-        table.add_row(*map(Text, cells), end_section=last)
-    return table
+    shown = tuple((row[0], *row[2:9]) for row in rows)
+    marked = any(row[9] for row in rows)
+    headings = (HEADINGS[0], *HEADINGS[2:], *(["flag"] if marked else []))
+    if marked:
+        shown = tuple((*cells, "⚑" if row[9] else "") for cells, row in zip(shown, rows, strict=True))
+    title = f"protocol {protocol.tag}: {protocol.summary}"
+    table = TextTable(title, headings, shown, spare=(HEADINGS[5], HEADINGS[7], HEADINGS[8], "n"))
+    return table.said_once("n").under_heads([f"{row[0]}, {row[1]} attention" for row in rows])

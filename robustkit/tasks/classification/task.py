@@ -10,18 +10,18 @@ from ...errors import RunError
 from ...evaluations.family import families_of
 from ...evaluations.recorded import Compared, Recorded
 from ..task import Task
-from .measures import METRICS
+from .measures import METRICS, TERMS
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from rich.table import Table
-    from rich.text import Text
 
     from ...display.section import CardPart, Section
+    from ...display.table import TextTable
     from ...evaluations.cells import Row
     from ...evaluations.family import Looks
     from ...evaluations.results import Results
     from ...evaluations.rows import Gatherer, Parts, Reading
+    from ...runs.folder import RunFolder
     from ...runs.manifest import Manifest
 
 
@@ -31,7 +31,7 @@ _LEFT_OUT = "corruptions"  # the section that says what is in no table
 class Classification(Task):
     """One class per image."""
 
-    name, headline, metrics = "classification", "top1", METRICS
+    name, headline, metrics, terms = "classification", "top1", METRICS, TERMS
     compared = Compared(shown=("top1", "nll"), ended=("top1",), groups=("mean_error",), sets=("mean_error",))
     paired: ClassVar[Mapping[str, str]] = {"top1": "correct", "top5": "top5", "nll": "nll"}
     browsed = True
@@ -41,6 +41,12 @@ class Classification(Task):
         from .metrics import classification_rows
 
         return classification_rows(reading, conditions)
+
+    def brief(self, run: RunFolder, checkpoint: str, condition: str) -> float | None:
+        import pyarrow.compute as pc
+
+        share = pc.mean(run.table(checkpoint, condition, ["correct"])["correct"]).as_py()
+        return None if share is None else float(share)
 
     def gatherers(self, manifest: Manifest) -> Sequence[type[Gatherer]]:
         from .calibration import Reliabilities
@@ -82,11 +88,11 @@ class Classification(Task):
         for family in families_of(results.manifest, results):
             yield from family.flag_lines(results)
 
-    def terminal(self, results: Results) -> Iterable[Table | Text]:
+    def terminal(self, results: Results) -> Iterable[TextTable]:
         from .tables import terminal_table
 
         table = terminal_table(results)
-        yield from [table] if table.row_count else []
+        yield from [table] if table.rows else []
         for family in families_of(results.manifest, results):
             yield from family.terminal(results)
 
@@ -94,26 +100,18 @@ class Classification(Task):
         from ...display.section import Section
         from ...evaluations.gaps import left_out_lines
         from .calibration import calibration_figures, reliabilities
-        from .tables import HEADINGS, table_rows
+        from .grids import class_grids, result_grids
         from .weak_classes import weak_spots
 
-        def groups() -> dict[str, list[tuple[str, ...]]]:
-            by_checkpoint: dict[str, list[tuple[str, ...]]] = {}
-            for row in table_rows(results):
-                by_checkpoint.setdefault(row[0], []).append(row)
-            return by_checkpoint
-
-        yield Section("results", "Results", lambda: {"groups": groups(), "headings": HEADINGS})
+        yield Section("results", "Results", lambda: {"grids": result_grids(results)})
         yield Section("calibration", "Calibration", figures=tuple(calibration_figures(reliabilities(results), looks)))
-        yield Section("classes", "Weak spots by class", lambda: {"weak_spots": weak_spots(results)})
+        yield Section("classes", "Weak spots by class", lambda: {"grids": class_grids(weak_spots(results))})
         shown = [
             section for family in families_of(results.manifest, results) for section in family.sections(results, looks)
         ]
         yield from shown
         if all(section.name != _LEFT_OUT for section in shown):
-            yield Section(
-                _LEFT_OUT, "Corruptions", lambda: {"corruptions": [], "left_out": left_out_lines(results.run)}
-            )
+            yield Section(_LEFT_OUT, "Corruptions", lambda: {"grids": [], "left_out": left_out_lines(results.run)})
 
 
 TASK = Classification()

@@ -123,9 +123,8 @@ def _lowest(checkpoint: str, tally: ClassTally, names: Sequence[str]) -> TextTab
     )
     headings = ("class", "n", "right % [95 %]", "mistaken most for")
     note = _note(n, len(order), len(judged), "lowest", "mistakes")
-    return (
-        TextTable(f"{checkpoint}: classes with the lowest accuracy, clean", headings, rows, (), note) if rows else None
-    )
+    title = f"{checkpoint}: classes with the lowest accuracy, clean"
+    return TextTable(title, headings, rows, (), note, checkpoint=checkpoint) if rows else None
 
 
 def _largest_drops(
@@ -148,7 +147,7 @@ def _largest_drops(
     headings = ("class", "n", "clean %", "right % [95 %]", "points", "mistaken most for")
     title = f"{checkpoint}: classes with the largest drop under {condition}"
     note = _note(n, len(order), len(judged), "largest", "a drop")
-    return TextTable(title, headings, rows, (), note) if rows else None
+    return TextTable(title, headings, rows, (), note, checkpoint=checkpoint) if rows else None
 
 
 def name_of(label: int, names: Sequence[str]) -> str:

@@ -1,6 +1,7 @@
 """What the numbers of a segmenter are."""
 
 from ...evaluations.metric import Metric, mean_share
+from ...evaluations.term import Term
 
 METRICS = (
     mean_share("miou", "mIoU %", drafted=True, hub=("mean_iou", "mIoU")),
@@ -8,4 +9,21 @@ METRICS = (
     mean_share("mean_accuracy", "mean accuracy %", hub=("mean_accuracy", "mean class accuracy")),
     Metric("retention", "retention %", 100, 1, hub=("retention", "share of clean mIoU")),
     Metric("iou(", "IoU % of a class", 100, 1, share=True, parametric=True),
+)
+TERMS = (
+    Term(
+        "IoU",
+        "Intersection over union of a class: the pixels that are of this class in prediction and truth, divided by "
+        "those that are in either; over all images together.",
+    ),
+    Term("mIoU", "The mean of IoU over the classes."),
+    Term("pixel accuracy", "The share of pixels whose class is predicted right.", ("pixel acc.",)),
+    Term(
+        "mean accuracy", "The mean over classes of the share of their pixels that is predicted right.", ("mean acc.",)
+    ),
+    Term("retention", "mIoU under a condition divided by the clean mIoU: what is left of it. 100 % means no loss."),
+    Term(
+        "NLL", "Negative log-likelihood: minus the natural logarithm of the probability of the right class, as a mean."
+    ),
+    Term("largest |δ|", "The largest change of a pixel value, or its length under L2, that was measured in any image."),
 )

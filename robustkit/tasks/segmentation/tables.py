@@ -6,15 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...display.numbers import pixels
-from ...display.table import HeatTable
+from ...display.table import HeatTable, TextTable
 from ...evaluations.cells import Cells, Row, finite, flag_lines_of, interval_cell, loss_cell, percent_cell
 from ...evaluations.family import families_of
 from ...evaluations.kinds import is_over_groups, words_of
 
 if TYPE_CHECKING:
-    from rich.table import Table
-    from rich.text import Text
-
     from ...runs.manifest import Manifest
 
 
@@ -86,25 +83,17 @@ def _classes(checkpoint: str, cells: Cells) -> Iterator[HeatTable]:
         rows.append((metric[4:-1], "0" if first is None else str(first["n"]), *map(percent_cell, fractions)))
         values.append((None, *fractions))
     title = f"{checkpoint}: IoU in % by class; images: with the class in prediction or truth, {shown[0]}"
-    yield HeatTable(title, ("class", "images", *shown), tuple(rows), tuple(values))
+    yield HeatTable(title, ("class", "images", *shown), tuple(rows), tuple(values), checkpoint=checkpoint)
 
 
-def terminal_scenes(tables: Sequence[HeatTable]) -> Iterator[Table | Text]:
-    """Yield the tables for a terminal, each after its title; for a long one about classes, where to find it."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    for texts in tables:
-        yield Text(texts.title, style="italic")
-        if texts.headings[0] == "class" and len(texts.rows) > LONGEST:
-            yield Text(f"  {len(texts.rows)} classes; see the report")
-            continue
-        table = Table(box=box.SIMPLE_HEAD)
-        for place, heading in enumerate(texts.headings):
-            words = place == 0 or heading in HEADINGS[:3]
-            fold = heading in ("checkpoint", "condition", "class")
-            table.add_column(heading, justify="left" if words else "right", overflow="fold", no_wrap=not fold)
-        for place, row in enumerate(texts.rows):
-            table.add_row(*map(Text, row), end_section=place in texts.ends)
-        yield table
+def terminal_scenes(tables: Sequence[HeatTable]) -> Iterator[TextTable]:
+    """Yield the tables for a terminal; of a long one about classes only where to find it."""
+    for table in tables:
+        if table.headings[0] == "class" and len(table.rows) > LONGEST:
+            yield TextTable(f"{table.title}: {len(table.rows)} classes; see the report", (), ())
+        elif table.headings[0] == "checkpoint":
+            shown = TextTable(table.title, table.headings, table.rows, spare=(*HEADINGS[6:4:-1], *HEADINGS[:6:-1]))
+            heads = [f"{row[0]}, {row[1]} attention" for row in table.rows]
+            yield shown.said_once("n").under_heads(heads, 2)
+        else:
+            yield TextTable(table.title, table.headings, table.rows, spare=("NLL", "pixel acc. %", "mean acc. %"))

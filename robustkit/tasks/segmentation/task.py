@@ -10,19 +10,19 @@ from ...evaluations.family import families_by_place, families_of
 from ...evaluations.recorded import Compared, Recorded
 from ...protocol.condition import CLEAN
 from ..task import Task
-from .measures import METRICS
+from .measures import METRICS, TERMS
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from rich.table import Table
-    from rich.text import Text
 
     from ...display.section import CardPart, Section
+    from ...display.table import TextTable
     from ...evaluations.cells import Cells, Row
     from ...evaluations.family import Looks
     from ...evaluations.results import Results
     from ...evaluations.rows import Parts, Reading
     from ...evaluations.sentence import Clause
+    from ...runs.folder import RunFolder
 
 _FIGURES = ("miou", "pixel_accuracy", "mean_accuracy")
 
@@ -30,7 +30,7 @@ _FIGURES = ("miou", "pixel_accuracy", "mean_accuracy")
 class Segmentation(Task):
     """One class per pixel."""
 
-    name, headline, metrics = "segmentation", "miou", METRICS
+    name, headline, metrics, terms = "segmentation", "miou", METRICS, TERMS
     compared = Compared(shown=_FIGURES, ended=_FIGURES, groups=(), sets=_FIGURES)
     paired: ClassVar[Mapping[str, str]] = {"nll": "nll"}
     shows_compared = True
@@ -40,6 +40,14 @@ class Segmentation(Task):
         from .metrics import segmentation_rows
 
         return segmentation_rows(reading, conditions)
+
+    def brief(self, run: RunFolder, checkpoint: str, condition: str) -> float | None:
+        from .counts import COLUMNS, METRICS, Counts
+
+        data = run.manifest.data
+        judged = [place for place in range(len(data.class_names)) if place not in (data.unjudged or ())]
+        counts = Counts.of(run.table(checkpoint, condition, COLUMNS), ()).of_classes(judged)
+        return float(counts.values[METRICS.index(self.headline)]) if len(counts.ids) else None
 
     def difference(self, first: Recorded, second: Recorded, condition: str, metric: str) -> Difference:
         from .paired import recorded_difference
@@ -92,7 +100,7 @@ class Segmentation(Task):
             for flag in table.flags
         )
 
-    def terminal(self, results: Results) -> Iterable[Table | Text]:
+    def terminal(self, results: Results) -> Iterable[TextTable]:
         from .tables import scene_tables, terminal_scenes
 
         yield from terminal_scenes(scene_tables(results, results.manifest))
@@ -104,6 +112,7 @@ class Segmentation(Task):
         from ...display.section import Section, of_tables
         from ...evaluations.gaps import left_out_lines
         from .figures import class_figures, class_ious
+        from .grids import scene_grids
         from .sheet import sheet_uri
         from .tables import scene_tables
 
@@ -118,11 +127,12 @@ class Segmentation(Task):
         ]
 
         def values() -> dict[str, Any]:
-            examples, left_out = sheet_uri(run), left_out_lines(run)
-            return {"scenes": scene_tables(results, manifest), "examples": examples, "left_out": left_out}
+            conditions, grids = scene_grids(scene_tables(results, manifest))
+            shown = {"conditions": conditions, "grids": grids}
+            return {**shown, "examples": sheet_uri(run), "left_out": left_out_lines(run)}
 
         yield Section("segmentation", "Segmentation", values, tuple(drawn))
-        yield Section("corruptions", "Corruptions", lambda: {"corruptions": [], "left_out": left_out_lines(run)})
+        yield Section("corruptions", "Corruptions", lambda: {"grids": [], "left_out": left_out_lines(run)})
         for family in families_of(results.manifest, results):
             if tables := tuple(family.tables(results)):
                 yield of_tables(family.name, family.name.capitalize(), tables)

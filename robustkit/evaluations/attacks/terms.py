@@ -1,0 +1,35 @@
+"""What the words about attacks mean."""
+
+from ..term import Term
+
+TERMS = (
+    Term(
+        "ε",
+        "The radius of an attack: how far it may change an image. Under L∞, 1/255 lets each pixel value change by one "
+        "of its 255 steps; under L2, it bounds the length of the whole change.",
+        ("eps",),
+    ),
+    Term("FGSM", "Fast gradient sign method: one step of size ε in the direction that raises the loss.", ("fgsm",)),
+    Term(
+        "PGD",
+        "Projected gradient descent: many small steps that raise the loss, each drawn back into the ball of radius ε.",
+        ("pgd",),
+    ),
+    Term("SPSA", "An attack that estimates gradients from random directions, so it needs only answers.", ("spsa",)),
+    Term(
+        "AutoAttack",
+        "Four attacks in turn, each on what the ones before left standing: APGD on cross-entropy, targeted APGD, FAB "
+        "and Square (Croce and Hein 2020). The usual yardstick of robustness.",
+        ("autoattack",),
+    ),
+    Term("APGD", "PGD that chooses its own step sizes (Croce and Hein 2020).", ("apgd-ce", "apgd-t", "apgd")),
+    Term("FAB", "An attack that looks for the nearest point of another class.", ("fab-t", "fab")),
+    Term("Square", "An attack by random squares, without gradients.", ("square",)),
+    Term("SegPGD", "PGD for segmentation: pixels still right weigh more in its loss at first.", ("segpgd",)),
+    Term("standing", "Samples that are still predicted right after a stage of an attack."),
+    Term(
+        "gradient masking",
+        "The gradients of a model mislead the attacks that follow them: it looks robust and is not (Athalye et al. "
+        "2018).",
+    ),
+)

@@ -1,0 +1,44 @@
+"""What maps and their scores cost: passes of a sample. Loads no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...protocol.card import Card
+from ...protocol.condition import Condition
+from ..cost import Cost
+from ..family import family_of
+from .condition import explained_of
+
+ABPC, AREAS = Cost(20), Cost(57)
+"""What `cam.faithfulness` asks for an image: ABPC, and insertion with deletion."""
+_WITHOUT_BACKWARD = ("rollout",)
+
+
+def cost_lines(costs: Mapping[Condition, Cost]) -> list[str]:
+    """Return a line on what the controls cost: as much as the maps that they are compared with."""
+    specs = {condition: explained_of(condition) for condition in costs}
+    controls = [costs[condition] for condition, spec in specs.items() if spec is not None and spec.is_control]
+    if not controls:
+        return []
+    every = sum(costs.values(), Cost(0))
+    tested = any(spec is not None and spec.faithfulness != "none" for spec in specs.values())
+    saved = "; --faithfulness none leaves out the test of maps on the model" if tested else ""
+    return [f"maps: {sum(controls, Cost(0))} of these {every} are for controls, which do not look at the image{saved}"]
+
+
+def map_cost(condition: Condition, card: Card, classes: int) -> Cost:
+    """Return the passes of a map and its scores, or of its stability under another condition."""
+    spec = explained_of(condition)
+    if spec is None:
+        return Cost()
+    single = spec.is_control or spec.method in _WITHOUT_BACKWARD
+    alone = Cost() if single else Cost(1, 1)
+    if (under := condition.under) is not None:
+        return alone * 2 + family_of(under.name).cost(under, card, classes)
+    total = alone
+    if spec.faithfulness != "none":
+        total = total + ABPC
+    if spec.faithfulness == "all":
+        total = total + AREAS + (Cost(0) if spec.is_control else Cost(1, 1))
+    return total

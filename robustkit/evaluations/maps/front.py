@@ -1,0 +1,33 @@
+"""What a first page says about maps: which rows, and what they are called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from .condition import parts_of
+from .figures import SCORES
+from .sentence import METHODS
+
+_SHOWN = [key for key in SCORES if key[0] not in ("insertion_auc", "deletion_auc")]
+
+
+def front(keys: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield condition and metric of the scores of each map of clean images, without controls."""
+    for text, metric in keys:
+        parts = parts_of(text)
+        if parts is not None and not parts[0].under and not parts[0].is_control and (metric, parts[1]) in _SHOWN:
+            yield text, metric
+
+
+def called(text: str, of_other: Callable[[str], str]) -> str:
+    """Return `AG-CAM`, `AG-CAM, boxes`, or `AG-CAM, clean against PGD, 4/255`. of_other: what a condition is called."""
+    parts = parts_of(text)
+    if parts is None:
+        return text
+    explained, mode = parts
+    words = [METHODS.get(explained.method, explained.method)]
+    words += [f"{mode}es" if mode == "box" else f"{mode}s"] if mode else []
+    words += [f"threshold {explained.threshold:g}"] if explained.threshold != 0.5 else []
+    words += ["of the label's class"] if explained.target == "label" else []
+    words += [f"clean against {of_other(explained.under)}"] if explained.under else []
+    return ", ".join(words)

@@ -1,0 +1,49 @@
+"""Say what to do about a verdict that does not pass."""
+
+from __future__ import annotations
+
+import math
+
+from .statements import Change, Identity, NoFlags, Value
+from .verdicts import FAIL, PASS, Verdict
+
+_IDENTITY = {
+    "protocol": "audit under the card that the rule names (--protocol), or draft the policy again",
+    "data digest": "audit the same samples (--data-dir, --limit, --ids, --seed), or draft the policy again",
+    "attention": "audit the checkpoint that is meant; if the formula was changed on purpose, change the rule",
+    "arch": "audit the checkpoint that is meant; if the architecture was changed on purpose, change the rule",
+    "checkpoint sha256": "audit the file that is meant, or put its digest into the rule",
+}
+_FLAGS = "look at each flag in the report; name those that you accept after except"
+
+
+def shortfall(verdict: Verdict) -> float:
+    """Return by how much a figure misses its bound; nan where it does not."""
+    statement, figure = verdict.rule.statement, verdict.figure
+    if verdict.state != FAIL or figure is None or not isinstance(statement, Value | Change):
+        return math.nan
+    gap = abs(figure.value - statement.bound)
+    return gap if math.isfinite(gap) and gap else math.nan
+
+
+def advice(verdict: Verdict) -> str:
+    """Return in one sentence what to do; empty where it passes, or where the reason says it."""
+    statement, figure = verdict.rule.statement, verdict.figure
+    if verdict.state == PASS:
+        return ""
+    if isinstance(statement, Identity):
+        return _IDENTITY[statement.subject] if verdict.state == FAIL else ""
+    if isinstance(statement, NoFlags):
+        return (
+            "look at each flag in the report; name those that you accept after except" if verdict.state == FAIL else ""
+        )
+    if figure is None or not verdict.whole:
+        return ""
+    if verdict.state != FAIL:
+        return "" if verdict.needed is None else f"audit that many (--limit {verdict.needed}), or ask for less"
+    if isinstance(statement, Value) and statement.metric == "n":
+        return f"audit that many samples (--limit {math.ceil(statement.bound)})"
+    compare = "see what changed with robustkit compare RELEASED RUN"
+    if figure.low <= statement.bound <= figure.high:
+        return f"the interval holds the bound, so chance may explain it: audit more samples, or {compare}"
+    return compare

@@ -1,0 +1,287 @@
+"""Find out which set-up a classifier fits: the one under which it predicts the labels best, part by part.
+
+A model that is shown pixels in another normalisation, crop or channel order than in its training gives plausible, wrong
+numbers. Its loss on labelled images distinguishes them, paired image by image. One part is varied at a time; where
+another candidate is better beyond chance it is taken for the parts that follow, and all are looked at once more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from ..attention.fingerprint import FEWEST, paired_interval
+from ..common.differences import holm, of_means
+from ..common.preprocessing import Preprocessing
+from ..data.images import unit
+from .setups import AS_GIVEN, PARTS, Setup, alternatives
+
+T = TypeVar("T")
+FITS, BETTER, UNKNOWN = "fits", "another-fits-better", "cannot-tell"
+Score = Callable[[Tensor, Sequence[int], str], Tensor]
+"""From logits (B, K), the places of their samples and a numbering of labels to (B, 2): NLL, and 1 where right."""
+
+
+@dataclass(frozen=True)
+class SetupFit:
+    """One candidate of a part. top1 is a fraction, nll the mean in nats, both over the first n samples.
+
+    difference: its NLL minus that of the best candidate on these, with a 95 % interval. p_value: of no difference from
+    the one in use, corrected for the number of candidates; nan for that one.
+    """
+
+    name: str
+    setup: Setup
+    n: int
+    top1: float
+    nll: float
+    difference: float
+    ci_low: float
+    ci_high: float
+    p_value: float
+
+
+@dataclass(frozen=True)
+class PartFit:
+    """The candidates of a part, best first.
+
+    verdict: 'fits' where the one in use is the best and the next is worse beyond chance, 'another-fits-better' where
+    another is better beyond chance, 'cannot-tell' otherwise.
+    """
+
+    part: str
+    rows: tuple[SetupFit, ...]
+    in_use: str
+    verdict: str
+
+    @property
+    def best(self) -> SetupFit:
+        """The candidate with the smallest loss."""
+        return self.rows[0]
+
+    @property
+    def used(self) -> SetupFit:
+        """The candidate in use."""
+        return next(row for row in self.rows if row.name == self.in_use)
+
+    @property
+    def text(self) -> str:
+        """The verdict in a sentence."""
+        best, used, others = self.best, self.used, [row for row in self.rows if row.name != self.in_use]
+        if self.makes_no_difference:
+            return f"{self.part}: makes no difference on these images"
+        if self.verdict == BETTER:
+            alike = [name for name in self.open if name != used.name]
+            return (
+                f"WARNING: {self.part}: {best.name} fits better than {measured(used)}, which is in use; "
+                f"{best.setup.option(self.part)}" + (f" (no worse beyond chance: {', '.join(alike)})" if alike else "")
+            )
+        if self.verdict == FITS:
+            return f"{self.part}: {best.name} fits best, and is in use; the next is {measured(others[0])}"
+        if best.n < FEWEST or used.name == best.name:
+            return f"{self.part}: cannot tell {used.name}, which is in use, from {', '.join(self.open or ('others',))}"
+        return f"{self.part}: cannot tell; {best.name} is ahead of {measured(used)}, which is in use"
+
+    @property
+    def makes_no_difference(self) -> bool:
+        """Whether all candidates give the same losses, as interpolation does where images are not resized."""
+        return all(row.ci_low == row.ci_high == 0 for row in self.rows)
+
+    @property
+    def open(self) -> tuple[str, ...]:
+        """The candidates that are not worse than the best beyond chance."""
+        return tuple(row.name for row in self.rows[1:] if not row.ci_low > 0)
+
+
+def measured(row: SetupFit) -> str:
+    """Return a candidate with how far it is behind the best."""
+    return f"{row.name} (NLL {row.difference:+.3f}, 95 % interval {row.ci_low:+.3f} to {row.ci_high:+.3f})"
+
+
+@dataclass(frozen=True)
+class Screen:
+    """When a candidate is dropped: after some samples, where it is behind by more than some standard errors.
+
+    behind_used: behind the one in use, not behind the best.
+    """
+
+    samples: int = 32
+    errors: float = 4.0
+    behind_used: bool = False
+
+
+class Bench:
+    """A classifier and some labelled images, which it is shown under one set-up after another.
+
+    read: from a place and a preprocessing to pixels (3, H, W) uint8. Logits are kept, so none are computed twice.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        read: Callable[[int, Preprocessing], Tensor],
+        count: int,
+        score: Score,
+        batch_size: int,
+        device: torch.device,
+        screen: Screen = Screen(),
+    ) -> None:
+        self.network, self.read, self.count, self.score = network, read, count, score
+        self.device, self.screen, self.first = device, screen, min(screen.samples, count)
+        starts = (*range(0, self.first, batch_size), *range(self.first, count, batch_size), count)
+        self._batches = [range(start, stop) for start, stop in pairwise(starts)]
+        self._logits: dict[tuple[Setup, int], Tensor] = {}
+
+    def losses(self, setups: Sequence[Setup], rest: bool) -> list[Tensor]:
+        """Return (n, 2) of each set-up: NLL, and 1 where right; of the first samples, or of the rest."""
+        parts: list[list[Tensor]] = [[] for _ in setups]
+        for places in self._batches:
+            if (places.start >= self.first) == rest:
+                pixels: dict[Preprocessing, Tensor] = {}
+                for part, setup in zip(parts, setups, strict=True):
+                    part.append(self.score(self._answer(setup, places, pixels), places, setup.labels))
+        return [torch.cat(part) for part in parts]
+
+    def logits(self, setup: Setup) -> Tensor:
+        """Return the logits of all images, (count, K)."""
+        return torch.cat([self._answer(setup, places, {}) for places in self._batches])
+
+    def _answer(self, setup: Setup, places: range, pixels: dict[Preprocessing, Tensor]) -> Tensor:
+        """Return logits (B, K). pixels: of this batch, by what they depend on."""
+        key, p = (replace(setup, labels=AS_GIVEN), places.start), setup.preprocessing
+        if key not in self._logits:
+            bare = replace(p, mean=(), std=())
+            if bare not in pixels:
+                pixels[bare] = torch.stack([self.read(place, p) for place in places]).to(self.device)
+            mean, std = (torch.tensor(values, device=self.device).view(1, -1, 1, 1) for values in (p.mean, p.std))
+            inputs = (unit(pixels[bare]) - mean) / std
+            with torch.inference_mode():
+                self._logits[key] = self.network(inputs.flip(1) if setup.bgr else inputs).float().cpu()
+        return self._logits[key]
+
+
+def fit_part(
+    bench: Bench,
+    part: str,
+    setup: Setup,
+    numbered: Mapping[str, Sequence[int]],
+    guessing: float,
+    level: float = 0.05,
+) -> PartFit:
+    """Compare the candidates of one part of a set-up.
+
+    guessing: the NLL of a model that knows nothing, above which no candidate is believed. level: of the test.
+    """
+    candidates, screen = alternatives(part, setup, numbered), bench.screen
+    used, names = next(iter(candidates)), list(candidates)
+    held = dict(zip(names, bench.losses([*candidates.values()], rest=False), strict=True))
+    ahead = used if screen.behind_used else min(names, key=lambda name: float(held[name][:, 0].mean()))
+    staying = [name for name in names if name == used or not _behind(held[name], held[ahead]) > screen.errors]
+    if bench.first < bench.count and len(staying) > 1:
+        more = bench.losses([candidates[name] for name in staying], rest=True)
+        held |= {name: torch.cat([held[name], rest]) for name, rest in zip(staying, more, strict=True)}
+    return _judged(part, held, candidates, used, guessing, level)
+
+
+def _behind(losses: Tensor, best: Tensor) -> float:
+    """Return by how many standard errors the losses are larger."""
+    differences = losses[:, 0] - best[:, 0]
+    error = float(differences.std()) / math.sqrt(len(differences))
+    return float(differences.mean()) / error if error > 0 else 0.0
+
+
+def _judged(
+    part: str, held: Mapping[str, Tensor], candidates: Mapping[str, Setup], used: str, guessing: float, level: float
+) -> PartFit:
+    count = len(held[used])
+    finite = {name: losses.nan_to_num(nan=1e6, posinf=1e6) for name, losses in held.items()}
+    whole = [name for name in finite if len(finite[name]) == count]
+    best = min(whole, key=lambda name: float(finite[name][:, 0].mean()))
+    others = [name for name in finite if name != used]
+    corrected = holm([_p_value(finite[name][:, 0] - finite[used][: len(finite[name]), 0]) for name in others])
+    p_values = {used: math.nan, **dict(zip(others, corrected, strict=True))}
+    rows = []
+    for name, losses in finite.items():
+        n = len(losses)
+        interval = paired_interval(losses[:, 0] - finite[best][:n, 0])
+        top1, nll = float(losses[:, 1].mean()), float(losses[:, 0].mean())
+        rows.append(SetupFit(name, candidates[name], n, top1, nll, *interval, p_values[name]))
+    rows.sort(key=lambda row: (row.name != best, row.n < count, row.difference))
+    verdict = UNKNOWN
+    if count >= FEWEST and rows[0].nll < guessing:
+        if best != used and rows[0].p_value < level:
+            verdict = BETTER
+        elif best == used and all(row.ci_low > 0 for row in rows[1:]):
+            verdict = FITS
+    return PartFit(part, tuple(rows), used, verdict)
+
+
+def _p_value(differences: Tensor) -> float:
+    """Return the two-sided p-value of Student's t, by the normal approximation of Wallace (1959)."""
+    n, mean, spread = (
+        len(differences),
+        float(differences.mean()),
+        float(differences.std()) if len(differences) > 1 else 0,
+    )
+    if n < 2 or not spread:
+        return 1.0
+    freedom, t = n - 1, mean / (spread / math.sqrt(n))
+    z = (8 * freedom + 1) / (8 * freedom + 3) * math.sqrt(freedom * math.log1p(t * t / freedom))
+    return math.erfc(z / math.sqrt(2))
+
+
+def spread_first(items: Sequence[T], count: int) -> list[T]:
+    """Return items in an order whose first `count` are at even distances: those of a data set are sorted by class."""
+    step = max(1, len(items) // count)
+    return [items[place] for start in range(step) for place in range(start, len(items), step)]
+
+
+def fit_setup(bench: Bench, setup: Setup, numbered: Mapping[str, Sequence[int]], guessing: float) -> list[PartFit]:
+    """Return what fits, part by part, in the order of `PARTS`.
+
+    Where a part has a better candidate, the parts after it are looked at under that one, and then all of them again,
+    each against what is in use of it.
+    """
+    now, found = setup, dict[str, PartFit]()
+    for _ in range(2):
+        before = now
+        for part in PARTS:
+            used = now.with_part(part, setup)
+            found[part] = fit = fit_part(bench, part, used, numbered, guessing)
+            now = fit.best.setup if fit.verdict == BETTER else used
+        if before == setup == now:
+            break
+    return [found[part] for part in PARTS]
+
+
+def other_order(labels: Tensor, predictions: Tensor) -> str:
+    """Return in words that the images of a class are predicted as one other class, each as its own; empty where not.
+
+    labels, predictions: (n,). A prediction counts as consistent where it is what most other images of its class get.
+    """
+    votes = torch.zeros(int(labels.max()) + 1, int(predictions.max()) + 1)
+    votes.index_put_((labels, predictions), torch.ones(len(labels)), accumulate=True)
+    seen = votes.sum(dim=1) > 1
+    theirs = votes.argmax(dim=1)[seen]
+    mapped = [(int(a), int(b)) for a, b in zip(torch.nonzero(seen).flatten(), theirs, strict=True) if a != b]
+    if 2 * len(mapped) < len(theirs) or len(theirs) < 3 or len(set(theirs.tolist())) < 0.8 * len(theirs):
+        return ""
+    others = votes[labels].clone()
+    others[torch.arange(len(labels)), predictions] -= 1
+    counted = seen[labels]
+    agrees = (others.argmax(dim=1) == predictions)[counted].double()
+    right = (predictions == labels)[counted].double()
+    difference = of_means(right.numpy(), agrees.numpy(), binary=True)
+    if difference.value <= 0 or difference.p_value >= 0.01:
+        return ""
+    named = ", ".join(f"{a} as {b}" for a, b in mapped[:4]) + (", …" if len(mapped) > 4 else "")
+    return (
+        f"WARNING: {100 * difference.second:.0f} % of the images are predicted as the others of their class are, and "
+        f"{100 * difference.first:.0f} % as their label: the labels may have another order (label {named})"
+    )

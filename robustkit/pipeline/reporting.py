@@ -1,0 +1,194 @@
+"""Tell how far a run is: a listener hears each batch, and loggers get a line for each condition that is finished.
+
+`robustkit.plan` says what is to be done and how long it takes, `robustkit.progress` what is done. Both are below the
+logger `robustkit`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..display.neutral import no_controls
+from ..errors import RobustkitError
+from ..evaluations.kinds import vocabulary_of
+from ..protocol.condition import Condition
+from ..runs.folder import RunFolder
+from ..runs.progress import Progress
+from ..tasks.task import task_of
+from .announcement import estimate_line
+from .estimate import Estimate, about, clock_time
+from .processes import Ranks
+
+PLAN, PROGRESS = logging.getLogger("robustkit.plan"), logging.getLogger("robustkit.progress")
+_QUIET = 60.0
+"""Seconds after which a line says how far the current condition is."""
+
+
+@dataclass
+class _Entry:
+    """What is told in one line when it is done: a condition of a checkpoint, or a group of them.
+
+    waiting: the files of its records, in their order; those that are there leave. had: whether all were there before.
+    """
+
+    checkpoint: str
+    title: str
+    conditions: list[Condition] = field(default_factory=list)
+    waiting: deque[Path] = field(default_factory=deque)
+
+    @property
+    def over(self) -> bool:
+        """Whether all records are there."""
+        while self.waiting and self.waiting[0].is_file():
+            self.waiting.popleft()
+        return not self.waiting
+
+
+class Reporter:
+    """A `Progress` that also gives signs of life to the other processes, and tells of a run to the loggers.
+
+    conditions: of each checkpoint. shards: units of work for each condition. where: the device. The first process
+    alone tells.
+    """
+
+    def __init__(
+        self,
+        run: RunFolder,
+        checkpoints: Sequence[str],
+        conditions: Sequence[Condition],
+        shards: int,
+        estimate: Estimate,
+        ranks: Ranks,
+        inner: Progress,
+        where: str = "cpu",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.run, self.estimate, self.ranks, self.inner, self.where = run, estimate, ranks, inner, where
+        self._clock, self._last = clock, clock()
+        self._lock = threading.RLock()  # records are written in a thread of their own
+        self._announced = not estimate.jobs
+        self._entries: dict[tuple[str, str], _Entry] = {}
+        for checkpoint in checkpoints:
+            for condition in conditions:
+                title = condition.group or condition.text
+                entry = self._entries.setdefault((checkpoint, title), _Entry(checkpoint, title))
+                entry.conditions.append(condition)
+                entry.waiting += (run.shard_path(checkpoint, condition.text, shard) for shard in range(shards))
+        self._open = [entry for entry in self._entries.values() if not entry.over]
+        self._finished = len(self._entries) - len(self._open)
+        self._current = self._stage = ""
+
+    # A listener
+
+    def begin(self, checkpoint: str, condition: Condition, samples: int) -> None:
+        """Begin a unit of work."""
+        self._begin(checkpoint, condition.text, condition.group or condition.text, samples)
+
+    def start(self, checkpoint: str, condition: str, samples: int) -> None:
+        """Begin what is measured besides conditions, by its name."""
+        self._begin(checkpoint, condition, condition, samples)
+
+    def _begin(self, checkpoint: str, name: str, title: str, samples: int) -> None:
+        self.ranks.beat()
+        with self._lock:
+            self._announce()
+            self.estimate.start(checkpoint, name)
+            self._current, self._stage = f"{checkpoint} {name}", ""
+        self.inner.start(checkpoint, title, samples)
+
+    def advance(self, samples: int) -> None:
+        self.ranks.beat()
+        with self._lock:
+            self.estimate.advance(samples)
+            self._sign()
+        self.inner.advance(samples)
+
+    def stage(self, name: str, standing: int, share: float) -> None:
+        self.ranks.beat()
+        with self._lock:
+            self._stage = f", {name}: {standing} stand"
+            self._sign()
+        self.inner.stage(name, standing, share)
+
+    # Lines
+
+    def written(self, checkpoint: str, condition: Condition) -> None:
+        """Tell of what is finished now that a record of this condition is there."""
+        if not self.ranks.leads:
+            return
+        with self._lock:
+            own = self._entries[checkpoint, condition.group or condition.text]
+            for entry in [own] if self.ranks.size == 1 else [e for e in self._open if e.checkpoint == checkpoint]:
+                self._tell(entry)
+
+    def finish(self) -> None:
+        """Tell of what other processes finished last."""
+        if self.ranks.leads:
+            with self._lock:
+                for entry in list(self._open):
+                    self._tell(entry)
+
+    def done(self, computed: float) -> None:
+        """Tell that summary and report are there. computed: seconds until the last record was written."""
+        if self.ranks.leads and self.estimate.jobs:
+            total = self.estimate.elapsed
+            PROGRESS.info("done in %s, of which summary and report %s", clock_time(total), about(total - computed))
+
+    def _tell(self, entry: _Entry) -> None:
+        if entry not in self._open or not entry.over:
+            return
+        self._open.remove(entry)
+        self._finished += 1
+        names = [condition.text for condition in entry.conditions]
+        samples = sum(self.estimate.done(entry.checkpoint, name) for name in names)
+        seconds = sum(self.estimate.seconds(entry.checkpoint, name) for name in names)
+        spent = f", {seconds:.1f} s" if self.ranks.size == 1 else ""
+        several = f" x{len(names)}" if len(names) > 1 else ""
+        self._line(
+            f"[{self._finished}/{len(self._entries)}] {entry.checkpoint} {entry.title}{several}: {samples} samples"
+            f"{self._figure(entry)}{spent}; {self._times()}"
+        )
+
+    def _figure(self, entry: _Entry) -> str:
+        """Return the headline figure of the images that conditions show; empty for others."""
+        kind = entry.conditions[0].name
+        if not vocabulary_of(kind).shows(kind):
+            return ""
+        try:
+            task = task_of(self.run.manifest)
+            figures = [task.brief(self.run, entry.checkpoint, condition.text) for condition in entry.conditions]
+        except (RobustkitError, KeyError, ValueError):  # a line less says the same
+            return ""
+        known = [figure for figure in figures if figure is not None]
+        return f", {task.headline_metric.word} {100 * sum(known) / len(known):.1f} %" if known else ""
+
+    def _times(self) -> str:
+        left, elapsed = self.estimate.left(), clock_time(self.estimate.elapsed)
+        if not self._open:
+            return f"elapsed {elapsed}, summary and report are left"
+        return f"elapsed {elapsed}" if left is None else f"elapsed {elapsed}, about {clock_time(left)} left"
+
+    def _sign(self) -> None:
+        """Tell how far the current condition is, where nothing was told for a while."""
+        if self.ranks.leads and self._clock() - self._last > _QUIET:
+            of_current = self.estimate.current
+            samples = "" if of_current is None else f"{self.estimate.done(*of_current)} samples"
+            self._line(f"{self._current}: {samples} so far{self._stage}; {self._times()}")
+
+    def _announce(self) -> None:
+        """Say how long all takes, once enough was measured."""
+        if self._announced or not self.ranks.leads:
+            return
+        if line := estimate_line(self.estimate, self.where):
+            self._announced = True
+            PLAN.info(no_controls(line))
+
+    def _line(self, line: str) -> None:
+        self._last = self._clock()
+        PROGRESS.info(no_controls(line))

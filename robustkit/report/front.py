@@ -1,0 +1,194 @@
+"""The first screen of the page: what was found, a table of what was asked by checkpoint, one figure, and flags."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..display.svg import Figure, Style, labels
+from ..evaluations.cells import Row, is_finite
+from ..evaluations.gaps import Gap, gaps_of, not_evaluated
+from ..evaluations.results import Results
+from ..results.comparison import ComparisonRow
+from ..results.findings import Finding, findings, p_said
+from ..results.tested import Asked, Tested, asked, pair_tests
+from ..tasks.measures import metric_of
+from .front_figure import front_figure
+from .front_flags import Flag, flags_of
+
+WIDE = 4
+"""The number of checkpoints up to which a narrow screen shows the table as cards."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A checkpoint. label: its name, shortened; name: in full."""
+
+    label: str
+    name: str
+    attention: str
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A figure with its interval. mark: best or worst of all, better or worse than the first; empty where chance may
+    explain it.
+    """
+
+    value: str
+    interval: str = ""
+    mark: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of the table. unit: what is measured, with `lower` where less is better. n: samples, where not all.
+
+    verdict: what the tests say: a difference beyond chance, `cannot tell`, `not tested`. detail: its size.
+    """
+
+    title: str
+    unit: str
+    lower: bool
+    n: str
+    cells: tuple[Cell, ...]
+    verdict: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Front:
+    """What the template shows. groups: the lines of each family of conditions."""
+
+    findings: Sequence[Finding]
+    columns: Sequence[Column]
+    groups: Sequence[Sequence[Line]]
+    note: str
+    figure: Figure | None
+    flags: Sequence[Flag]
+    gaps: Sequence[Gap]
+    cards: bool
+
+    @property
+    def missing(self) -> int:
+        """The number of units that are missing."""
+        return sum(gap.missing for gap in self.gaps)
+
+
+def front_of(results: Results, looks: Mapping[str, Style]) -> Front:
+    """Return the first screen of a run. looks: how each checkpoint is drawn."""
+    manifest, rows = results.manifest, asked(results)
+    tests = pair_tests(results)
+    short = labels(manifest.names, 28)
+    words = {"none": "no attention", "other": "another attention"}
+    columns = [
+        Column(short[entry.name], entry.name, words.get(entry.attention, f"{entry.attention} attention"))
+        for entry in manifest.checkpoints
+    ]
+    groups, several = dict[str, list[Line]](), Counter(entry.called for entry in rows)
+    for entry in rows:
+        more = f": {metric_of(entry.metric).word}" if several[entry.called] > 1 else ""
+        groups.setdefault(entry.family, []).append(_line(f"{entry.called}{more}", entry, results, tests))
+    return Front(
+        findings(results),
+        columns,
+        list(groups.values()),
+        _note(rows, tests, len(columns)),
+        front_figure(rows, results, looks),
+        [*flags_of(results), *(Flag("", "", line) for line in not_evaluated(results.run))],
+        gaps_of(results.run),
+        len(columns) <= WIDE,
+    )
+
+
+def _line(title: str, entry: Asked, results: Results, tests: Tested) -> Line:
+    metric, names = metric_of(entry.metric), results.manifest.names
+    rows = [results.cells[name].get(entry.key) for name in names]
+    told = tests.of(entry.key)
+    marks = _marks(names, told, tests.all_pairs)
+    cells = tuple(_cell(row, metric.scale, marks.get(name, "")) for name, row in zip(names, rows, strict=True))
+    verdict, detail = _verdict(told, metric.scale, len(names))
+    unit = metric.label or metric.name
+    return Line(title, unit, metric.better < 0, _n(rows, results), cells, verdict, detail)
+
+
+def _n(rows: Sequence[Row | None], results: Results) -> str:
+    counts = sorted({int(row["n"]) for row in rows if row is not None})
+    if not counts or counts == [results.manifest.data.n]:
+        return ""
+    return f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
+
+
+def _figure(value: float, scale: float, sign: str = "") -> str:
+    text = f"{scale * value:{sign}.{1 if scale == 100 else 3}f}"
+    return text.replace("-", "−")
+
+
+def _cell(row: Row | None, scale: float, mark: str) -> Cell:
+    if row is None or not is_finite(row["value"]):
+        return Cell("–" if row is None else "nan")
+    ends = [row["ci_low"], row["ci_high"]]
+    between = ", ".join(_figure(end, scale) for end in ends) if all(map(is_finite, ends)) else ""
+    return Cell(_figure(row["value"], scale), f"[{between}]" if between else "", mark)
+
+
+def _marks(names: Sequence[str], told: Sequence[ComparisonRow], all_pairs: bool) -> dict[str, str]:
+    """Return who is best, which means that no other is better beyond chance and some are worse; and who is worst.
+
+    Where each was tested against the first alone, who is better or worse than that one.
+    """
+    above: dict[str, set[str]] = {name: set() for name in names}  # whom each is better than
+    below: dict[str, set[str]] = {name: set() for name in names}
+    for row in told:
+        if row.verdict in ("better", "worse"):
+            ends = row.second.checkpoint, row.first.checkpoint
+            high, low = ends if row.verdict == "better" else ends[::-1]
+            above[high].add(low)
+            below[low].add(high)
+    if not all_pairs:
+        first = names[0]
+        better = {name: "better" for name in names if first in above[name]}
+        return better | {name: "worse" for name in names if first in below[name]}
+    best = {name: "best" for name in names if above[name] and not below[name]}
+    return best | {name: "worst" for name in names if below[name] and not above[name]}
+
+
+def _verdict(told: Sequence[ComparisonRow], scale: float, count: int) -> tuple[str, str]:
+    """Return what the tests of a row say, and the difference of two checkpoints, or how many pairs differ."""
+    if count < 2:
+        return "", ""
+    known = [row for row in told if math.isfinite(row.p_value)]
+    if not known:
+        return "not tested", ""
+    beyond = [row for row in known if row.significant]
+    if count == 2:
+        difference = known[0].difference
+        text = f"{_figure(difference.value, scale, '+')}"
+        if is_finite(difference.ci_low):
+            text += f" [{_figure(difference.ci_low, scale, '+')}, {_figure(difference.ci_high, scale, '+')}]"
+        return p_said(known[0].p_value) if beyond else "cannot tell", text
+    if not beyond:
+        return "cannot tell", ""
+    smallest = min(row.p_value for row in beyond)
+    return p_said(smallest), f"{len(beyond)} of {len(known)} pair{'' if len(known) == 1 else 's'} differ"
+
+
+def _note(rows: Sequence[Asked], tests: Tested, count: int) -> str:
+    """Say what the table means."""
+    notes = ["In brackets 95 % intervals; ↓: lower is better."]
+    if count > 1:
+        if tests.all_pairs:
+            notes.append(
+                "Best: no other checkpoint is better beyond chance, and at least one is worse. Worst: the reverse."
+            )
+        else:
+            notes.append("Better, worse: than the first checkpoint, beyond chance.")
+        notes.append(
+            "Cannot tell: the difference may be chance. Tests are paired by image; p is Holm's over all "
+            f"{len(tests.rows)} tests of the run, below .05 beyond chance."
+        )
+        if any(not tests.of(entry.key) for entry in rows):
+            notes.append("Not tested: it is no mean over images, a single severity, or without records of both.")
+    return " ".join(notes)

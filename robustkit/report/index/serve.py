@@ -1,0 +1,125 @@
+"""Show an index on this machine alone: the index, comparisons on request, and the reports of the runs that it lists."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Lock
+from typing import Any
+from urllib.parse import parse_qs, unquote_to_bytes, urlsplit
+
+from ...errors import RobustkitError
+from ...runs.files import RunFiles
+from .own_files import FOLDER, is_own
+from .page import index_page
+from .pairs import compared, write_pairs
+from .runs import Listed, keep, list_runs
+
+_OWN = "frame-ancestors 'none'"
+_OF_OTHERS = (
+    "sandbox allow-scripts; default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""A report may be of someone else: it gets an origin of its own, and nothing to fetch from."""
+
+
+class Site:
+    """What is shown of a folder. Only files of runs that the index lists are opened, and none through a link."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lock = Lock()
+        self._listed: Listed | None = None
+        self._compared: dict[tuple[object, ...], str] = {}
+
+    def index(self) -> str:
+        """Return the index as the folder is now."""
+        with self._lock:
+            self._listed = listed = list_runs(self.folder)
+            keep(self.folder, listed)
+            return index_page(self.folder, listed, write_pairs(self.folder, listed, 0), served=True)
+
+    def comparison(self, first: str, second: str) -> str | None:
+        """Return the page that compares two runs; None where one of them is not listed. Raises RobustkitError."""
+        with self._lock:
+            listed = self._known()
+            if first == second or not {first, second} <= listed.runs.keys():
+                return None
+            key = (first, listed.stamps[first], second, listed.stamps[second])
+            if key not in self._compared:
+                self._compared[key] = compared(self.folder, first, second)
+            return self._compared[key]
+
+    def file(self, path: str) -> bytes | None:
+        """Return the report of a listed run, or a comparison that was written; None for any other path."""
+        folder, _, name = path.rpartition("/")
+        if folder == FOLDER and name.startswith("compare-") and is_own(self.folder / path):
+            return RunFiles(self.folder).read_bytes(self.folder / path)
+        with self._lock:
+            run = self._known().runs.get(folder or ".")
+        if name != "report.html" or run is None or not run.report:
+            return None
+        place = RunFiles(self.folder / (folder or "."))
+        return place.read_bytes(place.path / name)
+
+    def _known(self) -> Listed:
+        if self._listed is None:
+            self._listed = list_runs(self.folder)
+        return self._listed
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server_version, sys_version = "robustkit", ""
+
+    def __init__(self, site: Site, *arguments: Any) -> None:
+        self.site = site
+        super().__init__(*arguments)
+
+    def do_GET(self) -> None:
+        host = (self.headers.get("Host") or "").rpartition(":")[0]
+        if host not in ("127.0.0.1", "localhost"):  # a page elsewhere may call this address by a name of its own
+            self._send(HTTPStatus.FORBIDDEN, "This index is for this machine alone.\n")
+            return
+        parts = urlsplit(self.path)
+        path = os.fsdecode(unquote_to_bytes(parts.path)).lstrip("/")
+        try:
+            if path in ("", "index.html"):
+                self._send(HTTPStatus.OK, self.site.index(), "text/html")
+            elif path == "compare":
+                asked = parse_qs(parts.query, encoding="utf-8", errors="surrogateescape")
+                page = self.site.comparison(asked.get("first", [""])[0], asked.get("second", [""])[0])
+                self._send(*((HTTPStatus.OK, page, "text/html") if page else (HTTPStatus.NOT_FOUND, "No such run.\n")))
+            elif (data := self.site.file(path)) is not None:
+                self._send(HTTPStatus.OK, data, "text/html", _OF_OTHERS)
+            else:
+                self._send(HTTPStatus.NOT_FOUND, "There is no such page.\n")
+        except (RobustkitError, OSError, ValueError) as fault:
+            self._send(HTTPStatus.CONFLICT, f"{fault}\n")
+
+    def _send(self, status: HTTPStatus, body: str | bytes, kind: str = "text/plain", policy: str = _OWN) -> None:
+        data = body.encode("utf-8", "replace") if isinstance(body, str) else body
+        self.send_response(status)
+        for name, value in (
+            ("Content-Type", f"{kind}; charset=utf-8"),
+            ("Content-Length", str(len(data))),
+            ("Content-Security-Policy", policy),
+            ("X-Content-Type-Options", "nosniff"),
+            ("Referrer-Policy", "no-referrer"),
+            ("Cache-Control", "no-store"),
+        ):
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Say nothing: paths may come from anyone on this machine."""
+
+
+def server_of(folder: Path, port: int) -> ThreadingHTTPServer:
+    """Return a server of the index on 127.0.0.1; port 0 takes a free one. Raises OSError where the port is taken."""
+    server = ThreadingHTTPServer(("127.0.0.1", port), partial(_Handler, Site(folder)))
+    server.daemon_threads = True
+    return server

@@ -1,0 +1,1 @@
+"""Make the textures of ice that `frost` falls back to: `corruptions/ice/`."""

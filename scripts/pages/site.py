@@ -1,0 +1,89 @@
+"""What MkDocs is told before it builds the site: pages of the repository's root, and the notebooks, executed.
+
+mkdocs build --strict
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[2]
+PAGES = {"CONTRIBUTING.md": "contributing.md", "ARCHITECTURE.md": "architecture.md", "CHANGELOG.md": "changelog.md"}
+SECONDS = 120
+"""How long a cell of a notebook may take."""
+
+_LINK = re.compile(r"(!?\[[^\]]*\])\(([^)\s#]*)(#[^)\s]*)?\)")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that do not lie in docs/ as they are shown."""
+    from mkdocs.structure.files import File
+
+    for name, place in PAGES.items():
+        files.append(File.generated(config, place, content=(ROOT / name).read_text(encoding="utf-8")))
+    for path in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
+        text, pictures = executed(path)
+        if (raw := files.get_file_from_path(f"notebooks/{path.name}")) is not None:
+            files.remove(raw)
+        files.append(File.generated(config, f"notebooks/{path.stem}.md", content=text))
+        for name, data in pictures.items():
+            files.append(File.generated(config, f"notebooks/{path.stem}/{name}", content=data))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Lead links that are right in the repository to the same place on the site."""
+    place = page.file.src_uri
+    source = next((name for name, shown in PAGES.items() if shown == place), f"docs/{place}")
+    return led(markdown, source, place)
+
+
+def led(markdown: str, source: str, place: str) -> str:
+    """Return the text of the page `source` of the repository with the links of the page `place` of the site."""
+    return _LINK.sub(lambda link: _led(link, source, place), markdown)
+
+
+def _led(link: re.Match[str], source: str, place: str) -> str:
+    text, path, anchor = link[1], link[2], link[3] or ""
+    if not path or re.match(r"[a-z]+:", path):
+        return link[0]
+    target = os.path.relpath(ROOT / Path(source).parent / path, ROOT)
+    if target in PAGES:
+        shown = PAGES[target]
+    elif target.startswith("docs/"):
+        shown = target.removeprefix("docs/").replace(".ipynb", ".md")
+    elif (ROOT / target).exists():
+        return f"{text[1:-1]} (`{target}`)" if f"`{target}`" != text[1:-1] else f"`{target}`"  # code is not on the site
+    else:
+        return link[0]  # MkDocs says that it leads nowhere
+    return f"{text}({os.path.relpath(shown, Path(place).parent)}{anchor})"
+
+
+@cache
+def executed(path: Path) -> tuple[str, dict[str, bytes]]:
+    """Return a notebook as Markdown with what its cells print, and its pictures by name. A cell's error is raised."""
+    import tempfile
+
+    import nbformat
+    from nbclient import NotebookClient
+    from nbconvert import MarkdownExporter
+
+    notebook: Any = nbformat.read(path, as_version=4)
+    with tempfile.TemporaryDirectory() as folder:
+        # tqdm, which others import, asks for a widget that a page cannot show.
+        os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"
+        NotebookClient(notebook, timeout=SECONDS, resources={"metadata": {"path": folder}}).execute()
+    text, resources = MarkdownExporter().from_notebook_node(notebook)
+    pictures: dict[str, bytes] = resources["outputs"]
+    for name in pictures:
+        text = text.replace(f"]({name})", f"]({path.stem}/{name})")
+    return text, pictures

@@ -1,0 +1,53 @@
+"""Every block of shell and Python on the site is run where its files are, or says why it is not."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from page_blocks import RUN, Block, blocks_of, commands, furnish, less, plain_environment, run_page
+from places import ROOT
+
+MADE = {ROOT / "docs" / "reference" / "commands.md"}  # examples of the help, parsed by test_docs.py
+PAGES = sorted({ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")} - MADE)
+WITH_BLOCKS = [page for page in PAGES if any(block.kind in RUN for block in blocks_of(page))]
+SMALL = {"audit-a-resnet.md": "64"}  # the side of the images, which the file of weights does not say
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="session")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("pages")
+    furnish(place)
+    return place
+
+
+@pytest.mark.parametrize("page", WITH_BLOCKS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_blocks_of_a_page_run(page: Path, desk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain_environment(monkeypatch)
+    if page.name in SMALL:
+        monkeypatch.setenv("ROBUSTKIT_IMG_SIZE", SMALL[page.name])
+    place = tmp_path / "place"
+    shutil.copytree(desk, place)
+    found = [block for block in blocks_of(page) if block.kind in RUN]
+    assert run_page(page, place, monkeypatch) == sum(not block.reason and block.said != "test" for block in found)
+
+
+def test_what_is_said_above_a_block() -> None:
+    assert Block("sh", "", "not run: it needs a GPU").reason == "it needs a GPU"
+    assert Block("sh", "", "status 1").status == 1 and Block("sh", "", "").status == 0
+    assert Block("toml", "", "file: a.toml").file == "a.toml" and Block("python", "# net.py\n", "").file == "net.py"
+    assert Block("sh", "", "test").reason == ""
+
+
+def test_amounts_are_cut_and_nothing_else() -> None:
+    (words,) = commands("robustkit audit x --limit 500 \\\n  --seed 500 # --limit 3\n")
+    assert less(words) == ["robustkit", "audit", "x", "--limit", "4", "--seed", "500"]
+
+
+def test_a_command_that_fails_fails_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "page.md").write_text("```sh\nrobustkit report nowhere\n```\n")
+    with pytest.raises(AssertionError, match="robustkit report nowhere: status 2, not 0"):
+        run_page(tmp_path / "page.md", tmp_path, monkeypatch)

@@ -1,0 +1,151 @@
+"""What commands print: every number whole at any width, what flags are about, help and lists under headings."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from places import ROOT
+
+import robustkit
+from robustkit.cli.app import COMMANDS, cli
+from robustkit.cli.help import SECTIONS
+from robustkit.cli.listing import LISTINGS
+from robustkit.cli.terminal import together
+from robustkit.evaluations.corruptions.vocabulary import VOCABULARY
+from robustkit.models.specs import embedded_file
+from robustkit.report.refresh import refresh
+from robustkit.results.run import Run
+from robustkit.runs.folder import RunFolder
+from robustkit.tasks.classification.tables import table_rows
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+LONG = "a_checkpoint_whose_name_has_more_than_sixty_characters_in_its_file_name"
+NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Run]:
+    """One checkpoint of a long name under attacks and corruptions, and two."""
+    place = tmp_path_factory.mktemp("shown")
+    long = place / f"{LONG}.safetensors"
+    long.write_bytes(embedded_file("shapes-vit-quest").read_bytes())
+    words: dict[str, Any] = {"data_dir": "embedded:shapes", "limit": 10, "browse": 0, "device": "cpu"}
+    attacks = "fgsm,pgd(steps=2,step_size=0.5/255,random_start=False),fgsm(eps=7.99/255)"
+    one = robustkit.audit([long], attacks=attacks, corruptions="noise", out=place / "one", **words)
+    both = ["zoo:shapes-vit-standard", long]
+    two = robustkit.audit(both, attacks="fgsm", corruptions="noise", out=place / "two", **words)
+    return one, two
+
+
+def said(*words: str, columns: int | None = None) -> str:
+    environment = {"COLUMNS": str(columns)} if columns else {"COLUMNS": ""}
+    done = CliRunner(env=environment).invoke(cli, [*words], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200, None])
+def test_an_audit_is_read_back_from_what_it_prints(runs: tuple[Run, Run], columns: int | None) -> None:
+    one, _ = runs
+    text = said("report", str(one.path), "--details", columns=columns)
+    prose = ("report: ", "every table: ")
+    lines = [line for line in text.splitlines() if not line.startswith(prose)]
+    assert columns is None or max(map(len, lines)) <= columns  # a log's lines of prose are not wrapped
+    rows = table_rows(refresh(RunFolder.existing(one.path)))
+    left_out = re.search(r"not shown: (.*?) \(in", text.replace("\n", " "))
+    for heading, place in (("top-1 % [95 %]", 4), ("NLL", 6), ("ECE %", 7), ("largest |δ|", 8)):
+        shown = [row[place] in text for row in rows]
+        assert all(shown) or (left_out and heading in left_out[1]), heading
+    assert "7.99/255" in text
+    summary = json.loads((one.path / "summary.json").read_text("utf-8"))["results"]
+    errors = [f"{100 * row['value']:.1f}" for row in summary if row["metric"] == "mean_error"]
+    assert errors and set(errors) <= set(NUMBER.findall(text))
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_the_short_table_has_the_headline_of_each_checkpoint(runs: tuple[Run, Run], columns: int) -> None:
+    _, two = runs
+    text = said("report", str(two.path), columns=columns)
+    assert "top-1 %, more is better" in text and "under corruption: mean error %, less is better" in text
+    assert all(part in text for part in ("shapes-vit-", "a_checkpoint_", "characters_in_"))
+    for row in two.results().to_dict("records"):
+        if (row["condition"], row["metric"]) in (("clean", "top1"), ("noise", "mean_error")):
+            value, low, high = (f"{100 * row[key]:.1f}" for key in ("value", "ci_low", "ci_high"))
+            assert f"{value} [{low}, {high}]" in text
+    assert "NLL" not in text and f"every table: robustkit report {two.path} --details" in text
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_a_comparison_prints_each_difference_whole(runs: tuple[Run, Run], columns: int, tmp_path: Path) -> None:
+    _, two = runs
+    text = said("compare", str(two.path), "--json", str(tmp_path / "d.json"), columns=columns)
+    (pair,) = json.loads((tmp_path / "d.json").read_text("utf-8"))["pairs"]
+    for row in pair["rows"]:
+        scale, digits = (1, 3) if row["metric"] == "nll" else (100, 2)
+        assert (
+            f"{scale * row['difference']:+.{digits}f} [" in text or f"{scale * row['difference']:+.{digits}f}\n" in text
+        )
+        assert f"{scale * row['first']:.{digits}f}" in NUMBER.findall(text)
+
+
+def test_flags_keep_their_subject() -> None:
+    noise = [f"corruption({name},severity={s})" for name in ("gaussian_noise", "shot_noise") for s in (1, 2, 3, 4, 5)]
+    fog = [f"corruption(fog,severity={s})" for s in (1, 2, 3, 4, 5)]
+    every = [*noise, *fog, "corruption(fog)", "noise"]
+    assert VOCABULARY.together(every, every) == "all 3 corruptions"
+    assert VOCABULARY.together([*noise, "noise"], every) == "gaussian_noise, shot_noise"
+    assert VOCABULARY.together([noise[0], fog[0]], every) == "gaussian_noise, fog at some severities"
+    assert VOCABULARY.together(fog[:1], every) == fog[0]
+    assert VOCABULARY.together(["noise", "blur"], [*every, "blur"]) == "means over noise, blur"
+    lines = ["⚑ a, clean: odd", "⚑ a, b, clean: odd", "⚑ a, fgsm: weak", "⚑ left out: frost"]
+    assert together(lines, ["a", "a, b"]) == ["⚑ both checkpoints, clean: odd", "⚑ a, fgsm: weak", "⚑ left out: frost"]
+    assert together(lines[:1], ["a"]) == ["⚑ a, clean: odd"]
+
+
+def test_help_lists_options_under_headings_and_cuts_no_line() -> None:
+    for name in ("audit", "attack", "segment", "cam", "corrupt", "inspect"):
+        text = said(name, "--help", columns=80)
+        headings = re.findall(r"^([A-Z][\w ]+):$", text, re.MULTILINE)
+        assert headings == [heading for heading in SECTIONS.values() if heading in headings], name
+        assert {"Model and preprocessing", "Data", "Run", "General"} <= set(headings), name
+        options = {
+            word
+            for parameter in cli.commands[name].params
+            if not getattr(parameter, "hidden", False)
+            for word in parameter.opts
+            if word[:2] == "--"
+        }
+        assert options <= set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", text, re.MULTILINE)), name
+    top = said("--help", columns=80)
+    assert "..." not in top.partition("Evaluate:")[2]
+    for commands in COMMANDS.values():
+        for command, line in commands.items():
+            assert f"{command.name}" in top and line in top
+
+
+def test_lists_are_tables_and_json() -> None:
+    kinds = said("list")
+    assert all(re.search(rf"^{kind} +\w", kinds, re.MULTILINE) for kind in LISTINGS)
+    entries = {entry["name"]: entry for entry in json.loads(said("list", "attacks", "--json"))}
+    assert entries["pgd"]["parameters"]["step_size"] == "0.15*eps" and entries["segpgd"]["for"] == "segment"
+    for kind in ("models", "attacks", "corruptions", "cams", "attentions", "protocols", "datasets"):
+        text = said("list", kind, columns=80)
+        assert max(map(len, text.splitlines())) <= 80, kind
+        for entry in json.loads(said("list", kind, "--json")):
+            assert entry["name"].partition("-")[0] in text
+
+
+def test_help_loads_no_torch() -> None:
+    script = (
+        "import sys; from click.testing import CliRunner; from robustkit.cli.app import cli\n"
+        "for words in (['--help'], ['audit', '--help'], ['list']): CliRunner().invoke(cli, words)\n"
+        "assert not {'torch', 'timm', 'pyarrow', 'pandas'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)

@@ -1,0 +1,94 @@
+"""The action's shell steps run as they stand, pass and fail as the gate does, and run nothing of their inputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from places import ROOT
+from workflow_steps import Runner, installed
+
+AUDIT = ("Audit", "Gate")
+SMALL = {
+    "checkpoint": "zoo:shapes-vit-quest",
+    "data": "embedded:shapes",
+    "arguments": "--limit\n20\n--attacks\nfgsm\n--batch-size=20",
+}
+FLOWS = [*(ROOT / ".github" / "workflows").glob("*.yml"), *(ROOT / "docs" / "ci").glob("*.yml"), ROOT / "action.yml"]
+
+
+def test_a_gate_that_passes_and_one_that_fails(tmp_path: Path) -> None:
+    installed(tmp_path)
+    first = Runner(tmp_path, SMALL).run(AUDIT)
+    assert first.done == {"Audit": 0, "Gate": 0}, first.said
+    assert first.outputs == {"run": "runs/robustkit", "status": "0"}
+    assert "::warning::the policy was drafted" in first.said
+    assert "<testsuite" in (tmp_path / "robustness.xml").read_text() and (tmp_path / "robustness.json").is_file()
+    assert (tmp_path / "work" / "runs" / "robustkit" / "report.html").is_file() and "RobustKit" in first.summary
+
+    (tmp_path / "work" / "policy.toml").write_text('[[rule]]\nrequire = "top1 under clean >= 0.999"\n')
+    second = Runner(tmp_path, SMALL).run(("Gate",))
+    assert second.done == {"Gate": 1} and second.outputs["status"] == "1", second.said
+    assert (
+        "drafted" not in second.said
+        and "FAIL" in second.said
+        and "failure" in (tmp_path / "robustness.xml").read_text()
+    )
+
+
+def test_inputs_are_words(tmp_path: Path) -> None:
+    """Neither a shell nor the runner's files read what stands in an input; lines are words where several may stand."""
+    hostile = "\"; touch pwned; $(touch pwned) `touch pwned` -x'"
+    made = Runner(tmp_path, dict.fromkeys(("checkpoint", "data", "arguments", "out", "policy", "baseline"), hostile))
+    command, words = tmp_path / "robustkit" / "bin" / "robustkit", tmp_path / "words"
+    command.parent.mkdir(parents=True)
+    command.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" >> {words}\n")
+    command.chmod(0o755)
+    made.run(AUDIT)
+    audit = ["audit", f"--data-dir={hostile}", f"--out={hostile}", hostile, "--", hostile]
+    drafted = ["check", "--init", f"--policy={hostile}", "--", hostile]
+    files = [f"--{kind}={tmp_path}/robustness.{name}" for kind, name in (("junit", "xml"), ("json", "json"))]
+    checked = ["check", f"--policy={hostile}", *files, f"--baseline={hostile}", "--", hostile]
+    assert words.read_text().splitlines() == [*audit, *drafted, *checked]
+    assert not list(tmp_path.rglob("pwned*")) and made.outputs == {"run": hostile, "status": "0"}
+    Runner(tmp_path, {"checkpoint": "a", "data": "b", "out": "x\nstatus=0"}, made.outputs).run(("Audit",))
+    assert made.outputs["run"] == "x status=0" and made.outputs["status"] == "0"
+
+
+@pytest.mark.parametrize("path", FLOWS, ids=lambda path: path.name)
+def test_no_script_holds_an_expression_and_every_action_is_pinned(path: Path) -> None:
+    flow = yaml.safe_load(path.read_text("utf-8"))
+    jobs = flow["jobs"].values() if "jobs" in flow else [flow["runs"]]
+    steps = [step for job in jobs for step in job["steps"]]
+    assert steps and all("run" in step or "uses" in step for step in steps)
+    for step in steps:
+        # Matrix values are the workflow's own.
+        assert "${{" not in step.get("run", "").replace("${{ matrix.", ""), step
+        _, at, version = step.get("uses", "x@v1").partition("@")
+        assert at and version not in ("main", "master"), step
+
+
+def test_each_input_is_used_and_each_use_is_an_input() -> None:
+    text = (ROOT / "action.yml").read_text("utf-8")
+    action = yaml.safe_load(text)
+    for name in action["inputs"]:
+        assert f"inputs.{name} }}}}" in text, name
+    ids = {step.get("id") for step in action["runs"]["steps"]}
+    assert all(output["value"].split(".")[1] in ids for output in action["outputs"].values())
+
+
+def test_the_release_publishes_only_what_was_tested_and_attested() -> None:
+    flow = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text("utf-8"))
+    jobs = flow["jobs"]
+    assert jobs["test"]["needs"] == "build" and jobs["publish"]["needs"] == "test" and "permissions" not in jobs["test"]
+    assert flow["permissions"] == {"contents": "read"} and jobs["publish"]["permissions"]["id-token"] == "write"
+    used = [step["uses"].partition("@")[0] for step in jobs["publish"]["steps"]]
+    assert used == ["actions/download-artifact", "actions/attest-build-provenance", "pypa/gh-action-pypi-publish"]
+
+
+@pytest.mark.slow
+def test_the_step_that_installs(tmp_path: Path) -> None:
+    """With PyPI as torch's index, which is the one that a test's machine can be trusted to reach."""
+    made = Runner(tmp_path, {**SMALL, "torch-index": "https://pypi.org/simple"}).run(("Install", *AUDIT))
+    assert made.done == {"Install": 0, "Audit": 0, "Gate": 0}, made.said

@@ -1,0 +1,131 @@
+"""Tables in a terminal: figures are never cut or wrapped, and what is left out is named."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from robustkit.display.console import print_tables
+from robustkit.display.layout import laid_out, wide, wrapped
+from robustkit.display.numbers import pixels
+from robustkit.display.table import TextTable
+
+NUMBER = re.compile(r"[-+−]?\d[\d.,]*(?:e[-+]?\d+)?")
+LONG = "resnet_with_a_checkpoint_name_of_far_more_than_sixty_characters_v2"
+CONDITIONS = ("clean", "autoattack(eps=4/255,steps=10,targets=3,queries=100,seed=12)", "pgd(eps=0.5/255,steps=1000)")
+
+
+def results(names: tuple[str, ...] = ("a", LONG)) -> TextTable:
+    """Return a table such as an audit's, each figure in it another one."""
+    headings = ("checkpoint", "condition", "n", "top-1 % [95 %]", "top-5 %", "NLL", "ECE %", "largest |δ|")
+    rows = []
+    for name in names:
+        for condition in CONDITIONS:
+            k = len(rows)
+            top = f"{90 - k}.3 [{80 - k}.1, {97 - k}.{k}]"
+            rows.append((name, condition, f"{1000 + k}", top, f"{99 - k}.5", f"{k}.017", f"{k}.4", f"{k + 1}.988/255"))
+    return TextTable("title", headings, tuple(rows), spare=("largest |δ|", "ECE %", "n"))
+
+
+def text_of(table: TextTable, width: int, elsewhere: str = "summary.csv") -> str:
+    return "\n".join(line.text for line in laid_out(table, width, elsewhere))
+
+
+def numbers(texts: list[str]) -> list[str]:
+    return sorted(number for text in texts for number in NUMBER.findall(text))
+
+
+@pytest.mark.parametrize("width", [40, 50, 60, 80, 100, 200])
+@pytest.mark.parametrize("names", [("a", LONG), ("a",), tuple(f"net-{k}" for k in range(5))])
+def test_every_figure_is_whole_or_its_column_is_named(width: int, names: tuple[str, ...]) -> None:
+    table = results(names)
+    text = text_of(table, width)
+    gone = re.search(r"not shown: (.*?) \(in summary\.csv", text.replace("\n", " "))
+    left_out = gone[1].split(", ") if gone else []
+    assert set(left_out) <= set(table.spare) and (width < 200 or not left_out)
+    body = text.partition("not shown:")[0]
+    for place, heading in enumerate(table.headings[2:], start=2):
+        cells = [row[place] for row in table.rows]
+        # Wrapped cells would not be found: a figure, with its interval, stands in one line.
+        assert all((f" {cell}" in body) == (heading not in left_out) for cell in cells), heading
+    assert max(map(wide, text.splitlines())) <= width
+    assert all(name in re.sub(r"\s", "", body) for name in names) and "autoattack(" in body
+
+
+def test_columns_without_worth_are_left_out_in_their_order() -> None:
+    seen = []
+    for width in range(110, 45, -1):
+        found = re.search(r"not shown: (.*?) \(", text_of(results(), width).replace("\n", " "))
+        seen += [found[1]] if found and found[1] not in seen else []
+    assert seen == ["largest |δ|", "largest |δ|, ECE %", "largest |δ|, ECE %, n"]
+
+
+def test_a_repeated_first_column_becomes_headings_only_where_room_is_short() -> None:
+    table = TextTable("", ("condition", "figure", "value"), (("clean", "top-1", "1.5"), ("clean", "NLL", "0.2")))
+    assert text_of(table, 40).splitlines()[2:] == ["clean      top-1     1.5", "           NLL       0.2"]
+    assert text_of(table, 20).splitlines()[2:] == ["clean", "  top-1     1.5", "  NLL       0.2"]
+
+
+def test_columns_that_all_count_go_into_blocks_and_then_into_lines() -> None:
+    interval = "93.3 [84.1, 97.4]"
+    table = TextTable("", ("", "one", "two", "three"), (("clean", interval, interval, "7"),))
+    blocks = text_of(table, 31).split("\n\n")
+    assert [block.splitlines()[-1].split() for block in blocks] == [
+        ["clean", *interval.split()],
+        ["clean", *interval.split(), "7"],
+    ]
+    listed = [line for line in text_of(table, 20).splitlines() if line]
+    assert listed == ["clean", f"  one: {interval}", f"  two: {interval}", "  three: 7"]
+
+
+def test_a_line_is_broken_between_words_and_never_inside_a_number() -> None:
+    for text in (
+        *CONDITIONS,
+        LONG,
+        "all 11 corruptions: 1234567.25 of 60 [-12.5, +3.75], 7.988/255",
+        "x" * 30 + "12345",
+    ):
+        for width in range(14, 70):
+            lines = wrapped(text, width, 2)
+            assert "".join("".join(lines).split()) == "".join(text.split())
+            assert numbers(lines) == numbers([text]), (width, lines)
+    assert wrapped(CONDITIONS[1], 40, 2) == ["autoattack(eps=4/255,steps=10,targets=3,", "  queries=100,seed=12)"]
+
+
+def test_a_name_does_not_steer_the_terminal_and_wide_letters_count_twice() -> None:
+    console = Console(width=40, file=io.StringIO())
+    print_tables(console, [TextTable("t\x1b[31m", ("a", "b"), (("模型\x1b[2J", "1"), ("[bold]x", "22")))])
+    assert isinstance(console.file, io.StringIO)
+    said = console.file.getvalue()
+    assert "\x1b" not in said and "[bold]x" in said
+    assert {wide(line) for line in said.splitlines() if line[-1:] in "12"} - {0} == {wide("模型[2J") + 2 + 2}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (8 / 255, "8/255"),
+        (0.031372550874948, "8/255"),  # 8/255 in float32, after a sum
+        (7.9996 / 255, "8/255"),
+        (0.03132, "7.987/255"),
+        (7.99 / 255 + 1e-6, "7.990/255"),
+        (0.5 / 255, "0.5/255"),
+        (0.25 / 255, "0.25/255"),
+        (0.0003 / 255, "0.0003/255"),
+        (0.0, "0/255"),
+    ],
+)
+def test_radii_read_as_they_were_meant(value: float, text: str) -> None:
+    assert pixels(value, "linf") == text
+    assert pixels(0.5, "l2") == "0.5"
+
+
+def test_what_is_said_once_and_what_stands_above() -> None:
+    table = TextTable("t", ("c", "n", "x"), (("a", "60", "1"), ("a", "", "2"), ("b", "60", "3")))
+    once = table.said_once("n")
+    assert (once.title, once.headings, once.rows[1]) == ("t; n = 60", ("c", "x"), ("a", "2"))
+    assert once.under_heads(["A", "A", "B"]).heads == ((0, "A"), (2, "B"))
+    assert TextTable("t", ("c", "n"), (("a", "1"), ("b", "2"))).said_once("n").headings == ("c", "n")

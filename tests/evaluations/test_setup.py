@@ -1,0 +1,82 @@
+"""The check, before an audit, whether another normalisation or channel order fits better."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_audit import audit as small
+from small_audit import furnish
+
+import robustkit
+from robustkit.evaluations.setup_flags import setup_flags
+from robustkit.results.run import Run
+
+VIT = "zoo:shapes-vit-standard"
+WRONG = {"mean": (0.0,) * 3, "std": (1.0,) * 3}
+
+
+def audit(out: Path, lines: list[str], **options: Any) -> Run:
+    given = {"attacks": "none", "limit": 64, "device": "cpu", "browse": 0} | options
+    return robustkit.audit([VIT], data_dir="embedded:shapes", out=out, say=lines.append, **given)
+
+
+def records(run: Run) -> dict[str, bytes]:
+    return {str(path.relative_to(run.path)): path.read_bytes() for path in run.path.rglob("*.parquet")}
+
+
+def test_a_wrong_normalisation_is_announced_and_flagged_and_records_stay_as_they_are(tmp_path: Path) -> None:
+    lines: list[str] = []
+    run = audit(tmp_path / "wrong", lines, model=WRONG)
+    (line,) = [line for line in lines if line.startswith("⚑ shapes-vit-standard: normalisation in use does not fit")]
+    flags = {flag for flags in run.results()["flags"] for flag in flags}
+    assert flags == {line.removeprefix("⚑ shapes-vit-standard: ")}
+    assert "fits better than none, 0 to 1 (NLL lower by " in line and " images); give --mean '0." in line
+    assert "does not fit the model" in (run.path / "report.html").read_text()
+    evidence = run.evidence("shapes-vit-standard", "clean")
+    assert evidence and [part["part"] for part in evidence["setup"]] == ["normalisation", "channels"]
+    assert evidence["setup"][0]["losses"]["none, 0 to 1"][0] == len(evidence["sample_ids"]) == 64
+    again: list[str] = []
+    before = run.evidence_path("shapes-vit-standard", "clean").stat().st_mtime_ns
+    audit(tmp_path / "wrong", again, model=WRONG)
+    assert run.evidence_path("shapes-vit-standard", "clean").stat().st_mtime_ns == before
+    assert not any(line.startswith("⚑") for line in again)
+    off = audit(tmp_path / "off", [], model=WRONG, setup_check=False)
+    assert records(off) == records(run) and not off.evidence_path("shapes-vit-standard", "clean").exists()
+    assert not any(off.results()["flags"].map(bool))
+
+
+def test_the_right_one_costs_sixteen_images_a_candidate_and_says_nothing(tmp_path: Path) -> None:
+    lines: list[str] = []
+    run = audit(tmp_path / "right", lines)
+    evidence = run.evidence("shapes-vit-standard", "clean")
+    assert evidence and {part["verdict"] for part in evidence["setup"]} <= {"fits", "cannot-tell"}
+    looked = sum(n for part in evidence["setup"] for n, _ in part["losses"].values())
+    assert looked <= 16 * 11 + 2 * 48  # 127/128 may be ahead of 0.5 by a hair, and is then looked at on all
+    assert not any("⚑" in line for line in lines) and not any(run.results()["flags"].map(bool))
+
+
+def test_too_few_images_are_not_looked_at(tmp_path: Path) -> None:
+    run = audit(tmp_path / "few", [], limit=9, model=WRONG)
+    assert not (run.path / "evidence").exists() and not any(run.results()["flags"].map(bool))
+
+
+def test_a_finished_run_is_not_looked_at_and_a_damaged_check_is_taken_away(tmp_path: Path) -> None:
+    place = furnish(tmp_path)
+    run = small(place, tmp_path / "run", attacks="none", setup_check=False)
+    small(place, tmp_path / "run", attacks="none")
+    path = run.evidence_path("net", "clean")
+    assert not path.exists()
+    small(place, tmp_path / "run", attacks="fgsm")  # more to compute, so it is worth it
+    assert path.exists()
+    path.write_text(path.read_text().replace("cannot-tell", "another-fits-better"))
+    lines: list[str] = []
+    small(place, tmp_path / "run", attacks="fgsm", say=lines.append)
+    assert any("evidence: it was altered after it was written" in line for line in lines) and not path.exists()
+
+
+@pytest.mark.parametrize(
+    "evidence", [None, {}, {"setup": 3}, {"setup": [3, {"verdict": "another-fits-better"}]}, {"setup": [{"n": "x"}]}]
+)
+def test_what_has_another_shape_says_nothing(evidence: Any) -> None:
+    assert setup_flags(json.loads(json.dumps(evidence))) == []

@@ -1,0 +1,105 @@
+"""What becomes of an image before a model sees it, and who says so."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from robustkit.common.preprocessing import Preprocessing, spelled
+from robustkit.data.images import to_pixels
+from robustkit.models.input_config import InputOptions, resolve_preprocessing
+
+NOTHING = dict.fromkeys(
+    ("arch", "attention", "num_classes", "mean", "std", "interpolation", "crop_pct", "crop_mode", "img_size")
+)
+IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "input_size": (3, 224, 224), "crop_pct": 0.9}
+
+
+class Net(nn.Module):
+    def __init__(self, config: dict[str, Any] | None) -> None:
+        super().__init__()
+        self.default_cfg = config
+
+
+@pytest.mark.parametrize(
+    ("size", "config", "options", "metadata", "crop", "said"),
+    [
+        (32, IMAGENET, {}, {}, 1.0, "default"),  # its crop is of larger images
+        (64, IMAGENET, {}, {}, 1.0, "default"),
+        (65, IMAGENET, {}, {}, 0.9, "architecture"),
+        (224, None, {}, {}, 0.875, "default"),
+        (32, None, {}, {}, 1.0, "default"),
+        (32, {**IMAGENET, "input_size": (3, 32, 32)}, {}, {}, 0.9, "architecture"),  # its own, for such images
+        (32, {"crop_pct": 0.8}, {}, {}, 0.8, "architecture"),
+        (32, IMAGENET, {"crop_pct": 0.7}, {}, 0.7, "option"),
+        (32, IMAGENET, {}, {"crop_pct": 0.6}, 0.6, "metadata"),
+    ],
+)
+def test_small_images_are_not_cropped_unless_somebody_says_so(
+    size: int, config: Any, options: dict[str, Any], metadata: dict[str, Any], crop: float, said: str
+) -> None:
+    wanted = InputOptions(**{**NOTHING, "img_size": size, **options})
+    resolved = resolve_preprocessing(Net(config), wanted, metadata, "net.pth")
+    assert (resolved.preprocessing.crop_pct, resolved.sources["crop_pct"]) == (crop, said)
+    assert (resolved.preprocessing.input_size, resolved.sources["input_size"]) == ((size, size), "option")
+
+
+def test_each_value_has_who_said_it_and_what_nobody_said_is_noted() -> None:
+    wanted = InputOptions(**{**NOTHING, "img_size": 48, "mean": (0.1, 0.1, 0.1)})
+    resolved = resolve_preprocessing(Net(None), wanted, {"interpolation": "bilinear"}, "net.pth")
+    assert resolved.sources == {
+        "input_size": "option",
+        "mean": "option",
+        "std": "default",
+        "interpolation": "metadata",
+        "crop_pct": "default",
+        "crop_mode": "default",
+    }
+    assert [note for note in resolved.notes if "NORMALISATION" in note] == [
+        "NO NORMALISATION: nothing gives std, mean and std 0.1 and 1 are taken; give --std"
+    ]
+    text = spelled(vars(resolved.preprocessing), resolved.sources, "net.py:build")
+    assert text == (
+        "48x48 pixels, mean 0.1 (by the user); bilinear (by the checkpoint); crop 1, center, std 1 (our default)"
+    )
+    filled = resolve_preprocessing(Net({"input_size": (3, 32, 32)}), InputOptions(**NOTHING), {}, "net.pth")
+    assert filled.preprocessing.mean == IMAGENET["mean"] and filled.sources["mean"] == "default"  # timm's usual one
+    assert "32x32 pixels (by the configuration of its code)" in spelled(
+        vars(filled.preprocessing), filled.sources, "net.py:build"
+    )
+
+
+@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear", "nearest", "lanczos"])
+def test_an_image_of_the_right_size_is_shown_as_it_is(interpolation: str) -> None:
+    levels = torch.randint(256, (32, 32, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    seen = to_pixels(
+        Image.fromarray(levels.numpy()), Preprocessing((32, 32), crop_pct=1.0, interpolation=interpolation)
+    )
+    assert torch.equal(seen, levels.permute(2, 0, 1))
+
+
+def test_a_run_says_who_said_what_and_flags_what_nobody_said(tmp_path: Path) -> None:
+    from small_audit import audit, furnish
+
+    from robustkit.results.run import Run
+
+    place = furnish(tmp_path)
+    factory = (place / "net.py").read_text()
+    (place / "net.py").write_text(factory.replace("    net.default_cfg", "    cfg"))
+    lines: list[str] = []
+    options: dict[str, Any] = {"model": {"img_size": 8}, "attacks": "fgsm", "browse": 2, "say": lines.append}
+    bare = audit(place, tmp_path / "bare", **options)
+    assert "net: input: 8x8 pixels (by the user); bicubic, crop 1, center, mean 0, std 1 (our default)" in lines
+    flag = (
+        "normalisation was assumed: neither user nor checkpoint nor architecture gives mean and std; mean 0 and std 1 "
+        "taken; give --mean … --std … (robustkit inspect CHECKPOINT --data-dir DIR says which fit)"
+    )
+    assert all(flag in flags for flags in bare.results()["flags"])
+    page = (tmp_path / "bare" / "report.html").read_text()
+    assert "normalisation was assumed" in page and "mean 0, std 1 (our default)" in page
+    assert Run.existing(tmp_path / "bare").manifest.checkpoints[0].said["mean"] == "default"
+    told = audit(place, tmp_path / "told", **options | {"model": {"img_size": 8, "mean": (0,) * 3, "std": (1,) * 3}})
+    assert not any("assumed" in str(flags) for flags in told.results()["flags"])

@@ -1,0 +1,184 @@
+"""Which preprocessing and numbering of labels a classifier fits."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor, nn
+
+from robustkit.cli.setup_fit import fit_on
+from robustkit.common.preprocessing import Preprocessing
+from robustkit.data.dataset import open_dataset
+from robustkit.models import load
+from robustkit.models.setup_check import (
+    BETTER,
+    FITS,
+    UNKNOWN,
+    Bench,
+    Screen,
+    _p_value,
+    fit_part,
+    fit_setup,
+    other_order,
+    spread_first,
+)
+from robustkit.models.setups import NORMALISATIONS, Setup, alternatives, numberings
+
+TRUE = NORMALISATIONS["CLIP"]
+OWN = Preprocessing((4, 4), *TRUE, crop_pct=1.0)
+
+
+class Colours(nn.Module):
+    """The best logits that there are for colours with noise, where they are normalised as in its training."""
+
+    def __init__(self, centres: Tensor) -> None:
+        super().__init__()
+        mean, std = (torch.tensor(values) for values in TRUE)
+        self.register_buffer("centres", (centres / 255 - mean) / std)
+        self.asked = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.asked += len(x)
+        return -2.6 * torch.cdist(x.mean(dim=(2, 3)), self.centres) ** 2
+
+
+def bench(n: int, shift: int = 0, swapped: bool = False, screen: Screen | None = None) -> tuple[Bench, Colours]:
+    """A model of six colours on n images, whose labels are one too small, or channels swapped, if asked."""
+    noise = torch.Generator().manual_seed(0)
+    centres = torch.tensor(
+        [[200, 40, 40], [40, 200, 40], [40, 40, 200], [150, 150, 20], [20, 150, 150], [90, 90, 90.0]]
+    )
+    net, truth = Colours(centres), torch.arange(n) % 6
+    colours = centres[truth][:, :, None, None] + 30 * torch.randn((n, 3, 1, 1), generator=noise)
+    pixels = (colours + 5 * torch.randn((n, 3, 4, 4), generator=noise)).clamp(0, 255).to(torch.uint8)
+    pixels = pixels.flip(1) if swapped else pixels
+    labels = (truth - shift) % 6
+    numbered = numberings(list("abcdef"), 6)
+
+    def score(logits: Tensor, places: Sequence[int], order: str) -> Tensor:
+        theirs = torch.tensor(numbered[order])[labels[list(places)]]
+        nll = nn.functional.cross_entropy(logits, theirs, reduction="none").double()
+        return torch.stack([nll, (logits.argmax(dim=1) == theirs).double()], dim=1)
+
+    return Bench(net, lambda place, _: pixels[place], n, score, 12, torch.device("cpu"), screen or Screen()), net
+
+
+def named(fits: Sequence[object]) -> dict[str, tuple[str, str]]:
+    return {fit.part: (fit.best.name, fit.verdict) for fit in fits}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("given", "shift", "swapped"),
+    [
+        ("CLIP", 0, False),
+        ("none, 0 to 1", 0, False),
+        ("none, 0 to 255", 0, False),
+        ("0.5 / 0.5", 0, False),
+        ("CLIP", 1, False),
+        ("CLIP", 0, True),
+        ("0.5 / 0.5", 1, False),  # two at once
+    ],
+)
+def test_the_part_that_is_wrong_is_found(given: str, shift: int, swapped: bool) -> None:
+    model, _ = bench(240, shift, swapped)
+    wrong = Preprocessing((4, 4), *NORMALISATIONS[given], crop_pct=1.0)
+    fits = fit_setup(model, Setup(wrong), numberings(list("abcdef"), 6), math.log(6))
+    found = named(fits)
+    if not swapped:
+        assert "CLIP" in {fits[0].best.name, *fits[0].open}
+        assert (found["normalisation"][1] == BETTER) == (given != "CLIP")
+    assert found["channels"] == (("BGR", BETTER) if swapped else ("RGB", FITS))
+    assert found["labels"] == (("label + 1", BETTER) if shift else ("as given", FITS))
+    assert fits[2].makes_no_difference and fits[2].text == "interpolation: makes no difference on these images"
+
+
+def test_eight_images_cannot_tell() -> None:
+    model, _ = bench(8)
+    fits = fit_setup(model, Setup(Preprocessing((4, 4))), numberings(list("abcdef"), 6), math.log(6))
+    assert {fit.verdict for fit in fits} == {UNKNOWN}
+    assert all("cannot tell" in fit.text or "no difference" in fit.text for fit in fits)
+
+
+def test_a_ranking_is_paired_and_interval_and_p_value_are_students() -> None:
+    model, _ = bench(60, screen=Screen(60))
+    fit = fit_part(model, "normalisation", Setup(OWN), {}, math.log(6))
+    candidates = alternatives("normalisation", Setup(OWN), {})
+    losses = dict(zip(candidates, model.losses([*candidates.values()], rest=False), strict=True))
+    assert [row.name for row in fit.rows] == sorted(losses, key=lambda name: float(losses[name][:, 0].mean()))
+    raw = {}
+    for row in fit.rows[1:]:
+        differences = (losses[row.name] - losses[fit.best.name])[:, 0].numpy()
+        interval = stats.t.interval(0.95, 59, differences.mean(), differences.std(ddof=1) / math.sqrt(60))
+        assert (row.ci_low, row.ci_high) == pytest.approx(interval, rel=1e-2)
+        assert row.difference == pytest.approx(differences.mean())
+    for name in losses:
+        raw[name] = stats.ttest_rel(losses[name][:, 0], losses["CLIP"][:, 0]).pvalue if name != "CLIP" else math.nan
+    order = sorted((name for name in raw if name != "CLIP"), key=raw.__getitem__)
+    largest = 0.0
+    for rank, name in enumerate(order):  # Holm's, by hand
+        largest = max(largest, min(1.0, (len(order) - rank) * raw[name]))
+        row = next(row for row in fit.rows if row.name == name)
+        assert math.log(row.p_value) == pytest.approx(math.log(largest), rel=0.1, abs=0.05)
+    for n, size in ((10, 0.8), (10, 2.0), (64, 0.3)):
+        draws = np.random.default_rng(n).normal(size / 2, 1, n)
+        assert _p_value(torch.tensor(draws)) == pytest.approx(stats.ttest_1samp(draws, 0).pvalue, rel=0.06)
+
+
+def test_what_is_far_behind_is_dropped_and_nothing_is_asked_twice() -> None:
+    model, net = bench(240)
+    fit = fit_part(model, "normalisation", Setup(OWN), {}, math.log(6))
+    counts = {row.name: row.n for row in fit.rows}
+    assert counts["CLIP"] == 240 and set(counts.values()) == {32, 240}
+    assert net.asked == sum(counts.values())
+    fit_part(model, "normalisation", Setup(OWN), {}, math.log(6))
+    assert net.asked == sum(counts.values())
+    model, net = bench(240, screen=Screen(16, 0.0, behind_used=True))
+    fit_part(model, "channels", Setup(OWN), {}, math.log(6))
+    assert net.asked == 32  # nothing is ahead of the right one on 16 images, so the rest is not looked at
+    assert spread_first(range(7), 3) == [0, 2, 4, 6, 1, 3, 5]
+
+
+def test_no_candidate_is_believed_where_the_model_is_no_better_than_guessing() -> None:
+    model, _ = bench(60)
+    fit = fit_part(model, "normalisation", Setup(OWN), {}, guessing=0.01)
+    assert fit.verdict == UNKNOWN
+
+
+def test_numberings() -> None:
+    assert numberings(["b", "a", "c"], 3) == {
+        "as given": [0, 1, 2],
+        "label + 1": [1, 2, 0],
+        "label - 1": [2, 0, 1],
+        "names in alphabetical order": [1, 0, 2],
+    }
+    assert numberings(["0", "1", "10", "2"], 5)["names in the order of their numbers"] == [0, 1, 3, 2]
+    assert numberings(["0", "1", "2", "10"], 4)["names in alphabetical order"] == [0, 1, 3, 2]
+    assert numberings(["a", "b"], 1001)["label + 1"] == [1, 2]  # a class of the background comes first
+
+
+def test_a_consistent_other_order_is_seen_and_a_bad_model_is_not_one() -> None:
+    labels = torch.arange(60) % 6
+    order = torch.tensor([3, 0, 5, 1, 2, 4])
+    line = other_order(labels, order[labels])
+    assert "100 % of the images are predicted as the others of their class are, and 0 % as their label" in line
+    assert "(label 0 as 3, 1 as 0, 2 as 5, 3 as 1, …)" in line
+    assert other_order(labels, labels) == ""
+    assert other_order(labels, torch.zeros_like(labels)) == ""
+    random = torch.randint(6, (60,), generator=torch.Generator().manual_seed(1))
+    assert (
+        other_order(labels, random) == "" and other_order(torch.zeros(4, dtype=torch.long), torch.ones(4).long()) == ""
+    )
+
+
+@pytest.mark.parametrize("mean", [0.5, 0.0])
+def test_a_shipped_vit_names_its_own_normalisation(mean: float) -> None:
+    model = load("zoo:shapes-vit-quest", mean=(mean,) * 3, std=(0.5 if mean else 1.0,) * 3)
+    fits, lines = fit_on(model, open_dataset("embedded:shapes").select(limit=60), 20, 0)
+    near = {fits[0].best.name, *fits[0].open}
+    assert {"0.5 / 0.5", "127 / 128 of 255"} <= near and "none, 0 to 1" not in near
+    assert (fits[0].verdict == BETTER) == (not mean) and lines[0].startswith("WARNING: normalisation") == (not mean)
+    assert named(fits)["channels"] == ("RGB", FITS) and named(fits)["labels"] == ("as given", FITS)
+    assert not mean or all("WARNING" not in line for line in lines)

@@ -1,0 +1,148 @@
+"""What a run will take, by made-up clocks: conditions that differ a hundredfold, checkpoints that differ in pace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from small_audit import audit
+
+from robustkit.evaluations.attacks.condition import parse_condition
+from robustkit.evaluations.attacks.cost import attack_cost
+from robustkit.evaluations.cost import Cost
+from robustkit.evaluations.maps.condition import map_condition, parse_cams
+from robustkit.evaluations.maps.cost import map_cost
+from robustkit.pipeline.announcement import estimate_line, work_lines
+from robustkit.pipeline.estimate import Estimate, Job, about, clock_time
+from robustkit.protocol.card import load_card
+from robustkit.protocol.condition import CLEAN
+
+PASSES = {"clean": 1, "fog": 1, "snow": 1, "fgsm": 3, "map": 21, "control": 21, "pgd(20)": 50, "pgd(40)": 100}
+
+
+def jobs(checkpoints: tuple[str, ...], samples: int) -> list[Job]:
+    return [
+        Job(checkpoint, name, name.partition("(")[0], "", samples, Cost(passes))
+        for checkpoint in checkpoints
+        for name, passes in PASSES.items()
+    ]
+
+
+def totals_at_a_quarter(pace: Callable[[str, str], float], checkpoints: tuple[str, ...], shards: int) -> list[float]:
+    """Return, over the true seconds, the total as estimated and as samples alone would tell, after a quarter of a run.
+
+    pace: true seconds per expected pass of a checkpoint and a condition.
+    """
+    now, samples, batch = [0.0], 64 * shards, 16
+    todo = jobs(checkpoints, samples)
+    truth = sum(job.samples * job.cost.forwards * pace(*job.key) for job in todo) + shards * len(todo)
+    estimate = Estimate(todo, clock=lambda: now[0])
+    done = 0
+    for checkpoint in checkpoints:
+        for _ in range(shards):
+            for job in todo:
+                if job.checkpoint != checkpoint:
+                    continue
+                now[0] += 1  # loading and writing
+                estimate.start(*job.key)
+                for _ in range(64 // batch):
+                    now[0] += batch * job.cost.forwards * pace(*job.key)
+                    estimate.advance(batch)
+                    done += batch
+                    if now[0] >= truth / 4:
+                        total = estimate.total()
+                        assert total is not None
+                        return [total / truth, now[0] * len(todo) * samples / done / truth]
+    raise AssertionError
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+@pytest.mark.parametrize("checkpoints", [("a",), ("a", "b"), ("a", "b", "c", "d")])
+def test_after_a_quarter_the_estimate_is_right_within_half(checkpoints: tuple[str, ...], shards: int) -> None:
+    def pace(checkpoint: str, name: str) -> float:
+        beside = {"clean": 2.0, "fog": 1.5, "control": 0.8, "fgsm": 1.3}.get(name, 1.0)  # what passes do not say
+        return 0.05 * beside * {"a": 1.0, "b": 1.3, "c": 0.8, "d": 1.2}[checkpoint]
+
+    estimated, naive = totals_at_a_quarter(pace, checkpoints, shards)
+    assert 1 / 1.5 < estimated < 1.5
+    if (checkpoints, shards) == (("a",), 1):
+        assert not 1 / 1.5 < naive < 1.5  # samples alone would not do
+
+
+def test_what_was_measured_counts_most() -> None:
+    now = [0.0]
+    todo = [Job(c, n, n, "", 10, Cost(1)) for c in ("a", "b") for n in ("clean", "slow", "late")]
+    estimate = Estimate(todo, clock=lambda: now[0])
+    assert estimate.left() is None and estimate.total() is None
+    for key, seconds in ((("a", "clean"), 1.0), (("a", "slow"), 20.0), (("b", "clean"), 3.0)):
+        estimate.start(*key)
+        now[0] += seconds
+        estimate.advance(10)
+    # b is three times as slow: its slow takes 60. late was never measured: a has 21 s for two passes, b 3 for one
+    assert estimate.left() == pytest.approx(60 + 21 / 2 + 3)
+    estimate.start("b", "slow")
+    now[0] += 40
+    assert estimate.left() == pytest.approx(20 + 21 / 2 + 3)
+    now[0] += 100  # longer than expected: never nothing
+    left = estimate.left()
+    assert left is not None and left > 140 / 4
+
+
+def test_processes_share_what_is_left() -> None:
+    now = [0.0]
+    estimate = Estimate([Job("a", "clean", "clean", "", 100, Cost(1))], processes=4, reserve=5.0, clock=lambda: now[0])
+    estimate.start("a", "clean")
+    now[0] += 10
+    estimate.advance(10)
+    assert estimate.left() == pytest.approx(15 + 5)
+
+
+EXACT = "fgsm", "pgd(steps=3)", "pgd(steps=2,restarts=2)", "spsa(steps=2,directions=4)"
+BOUNDS = "apgd(steps=5)", "fab(steps=4)", "square(queries=20)", "autoattack(steps=3,targets=2,queries=10)"
+WHOLE = (
+    *("apgd(steps=5,early_stop=false)", "apgd(steps=4,loss=margin-targeted,targets=1,early_stop=false)"),
+    *("fab(steps=4,targets=1,early_stop=false)", "fab(steps=3,targets=0,early_stop=false)"),
+)
+
+
+def test_planned_passes_are_those_of_the_records(place: Any, tmp_path: Any) -> None:
+    run = audit(place, tmp_path, attacks=",".join((*EXACT, *BOUNDS, *WHOLE)), browse=0)
+    card = load_card("standard")
+    for text in (*EXACT, *BOUNDS, *WHOLE):
+        condition = parse_condition(text, card, eps=parse_condition("fgsm(eps=8/255)", card).parameters[0][1])  # type: ignore[arg-type]
+        cost = attack_cost(condition, card, 3)
+        read = run.table("net", condition.text, ["forwards", "backwards"])
+        most = max(read["forwards"].to_pylist()), max(read["backwards"].to_pylist())
+        assert cost.at_most == (text not in (*EXACT, *WHOLE)), text
+        if cost.at_most:
+            assert most[0] <= cost.forwards and most[1] <= cost.backwards, (text, most, cost)
+        else:
+            assert most == (cost.forwards, cost.backwards), text
+
+
+def test_controls_of_maps_are_announced() -> None:
+    card = load_card("standard")
+    conditions = [CLEAN, *map(map_condition, parse_cams("agcam"))]
+    assert [map_cost(each, card, 10) for each in conditions[1:]] == [Cost(21, 1), *[Cost(21)] * 3]
+    lines = work_lines(conditions, 2, 60, 10, 0, 0, card, 10)
+    assert lines[0] == "to do: 2 checkpoints, 5 conditions, 60 samples: 10 units of work"
+    assert "85 + 1; of these clean 1 + 0, maps 84 + 1" in lines[1]
+    assert lines[2].startswith("maps: 63 + 0 of these 84 + 1 are for controls") and "--faithfulness none" in lines[2]
+    assert work_lines(conditions, 2, 60, 10, 10, 0, card, 10) == [lines[0] + ", of which 10 are there already"]
+
+
+def test_an_upper_bound_is_called_one() -> None:
+    now = [0.0]
+    todo = [Job("a", "clean", "clean", "", 10, Cost(1)), Job("a", "aa", "autoattack", "", 10, Cost(600, at_most=True))]
+    estimate = Estimate(todo, clock=lambda: now[0])
+    assert estimate_line(estimate, "cpu") == ""
+    estimate.start("a", "clean")
+    now[0] += 6
+    estimate.advance(10)
+    assert estimate_line(estimate, "cpu") == "about 18 min on cpu, at most 60 min; autoattack is at most 100 % of it"
+
+
+def test_times_are_short() -> None:
+    assert [clock_time(s) for s in (0.4, 62, 3725)] == ["0:00", "1:02", "1:02:05"]
+    assert [about(s) for s in (0.1, 40, 2160, 12600)] == ["1 s", "40 s", "36 min", "3.5 h"]

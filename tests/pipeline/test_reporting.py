@@ -1,0 +1,135 @@
+"""What a person waiting is told: a line for each finished condition, once, and what all will cost."""
+
+from __future__ import annotations
+
+import logging
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import torchrun
+from rich.console import Console
+from small_audit import audit, command
+
+from robustkit.cli.progress import ConsoleProgress
+from robustkit.evaluations.corruptions.condition import Corrupted, corruption_condition
+from robustkit.evaluations.cost import Cost
+from robustkit.pipeline.estimate import Estimate, Job
+from robustkit.pipeline.processes import Ranks
+from robustkit.pipeline.reporting import Reporter
+from robustkit.protocol.condition import CLEAN, Condition
+from robustkit.results.run import Run
+
+LINE = re.compile(r"\[(\d+)/(\d+)\] net (.*): (\d+) samples(?:, top-1 ([\d.]+) %)?(?:, [\d.]+ s)?; elapsed \d+:\d\d")
+OPTIONS: dict[str, Any] = {"attacks": "fgsm,pgd(steps=2)", "cams": "grad-cam", "faithfulness": "none"}
+
+
+def lines(messages: list[str]) -> list[tuple[str, ...]]:
+    found = [LINE.match(message) for message in messages]
+    return [line.groups() for line in found if line]
+
+
+@pytest.fixture
+def hears(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    caplog.set_level(logging.INFO, "robustkit")
+
+    def taken() -> list[str]:
+        messages = [record.getMessage() for record in caplog.records]
+        caplog.clear()
+        return messages
+
+    return taken
+
+
+def test_a_call_from_python_tells_the_logger_and_prints_nothing(
+    place: Path, tmp_path: Path, hears: Callable[[], list[str]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = audit(place, tmp_path, **OPTIONS)
+    said = hears()
+    told = lines(said)
+    titles = [*run.manifest.conditions]
+    assert [line[:4] for line in told] == [(str(n), "7", title, "30") for n, title in enumerate(titles, 1)]
+    top1 = {row["condition"]: f"{100 * row['value']:.1f}" for row in run.summary() if row["metric"] == "top1"}
+    assert [line[4] for line in told] == [top1.get(title) for title in titles]
+    assert said.count("to do: 1 checkpoint, 7 conditions, 30 samples: 28 units of work") == 1
+    assert sum(" on cpu" in line for line in said) == 1 and said[-1].startswith("done in 0:")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_resumed_run_says_what_was_there(place: Path, tmp_path: Path, hears: Callable[[], list[str]]) -> None:
+    run = audit(place, tmp_path, **OPTIONS | {"cams": None})
+    run.shard_path("net", "pgd(eps=8/255,steps=2)", 3).unlink()
+    hears()
+    audit(place, tmp_path, **OPTIONS)
+    said = hears()
+    assert "to do: 1 checkpoint, 7 conditions, 30 samples: 28 units of work, of which 11 are there already" in said
+    told = lines(said)
+    assert [(line[0], line[2]) for line in told][:2] == [
+        ("3", "pgd(eps=8/255,steps=2)"),
+        ("4", "cam(grad-cam,faithfulness=none)"),
+    ]
+    assert told[0][3] == "6" and len(told) == 5  # the samples of the shard that was computed again
+    audit(place, tmp_path, **OPTIONS)
+    said = hears()
+    assert not lines(said) and any(line.endswith("of which 28 are there already") for line in said)
+    assert not any("about" in line or "done in" in line for line in said)
+
+
+def reporter_of(run: Run, jobs: list[Job], conditions: list[Condition], now: list[float]) -> Reporter:
+    estimate, nobody = Estimate(jobs, clock=lambda: now[0]), ConsoleProgress(Console(quiet=True), quiet=True)
+    return Reporter(run, [jobs[0].checkpoint], conditions, 1, estimate, Ranks(), nobody, clock=lambda: now[0])
+
+
+def test_severities_of_a_corruption_are_one_line(tmp_path: Path, hears: Callable[[], list[str]]) -> None:
+    run, conditions = Run(tmp_path), [corruption_condition(Corrupted("fog", severity)) for severity in (1, 3)]
+    jobs = [Job("net", each.text, each.name, each.group, 10, Cost()) for each in conditions]
+    reporter = reporter_of(run, jobs, conditions, [0.0])
+    for condition in conditions:
+        assert not hears()
+        reporter.begin("net", condition, 10)
+        reporter.advance(10)
+        path = run.shard_path("net", condition.text, 0)
+        path.parent.mkdir(parents=True)
+        path.touch()  # no record, so that there is no figure: the line comes all the same
+        reporter.written("net", condition)
+    said = [line for line in hears() if line[0] == "["]
+    assert said == ["[1/1] net corruption(fog) x2: 20 samples, 0.0 s; elapsed 0:00, summary and report are left"]
+
+
+def test_a_log_has_the_lines_and_quiet_silences_them(place: Path, tmp_path: Path) -> None:
+    words = "--attacks", "fgsm", "--eps", "8/255"
+    done = subprocess.run(command(place, tmp_path / "a", *words), capture_output=True, text=True, check=True)
+    assert [line[2] for line in lines(done.stderr.splitlines())] == ["clean", "fgsm(eps=8/255)"]
+    assert "to do: 1 checkpoint, 2 conditions, 30 samples: 2 units of work" in done.stderr
+    assert "[1/2]" not in done.stdout
+    quiet = subprocess.run(
+        command(place, tmp_path / "b", *words, "--quiet"), capture_output=True, text=True, check=True
+    )
+    assert not any(word in quiet.stderr for word in ("[1/2]", "to do", "passes", "about", "done in"))
+    assert quiet.stdout.replace(str(tmp_path / "b"), "") == done.stdout.replace(str(tmp_path / "a"), "")
+
+
+def test_two_processes_print_each_line_once(place: Path, tmp_path: Path) -> None:
+    done = subprocess.run(torchrun(place, tmp_path), capture_output=True, text=True, check=True)
+    told = lines(done.stderr.splitlines())
+    assert [line[0] for line in told] == [str(n) for n in range(1, len(told) + 1)] and told
+    assert len(told) == int(told[0][1]) == len({line[2] for line in told})
+    assert done.stderr.count("to do:") == 1
+
+
+def test_a_long_condition_gives_signs_and_names_steer_no_terminal(
+    tmp_path: Path, hears: Callable[[], list[str]]
+) -> None:
+    now, job = [0.0], Job("net\x1b[31m", "clean", "clean", "", 100, Cost())
+    reporter = reporter_of(Run(tmp_path), [job], [CLEAN], now)
+    reporter.begin(job.checkpoint, CLEAN, 100)
+    for _ in range(20):
+        now[0] += 10
+        reporter.advance(1)
+    assert hears() == [
+        "net\ufffd[31m clean: 7 samples so far; elapsed 1:10, about 15:30 left",
+        "net\ufffd[31m clean: 14 samples so far; elapsed 2:20, about 14:20 left",
+    ]

@@ -1,0 +1,166 @@
+"""The first screen: marks that tests support, flags with their subject, and what an unfinished run lacks."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from compared_runs import FOG, PGD, N, Rows, rows_of, run_of
+from page_runs import HOSTILE, Page, make_run, page_of
+
+from robustkit.cli.app import cli
+from robustkit.evaluations.gaps import Gap, gaps_of, unfinished
+from robustkit.evaluations.results import Results
+from robustkit.report.figures import looks_of
+from robustkit.report.front import Front, Line, front_of
+from robustkit.report.front_flags import flags_of
+from robustkit.report.refresh import refresh
+from robustkit.results.run import Run
+from robustkit.results.summary import survey
+
+
+def right(n: int) -> Rows:
+    """Records of which the first n are right."""
+    more = {"confidence": 0.5, "linf": 0.0, "l2": 0.0}
+    return [
+        row | more | {"correct": i < n, "prediction": (row["label"] + (i >= n)) % 3} for i, row in enumerate(rows_of(0))
+    ]
+
+
+def front(run: Run) -> Front:
+    return front_of(Results(run, [*survey(run)]), looks_of(run))
+
+
+def lines(run: Run) -> dict[str, Line]:
+    return {line.title: line for group in front(run).groups for line in group}
+
+
+def of_numbers(path: Path, **numbers: tuple[int, int]) -> Run:
+    """A run of checkpoints with so many right ones, clean and under fog."""
+    records = {(name, "clean"): right(clean) for name, (clean, _) in numbers.items()}
+    records |= {(name, text): right(fog) for name, (_, fog) in numbers.items() for text in FOG}
+    return run_of(path, records)
+
+
+def marks(line: Line) -> list[str]:
+    return [cell.mark for cell in line.cells]
+
+
+def test_best_and_worst_are_what_tests_say_not_what_the_values_do(tmp_path: Path) -> None:
+    found = lines(of_numbers(tmp_path, plain=(36, 35), other=(34, 20), third=(35, 34)))
+    assert [cell.value for cell in found["clean"].cells] == ["90.0", "85.0", "87.5"]
+    assert marks(found["clean"]) == ["", "", ""] and found["clean"].verdict == "cannot tell"
+    assert [cell.value for cell in found["fog"].cells] == ["12.5", "50.0", "15.0"] and found["fog"].lower
+    assert marks(found["fog"]) == ["best", "worst", "best"]  # first and third cannot be told apart, both beat the other
+    assert (found["fog"].verdict, found["fog"].detail) == ("p < .001", "2 of 3 pairs differ")
+    middle = lines(of_numbers(tmp_path / "m", plain=(36, 38), other=(36, 25), third=(36, 10)))["fog"]
+    assert marks(middle) == ["best", "", "worst"]
+
+
+def test_two_checkpoints_have_their_difference_beside_them(tmp_path: Path) -> None:
+    found = lines(of_numbers(tmp_path, plain=(36, 36), other=(34, 20)))
+    assert found["clean"].verdict == "cannot tell" and found["clean"].detail.startswith("−5.0 [−")
+    assert found["fog"].detail.startswith("+40.0 [+") and marks(found["fog"]) == ["best", "worst"]
+    alone = lines(of_numbers(tmp_path / "alone", plain=(36, 36)))
+    assert {(line.verdict, *marks(line)) for line in alone.values()} == {("", "")}
+
+
+def test_of_many_checkpoints_each_is_tested_against_the_first(tmp_path: Path) -> None:
+    numbers = {f"n{i}": (36, 36 if i % 2 else 12) for i in range(14)}
+    run = of_numbers(tmp_path, **numbers)
+    found = front(run)
+    assert marks(found.groups[1][0]) == [""] + ["better", ""] * 6 + ["better"]
+    assert "than the first" in found.note and not found.cards
+    assert found.figure is not None and "The first 8 of 14 checkpoints." in found.figure.caption
+
+
+def test_the_figure_says_what_the_table_does(tmp_path: Path) -> None:
+    figure = front(of_numbers(tmp_path, plain=(36, 30), other=(32, 20))).figure
+    assert figure is not None and figure.title == "Accuracy under all that was asked"
+    assert "plain: clean 90.0 %, fog 75.0 %; other: clean 80.0 %, fog 50.0 %" in figure.alt
+    assert f'aria-label="{figure.alt}"' in figure.svg
+
+
+def flagged(run: Run, *rows: tuple[str, str, str, str]) -> list[tuple[str, str, str]]:
+    plain: list[dict[str, Any]] = [
+        {"checkpoint": who, "condition": where, "metric": metric, "flags": [flag] if flag else []}
+        for who, where, metric, flag in rows
+    ]
+    return [(flag.who, flag.where, flag.text) for flag in flags_of(Results(run, plain))]
+
+
+def test_flags_have_their_subject(tmp_path: Path) -> None:
+    run = run_of(tmp_path, {(name, text): right(9) for name in ("plain", "other") for text in ("clean", PGD, *FOG)})
+    odd = [("other", text, metric, "odd") for text in FOG for metric in ("top1", "nll")]
+    assert flagged(run, ("plain", PGD, "top1", ""), *odd) == [("other", "fog", "odd")]  # five levels are one condition
+    both = [(name, PGD, "top1", "weak") for name in ("plain", "other")]
+    assert flagged(run, *both) == [("both checkpoints", "PGD, 1/255, 20 steps", "weak")]
+    many = [f"corruption({name})" for name in ("fog", "snow", "frost", "contrast", "pixelate")]
+    at_all = [("plain", text, "ce", "small") for text in many]
+    assert flagged(run, ("plain", "clean", "top1", ""), *at_all) == [("plain", "all corruptions", "small")]
+    assert flagged(run, ("plain", "corruption(saturate)", "ce", ""), *at_all) == [
+        ("plain", "fog; snow; frost and 2 more conditions", "small")
+    ]
+    assert flagged(run, ("plain", "clean", "top1", "incomplete: 3 of 4")) == []  # the page says so above
+
+
+@pytest.fixture
+def half(tmp_path: Path) -> Run:
+    """A run whose second checkpoint has no record at one severity of fog, and only half of those under PGD."""
+    records = {(name, text): right(30) for name in ("plain", "other") for text in ("clean", PGD, *FOG)}
+
+    def halved(manifest: dict[str, Any]) -> None:
+        manifest["shard_size"] = N // 2
+        manifest["command"] = "robustkit audit a.pth <b>.pth --data-dir 'my images'"
+
+    run = run_of(tmp_path / "half", records, halved)
+    shutil.rmtree(run.shard_path("other", FOG[2], 0).parent)
+    run.shard_path("other", PGD, 1).unlink()
+    return run
+
+
+def test_what_an_unfinished_run_lacks(half: Run, tmp_path: Path) -> None:
+    assert gaps_of(half) == [Gap("PGD, 1/255, 20 steps", 1, 4), Gap("fog", 2, 20)]
+    line = "are missing; this completes it: robustkit audit a.pth <b>.pth --data-dir 'my images'"
+    assert unfinished(half) == f"unfinished: 3 of 28 units {line}"
+    assert unfinished(half, "other") == f"unfinished: 3 of 14 units {line}" and unfinished(half, "plain") == ""
+    assert gaps_of(of_numbers(tmp_path / "whole", plain=(3, 3))) == []
+
+
+def test_an_unfinished_run_says_so_wherever_it_is_shown(half: Run, tmp_path: Path) -> None:
+    refresh(half)
+    page = page_of(half)
+    said = page.text()
+    assert "This run is unfinished. 3 units of work are missing" in said
+    assert "PGD, 1/255, 20 steps (1 of 4); fog (2 of 20)." in said
+    assert "robustkit audit a.pth <b>.pth --data-dir 'my images'" in page.text("pre")
+    for command in (["report", str(half.path)], ["compare", str(half.path)]):
+        done = CliRunner().invoke(cli, command)
+        assert done.exit_code == 0 and f"⚑ {half.path}: unfinished: 3 of 28 units are missing" in done.output
+    out = tmp_path / "card"
+    assert CliRunner().invoke(cli, ["card", str(half.path), "--checkpoint", "other", "--out", str(out)]).exit_code == 0
+    for name in ("card.md", "metadata.yml", "results.json", "badge.svg"):
+        assert "unfinished" in (out / name).read_text("utf-8"), name
+    assert "(unfinished)</text>" in (out / "badge.svg").read_text("utf-8")
+    assert CliRunner().invoke(cli, ["card", str(half.path), "--checkpoint", "plain", "--out", str(out)]).exit_code == 0
+    assert "unfinished" not in "".join((out / name).read_text("utf-8") for name in ("card.md", "badge.svg"))
+
+
+def test_a_finished_run_does_not(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    refresh(run)
+    assert "unfinished" not in page_of(run).text()
+    assert "unfinished" not in CliRunner().invoke(cli, ["compare", str(run.path)]).output
+
+
+def test_hostile_names_are_text_on_the_first_screen(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", checkpoints=HOSTILE[:4])
+    refresh(run)
+    text = (run.path / "report.html").read_text("utf-8")
+    page = Page(text)
+    heads = [attrs["title"] for attrs in page.all("th") if "title" in attrs]
+    assert heads == list(HOSTILE[:4])
+    assert not any(attrs.get("src") == "x" for attrs in page.all("img")) and "<script>alert" not in text

@@ -1,0 +1,255 @@
+"""The index of a folder's runs: what it lists, whom it believes, what it writes and serves, how little it reads."""
+
+import http.client
+import json
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from gate_runs import PGD
+from index_runs import audited, forged, furnished
+from manifests import write_plain
+from page_runs import HOSTILE, Page
+
+from robustkit.cli.app import main
+from robustkit.errors import RunError
+from robustkit.report.index import runs as index_runs
+from robustkit.report.index.found import find_runs
+from robustkit.report.index.index import write_index
+from robustkit.report.index.own_files import CACHE_MARK, MARK
+from robustkit.report.index.pairs import compared
+from robustkit.report.index.runs import list_runs
+from robustkit.report.index.serve import server_of
+from robustkit.results.comparison import compare, pairs
+from robustkit.runs.folder import RunFolder
+
+GOOD = ["half", "early", "vit/b", "vit/a"]  # the newest first
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return furnished(tmp_path_factory.mktemp("index") / "runs")
+
+
+@pytest.fixture(scope="module")
+def page(folder: Path) -> Page:
+    write_index(folder)
+    return Page((folder / "index.html").read_text("utf-8"))
+
+
+def test_every_run_is_listed_and_nothing_else_is_opened(folder: Path) -> None:
+    found, listed = find_runs(folder), list_runs(folder)
+    assert found.links == ["linked"] and not any("hidden" in name for name in found.runs)
+    assert list(listed.runs)[:4] == GOOD and set(listed.runs) - set(GOOD) == {
+        "forged",
+        *(f"hostile/{i}" for i in range(4)),
+    }
+    why = listed.unreadable
+    assert why.keys() == {"broken", "altered", "half-linked"}
+    assert "cannot be read" in why["broken"] and "was altered after it was written" in why["altered"]
+    assert "run.json is a link to " in why["half-linked"]
+    assert listed.runs["forged"].problem.startswith("summary.json is not as an audit writes it (Expected `str`")
+    assert (listed.runs["half"].lacking, listed.runs["half"].units, listed.runs["half"].is_whole) == (1, 2, False)
+    assert listed.runs["early"].problem.startswith("no results yet: robustkit report")
+
+
+def test_figures_are_those_of_the_summary(folder: Path) -> None:
+    (checkpoint,) = list_runs(folder).runs["vit/b"].checkpoints
+    rows = {(row["condition"], row["metric"]): row for row in RunFolder(folder / "vit" / "b").summary()}
+    assert [(f.condition, f.metric, f.chief) for f in checkpoint.figures] == [
+        ("clean", "top1", True),
+        (PGD, "top1", True),
+    ]
+    for figure in checkpoint.figures:
+        row = rows[figure.condition, figure.metric]
+        assert (figure.value, figure.low, figure.high, figure.n) == tuple(
+            row[k] for k in ("value", "ci_low", "ci_high", "n")
+        )
+
+
+def test_the_page_says_it_and_fetches_nothing(folder: Path, page: Page) -> None:
+    text = (folder / "index.html").read_text("utf-8")
+    rows = [attrs for attrs in page.all("tr") if "data-name" in attrs]
+    assert [row["data-name"] for row in rows][:4] == ["other", "other", "vit", "vit"]
+    assert [row["data-state"] for row in rows][:4] == ["plain unfinished", "plain unfinished", "plain", "plain"]
+    said = page.text()
+    for words in ("9 runs with 9 checkpoints", "3 unfinished or without results", "1 link not followed", "unfinished"):
+        assert words in said
+    assert "80.0 [67.0, 88.8]" in said and "records are missing of 1 of 2 units" in said
+    assert text.count("<script") == 1 and not page.all("link") + page.all("iframe") + page.all("img")
+    assert all(not name.startswith("on") for _, attrs in page.tags for name in attrs)
+    style = "".join(page.said["style"])
+    assert set(re.findall(r"var\((--[a-z]+)", style)) <= {*re.findall(r"(--[a-z]+):", style), "--heat"}
+    links = [attrs["href"] for attrs in page.all("a")]
+    assert {"vit/a/report.html", "vit/b/report.html"} <= set(links)
+    for link in links:
+        assert link.startswith("#") or (folder / link).is_file()
+    assert {HOSTILE[0], HOSTILE[1]} <= {row["data-name"] for row in rows}
+
+
+def test_history_and_comparison_of_one_name(folder: Path, page: Page) -> None:
+    (history,) = [attrs for attrs in page.all("details") if attrs.get("class") == "history"]
+    assert "open" in history and page.all("svg")
+    alt = page.all("svg")[0]["aria-label"]
+    assert alt.startswith("vit over 2 runs, the oldest first. top-1 %, clean: 90.0 [78.6, 95.7], 80.0 [67.0, 88.8]; ")
+    (pair,) = [attrs for attrs in page.all("a") if "data-first" in attrs]
+    assert (pair["data-first"], pair["data-second"]) == ("vit/a", "vit/b")
+    shown = Page((folder / pair["href"]).read_text("utf-8"))
+    comparison = compare(pairs([RunFolder(folder / "vit" / name) for name in "ab"]))
+    row = next(row for row in comparison.rows if (row.condition, row.metric) == (PGD, "top1"))
+    assert (
+        f"{100 * row.difference.value:+.2f} [{100 * row.difference.ci_low:+.2f}" in shown.text()
+        and "worse" in shown.text()
+    )
+    assert row.difference.value == pytest.approx(-0.2) and not shown.all("script")
+
+
+def test_finished_runs_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = furnished(tmp_path / "runs")
+    write_index(place)
+    read = list[str]()
+    monkeypatch.setattr(
+        index_runs, "read_run", lambda path: read.append(path.name) or (_ for _ in ()).throw(RunError("read"))
+    )
+    listed = list_runs(place)
+    assert set(read) == {"half", "early", "forged", "broken", "altered"} and "vit/a" in listed.runs
+    rows = RunFolder(place / "vit" / "a").summary()
+    forged(RunFolder(place / "vit" / "a"), rows[:1])  # type: ignore[arg-type]
+    read.clear()
+    assert "vit/a" in list_runs(place).unreadable and "a" in read
+    cache = place / ".robustkit-view" / "cache.json"
+    for spoilt in ("{", cache.read_text("utf-8").replace('"n":50', '"n":"<b>"'), "[" * 100_000):
+        cache.write_text(spoilt, "utf-8")
+        read.clear()
+        list_runs(place)
+        assert "b" in read  # an altered cache is not believed in part
+
+
+@pytest.mark.parametrize("name", ["index.html", ".robustkit-view/cache.json"])
+def test_files_of_others_are_never_overwritten(tmp_path: Path, name: str) -> None:
+    place = tmp_path / "runs"
+    audited(place / "a", "vit", (9, 3), day=1)
+    write_index(place)
+    write_index(place)  # its own is
+    theirs = place / name
+    theirs.write_text("<!doctype html>\nmine", "utf-8")
+    with pytest.raises(RunError, match=rf"{re.escape(str(theirs))} was not written by robustkit view"):
+        write_index(place)
+    assert theirs.read_text("utf-8") == "<!doctype html>\nmine"
+    if name == "index.html":
+        other = tmp_path / "other"
+        audited(other / "a", "vit", (9, 3), day=1)
+        (other / name).write_text("mine", "utf-8")
+        with pytest.raises(RunError, match="was not written by robustkit view"):
+            write_index(other)
+        assert {path.name for path in other.iterdir()} == {"a", name}  # nothing was written first
+    theirs.unlink()
+    target = tmp_path / "target"
+    target.write_text(f"{CACHE_MARK}\n{MARK}", "utf-8")
+    theirs.symlink_to(target)
+    with pytest.raises(RunError, match="is a link to"):
+        write_index(place)
+    assert target.read_text("utf-8") == f"{CACHE_MARK}\n{MARK}"
+    with pytest.raises(RunError, match="there is no such folder"):
+        write_index(tmp_path / "none")
+
+
+def test_new_comparisons_are_bounded_and_old_ones_go(tmp_path: Path) -> None:
+    place = tmp_path / "runs"
+    for day, hits in enumerate((9, 8, 7, 6), start=1):
+        audited(place / f"r{day}", "vit", (hits, 3), day, of=10)
+    index = write_index(place, compared=2)
+    assert list(index.pairs.pages) == [("r3", "r4"), ("r2", "r3")] and index.pairs.waiting == [("r1", "r2")]
+    kept = {path.name for path in (place / ".robustkit-view").glob("compare-*")}
+    audited(place / "r5", "vit", (5, 3), 5, of=10)
+    (place / "r4" / "report.html").write_text("new", "utf-8")
+    index = write_index(place, compared=9)
+    assert len(index.pairs.pages) == 4 and not index.pairs.waiting
+    now = {path.name for path in (place / ".robustkit-view").glob("compare-*")}
+    assert len(now) == 4 and len(kept & now) == 1  # r2 and r3 are as they were
+    other = place / ".robustkit-view" / "compare-mine.html"
+    other.write_text("mine", "utf-8")
+    (RunFolder(place / "r1").shard_path("vit", "clean", 0)).write_bytes(b"PAR1 damaged")
+    (place / "r1" / "report.html").write_text("new", "utf-8")
+    index = write_index(place)
+    assert other.read_text("utf-8") == "mine" and list(index.pairs.failed) == [("r1", "r2")]
+    assert "was altered or damaged" in index.pairs.failed["r1", "r2"]
+
+
+@pytest.fixture
+def port(folder: Path) -> Iterator[int]:
+    with server_of(folder, 0) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def got(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, str, str]:
+    """Status, policy and body of a path, sent as it stands."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("GET", path, headers={"Host": f"{host}:{port}"})
+    answer = connection.getresponse()
+    body = answer.read().decode()
+    connection.close()
+    return answer.status, answer.headers["Content-Security-Policy"], body
+
+
+def test_the_server_shows_listed_files_only(port: int, folder: Path) -> None:
+    (folder / "vit" / "note.txt").write_text("secret", "utf-8")
+    status, _, body = got(port, "/")
+    assert status == 200 and 'data-served="1"' in body and "hostile/3" in body
+    status, policy, body = got(port, "/vit/a/report.html")
+    assert (status, body) == (200, "<!doctype html><title>report</title>")
+    assert policy.startswith("sandbox allow-scripts; default-src 'none'")  # it may be of someone else
+    status, _, body = got(port, "/compare?first=vit/a&second=vit/b")
+    assert status == 200 and body == compared(folder, "vit/a", "vit/b")
+    for path in (
+        *("/vit/note.txt", "/vit/a/run.json", "/../outside/run.json", "/%2e%2e/outside/run.json", "//etc/passwd"),
+        *("/linked/report.html", "/.robustkit-view/cache.json", "/.robustkit-view/../vit/note.txt"),
+        *("/vit/../vit/note.txt", "/compare?first=vit/a&second=../outside", "/compare?first=vit/a&second=linked"),
+        *("/compare?first=vit/a", "/compare", "/.hidden/a/report.html", "/half/report.html", "/%00", "/%ff"),
+    ):
+        assert got(port, path)[0] == 404, path
+    assert got(port, "/", host="evil.example")[0] == 403
+    report = folder / "vit" / "a" / "report.html"
+    report.replace(folder / "kept")
+    report.symlink_to(folder / "vit" / "note.txt")
+    try:
+        status, _, body = got(port, "/vit/a/report.html")
+        assert status == 409 and "is a link to" in body and "secret" not in body
+    finally:
+        (folder / "kept").replace(report)
+
+
+def test_a_manifest_of_endless_work_is_refused(tmp_path: Path) -> None:
+    run = audited(tmp_path / "runs" / "a", "vit", (9, 3), day=1)
+    plain = json.loads(run.manifest_path.read_text("utf-8"))
+    plain["conditions"] = [f"c{i}" for i in range(200_001)]
+    write_plain(run, plain)
+    listed = list_runs(tmp_path / "runs")
+    assert "200001 units of work, more than 200000" in listed.unreadable["a"]
+
+
+def test_the_command_says_what_it_found(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def status_of(*words: object) -> object:
+        monkeypatch.setattr("sys.argv", ["robustkit", "view", *map(str, words)])
+        with pytest.raises(SystemExit) as left:
+            main()
+        return left.value.code
+
+    assert status_of(folder) == 0
+    said = capsys.readouterr().out
+    assert f"index: {folder}/index.html (9 runs, 3 unfinished, 3 not readable)\n" in said
+    assert "⚑ half-linked: run.json is a link to " in said
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert status_of(folder, "--serve", "--port", port) == 2
+    assert f"--port {port}: Address already in use; choose another, or 0 for a free one" in capsys.readouterr().err
+    assert status_of(folder / "none") == 2

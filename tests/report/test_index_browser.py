@@ -1,0 +1,67 @@
+"""The index in Chromium: accessible, quiet, within its width; its filter and its choice of two runs."""
+
+from pathlib import Path
+
+import pytest
+from browsing import axe, chromium, opened
+from index_runs import furnished
+
+from robustkit.report.index.index import write_index
+
+USED = """
+const used = () => {
+  const form = document.querySelector("#filter"), picked = document.querySelector("#picked");
+  const rows = [...document.querySelectorAll(".runs tbody tr")];
+  const path = (row) => row.querySelector(".choose").dataset.path;
+  const shown = () => rows.filter((row) => !row.hidden).map(path).join(" ");
+  const set = (name, value) => {
+    form.reset();
+    form.elements[name].value = value;
+    form.dispatchEvent(new Event("input"));
+    return shown();
+  };
+  found.filtered = [set("words", "VIT 01-04"), set("name", "vit"), set("state", "unfinished"), set("card", "")];
+  found.count = document.querySelector("#count").textContent;
+  const pick = (path) => {
+    const box = document.querySelector(`.choose[data-path="${path}"]`);
+    box.checked = !box.checked;
+    box.dispatchEvent(new Event("change"));
+    return picked.hidden ? "" : picked.textContent;
+  };
+  found.picked = [pick("vit/b"), pick("vit/a"), pick("half")];
+  pick("half");
+  pick("vit/b");
+  found.link = picked.querySelector("a").getAttribute("href");
+  found.boxes = [...document.querySelectorAll(".choose")].filter((box) => box.checked).length;
+};
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    chromium()
+    axe()
+    folder = furnished(tmp_path_factory.mktemp("index") / "runs")
+    write_index(folder)
+    return folder
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
+def test_the_index_is_accessible_and_used(folder: Path, tmp_path: Path, width: int, dark: bool) -> None:
+    found = opened((folder / "index.html").read_text("utf-8"), tmp_path, width, dark, USED)
+    assert found["violations"] == [] and found["checked"] > 10
+    assert found["faults"] == [] and found["refused"] == [] and found["fetched"] == []
+    assert (found["width"], found["dark"]) == (width, dark) and found["page"] <= width
+    assert found["filtered"][:3] == ["vit/b", "vit/b vit/a", "half early forged"]
+    assert found["count"] == "9 of 9 rows" and found["boxes"] == 2
+    first, second, third = found["picked"]
+    assert first.startswith("vit/b is chosen") and second == "vit/b against vit/a: their paired comparison"
+    # Of three the last two count; they were not compared, so the command stands there.
+    assert f"half against vit/a: not computed yet; robustkit compare {folder}/vit/a {folder}/half" in third
+    assert found["link"].startswith(".robustkit-view/compare-")
+
+
+def test_a_comparison_is_accessible(folder: Path, tmp_path: Path) -> None:
+    (page,) = (folder / ".robustkit-view").glob("compare-*.html")
+    found = opened(page.read_text("utf-8"), tmp_path, 390, dark=False)
+    assert found["violations"] == [] and found["faults"] == [] and found["fetched"] == [] and found["page"] <= 390

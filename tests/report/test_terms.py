@@ -1,0 +1,48 @@
+"""The glossary: every number that a report shows is explained, and words lead to what they mean."""
+
+from page_runs import HOSTILE
+
+from robustkit.evaluations.kinds import vocabularies
+from robustkit.report.terms import Terms, anchor, breakable
+from robustkit.tasks.classification.task import TASK as CLASSIFICATION
+from robustkit.tasks.glossary import glossary
+from robustkit.tasks.segmentation.task import TASK as SEGMENTATION
+
+
+def test_every_number_of_the_results_is_explained() -> None:
+    for task in (CLASSIFICATION, SEGMENTATION):
+        terms, words = (
+            Terms(task),
+            (
+                *task.metrics,
+                *(
+                    metric
+                    for one in vocabularies()
+                    if type(one).__module__.startswith("robustkit.")
+                    for metric in one.metrics
+                ),
+            ),
+        )
+        assert not [metric.word for metric in words if metric.label and "<a " not in terms.linked(metric.word)]
+        explained = glossary(task)
+        assert len({term.name for term in explained}) == len({anchor(term) for term in explained}) == len(explained)
+        assert all(len(term.definition) > 20 and term.definition.endswith(".") for term in explained)
+    names = {term.name for term in glossary(CLASSIFICATION)}
+    assert {"ABPC", "PxAP", "MaxBoxAccV2", "energy inside", "ECE", "NLL", "mCE", "relative mCE", "Holm"} <= names
+
+
+def test_words_lead_to_their_meaning_once_and_whole_words_only() -> None:
+    terms = Terms(CLASSIFICATION)
+    assert terms.linked("IoU, mCE, IoU") == (
+        '<a class="term" href="#term-iou">IoU</a>,<wbr> <a class="term" href="#term-mce">mCE</a>,<wbr> IoU'
+    )
+    assert terms.linked("relative mCE %").startswith('<a class="term" href="#term-relative-mce">relative mCE</a>')
+    assert terms.linked("nPGDx top-10") == "nPGDx top-10"
+    assert [term.name for _, term in terms.used] == ["IoU", "mCE", "relative mCE"]
+    for name in HOSTILE:
+        assert terms.linked(name) == breakable(name)
+
+
+def test_a_task_explains_its_own_words_first() -> None:
+    said = [{term.name: term.definition for term in glossary(task)} for task in (CLASSIFICATION, SEGMENTATION)]
+    assert "map and truth" in said[0]["IoU"] and "prediction and truth" in said[1]["IoU"]

@@ -1,0 +1,118 @@
+"""The sentences about a run, of records made by hand: what differs, in which direction, and what chance explains."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from compared_runs import FOG, NAMES, PGD, N, Rows, compared, records_of, rows_of, run_of
+
+from robustkit.common.differences import Difference
+from robustkit.evaluations.results import Results
+from robustkit.results.findings import detectable, findings, sentences
+from robustkit.results.run import Run
+from robustkit.results.summary import survey
+from robustkit.results.tested import pair_tests
+
+HOSTILE = "<b>\u202ered\n" + "x" * 90
+
+
+def of(run: Run) -> Results:
+    return Results(run, [*survey(run)])
+
+
+def right(n: int, first: int = 0) -> Rows:
+    """Records of which n are right, from the sample `first` on."""
+    loss = [row["nll"] for row in rows_of(0)]
+    return [
+        row | {"correct": first <= i < first + n, "nll": loss[i], "confidence": 0.5, "linf": 0.0, "l2": 0.0}
+        for i, row in enumerate(rows_of(0))
+    ]
+
+
+def everywhere(
+    plain: int, other: int, corrupted: int, conditions: tuple[str, ...] = ("clean",)
+) -> dict[tuple[str, str], Rows]:
+    """Records of two checkpoints, the other's under fog with their own number of right ones."""
+    records = {(NAMES[0], text): right(plain) for text in (*conditions, *FOG)}
+    records |= {(NAMES[1], text): right(other) for text in conditions}
+    return records | {(NAMES[1], text): right(corrupted) for text in FOG}
+
+
+def test_the_loser_is_named_with_size_p_and_n(tmp_path: Path) -> None:
+    run = run_of(tmp_path, everywhere(36, 36, 20))
+    first, *rest = findings(of(run))
+    row = next(row for row in compared(run).rows if row.metric == "mean_error")
+    assert first.text == "other loses more to fog than plain: +40.0 points of error, p < .001 (40 samples)."
+    assert first.checkpoints == ("other", "plain")
+    assert (first.group, first.condition, first.metric, first.n) == ("corruptions", "corruption(fog)", "mean_error", N)
+    assert first.difference == pytest.approx(0.4) and first.p_value == row.p_value and first.significant
+    assert first.interval == (row.difference.ci_low, row.difference.ci_high)
+    assert [finding.text for finding in rest] == [
+        "On clean images no difference is beyond chance (40 samples); they could have shown a difference of about 18 "
+        "points."  # 7 of 40, all in one direction: 2 / 2 ** 7 is below 0.05 / 3
+    ]
+    assert sentences(of(run)) == [first.text, rest[0].text]
+
+
+def test_what_falls_short_of_clean_images_does_not_lose_more(tmp_path: Path) -> None:
+    """The other begins 30 points lower and ends 25 lower: it has more errors, but lost less on the way."""
+    said = sentences(of(run_of(tmp_path, everywhere(40, 28, 20) | {(NAMES[0], text): right(30) for text in FOG})))
+    assert said[0].startswith("other has a lower accuracy on clean images than plain: −30.0 points, p < .001")
+    assert said[1].startswith("other has a higher error under fog than plain: +25.0 points, p < .001")
+
+
+def test_both_directions_of_one_family_are_told(tmp_path: Path) -> None:
+    snow = [text.replace("fog", "snow") for text in FOG]
+    records = everywhere(36, 36, 16) | {("plain", text): right(22) for text in snow}
+    said = sentences(of(run_of(tmp_path, records | {("other", text): right(36) for text in snow})))
+    assert said[0].startswith("other loses more to fog than plain: +50.0 points of error")
+    assert said[1].startswith("other loses less to snow than plain: −35.0 points of error")
+
+
+def test_where_nothing_differs_that_is_said_with_what_could_have_shown(tmp_path: Path) -> None:
+    run = run_of(tmp_path, everywhere(36, 34, 34, ("clean", PGD)))
+    said = sentences(of(run))
+    assert said[0] == "No difference between plain and other is beyond chance in 5 paired tests (40 samples)."
+    assert said[1].startswith("The largest is on clean images: other has −5.0 points of accuracy against plain, p = ")
+    assert (
+        said[2]
+        == "On clean images 40 samples could have shown a difference of about 20 points, four times out of five."
+    )
+    assert not any(finding.significant for finding in findings(of(run)))
+
+
+def test_what_samples_can_show() -> None:
+    """Against the usual formula, and the exact test: of k changes in one direction 2 / 2 ** k is the p-value."""
+    wide = Difference(0.0, 1000, -0.0392, 0.0392, 1.0)
+    assert detectable(wide, 1, binary=True) == pytest.approx((1.96 + 0.8416) * 0.02, rel=1e-3)
+    narrow = Difference(0.0, 60, -0.001, 0.001, 1.0)
+    assert detectable(narrow, 1, binary=True) == 6 / 60 and 2 / 2**6 < 0.05 < 2 / 2**5
+    assert detectable(narrow, 10, binary=True) == 9 / 60 and 2 / 2**9 < 0.005 < 2 / 2**8
+    assert math.isnan(detectable(Difference(0.0, 5, math.nan, math.nan, math.nan), 1, binary=False))
+
+
+def test_of_several_checkpoints_every_pair_is_tested_in_one_family(tmp_path: Path) -> None:
+    names = ("plain", "other", "third")
+    records = {(name, text): right(30) for name in names for text in ("clean", *FOG)}
+    records |= {("other", text): right(20) for text in FOG} | {("third", text): right(36) for text in FOG}
+    run = run_of(tmp_path, records)
+    tests = pair_tests(of(run))
+    assert len(tests.comparison.rows) == 6 and len(tests.rows) == 6 + 2
+    pairs = [(row.first.checkpoint, row.second.checkpoint) for row in tests.of(("corruption(fog)", "mean_error"))]
+    assert pairs == [("plain", "other"), ("plain", "third"), ("other", "third")]
+    raw = sorted(row.difference.p_value for row in tests.rows)
+    smallest = min(row.p_value for row in tests.rows)
+    assert smallest == pytest.approx(min(1.0, 8 * raw[0]))  # the stricter correction, of all eight
+    assert sentences(of(run))[0].startswith("third loses less to fog than other: −40.0 points of error")
+
+
+def test_one_checkpoint_and_names_of_others(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "one", {(HOSTILE, "clean"): right(30)})
+    first, last = sentences(of(run))
+    assert first.startswith("<b>�red xxx") and "75.0 % [59.8, 85.8] right on 40 clean images" in first
+    assert "\n" not in first and "\u202e" not in first and len(first) < 140
+    assert last == "No check raises doubt about these numbers."
+    records = {(name, text): rows for (name, text), rows in records_of("clean").items()}
+    assert sentences(Results(run_of(tmp_path / "two", records), [])) == []

@@ -1,0 +1,53 @@
+"""What the site is told: links that are right in the repository are right there, and docstrings become lists."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from places import ROOT
+
+from scripts.pages import site
+
+
+@pytest.mark.parametrize(
+    ("source", "place", "link", "led"),
+    [
+        (
+            "docs/how-to/extending.md",
+            "how-to/extending.md",
+            "[a](../../ARCHITECTURE.md#x)",
+            "[a](../architecture.md#x)",
+        ),
+        ("docs/how-to/gate.md", "how-to/gate.md", "[n](../concepts/numbers.md)", "[n](../concepts/numbers.md)"),
+        ("docs/how-to/index.md", "how-to/index.md", "[n](../notebooks/a.ipynb)", "[n](../notebooks/a.md)"),
+        ("ARCHITECTURE.md", "architecture.md", "[e](docs/how-to/extending.md)", "[e](how-to/extending.md)"),
+        ("ARCHITECTURE.md", "architecture.md", "[code](setup.py)", "code (`setup.py`)"),
+        ("README.md", "index.md", "[x](nowhere.py)", "[x](nowhere.py)"),
+        ("docs/index.md", "index.md", "[x](https://example.org/a.md)", "[x](https://example.org/a.md)"),
+        ("docs/index.md", "index.md", "![p](pictures/report.webp)", "![p](pictures/report.webp)"),
+    ],
+)
+def test_a_link_leads_to_the_same_place(source: str, place: str, link: str, led: str) -> None:
+    assert site.led(link, source, place) == led
+
+
+def test_entries_of_a_docstring_become_a_list() -> None:
+    pytest.importorskip("griffe")
+    from scripts.pages.docstrings import shown
+
+    text = (
+        "Sum.\n\nArgs:\n    a, b: numbers,\n        finite.\n    c: one.\n\nExample:\n\n    f(1)\n\nRaises ValueError."
+    )
+    assert shown(text) == (
+        "Sum.\n\nArguments:\n\n- `a`, `b`: numbers,\n    finite.\n- `c`: one.\n\n"
+        "Example:\n\n```python\nf(1)\n```\n\nRaises ValueError."
+    )
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_notebooks_are_stored_without_outputs(path: Path) -> None:
+    cells = json.loads(path.read_text("utf-8"))["cells"]
+    assert len(cells) > 5
+    assert not [cell for cell in cells if cell.get("outputs") or cell.get("execution_count")]

@@ -1,0 +1,80 @@
+"""Pages in headless Chromium: what they fetch, refuse and say, what axe-core finds, and what a script does on them."""
+
+import base64
+import hashlib
+import html
+import json
+import os
+import re
+import shutil
+import subprocess
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROBE = """
+window.found = {faults: [], refused: []};
+addEventListener("error", (event) => found.faults.push(String(event.message || event.target.src)), true);
+addEventListener("securitypolicyviolation", (event) => found.refused.push(event.blockedURI));
+addEventListener("load", async () => {
+  for (const one of document.querySelectorAll("details")) one.open = true;
+  found.width = innerWidth;
+  found.page = document.documentElement.scrollWidth;
+  found.dark = matchMedia("(prefers-color-scheme: dark)").matches;
+  found.fetched = performance.getEntriesByType("resource").map((one) => one.name.slice(0, 80));
+  const result = await axe.run(document, {resultTypes: ["violations"]});
+  found.checked = result.passes.length;
+  found.violations = result.violations.map((one) => one.id + ": " + one.nodes.map((node) => node.html.slice(0, 200)));
+  used();
+  parent.postMessage(JSON.stringify(found), "*");
+});
+"""
+FRAME = """<!doctype html><meta name="color-scheme" content="light dark"><title>frame</title><pre id="probe"></pre>
+<script>addEventListener("message", (event) => document.querySelector("pre").append(event.data));</script>
+<iframe src="copy.html" style="border: 0; height: 900px; width: %dpx"></iframe>"""  # a window is 500 wide at least
+
+
+@lru_cache(maxsize=1)
+def axe() -> str:
+    """The source of axe-core; skips where it is not there."""
+    given = os.environ.get("AXE_CORE")
+    places = [Path(given)] if given else [p / "node_modules/axe-core/axe.min.js" for p in Path(__file__).parents]
+    for place in places:
+        if place.is_file():
+            return place.read_text("utf-8").replace("</script", "<\\/script")
+    pytest.skip("axe-core is not there: npm install axe-core, or set AXE_CORE to its axe.min.js")
+
+
+@lru_cache(maxsize=1)
+def chromium() -> str:
+    """The browser; skips where there is none."""
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found is None:
+        pytest.skip(f"no browser: none of {', '.join(names)} is on the PATH")
+    return found
+
+
+def opened(page: str, folder: Path, width: int, dark: bool, used: str = "const used = () => {};") -> dict[str, Any]:
+    """What a copy of the page says of itself. Its policy also lets the probe run, known by its own digest.
+
+    used: a script with a function of that name, which uses the page and adds to `found`.
+    """
+    script = axe() + PROBE + used
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    copy = re.sub("script-src ('none')?", f"script-src &#39;sha256-{digest}&#39; ", page, count=1)
+    copy = copy.replace("<title>", f"<script>{script}</script><title>", 1)
+    assert copy.count(digest) == 1
+    (folder / "copy.html").write_text(copy, "utf-8")
+    (folder / "frame.html").write_text(FRAME % width, "utf-8")
+    command = [chromium(), "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-extensions"]
+    command += ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars"]
+    command += [f"--user-data-dir={folder / 'profile'}", "--window-size=1400,1000", "--virtual-time-budget=30000"]
+    command += [f"--blink-settings=preferredColorScheme={0 if dark else 1}", "--dump-dom"]
+    done = subprocess.run([*command, (folder / "frame.html").as_uri()], capture_output=True, text=True, timeout=200)
+    told = re.search('<pre id="probe">({.*?})</pre>', done.stdout, re.DOTALL)
+    assert told, done.stderr[-2000:]
+    found: dict[str, Any] = json.loads(html.unescape(told[1]))
+    return found
