@@ -238,14 +238,10 @@ def _judged(
 
 def _p_value(differences: Tensor) -> float:
     """Return the two-sided p-value of Student's t, by the normal approximation of Wallace (1959)."""
-    n, mean, spread = (
-        len(differences),
-        float(differences.mean()),
-        float(differences.std()) if len(differences) > 1 else 0,
-    )
-    if n < 2 or not spread:
+    n = len(differences)
+    if n < 2 or not (spread := float(differences.std())):
         return 1.0
-    freedom, t = n - 1, mean / (spread / math.sqrt(n))
+    freedom, t = n - 1, float(differences.mean()) / (spread / math.sqrt(n))
     z = (8 * freedom + 1) / (8 * freedom + 3) * math.sqrt(freedom * math.log1p(t * t / freedom))
     return math.erfc(z / math.sqrt(2))
 
