@@ -12,10 +12,11 @@ def no_formula(text: str) -> str:
     """Return a text that a spreadsheet shows and does not compute: an apostrophe stands before what would begin a
     formula.
 
-    That is `=`, `+`, `-`, `@`, tab and carriage return, as OWASP's page on CSV injection lists them; a figure with its
-    sign, interval and verdict stays.
+    That is `=`, `+`, `-`, `@`, also after white space, tab and carriage return, as OWASP's page on CSV injection lists
+    them; a figure with its sign, interval and verdict stays.
     """
-    return f"'{text}" if text[:1] in tuple("=+-@\t\r") and not _FIGURE.fullmatch(text) else text
+    begins = text[:1] in ("\t", "\r") or text.lstrip()[:1] in tuple("=+-@")
+    return f"'{text}" if begins and not _FIGURE.fullmatch(text) else text
 
 
 def no_controls(text: str, kept: str = "") -> str:

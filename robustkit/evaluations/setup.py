@@ -12,7 +12,7 @@ from torch import Tensor
 from ..common.preprocessing import Preprocessing
 from ..data.dataset import Dataset, Sample
 from ..data.images import to_pixels
-from ..errors import BadImageError
+from ..errors import BadImageError, RobustkitError
 from ..models.setup_check import BETTER, Bench, PartFit, Screen, fit_part, spread_first
 from ..models.setups import AS_GIVEN, Setup
 from ..protocol.condition import CLEAN
@@ -69,7 +69,9 @@ def check_setup(run: RunFolder, subject: Subject, dataset: Dataset, preprocessin
 
     try:
         found = subject.steadily("set-up", rng, fits)
-    except (RuntimeError, ValueError, TypeError, NotImplementedError, MemoryError):
+    except RobustkitError:
+        raise
+    except Exception:  # a network may raise anything
         return
     name = subject.classifier.identity.name
     parts = [_figures(fit) for fit in found]

@@ -34,9 +34,7 @@ def advice(verdict: Verdict) -> str:
     if isinstance(statement, Identity):
         return _IDENTITY[statement.subject] if verdict.state == FAIL else ""
     if isinstance(statement, NoFlags):
-        return (
-            "look at each flag in the report; name those that you accept after except" if verdict.state == FAIL else ""
-        )
+        return _FLAGS if verdict.state == FAIL else ""
     if figure is None or not verdict.whole:
         return ""
     if verdict.state != FAIL:

@@ -24,6 +24,8 @@ from .setups import AS_GIVEN, PARTS, Setup, alternatives
 
 T = TypeVar("T")
 FITS, BETTER, UNKNOWN = "fits", "another-fits-better", "cannot-tell"
+ALIKE = 0.02
+"""Nats by which losses may differ and still count as the same: 2 % of a likelihood."""
 Score = Callable[[Tensor, Sequence[int], str], Tensor]
 """From logits (B, K), the places of their samples and a numbering of labels to (B, 2): NLL, and 1 where right."""
 
@@ -46,13 +48,18 @@ class SetupFit:
     ci_high: float
     p_value: float
 
+    @property
+    def does_the_same(self) -> bool:
+        """Whether it is as good as the best, but for what does not matter."""
+        return max(abs(self.ci_low), abs(self.ci_high)) <= ALIKE
+
 
 @dataclass(frozen=True)
 class PartFit:
     """The candidates of a part, best first.
 
-    verdict: 'fits' where the one in use is the best and the next is worse beyond chance, 'another-fits-better' where
-    another is better beyond chance, 'cannot-tell' otherwise.
+    verdict: 'fits' where the one in use is the best, or does the same, and those that do not are worse beyond chance,
+    'another-fits-better' where another is better beyond chance, 'cannot-tell' otherwise.
     """
 
     part: str
@@ -83,7 +90,13 @@ class PartFit:
                 f"{best.setup.option(self.part)}" + (f" (no worse beyond chance: {', '.join(alike)})" if alike else "")
             )
         if self.verdict == FITS:
-            return f"{self.part}: {best.name} fits best, and is in use; the next is {measured(others[0])}"
+            same = [row.name for row in others if row.does_the_same]
+            behind = next((row for row in others if not row.does_the_same), None)
+            return (
+                f"{self.part}: {used.name} fits best, and is in use"
+                + (f"; {', '.join(same)} would do the same, within {ALIKE} of NLL" if same else "")
+                + (f"; the next is {measured(behind)}" if behind is not None else "")
+            )
         if best.n < FEWEST or used.name == best.name:
             return f"{self.part}: cannot tell {used.name}, which is in use, from {', '.join(self.open or ('others',))}"
         return f"{self.part}: cannot tell; {best.name} is ahead of {measured(used)}, which is in use"
@@ -215,23 +228,20 @@ def _judged(
     rows.sort(key=lambda row: (row.name != best, row.n < count, row.difference))
     verdict = UNKNOWN
     if count >= FEWEST and rows[0].nll < guessing:
-        if best != used and rows[0].p_value < level:
+        in_use = next(row for row in rows if row.name == used)
+        if not in_use.does_the_same and rows[0].p_value < level:
             verdict = BETTER
-        elif best == used and all(row.ci_low > 0 for row in rows[1:]):
+        elif in_use.does_the_same and all(row.ci_low > 0 or row.does_the_same for row in rows):
             verdict = FITS
     return PartFit(part, tuple(rows), used, verdict)
 
 
 def _p_value(differences: Tensor) -> float:
     """Return the two-sided p-value of Student's t, by the normal approximation of Wallace (1959)."""
-    n, mean, spread = (
-        len(differences),
-        float(differences.mean()),
-        float(differences.std()) if len(differences) > 1 else 0,
-    )
-    if n < 2 or not spread:
+    n = len(differences)
+    if n < 2 or not (spread := float(differences.std())):
         return 1.0
-    freedom, t = n - 1, mean / (spread / math.sqrt(n))
+    freedom, t = n - 1, float(differences.mean()) / (spread / math.sqrt(n))
     z = (8 * freedom + 1) / (8 * freedom + 3) * math.sqrt(freedom * math.log1p(t * t / freedom))
     return math.erfc(z / math.sqrt(2))
 

@@ -68,4 +68,5 @@ def spelled_out(words: Sequence[str], preset: Preset) -> list[str]:
             skipped = True
         else:
             rest.append(word)
-    return [*rest, *preset.words()]
+    end = rest.index("--") if "--" in rest else len(rest)
+    return [*rest[:end], *preset.words(), *rest[end:]]

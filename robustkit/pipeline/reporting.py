@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,6 +62,7 @@ class Reporter:
         run: RunFolder,
         checkpoints: Sequence[str],
         conditions: Sequence[Condition],
+        samples: int,
         shards: int,
         estimate: Estimate,
         ranks: Ranks,
@@ -70,13 +71,16 @@ class Reporter:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.run, self.estimate, self.ranks, self.inner, self.where = run, estimate, ranks, inner, where
+        self._samples = samples
         self._clock, self._last = clock, clock()
         self._lock = threading.RLock()  # records are written in a thread of their own
         self._announced = not estimate.jobs
         self._entries: dict[tuple[str, str], _Entry] = {}
+        groups = Counter(condition.group for condition in conditions if condition.group)
+        several = {group for group, count in groups.items() if count > 1}
         for checkpoint in checkpoints:
             for condition in conditions:
-                title = condition.group or condition.text
+                title = condition.group if condition.group in several else condition.text
                 entry = self._entries.setdefault((checkpoint, title), _Entry(checkpoint, title))
                 entry.conditions.append(condition)
                 entry.waiting += (run.shard_path(checkpoint, condition.text, shard) for shard in range(shards))
@@ -146,12 +150,14 @@ class Reporter:
         self._open.remove(entry)
         self._finished += 1
         names = [condition.text for condition in entry.conditions]
-        samples = sum(self.estimate.done(entry.checkpoint, name) for name in names)
+        new = sum(self.estimate.done(entry.checkpoint, name) for name in names)
+        every = self._samples * len(names)
+        samples = f"{new} of {every} samples" if self.ranks.size == 1 and new < every else f"{every} samples"
         seconds = sum(self.estimate.seconds(entry.checkpoint, name) for name in names)
         spent = f", {seconds:.1f} s" if self.ranks.size == 1 else ""
         several = f" x{len(names)}" if len(names) > 1 else ""
         self._line(
-            f"[{self._finished}/{len(self._entries)}] {entry.checkpoint} {entry.title}{several}: {samples} samples"
+            f"[{self._finished}/{len(self._entries)}] {entry.checkpoint} {entry.title}{several}: {samples}"
             f"{self._figure(entry)}{spent}; {self._times()}"
         )
 

@@ -135,7 +135,7 @@ def _reporter(
         for line in work_lines(plan.conditions, len(checkpoints), samples, units, there, doubted, card, classes):
             PLAN.info(no_controls(line))
     estimate = Estimate(jobs, ranks.size)
-    return Reporter(plan.run, checkpoints, plan.conditions, shards, estimate, ranks, progress, device.type)
+    return Reporter(plan.run, checkpoints, plan.conditions, samples, shards, estimate, ranks, progress, device.type)
 
 
 def _check_setup(run: RunFolder, contender: Contender, subject: Subject, say: Callable[[str], None]) -> None:

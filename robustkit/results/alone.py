@@ -45,7 +45,7 @@ def _doubt(results: Results, name: str) -> str:
             if not words_of(condition).is_remark(flag):
                 flags.setdefault(flag, condition)
     if not flags:
-        return "No check raises doubt about these numbers."
+        return "No flag was raised about these numbers."
     first, condition = next(iter(flags.items()))
     count = "One flag raises" if len(flags) == 1 else f"{len(flags)} flags raise"
     return f"{count} doubt about these numbers{'' if len(flags) == 1 else ', the first'} ({condition}): {first}."

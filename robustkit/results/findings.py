@@ -29,6 +29,7 @@ MOST = 3
 POWER = 0.8
 """How often samples of this number show a difference that a sentence names as one they can show."""
 _ALPHA = 0.05
+_SMALL = 0.25  # share of a difference that one on clean images may have at most, to say that more is lost
 _LONGEST = 48  # characters of a checkpoint's name in a sentence
 
 
@@ -138,29 +139,33 @@ def _said(row: ComparisonRow, results: Results, tests: Tested, names: dict[str, 
     """Return `quest loses more to noise than standard`, or `quest has a higher ABPC in its maps (AG-CAM) than
     standard`; and whether the metric is still to be named.
 
-    That something loses more is said only where its way down from clean images is the longer one, too.
+    That something loses more is said only where the two do about the same on clean images: what is tested is the
+    difference under the condition, not that of two drops.
     """
     first, second = names[row.first.checkpoint], names[row.second.checkpoint]
     where = family_of(kind_of(row.condition)).where(row.condition, results.manifest)
-    if where.startswith("under ") and points(row.metric) and _same_way(row, results, tests):
+    if where.startswith("under ") and points(row.metric) and _alike_when_clean(row, results, tests):
         return f"{second} loses {'more' if row.verdict == 'worse' else 'less'} to {where[6:]} than {first}", True
     how = "higher" if row.difference.value > 0 else "lower"
     return f"{second} has a {how} {_noun(row.metric)} {where} than {first}", False
 
 
-def _same_way(row: ComparisonRow, results: Results, tests: Tested) -> bool:
-    """Whether the difference grows from clean images to these, or there are no clean ones."""
+def _alike_when_clean(row: ComparisonRow, results: Results, tests: Tested) -> bool:
+    """Whether on clean images the two do not differ beyond chance, and by less than a quarter of what they do here;
+    also where there are no clean ones.
+    """
     clean = next(
         (
-            test.difference.value
+            test
             for test in tests.of((CLEAN.text, _headline(results)))
             if (test.first.checkpoint, test.second.checkpoint) == (row.first.checkpoint, row.second.checkpoint)
         ),
-        math.nan,
+        None,
     )
-    better = metric_of(row.metric).better
-    gained = better * row.difference.value - clean
-    return not math.isfinite(clean) or gained * better * row.difference.value > 0
+    if clean is None or not math.isfinite(clean.difference.value):
+        return True
+    small = abs(clean.difference.value) < _SMALL * abs(row.difference.value)
+    return small and not clean.p_value < _ALPHA
 
 
 def _noun(metric: str) -> str:

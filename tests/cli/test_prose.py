@@ -41,7 +41,7 @@ def files() -> Iterator[Path]:
     yield from (ROOT / "docs").rglob("*.md")
     yield from (ROOT / "docs").rglob("*.ipynb")
     for package in ("robustkit", "attacks", "cam", "corruptions", "scripts"):
-        yield from (path for path in (ROOT / package).rglob("*") if path.suffix in (".py", ".html", ".toml", ".js"))
+        yield from (path for path in (ROOT / package).rglob("*") if path.suffix in (".py", ".j2", ".toml", ".js"))
 
 
 def place_of(name: str) -> str:

@@ -292,9 +292,9 @@ ONLY = "only for a data set, and pictures of your own are given; leave out, or g
     [
         (
             ["cat.jpg"],
-            "robustkit cam IMAGE needs a checkpoint beside the image: robustkit cam cat.jpg model.pth",
+            "robustkit cam IMAGE needs a checkpoint next to the image: robustkit cam cat.jpg model.pth",
         ),
-        ([MODEL], "give pictures of your own beside the checkpoint, or --data-dir with a data set"),
+        ([MODEL], "give pictures of your own next to the checkpoint, or --data-dir with a data set"),
         (
             [MODEL, "cat.jpg", "--data-dir", "x"],
             "give either pictures of your own, or --data-dir with a data set",

@@ -335,7 +335,7 @@ def test_timms_folder_layout(tmp_path: Path, pixels: Tensor, monkeypatch: pytest
     shape = {key: value for key, value in TINY.items() if key != "num_classes"}
     config = {"architecture": "vit_tiny_patch16_224", "num_classes": 4, "model_args": shape, "pretrained_cfg": inner}
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(CheckpointError, match=r"no weights beside config.json; expected model.safetensors or"):
+    with pytest.raises(CheckpointError, match=r"no weights next to config.json; expected model.safetensors or"):
         load(f"local-dir:{folder}")
     saved(folder / "model.safetensors", model, format="pt")
     classifier = load(f"local-dir:{folder}")

@@ -19,6 +19,7 @@ from robustkit.models.setup_check import (
     UNKNOWN,
     Bench,
     Screen,
+    _judged,
     _p_value,
     fit_part,
     fit_setup,
@@ -93,6 +94,20 @@ def test_the_part_that_is_wrong_is_found(given: str, shift: int, swapped: bool) 
     assert found["channels"] == (("BGR", BETTER) if swapped else ("RGB", FITS))
     assert found["labels"] == (("label + 1", BETTER) if shift else ("as given", FITS))
     assert fits[2].makes_no_difference and fits[2].text == "interpolation: makes no difference on these images"
+
+
+@pytest.mark.parametrize(
+    ("lead", "spread", "verdict"), [(0.003, 0.01, FITS), (0.003, 0.5, UNKNOWN), (0.1, 0.01, BETTER)]
+)
+def test_what_does_the_same_is_not_in_doubt(lead: float, spread: float, verdict: str) -> None:
+    losses = torch.rand(200, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    wobble = spread * torch.randn(200, 1, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    held = {"used": losses, "rival": losses - lead + wobble - wobble.mean(), "far": losses + 1 + wobble}
+    fit = _judged("crop", held, dict.fromkeys(held, Setup(OWN)), "used", guessing=9, level=0.05)
+    assert fit.best.name == "rival" and fit.verdict == verdict
+    if verdict == FITS:
+        same = "rival would do the same, within 0.02 of NLL"
+        assert fit.text.startswith(f"crop: used fits best, and is in use; {same}; the next is far (NLL +1.00")
 
 
 def test_eight_images_cannot_tell() -> None:

@@ -23,7 +23,10 @@ from robustkit.pipeline.reporting import Reporter
 from robustkit.protocol.condition import CLEAN, Condition
 from robustkit.results.run import Run
 
-LINE = re.compile(r"\[(\d+)/(\d+)\] net (.*): (\d+) samples(?:, top-1 ([\d.]+) %)?(?:, [\d.]+ s)?; elapsed \d+:\d\d")
+LINE = re.compile(
+    r"\[(\d+)/(\d+)\] net (.*): (\d+(?: of \d+)?) samples"
+    r"(?:, top-1 ([\d.]+) %)?(?:, [\d.]+ s)?; elapsed \d+:\d\d"
+)
 OPTIONS: dict[str, Any] = {"attacks": "fgsm,pgd(steps=2)", "cams": "grad-cam", "faithfulness": "none"}
 
 
@@ -71,7 +74,7 @@ def test_a_resumed_run_says_what_was_there(place: Path, tmp_path: Path, hears: C
         ("3", "pgd(eps=8/255,steps=2)"),
         ("4", "cam(grad-cam,faithfulness=none)"),
     ]
-    assert told[0][3] == "6" and len(told) == 5  # the samples of the shard that was computed again
+    assert told[0][3] == "6 of 30" and len(told) == 5  # the samples of the shard that was computed again
     audit(place, tmp_path, **OPTIONS)
     said = hears()
     assert not lines(said) and any(line.endswith("of which 28 are there already") for line in said)
@@ -80,7 +83,7 @@ def test_a_resumed_run_says_what_was_there(place: Path, tmp_path: Path, hears: C
 
 def reporter_of(run: Run, jobs: list[Job], conditions: list[Condition], now: list[float]) -> Reporter:
     estimate, nobody = Estimate(jobs, clock=lambda: now[0]), ConsoleProgress(Console(quiet=True), quiet=True)
-    return Reporter(run, [jobs[0].checkpoint], conditions, 1, estimate, Ranks(), nobody, clock=lambda: now[0])
+    return Reporter(run, [jobs[0].checkpoint], conditions, 10, 1, estimate, Ranks(), nobody, clock=lambda: now[0])
 
 
 def test_severities_of_a_corruption_are_one_line(tmp_path: Path, hears: Callable[[], list[str]]) -> None:

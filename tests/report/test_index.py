@@ -205,7 +205,7 @@ def test_the_server_shows_listed_files_only(port: int, folder: Path) -> None:
     assert status == 200 and 'data-served="1"' in body and "hostile/3" in body
     status, policy, body = got(port, "/vit/a/report.html")
     assert (status, body) == (200, "<!doctype html><title>report</title>")
-    assert policy.startswith("sandbox allow-scripts; default-src 'none'")  # it may be of someone else
+    assert policy.startswith("sandbox allow-scripts allow-downloads; default-src 'none'")  # it may be of someone else
     status, _, body = got(port, "/compare?first=vit/a&second=vit/b")
     assert status == 200 and body == compared(folder, "vit/a", "vit/b")
     for path in (

@@ -113,6 +113,6 @@ def test_one_checkpoint_and_names_of_others(tmp_path: Path) -> None:
     first, last = sentences(of(run))
     assert first.startswith("<b>�red xxx") and "75.0 % [59.8, 85.8] right on 40 clean images" in first
     assert "\n" not in first and "\u202e" not in first and len(first) < 140
-    assert last == "No check raises doubt about these numbers."
+    assert last == "No flag was raised about these numbers."
     records = {(name, text): rows for (name, text), rows in records_of("clean").items()}
     assert sentences(Results(run_of(tmp_path / "two", records), [])) == []

@@ -34,8 +34,8 @@ def report(run: Path, details: bool, logs: tuple[str, ...]) -> None:
     existing, wanted = RunFolder.existing(run), parse_loggers(logs)
     with usable(run):
         results = refresh(existing)
-        show(existing, results, details)
         say_unfinished([existing])
+        show(existing, results, details)
     log_run(existing, results, wanted)
 
 

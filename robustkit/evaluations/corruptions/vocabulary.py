@@ -54,9 +54,15 @@ class CorruptionWords(Vocabulary):
         return [*shares_of(text), *(["clean"] if metric in ("relative_mce", "retention") else [])]
 
     def in_short(self, texts: Sequence[str]) -> Sequence[str]:
-        """Return the means over sets; where there is none, those over severities; else each alone."""
+        """Return the means over sets, those over severities that no set holds, and what neither holds."""
         sets = [text for text in texts if text.partition("(")[0] in SETS]
-        return sets or [text for text in texts if "severity=" not in text] or texts
+        means = [text for text in texts if "severity=" not in text]
+        short, covered = list[str](), set[str]()
+        for text in dict.fromkeys((*sets, *means, *texts)):
+            if not (parts := set(self.shares(text))) <= covered:
+                short.append(text)
+                covered |= parts
+        return short
 
     def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
         """Yield the errors of the benchmark's set; without it those of the three worst sets or corruptions."""
@@ -117,7 +123,9 @@ class CorruptionWords(Vocabulary):
 
     def label(self, text: str) -> str:
         part = parse_corrupted(text)
-        return text if part is None else f"{part.label}, severity {part.severity}"
+        if part is None or not part.severity:
+            return text if part is None else part.label
+        return f"{part.label}, severity {part.severity}"
 
     def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
         if pattern.name not in SETS:

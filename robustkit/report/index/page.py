@@ -95,7 +95,10 @@ def address(path: str) -> Markup:
 
 
 def _breakable(text: str) -> Markup:
-    return escape(no_formula(text)).replace(",", Markup(",<wbr>")).replace("/", Markup("/<wbr>"))
+    broken = escape(no_formula(text))
+    for mark in ",:/":
+        broken = broken.replace(mark, Markup(f"{mark}<wbr>"))
+    return broken
 
 
 def _words(run: IndexRun) -> str:

@@ -20,7 +20,8 @@ from .runs import Listed, keep, list_runs
 
 _OWN = "frame-ancestors 'none'"
 _OF_OTHERS = (
-    "sandbox allow-scripts; default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "sandbox allow-scripts allow-downloads; default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+    "script-src 'unsafe-inline'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 """A report may be of someone else: it gets an origin of its own, and nothing to fetch from."""
@@ -79,7 +80,7 @@ class _Handler(BaseHTTPRequestHandler):
         super().__init__(*arguments)
 
     def do_GET(self) -> None:
-        host = (self.headers.get("Host") or "").rpartition(":")[0]
+        host = (self.headers.get("Host") or "").lower().partition(":")[0]
         if host not in ("127.0.0.1", "localhost"):  # a page elsewhere may call this address by a name of its own
             self._send(HTTPStatus.FORBIDDEN, "This index is for this machine alone.\n")
             return
