@@ -77,10 +77,10 @@ class Reporter:
         self._announced = not estimate.jobs
         self._entries: dict[tuple[str, str], _Entry] = {}
         groups = Counter(condition.group for condition in conditions if condition.group)
-        several = {group for group, count in groups.items() if count > 1}
+        self._several = {group for group, count in groups.items() if count > 1}
         for checkpoint in checkpoints:
             for condition in conditions:
-                title = condition.group if condition.group in several else condition.text
+                title = self._title(condition)
                 entry = self._entries.setdefault((checkpoint, title), _Entry(checkpoint, title))
                 entry.conditions.append(condition)
                 entry.waiting += (run.shard_path(checkpoint, condition.text, shard) for shard in range(shards))
@@ -92,7 +92,7 @@ class Reporter:
 
     def begin(self, checkpoint: str, condition: Condition, samples: int) -> None:
         """Begin a unit of work."""
-        self._begin(checkpoint, condition.text, condition.group or condition.text, samples)
+        self._begin(checkpoint, condition.text, self._title(condition), samples)
 
     def start(self, checkpoint: str, condition: str, samples: int) -> None:
         """Begin what is measured besides conditions, by its name."""
@@ -127,7 +127,7 @@ class Reporter:
         if not self.ranks.leads:
             return
         with self._lock:
-            own = self._entries[checkpoint, condition.group or condition.text]
+            own = self._entries[checkpoint, self._title(condition)]
             for entry in [own] if self.ranks.size == 1 else [e for e in self._open if e.checkpoint == checkpoint]:
                 self._tell(entry)
 
@@ -160,6 +160,10 @@ class Reporter:
             f"[{self._finished}/{len(self._entries)}] {entry.checkpoint} {entry.title}{several}: {samples}"
             f"{self._figure(entry)}{spent}; {self._times()}"
         )
+
+    def _title(self, condition: Condition) -> str:
+        """Return what a condition is told under: its group, where others of the run are of it."""
+        return condition.group if condition.group in self._several else condition.text
 
     def _figure(self, entry: _Entry) -> str:
         """Return the headline figure of the images that conditions show; empty for others."""

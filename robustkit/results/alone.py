@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ..display.svg import plain
 from ..evaluations.cells import is_finite
 from ..evaluations.family import by_family
+from ..evaluations.gaps import gaps_of
 from ..evaluations.kinds import words_of
 from ..evaluations.results import Results
 from ..protocol.condition import CLEAN
@@ -30,7 +31,8 @@ def alone(results: Results) -> Iterator[str]:
         yield f"{plain(name, _LONGEST)}: {'; '.join(clauses[:2])}."
     if clauses[2:]:
         yield f"{_capital(clauses[2])}."
-    yield _doubt(results, name)
+    if doubt := _doubt(results, name):
+        yield doubt
 
 
 def _capital(text: str) -> str:
@@ -38,14 +40,14 @@ def _capital(text: str) -> str:
 
 
 def _doubt(results: Results, name: str) -> str:
-    """Return whether any flag raises doubt about the results, and the first."""
+    """Return whether any flag raises doubt about the results, and the first; empty where some are still missing."""
     flags: dict[str, str] = {}
     for (condition, _), row in results.cells[name].items():
         for flag in row["flags"]:
             if not words_of(condition).is_remark(flag):
                 flags.setdefault(flag, condition)
     if not flags:
-        return "No flag was raised about these numbers."
+        return "" if gaps_of(results.run) else "No flag was raised about these numbers."
     first, condition = next(iter(flags.items()))
     count = "One flag raises" if len(flags) == 1 else f"{len(flags)} flags raise"
     return f"{count} doubt about these numbers{'' if len(flags) == 1 else ', the first'} ({condition}): {first}."

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 from ..errors import RunError, unknown
 from ..evaluations.family import family_of
@@ -126,11 +127,12 @@ def changed(first: CheckpointEntry, second: CheckpointEntry) -> Iterator[str]:
     before, after = ({**plain, **plain["preprocessing"]} for plain in (first.to_plain(), second.to_plain()))
     for key in ("attention", "arch", *after["preprocessing"], "windows"):
         if before.get(key) != after.get(key):
-            yield f"{key.replace('_', ' ')} {_said(after.get(key))} instead of {_said(before.get(key))}"
+            yield f"{key.replace('_', ' ')} {_said(key, after)} instead of {_said(key, before)}"
 
 
-def _said(value: object) -> str:
-    return "×".join(map(str, value)) if isinstance(value, list) else str(value)
+def _said(key: str, entry: Mapping[str, Any]) -> str:
+    value = entry.get(key)
+    return ("×" if "size" in key else " ").join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def doubts(first: Side, second: Side, common: Sequence[str]) -> Iterator[str]:

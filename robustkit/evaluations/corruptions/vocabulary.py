@@ -61,7 +61,7 @@ class CorruptionWords(Vocabulary):
         for text in dict.fromkeys((*sets, *means, *texts)):
             if not (parts := set(self.shares(text))) <= covered:
                 short.append(text)
-                covered |= parts
+                covered |= parts if "severity=" not in text or text in sets else set()
         return short
 
     def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
