@@ -17,6 +17,7 @@ from ..evaluations.results import Results
 from ..results.grids import comparison_grids
 from ..results.tables import report_tables
 from ..runs.folder import RunFolder
+from ..runs.repeating import repeat_of
 from ..tasks.task import task_of
 from .figures import in_order, looks_of, sections_of
 from .front import front_of
@@ -48,6 +49,7 @@ def write_report(run: RunFolder, rows: Sequence[Row]) -> None:
     common = {
         "manifest": manifest.to_plain(),
         "folder": run.path.name,
+        "repeat": repeat_of(manifest.command),
         "verdicts": verdicts(run, results),
         "front": front_of(results, looks_of(run)),
     }
