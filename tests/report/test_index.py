@@ -52,7 +52,7 @@ def test_every_run_is_listed_and_nothing_else_is_opened(folder: Path) -> None:
     assert "cannot be read" in why["broken"] and "was altered after it was written" in why["altered"]
     assert "run.json is a link to " in why["half-linked"]
     assert listed.runs["forged"].problem.startswith("summary.json is not as an audit writes it (Expected `str`")
-    assert (listed.runs["half"].lacking, listed.runs["half"].units, listed.runs["half"].is_whole) == (1, 2, False)
+    assert (listed.runs["half"].missing, listed.runs["half"].units, listed.runs["half"].is_whole) == (1, 2, False)
     assert listed.runs["early"].problem.startswith("no results yet: robustkit report")
 
 
@@ -78,7 +78,7 @@ def test_the_page_says_it_and_fetches_nothing(folder: Path, page: Page) -> None:
     said = page.text()
     for words in ("9 runs with 9 checkpoints", "3 unfinished or without results", "1 link not followed", "unfinished"):
         assert words in said
-    assert "80.0 [67.0, 88.8]" in said and "records are missing of 1 of 2 units" in said
+    assert "80.0 [67.0, 88.8]" in said and "1 of 2 units of work are missing" in said
     assert text.count("<script") == 1 and not page.all("link") + page.all("iframe") + page.all("img")
     assert all(not name.startswith("on") for _, attrs in page.tags for name in attrs)
     style = "".join(page.said["style"])
@@ -226,13 +226,35 @@ def test_the_server_shows_listed_files_only(port: int, folder: Path) -> None:
         (folder / "kept").replace(report)
 
 
+def test_a_finished_run_that_loses_records_is_unfinished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = audited(tmp_path / "runs" / "a", "vit", (9, 3), day=1)
+    write_index(tmp_path / "runs")
+
+    def states() -> list[bool]:
+        return [one.is_whole for one in list_runs(tmp_path / "runs").runs.values()]
+
+    assert states() == [True]
+    read = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: pytest.fail() if ".parquet" in path.name else read(path))
+    record = run.shard_path("vit", PGD, 0)
+    for there in (record, record.parent, run.path / "records"):
+        there.rename(tmp_path / "gone")
+        assert states() == [False], there
+        (tmp_path / "gone").rename(there)
+        assert states() == [True]
+
+
 def test_a_manifest_of_endless_work_is_refused(tmp_path: Path) -> None:
     run = audited(tmp_path / "runs" / "a", "vit", (9, 3), day=1)
     plain = json.loads(run.manifest_path.read_text("utf-8"))
     plain["conditions"] = [f"c{i}" for i in range(200_001)]
     write_plain(run, plain)
+    endless = audited(tmp_path / "runs" / "b", "vit", (9, 3), day=1)
+    plain = json.loads(endless.manifest_path.read_text("utf-8"))
+    write_plain(endless, plain | {"shard_size": 1, "data": plain["data"] | {"n": 1 << 52}})
     listed = list_runs(tmp_path / "runs")
-    assert "200001 units of work, more than 200000" in listed.unreadable["a"]
+    assert listed.runs["b"].missing == 2 * (1 << 52) - 2
+    assert "200001 folders of records, more than 200000" in listed.unreadable["a"]
 
 
 def test_the_command_says_what_it_found(
