@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 from ..display.neutral import no_controls, no_formula
 from ..display.web import ENLARGE, LOOK, policy, shared
 
-_BREAKS = re.compile(r"(?<=,)|(?<=\w\()|(?<=[:/])(?<!\d[:/])|(?<=\d[:/])(?!\d)")
+_BREAKS = re.compile(r"(?<=[,:])|(?<=\w\()|(?<=/)(?<!\d/)|(?<=\d/)(?!\d)")
 _FRACTION = re.compile(r"(?<![\w./])(\d+/\d+)(?![\w/])")
 _WHOLE = Markup('<span class="whole">{}</span>')
 

@@ -35,6 +35,13 @@ const used = () => {
   found.boxes = [...document.querySelectorAll(".choose")].filter((box) => box.checked).length;
 };
 """
+CUT = """
+const used = () => {
+  const tables = [...document.querySelectorAll(".scroll:has(table)")];
+  found.tables = tables.length;
+  found.cut = tables.filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.ariaLabel);
+};
+"""
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +67,13 @@ def test_the_index_is_accessible_and_used(folder: Path, tmp_path: Path, width: i
     assert found["link"].startswith(".robustkit-view/compare-")
 
 
-def test_a_comparison_is_accessible(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("width", "dark"), [(1280, True), (390, False)])
+def test_a_comparison_is_accessible_and_not_cut(folder: Path, tmp_path: Path, width: int, dark: bool) -> None:
     (page,) = (folder / ".robustkit-view").glob("compare-*.html")
-    found = opened(page.read_text("utf-8"), tmp_path, 390, dark=False)
-    assert complaints(found) == []
+    found = opened(page.read_text("utf-8"), tmp_path, width, dark, CUT)
+    assert complaints(found) == [] and found["cut"] == [] and found["tables"] == 1
+
+
+def test_a_history_is_not_cut_on_a_narrow_screen(folder: Path, tmp_path: Path) -> None:
+    found = opened((folder / "index.html").read_text("utf-8"), tmp_path, 390, True, CUT)
+    assert complaints(found) == [] and found["cut"] == [] and found["tables"] == 2

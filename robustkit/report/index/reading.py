@@ -17,6 +17,7 @@ from ...evaluations.chief import chief_figures
 from ...evaluations.family import by_family
 from ...evaluations.gaps import missing_units
 from ...evaluations.kinds import words_of
+from ...results.setups import RunSetup, checkpoint_setup, run_setup
 from ...runs.folder import RunFolder
 from ...runs.manifest import Manifest
 from ...tasks.measures import find_metric
@@ -54,11 +55,14 @@ class IndexFigure(msgspec.Struct, frozen=True):
 
 
 class IndexCheckpoint(msgspec.Struct, frozen=True):
-    """A checkpoint of a run. flags: the first of them; flagged: how many there are."""
+    """A checkpoint of a run. setup: how it was built and is shown images. flags: the first of them; flagged: how many
+    there are.
+    """
 
     name: str
     attention: str
     sha256: str
+    setup: dict[str, str]
     figures: tuple[IndexFigure, ...]
     flags: tuple[str, ...]
     flagged: Whole
@@ -76,6 +80,7 @@ class IndexRun(msgspec.Struct, frozen=True):
     data: str
     n: Whole
     data_digest: str
+    setup: RunSetup
     checkpoints: tuple[IndexCheckpoint, ...]
     missing: Whole
     units: Whole
@@ -115,11 +120,13 @@ def read_run(path: Path) -> IndexRun:
         data=manifest.data.name,
         n=manifest.data.n,
         data_digest=manifest.data.digest,
+        setup=run_setup(manifest),
         checkpoints=tuple(
             IndexCheckpoint(
                 entry.name,
                 entry.attention,
                 str(entry.sha256 or ""),
+                checkpoint_setup(entry),
                 tuple(figures[entry.name]),
                 tuple(flags[:_FLAGS]),
                 len(flags),
