@@ -33,6 +33,9 @@ def advice(verdict: Verdict) -> str:
         return ""
     if isinstance(statement, Identity):
         return _IDENTITY[statement.subject] if verdict.state == FAIL else ""
+    if verdict.completes:
+        then = "; then look at the flags that are left" if isinstance(statement, NoFlags) else ""
+        return f"run the audit again, which makes what is missing: {verdict.completes}{then}"
     if isinstance(statement, NoFlags):
         return _FLAGS if verdict.state == FAIL else ""
     if figure is None or not verdict.whole:

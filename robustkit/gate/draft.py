@@ -10,12 +10,13 @@ from collections.abc import Iterator, Sequence
 from ..errors import ProtocolError
 from ..evaluations.cells import Row
 from ..evaluations.chief import chief_figures
+from ..evaluations.gaps import unfinished
 from ..evaluations.kinds import shares_of, words_of
 from ..evaluations.pattern import check_condition
 from ..protocol.condition import CLEAN
 from ..runs.folder import RunFolder
 from ..tasks.measures import find_metric, metric_of
-from .measured import MeasuredRun
+from .measured import MeasuredRun, is_of_missing
 from .output import plain
 
 _MOST = 12  # flags that a draft names
@@ -36,6 +37,11 @@ SEVERAL = """\
 # A rule without `checkpoint` is for each of the run's; its bound is that of the weakest. A checkpoint that is clearly
 # better than the weakest has a rule of its own.
 """
+UNFINISHED = """\
+#
+# This run is {gap}
+# Run that, delete this file, and draft it again: what is missing has no rule here, and the rules about flags fail.
+"""
 TAIL = """
 # Against a release, robustkit check RUN --policy FILE --baseline RELEASED:
 #
@@ -50,11 +56,15 @@ TAIL = """
 def draft(run: RunFolder, every: bool = False) -> str:
     """Return the text of a policy: the dozen rules that matter; with `every` one on each figure of each checkpoint.
 
+    A run passes it at once, unless it is unfinished: that no records are missing is never left out of the rules.
+
     Raises:
         NothingEvaluated: the run has no results. RunError: its records cannot be read.
     """
     subject = MeasuredRun(run)
     scope = "" if every else SHORT + SEVERAL * (len(subject.cells) > 1)
+    if gap := unfinished(run):
+        scope += UNFINISHED.format(gap=plain(gap))
     lines = [HEAD.format(run=plain(run.path.resolve().name), scope=scope)]
     data = subject.manifest.data
     lines += _rule("same card: attacks and their parameters", _is("protocol", subject.manifest.protocol.tag))
@@ -191,9 +201,7 @@ def _formula(subject: MeasuredRun, names: Sequence[str], checkpoint: str) -> Ite
 
 def _flags(subject: MeasuredRun, names: Sequence[str], checkpoint: str) -> Iterator[str]:
     flags = [flag for name in names for row in subject.cells[name].values() for flag in row["flags"]]
-    essences = dict.fromkeys(map(_essence, flags))
-    if any(subject.without_records(name) for name in names):
-        essences["incomplete: no records"] = None
+    essences = dict.fromkeys(_essence(flag) for flag in flags if not is_of_missing(flag))
     if subject.manifest.corrupted.left_out:
         essences["left out: "] = None
     if not essences:

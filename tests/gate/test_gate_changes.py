@@ -109,6 +109,19 @@ def test_a_drop_under_all_shared_conditions_is_that_of_the_worst(tmp_path: Path)
     assert verdict(after, "drop in top1 under spsa against baseline <= 1", before).state == UNDECIDED
 
 
+@pytest.mark.parametrize("rule", [f"drop in top1 under {PGD} against baseline <= 1", "drop against baseline <= 1"])
+def test_a_change_names_the_command_that_makes_what_one_of_the_runs_lacks(tmp_path: Path, rule: str) -> None:
+    found = {"whole": {"vit": {"clean": [1] * 10, PGD: [1] * 10}}, "part": {"vit": {"clean": [1] * 10, PGD: [1] * 8}}}
+    found["late"] = {"vit": {"clean": [1] * 10}, "other": {PGD: [1] * 10}}  # no record of vit under PGD
+    runs = {name: make(tmp_path / name, own, command=f"robustkit audit {name}") for name, own in found.items()}
+    short = ["part", "late"] if rule == "drop against baseline <= 1" else ["part"]
+    for first, second in (pair for name in short for pair in (("whole", name), (name, "whole"))):
+        judged = verdict(runs[second], rule, runs[first], more="checkpoint = 'vit'")
+        lacking = first if second == "whole" else second
+        assert (judged.state, judged.completes) == (UNDECIDED, f"robustkit audit {lacking}"), judged.reason
+    assert verdict(runs["whole"], rule, runs["whole"]).completes == ""
+
+
 def test_of_conditions_one_that_fails_is_worse_than_one_undecided_and_that_than_one_that_passes(tmp_path: Path) -> None:
     """Of 100 samples none is lost clean, 4 under FGSM and 80 under PGD, where each may be 5."""
     fgsm = "fgsm(eps=1/255)"

@@ -194,12 +194,30 @@ def test_a_drafted_policy_has_margins_and_passes_at_once(tmp_path: Path) -> None
     bound = next(float(rule.split(" <= ")[1]) for rule in requires if "noise" in rule)
     assert 0.5 < bound < 0.62  # the mean error is 0.5
     assert judge(parse_policy(text, "p"), run).passed
-    partial = make(tmp_path / "partial", {"vit": found, "late": {"clean": right(90, 100)}})
-    for every in (False, True):
-        assert judge(parse_policy(draft(partial, every), "p"), partial).passed
+    assert "unfinished" not in text
     worse = {condition: right(sum(values) * 6 // 10, 100) for condition, values in found.items()}
     assert not judge(parse_policy(text, "p"), make(tmp_path / "worse", {"vit": worse})).passed
     assert np.all([line.startswith("#") for line in text.split("# Against a release")[1].splitlines()[1:]])
+
+
+def test_the_draft_of_an_unfinished_run_says_so_and_does_not_accept_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = "robustkit audit vit.pth --data-dir 'my images'"
+    found = {"vit": {"clean": right(90, 100), PGD: right(30, 100)}, "late": {"clean": right(90, 100)}}
+    partial = make(tmp_path / "partial", found, command=command)
+    said = f"unfinished: 1 of 4 units are missing; this completes it: {command}"
+    for every in (False, True):
+        text = draft(partial, every)
+        assert f"\n# This run is {said}\n" in text and "incomplete" not in text
+        (stopped,) = filter(None, map(advice, judge(parse_policy(text, "p"), partial).verdicts))
+        assert stopped == (
+            f"run the audit again, which makes what is missing: {command}; then look at the flags that are left"
+        )
+    for words in (["--init"], []):
+        assert call(monkeypatch, partial.path, *words) == (0 if words else 1)
+        assert f"⚑ {partial.path}: {said}\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["a\x7fb", 'a"\x7fb', 'it\'s "a"', "a\\b", "a\x85\u2028b"])
