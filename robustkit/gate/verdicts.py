@@ -39,8 +39,8 @@ class Verdict:
     """The verdict on a rule for one checkpoint; checkpoint is empty where the rule is about the whole run.
 
     reason: one line that says more than the figure; empty where the figure says it all. needed: samples that would
-    decide it. condition: that of the run, in full. completes: the command that makes the records that are missing; empty
-    where none are. whole: nothing that the rule is about was missing.
+    decide it. condition: that of the run, in full. completes: the command that makes the records that are missing, if
+    any. whole: nothing that the rule is about was missing.
     """
 
     rule: Rule
@@ -209,9 +209,8 @@ def _of_flags(rule: Rule, name: str, statement: NoFlags, subject: MeasuredRun) -
         return Verdict(rule, name, PASS, "no flags" if not statement.excepted else "no other flags")
     more = f"; and {len(flags) - 3} more" if len(flags) > 3 else ""
     reason = f"{len(flags)} flag{'s' * (len(flags) > 1)}: {'; '.join(flags[:3])}{more}"
-    return Verdict(
-        rule, name, FAIL, reason, completes=subject.manifest.command if any(map(is_of_missing, flags)) else ""
-    )
+    completes = subject.manifest.command if any(map(is_of_missing, flags)) else ""
+    return Verdict(rule, name, FAIL, reason, completes=completes)
 
 
 def _of_change(rule: Rule, name: str, statement: Change, subject: MeasuredRun, before: MeasuredRun | None) -> Verdict:
