@@ -15,6 +15,7 @@ from ..evaluations.kinds import shares_of, words_of
 from ..evaluations.pattern import check_condition
 from ..protocol.condition import CLEAN
 from ..runs.folder import RunFolder
+from ..runs.inputs import shown_as
 from ..tasks.measures import find_metric, metric_of
 from .measured import MeasuredRun, is_of_missing
 from .output import plain
@@ -81,6 +82,7 @@ def _of_each(subject: MeasuredRun) -> Iterator[str]:
             continue
         yield f"\n# {plain(name)}\n"
         yield from _formula(subject, [name], name)
+        yield from _inputs(subject, name, name)
         yield from _flags(subject, [name], name)
         for row in cells.values():
             yield from _of_row(subject, row, name)
@@ -99,6 +101,9 @@ def _of_all(subject: MeasuredRun) -> Iterator[str]:
         else:
             for name in some:
                 yield from _formula(subject, [name], name)
+    alike = whole and len({tuple(shown_as(entry).values()) for entry in subject.checkpoints.values()}) == 1
+    for checkpoint in [""] if alike else names:
+        yield from _inputs(subject, checkpoint or names[0], checkpoint)
     for checkpoint, some in [("", names)] if whole else [(name, [name]) for name in names]:
         yield from _flags(subject, some, checkpoint)
     headline = CLEAN.text, subject.task.headline
@@ -197,6 +202,12 @@ def _formula(subject: MeasuredRun, names: Sequence[str], checkpoint: str) -> Ite
     for name in names:
         digest = str(subject.checkpoints[name].sha256)
         yield f"# these very weights{f' of {plain(name)}' * (len(names) > 1)}: {_is('checkpoint sha256', digest)}\n"
+
+
+def _inputs(subject: MeasuredRun, name: str, checkpoint: str) -> Iterator[str]:
+    """Yield a rule on how images become pixels, which moves every figure. name: a checkpoint that was shown them so."""
+    shown = _is("preprocessing", ", ".join(shown_as(subject.checkpoints[name]).values()))
+    yield from _rule("same preprocessing", shown, checkpoint)
 
 
 def _flags(subject: MeasuredRun, names: Sequence[str], checkpoint: str) -> Iterator[str]:

@@ -15,6 +15,7 @@ from ..evaluations.pattern import fits
 from ..results.paired import Side, lacking
 from ..runs.folder import RunFolder
 from ..tasks.measures import find_metric
+from .identity import compared
 from .measured import (
     Ambiguous,
     CannotTell,
@@ -172,18 +173,8 @@ def _meets(statement: Value | Change, value: float) -> bool:
 
 
 def _of_identity(rule: Rule, name: str, statement: Identity, subject: MeasuredRun) -> Verdict:
-    manifest, checkpoint = subject.manifest, subject.checkpoints.get(name)
-    actual = {
-        "protocol": manifest.protocol.tag,
-        "data digest": manifest.data.digest,
-        "attention": checkpoint and checkpoint.attention,
-        "arch": checkpoint and checkpoint.arch,
-        "checkpoint sha256": checkpoint and checkpoint.sha256,
-    }[statement.subject]
-    same = actual == statement.expected or (
-        statement.subject.endswith(("digest", "sha256")) and str(actual).lower() == statement.expected.lower()
-    )
-    return Verdict(rule, name, PASS if same else FAIL, f'{statement.subject} is "{actual}"')
+    same, reason = compared(statement, subject.manifest, subject.checkpoints.get(name))
+    return Verdict(rule, name, PASS if same else FAIL, reason)
 
 
 def _of_flags(rule: Rule, name: str, statement: NoFlags, subject: MeasuredRun) -> Verdict:
