@@ -13,7 +13,7 @@ _IDENTITY = {
     "attention": "audit the checkpoint that is meant; if the formula was changed on purpose, change the rule",
     "arch": "audit the checkpoint that is meant; if the architecture was changed on purpose, change the rule",
     "preprocessing": "show images as the rule says (--mean, --std, --crop-pct, --crop-mode, --interpolation, "
-    "--img-size; of segmenters --window, --stride, --short-side, --resize); if it was changed on purpose, change the rule",
+    "--img-size; of segmenters --window, --stride, --short-side, --resize); if it was changed on purpose, change it",
     "checkpoint sha256": "audit the file that is meant, or put its digest into the rule",
 }
 _FLAGS = "look at each flag in the report; name those that you accept after except"
