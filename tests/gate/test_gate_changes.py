@@ -142,7 +142,7 @@ def test_of_conditions_one_that_fails_is_worse_than_one_undecided_and_that_than_
     other_files = make(tmp_path / "files", {"vit": has | {PGD: had[PGD]}}, corrupted={"digests": {PGD: "x"}}, **changes)
     worst = verdict(other_files, rule, before)  # what was not measured is worse than what was measured too little
     assert (worst.state, worst.condition, worst.short_of_samples) == (UNDECIDED, PGD, False)
-    losses = {"clean": [0.0] * 100, fgsm: [math.inf] * 100}  # whose difference is no number, and worse than any
+    losses = {"clean": [0.0] * 100, fgsm: [math.inf] * 100}  # whose difference is not a number, and worse than any
     first = make(tmp_path / "first", {"vit": {"clean": had["clean"], fgsm: had[fgsm]}}, losses)
     then = make(tmp_path / "then", {"vit": {"clean": had["clean"], fgsm: had[fgsm]}}, losses | {"clean": [9.0] * 100})
     worst = verdict(then, "rise in nll against baseline <= 0", first)

@@ -1,4 +1,4 @@
-"""What stands beside a released checkpoint: figures that can be traced, and texts that break nothing."""
+"""What stands next to a released checkpoint: figures that can be traced, and texts that break nothing."""
 
 import json
 import re

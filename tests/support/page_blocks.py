@@ -115,7 +115,7 @@ def furnish(place: Path) -> None:
 def run_page(page: Path, place: Path, patch: pytest.MonkeyPatch) -> int:
     """Run a page's blocks in the folder `place`, one after another; how many were run.
 
-    What a page shows as printed is compared but for its numbers, since amounts of work are cut.
+    What a page shows as printed is compared except for its numbers, since amounts of work are cut.
     """
     patch.chdir(place)
     patch.syspath_prepend(str(place))
