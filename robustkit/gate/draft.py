@@ -91,7 +91,7 @@ def _of_each(subject: MeasuredRun) -> Iterator[str]:
 def _of_all(subject: MeasuredRun) -> Iterator[str]:
     """Yield the rules that matter, one for all checkpoints where possible."""
     names = [name for name, cells in subject.cells.items() if cells]
-    whole = len(names) == len(subject.checkpoints)  # a rule for all cannot tell of one without results
+    whole = len(names) == len(subject.checkpoints)  # a rule for all cannot judge one without results
     formulas: dict[str, list[str]] = {}
     for name in names:
         formulas.setdefault(subject.checkpoints[name].attention, []).append(name)

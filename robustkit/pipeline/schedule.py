@@ -74,7 +74,7 @@ def carry_out(plan: Plan, progress: Progress, say: Callable[[str], None]) -> Non
 
 
 def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Callable[[str], None]) -> Reporter:
-    """Write the records that are missing and, before them, the evidence on attacks; return what tells of them.
+    """Write the records that are missing and, before them, the evidence on attacks; return what reports them.
 
     Raises:
         ModelError: a network fails on some batch; what was done before it is kept.
