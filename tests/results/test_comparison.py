@@ -32,9 +32,12 @@ from scipy import stats
 
 from robustkit.common.differences import holm
 from robustkit.errors import RunError
+from robustkit.evaluations.results import Results
 from robustkit.results.comparison import Comparison, pairs, unpaired
+from robustkit.results.findings import sentences
 from robustkit.results.paired import Side
 from robustkit.results.run import Run
+from robustkit.results.summary import survey
 from robustkit.results.tables import HEADINGS, report_tables, tables
 
 # rows
@@ -232,6 +235,9 @@ def test_scenes_have_miou_and_accuracies(tmp_path: Path) -> None:
     assert found.rows[9].difference.value == pytest.approx(full[1] - full[0])
     same = compared(run, run).rows
     assert {(r.difference.value, r.difference.ci_low, r.difference.ci_high, r.p_value) for r in same} == {(0, 0, 0, 1)}
+    few = {key: rows[:9] for key, rows in records.items() if key[1] == "clean"}
+    said = sentences(Results(few_run := run_of(tmp_path / "few", few, of_scenes), survey(few_run)))
+    assert said == ["There are too few samples to test any difference between the 3 checkpoints."]
     records["other", "clean"][4]["labelled"] = [1, 20, 5]
     turned = run_of(tmp_path / "turned", records, of_scenes)
     with pytest.raises(RunError, match="plain and other: the mask of 04 differs; expected the same data: audit both"):
