@@ -12,7 +12,7 @@ from ..evaluations.cells import Cells, Row
 from ..evaluations.kinds import shares_of
 from ..evaluations.pattern import fits, is_exactly
 from ..protocol.pattern import ConditionPattern
-from ..results.paired import Side, is_same_model, lacking, paired_difference, widened
+from ..results.paired import Side, lacking, paired_difference
 from ..results.summary import survey
 from ..runs.folder import RunFolder
 from ..runs.manifest import CheckpointEntry
@@ -123,8 +123,6 @@ def change_of(first: Side, second: Side, condition: str, metric: str, falls: boo
     except RunError as fault:
         raise CannotTell(str(fault)) from None
     low, high = difference.ci_low, difference.ci_high
-    if not is_same_model(first, second):
-        low, high = widened(difference, metric)
     flags = tuple(
         f"{key} is {there} in the baseline and {here} here"
         for key in ("dtype", "compile")

@@ -20,7 +20,7 @@ from ..evaluations.kinds import words_of
 from ..runs.folder import RunFolder
 from ..tasks.measures import metric_of
 from ..tasks.task import task_of
-from .paired import Side, is_same_model, paired_difference, widened
+from .paired import Side, paired_difference
 from .pairing import changed, doubts, flags_of, names_of, pairs, refuse, unpaired
 from .published import Published
 
@@ -83,10 +83,14 @@ class Pair:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All pairs, and the published figures to compare with, if any."""
+    """All pairs, and the published figures to compare with, if any.
+
+    others: tests of more pairs, which count in Holm's correction and which no table of the comparison shows.
+    """
 
     pairs: tuple[Pair, ...]
     reference: Published | None = None
+    others: tuple[ComparisonRow, ...] = ()
 
     @property
     def rows(self) -> tuple[ComparisonRow, ...]:
@@ -118,7 +122,7 @@ def compare(pairs: Sequence[tuple[Side, Side]], reference: Published | None = No
         for side in (first, second):
             if id(side) not in later:
                 side.forget()
-    return _corrected(compared, reference)
+    return corrected(compared, reference)
 
 
 def compare_with_first(run: RunFolder) -> Comparison:
@@ -134,21 +138,27 @@ def compare_with_first(run: RunFolder) -> Comparison:
         second.forget()
         alike = tuple(flag for flag in pair.flags if "same file" in flag)  # the others stand next to the results
         compared.append(replace(pair, flags=alike))
-    return _corrected(compared, None)
+    return corrected(compared)
 
 
-def _corrected(compared: Sequence[Pair], reference: Published | None) -> Comparison:
-    p_values = iter(holm([row.difference.p_value for pair in compared for row in pair.rows]))
-    rows = [tuple(replace(row, p_value=next(p_values)) for row in pair.rows) for pair in compared]
-    return Comparison(
-        tuple(replace(pair, rows=corrected) for pair, corrected in zip(compared, rows, strict=True)), reference
-    )
+def corrected(
+    compared: Sequence[Pair], reference: Published | None = None, others: Sequence[ComparisonRow] = ()
+) -> Comparison:
+    """Return pairs, and tests of more pairs, as a comparison whose p-values are Holm's over all of them."""
+    rows = [row for pair in compared for row in pair.rows]
+    p_values = iter(holm([row.difference.p_value for row in (*rows, *others)]))
+
+    def with_theirs(rows: Iterable[ComparisonRow]) -> tuple[ComparisonRow, ...]:
+        return tuple(replace(row, p_value=next(p_values)) for row in rows)
+
+    pairs = tuple([replace(pair, rows=with_theirs(pair.rows)) for pair in compared])
+    return Comparison(pairs, reference, with_theirs(others))
 
 
 def _paired(first: Side, second: Side, reference: Published | None) -> Pair:
     common = [condition for condition in first.conditions if condition in second.conditions]
     refuse(first, second, common)
-    rows, left_out, same = list[ComparisonRow](), list[str](), is_same_model(first, second)
+    rows, left_out = list[ComparisonRow](), list[str]()
     for condition, metric in _wanted(first, second, common):
         try:
             difference = paired_difference(first, second, condition, metric)
@@ -157,9 +167,6 @@ def _paired(first: Side, second: Side, reference: Published | None) -> Pair:
         except RunError as fault:
             left_out.append(str(fault))
             continue
-        if not same:
-            low, high = widened(difference, metric)
-            difference = replace(difference, ci_low=low, ci_high=high)
         published = None if reference is None else _published(reference, first, second, condition, metric)
         rows.append(ComparisonRow(first, second, condition, metric, difference, published=published))
     left_out += _left_out(first, second, common, [row.condition for row in rows])
