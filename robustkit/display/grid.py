@@ -160,7 +160,7 @@ def part_of(table: TextTable | HeatTable, checkpoint: str = "") -> Part:
 
 
 def together(tables: Iterable[TextTable | HeatTable], *, folded: bool = False) -> list[Grid]:
-    """Return tables as grids: those of several checkpoints whose titles are alike but for the name become one."""
+    """Return tables as grids: those of several checkpoints whose titles are alike except for the name become one."""
     groups: dict[tuple[str, str], list[TextTable | HeatTable]] = {}
     for place, table in enumerate(tables):
         alone = "" if table.checkpoint else str(place)

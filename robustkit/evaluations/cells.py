@@ -21,6 +21,15 @@ def is_finite(value: float | None) -> bool:
     return value is not None and math.isfinite(value)
 
 
+INCOMPLETE = "incomplete"
+"""How the flag of a result begins while records of it are missing."""
+
+
+def is_whole(row: Row | None) -> bool:
+    """Whether there is a result, and no record of it is missing."""
+    return row is not None and not any(flag.startswith(INCOMPLETE) for flag in row["flags"])
+
+
 def finite(cells: Cells, condition: str, metric: str) -> float | None:
     """Return a value; None where there is none or it is not finite."""
     row = cells.get((condition, metric))

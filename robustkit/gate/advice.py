@@ -12,6 +12,8 @@ _IDENTITY = {
     "data digest": "audit the same samples (--data-dir, --limit, --ids, --seed), or draft the policy again",
     "attention": "audit the checkpoint that is meant; if the formula was changed on purpose, change the rule",
     "arch": "audit the checkpoint that is meant; if the architecture was changed on purpose, change the rule",
+    "preprocessing": "show images as the rule says (--mean, --std, --crop-pct, --crop-mode, --interpolation, "
+    "--img-size; of segmenters --window, --stride, --short-side, --resize); if it was changed on purpose, change it",
     "checkpoint sha256": "audit the file that is meant, or put its digest into the rule",
 }
 _FLAGS = "look at each flag in the report; name those that you accept after except"
@@ -33,6 +35,9 @@ def advice(verdict: Verdict) -> str:
         return ""
     if isinstance(statement, Identity):
         return _IDENTITY[statement.subject] if verdict.state == FAIL else ""
+    if verdict.completes:
+        then = "; then look at the flags that are left" if isinstance(statement, NoFlags) else ""
+        return f"run the audit again, which makes what is missing: {verdict.completes}{then}"
     if isinstance(statement, NoFlags):
         return _FLAGS if verdict.state == FAIL else ""
     if figure is None or not verdict.whole:

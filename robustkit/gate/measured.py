@@ -61,7 +61,11 @@ class MeasuredRun:
 
 
 class CannotTell(Exception):  # noqa: N818 - an outcome rather than a fault
-    """There is no figure."""
+    """There is no figure. completes: the command that makes the records that are missing; empty where none are."""
+
+    def __init__(self, why: str, completes: str = "") -> None:
+        super().__init__(why)
+        self.completes = completes
 
 
 class Ambiguous(Exception):  # noqa: N818
@@ -94,6 +98,11 @@ def find(subject: MeasuredRun, name: str, metric: str, wanted: ConditionPattern)
     return having[0]
 
 
+def is_of_missing(flag: str) -> bool:
+    """Whether a flag is about records or evidence that are missing, and that the same audit makes."""
+    return "the same command" in flag or "the same audit" in flag
+
+
 def figure_of(row: Row) -> Measured:
     """Return a result. An interval of zero width is left out: resampling saw no difference in so few samples."""
     figure = Measured(row["value"], row["n"], row["ci_low"], row["ci_high"], tuple(row["flags"]))
@@ -112,7 +121,7 @@ def change_of(first: Side, second: Side, condition: str, metric: str, falls: boo
     """
     for side, which in ((first, "the baseline"), (second, "the run")):
         if gone := lacking(side, condition, metric):
-            raise CannotTell(f"{which} is {gone}")
+            raise CannotTell(f"{which} is {gone}", side.run.manifest.command)
     manifests = first.run.manifest, second.run.manifest
     for text in shares_of(condition):
         taken = [manifest.corrupted.digests.get(text) for manifest in manifests]

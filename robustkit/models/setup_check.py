@@ -50,7 +50,7 @@ class SetupFit:
 
     @property
     def does_the_same(self) -> bool:
-        """Whether it is as good as the best, but for what does not matter."""
+        """Whether it is as good as the best, except for what does not matter."""
         return max(abs(self.ci_low), abs(self.ci_high)) <= ALIKE
 
 

@@ -51,7 +51,7 @@ class _Entry:
 
 
 class Reporter:
-    """A `Progress` that also gives signs of life to the other processes, and tells of a run to the loggers.
+    """A `Progress` that also gives signs of life to the other processes, and reports a run to the loggers.
 
     conditions: of each checkpoint. shards: units of work for each condition. where: the device. The first process
     alone tells.
@@ -123,7 +123,7 @@ class Reporter:
     # Lines
 
     def written(self, checkpoint: str, condition: Condition) -> None:
-        """Tell of what is finished now that a record of this condition is there."""
+        """Report what is finished now that a record of this condition is there."""
         if not self.ranks.leads:
             return
         with self._lock:
@@ -132,7 +132,7 @@ class Reporter:
                 self._tell(entry)
 
     def finish(self) -> None:
-        """Tell of what other processes finished last."""
+        """Report what other processes finished last."""
         if self.ranks.leads:
             with self._lock:
                 for entry in list(self._open):

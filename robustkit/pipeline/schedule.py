@@ -74,11 +74,11 @@ def carry_out(plan: Plan, progress: Progress, say: Callable[[str], None]) -> Non
 
 
 def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Callable[[str], None]) -> Reporter:
-    """Write the records that are missing and, before them, the evidence on attacks; return what tells of them.
+    """Write the records that are missing and, before them, the evidence on attacks; return what reports them.
 
     Raises:
         ModelError: a network fails on some batch; what was done before it is kept.
-        RunError: a record cannot be written, or another process gives no sign of life any more.
+        RunError: a record cannot be written, or another process no longer gives a sign of life.
     """
     run, manifest = plan.run, plan.run.manifest
     settings = replace(plan.request.settings, batch_size=manifest.batch_size)

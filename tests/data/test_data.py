@@ -34,7 +34,7 @@ from robustkit.results.pairing import flags_of
 from robustkit.results.summary import write_summary
 
 DATA = SHARED / "data"
-needs_shared = pytest.mark.skipif(not DATA.is_dir(), reason="needs the real data beside the checkout")
+needs_shared = pytest.mark.skipif(not DATA.is_dir(), reason="needs the real data next to the checkout")
 
 
 def png(value: int = 0) -> bytes:
@@ -406,7 +406,7 @@ def test_other_processes_can_read(tmp_path: Path) -> None:
         assert list(pool.map(dataset.read, dataset.samples)) == expected
 
 
-# --- what is no data set -------------------------------------------------------------------------------------------
+# --- what is not a data set ------------------------------------------------------------------------------------------
 
 
 def test_what_is_no_data_set_is_told_in_one_line(tmp_path: Path) -> None:

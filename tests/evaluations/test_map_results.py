@@ -253,7 +253,7 @@ def test_the_page_says_where_a_control_wins(run: Run, monkeypatch: pytest.Monkey
     told: Any = Told()
     assert list(maps_text.behind(told)) == [
         "- vit, agcam: Ahead of every control in DICE (box); ABPC. Behind the best one in IoU (mask), by 0.200 (full). "
-        "Not told apart from it in PxAP +0.050 (full); energy inside -0.050 (full). Without an interval MaxBoxAccV2 "
+        "Not distinguished from it in PxAP +0.050 (full); energy inside -0.050 (full). Without an interval MaxBoxAccV2 "
         "+0.053 (centre)."
     ]
     assert maps_text.leads(told, "vit")["PxAP"]["agcam"] == (pytest.approx(0.05), -0.1, 0.2, "full")

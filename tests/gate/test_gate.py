@@ -16,6 +16,7 @@ from robustkit.cli import app as cli
 from robustkit.common.intervals import wilson
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.pattern import pattern_of
+from robustkit.gate.advice import advice
 from robustkit.gate.measured import Measured
 from robustkit.gate.output import sentence
 from robustkit.gate.policy import parse_policy
@@ -167,7 +168,7 @@ def test_the_command_that_is_given_evaluates_it(shapes: Run, monkeypatch: pytest
 
 def test_flags_fail_unless_they_are_excepted_and_are_told_beside_figures(tmp_path: Path) -> None:
     found = {"vit": {"clean": [1] * 10, PGD: [1] * 8}, "late": {"clean": [1] * 10}}
-    run = make(tmp_path / "run", found)
+    run = make(tmp_path / "run", found, command="robustkit audit vit.pth")
     of_vit = "checkpoint = 'vit'"
     assert "1 flag: pgd(eps=1/255,steps=20): incomplete: 8 of 10" in verdict(run, "no flags", more=of_vit).reason
     assert verdict(run, "no flags", more=of_vit).state == FAIL
@@ -177,6 +178,7 @@ def test_flags_fail_unless_they_are_excepted_and_are_told_beside_figures(tmp_pat
     assert verdict(run, "no flags under fgsm", more=of_vit).state == UNDECIDED
     part = verdict(run, "top1 under pgd >= 0", more=of_vit)
     assert part.state == UNDECIDED and "bound >= 0; incomplete: 8 of 10" in sentence(part)
+    assert advice(part) == f"run the audit again, which makes what is missing: {run.manifest.command}"
     assert verdict(run, "n under pgd >= 8", more=of_vit).state == PASS
     assert "incomplete: no records" in verdict(run, "no flags", more="checkpoint = 'late'").reason
     beyond = make(tmp_path / "beyond", {"vit": {PGD: [1]}}, claims={PGD: {"norm": "linf", "eps": 0.5 / 255}})

@@ -108,6 +108,19 @@ def test_a_drop_under_all_shared_conditions_is_that_of_the_worst(tmp_path: Path)
     assert verdict(after, "drop in top1 under spsa against baseline <= 1", before).state == UNDECIDED
 
 
+@pytest.mark.parametrize("rule", [f"drop in top1 under {PGD} against baseline <= 1", "drop against baseline <= 1"])
+def test_a_change_names_the_command_that_makes_what_one_of_the_runs_lacks(tmp_path: Path, rule: str) -> None:
+    found = {"whole": {"vit": {"clean": [1] * 10, PGD: [1] * 10}}, "part": {"vit": {"clean": [1] * 10, PGD: [1] * 8}}}
+    found["late"] = {"vit": {"clean": [1] * 10}, "other": {PGD: [1] * 10}}  # no record of vit under PGD
+    runs = {name: make(tmp_path / name, own, command=f"robustkit audit {name}") for name, own in found.items()}
+    short = ["part", "late"] if rule == "drop against baseline <= 1" else ["part"]
+    for first, second in (pair for name in short for pair in (("whole", name), (name, "whole"))):
+        judged = verdict(runs[second], rule, runs[first], more="checkpoint = 'vit'")
+        lacking = first if second == "whole" else second
+        assert (judged.state, judged.completes) == (UNDECIDED, f"robustkit audit {lacking}"), judged.reason
+    assert verdict(runs["whole"], rule, runs["whole"]).completes == ""
+
+
 def test_of_conditions_one_that_fails_is_worse_than_one_undecided_and_that_than_one_that_passes(tmp_path: Path) -> None:
     """Of 100 samples none is lost clean, 4 under FGSM and 80 under PGD, where each may be 5."""
     fgsm = "fgsm(eps=1/255)"
@@ -128,7 +141,7 @@ def test_of_conditions_one_that_fails_is_worse_than_one_undecided_and_that_than_
     other_files = make(tmp_path / "files", {"vit": has | {PGD: had[PGD]}}, corrupted={"digests": {PGD: "x"}}, **changes)
     worst = verdict(other_files, rule, before)  # what was not measured is worse than what was measured too little
     assert (worst.state, worst.condition, worst.short_of_samples) == (UNDECIDED, PGD, False)
-    losses = {"clean": [0.0] * 100, fgsm: [math.inf] * 100}  # whose difference is no number, and worse than any
+    losses = {"clean": [0.0] * 100, fgsm: [math.inf] * 100}  # whose difference is not a number, and worse than any
     first = make(tmp_path / "first", {"vit": {"clean": had["clean"], fgsm: had[fgsm]}}, losses)
     then = make(tmp_path / "then", {"vit": {"clean": had["clean"], fgsm: had[fgsm]}}, losses | {"clean": [9.0] * 100})
     worst = verdict(then, "rise in nll against baseline <= 0", first)

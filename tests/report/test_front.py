@@ -54,7 +54,11 @@ def test_best_and_worst_are_what_tests_say_not_what_the_values_do(tmp_path: Path
     assert [cell.value for cell in found["clean"].cells] == ["90.0", "85.0", "87.5"]
     assert marks(found["clean"]) == ["", "", ""] and found["clean"].verdict == "cannot tell"
     assert [cell.value for cell in found["fog"].cells] == ["12.5", "50.0", "15.0"] and found["fog"].lower
-    assert marks(found["fog"]) == ["best", "worst", "best"]  # first and third cannot be told apart, both beat the other
+    assert marks(found["fog"]) == [
+        "best",
+        "worst",
+        "best",
+    ]  # first and third are not distinguishable, both beat the other
     assert (found["fog"].verdict, found["fog"].detail) == ("p < .001", "2 of 3 pairs differ")
     middle = lines(of_numbers(tmp_path / "m", plain=(36, 38), other=(36, 25), third=(36, 10)))["fog"]
     assert marks(middle) == ["best", "", "worst"]

@@ -1,4 +1,4 @@
-"""Paired differences from records, against plain loops and scipy; and the page that puts them beside the paper."""
+"""Paired differences from records, against plain loops and scipy; and the page that puts them next to the paper."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def chromium() -> str:
 
 
 def opened(page: str, folder: Path, width: int, dark: bool, used: str = "const used = () => {};") -> dict[str, Any]:
-    """What a copy of the page says of itself. Its policy also lets the probe run, known by its own digest.
+    """What a copy of the page says about itself. Its policy also lets the probe run, known by its own digest.
 
     used: a script with a function of that name, which uses the page and adds to `found`.
     """

@@ -83,9 +83,12 @@ def check(run: Path, **options: Any) -> None:
     robustkit check runs/vit --policy policy.toml --junit robustness.xml
     robustkit check runs/vit --policy policy.toml --baseline runs/released
     """
+    from ...runs.folder import RunFolder
     from ..check import check_run
 
-    with usable(run, *filter(None, [options["baseline"]])):
+    runs = [run, *filter(None, [options["baseline"]])]
+    with usable(*runs):
+        say_unfinished(map(RunFolder.existing, runs))
         check_run(run, **options, console=console())
 
 

@@ -77,7 +77,7 @@ class Corruptions(Family):
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
         from .sentence import clauses
 
-        return clauses(cells, headline)
+        return clauses(cells, manifest, headline)
 
     def figures(self, results: Results, looks: Looks, headline: Metric, section: str) -> Iterable[Figure]:
         from .figures import bar_figures, retention_bars
