@@ -16,7 +16,7 @@ class TextTable:
     line that explains the columns. checkpoint: the one that the table is about, with whose name the title begins.
 
     spare: headings of columns to leave out where room is short, the first of them first. heads: headings that stand
-    above rows, each with the place of its row.
+    above rows, each with the place of its row; below: lines that stand below them, in the order of their rows.
     """
 
     title: str
@@ -27,6 +27,7 @@ class TextTable:
     checkpoint: str = ""
     spare: tuple[str, ...] = ()
     heads: tuple[tuple[int, str], ...] = ()
+    below: tuple[tuple[int, str], ...] = ()
 
     def under_heads(self, heads: Sequence[str], width: int = 1) -> TextTable:
         """Return the table without its first `width` columns: where they change, a heading stands above the rows.

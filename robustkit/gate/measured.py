@@ -61,7 +61,11 @@ class MeasuredRun:
 
 
 class CannotTell(Exception):  # noqa: N818 - an outcome rather than a fault
-    """There is no figure."""
+    """There is no figure. command: the one that evaluates it; empty where none does."""
+
+    def __init__(self, reason: str, command: str = "") -> None:
+        super().__init__(reason)
+        self.command = command
 
 
 class Ambiguous(Exception):  # noqa: N818
@@ -71,7 +75,7 @@ class Ambiguous(Exception):  # noqa: N818
 def not_evaluated(subject: MeasuredRun, name: str, wanted: ConditionPattern) -> CannotTell:
     """Return the error for a condition that was not evaluated, with the command that evaluates it."""
     command = missing_command(subject.manifest, name, wanted, subject.run.path)
-    return CannotTell(f"{wanted.text} was not evaluated; evaluate it with: {command}")
+    return CannotTell(f"{wanted.text} was not evaluated", command)
 
 
 def find(subject: MeasuredRun, name: str, metric: str, wanted: ConditionPattern) -> str:

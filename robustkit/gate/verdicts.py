@@ -28,7 +28,7 @@ class Verdict:
     """The verdict on a rule for one checkpoint; checkpoint is empty where the rule is about the whole run.
 
     reason: one line that says more than the figure; empty where the figure says it all. needed: samples that would
-    decide it. condition: that of the run, in full. whole: no record was missing.
+    decide it. condition: that of the run, in full. whole: no record was missing. command: evaluates what is missing.
     """
 
     rule: Rule
@@ -39,6 +39,12 @@ class Verdict:
     condition: str = ""
     needed: int | None = None
     whole: bool = True
+    command: str = ""
+
+    @property
+    def why(self) -> str:
+        """The reason, with the command that evaluates what is missing."""
+        return f"{self.reason}; evaluate it with: {self.command}" if self.command else self.reason
 
     @property
     def short_of_samples(self) -> bool:
@@ -112,7 +118,7 @@ def _verdict(policy: Policy, rule: Rule, name: str, subject: MeasuredRun, before
         state, reason, needed = decide(statement, figure, statement.metric)
         return Verdict(rule, name, state, reason, figure, condition, needed)
     except CannotTell as why:
-        return Verdict(rule, name, UNDECIDED, str(why))
+        return Verdict(rule, name, UNDECIDED, str(why), command=why.command)
     except Ambiguous as why:
         raise ProtocolError(f"{policy.path}: {rule.place}: {why}") from None
 

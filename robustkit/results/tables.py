@@ -14,7 +14,7 @@ from ..tasks.measures import metric_of
 from .comparison import Comparison, ComparisonRow
 from .tested import compared
 
-HEADINGS = ("condition", "figure", "n", "baseline", "value", "difference [95 %]", "p", "p, Holm", "at 0.05")
+HEADINGS = ("condition", "figure", "n", "baseline", "value", "difference [95 %]", "p", "p (Holm)", "at 0.05")
 
 
 def report_tables(run: RunFolder, results: Sequence[Mapping[str, Any]]) -> list[TextTable]:
@@ -35,7 +35,7 @@ def tables(comparison: Comparison) -> list[TextTable]:
         beside = comparison.reference is not None
         headings = (*HEADINGS, *(["published, not paired"] if beside else []))
         rows = tuple(_cells(row, beside) for row in pair.rows)
-        spare = ("p", "n")
+        spare = ("p", "n", "p (Holm)")
         result.append(TextTable(title, headings, rows, tuple(flags), _note(comparison), pair.names[1], spare))
     return result
 

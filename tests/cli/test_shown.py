@@ -17,8 +17,13 @@ import robustkit
 from robustkit.cli.app import COMMANDS, cli
 from robustkit.cli.help import SECTIONS
 from robustkit.cli.listing import LISTINGS
+from robustkit.cli.setup_fit import setup_table
 from robustkit.cli.terminal import together
+from robustkit.common.preprocessing import Preprocessing
+from robustkit.display.layout import laid_out
 from robustkit.evaluations.corruptions.vocabulary import VOCABULARY
+from robustkit.models.setup_check import FITS, PartFit, SetupFit
+from robustkit.models.setups import Setup
 from robustkit.models.specs import embedded_file
 from robustkit.report.refresh import refresh
 from robustkit.results.run import Run
@@ -93,6 +98,64 @@ def test_a_comparison_prints_each_difference_whole(runs: tuple[Run, Run], column
             f"{scale * row['difference']:+.{digits}f} [" in text or f"{scale * row['difference']:+.{digits}f}\n" in text
         )
         assert f"{scale * row['first']:.{digits}f}" in NUMBER.findall(text)
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_a_gate_prints_each_verdict_whole(runs: tuple[Run, Run], columns: int, tmp_path: Path) -> None:
+    _, two = runs
+    rules = (
+        "top1 under clean >= 0.999 with 95 % confidence",
+        "nll under clean <= 0.001",
+        "mean_error under noise <= 0",
+    )
+    rules += ("arch == 'resnet'", "mce <= 1", "n under clean >= 5000", "n under clean >= 1")
+    policy = tmp_path / "policy.toml"
+    policy.write_text("".join(f'[[rule]]\nrequire = "{rule}"\nseverity = "warning"\n' for rule in rules), "utf-8")
+    words = ("check", str(two.path), "--policy", str(policy), "--details", "--json", str(tmp_path / "v.json"))
+    text = said(*words, columns=columns)
+    lines = text.splitlines()
+    commands = [line for line in lines if line.startswith("robustkit ")]  # to copy: whole, whatever the width
+    assert max(len(line) for line in lines if line not in commands) <= columns
+    verdicts = json.loads((tmp_path / "v.json").read_text("utf-8"))["verdicts"]
+    assert len(verdicts) == 2 * len(rules)
+    left_out = re.search(r"not shown: (.*?) \(in", text.replace("\n", " "))
+    flat = "".join(re.sub(r"[\s→]", "", line) for line in lines)
+    for verdict in verdicts:
+        interval = "" if verdict["ci_low"] is None else f" [{verdict['ci_low']:.4g}, {verdict['ci_high']:.4g}]"
+        assert verdict["value"] is None or f" {verdict['value']:.4g}{interval}" in text
+        for part in (verdict["advice"], verdict["reason"].partition("; evaluate it with: ")[0]):
+            assert part.replace(" ", "") in flat
+        if verdict["verdict"] == "fail" and verdict["bound"] is not None and verdict["metric"] != "n":
+            missed = f"{abs(verdict['value'] - verdict['bound']):.4g}"
+            assert (missed in NUMBER.findall(text)) or (left_out and "missed by" in left_out[1])
+    assert columns < 200 or not left_out
+    assert commands == [each["reason"].partition("with: ")[2] for each in verdicts if each["metric"] == "mce"]
+    assert re.search(r"^FAIL", text, re.MULTILINE) and re.search(r"^cannot tell", text, re.MULTILINE)
+
+
+def test_a_ranking_says_of_how_many_images_each_row_is() -> None:
+    def row(name: str, n: int, nll: float, behind: float) -> SetupFit:
+        return SetupFit(name, Setup(Preprocessing((4, 4))), n, 0.5, nll, behind, behind - 0.1, behind + 0.1, 0.2)
+
+    names = ("CIFAR-10, std 0.2", "ImageNet, 0 to 255", "none, 0 to 255")
+    rows = tuple(row(name, 64 - 32 * place, 0.5 + place, 1.0 * place) for place, name in enumerate(names[:2]))
+    table = setup_table([PartFit("normalisation", rows, names[0], FITS), PartFit("channels", rows[:1], names[0], FITS)])
+    for width in (60, 80):
+        lines = [line.text for line in laid_out(table, width)]
+        assert max(map(len, lines)) <= width and sum("NLL minus" in line for line in lines) == 1  # one table
+        text = "\n".join(lines)
+        assert all(cell in text for cell in ("+1.000 [+0.900, +1.100]", "in use"))
+    assert [cells[1] for cells in table.rows] == ["64", "32", "64"] and "both on the same n images" in table.note
+    alone = setup_table([PartFit("channels", rows[:1], names[0], FITS)])
+    assert alone.title.endswith("; n = 64") and "n" not in alone.headings and not alone.note
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_no_table_is_repeated_for_one_column(runs: tuple[Run, Run], columns: int) -> None:
+    shown = said("compare", str(runs[1].path), columns=columns)
+    assert shown.count("baseline  value") == 1 and len(re.findall(r"^ *figure ", shown, re.MULTILINE)) == 1
+    worse = [line for line in shown.splitlines() if re.search(r"\b(worse|better)$", line)]
+    assert not worse or columns > 60 or all(line == "    at 0.05: worse" for line in worse)
 
 
 def test_flags_keep_their_subject() -> None:
