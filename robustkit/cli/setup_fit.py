@@ -107,10 +107,9 @@ def setup_table(fits: Sequence[PartFit]) -> TextTable:
             numbers = f"{100 * row.top1:.1f}", _short(row.nll), "" if row is fit.best else _interval(row)
             rows.append((row.name, str(row.n), *numbers, "in use" if row.name == fit.in_use else ""))
     headings = ("set-up", "n", "top-1 %", "NLL", "NLL minus best's [95 %]", "")
-    note = (
-        "n: images that a candidate was tried on; the rest are spared where it is clearly behind. NLL minus best's: of "
-    )
-    note = f"{note}both on the same n images." if len({row[1] for row in rows}) > 1 else ""
+    mixed = "n: images that a candidate was tried on; where it is clearly behind, the rest are spared. "
+    mixed += "NLL minus best's: of both on the same n images."
+    note = mixed if len({row[1] for row in rows}) > 1 else ""
     title = "clean NLL, one part of the set-up varied at a time"
     table = TextTable(title, headings, tuple(rows), (), note, spare=("top-1 %",), heads=tuple(heads))
     return table.said_once("n")

@@ -163,7 +163,7 @@ def _blocks(columns: Sequence[_Column], width: int) -> Iterator[list[_Column]]:
 
 
 def _as_lines(column: _Column, width: int) -> list[list[str]]:
-    """Return for each row the line that says what a column says of it; nothing where a figure would have to be broken."""
+    """Return a column as lines below its rows, for each row; nothing where a figure would have to be broken."""
     lines = [f"{column.heading}: {cell}".removeprefix(": ") for cell in column.cells]
     if not column.words and max(map(wide, lines)) + 2 * INDENT > width:
         return []

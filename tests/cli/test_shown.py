@@ -106,9 +106,8 @@ def test_a_gate_prints_each_verdict_whole(runs: tuple[Run, Run], columns: int, t
     rules = (
         "top1 under clean >= 0.999 with 95 % confidence",
         "nll under clean <= 0.001",
-        "mean_error under noise <= 0",
+        *("mean_error under noise <= 0", "arch == 'resnet'", "mce <= 1", "n under clean >= 5000", "n under clean >= 1"),
     )
-    rules += ("arch == 'resnet'", "mce <= 1", "n under clean >= 5000", "n under clean >= 1")
     policy = tmp_path / "policy.toml"
     policy.write_text("".join(f'[[rule]]\nrequire = "{rule}"\nseverity = "warning"\n' for rule in rules), "utf-8")
     words = ("check", str(two.path), "--policy", str(policy), "--details", "--json", str(tmp_path / "v.json"))
