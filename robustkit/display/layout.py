@@ -111,6 +111,13 @@ def wrapped(text: str, width: int, indent: int = 0) -> list[str]:
     return [*lines, line.rstrip()]
 
 
+def shortened(text: str, width: int) -> str:
+    """Return a text in so many columns: what is too long ends in an ellipsis, which stands for no part of a number."""
+    if wide(text) <= width:
+        return text
+    return f"{text[: _cut(text, width - 1, 0)]}…" if width > 0 else ""
+
+
 def _cut(line: str, width: int, indent: int) -> int:
     """Return the last place before `width` at which a name may be cut; 0 where there is none."""
     fits = max((place for place in range(len(line)) if wide(line[:place]) <= width), default=0)
