@@ -19,7 +19,7 @@ class Progress(Protocol):
 
 @runtime_checkable
 class Follower(Progress, Protocol):
-    """A listener that also shows how far the whole run is: with the line that `overall` returns whenever it is asked."""
+    """A listener that also shows how far the whole run is: `overall` returns a line that says so, at any time."""
 
     def follow(self, overall: Callable[[], str]) -> None: ...
 
