@@ -31,7 +31,8 @@ class Bars(Progress):
     """
 
     def __init__(self, console: Console, noun: str, quiet: bool = False) -> None:
-        self.screen, self.noun, self.overall = console, noun, lambda: ""
+        self.screen, self.noun = console, noun
+        self.overall: Callable[[], str] = str
         self.begun: dict[TaskID, None] = {}
         super().__init__(console=console, transient=True, disable=quiet or not console.is_terminal)
 
@@ -67,9 +68,9 @@ class Bars(Progress):
         bar = max(0, min(room - _GAP - least, _WIDEST_BAR))
         bar = bar if bar >= _LEAST_BAR else 0
         room -= bar + _GAP if bar else 0
-        sides = ("left", *["left"] * bool(bar), "right", *["right"] * timed)
-        columns = (Column(no_wrap=True, justify=side) for side in sides)
-        table = Table.grid(*columns, padding=(0, _GAP, 0, 0), pad_edge=False)
+        left, right = Column(no_wrap=True), Column(no_wrap=True, justify="right")
+        columns = (left, *[left] * bool(bar), right, *[right] * timed)
+        table = Table.grid(*map(Column.copy, columns), padding=(0, _GAP, 0, 0), pad_edge=False)
         for task, count, time in zip(shown, counts, times, strict=True):
             cells: list[RenderableType] = [Text(_named(task.fields["names"], task.fields["stage"], room))]
             cells += [ProgressBar(task.total, task.completed, bar)] if bar else []

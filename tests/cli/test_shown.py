@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import subprocess
@@ -18,10 +19,8 @@ from robustkit.cli.app import COMMANDS, cli
 from robustkit.cli.help import SECTIONS
 from robustkit.cli.listing import LISTINGS
 from robustkit.cli.setup_fit import setup_table
-from robustkit.cli.terminal import together
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.display.layout import laid_out
-from robustkit.evaluations.corruptions.vocabulary import VOCABULARY
 from robustkit.models.setup_check import FITS, PartFit, SetupFit
 from robustkit.models.setups import Setup
 from robustkit.models.specs import embedded_file
@@ -157,18 +156,16 @@ def test_no_table_is_repeated_for_one_column(runs: tuple[Run, Run], columns: int
     assert not worse or columns > 60 or all(line == "    at 0.05: worse" for line in worse)
 
 
-def test_flags_keep_their_subject() -> None:
-    noise = [f"corruption({name},severity={s})" for name in ("gaussian_noise", "shot_noise") for s in (1, 2, 3, 4, 5)]
-    fog = [f"corruption(fog,severity={s})" for s in (1, 2, 3, 4, 5)]
-    every = [*noise, *fog, "corruption(fog)", "noise"]
-    assert VOCABULARY.together(every, every) == "all 3 corruptions"
-    assert VOCABULARY.together([*noise, "noise"], every) == "gaussian_noise, shot_noise"
-    assert VOCABULARY.together([noise[0], fog[0]], every) == "gaussian_noise, fog at some severities"
-    assert VOCABULARY.together(fog[:1], every) == fog[0]
-    assert VOCABULARY.together(["noise", "blur"], [*every, "blur"]) == "means over noise, blur"
-    lines = ["⚑ a, clean: odd", "⚑ a, b, clean: odd", "⚑ a, fgsm: weak", "⚑ left out: frost"]
-    assert together(lines, ["a", "a, b"]) == ["⚑ both checkpoints, clean: odd", "⚑ a, fgsm: weak", "⚑ left out: frost"]
-    assert together(lines[:1], ["a"]) == ["⚑ a, clean: odd"]
+def test_flags_read_the_same_in_terminal_page_and_comparison(runs: tuple[Run, Run]) -> None:
+    _, two = runs
+    flag = "⚑ both checkpoints, all corruptions: corrupted at 64x64; the benchmark's images are 224x224"
+    for words in (("report",), ("report", "--details"), ("compare",)):
+        text = said(words[0], str(two.path), *words[1:])
+        assert [line for line in text.splitlines() if line.startswith("⚑")] == [flag], words
+    page = (two.path / "report.html").read_text("utf-8")
+    told = re.findall(r'<(li|p) class="flag">(.*?)</\1>', page, re.DOTALL)
+    assert [kind for kind, _ in told] == ["li", "p"]  # on the first screen, and with the tables that it is about
+    assert {html.unescape(re.sub(r"<.*?>", "", text)) for _, text in told} == {flag}
 
 
 def test_help_lists_options_under_headings_and_cuts_no_line() -> None:
