@@ -32,7 +32,7 @@ class Bars(Progress):
 
     def __init__(self, console: Console, noun: str, quiet: bool = False) -> None:
         self.screen, self.noun = console, noun
-        self.overall: Callable[[], str] = str
+        self.overall: Callable[[], str] = lambda: ""
         self.begun: dict[TaskID, None] = {}
         super().__init__(console=console, transient=True, disable=quiet or not console.is_terminal)
 
