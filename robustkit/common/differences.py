@@ -41,23 +41,22 @@ def of_means(before: Floats, after: Floats, binary: bool) -> Difference:
 
     binary: each is right or wrong. Figures that are not finite make the difference nan.
     """
-    n = len(before)
+    n, test = len(before), MCNEMAR if binary else STUDENT
     with np.errstate(invalid="ignore"):
         differences: Floats = after - before
-        means = float(before.mean()), float(after.mean())
-    told = *means, MCNEMAR if binary else STUDENT
+        first, second = float(before.mean()), float(after.mean())
     if not np.isfinite(differences).all():
-        return Difference(math.nan, n, math.nan, math.nan, math.nan, *told)
+        return Difference(math.nan, n, math.nan, math.nan, math.nan, first, second, test)
     value = float(differences.mean())
     if binary:
         gained, lost = int((differences > 0).sum()), int((differences < 0).sum())
-        return Difference(value, n, *of_outcomes(gained, lost, n), _mcnemar(gained, lost), *told)
+        return Difference(value, n, *of_outcomes(gained, lost, n), _mcnemar(gained, lost), first, second, test)
     error = float(differences.std(ddof=1)) / math.sqrt(n) if n > 1 else 0.0
     if error <= _ROUNDING * abs(value):
-        return Difference(value, n, math.nan, math.nan, _mcnemar(n if value else 0, 0), *told)
+        return Difference(value, n, math.nan, math.nan, _mcnemar(n if value else 0, 0), first, second, test)
     reach = float(stdtrit(n - 1, 0.975)) * error
     p_value = 2 * float(stdtr(n - 1, -abs(value) / error))
-    return Difference(value, n, value - reach, value + reach, p_value, *told)
+    return Difference(value, n, value - reach, value + reach, p_value, first, second, test)
 
 
 def of_outcomes(gained: int, lost: int, n: int) -> Interval:

@@ -16,18 +16,19 @@ from dataclasses import dataclass, replace
 from ..common.differences import Difference, holm
 from ..errors import DamagedRecord, RunError
 from ..evaluations.family import by_family
+from ..evaluations.flags import Flagged, raised, short_names
 from ..evaluations.kinds import words_of
 from ..runs.folder import RunFolder
 from ..tasks.measures import metric_of
 from ..tasks.task import task_of
 from .paired import Side, paired_difference
-from .pairing import changed, doubts, flags_of, names_of, pairs, refuse, unpaired
+from .pairing import changed, doubts, flagged, names_of, pairs, refuse, unpaired
 from .published import Published
 
 _LEVEL = 0.05
 
 
-__all__ = ["Comparison", "ComparisonRow", "Pair", "compare", "compare_with_first", "pairs", "unpaired"]
+__all__ = ["Comparison", "ComparisonRow", "Pair", "compare", "compare_with_first", "own_flags", "pairs", "unpaired"]
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,8 @@ class ComparisonRow:
 class Pair:
     """The differences of one checkpoint, `second`, from another, `first`.
 
-    changed: how they differ by intent, such as in their attention. flags: what raises a doubt. left_out: lines on
-    conditions that are in no row.
+    changed: how they differ by intent, such as in their attention. flags: what raises a doubt about the comparison.
+    own: the results of both that are compared, with their own flags. left_out: lines on conditions that are in no row.
     """
 
     first: Side
@@ -74,6 +75,7 @@ class Pair:
     changed: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    own: tuple[Flagged, ...] = ()
 
     @property
     def names(self) -> tuple[str, str]:
@@ -99,13 +101,21 @@ class Comparison:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Of all pairs, each once."""
-        return tuple(dict.fromkeys(flag for pair in self.pairs for flag in pair.flags))
+        """Of all pairs, each once; then those of the results that are compared."""
+        return tuple(dict.fromkeys([*(flag for pair in self.pairs for flag in pair.flags), *own_flags(self.pairs)]))
 
     @property
     def left_out(self) -> tuple[str, ...]:
         """Of all pairs, each once."""
         return tuple(dict.fromkeys(line for pair in self.pairs for line in pair.left_out))
+
+
+def own_flags(pairs: Sequence[Pair]) -> list[str]:
+    """Return the flags of the results that are compared, each once, in the words of those of a run."""
+    names = dict.fromkeys(name for pair in pairs for name in pair.names)
+    one = len({side.run.path for pair in pairs for side in (pair.first, pair.second)}) == 1
+    called = short_names(names) if one else {name: name for name in names}
+    return [flag.line for flag in raised((each for pair in pairs for each in pair.own), called)]
 
 
 def compare(pairs: Sequence[tuple[Side, Side]], reference: Published | None = None) -> Comparison:
@@ -137,7 +147,7 @@ def compare_with_first(run: RunFolder) -> Comparison:
             continue
         second.forget()
         alike = tuple(flag for flag in pair.flags if "same file" in flag)  # the others stand next to the results
-        compared.append(replace(pair, flags=alike))
+        compared.append(replace(pair, flags=alike, own=()))
     return corrected(compared)
 
 
@@ -170,7 +180,8 @@ def _paired(first: Side, second: Side, reference: Published | None) -> Pair:
         published = None if reference is None else _published(reference, first, second, condition, metric)
         rows.append(ComparisonRow(first, second, condition, metric, difference, published=published))
     left_out += _left_out(first, second, common, [row.condition for row in rows])
-    flags = [*doubts(first, second, common), *flags_of(first, second, {(row.condition, row.metric) for row in rows})]
+    flags = list(doubts(first, second, common))
+    own = tuple(flagged(first, second, {(row.condition, row.metric) for row in rows}))
     if reference is not None and any(row.published is not None for row in rows):
         tags = dict.fromkeys(side.manifest.protocol.tag for side in (first, second))
         here = [tag.partition("@")[0] for tag in tags if not reference.is_of(tag)]
@@ -179,7 +190,7 @@ def _paired(first: Side, second: Side, reference: Published | None) -> Pair:
         unlike = ((text, words_of(text).unlike_published(text)) for text in beside)
         flags += [f"{text}: {said}, which the published figure is of" for text, said in unlike if said]
     differ = tuple(changed(first.described, second.described))
-    return Pair(first, second, tuple(rows), differ, tuple(dict.fromkeys(flags)), tuple(dict.fromkeys(left_out)))
+    return Pair(first, second, tuple(rows), differ, tuple(dict.fromkeys(flags)), tuple(dict.fromkeys(left_out)), own)
 
 
 # Which rows

@@ -11,10 +11,10 @@ from ..evaluations.family import by_family
 from ..evaluations.results import Results
 from ..runs.folder import RunFolder
 from ..tasks.measures import metric_of
-from .comparison import Comparison, ComparisonRow
+from .comparison import Comparison, ComparisonRow, own_flags
 from .tested import pair_tests
 
-HEADINGS = ("condition", "figure", "n", "baseline", "value", "difference [95 %]", "p", "p, Holm", "at 0.05")
+HEADINGS = ("condition", "figure", "n", "baseline", "value", "difference [95 %]", "p", "p (Holm)", "at 0.05")
 
 
 def report_tables(run: RunFolder, results: Sequence[Mapping[str, Any]]) -> list[TextTable]:
@@ -25,18 +25,17 @@ def report_tables(run: RunFolder, results: Sequence[Mapping[str, Any]]) -> list[
 
 
 def tables(comparison: Comparison) -> list[TextTable]:
-    """Return a table per pair. Flags of the baseline's own results stand under the first of its pairs."""
-    seen: set[str] = set()
+    """Return a table per pair. Flags of the results that are compared stand under the last one."""
     result = []
-    for pair in comparison.pairs:
-        flags = [line for line in (*pair.flags, *pair.left_out) if line not in seen]
-        seen.update(line for line in flags if line.startswith(f"{pair.names[0]}, "))
+    for place, pair in enumerate(comparison.pairs, 1):
+        own = own_flags(comparison.pairs) if place == len(comparison.pairs) else []
+        flags = (*pair.flags, *pair.left_out, *own)
         title = "; ".join([f"{pair.names[1]} against {pair.names[0]}, paired by image", *pair.changed])
         beside = comparison.reference is not None
         headings = (*HEADINGS, *(["published, not paired"] if beside else []))
         rows = tuple(_cells(row, beside) for row in pair.rows)
-        spare = ("p", "n")
-        result.append(TextTable(title, headings, rows, tuple(flags), _note(comparison), pair.names[1], spare))
+        spare = ("p", "n", "p (Holm)")
+        result.append(TextTable(title, headings, rows, flags, _note(comparison), pair.names[1], spare))
     return result
 
 

@@ -33,7 +33,7 @@ from scipy import stats
 from robustkit.common.differences import holm
 from robustkit.errors import RunError
 from robustkit.evaluations.results import Results
-from robustkit.results.comparison import Comparison, pairs, unpaired
+from robustkit.results.comparison import Comparison, own_flags, pairs, unpaired
 from robustkit.results.findings import sentences
 from robustkit.results.paired import Side
 from robustkit.results.run import Run
@@ -406,11 +406,13 @@ def test_flags_of_the_results_stand_beside(tmp_path: Path) -> None:
     rows = [dict(zip(("checkpoint", "condition", "metric", "flags"), one, strict=True)) for one in told]
     run.write_summary(rows)
     found = compared(run)
-    assert [pair.flags for pair in found.pairs] == [
-        (f"plain, {PGD} and 1 more: odd",),
-        (f"plain, {PGD} and 1 more: odd", f"third, {PGD}: weak"),
-    ]
-    assert [table.flags for table in tables(found)] == [(f"plain, {PGD} and 1 more: odd",), (f"third, {PGD}: weak",)]
+    pgd = "PGD, 1/255, 20 steps"
+    odd, weak = f"plain, {pgd}; clean: odd", f"third, {pgd}: weak"
+    assert [own_flags([pair]) for pair in found.pairs] == [[odd], [odd, weak]]
+    assert found.flags == (odd, weak)  # each once, in words as on the page
+    assert [table.flags for table in tables(found)] == [(), (odd, weak)]
+    run.write_summary([row | {"flags": ["odd"]} for row in rows if row["condition"] == PGD and row["metric"] != "top5"])
+    assert own_flags(compared(run).pairs) == [f"plain; third, {pgd}: odd"]
 
 
 def test_the_tables_of_a_report(tmp_path: Path) -> None:
