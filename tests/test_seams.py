@@ -26,6 +26,7 @@ OF_A_FAMILY = {
 NAMES_A_KIND = {
     "cli/corrupt/": "the command that writes corrupted trees",
     "common/plugins.py": "what one of a group is called",
+    "runs/repeating.py": "what a command is called",
     "cli/demo.py": "what the demo evaluates",
     "cli/doctor/": "compares an attack with its known answers; names of packages",
     "cli/idle.py": "names an option",

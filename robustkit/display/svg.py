@@ -31,6 +31,7 @@ PALETTE = ("#0090d9", "#f25100", "#bf009f", "#70837f", "#a100f2", "#a66342")
 Line = Literal["-", "--", "-.", ":", "none"]
 _MARKERS = "osD^vPX"
 _LINES: tuple[Line, ...] = ("-", "--", "-.", ":")
+_FRACTION = re.compile(r"\d+/\d+")
 _SPOKEN = 8  # checkpoints that a text alternative describes
 
 _SETTINGS: dict[str, Any] = {
@@ -114,10 +115,19 @@ def style(place: int) -> Style:
 
 def plain(text: object, limit: int = 28) -> str:
     """Return an untrusted name as one line of at most `limit` characters; `…` stands for what is left out in its
-    middle.
+    middle, a fraction such as `8/255` as a whole.
     """
     line = " ".join("".join("\ufffd" if _is_odd(sign) else sign for sign in str(text)).split())
-    return line if len(line) <= limit else f"{line[: limit // 2]}…{line[len(line) - (limit - limit // 2 - 1) :]}"
+    if len(line) <= limit:
+        return line
+    start, end = limit // 2, len(line) - (limit - limit // 2 - 1)
+    return f"{line[: _outside(line, start, 0)]}…{line[_outside(line, end, 1) :]}"
+
+
+def _outside(line: str, place: int, side: int) -> int:
+    """Return a place in a line; of one inside a fraction, the place where that begins (side 0) or ends (1)."""
+    spans = (match.span() for match in _FRACTION.finditer(line))
+    return next((span[side] for span in spans if span[0] < place < span[1]), place)
 
 
 def _is_odd(sign: str) -> bool:
@@ -150,7 +160,7 @@ def labels(names: Iterable[str], limit: int = 28) -> dict[str, str]:
 
 
 def _cut(line: str, limit: int) -> str:
-    return line if len(line) <= limit else f"{line[: limit - 1]}…"
+    return line if len(line) <= limit else f"{line[: _outside(line, limit - 1, 0)]}…"
 
 
 def percent(value: float) -> str:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
-
-from .kinds import by_words, shares_of
 
 Row = Mapping[str, Any]
 Cells = Mapping[tuple[str, str], Row]
@@ -55,22 +53,3 @@ def loss_cell(row: Row | None) -> str:
     if row is None or not is_finite(row["value"]):
         return "–" if row is None else "nan"
     return f"{row['value']:.3f}"
-
-
-def flag_lines_of(checkpoint: str, cells: Cells) -> Iterator[str]:
-    """Yield each flag once, with its conditions; which classes a condition leaves out only where no mean says so."""
-    shares = {condition: shares_of(condition) for condition in dict.fromkeys(condition for condition, _ in cells)}
-    repeated = {text for texts in shares.values() if len(texts) > 1 for text in texts}
-    seen: dict[str, list[str]] = {}
-    for (condition, _), row in cells.items():
-        for flag in row["flags"]:
-            if not (LEFT_OUT in flag and condition in repeated):
-                seen.setdefault(flag, []).append(condition)
-    for flag, conditions in seen.items():
-        yield f"{checkpoint}, {together(conditions, shares)}: {flag}"
-
-
-def together(texts: Iterable[str], every: Iterable[str]) -> str:
-    """Return what a flag calls the conditions that have it. every: all that could."""
-    could = dict(by_words(dict.fromkeys(every)))
-    return ", ".join(words.together(some, could[words]) for words, some in by_words(dict.fromkeys(texts)))

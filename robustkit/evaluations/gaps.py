@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..runs.folder import RunFolder
+from ..runs.repeating import repeat_of
 from .family import families, family_of
 from .kinds import kind_of, words_of
 
@@ -41,13 +42,23 @@ def unfinished(run: RunFolder, checkpoint: str | None = None) -> str:
 
     checkpoint: only what this one lacks.
     """
+    missing, every = missing_units(run, checkpoint)
+    return f"unfinished: {missing} of {every} units are missing; {_completing(run)}" if missing else ""
+
+
+def _completing(run: RunFolder) -> str:
+    repeat = repeat_of(run.manifest.command)
+    if repeat.why_not:
+        return f"the same command completes it, which is not repeated here: {repeat.why_not}"
+    return f"this completes it: {repeat.command}"
+
+
+def missing_units(run: RunFolder, checkpoint: str | None = None) -> tuple[int, int]:
+    """Return how many units of work have no record, and how many there are. checkpoint: only those of this one."""
     manifest = run.manifest
     wanted = manifest.names if checkpoint is None else [checkpoint]
     missing = sum(run.missing_units(name, condition) for name in wanted for condition in manifest.conditions)
-    if not missing:
-        return ""
-    every = run.shard_count * len(wanted) * len(manifest.conditions)
-    return f"unfinished: {missing} of {every} units are missing; this completes it: {manifest.command}"
+    return missing, run.shard_count * len(wanted) * len(manifest.conditions)
 
 
 def left_out_lines(run: RunFolder, checkpoint: str | None = None) -> list[str]:

@@ -28,8 +28,11 @@ def shortfall(verdict: Verdict) -> float:
     return gap if math.isfinite(gap) and gap else math.nan
 
 
-def advice(verdict: Verdict) -> str:
-    """Return in one sentence what to do; empty where it passes, or where the reason says it."""
+def advice(verdict: Verdict, below: bool = False) -> str:
+    """Return in one sentence what to do; empty where it passes, or where the reason says it.
+
+    below: commands stand below the sentence, and are not repeated in it.
+    """
     statement, figure = verdict.rule.statement, verdict.figure
     if verdict.state == PASS:
         return ""
@@ -37,7 +40,8 @@ def advice(verdict: Verdict) -> str:
         return _IDENTITY[statement.subject] if verdict.state == FAIL else ""
     if verdict.completes:
         then = "; then look at the flags that are left" if isinstance(statement, NoFlags) else ""
-        return f"run the audit again, which makes what is missing: {verdict.completes}{then}"
+        command = "with the command below" if below else f"which makes what is missing: {verdict.completes}"
+        return f"run the audit again, {command}{then}"
     if isinstance(statement, NoFlags):
         return _FLAGS if verdict.state == FAIL else ""
     if figure is None or not verdict.whole:

@@ -40,8 +40,8 @@ class Verdict:
     """The verdict on a rule for one checkpoint; checkpoint is empty where the rule is about the whole run.
 
     reason: one line that says more than the figure; empty where the figure says it all. needed: samples that would
-    decide it. condition: that of the run, in full. completes: the command that makes the records that are missing, if
-    any. whole: nothing that the rule is about was missing.
+    decide it. condition: that of the run, in full. whole: nothing that the rule is about was missing. command:
+    evaluates a condition that nobody asked for. completes: the same audit again, which makes records that are missing.
     """
 
     rule: Rule
@@ -53,6 +53,12 @@ class Verdict:
     needed: int | None = None
     completes: str = ""
     whole: bool = True
+    command: str = ""
+
+    @property
+    def why(self) -> str:
+        """The reason, with the command that evaluates what is missing."""
+        return f"{self.reason}; evaluate it with: {self.command}" if self.command else self.reason
 
     @property
     def short_of_samples(self) -> bool:
@@ -127,7 +133,7 @@ def _verdict(policy: Policy, rule: Rule, name: str, subject: MeasuredRun, before
         state, reason, needed = decide(statement, figure, statement.metric)
         return Verdict(rule, name, state, reason, figure, condition, needed)
     except CannotTell as why:
-        return Verdict(rule, name, UNDECIDED, str(why), completes=why.completes)
+        return Verdict(rule, name, UNDECIDED, str(why), command=why.command, completes=why.completes)
     except Ambiguous as why:
         raise ProtocolError(f"{policy.path}: {rule.place}: {why}") from None
 
@@ -180,7 +186,7 @@ def _of_identity(rule: Rule, name: str, statement: Identity, subject: MeasuredRu
 def _of_flags(rule: Rule, name: str, statement: NoFlags, subject: MeasuredRun) -> Verdict:
     cells, wanted = subject.cells[name], statement.condition
     if not cells:
-        raise CannotTell("nothing was evaluated", subject.manifest.command)
+        raise CannotTell("nothing was evaluated", completes=subject.manifest.command)
     if wanted is not None and not any(fits(wanted, text) for text, _ in cells):
         raise not_evaluated(subject, name, wanted)
     every = [(text, flag) for (text, _), row in cells.items() for flag in row["flags"]]

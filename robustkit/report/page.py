@@ -4,32 +4,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from importlib import resources
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ..common.preprocessing import spelled
 from ..display.grid import together
-from ..display.neutral import no_controls, no_formula
 from ..display.section import Section
-from ..display.web import ENLARGE, LOOK, policy, shared
+from ..display.web import ENLARGE
 from ..evaluations.cells import Row
 from ..evaluations.results import Results
 from ..results.grids import comparison_grids
 from ..results.tables import report_tables
 from ..runs.folder import RunFolder
+from ..runs.repeating import repeat_of
 from ..tasks.task import task_of
 from .figures import in_order, looks_of, sections_of
 from .front import front_of
 from .headline import verdicts
+from .pages import environment, figure, rendered
 from .sample_browser import Browser
-from .terms import Terms, breakable, figure
+from .terms import Terms
 
 LARGEST = 7_900_000
 """The limit in bytes of the page; it decides how many samples are shown."""
-_SCRIPTS = ("tables.js", "figures.js", "page.js", "browser.js")
+_STYLES, _SCRIPTS = ("style.css", "front.css"), (ENLARGE, "tables.js", "figures.js", "page.js", "browser.js")
 
 
 def write_report(run: RunFolder, rows: Sequence[Row]) -> None:
@@ -50,21 +49,20 @@ def write_report(run: RunFolder, rows: Sequence[Row]) -> None:
     common = {
         "manifest": manifest.to_plain(),
         "folder": run.path.name,
+        "repeat": repeat_of(manifest.command),
         "verdicts": verdicts(run, results),
         "front": front_of(results, looks_of(run)),
     }
-    text = no_controls(_page(common, sections, Browser(run), Terms(task_of(manifest))), kept="\n\t")
+    text = _page(common, sections, Browser(run), Terms(task_of(manifest)))
     run.write(run.path / "report.html", text.encode("utf-8", "replace"))
 
 
 def _page(common: dict[str, Any], sections: Sequence[Section], browser: Browser, terms: Terms) -> str:
-    environment = _environment(terms)
+    templates = environment(figure=figure, slug=slug, terms=terms.linked, together=together)
 
     def part(name: str, **values: Any) -> Markup:
-        return Markup(environment.get_template(f"parts/{name}.j2").render(common | values).strip())
+        return Markup(templates.get_template(f"parts/{name}.j2").render(common | values).strip())
 
-    style = "\n".join((shared(LOOK), *_files(["style.css", "front.css"])))
-    script = "\n".join((shared(ENLARGE), *_files(_SCRIPTS)))
     bodies = {
         section.name: part(section.template or section.name, figures=section.figures, **section.values())
         for section in sections
@@ -72,18 +70,13 @@ def _page(common: dict[str, Any], sections: Sequence[Section], browser: Browser,
     front = part("front")
     ordered = in_order([*sections, Section("samples", "Sample browser")])
 
-    def page(shown: Sequence[Markup], labels: Iterable[str] = ()) -> str:
+    def whole(shown: Sequence[Markup], labels: Iterable[str] = ()) -> str:
         every = bodies | {"samples": part("samples", shown=shown, labels=sorted(set(labels)), browser=browser)}
-        return environment.get_template("report.html.j2").render(
-            common | {"front": front},
-            style=Markup(style),
-            script=Markup(script),
-            policy=policy(script),
-            sections=[(section.name, section.title, every[section.name]) for section in ordered if every[section.name]],
-            terms=terms,
-        )
+        there = [(section.name, section.title, every[section.name]) for section in ordered if every[section.name]]
+        values = common | {"front": front, "sections": there, "terms": terms}
+        return rendered(templates, "report.html.j2", _STYLES, _SCRIPTS, **values)
 
-    room, weight, shown, labels = LARGEST - len(page([]).encode()), browser.room, list[Markup](), list[str]()
+    room, weight, shown, labels = LARGEST - len(whole([]).encode()), browser.room, list[Markup](), list[str]()
     for sample in browser.samples():
         drawn = part("sample", sample=sample, browser=browser)
         room, weight = room - len(drawn.encode()), weight - sample.weight
@@ -91,32 +84,7 @@ def _page(common: dict[str, Any], sections: Sequence[Section], browser: Browser,
             break
         shown.append(drawn)
         labels.append(sample.label)
-    return page(shown, labels)
-
-
-def _environment(terms: Terms) -> Environment:
-    environment = Environment(
-        loader=PackageLoader("robustkit.report", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=lambda value: no_formula(value) if type(value) is str else value,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "breakable": breakable,
-        "figure": figure,
-        "slug": slug,
-        "terms": terms.linked,
-        "together": together,
-        "trusted": Markup,
-    }
-    return environment
-
-
-def _files(names: Iterable[str]) -> list[str]:
-    folder = resources.files("robustkit.report") / "templates" / "parts"
-    return [(folder / name).read_text(encoding="utf-8") for name in names]
+    return whole(shown, labels)
 
 
 def slug(title: str) -> str:

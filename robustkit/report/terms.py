@@ -4,28 +4,13 @@ from __future__ import annotations
 
 import re
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from ..display.neutral import no_formula
 from ..evaluations.term import Term
 from ..tasks.glossary import glossary
 from ..tasks.task import Task
-
-_BREAKS = re.compile(r"(?<=,)|(?<=\w\()")
-
-
-def breakable(text: str) -> Markup:
-    """Return a text as markup that may break after commas and the brackets of a condition."""
-    return _broken(no_formula(text))
-
-
-def _broken(text: str) -> Markup:
-    return Markup("<wbr>").join(map(escape, _BREAKS.split(text)))
-
-
-def figure(text: str) -> Markup:
-    """Return a figure as markup that may break before its interval, and before its verdict."""
-    return escape(no_formula(text)).replace(" [", Markup(" <wbr>[")).replace("] ", Markup("] <wbr>"))
+from .pages import broken
 
 
 class Terms:
@@ -60,9 +45,9 @@ class Terms:
                 continue
             found[term.name] = term
             link = Markup('<a class="term" href="#{}">{}</a>').format(anchor(term), match[0])
-            parts += [_broken(said[end : match.start()]), link]
+            parts += [broken(said[end : match.start()]), link]
             end = match.end()
-        return Markup("").join([*parts, _broken(said[end:])]), tuple(found.values())
+        return Markup("").join([*parts, broken(said[end:])]), tuple(found.values())
 
 
 def anchor(term: Term) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
 
 from ..errors import RunError, unknown
 from ..evaluations.family import family_of
+from ..evaluations.flags import Flagged
 from ..evaluations.kinds import kind_of
 from ..evaluations.needed import check_plugins
 from ..evaluations.recorded import common_ids, nothing_common
@@ -14,6 +14,7 @@ from ..runs.folder import RunFolder
 from ..runs.manifest import CheckpointEntry
 from ..tasks.task import task_of
 from .paired import Side, lacking
+from .setups import checkpoint_changes, checkpoint_setup, run_changes, run_setup
 
 
 def pairs(
@@ -124,30 +125,12 @@ def _other_truth(first: Side, second: Side, condition: str) -> str:
 
 def changed(first: CheckpointEntry, second: CheckpointEntry) -> Iterator[str]:
     """Yield how two checkpoints differ by intent: what is compared."""
-    before, after = ({**plain, **plain["preprocessing"]} for plain in (first.to_plain(), second.to_plain()))
-    for key in ("attention", "arch", *after["preprocessing"], "windows"):
-        if before.get(key) != after.get(key):
-            yield f"{key.replace('_', ' ')} {_said(key, after)} instead of {_said(key, before)}"
-
-
-def _said(key: str, entry: Mapping[str, Any]) -> str:
-    value = entry.get(key)
-    return ("×" if "size" in key else " ").join(map(str, value)) if isinstance(value, list) else str(value)
+    yield from checkpoint_changes(checkpoint_setup(first), checkpoint_setup(second))
 
 
 def doubts(first: Side, second: Side, common: Sequence[str]) -> Iterator[str]:
     """Yield how two runs differ, besides in their checkpoints, and what else makes a difference mean less."""
     before, after = first.manifest, second.manifest
-    for name in ("protocol", "seed", "dtype", "compile"):
-        if (there := getattr(before.deciding, name)) != (here := getattr(after.deciding, name)):
-            yield f"{name} differs: {there} and {here}"
-    codes = [{entry.name: entry.source for entry in manifest.used_plugins} for manifest in (before, after)]
-    for name in sorted(codes[0].keys() & codes[1].keys()):
-        if codes[0][name] != codes[1][name]:
-            yield f"plug-in {name} differs: source {codes[0][name][:12]}… and {codes[1][name][:12]}…"
-    engines = [manifest.arguments.get("engine") or "robustkit" for manifest in (before, after)]
-    if engines[0] != engines[1]:
-        yield f"engine differs: {engines[0]} and {engines[1]}"
     digests = [str(manifest.data.digest)[:8] for manifest in (before, after)]
     if digests[0] != digests[1]:
         sizes = f"{before.data.n} and {after.data.n}"
@@ -155,10 +138,7 @@ def doubts(first: Side, second: Side, common: Sequence[str]) -> Iterator[str]:
             f"data digest differs: {digests[0]} and {digests[1]}; {_in_common(first, second, common[0])} samples in "
             f"common, of {sizes}"
         )
-    taken = [manifest.corrupted.digests for manifest in (before, after)]
-    if odd := [text for text in common if taken[0].get(text) != taken[1].get(text)]:
-        more = f" and {len(odd) - 1} more" if len(odd) > 1 else ""
-        yield f"files that {odd[0]}{more} reads differ"
+    yield from run_changes(run_setup(before), run_setup(after), common)
     digest = first.described.sha256
     if digest and digest == second.described.sha256:
         yield f"both are the same file (sha256 {digest[:12]})"
@@ -169,19 +149,14 @@ def _in_common(first: Side, second: Side, condition: str) -> int:
     return len(common_ids([task.ids(side, condition) for side in (first, second)]))
 
 
-def flags_of(first: Side, second: Side, shown: Collection[tuple[str, str]]) -> Iterator[str]:
-    """Yield the flags of both sides' own results, each once, with the results that have it."""
+def flagged(first: Side, second: Side, shown: Collection[tuple[str, str]]) -> Iterator[Flagged]:
+    """Yield the results of both sides that are compared, with their flags and those of what they lack."""
     for side, name in zip((first, second), names_of(first, second), strict=True):
-        seen: dict[str, dict[str, None]] = {}
         for row in side.results:
-            if (row["condition"], row["metric"]) in shown:
-                for flag in row["flags"]:
-                    if not flag.startswith("incomplete"):  # as it was when the summary was made
-                        seen.setdefault(flag, {})[row["condition"]] = None
+            if (row["condition"], row["metric"]) in shown:  # `incomplete` is as it was when the summary was made
+                flags = (flag for flag in row["flags"] if not flag.startswith("incomplete"))
+                yield Flagged(name, row["condition"], tuple(flags), side.manifest)
         for condition in dict.fromkeys(condition for condition, _ in shown):
             beside = family_of(kind_of(condition)).lacks(side.run, side.checkpoint, condition)
-            for flag in filter(None, [lacking(side, condition), *beside]):
-                seen.setdefault(flag, {})[condition] = None
-        for flag, conditions in seen.items():
-            more = f" and {len(conditions) - 1} more" if len(conditions) > 1 else ""
-            yield f"{name}, {next(iter(conditions))}{more}: {flag}"
+            lacks = filter(None, [lacking(side, condition), *beside])
+            yield Flagged(name, condition, tuple(lacks), side.manifest)

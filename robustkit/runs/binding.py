@@ -74,6 +74,11 @@ def provenance_metadata(provenance: Mapping[str, Any], shard: int) -> dict[bytes
     return {PROVENANCE: json.dumps({**provenance, "shard": shard}, sort_keys=True).encode()}
 
 
+def shard_number(name: str) -> int | None:
+    """Return the shard that a record's file is named after; None for any other name. name: without the suffix."""
+    return int(name) if name.isascii() and name.isdecimal() and f"{int(name):05d}" == name else None
+
+
 @dataclass(frozen=True)
 class Unit:
     """The provenance of all files of one checkpoint under one condition. shards: the digest of the ids of each."""
@@ -95,7 +100,8 @@ class Unit:
         name: of the file, without its suffix. metadata: of the file. data: all its bytes. whole: whether it has a row
         for each sample of its shard.
         """
-        if not (name.isascii() and name.isdecimal() and f"{int(name):05d}" == name and int(name) < len(self.shards)):
+        number = shard_number(name)
+        if number is None or number >= len(self.shards):
             return f"it is not a shard of this run, which has {len(self.shards)} of each condition"
         metadata = metadata or {}
         if PROVENANCE not in metadata or PAGES not in metadata:
@@ -106,9 +112,9 @@ class Unit:
             stated = json.loads(metadata[PROVENANCE])
         except (ValueError, RecursionError):
             stated = None
-        expected = {**self.provenance, "shard": int(name)}
+        expected = {**self.provenance, "shard": number}
         if reason := misfit(stated, expected):
             return reason
-        if whole and metadata.get(SAMPLES, b"").decode("ascii", "replace") != self.shards[int(name)]:
-            return f"its samples are not those of shard {int(name)}"
+        if whole and metadata.get(SAMPLES, b"").decode("ascii", "replace") != self.shards[number]:
+            return f"its samples are not those of shard {number}"
         return ""

@@ -16,13 +16,14 @@ import contextlib
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DamagedRecord, RunError
-from .binding import digest_of_run, misfit
+from .binding import digest_of_run, misfit, shard_number
 from .digests import digest_of
 from .files import RunFiles, folder_name
 from .links import refuse_link
@@ -46,34 +47,47 @@ class RunFolder(RunFiles):
     def record_paths(self, checkpoint: str, condition: str) -> list[Path]:
         """Return the records of a checkpoint under a condition, in the order of their names."""
         folder = self.shard_path(checkpoint, condition, 0).parent
-        refuse_link(folder, self.path)
-        return sorted(folder.glob("*.parquet"))
-
-    def _has_records(self, checkpoint: str, condition: str) -> bool:
-        folder = self.shard_path(checkpoint, condition, 0).parent
-        refuse_link(folder, self.path)
-        if not folder.is_dir():
-            return False
-        with os.scandir(folder) as entries:
-            return any(entry.name.endswith(".parquet") and entry.name[0] != "." for entry in entries)
+        return [folder / name for name in sorted(self._records(checkpoint, condition))]
 
     def lacking(self, checkpoint: str, condition: str) -> int:
         """Return how many samples have no record under a condition, because their shards have no file."""
         n, size = self.manifest.data.n, self.manifest.shard_size
-        return sum(min(size, n - shard * size) for shard in self._missing(checkpoint, condition))
+        return n - sum(min(size, n - shard * size) for shard in self._shards(checkpoint, condition))
 
     def missing_units(self, checkpoint: str, condition: str) -> int:
-        """Return how many shards have no record under a condition."""
-        return len(self._missing(checkpoint, condition))
+        """Return how many shards have no record under a condition. Only names of files are read."""
+        return self.shard_count - len(self._shards(checkpoint, condition))
 
     @property
     def shard_count(self) -> int:
         """The number of shards that the samples are divided into."""
         return -(-self.manifest.data.n // self.manifest.shard_size)
 
-    def _missing(self, checkpoint: str, condition: str) -> list[int]:
-        names = {path.name for path in self.record_paths(checkpoint, condition)}
-        return [shard for shard in range(self.shard_count) if f"{shard:05d}.parquet" not in names]
+    def records_stamp(self) -> str:
+        """Return a digest that changes when a record comes, goes or is written again. No file is looked at: each of
+        these changes the time of the folder that the record lies in.
+        """
+        seen = hashlib.sha256()
+        for name, status in _folders(self.path / "records", 2):
+            seen.update(os.fsencode(name) + f"\0{status.st_ino} {status.st_mtime_ns}\0".encode())
+        return seen.hexdigest()
+
+    def _shards(self, checkpoint: str, condition: str) -> set[int]:
+        """Return the shards that have a record under a condition."""
+        numbers = (shard_number(name.removesuffix(".parquet")) for name in self._records(checkpoint, condition))
+        return {number for number in numbers if number is not None and number < self.shard_count}
+
+    def _records(self, checkpoint: str, condition: str) -> list[str]:
+        """Return the names of the files of records. Raises RunError for a link, and where they cannot be listed."""
+        folder = self.shard_path(checkpoint, condition, 0).parent
+        refuse_link(folder, self.path)
+        try:
+            with os.scandir(folder) as entries:
+                return [entry.name for entry in entries if entry.name.endswith(".parquet") and entry.name[0] != "."]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as fault:
+            raise RunError(f"{folder}: cannot be read ({fault.strerror}); make it readable for you") from None
 
     def write_shard(self, path: Path, table: pa.Table, timing: Mapping[str, Any] | None = None) -> None:
         """Write one unit's rows at their `shard_path`, and next to them its timings and the SHA-256 of the rows' file.
@@ -225,7 +239,7 @@ class RunFolder(RunFiles):
         manifest = self.manifest
         for checkpoint in manifest.names:
             for condition in manifest.conditions:
-                if self._has_records(checkpoint, condition):
+                if self._records(checkpoint, condition):
                     yield checkpoint, condition
 
     def write_summary(self, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -249,3 +263,15 @@ class RunFolder(RunFiles):
         if digest != digest_of(plain) or plain.get("run") != digest_of_run(self.manifest):
             raise RunError(f"{path}: is not what was written for this run; robustkit report rebuilds it")
         return list(rows)
+
+
+def _folders(folder: Path, levels: int) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield the names of a folder and of those in it, some levels deep, and their status. Links are not followed."""
+    try:
+        status = folder.lstat()
+    except FileNotFoundError:
+        return
+    if stat.S_ISDIR(status.st_mode):
+        yield folder.name, status
+        for inner in sorted(folder.iterdir()) if levels else ():
+            yield from _folders(inner, levels - 1)

@@ -430,7 +430,7 @@ def test_inspect_shows_the_layers_and_says_what_is_missing(place: Path) -> None:
     bare = told("inspect", *net, "--data-dir", str(place / "images"), "--stability")
     assert "there is nothing for --stability to watch, it has no attention" in bare
     bare = told("inspect", *net, "--data-dir", str(place / "images"))
-    assert "architecture" in bare  # all that can be said about the file is said
+    assert "attention  no layers of attention\n" in bare  # all that can be said about the file is said
     assert re.search(r"attention formulas are not ranked: Sequential takes no attention formula: ", bare)
     assert "labels: cannot tell as given, which is in use" in bare  # the set-up is looked at all the same
     assert "--attention" not in bare

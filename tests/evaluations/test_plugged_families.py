@@ -123,5 +123,5 @@ def test_runs_of_two_versions_of_a_plug_in_are_compared_with_a_doubt(monkeypatch
     for source in ("aa", "bb"):
         made = replace(run, plugins=(plug(monkeypatch, Turns(), source),))
         sides.append(cast(Side, SimpleNamespace(manifest=made, described=made.checkpoints[0])))
-    assert list(doubts(*sides, ["turn"])) == ["plug-in turn differs: source aa… and bb…"]
+    assert list(doubts(*sides, ["turn"])) == ["source of plug-in turn differs: aa… and bb…"]
     assert list(doubts(sides[0], sides[0], ["turn"])) == []

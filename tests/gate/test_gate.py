@@ -126,12 +126,12 @@ def test_a_condition_that_fits_twice_is_refused_unless_one_is_meant_exactly(tmp_
 
 def test_what_was_not_evaluated_cannot_be_told_and_the_command_is_given(run: Run) -> None:
     found = verdict(run, "top1 under spsa(eps=1/255) >= 0.1")
-    assert found.reason == (
+    assert found.why == (
         "spsa(eps=1/255) was not evaluated; evaluate it with: robustkit audit vit.pth --data-dir val "
         "--attacks 'spsa(eps=1/255)' --limit 30 --num-classes 3 --mean '0.5 0.5 0.5' "
         f"--out {shlex.quote(str(run.path))}"
     )
-    assert verdict(run, "nll under in-c <= 1").reason.count("--attacks none --corruptions in-c ") == 1
+    assert verdict(run, "nll under in-c <= 1").command.count("--attacks none --corruptions in-c ") == 1
     assert "there is no mce under clean; there are top1" in verdict(run, "mce under clean <= 1").reason
     assert "no such checkpoint in the run; it has vit" in verdict(run, "no flags", more="checkpoint = 'v'").reason
 
@@ -158,7 +158,7 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_the_command_that_is_given_evaluates_it(shapes: Run, monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
     found = verdict(shapes, rule)
     assert found.state == UNDECIDED
-    monkeypatch.setattr(sys, "argv", shlex.split(found.reason.partition("evaluate it with: ")[2]))
+    monkeypatch.setattr(sys, "argv", shlex.split(found.command))
     with pytest.raises(SystemExit) as status:
         cli.main()
     assert status.value.code == 0

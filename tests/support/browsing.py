@@ -17,17 +17,38 @@ import pytest
 PROBE = """
 window.found = {faults: [], refused: []};
 addEventListener("error", (event) => found.faults.push(String(event.message || event.target.src)), true);
-addEventListener("securitypolicyviolation", (event) => found.refused.push(event.blockedURI));
+addEventListener("unhandledrejection", (event) => found.faults.push(String(event.reason)));
+addEventListener("securitypolicyviolation", (event) => {
+  found.refused.push(event.blockedURI + " " + event.violatedDirective);
+});
+console.error = (...words) => found.faults.push(words.join(" "));
+const fractionsOverTwoLines = () => {
+  const all = [];
+  for (const block of document.querySelectorAll("th, td, p, li, dd, pre, summary, figcaption, h1, h2, h3")) {
+    const walker = document.createTreeWalker(block, NodeFilter.SHOW_TEXT), signs = [];
+    for (let node = walker.nextNode(); node; node = walker.nextNode())
+      for (let place = 0; place < node.length; place += 1) signs.push([node, place]);
+    for (const match of block.textContent.matchAll(/\\b\\d+\\/\\d+\\b/g)) {
+      const range = document.createRange(), last = signs[match.index + match[0].length - 1];
+      range.setStart(...signs[match.index]);
+      range.setEnd(last[0], last[1] + 1);
+      if (new Set([...range.getClientRects()].map((one) => Math.round(one.top))).size > 1) all.push(match[0]);
+    }
+  }
+  return all;
+};
 addEventListener("load", async () => {
-  for (const one of document.querySelectorAll("details")) one.open = true;
+  for (const one of document.querySelectorAll("main details")) one.open = true;
   found.width = innerWidth;
   found.page = document.documentElement.scrollWidth;
   found.dark = matchMedia("(prefers-color-scheme: dark)").matches;
   found.fetched = performance.getEntriesByType("resource").map((one) => one.name.slice(0, 80));
+  found.broken = fractionsOverTwoLines();
   const result = await axe.run(document, {resultTypes: ["violations"]});
   found.checked = result.passes.length;
-  found.violations = result.violations.map((one) => one.id + ": " + one.nodes.map((node) => node.html.slice(0, 200)));
-  used();
+  found.violations = result.violations
+    .map((one) => one.id + ": " + one.nodes.map((node) => node.html.slice(0, 200)).join(" | ").slice(0, 600));
+  await Promise.resolve().then(used).catch((fault) => found.faults.push(fault.stack));
   parent.postMessage(JSON.stringify(found), "*");
 });
 """
@@ -57,14 +78,21 @@ def chromium() -> str:
     return found
 
 
+def complaints(found: dict[str, Any]) -> list[str]:
+    """What is wrong with an opened page whatever it shows, wider than its window included."""
+    wide = [f"{found['page']} wide in {found['width']}"] if found["page"] > found["width"] else []
+    kinds = ("violations", "faults", "refused", "fetched", "broken")
+    return [*wide, *(f"{kind}: {text}" for kind in kinds for text in found[kind])]
+
+
 def opened(page: str, folder: Path, width: int, dark: bool, used: str = "const used = () => {};") -> dict[str, Any]:
     """What a copy of the page says about itself. Its policy also lets the probe run, known by its own digest.
 
-    used: a script with a function of that name, which uses the page and adds to `found`.
+    used: a script with a function of that name, which uses the page and adds to `found`; it may be async.
     """
     script = axe() + PROBE + used
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    copy = re.sub("script-src ('none')?", f"script-src &#39;sha256-{digest}&#39; ", page, count=1)
+    copy = re.sub("script-src (&#39;none&#39;)?", f"script-src &#39;sha256-{digest}&#39; ", page, count=1)
     copy = copy.replace("<title>", f"<script>{script}</script><title>", 1)
     assert copy.count(digest) == 1
     (folder / "copy.html").write_text(copy, "utf-8")

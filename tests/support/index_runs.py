@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 from gate_runs import PGD, make, right
 from page_runs import HOSTILE
@@ -15,10 +16,10 @@ from robustkit.runs.binding import digest_of_run
 from robustkit.runs.digests import digest_of
 
 
-def audited(path: Path, name: str, hits: tuple[int, int], day: int, of: int = 50) -> Run:
-    """A run of one checkpoint, so many of whose samples are right, clean and under PGD."""
-    started = f"2026-01-{day:02d}T08:00:00+00:00"
-    run = make(path, {name: {"clean": right(hits[0], of), PGD: right(hits[1], of)}}, started=started)
+def audited(path: Path, name: str, hits: tuple[int, int], day: int, of: int = 50, **changes: Any) -> Run:
+    """A run of one checkpoint, so many of whose samples are right, clean and under PGD. changes: in its run.json."""
+    changes = {"started": f"2026-01-{day:02d}T08:00:00+00:00"} | changes
+    run = make(path, {name: {"clean": right(hits[0], of), PGD: right(hits[1], of)}}, **changes)
     write_summary(run)
     return run
 

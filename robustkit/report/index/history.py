@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ...display.panels import dots, legend, spread
-from ...display.svg import Figure, Point, draw, labels, style
+from ...display.svg import INK, Figure, Point, draw, labels, plain, style
+from ...results.setups import checkpoint_changes, run_changes
 from ...tasks.measures import find_metric
 from .reading import IndexCheckpoint, IndexFigure, IndexRun
 from .words import figure_name, figure_text
@@ -17,23 +18,30 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 SERIES = 4  # in a chart
+TICKS = 5  # at most, so that none touches another
 CHARTS = 24  # drawn, of the names with the newest runs; the others have their tables
 
+_CAPTION = "Each mark is a run, its bar the 95 % interval; runs are in the order in which they began."
+_OTHERS = "A dotted line stands where the set-up changes: what differs across it is not the checkpoint's doing alone."
 Key = tuple[str, str]
 """Condition and metric."""
+Entry = tuple[str, IndexRun, IndexCheckpoint]
+"""A run by its path, and what a checkpoint's name was there."""
 
 
 @dataclass(frozen=True)
 class History:
-    """A checkpoint's name on one data set under one card. runs: the oldest first, with what the checkpoint was there.
+    """A checkpoint's name on one data set under one card. runs: the oldest first.
 
-    keys: of the figures shown. chart: None where there is one run only.
+    changes: of each run, what was asked otherwise than in the run before it, so that its figures and the earlier ones
+    are not those of one checkpoint over time. keys: of the figures shown. chart: None where no figure is in percent.
     """
 
     name: str
     data: str
     card: str
-    runs: tuple[tuple[str, IndexRun, IndexCheckpoint], ...]
+    runs: tuple[Entry, ...]
+    changes: tuple[tuple[str, ...], ...]
     keys: tuple[Key, ...]
     chart: Figure | None = None
 
@@ -53,70 +61,90 @@ class Pairs:
     """Comparisons of consecutive runs of a name, by (older, newer).
 
     pages: where those that were computed lie. failed: why some cannot be. waiting: those for which there was no time.
+    changes: what was asked otherwise in the newer run.
     """
 
     pages: dict[tuple[str, str], str] = field(default_factory=dict)
     failed: dict[tuple[str, str], str] = field(default_factory=dict)
     waiting: list[tuple[str, str]] = field(default_factory=list)
+    changes: dict[tuple[str, str], list[str]] = field(default_factory=dict)
 
 
 def histories(runs: Mapping[str, IndexRun]) -> list[History]:
     """Return the history of each name that several runs have, with charts for the first of them. runs: newest first."""
-    groups: dict[tuple[str, ...], list[tuple[str, IndexRun, IndexCheckpoint]]] = {}
+    result = list[History]()
+    for newest_first in _by_name(runs):
+        if len(newest_first) < 2:
+            continue
+        _, run, checkpoint = newest_first[0]
+        keys, entries = tuple((f.condition, f.metric) for f in checkpoint.figures if f.chief), newest_first[::-1]
+        changes = ((), *(tuple(_changes(older, newer)) for older, newer in pairwise(entries)))
+        data = f"{run.n} samples of {run.data}"
+        history = History(checkpoint.name, data, run.card, tuple(entries), changes, keys)
+        result.append(replace(history, chart=_chart(history)) if len(result) < CHARTS else history)
+    return result
+
+
+def consecutive(runs: Mapping[str, IndexRun]) -> dict[tuple[str, str], list[str]]:
+    """Return (older, newer) paths of runs that follow each other in the history of a name, the newest first, each with
+    what was asked otherwise.
+    """
+    found: dict[tuple[str, str], list[str]] = {}
+    for group in _by_name(runs):
+        for newer, older in pairwise(group):
+            changes = found.setdefault((older[0], newer[0]), [])
+            changes += [change for change in _changes(older, newer) if change not in changes]
+    place = {path: number for number, path in enumerate(runs)}
+    return dict(sorted(found.items(), key=lambda item: (place[item[0][1]], place[item[0][0]])))
+
+
+def _by_name(runs: Mapping[str, IndexRun]) -> list[list[Entry]]:
+    """Return the entries of each name with figures on one data set under one card, in the order of the runs."""
+    groups: dict[tuple[str, ...], list[Entry]] = {}
     for path, run in runs.items():
         for checkpoint in run.checkpoints:
             if checkpoint.figures:
                 key = (checkpoint.name, run.data_digest, run.card, run.task)
                 groups.setdefault(key, []).append((path, run, checkpoint))
-    result = list[History]()
-    for (name, *_), newest_first in groups.items():
-        if len(newest_first) < 2:
-            continue
-        keys = tuple((f.condition, f.metric) for f in newest_first[0][2].figures if f.chief)
-        run, entries = newest_first[0][1], tuple(reversed(newest_first))
-        chart = _chart(name, keys, entries) if len(result) < CHARTS else None
-        result.append(History(name, f"{run.n} samples of {run.data}", run.card, entries, keys, chart))
-    return result
+    return list(groups.values())
 
 
-def consecutive(runs: Mapping[str, IndexRun]) -> Iterator[tuple[str, str]]:
-    """Yield (older, newer) paths of runs that follow each other in the history of a name, the newest first, once."""
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for path, run in runs.items():
-        for checkpoint in run.checkpoints:
-            if checkpoint.figures:
-                groups.setdefault((checkpoint.name, run.data_digest, run.card, run.task), []).append(path)
-    pairs = {(older, newer) for group in groups.values() for newer, older in pairwise(group)}
-    place = {path: number for number, path in enumerate(runs)}
-    yield from sorted(pairs, key=lambda pair: (place[pair[1]], place[pair[0]]))
+def _changes(older: Entry, newer: Entry) -> list[str]:
+    """Return what was asked otherwise: how the checkpoint was built and is shown images, seed, precision, files."""
+    asked = [*checkpoint_changes(older[2].setup, newer[2].setup), *run_changes(older[1].setup, newer[1].setup)]
+    return [plain(line, 120) for line in asked]
 
 
 def _by_key(checkpoint: IndexCheckpoint) -> dict[Key, IndexFigure]:
     return {(figure.condition, figure.metric): figure for figure in checkpoint.figures}
 
 
-def _chart(name: str, keys: Sequence[Key], entries: Sequence[tuple[str, IndexRun, IndexCheckpoint]]) -> Figure | None:
-    """Draw the figures in percent over the runs, with their intervals."""
-    shown = [key for key in keys if (metric := find_metric(key[1])) and metric.scale == 100][:SERIES]
+def _chart(history: History) -> Figure | None:
+    """Draw the figures in percent over the runs, with their intervals. A line ends where another set-up begins."""
+    shown = [key for key in history.keys if (metric := find_metric(key[1])) and metric.scale == 100][:SERIES]
     if not shown:
         return None
+    entries = history.runs
     series = {key: [_by_key(checkpoint).get(key) for _, _, checkpoint in entries] for key in shown}
-    named = labels((figure_name(*key) for key in shown), 44)
+    named = labels((figure_name(*key) for key in shown), 56)
     looks = {named[figure_name(*key)]: style(place) for place, key in enumerate(shown)}
     points = [_point(figure) for key in shown for figure in series[key] if figure is not None]
     ends = [100 * end for point in points for end in (point.low, point.high)]
+    others = [place for place, changes in enumerate(history.changes) if changes]
 
     def paint(canvas: Canvas) -> None:
         axes = canvas.subplots()
         for place, (key, look) in enumerate(zip(shown, looks.values(), strict=True)):
-            there = [(at, figure) for at, figure in enumerate(series[key]) if figure is not None]
-            marks = [_point(figure) for _, figure in there]
-            dots(axes, [at for at, _ in there], marks, look, shift=spread(place, len(shown), 5))
+            for first, end in pairwise([0, *others, len(entries)]):
+                there = [(at, figure) for at in range(first, end) if (figure := series[key][at]) is not None]
+                marks = [_point(figure) for _, figure in there]
+                dots(axes, [at for at, _ in there], marks, look, shift=spread(place, len(shown), 5))
+        for place in others:
+            axes.axvline(place - 0.5, color=INK, linewidth=1, linestyle=":")
         axes.set_xlim(-0.5, len(entries) - 0.5)
         axes.set_ylim(min(0, *ends) - 3, max(ends) + 3)
-        step = max(1, len(entries) // 6)
-        places = list(range(0, len(entries), step))
-        axes.set_xticks(places, [entries[at][1].started[:10] for at in places])
+        places = range(0, len(entries), -(-len(entries) // TICKS))
+        axes.set_xticks(places, _times([entries[at][1].started for at in places]))
         axes.set_ylabel("%")
         axes.tick_params(length=0)
         legend(canvas, looks, columns=1)
@@ -125,13 +153,24 @@ def _chart(name: str, keys: Sequence[Key], entries: Sequence[tuple[str, IndexRun
         f"{figure_name(*key)}: {', '.join('none' if figure is None else figure_text(figure) for figure in series[key])}"
         for key in shown
     ]
-    alt = f"{name} over {len(entries)} runs, the oldest first. {'; '.join(said)}"
+    said += [f"from run {place + 1} on, {', '.join(history.changes[place])}" for place in others]
+    alt = f"{history.name} over {len(entries)} runs, the oldest first. {'; '.join(said)}"
     return draw(
-        *("history", f"{name} over {len(entries)} runs", 190 + 16 * len(shown), paint),
+        *("history", f"{history.name} over {len(entries)} runs", 205 + 16 * len(shown), paint),
         alt=alt[:4000],
-        caption="Each mark is a run, its bar the 95 % interval; runs are in the order in which they began.",
+        caption=f"{_CAPTION} {_OTHERS}" if others else _CAPTION,
         name="\n".join(path for path, _, _ in entries),
     )
+
+
+def _times(started: Sequence[str]) -> list[str]:
+    """Return when runs began as ticks: the date; where dates coincide the time, and below it each date once."""
+    dates = [text[:10] for text in started]
+    if len(set(dates)) == len(dates):
+        return dates
+    end = 16 if len({text[:16] for text in started}) == len(started) else 19
+    news = [date if date != before else "" for date, before in zip(dates, ["", *dates], strict=False)]
+    return [f"{text[11:end]}\n{date}" for text, date in zip(started, news, strict=True)]
 
 
 def _point(figure: IndexFigure) -> Point:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
-from ...display.neutral import no_controls, no_formula
 from ...display.table import TextTable
-from ...display.web import LOOK, policy, shared
+from ..pages import environment, rendered
 from .history import Pairs, histories
 from .own_files import MARK
 from .reading import IndexRun
@@ -37,7 +34,7 @@ def index_page(folder: Path, listed: Listed, pairs: Pairs, served: bool = False)
     every = [(path, run) for path, run in listed.runs.items()]
     return _rendered(
         "index.html.j2",
-        "index.js",
+        ["index.js"],
         title=folder.resolve().name or "/",
         folder=str(folder),
         served=served,
@@ -57,48 +54,24 @@ def index_page(folder: Path, listed: Listed, pairs: Pairs, served: bool = False)
 
 def comparison_page(first: str, second: str, tables: Sequence[TextTable], alone: Sequence[str]) -> str:
     """Return the page that compares two runs, named by their paths beneath the folder."""
-    return _rendered("pair.html.j2", "", first=first, second=second, tables=tables, alone=alone)
+    return _rendered("pair.html.j2", [], first=first, second=second, tables=tables, alone=alone)
 
 
-def _rendered(template: str, script: str, **values: Any) -> str:
-    environment = Environment(
-        loader=PackageLoader("robustkit.report", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=lambda value: no_formula(value) if type(value) is str else value,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"breakable": _breakable, "address": address, "words": _words, "trusted": Markup}
-    parts = resources.files("robustkit.report") / "templates" / "parts"
-    style = "\n".join(
-        (shared(LOOK), *((parts / name).read_text(encoding="utf-8") for name in ("style.css", "index.css")))
-    )
-    code = (parts / script).read_text(encoding="utf-8") if script else ""
-    page = environment.get_template(template).render(
-        **values,
-        mark=Markup(MARK),
-        style=Markup(style),
-        script=Markup(code),
-        policy=policy(code),
-        figure_name=figure_name,
-        figure_text=figure_text,
-        quoted=shlex.quote,
-        at=lambda *names: str(PurePosixPath(*names)),
-    )
-    return no_controls(page, kept="\n\t")
+def _rendered(template: str, scripts: Sequence[str], **values: Any) -> str:
+    templates = environment(address=address, words=_words)
+    helpers: dict[str, Any] = {
+        "mark": Markup(MARK),
+        "figure_name": figure_name,
+        "figure_text": figure_text,
+        "quoted": shlex.quote,
+        "at": lambda *names: str(PurePosixPath(*names)),
+    }
+    return rendered(templates, template, ("style.css", "index.css"), scripts, **helpers, **values)
 
 
 def address(path: str) -> Markup:
     """Return a path beneath the folder as a relative URL, which has no character of HTML."""
     return Markup(quote(os.fsencode(path)))
-
-
-def _breakable(text: str) -> Markup:
-    broken = escape(no_formula(text))
-    for mark in ",:/":
-        broken = broken.replace(mark, Markup(f"{mark}<wbr>"))
-    return broken
 
 
 def _words(run: IndexRun) -> str:

@@ -26,8 +26,9 @@ def write_pairs(folder: Path, listed: Listed, most: int = COMPARED) -> Pairs:
     Raises:
         RunError: the folder cannot be written.
     """
-    written, left = Pairs(), most
-    for pair in consecutive(listed.runs):
+    asked = consecutive(listed.runs)
+    written, left = Pairs(changes=asked), most
+    for pair in asked:
         name = f"{FOLDER}/compare-{_digest(listed, pair)}.html"
         if is_own(folder / name):
             written.pages[pair] = name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -15,14 +15,15 @@ from ...errors import RunError
 from ...evaluations.cells import Cells, Row
 from ...evaluations.chief import chief_figures
 from ...evaluations.family import by_family
+from ...evaluations.gaps import missing_units
 from ...evaluations.kinds import words_of
+from ...results.setups import RunSetup, checkpoint_setup, run_setup
 from ...runs.folder import RunFolder
-from ...runs.links import refuse_link
 from ...runs.manifest import Manifest
 from ...tasks.measures import find_metric
 from ...tasks.task import task_of
 
-_UNITS = 200_000  # checkpoints × conditions of a run; an honest one has a few thousand at most
+_FOLDERS = 200_000  # of records: checkpoints × conditions of a run; an honest one has a few thousand at most
 _FLAGS = 12  # that are kept of a checkpoint
 Whole = Annotated[int, Meta(ge=0, lt=1 << 53)]
 
@@ -54,11 +55,14 @@ class IndexFigure(msgspec.Struct, frozen=True):
 
 
 class IndexCheckpoint(msgspec.Struct, frozen=True):
-    """A checkpoint of a run. flags: the first of them; flagged: how many there are."""
+    """A checkpoint of a run. setup: how it was built and is shown images. flags: the first of them; flagged: how many
+    there are.
+    """
 
     name: str
     attention: str
     sha256: str
+    setup: dict[str, str]
     figures: tuple[IndexFigure, ...]
     flags: tuple[str, ...]
     flagged: Whole
@@ -67,7 +71,7 @@ class IndexCheckpoint(msgspec.Struct, frozen=True):
 class IndexRun(msgspec.Struct, frozen=True):
     """What an index shows of a run.
 
-    lacking: units (checkpoint, condition) whose records are not all there, of units. problem: why there are no results.
+    missing: units of work without a record, of units. problem: why there are no results.
     """
 
     started: str
@@ -76,8 +80,9 @@ class IndexRun(msgspec.Struct, frozen=True):
     data: str
     n: Whole
     data_digest: str
+    setup: RunSetup
     checkpoints: tuple[IndexCheckpoint, ...]
-    lacking: Whole
+    missing: Whole
     units: Whole
     problem: str
     report: bool
@@ -85,7 +90,7 @@ class IndexRun(msgspec.Struct, frozen=True):
     @property
     def is_whole(self) -> bool:
         """Whether all its records are there, and its results."""
-        return not self.lacking and not self.problem
+        return not self.missing and not self.problem
 
 
 def read_run(path: Path) -> IndexRun:
@@ -96,9 +101,12 @@ def read_run(path: Path) -> IndexRun:
     """
     run = RunFolder(path)
     manifest = run.manifest
-    units = len(manifest.checkpoints) * len(manifest.conditions)
-    if units > _UNITS:
-        raise RunError(f"{run.manifest_path}: {units} units of work, more than {_UNITS}; no audit is that large")
+    folders = len(manifest.checkpoints) * len(manifest.conditions)
+    if folders > _FOLDERS:
+        raise RunError(
+            f"{run.manifest_path}: {folders} folders of records, more than {_FOLDERS}; no audit is that large"
+        )
+    missing, units = missing_units(run)
     rows, problem = _results(run)
     by_checkpoint: dict[str, list[ResultRow]] = {name: [] for name in manifest.names}
     for row in rows:
@@ -112,11 +120,13 @@ def read_run(path: Path) -> IndexRun:
         data=manifest.data.name,
         n=manifest.data.n,
         data_digest=manifest.data.digest,
+        setup=run_setup(manifest),
         checkpoints=tuple(
             IndexCheckpoint(
                 entry.name,
                 entry.attention,
                 str(entry.sha256 or ""),
+                checkpoint_setup(entry),
                 tuple(figures[entry.name]),
                 tuple(flags[:_FLAGS]),
                 len(flags),
@@ -124,7 +134,7 @@ def read_run(path: Path) -> IndexRun:
             for entry in manifest.checkpoints
             for flags in [_flags(by_checkpoint[entry.name])]
         ),
-        lacking=sum(1 for _ in _lacking(run)),
+        missing=missing,
         units=units,
         problem=problem,
         report=report.is_file() and not report.is_symlink(),
@@ -142,23 +152,6 @@ def _results(run: RunFolder) -> tuple[list[ResultRow], str]:
     except msgspec.ValidationError as fault:
         return [], f"summary.json is not as an audit writes it ({fault}); robustkit report rebuilds it"
     return rows, "" if rows else "no image was evaluated"
-
-
-def _lacking(run: RunFolder) -> Iterator[tuple[str, str]]:
-    """Yield the units of work that lack the file of a shard."""
-    manifest = run.manifest
-    refuse_link(run.path / "records", run.path)
-    expected = max(1, len(manifest.data.shards))
-    for name in manifest.names:
-        for condition in manifest.conditions:
-            folder = run.shard_path(name, condition, 0).parent
-            try:
-                with os.scandir(folder) as entries:
-                    there = sum(entry.name.endswith(".parquet") and entry.name[0] != "." for entry in entries)
-            except (FileNotFoundError, NotADirectoryError):
-                there = 0
-            if there < expected:
-                yield name, condition
 
 
 def _figures(manifest: Manifest, rows: dict[str, list[ResultRow]]) -> dict[str, list[IndexFigure]]:

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from ...common.files import bytes_of
-from ...runs.files import RunFiles
+from ...runs.folder import RunFolder
 from ...runs.links import refuse_link
 from .found import find_runs
 from .own_files import FOLDER, put
@@ -19,8 +19,8 @@ from .reading import IndexRun, read_run
 VERSION = metadata.version("robustkit-audit")
 """What was read or compared by another version is not used."""
 _CACHE = f"{FOLDER}/cache.json"
-Stamp = tuple[tuple[int, int, int], ...]
-"""Inode, time and size of the files that an entry is made from."""
+Stamp = tuple[tuple[tuple[int, int, int], ...], str]
+"""Inode, time and size of the files that an entry is made from, and a digest of the folders of its records."""
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -83,13 +83,15 @@ def _kept(folder: Path) -> dict[str, Kept]:
 
 
 def _stamp(path: Path) -> Stamp:
-    """Return what changes when the files change that an entry is made from. Raises OSError, RunError for a link."""
-    stamps = []
-    for name in (RunFiles(path).manifest_path.name, "summary.json", "report.html"):
+    """Return what changes when something changes that an entry is made from: its files, and which records are there.
+    Raises OSError, RunError for a link.
+    """
+    run, stamps = RunFolder(path), list[tuple[int, int, int]]()
+    for name in (run.manifest_path.name, "summary.json", "report.html"):
         refuse_link(path / name, path)
         try:
             status = (path / name).stat()
             stamps.append((status.st_ino, status.st_mtime_ns, status.st_size))
         except FileNotFoundError:
             stamps.append((0, 0, 0))
-    return tuple(stamps)
+    return tuple(stamps), run.records_stamp()

@@ -1,8 +1,9 @@
-"""Show an index on this machine alone: the index, comparisons on request, and the reports of the runs that it lists."""
+"""Show an index on this machine alone: the index, comparisons on request, and the pages of the runs that it lists."""
 
 from __future__ import annotations
 
 import os
+from collections import OrderedDict
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,13 +19,17 @@ from .page import index_page
 from .pairs import compared, write_pairs
 from .runs import Listed, keep, list_runs
 
+KEPT = 16
+"""The comparisons that are kept; those that were asked for longest ago go first."""
+_PAGES = ("report.html", "cams/gallery.html")
+"""The files of a run that are shown: its report, and what that links to."""
 _OWN = "frame-ancestors 'none'"
 _OF_OTHERS = (
     "sandbox allow-scripts allow-downloads; default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
     "script-src 'unsafe-inline'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""A report may be of someone else: it gets an origin of its own, and nothing to fetch from."""
+"""The page of a run may be of someone else: it gets an origin of its own, and nothing to fetch from."""
 
 
 class Site:
@@ -34,7 +39,7 @@ class Site:
         self.folder = folder
         self._lock = Lock()
         self._listed: Listed | None = None
-        self._compared: dict[tuple[object, ...], str] = {}
+        self._compared = OrderedDict[tuple[object, ...], str]()  # the one that was asked for last stands last
 
     def index(self) -> str:
         """Return the index as the folder is now."""
@@ -52,19 +57,34 @@ class Site:
             key = (first, listed.stamps[first], second, listed.stamps[second])
             if key not in self._compared:
                 self._compared[key] = compared(self.folder, first, second)
+            self._compared.move_to_end(key)
+            if len(self._compared) > KEPT:
+                self._compared.popitem(last=False)
             return self._compared[key]
 
     def file(self, path: str) -> bytes | None:
-        """Return the report of a listed run, or a comparison that was written; None for any other path."""
+        """Return a page of a listed run, or a comparison that was written; None for any other path.
+
+        Raises:
+            RunError: a link is on the way. OSError: the page cannot be read.
+        """
         folder, _, name = path.rpartition("/")
         if folder == FOLDER and name.startswith("compare-") and is_own(self.folder / path):
             return RunFiles(self.folder).read_bytes(self.folder / path)
+        for page in _PAGES:
+            if f"/{path}".endswith(f"/{page}"):
+                return self._page(path.removesuffix(page).removesuffix("/") or ".", page)
+        return None
+
+    def _page(self, run: str, page: str) -> bytes | None:
         with self._lock:
-            run = self._known().runs.get(folder or ".")
-        if name != "report.html" or run is None or not run.report:
+            if run not in self._known().runs:
+                return None
+        place = RunFiles(self.folder / run)
+        try:
+            return place.read_bytes(place.path / page)
+        except FileNotFoundError:
             return None
-        place = RunFiles(self.folder / (folder or "."))
-        return place.read_bytes(place.path / name)
 
     def _known(self) -> Listed:
         if self._listed is None:

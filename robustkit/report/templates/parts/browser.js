@@ -62,7 +62,7 @@
       if (role === "shown" && !places.split(" ").some((one) => one === "-1" || one === at)) continue;
       if (role === "map" && places !== "-1" && places !== at) continue;
       const cell = row.cells[checkpoint + 1];
-      const heading = [...row.cells[0].childNodes].filter((one) => !(one instanceof Element) || one.localName === "wbr");
+      const heading = [...row.cells[0].childNodes].filter((one) => !(one instanceof Element) || one.matches("wbr, .whole"));
       const shared = row.cells[0].querySelector("img");
       const images = [...(shared ? [shared] : []), ...cell.querySelectorAll("img")];
       const lines = [...cell.querySelectorAll(".answer")].filter((one) => !one.dataset.at).map((one) => one.cloneNode(true));

@@ -1,0 +1,78 @@
+"""What the pages of this room share: their templates, their style and scripts, and texts that may break over lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from importlib import resources
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from ..display.neutral import no_controls, no_formula
+from ..display.web import ENLARGE, LOOK, policy, shared
+
+_BREAKS = re.compile(r"(?<=[,:])|(?<=\w\()|(?<=/)(?<!\d/)|(?<=\d/)(?!\d)")
+_FRACTION = re.compile(r"(?<![\w./])(\d+/\d+)(?![\w/])")
+_WHOLE = Markup('<span class="whole">{}</span>')
+
+
+def environment(**filters: Callable[..., Any]) -> Environment:
+    """Return the environment of the templates: all text is escaped, and no cell begins a formula. filters: besides
+    `breakable` and `trusted`.
+    """
+    templates = Environment(
+        loader=PackageLoader("robustkit.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=lambda value: no_formula(value) if type(value) is str else value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.filters |= {"breakable": breakable, "trusted": Markup, **filters}
+    return templates
+
+
+def rendered(
+    templates: Environment, template: str, styles: Sequence[str], scripts: Sequence[str], **values: Any
+) -> str:
+    """Return a self-contained page, which fetches nothing and runs its own script alone, without control characters.
+
+    styles, scripts: names of files among the templates' parts, and `ENLARGE`; the look of all pages comes first.
+    """
+    script = "\n".join(map(_part, scripts))
+    text = templates.get_template(template).render(
+        **values, style=Markup("\n".join(map(_part, (LOOK, *styles)))), script=Markup(script), policy=policy(script)
+    )
+    return no_controls(text, kept="\n\t")
+
+
+def _part(name: str) -> str:
+    if name in (LOOK, ENLARGE):
+        return shared(name)
+    return (resources.files("robustkit.report") / "templates" / "parts" / name).read_text(encoding="utf-8")
+
+
+def breakable(text: str) -> Markup:
+    """Return a text as markup that may break after commas, colons, slashes and the brackets of a condition, and
+    nowhere in a fraction such as `1/255`.
+    """
+    return broken(no_formula(text))
+
+
+def broken(text: str) -> Markup:
+    """Return `breakable` of a part of a text, which may begin as a formula does."""
+    return Markup("<wbr>").join(map(_with_whole_fractions, _BREAKS.split(text)))
+
+
+def _with_whole_fractions(text: str) -> Markup:
+    parts = (
+        escape(part) if place % 2 == 0 else _WHOLE.format(part) for place, part in enumerate(_FRACTION.split(text))
+    )
+    return Markup("").join(parts)
+
+
+def figure(text: str) -> Markup:
+    """Return a figure as markup that may break before its interval, and before its verdict."""
+    return escape(no_formula(text)).replace(" [", Markup(" <wbr>[")).replace("] ", Markup("] <wbr>"))
