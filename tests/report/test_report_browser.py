@@ -116,7 +116,7 @@ def test_tables_are_sorted_and_saved_and_pictures_enlarged(page: str, tmp_path: 
     assert [one[0] for one in found["sorted"]] == ["descending", "ascending"]
     assert [one[1] for one in found["sorted"]] == [["clean", PGD], [PGD, "clean"]]
     rising = ["−3", "< 0.001", "2/255", "+0.5 [+0.1, +0.9] better", "9.5 [9, 10]", "10 [-5, 20]", "1,234"]
-    assert found["odd"] == [[*rising[::-1], "–"], [*rising, "–"]]  # what is no figure stays last
+    assert found["odd"] == [[*rising[::-1], "–"], [*rising, "–"]]  # what is not a figure stays last
     name, text = found["csv"]
     assert name == "clean-and-attacked-top-1-95.csv" and text.startswith("condition,")
     rows = list(csv.reader(io.StringIO(text, newline="")))
