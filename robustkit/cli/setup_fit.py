@@ -18,8 +18,8 @@ from ..display.console import print_line, print_tables
 from ..display.table import TextTable
 from ..errors import BadImageError
 from ..models.classifier import Classifier
-from ..models.setup_check import BETTER, Bench, PartFit, Screen, SetupFit, fit_setup, other_order, spread_first
-from ..models.setups import Setup, numberings
+from ..models.setup_check import BETTER, Bench, PartFit, Screen, SetupFit, fit_setup, spread_first
+from ..models.setups import Setup, numberings, other_order
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -27,6 +27,15 @@ if TYPE_CHECKING:
 
 MOST = 512
 """Images that are looked at, class-balanced: enough to tell what matters, and few enough to be held."""
+
+_MIXED = (
+    "n: images that a candidate was tried on; where it is clearly behind, the rest are spared. NLL minus best's: of "
+    "both on the same n images. "
+)
+_NOTE = (
+    "Fits better: beyond chance, corrected for the number of candidates (Holm). Fits best: all others are worse, each "
+    "beyond chance by itself, which needs no correction."
+)
 
 
 class _Images:
@@ -107,9 +116,7 @@ def setup_table(fits: Sequence[PartFit]) -> TextTable:
             numbers = f"{100 * row.top1:.1f}", _short(row.nll), "" if row is fit.best else _interval(row)
             rows.append((row.name, str(row.n), *numbers, "in use" if row.name == fit.in_use else ""))
     headings = ("set-up", "n", "top-1 %", "NLL", "NLL minus best's [95 %]", "")
-    mixed = "n: images that a candidate was tried on; where it is clearly behind, the rest are spared. "
-    mixed += "NLL minus best's: of both on the same n images."
-    note = mixed if len({row[1] for row in rows}) > 1 else ""
+    note = _MIXED + _NOTE if len({row[1] for row in rows}) > 1 else _NOTE
     title = "clean NLL, one part of the set-up varied at a time"
     table = TextTable(title, headings, tuple(rows), (), note, spare=("top-1 %",), heads=tuple(heads))
     return table.said_once("n")

@@ -145,7 +145,7 @@ def test_a_ranking_says_of_how_many_images_each_row_is() -> None:
         assert all(cell in text for cell in ("+1.000 [+0.900, +1.100]", "in use"))
     assert [cells[1] for cells in table.rows] == ["64", "32", "64"] and "both on the same n images" in table.note
     alone = setup_table([PartFit("channels", rows[:1], names[0], FITS)])
-    assert alone.title.endswith("; n = 64") and "n" not in alone.headings and not alone.note
+    assert alone.title.endswith("; n = 64") and "n" not in alone.headings and "n images" not in alone.note
 
 
 @pytest.mark.parametrize("columns", [60, 80])
