@@ -36,6 +36,7 @@ setup(
         "numpy>=1.26",
         "pillow>=10.1",
         "scikit-image>=0.22",
+        "scipy>=1.11",
         "opencv-python-headless>=4.8",
         "pyarrow>=17.0",
         "pandas>=2.2",
@@ -50,7 +51,7 @@ setup(
     ],
     extras_require={
         "test": [
-            *("pytest>=8.0", "pytest-timeout>=2.3.1", "pytest-xdist>=3.8", "scipy>=1.11", "setuptools>=77"),
+            *("pytest>=8.0", "pytest-timeout>=2.3.1", "pytest-xdist>=3.8", "setuptools>=77"),
             *("hypothesis>=6.100", "import-linter>=2.3"),
             *("pyautoattack>=0.2", "torchmetrics>=1.4"),  # outside implementations to check against
         ],

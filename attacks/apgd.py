@@ -160,7 +160,7 @@ class APGD(QueuedAttack):
         """Return logits (n, K) and losses (n,) of the runs' points, and a function from an index to their gradients
         there.
 
-        last: no gradient is needed any more.
+        last: a gradient is no longer needed.
         """
         front.tally.count(s.rows, forwards=self.eot)
         answers, gradients = [], []

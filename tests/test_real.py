@@ -1,4 +1,4 @@
-"""The audit on the real ViT-Tiny, robust ResNets and real images, where the folder shared/ lies beside the checkout."""
+"""The audit on the real ViT-Tiny, robust ResNets and real images, where shared/ lies next to the checkout."""
 
 import zipfile
 from pathlib import Path
@@ -298,7 +298,7 @@ def test_agcam_scores_are_those_measured_with_plain_loops(tmp_path: Path) -> Non
 
 
 def test_a_published_segmenter_of_another_kind_gives_what_its_own_loader_gives(tmp_path: Path) -> None:
-    """ESPNet on CamVid, through a user's own factory file, beside plain loops over OpenCV's images."""
+    """ESPNet on CamVid, through a user's own factory file, compared with plain loops over OpenCV's images."""
     import cv2
     import numpy as np
     from espnet import ESPNet

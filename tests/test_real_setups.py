@@ -1,4 +1,4 @@
-"""What `inspect` and `audit` say of the set-up of well-known checkpoints, where the folder shared/ lies beside."""
+"""What `inspect` and `audit` say about the set-up of well-known checkpoints, where the folder shared/ is there."""
 
 from pathlib import Path
 from typing import Any

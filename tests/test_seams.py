@@ -54,7 +54,7 @@ def _outside(*folders: str) -> Iterator[tuple[str, ast.AST]]:
 
 
 def _against(found: set[tuple[str, str]], allowed: dict[str, str]) -> None:
-    """Fail where a name is not allowed, and where what is allowed is not used any more."""
+    """Fail where a name is not allowed, and where what is allowed is no longer used."""
     assert not [(name, what) for name, what in sorted(found) if not name.startswith(tuple(allowed))]
     assert not [start for start in allowed if not any(name.startswith(start) for name, _ in found)]
 

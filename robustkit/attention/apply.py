@@ -109,7 +109,7 @@ def set_attention(model: Model, name: str) -> Model:
     another formula is set. LayerNorms that the model came with always stay; formulas that do not use them bypass them.
     Setting the same formula again changes nothing.
 
-    Values of the block before, which the elliptical formulas compare, come from the layer of the same path but for its
+    Values of the block before, which the elliptical formulas compare, come from the layer of the same path with another
     last number: `blocks.3.attn` and `blocks.2.attn`. The class token's attention in CrossViT has no block before it, so
     it counts as a first block.
 

@@ -158,7 +158,7 @@ def judge(fits: dict[str, Tensor], declared: str, left_out: tuple[str, ...], gue
             f"check --attention, results under the wrong formula are wrong without an error"
         )
     if left_out:
-        parts.append(f"left out, for want of their parameters: {', '.join(left_out)}")
+        parts.append(f"left out, since their parameters are missing: {', '.join(left_out)}")
     if not any(name.startswith("softcap") for name in fits):
         parts.append("softcap is not ranked: logits below its cap are those of standard")
     return Fingerprint(rows, best, declared, verdict, ". ".join(parts), n, left_out)

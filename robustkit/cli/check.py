@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from ..common.files import write_whole
+from ..display.console import print_line, print_tables
 from ..errors import GateFailed, ProtocolError, RunError
-from ..gate.advice import advice
-from ..gate.output import as_json, by_urgency, counts, github_lines, junit, markdown, plain, sentence
+from ..gate.output import as_json, by_urgency, counts, github_lines, junit, markdown, table
 from ..gate.policy import read_policy
-from ..gate.verdicts import FAIL, PASS, Outcome, judge
+from ..gate.verdicts import FAIL, PASS, UNDECIDED, Outcome, judge
 from ..runs.folder import RunFolder
 
 DEFAULT = Path("policy.toml")
-_STYLES = {PASS: "green", FAIL: "bold red"}
+_STYLES = {PASS: "green", FAIL: "bold red", UNDECIDED: "yellow"}
 
 
 def check_run(
@@ -59,27 +59,22 @@ def check_run(
     _tell_github(outcome, existing, console)
     if not outcome.passed:
         raise GateFailed(f"{run} does not meet {place}: {counts(outcome)}")
-    _say(f"{run} meets {place}: {counts(outcome)}", console)
+    print_line(console, f"{run} meets {place}: {counts(outcome)}")
 
 
 def show(outcome: Outcome, console: Any, details: bool = False) -> None:
-    """Print what does not pass, worst first, each with what to do; then, with `details`, what passes, else how many."""
-    from rich.text import Text
-
-    widest = max((len(plain(verdict.checkpoint)) for verdict in outcome.verdicts), default=0)
+    """Print what does not pass, worst first, each with what to do; then, with `details`, what passes, else how many;
+    and the commands that evaluate what is missing.
+    """
     urgent, passed = by_urgency(outcome)
-    shown = (*urgent, *(passed if details else ()))
-    remedies = [*map(advice, shown), ""]
-    for place, verdict in enumerate(shown):
-        warns = " (warning)" if verdict.rule.severity == "warning" and verdict.state != PASS else ""
-        line = Text(f"{verdict.state:<11}", style=_STYLES.get(verdict.state, "yellow"))
-        name = plain(verdict.checkpoint)
-        line.append(f"  {name:<{min(widest, 40)}}  {sentence(verdict)}{warns}", style="default not bold")
-        console.print(line, soft_wrap=True, highlight=False)
-        if remedies[place] and remedies[place] != remedies[place + 1]:  # said once of those in a row that share it
-            _say(f"{'':<11}  → {remedies[place]}", console)
+    if shown := (*urgent, *(passed if details else ())):
+        print_tables(console, [table(shown)], "the file of --json", _STYLES)
     if passed and not details:
-        _say(f"{PASS:<11}  {len(passed)} of {len(outcome.verdicts)}; --details lists them", console)
+        print_line(console, f"{PASS}: {len(passed)} of {len(outcome.verdicts)}; --details lists them")
+    if commands := dict.fromkeys(filter(None, (verdict.command or verdict.completes for verdict in urgent))):
+        print_line(console, "what is missing is evaluated by:")
+        for command in commands:
+            _say(command, console)
 
 
 def _say(line: str, console: Any) -> None:
@@ -125,4 +120,4 @@ def _tell_github(outcome: Outcome, run: RunFolder, console: Any) -> None:
             with Path(summary).open("a", encoding="utf-8") as file:
                 file.write(markdown(outcome, run.path.resolve().name))
         except OSError as fault:
-            _say(f"note: the step summary {summary} cannot be written: {fault.strerror}", console)
+            print_line(console, f"note: the step summary {summary} cannot be written: {fault.strerror}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..display.console import print_line, print_tables
 from ..errors import RunError
-from ..results.comparison import Comparison, ComparisonRow, Pair, compare, pairs, unpaired
+from ..results.comparison import Comparison, ComparisonRow, Pair, compare, own_flags, pairs, unpaired
 from ..results.paired import Side
 from ..results.published import read_published
 from ..results.tables import tables
@@ -60,8 +60,8 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
 
 def _pair(pair: Pair) -> dict[str, Any]:
     sides = {"first": _side(pair.first), "second": _side(pair.second)}
-    lines = {name: list(getattr(pair, name)) for name in ("changed", "flags", "left_out")}
-    return sides | lines | {"rows": [_row(row) for row in pair.rows]}
+    lines = {"changed": list(pair.changed), "flags": [*pair.flags, *own_flags([pair])]}
+    return sides | lines | {"left_out": list(pair.left_out), "rows": [_row(row) for row in pair.rows]}
 
 
 def _side(side: Side) -> dict[str, Any]:

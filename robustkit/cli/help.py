@@ -63,7 +63,7 @@ class Commands(click.Group):
 
 
 def put_under(section: str, params: Iterable[click.Parameter]) -> None:
-    """Put options under a heading, but for those that have one."""
+    """Put options under a heading, except for those that have one."""
     for param in params:
         if isinstance(param, Option):
             param.section = param.section or section

@@ -34,6 +34,8 @@ from .setup_fit import show_setup
 if TYPE_CHECKING:
     from rich.console import Console
 
+_WITHOUT_FORMULA = {"none": "no layers of attention", "other": "none of the formulas of robustkit list attentions"}
+
 
 def inspect_checkpoint(
     checkpoint: str,
@@ -174,7 +176,8 @@ def _facts(classifier: Classifier) -> Iterator[tuple[str, str]]:
     yield "SHA-256", str(identity.sha256)
     yield "weights", f"{identity.weights}, {count / 1e6:.2f} M parameters; read without running code"
     yield "architecture", f"{identity.arch}, {identity.num_classes} classes"
-    yield "attention", f"{identity.attention} (from {identity.attention_source})"
+    source = f"{identity.attention} (from {identity.attention_source})"
+    yield "attention", _WITHOUT_FORMULA.get(identity.attention, source)
     if isinstance(classifier, Segmenter):
         yield "windows", ", ".join(f"{key} {value}" for key, value in (classifier.windows or {}).items())
     said = spelled(asdict(preprocessing), identity.preprocessing_source, identity.arch)

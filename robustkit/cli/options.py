@@ -9,6 +9,7 @@ import click
 
 from ..errors import ProtocolError
 from .completion import COMPLETERS
+from .completion import checkpoints as completed_checkpoints
 from .config import check_trust, load_plugins, use_config
 from .help import Option, put_under
 from .option_types import AT_LEAST_0, AT_LEAST_1, BatchSize, Place, Text
@@ -41,6 +42,24 @@ def group(options: list[Callable[[Any], Any]], section: str = "") -> Callable[[F
         return function
 
     return decorate
+
+
+checkpoints_argument = click.argument(
+    "checkpoints", nargs=-1, required=True, metavar="CHECKPOINT...", shell_complete=completed_checkpoints
+)
+device_option = option(
+    "--device", section="Run", default="auto", help="auto, cpu, cuda, cuda:N, mps, xpu or another that torch names."
+)
+ids_option = option("--ids", section="Data", type=Place(), help="File with the exact sample ids, one a line.")
+quiet_option = option("--quiet", section="Run", is_flag=True, help="No progress on standard error.")
+frost_option = option(
+    "--frost-dir", help="Folder of frost's photographs; else imagecorruptions', else our own textures."
+)
+
+
+def images_option(what: str = "Folder, zip, or embedded:shapes.", required: bool = True) -> Callable[[F], F]:
+    """Return the option that names the images. what: its help."""
+    return option("--data-dir", section="Data", required=required, help=what)
 
 
 common = group(
@@ -109,7 +128,7 @@ data_options = group(
         ),
         option("--real-labels", type=Place(), help="ImageNet ReaL's JSON of valid labels."),
         option("--limit", type=AT_LEAST_1, help="At most N samples: class-balanced, a function of the seed."),
-        option("--ids", type=Place(), help="File with the exact sample ids, one a line."),
+        ids_option,
     ],
     "Data",
 )
@@ -132,7 +151,7 @@ definition_options = group(
     [
         option("--constants", default="auto", help="Of corruptions: imagenet, cifar (32x32 images), or auto."),
         option("--variant", default="hendrycks", help="Code: hendrycks (the benchmark's) or bethgelab."),
-        option("--frost-dir", help="Folder of frost's photographs; else imagecorruptions', else our own textures."),
+        frost_option,
     ],
     "Corruptions",
 )
@@ -167,7 +186,7 @@ scene_options = group(
         mask_options,
         option("--layout", section="Data", help="ade20k, folders or embedded; detected by default."),
         option("--limit", section="Data", type=AT_LEAST_1, help="At most N images, a function of the seed."),
-        option("--ids", section="Data", type=Place(), help="File with the exact sample ids, one a line."),
+        ids_option,
         option(
             "--attacks",
             section="Attacks",
@@ -176,7 +195,7 @@ scene_options = group(
         radius_options,
         option("--corruptions", help="Sets or names: segformer-16, fan-19, fog(severity=3), of the whole image."),
         option("--variant", default="bethgelab", help="Code: bethgelab (published segmentation's) or hendrycks."),
-        option("--frost-dir", help="Folder of frost's photographs; else imagecorruptions', else our own textures."),
+        frost_option,
         evaluation_option,
         option(
             "--examples",
@@ -249,11 +268,11 @@ run_options = group(
         option("--batch-size", type=BatchSize(), help="Samples in a batch, or auto; default: by device."),
         option("--shard-size", type=AT_LEAST_1, help="Samples in a unit of work; fixed when a run begins."),
         option("--workers", type=AT_LEAST_1, help="Threads that decode images; default: a thread for each core."),
-        option("--device", default="auto", help="auto, cpu, cuda, cuda:N, mps, xpu or another that torch names."),
+        device_option,
         option("--dtype", default="float32", help="float32 or bfloat16; attacks are scored in float32."),
         option("--compile", is_flag=True, help="torch.compile the model."),
         option("--seed", type=int, default=0, help="Seed of every random draw."),
-        option("--quiet", is_flag=True, help="No progress on standard error."),
+        quiet_option,
         option("--skip-bad", is_flag=True, help="Exit 0 although some images or masks could not be read."),
     ],
     "Run",

@@ -3,13 +3,93 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bars
+from rich.console import Console, RenderableType
+from rich.progress import Progress, Task, TaskID
+from rich.progress_bar import ProgressBar
+from rich.table import Column, Table
+from rich.text import Text
+
+from ..display.layout import shortened, wide, wrapped
+from ..pipeline.estimate import clock_time
 
 _PLAN, _LINES = "robustkit.plan", "robustkit.progress"
+_GAP = 2
+_WIDEST_BAR, _LEAST_BAR = 24, 8
+_NAME = 40
+"""Columns that a name takes before there is a bar, or a time."""
+_BETWEEN = " · "
+
+
+class Bars(Progress):
+    """Bars that fit a terminal: counts and times are whole, names are shortened, and the bar itself goes first.
+
+    noun: what is counted. overall: returns a line about all bars, which stands below them; empty for none. Where there
+    are more bars than lines, those that were begun last are shown. Nothing is shown where the console is no terminal.
+    """
+
+    def __init__(self, console: Console, noun: str, quiet: bool = False) -> None:
+        self.screen, self.noun = console, noun
+        self.overall: Callable[[], str] = lambda: ""
+        self.begun: dict[TaskID, None] = {}
+        super().__init__(console=console, transient=True, disable=quiet or not console.is_terminal)
+
+    def begin(self, names: Sequence[str], samples: int, task: TaskID | None = None) -> TaskID:
+        """Begin a bar of that many samples, or go on with one that gets so many more. names: parts of what it is of."""
+        if task is None:
+            task = self.add_task("", total=samples, names=tuple(names), stage="")
+        else:
+            self.update(task, total=(self._tasks[task].total or 0) + samples)
+        self.begun = {other: None for other in self.begun if other != task} | {task: None}
+        return task
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """Yield the bars and the line about all of them."""
+        width = self.screen.width
+        below = wrapped(line, width) if (line := self.overall()) else []
+        room = max(1, self.screen.height - 1 - len(below))
+        latest = set([*self.begun][-room:])
+        yield self.make_tasks_table([task for task in self.tasks if task.id in latest])
+        yield from (Text(line) for line in below)
+
+    def make_tasks_table(self, tasks: Iterable[Task]) -> Table:
+        """Return the bars as a table without lines."""
+        shown, width = list(tasks), self.screen.width
+        counts = [f"{task.completed:.0f}/{task.total or 0:.0f} {self.noun}" for task in shown]
+        times = [clock_time(task.finished_time or task.elapsed or 0) for task in shown]
+        room = width - _GAP - max(map(wide, counts), default=0)
+        longest = max((wide(_BETWEEN.join(task.fields["names"])) for task in shown), default=0)
+        least = min(longest, _NAME) + max((wide(task.fields["stage"]) for task in shown), default=0)
+        taken = _GAP + max(map(wide, times), default=0)
+        timed = room - taken >= least
+        room -= taken if timed else 0
+        bar = max(0, min(room - _GAP - least, _WIDEST_BAR))
+        bar = bar if bar >= _LEAST_BAR else 0
+        room -= bar + _GAP if bar else 0
+        left, right = Column(no_wrap=True), Column(no_wrap=True, justify="right")
+        columns = (left, *[left] * bool(bar), right, *[right] * timed)
+        table = Table.grid(*map(Column.copy, columns), padding=(0, _GAP, 0, 0), pad_edge=False)
+        for task, count, time in zip(shown, counts, times, strict=True):
+            cells: list[RenderableType] = [Text(_named(task.fields["names"], task.fields["stage"], room))]
+            cells += [ProgressBar(task.total, task.completed, bar)] if bar else []
+            cells.append(Text(count, style="progress.download"))
+            table.add_row(*cells, *([Text(time, style="progress.elapsed")] if timed else []))
+        return table
+
+
+def _named(names: Sequence[str], stage: str, room: int) -> str:
+    """Return the parts of a name and a stage in so many columns: names are shortened, the first to a third at least;
+    where too little is left for them, the last one stands alone, or the stage.
+    """
+    left = room - wide(stage) - (len(_BETWEEN) if stage else 0)
+    kept = list[str]()
+    for name in names[:-1] if left >= _NAME // 4 else ():
+        kept.append(shortened(name, max(left - len(_BETWEEN) - wide(names[-1]), left // 3)))
+        left -= wide(kept[-1]) + len(_BETWEEN)
+    kept += [shortened(names[-1], left)] if left >= min(3, wide(names[-1])) else []
+    return _BETWEEN.join([*kept, *([shortened(stage, room)] if stage else [])])
 
 
 class _ToConsole(logging.Handler):
@@ -27,25 +107,16 @@ class _ToConsole(logging.Handler):
 
 
 class ConsoleProgress:
-    """A `runs.progress.Progress` that shows a bar per condition on a terminal.
+    """A `runs.progress.Progress` that shows a bar per condition on a terminal, and below them how long all takes.
 
     Elsewhere it prints what the logger `robustkit.progress` is told while the context lasts. What a run will cost is
     printed in both places. quiet: print nothing at all.
     """
 
     def __init__(self, console: Console, quiet: bool = False) -> None:
-        self.bars = Bars(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("samples"),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            disable=quiet or not console.is_terminal,
-        )
-        self.tasks: dict[str, TaskID] = {}
-        self.current = ""
+        self.bars = Bars(console, "samples", quiet)
+        self.tasks: dict[tuple[str, str], TaskID] = {}
+        self.current = TaskID(0)
         names = [] if quiet else [_PLAN] if console.is_terminal else [_PLAN, _LINES]
         self.handler, self.loggers = _ToConsole(console), [logging.getLogger(name) for name in names]
         self.levels = [logger.level for logger in self.loggers]
@@ -65,17 +136,17 @@ class ConsoleProgress:
             logger.removeHandler(self.handler)
             logger.setLevel(level)
 
+    def follow(self, overall: Callable[[], str]) -> None:
+        """Show a line about the whole run below the bars, asked again as they are drawn."""
+        self.bars.overall = overall
+
     def start(self, checkpoint: str, condition: str, samples: int) -> None:
-        self.current = f"{checkpoint} · {condition}"
-        if self.current not in self.tasks:
-            self.tasks[self.current] = self.bars.add_task(self.current, total=0)
-        task = self.bars.tasks[self.tasks[self.current]]
-        self.bars.update(task.id, total=(task.total or 0) + samples)
+        names = checkpoint, condition
+        self.current = self.tasks[names] = self.bars.begin(names, samples, self.tasks.get(names))
 
     def stage(self, name: str, standing: int, share: float) -> None:
         """Show a stage of an attack next to the bar."""
-        text = f"{self.current} · {name}: {standing} stand, {share:.0%}"
-        self.bars.update(self.tasks[self.current], description=text)
+        self.bars.update(self.current, stage=f"{name}: {standing} stand, {share:.0%}")
 
     def advance(self, samples: int) -> None:
-        self.bars.advance(self.tasks[self.current], samples)
+        self.bars.advance(self.current, samples)

@@ -18,8 +18,8 @@ from ..display.console import print_line, print_tables
 from ..display.table import TextTable
 from ..errors import BadImageError
 from ..models.classifier import Classifier
-from ..models.setup_check import BETTER, Bench, PartFit, Screen, SetupFit, fit_setup, other_order, spread_first
-from ..models.setups import Setup, numberings
+from ..models.setup_check import BETTER, Bench, PartFit, Screen, SetupFit, fit_setup, spread_first
+from ..models.setups import Setup, numberings, other_order
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -27,6 +27,15 @@ if TYPE_CHECKING:
 
 MOST = 512
 """Images that are looked at, class-balanced: enough to tell what matters, and few enough to be held."""
+
+_MIXED = (
+    "n: images that a candidate was tried on; where it is clearly behind, the rest are spared. NLL minus best's: of "
+    "both on the same n images. "
+)
+_NOTE = (
+    "Fits better: beyond chance, corrected for the number of candidates (Holm). Fits best: all others are worse, each "
+    "beyond chance by itself, which needs no correction."
+)
 
 
 class _Images:
@@ -100,18 +109,17 @@ def show_setup(model: Classifier, dataset: Dataset, batch_size: int, seed: int, 
 
 def setup_table(fits: Sequence[PartFit]) -> TextTable:
     """Return the rankings as a table, a heading per part."""
-    most = max(row.n for fit in fits for row in fit.rows)
     rows, heads = list[tuple[str, ...]](), list[tuple[int, str]]()
     for fit in fits:
         heads.append((len(rows), fit.part))
         for row in fit.rows[: 1 if fit.makes_no_difference else None]:
             numbers = f"{100 * row.top1:.1f}", _short(row.nll), "" if row is fit.best else _interval(row)
-            mark = "in use" if row.name == fit.in_use else f"of {row.n}" if row.n < most else ""
-            rows.append((row.name, *numbers, mark))
-    title = f"clean NLL of {most} images, one part of the set-up varied at a time"
-    return TextTable(
-        title, ("set-up", "top-1 %", "NLL", "NLL minus best's [95 %]", ""), tuple(rows), heads=tuple(heads)
-    )
+            rows.append((row.name, str(row.n), *numbers, "in use" if row.name == fit.in_use else ""))
+    headings = ("set-up", "n", "top-1 %", "NLL", "NLL minus best's [95 %]", "")
+    note = _MIXED + _NOTE if len({row[1] for row in rows}) > 1 else _NOTE
+    title = "clean NLL, one part of the set-up varied at a time"
+    table = TextTable(title, headings, tuple(rows), (), note, spare=("top-1 %",), heads=tuple(heads))
+    return table.said_once("n")
 
 
 def _interval(row: SetupFit) -> str:

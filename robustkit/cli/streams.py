@@ -22,7 +22,7 @@ def prepare() -> None:
 
 
 def broken() -> None:
-    """Continue without standard output, which nothing reads any more."""
+    """Continue without standard output, which is no longer read."""
     global _broken
     _broken = True
     _silence(1)

@@ -201,16 +201,15 @@ def show(run: RunFolder, results: Sequence[Mapping[str, Any]], details: bool = F
     the short one.
     """
     from ..display.console import print_line, print_tables
+    from ..evaluations.flags import flag_lines
     from ..evaluations.gaps import left_out_lines
     from ..evaluations.results import Results
-    from ..report.front_flags import flags_of
-    from ..report.refresh import flag_lines
     from ..results.findings import sentences
     from ..results.overview import short_tables
     from ..results.tables import report_tables
     from ..tasks.task import task_of
 
-    screen, every, names = console(), Results.of(run, results), run.manifest.names
+    screen, every = console(), Results.of(run, results)
     for sentence in sentences(every):
         print_line(screen, sentence)
     if details:
@@ -220,27 +219,11 @@ def show(run: RunFolder, results: Sequence[Mapping[str, Any]], details: bool = F
     else:
         tables = short_tables(every)
     print_tables(screen, tables, "summary.csv")
-    found = (f"⚑ {flag.who}, {flag.where}: {flag.text}" for flag in flags_of(every))
-    for line in together(flag_lines(run, every), names) if details else (*found, *left_out_lines(run)):
-        print_line(screen, line if line.startswith("⚑") else f"⚑ {line}")
+    for line in (*flag_lines(every), *left_out_lines(run)):
+        print_line(screen, f"⚑ {line}")
     if not details:
         screen.print(f"every table: robustkit report {run.path} --details", **AS_IT_IS)
     screen.print(f"report: {run.path / 'report.html'}", **AS_IT_IS)
-
-
-def together(lines: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Return the lines of flags; those that say the same of several checkpoints, `names`, as one line."""
-    about: dict[str, list[str]] = {}
-    for line in lines:
-        name = max((name for name in names if line.startswith(f"⚑ {name}, ")), key=len, default="")
-        about.setdefault(line.removeprefix(f"⚑ {name}, ") if name else line, []).append(name)
-
-    def who(said: Sequence[str]) -> str:
-        if 1 < len(names) == len(said):
-            return "both checkpoints" if len(names) == 2 else f"all {len(names)} checkpoints"
-        return ", ".join(said)
-
-    return [f"⚑ {who(said)}, {rest}" if said[0] else rest for rest, said in about.items()]
 
 
 def say_unfinished(runs: Iterable[RunFolder]) -> None:

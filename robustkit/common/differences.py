@@ -7,17 +7,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import betaincinv, stdtr, stdtrit
 
-from .intervals import Floats, Z, bootstrap
+from .intervals import Floats, Interval, Z
+
+MCNEMAR, STUDENT, NORMAL = "McNemar's exact test", "Student's t", "a normal approximation"
+_ROUNDING = 1e-12  # a standard error, relative to the mean, that sums of equal numbers can have
+_HALVINGS = 60  # which find an end of an interval to a float's precision
 
 
 @dataclass(frozen=True)
 class Difference:
     """The second figure minus the first, of the n samples that both are of.
 
-    ci_low, ci_high: 95 %, by resampling samples, each with both of its outcomes; of a few samples it is too narrow.
-    p_value: two-sided, of no difference: McNemar's exact test for right against wrong, else the normal approximation;
-    for figures of a whole data set with the standard error over resamples. first, second: the two figures.
+    ci_low, ci_high: 95 %; it holds 0 wherever p_value is at least 0.05. Of right against wrong by `of_outcomes`, of
+    other means by Student's t, of figures of a whole data set by the normal approximation with the standard error over
+    resamples; nan where the samples show no spread. p_value: two-sided, of no difference, by McNemar's exact test or as
+    the interval; where all samples differ alike that of the sign test. first, second: the two figures. test: its name.
     """
 
     value: float
@@ -27,6 +33,7 @@ class Difference:
     p_value: float
     first: float = math.nan
     second: float = math.nan
+    test: str = ""
 
 
 def of_means(before: Floats, after: Floats, binary: bool) -> Difference:
@@ -34,46 +41,72 @@ def of_means(before: Floats, after: Floats, binary: bool) -> Difference:
 
     binary: each is right or wrong. Figures that are not finite make the difference nan.
     """
-    n = len(before)
+    n, test = len(before), MCNEMAR if binary else STUDENT
     with np.errstate(invalid="ignore"):
         differences: Floats = after - before
-        means = float(before.mean()), float(after.mean())
+        first, second = float(before.mean()), float(after.mean())
     if not np.isfinite(differences).all():
-        return Difference(math.nan, n, math.nan, math.nan, math.nan, *means)
+        return Difference(math.nan, n, math.nan, math.nan, math.nan, first, second, test)
     value = float(differences.mean())
-    ((low, high),) = bootstrap(lambda counts: counts @ differences / n, n, [value])
-    return Difference(value, n, low, high, _p_value(differences, binary), *means)
+    if binary:
+        gained, lost = int((differences > 0).sum()), int((differences < 0).sum())
+        return Difference(value, n, *of_outcomes(gained, lost, n), _mcnemar(gained, lost), first, second, test)
+    error = float(differences.std(ddof=1)) / math.sqrt(n) if n > 1 else 0.0
+    if error <= _ROUNDING * abs(value):
+        return Difference(value, n, math.nan, math.nan, _mcnemar(n if value else 0, 0), first, second, test)
+    reach = float(stdtrit(n - 1, 0.975)) * error
+    p_value = 2 * float(stdtr(n - 1, -abs(value) / error))
+    return Difference(value, n, value - reach, value + reach, p_value, first, second, test)
+
+
+def of_outcomes(gained: int, lost: int, n: int) -> Interval:
+    """Return a 95 % interval of the share of n samples that are right, the second time less the first.
+
+    gained, lost: how many of them are right the second time only, and the first time only. It spans three intervals:
+    Tango's of the paired score test (1998), which covers; that of Clopper and Pearson (1934) of the gained among those
+    that changed, which holds 0 unless McNemar's exact test rejects; and what n samples may fail to show (`unseen`).
+    """
+    changed, value, reach = gained + lost, (gained - lost) / n, unseen(n)
+    low = float(betaincinv(gained, lost + 1, 0.025)) if gained else 0.0
+    high = float(betaincinv(gained + 1, lost, 0.975)) if lost else 1.0
+    exact = tuple(changed / n * (2 * end - 1) for end in (low, high))
+    score = -_score_end(lost, gained, n), _score_end(gained, lost, n)
+    return max(-1.0, min(exact[0], score[0], value - reach)), min(1.0, max(exact[1], score[1], value + reach))
+
+
+def _score_end(gained: int, lost: int, n: int) -> float:
+    """Return the largest difference of two paired shares that Tango's score test does not reject at 2.5 %."""
+    low, high = (gained - lost) / n, 1.0
+    for _ in range(_HALVINGS):
+        delta = (low + high) / 2
+        half = (2 * n - gained + lost) * delta - gained - lost  # of the quadratic of the likelihood's greatest point
+        share = (math.sqrt(half * half + 8 * n * lost * delta * (1 - delta)) - half) / (4 * n)  # lost, as a share
+        spread = math.sqrt(max(0.0, n * (2 * share + delta * (1 - delta))))
+        low, high = (delta, high) if n * delta - gained + lost <= Z * spread else (low, delta)
+    return high
 
 
 def of_resamples(before: float, after: float, resampled: Floats, n: int, fewest: int) -> Difference:
     """Return how a figure of n samples differs from another; resampled: (R,) the difference in each resample.
 
     Interval and p-value are of the normal approximation, with the standard error over resamples; of fewer than
-    `fewest` samples there is neither.
+    `fewest` samples, or where that error is 0, there is neither.
     """
     with np.errstate(invalid="ignore"):
         value = after - before
     if not math.isfinite(value) or n < fewest:
         known = value if math.isfinite(value) else math.nan
-        return Difference(known, n, math.nan, math.nan, math.nan, before, after)
+        return Difference(known, n, math.nan, math.nan, math.nan, before, after, NORMAL)
     error = float(resampled[np.isfinite(resampled)].std(ddof=1))
-    p_value = _of_normal(value, error) if value or error else 1.0
-    return Difference(value, n, value - Z * error, value + Z * error, p_value, before, after)
+    if not error:
+        return Difference(value, n, math.nan, math.nan, math.nan if value else 1.0, before, after, NORMAL)
+    p_value = math.erfc(abs(value) / error / math.sqrt(2))
+    return Difference(value, n, value - Z * error, value + Z * error, p_value, before, after, NORMAL)
 
 
 def unseen(n: int) -> float:
     """Return how large a share may be, at 95 %, of what none of n samples shows (Clopper and Pearson 1934)."""
     return float(1 - 0.025 ** (1 / max(n, 1)))
-
-
-def widened(difference: Difference, binary: bool) -> tuple[float, float]:
-    """Return an interval that is not narrower than n samples allow: resampling only repeats what was seen."""
-    if binary:
-        reach = unseen(difference.n)
-        return min(difference.ci_low, difference.value - reach), max(difference.ci_high, difference.value + reach)
-    if difference.ci_low == difference.ci_high:
-        return math.nan, math.nan
-    return difference.ci_low, difference.ci_high
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -86,18 +119,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def _p_value(differences: Floats, binary: bool) -> float:
-    if binary:
-        gained, lost = int((differences > 0).sum()), int((differences < 0).sum())
-        tail = ways = 1  # of k among those that changed, and of at most k
-        for k in range(min(gained, lost)):
-            ways = ways * (gained + lost - k) // (k + 1)
-            tail += ways
-        return float(min(1.0, 2 * tail / 2 ** (gained + lost)))
-    if len(differences) < 2 or not differences.any():
-        return 1.0
-    return _of_normal(float(differences.mean()), float(differences.std(ddof=1)) / math.sqrt(len(differences)))
-
-
-def _of_normal(value: float, error: float) -> float:
-    return math.erfc(abs(value) / error / math.sqrt(2)) if error else 0.0
+def _mcnemar(gained: int, lost: int) -> float:
+    """Return the two-sided p-value of the exact binomial test of even odds."""
+    tail = ways = 1  # of k among those that changed, and of at most k
+    for k in range(min(gained, lost)):
+        ways = ways * (gained + lost - k) // (k + 1)
+        tail += ways
+    return float(min(1.0, 2 * tail / 2 ** (gained + lost)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,22 +43,37 @@ def few_numbers(values: Sequence[float]) -> str:
     return " ".join(f"{value:.4g}" for value in (values if len(set(values)) > 1 else values[:1]))
 
 
+def exact_numbers(values: Sequence[float]) -> str:
+    """Return the same as `few_numbers`, with as many digits as distinguish each number from any other."""
+    texts = [f"{value:g}" if float(f"{value:g}") == value else repr(value) for value in values]
+    return " ".join(texts if len(set(texts)) > 1 else texts[:1])
+
+
+def texts_of(values: Mapping[str, Any], numbers: Callable[[Sequence[float]], str]) -> dict[str, str]:
+    """Return each value of a preprocessing in words, by its name. numbers: writes those of channels and crop."""
+    return {
+        "input_size": f"{values['input_size'][0]}x{values['input_size'][1]} pixels",
+        "interpolation": str(values["interpolation"]),
+        "crop_pct": f"crop {numbers([values['crop_pct']])}",
+        "crop_mode": str(values["crop_mode"]),
+        **{name: f"{name} {numbers(values[name])}" for name in ("mean", "std")},
+    }
+
+
 def spelled(values: Mapping[str, Any], sources: Mapping[str, str], arch: str) -> str:
     """Return a preprocessing in words, with who said each value; values that one said stand together.
 
     values: by the names of `Preprocessing`. sources: by the same names, the keys of `SAID_BY`; others are left out.
     arch: whose config counts.
     """
-    config = "the configuration of its code" if ":" in arch else f"timm's configuration of {arch}"
-    texts = {
-        "input_size": f"{values['input_size'][0]}x{values['input_size'][1]} pixels",
-        "interpolation": str(values["interpolation"]),
-        "crop_pct": f"crop {values['crop_pct']:g}",
-        "crop_mode": str(values["crop_mode"]),
-        **{name: f"{name} {few_numbers(values[name])}" for name in ("mean", "std")},
-    }
     said: dict[str, list[str]] = {}
-    for name, text in texts.items():
+    for name, text in texts_of(values, few_numbers).items():
         if (source := sources.get(name)) in SAID_BY:
             said.setdefault(str(source), []).append(text)
-    return "; ".join(f"{', '.join(parts)} ({SAID_BY[source].format(config=config)})" for source, parts in said.items())
+    return "; ".join(f"{', '.join(parts)} ({said_by(source, arch)})" for source, parts in said.items())
+
+
+def said_by(source: str, arch: str) -> str:
+    """Return who said a value, in words; empty for a source that `SAID_BY` lacks. arch: whose config counts."""
+    config = "the configuration of its code" if ":" in arch else f"timm's configuration of {arch}"
+    return SAID_BY.get(source, "").format(config=config)

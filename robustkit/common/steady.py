@@ -41,8 +41,8 @@ def float32() -> Iterator[None]:
 
 
 def _older() -> list[tuple[Callable[[Any], object], Any]]:
-    """Return the settings of before torch 2.9 and how to put them back, but for those that torch will not tell because
-    the user has chosen by the newer ones.
+    """Return the settings of before torch 2.9 and how to put them back, except for those that torch will not tell
+    because the user has chosen by the newer ones.
     """
     settings: list[tuple[Callable[[Any], object], Any]] = []
     with suppress(RuntimeError):

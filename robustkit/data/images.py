@@ -98,8 +98,8 @@ def read_index_mask(data: bytes, name: str) -> npt.NDArray[np.int32]:
     """Decode one mask of label numbers, upright: (H, W) int32, the numbers as the file stores them.
 
     They are the indices of a palette, whatever its colours, or grey of 1 to 16 bits; Pillow would stretch grey of 2 or
-    4 bits over 0 … 255. Raises BadImageError as `read_image` does, and for pixels that are no single number (colours,
-    an alpha channel, floats), and for files whose numbers Pillow does not give (JPEG, PGM, some TIFF).
+    4 bits over 0 … 255. Raises BadImageError as `read_image` does, and for pixels of more than one number (colours, an
+    alpha channel) and floats, and for files whose numbers Pillow does not give (JPEG, PGM, some TIFF).
     """
     values = _decoded(data, name, _to_indices)
     if data.startswith(b"\x89PNG"):

@@ -18,7 +18,7 @@ _MOST = 32767  # classes that int16 can number
 def find_masks(dataset: Dataset, folder: Path) -> tuple[dict[str, Path], tuple[str, ...]]:
     """Return the mask of every sample that has one, by its id, and lines for the user.
 
-    A mask belongs to the image of its path but for the suffix, or of its stem where that is unique, as in `truth`.
+    A mask belongs to the image of its path except for the suffix, or of its stem where that is unique, as in `truth`.
     Raises DataError for a folder without masks, without a mask of any image, and for an ambiguous name.
     """
     listing = list_folder(folder)
@@ -33,7 +33,7 @@ def find_masks(dataset: Dataset, folder: Path) -> tuple[dict[str, Path], tuple[s
         mask, image = listing.images[0], dataset.samples[0].id
         raise DataError(
             f"{folder}: no mask has the name of an image; a mask is called {mask}, an image {image}; expected the same "
-            f"names but for the suffix"
+            f"names except for the suffix"
         )
     matched = match_names(dataset, folder, names, "masks")
     for sample, key in matched.items():

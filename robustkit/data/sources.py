@@ -176,7 +176,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def list_zip(path: Path) -> Listing:
-    """List all images in a zip. Raises DataError if it is no zip, is encrypted, or has a member that points outside."""
+    """List all images in a zip. Raises DataError if it is not a zip, is encrypted, or a member points outside."""
     _, members = _open_zip(str(path), os.getpid())
     names = [name for name in members if not any(_ignored(part) for part in name.split("/"))]
     images = sorted(name for name in names if name.lower().endswith(SUFFIXES) and name.isprintable())

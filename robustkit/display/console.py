@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,17 +16,21 @@ if TYPE_CHECKING:
 _STYLES = {"heading": "bold", "head": "bold", "row": "", "note": "dim"}
 
 
-def print_tables(console: Console, tables: Iterable[TextTable], elsewhere: str = "") -> None:
+def print_tables(
+    console: Console, tables: Iterable[TextTable], elsewhere: str = "", words: Mapping[str, str] = {}
+) -> None:
     """Print the tables, each after its title and before its flags; a note that they share comes last.
 
-    elsewhere: where columns are that a narrow terminal does not show.
+    elsewhere: where columns are that a narrow terminal does not show. words: with which rows may begin, each
+    with its style.
     """
     notes = dict[str, None]()
     for table in tables:
         notes |= {table.note: None} if table.note else {}
         print_line(console, table.title, style="italic")
         for line in laid_out(_printable(table), console.width, elsewhere):
-            _put(console, line.text, _STYLES[line.style])
+            word = next((word for word in words if line.text.startswith(word)), "")
+            _put(console, line.text, _STYLES[line.style], word, words.get(word, ""))
         _put(console, "")
         for flag in table.flags:
             print_line(console, f"⚑ {flag}")
@@ -55,7 +59,10 @@ def _printable(table: TextTable) -> TextTable:
         return tuple(map(printable, texts))
 
     heads = tuple((place, printable(text)) for place, text in table.heads)
-    return replace(table, headings=all_of(table.headings), rows=tuple(map(all_of, table.rows)), heads=heads)
+    below = tuple((place, printable(text)) for place, text in table.below)
+    return replace(
+        table, headings=all_of(table.headings), rows=tuple(map(all_of, table.rows)), heads=heads, below=below
+    )
 
 
 def _is_read(console: Console) -> bool:
@@ -65,7 +72,10 @@ def _is_read(console: Console) -> bool:
     return console.is_terminal or os.environ.get("COLUMNS", "").isdigit()
 
 
-def _put(console: Console, text: str, style: str = "") -> None:
+def _put(console: Console, text: str, style: str = "", word: str = "", own: str = "") -> None:
+    """Print a line as it is. word: with which it begins, and which has a style of its own."""
     from rich.text import Text
 
-    console.print(Text(text, style=style), soft_wrap=True)
+    shown = Text(text, style=style)
+    shown.stylize(own, 0, len(word))
+    console.print(shown, soft_wrap=True)

@@ -145,7 +145,12 @@ def grid_of(table: TextTable | HeatTable, *, keys: int = 1, folded: bool = False
     part = part_of(table)
     shades = {place: _shade(value, True) for place, value in (part.values or {}).items()}
     note = getattr(table, "note", "")
-    return Grid(table.title, table.headings, table.rows, keys, shades, note, table.flags, folded)
+    return Grid(table.title, table.headings, table.rows, keys, shades, note, getattr(table, "flags", ()), folded)
+
+
+def with_flags(grids: Sequence[Grid], flags: Texts) -> list[Grid]:
+    """Return grids with further flags, which stand with the first of them."""
+    return [replace(grids[0], flags=(*grids[0].flags, *flags)), *grids[1:]] if grids else []
 
 
 def part_of(table: TextTable | HeatTable, checkpoint: str = "") -> Part:
@@ -156,11 +161,11 @@ def part_of(table: TextTable | HeatTable, checkpoint: str = "") -> Part:
         for column, value in enumerate(line, start=1)
         if value is not None
     }
-    return Part(checkpoint or table.checkpoint, table.headings, table.rows, values, table.flags)
+    return Part(checkpoint or table.checkpoint, table.headings, table.rows, values, getattr(table, "flags", ()))
 
 
 def together(tables: Iterable[TextTable | HeatTable], *, folded: bool = False) -> list[Grid]:
-    """Return tables as grids: those of several checkpoints whose titles are alike but for the name become one."""
+    """Return tables as grids: those of several checkpoints whose titles are alike except for the name become one."""
     groups: dict[tuple[str, str], list[TextTable | HeatTable]] = {}
     for place, table in enumerate(tables):
         alone = "" if table.checkpoint else str(place)

@@ -1,8 +1,8 @@
 """Lay a table out in the width that a terminal has. Figures are neither cut nor wrapped.
 
 What is tried, in this order: all columns in full; the first column as headings above its rows, where it repeats; words
-wrapped; spare columns left out, with a line that says which; the columns in several blocks, one below the other; a line
-for each cell.
+wrapped; spare columns left out, with a line that says which; a single column that does not fit as lines below the rows;
+the columns in several blocks, one below the other; a line for each cell.
 """
 
 from __future__ import annotations
@@ -73,9 +73,12 @@ def laid_out(table: TextTable, width: int, elsewhere: str = "") -> Iterator[Line
         left_out += [column.heading for column in columns if column.heading == heading]
         columns = [column for column in columns if column.heading != heading]
     blocks = list(_blocks(columns, width - _indent(table)))
+    below = [[text for at, text in table.below if at == place] for place in range(len(table.rows))]
+    if len(blocks) == 2 and len(blocks[1]) == 2 and (lines := _as_lines(blocks[1][1], width)):
+        blocks, below = blocks[:1], [line + texts for line, texts in zip(lines, below, strict=True)]
     for number, block in enumerate(blocks):
         yield from [Line("")] if number else []
-        yield from _drawn(block, table.heads, width)
+        yield from _drawn(block, table.heads, below if block is blocks[-1] else [[] for _ in below], width)
     if left_out:
         where = f"in {elsewhere}, and in" if elsewhere else "in"
         text = f"not shown: {', '.join(left_out)} ({where} a terminal of {needed} columns)"
@@ -106,6 +109,13 @@ def wrapped(text: str, width: int, indent: int = 0) -> list[str]:
             lines.append(line[:cut])
             line = " " * indent + line[cut:]
     return [*lines, line.rstrip()]
+
+
+def shortened(text: str, width: int) -> str:
+    """Return a text in so many columns: what is too long ends in an ellipsis, which stands for no part of a number."""
+    if wide(text) <= width:
+        return text
+    return f"{text[: _cut(text, width - 1, 0)]}…" if width > 0 else ""
 
 
 def _cut(line: str, width: int, indent: int) -> int:
@@ -159,10 +169,24 @@ def _blocks(columns: Sequence[_Column], width: int) -> Iterator[list[_Column]]:
     yield block
 
 
-def _drawn(columns: Sequence[_Column], heads: Sequence[tuple[int, str]], width: int) -> Iterator[Line]:
-    """Yield headings and rows of a block; a line for each cell where even two columns do not fit."""
+def _as_lines(column: _Column, width: int) -> list[list[str]]:
+    """Return a column as lines below its rows, for each row; nothing where a figure would have to be broken."""
+    lines = [f"{column.heading}: {cell}".removeprefix(": ") for cell in column.cells]
+    if not column.words and max(map(wide, lines)) + 2 * INDENT > width:
+        return []
+    return [[line] if cell else [] for line, cell in zip(lines, column.cells, strict=True)]
+
+
+def _drawn(
+    columns: Sequence[_Column], heads: Sequence[tuple[int, str]], below: Sequence[Sequence[str]], width: int
+) -> Iterator[Line]:
+    """Yield headings and rows of a block; a line for each cell where even two columns do not fit.
+
+    below: for each row the lines that stand below it.
+    """
     above, indent = dict(heads), INDENT if heads else 0
     widths = _widths(columns, width - indent)
+    start = widths[0] + GAP if not heads and 4 * widths[0] < width else indent + INDENT
     listed = len(columns) > 1 and sum(widths) + GAP * (len(widths) - 1) > width - indent
     if not listed:
         texts = [_headed(column.heading, room) for column, room in zip(columns, widths, strict=True)]
@@ -180,6 +204,8 @@ def _drawn(columns: Sequence[_Column], heads: Sequence[tuple[int, str]], width: 
         else:
             parts = [wrapped(x, w, INDENT) if c.words else [x] for c, x, w in zip(columns, cells, widths, strict=True)]
             yield from _next_to(columns, parts, widths, indent, "row")
+        for text in below[place]:
+            yield from (Line(line) for line in wrapped(" " * start + text, width, start + INDENT))
 
 
 def _headed(heading: str, width: int) -> list[str]:

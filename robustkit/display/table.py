@@ -16,7 +16,7 @@ class TextTable:
     line that explains the columns. checkpoint: the one that the table is about, with whose name the title begins.
 
     spare: headings of columns to leave out where room is short, the first of them first. heads: headings that stand
-    above rows, each with the place of its row.
+    above rows, each with the place of its row; below: lines that stand below them, in the order of their rows.
     """
 
     title: str
@@ -27,6 +27,7 @@ class TextTable:
     checkpoint: str = ""
     spare: tuple[str, ...] = ()
     heads: tuple[tuple[int, str], ...] = ()
+    below: tuple[tuple[int, str], ...] = ()
 
     def under_heads(self, heads: Sequence[str], width: int = 1) -> TextTable:
         """Return the table without its first `width` columns: where they change, a heading stands above the rows.
@@ -59,8 +60,8 @@ class HeatTable:
     """A table whose cells are shaded by their values.
 
     rows: texts under `headings`. values: of each row the fraction behind each cell but the first, None where there is
-    none; empty where no cell is a fraction on its own. ends: places of rows below which a group ends. flags: lines that
-    name the checkpoint and the condition. checkpoint: as of a `TextTable`.
+    none; empty where no cell is a fraction on its own. ends: places of rows below which a group ends. checkpoint: as
+    of a `TextTable`.
     """
 
     title: str
@@ -68,7 +69,6 @@ class HeatTable:
     rows: tuple[tuple[str, ...], ...]
     values: tuple[tuple[float | None, ...], ...] = ()
     ends: tuple[int, ...] = ()
-    flags: tuple[str, ...] = ()
     checkpoint: str = ""
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
-
-from .kinds import by_words, shares_of
 
 Row = Mapping[str, Any]
 Cells = Mapping[tuple[str, str], Row]
@@ -19,6 +17,15 @@ LEFT_OUT = "left out of the mean"
 def is_finite(value: float | None) -> bool:
     """Whether there is a value, and a finite one."""
     return value is not None and math.isfinite(value)
+
+
+INCOMPLETE = "incomplete"
+"""How the flag of a result begins while records of it are missing."""
+
+
+def is_whole(row: Row | None) -> bool:
+    """Whether there is a result, and no record of it is missing."""
+    return row is not None and not any(flag.startswith(INCOMPLETE) for flag in row["flags"])
 
 
 def finite(cells: Cells, condition: str, metric: str) -> float | None:
@@ -46,22 +53,3 @@ def loss_cell(row: Row | None) -> str:
     if row is None or not is_finite(row["value"]):
         return "–" if row is None else "nan"
     return f"{row['value']:.3f}"
-
-
-def flag_lines_of(checkpoint: str, cells: Cells) -> Iterator[str]:
-    """Yield each flag once, with its conditions; which classes a condition leaves out only where no mean says so."""
-    shares = {condition: shares_of(condition) for condition in dict.fromkeys(condition for condition, _ in cells)}
-    repeated = {text for texts in shares.values() if len(texts) > 1 for text in texts}
-    seen: dict[str, list[str]] = {}
-    for (condition, _), row in cells.items():
-        for flag in row["flags"]:
-            if not (LEFT_OUT in flag and condition in repeated):
-                seen.setdefault(flag, []).append(condition)
-    for flag, conditions in seen.items():
-        yield f"{checkpoint}, {together(conditions, shares)}: {flag}"
-
-
-def together(texts: Iterable[str], every: Iterable[str]) -> str:
-    """Return what a flag calls the conditions that have it. every: all that could."""
-    could = dict(by_words(dict.fromkeys(every)))
-    return ", ".join(words.together(some, could[words]) for words, some in by_words(dict.fromkeys(texts)))

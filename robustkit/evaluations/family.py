@@ -7,7 +7,6 @@ something is computed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .kinds import EVERY_FAMILY, FOLDERS, kind_of, module_of, plugged
@@ -177,13 +176,9 @@ class Family:
         """Return the tables of its rows of the summary."""
         return ()
 
-    def flag_lines(self, results: Results) -> Iterable[str]:
-        """Return what raises a doubt about its rows, one line each, with the conditions that have it."""
-        return (flag for table in self.tables(results) for flag in table.flags)
-
     def terminal(self, results: Results) -> Iterable[TextTable]:
-        """Return its tables for a terminal, without their flags."""
-        return [replace(table, flags=()) for table in self.tables(results)]
+        """Return its tables for a terminal; flags of rows of the summary are shown apart."""
+        return self.tables(results)
 
     def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
         """Return what the short table of a run may show of its conditions, `texts`. headline: the task's metric."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,12 +11,13 @@ from torch import Tensor
 
 from ..common.preprocessing import Preprocessing
 from ..data.dataset import Dataset, Sample
-from ..data.images import to_pixels
-from ..errors import BadImageError, RobustkitError
+from ..errors import RobustkitError
 from ..models.setup_check import BETTER, Bench, PartFit, Screen, fit_part, spread_first
-from ..models.setups import AS_GIVEN, Setup
+from ..models.setups import AS_GIVEN, NORMALISATIONS, Setup
 from ..protocol.condition import CLEAN
 from ..runs.folder import RunFolder
+from ..runs.progress import Progress
+from .cost import Cost
 from .subject import Batch, Subject
 
 SAMPLES = 64
@@ -24,27 +25,52 @@ SAMPLES = 64
 FEWEST = 10
 """Readable images below which nothing can be told, and nothing is computed."""
 PARTS = ("normalisation", "channels")
-_SCREEN = Screen(16, 0.0, behind_used=True)
+FIRST = 16
+"""Images on which every candidate is tried."""
+COST = Cost(len(NORMALISATIONS) + 1)
+"""Of one of these images: each normalisation, and the other order of the channels."""
+CHECK = "set-up check"
+_SCREEN = Screen(FIRST, 0.0, behind_used=True)
 _LEVEL = 0.01 / len(PARTS)
 _BATCH = 16
 
 
-def check_setup(run: RunFolder, subject: Subject, dataset: Dataset, preprocessing: Preprocessing) -> None:
+def unsuited(dataset: Dataset) -> str:
+    """Return why the set-up cannot be checked on these images; empty where it can."""
+    if len(dataset.samples) < FEWEST:
+        return f"{len(dataset.samples)} images, and fewer than {FEWEST} tell nothing"
+    return "some images have no label" if any(sample.label < 0 for sample in dataset.samples) else ""
+
+
+def check_setup(
+    run: RunFolder,
+    subject: Subject,
+    dataset: Dataset,
+    preprocessing: Preprocessing,
+    decoded: Callable[[Sequence[Sample]], list[tuple[Sample, Tensor]]],
+    progress: Progress,
+) -> str:
     """Write which candidates of normalisation and channel order are better than the one in use, as evidence on clean.
 
-    A candidate that is not ahead on 16 images is dropped, so where nothing is wrong this costs nine clean passes over
-    16 images. Nothing is written where the images are too few, or where the network fails: its records will say so.
+    A candidate that is not ahead on 16 images is dropped, so where nothing is wrong this costs ten clean passes over
+    16 images. decoded: reads the samples that can be read. Return why nothing was written: too few images could be
+    read, or the network failed, which its records will say more about; empty where it was.
     """
-    read: list[tuple[Sample, Tensor]] = []
-    count = min(SAMPLES, len(dataset.samples))
+    name, count = subject.classifier.identity.name, min(SAMPLES, len(dataset.samples))
+    progress.start(name, CHECK, min(FIRST, count))
     even = [dataset.samples[place * len(dataset.samples) // count] for place in range(count)]
-    for sample in spread_first(even, _SCREEN.samples):
-        try:
-            read.append((sample, to_pixels(dataset.image(sample), preprocessing, sample.id)))
-        except BadImageError:
-            continue
-    if len(read) < FEWEST or any(sample.label < 0 for sample, _ in read):
-        return
+    read = decoded(spread_first(even, FIRST))
+    failed = f"{len(read)} of {count} images could be read, and fewer than {FEWEST} tell nothing"
+    if len(read) >= FEWEST:
+        failed = _checked(run, subject, read, preprocessing)
+    progress.advance(min(FIRST, count))
+    return failed
+
+
+def _checked(
+    run: RunFolder, subject: Subject, read: Sequence[tuple[Sample, Tensor]], preprocessing: Preprocessing
+) -> str:
+    """Compare the candidates, and write what came out. Return why not; empty where it did."""
     samples = [sample for sample, _ in read]
 
     def score(logits: Tensor, places: Sequence[int], _: str) -> Tensor:
@@ -71,15 +97,17 @@ def check_setup(run: RunFolder, subject: Subject, dataset: Dataset, preprocessin
         found = subject.steadily("set-up", rng, fits)
     except RobustkitError:
         raise
-    except Exception:  # a network may raise anything
-        return
-    name = subject.classifier.identity.name
+    except Exception as fault:  # a network may raise anything
+        return f"the network failed ({type(fault).__name__})"
     parts = [_figures(fit) for fit in found]
-    run.write_evidence(name, CLEAN.text, {"sample_ids": [sample.id for sample in samples], "setup": parts})
+    name, ids = subject.classifier.identity.name, [sample.id for sample in samples]
+    run.write_evidence(name, CLEAN.text, {"sample_ids": ids, "setup": parts})
+    return ""
 
 
 def _figures(fit: PartFit) -> dict[str, Any]:
     best, used = fit.best, fit.used
+    alike = [row for row in fit.rows if row.name in fit.open and row is not used]
     return {
         "part": fit.part,
         "verdict": fit.verdict,
@@ -90,5 +118,7 @@ def _figures(fit: PartFit) -> dict[str, Any]:
         "ci_low": used.ci_low,
         "ci_high": used.ci_high,
         "remedy": best.setup.option(fit.part),
+        "alike": [[row.name, row.setup.option(fit.part)] for row in alike],
+        "same": used.does_the_same,
         "losses": {row.name: [row.n, row.nll] for row in fit.rows},
     }

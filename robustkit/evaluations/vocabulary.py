@@ -98,11 +98,6 @@ class Vocabulary:
         """Whether a condition is a yardstick for others and says nothing of the model."""
         return False
 
-    def together(self, texts: Sequence[str], every: Sequence[str]) -> str:
-        """Return what a flag calls those of its conditions, `texts`, that have it. every: all that could."""
-        more = len(texts) - 1
-        return texts[0] if not more else f"{texts[0]} and {more} more {'condition' if more == 1 else 'conditions'}"
-
     # Conditions that belong together
 
     def group(self, text: str) -> str:

@@ -12,6 +12,8 @@ _IDENTITY = {
     "data digest": "audit the same samples (--data-dir, --limit, --ids, --seed), or draft the policy again",
     "attention": "audit the checkpoint that is meant; if the formula was changed on purpose, change the rule",
     "arch": "audit the checkpoint that is meant; if the architecture was changed on purpose, change the rule",
+    "preprocessing": "show images as the rule says (--mean, --std, --crop-pct, --crop-mode, --interpolation, "
+    "--img-size; of segmenters --window, --stride, --short-side, --resize); if it was changed on purpose, change it",
     "checkpoint sha256": "audit the file that is meant, or put its digest into the rule",
 }
 _FLAGS = "look at each flag in the report; name those that you accept after except"
@@ -26,13 +28,20 @@ def shortfall(verdict: Verdict) -> float:
     return gap if math.isfinite(gap) and gap else math.nan
 
 
-def advice(verdict: Verdict) -> str:
-    """Return in one sentence what to do; empty where it passes, or where the reason says it."""
+def advice(verdict: Verdict, below: bool = False) -> str:
+    """Return in one sentence what to do; empty where it passes, or where the reason says it.
+
+    below: commands stand below the sentence, and are not repeated in it.
+    """
     statement, figure = verdict.rule.statement, verdict.figure
     if verdict.state == PASS:
         return ""
     if isinstance(statement, Identity):
         return _IDENTITY[statement.subject] if verdict.state == FAIL else ""
+    if verdict.completes:
+        then = "; then look at the flags that are left" if isinstance(statement, NoFlags) else ""
+        command = "with the command below" if below else f"which makes what is missing: {verdict.completes}"
+        return f"run the audit again, {command}{then}"
     if isinstance(statement, NoFlags):
         return _FLAGS if verdict.state == FAIL else ""
     if figure is None or not verdict.whole:

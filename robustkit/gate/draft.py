@@ -10,12 +10,14 @@ from collections.abc import Iterator, Sequence
 from ..errors import ProtocolError
 from ..evaluations.cells import Row
 from ..evaluations.chief import chief_figures
+from ..evaluations.gaps import unfinished
 from ..evaluations.kinds import shares_of, words_of
 from ..evaluations.pattern import check_condition
 from ..protocol.condition import CLEAN
 from ..runs.folder import RunFolder
+from ..runs.inputs import shown_as
 from ..tasks.measures import find_metric, metric_of
-from .measured import MeasuredRun
+from .measured import MeasuredRun, is_of_missing
 from .output import plain
 
 _MOST = 12  # flags that a draft names
@@ -36,6 +38,11 @@ SEVERAL = """\
 # A rule without `checkpoint` is for each of the run's; its bound is that of the weakest. A checkpoint that is clearly
 # better than the weakest has a rule of its own.
 """
+UNFINISHED = """\
+#
+# This run is {gap}
+# Run that, delete this file, and draft it again: what is missing has no rule here, and the rules about flags fail.
+"""
 TAIL = """
 # Against a release, robustkit check RUN --policy FILE --baseline RELEASED:
 #
@@ -50,11 +57,15 @@ TAIL = """
 def draft(run: RunFolder, every: bool = False) -> str:
     """Return the text of a policy: the dozen rules that matter; with `every` one on each figure of each checkpoint.
 
+    A run passes it at once, unless it is unfinished: that no records are missing is never left out of the rules.
+
     Raises:
         NothingEvaluated: the run has no results. RunError: its records cannot be read.
     """
     subject = MeasuredRun(run)
     scope = "" if every else SHORT + SEVERAL * (len(subject.cells) > 1)
+    if gap := unfinished(run):
+        scope += UNFINISHED.format(gap=plain(gap))
     lines = [HEAD.format(run=plain(run.path.resolve().name), scope=scope)]
     data = subject.manifest.data
     lines += _rule("same card: attacks and their parameters", _is("protocol", subject.manifest.protocol.tag))
@@ -71,6 +82,7 @@ def _of_each(subject: MeasuredRun) -> Iterator[str]:
             continue
         yield f"\n# {plain(name)}\n"
         yield from _formula(subject, [name], name)
+        yield from _inputs(subject, name, name)
         yield from _flags(subject, [name], name)
         for row in cells.values():
             yield from _of_row(subject, row, name)
@@ -79,7 +91,7 @@ def _of_each(subject: MeasuredRun) -> Iterator[str]:
 def _of_all(subject: MeasuredRun) -> Iterator[str]:
     """Yield the rules that matter, one for all checkpoints where possible."""
     names = [name for name, cells in subject.cells.items() if cells]
-    whole = len(names) == len(subject.checkpoints)  # a rule for all cannot tell of one without results
+    whole = len(names) == len(subject.checkpoints)  # a rule for all cannot judge one without results
     formulas: dict[str, list[str]] = {}
     for name in names:
         formulas.setdefault(subject.checkpoints[name].attention, []).append(name)
@@ -89,6 +101,9 @@ def _of_all(subject: MeasuredRun) -> Iterator[str]:
         else:
             for name in some:
                 yield from _formula(subject, [name], name)
+    alike = whole and len({tuple(shown_as(entry).values()) for entry in subject.checkpoints.values()}) == 1
+    for checkpoint in [""] if alike else names:
+        yield from _inputs(subject, checkpoint or names[0], checkpoint)
     for checkpoint, some in [("", names)] if whole else [(name, [name]) for name in names]:
         yield from _flags(subject, some, checkpoint)
     headline = CLEAN.text, subject.task.headline
@@ -189,11 +204,15 @@ def _formula(subject: MeasuredRun, names: Sequence[str], checkpoint: str) -> Ite
         yield f"# these very weights{f' of {plain(name)}' * (len(names) > 1)}: {_is('checkpoint sha256', digest)}\n"
 
 
+def _inputs(subject: MeasuredRun, name: str, checkpoint: str) -> Iterator[str]:
+    """Yield a rule on how images become pixels, which moves every figure. name: a checkpoint that was shown them so."""
+    shown = _is("preprocessing", ", ".join(shown_as(subject.checkpoints[name]).values()))
+    yield from _rule("same preprocessing", shown, checkpoint)
+
+
 def _flags(subject: MeasuredRun, names: Sequence[str], checkpoint: str) -> Iterator[str]:
     flags = [flag for name in names for row in subject.cells[name].values() for flag in row["flags"]]
-    essences = dict.fromkeys(map(_essence, flags))
-    if any(subject.without_records(name) for name in names):
-        essences["incomplete: no records"] = None
+    essences = dict.fromkeys(_essence(flag) for flag in flags if not is_of_missing(flag))
     if subject.manifest.corrupted.left_out:
         essences["left out: "] = None
     if not essences:

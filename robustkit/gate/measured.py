@@ -12,7 +12,7 @@ from ..evaluations.cells import Cells, Row
 from ..evaluations.kinds import shares_of
 from ..evaluations.pattern import fits, is_exactly
 from ..protocol.pattern import ConditionPattern
-from ..results.paired import Side, is_same_model, lacking, paired_difference, widened
+from ..results.paired import Side, lacking, paired_difference
 from ..results.summary import survey
 from ..runs.folder import RunFolder
 from ..runs.manifest import CheckpointEntry
@@ -61,7 +61,15 @@ class MeasuredRun:
 
 
 class CannotTell(Exception):  # noqa: N818 - an outcome rather than a fault
-    """There is no figure."""
+    """There is no figure.
+
+    command: evaluates a condition that nobody asked for; completes: runs the same audit again, which makes records that
+    are missing. Empty where that is not why.
+    """
+
+    def __init__(self, reason: str, command: str = "", completes: str = "") -> None:
+        super().__init__(reason)
+        self.command, self.completes = command, completes
 
 
 class Ambiguous(Exception):  # noqa: N818
@@ -71,7 +79,7 @@ class Ambiguous(Exception):  # noqa: N818
 def not_evaluated(subject: MeasuredRun, name: str, wanted: ConditionPattern) -> CannotTell:
     """Return the error for a condition that was not evaluated, with the command that evaluates it."""
     command = missing_command(subject.manifest, name, wanted, subject.run.path)
-    return CannotTell(f"{wanted.text} was not evaluated; evaluate it with: {command}")
+    return CannotTell(f"{wanted.text} was not evaluated", command)
 
 
 def find(subject: MeasuredRun, name: str, metric: str, wanted: ConditionPattern) -> str:
@@ -94,6 +102,11 @@ def find(subject: MeasuredRun, name: str, metric: str, wanted: ConditionPattern)
     return having[0]
 
 
+def is_of_missing(flag: str) -> bool:
+    """Whether a flag is about records or evidence that are missing, and that the same audit makes."""
+    return "the same command" in flag or "the same audit" in flag
+
+
 def figure_of(row: Row) -> Measured:
     """Return a result. An interval of zero width is left out: resampling saw no difference in so few samples."""
     figure = Measured(row["value"], row["n"], row["ci_low"], row["ci_high"], tuple(row["flags"]))
@@ -112,7 +125,7 @@ def change_of(first: Side, second: Side, condition: str, metric: str, falls: boo
     """
     for side, which in ((first, "the baseline"), (second, "the run")):
         if gone := lacking(side, condition, metric):
-            raise CannotTell(f"{which} is {gone}")
+            raise CannotTell(f"{which} is {gone}", completes=side.run.manifest.command)
     manifests = first.run.manifest, second.run.manifest
     for text in shares_of(condition):
         taken = [manifest.corrupted.digests.get(text) for manifest in manifests]
@@ -123,8 +136,6 @@ def change_of(first: Side, second: Side, condition: str, metric: str, falls: boo
     except RunError as fault:
         raise CannotTell(str(fault)) from None
     low, high = difference.ci_low, difference.ci_high
-    if not is_same_model(first, second):
-        low, high = widened(difference, metric)
     flags = tuple(
         f"{key} is {there} in the baseline and {here} here"
         for key in ("dtype", "compile")

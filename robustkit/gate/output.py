@@ -7,13 +7,14 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 from xml.etree import ElementTree as Tree
 
+from ..display.table import TextTable
 from .advice import advice, shortfall
 from .measured import Measured
-from .statements import Change, Value
+from .statements import Change, Identity, NoFlags, Statement, Value
 from .verdicts import FAIL, PASS, UNDECIDED, Outcome, Verdict
 
 _ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # in XML 1.0
@@ -28,12 +29,12 @@ def plain(text: str) -> str:
 
 
 def figure_text(figure: Measured, bound: float | None = None) -> str:
-    """Return `0.8667 [0.7583, 0.9309], n 60`, with enough digits to distinguish the value from the bound."""
+    """Return `0.8667 [0.7583, 0.9309]`, with enough digits to distinguish the value from the bound."""
     digits = next((d for d in range(4, 16) if _told(figure.value, bound, d)), 17)
     value = f"{figure.value:.{digits}g}"
     if math.isfinite(figure.low) and math.isfinite(figure.high):
         value += f" [{figure.low:.4g}, {figure.high:.4g}]"
-    return f"{value}, n {figure.n}"
+    return value
 
 
 def _told(value: float, bound: float | None, digits: int) -> bool:
@@ -42,22 +43,63 @@ def _told(value: float, bound: float | None, digits: int) -> bool:
 
 def sentence(verdict: Verdict) -> str:
     """Return a verdict on one line: rule, figure, bound, by how much it is missed, reason, flags."""
-    rule, statement = verdict.rule, verdict.rule.statement
-    parts = [rule.require if rule.name == rule.require else f"{rule.name} ({rule.require})"]
-    if verdict.figure is not None and isinstance(statement, Value | Change):
-        counted = isinstance(statement, Value) and statement.metric == "n"
-        shown = f"n is {verdict.figure.n}" if counted else figure_text(verdict.figure, statement.bound)
-        where = f" under {verdict.condition}" if isinstance(statement, Value) else ""
-        where = "" if where in rule.require else where
+    statement, figure = verdict.rule.statement, verdict.figure
+    parts = [_rule(verdict)]
+    if figure is not None and isinstance(statement, Value | Change):
+        shown = f"n is {figure.n}" if _counts(statement) else f"{figure_text(figure, statement.bound)}, n {figure.n}"
         bound = "" if verdict.state == PASS else f", bound {statement.compare} {statement.bound:g}"
-        missed = shortfall(verdict)
-        bound += "" if math.isnan(missed) else f", missed by {missed:{'.0f' if counted else '.4g'}}"
-        parts[0] += f": {shown}{where}{bound}"
+        missed = _missed(verdict)
+        parts[0] += f": {shown}{_where(verdict)}{bound}" + (f", missed by {missed}" if missed else "")
     elif verdict.reason:
-        parts[0] += f": {verdict.reason}"
-    if verdict.figure is not None:
-        parts += [verdict.reason, *(f"flag: {flag}" for flag in verdict.figure.flags)]
+        parts[0] += f": {verdict.why}"
+    if figure is not None:
+        parts += [verdict.why, *_flags(verdict)]
     return plain("; ".join(filter(None, parts)))
+
+
+def table(verdicts: Sequence[Verdict]) -> TextTable:
+    """Return verdicts as a table for a terminal, in their order; under each row why, and what to do: once for those in
+    a row that share it.
+    """
+    rows, below = list[tuple[str, ...]](), list[tuple[int, str]]()
+    remedies = [*(advice(verdict, below=True) for verdict in verdicts), ""]
+    for place, verdict in enumerate(verdicts):
+        statement, figure, value, n = verdict.rule.statement, verdict.figure, "", ""
+        if figure is not None and isinstance(statement, Value | Change):
+            value, n = figure_text(figure, statement.bound), "" if _counts(statement) else str(figure.n)
+        warns = " (warning)" if verdict.rule.severity == "warning" and verdict.state != PASS else ""
+        rule = f"{_rule(verdict)}{_where(verdict) if figure else ''}{warns}"
+        rows.append((verdict.state, verdict.checkpoint, rule, value, n, _missed(verdict)))
+        said = isinstance(statement, Identity | NoFlags) and verdict.state == PASS  # by the rule
+        below += [(place, text) for text in ("" if said else verdict.reason, *_flags(verdict)) if text]
+        if remedies[place] and remedies[place] != remedies[place + 1]:
+            below.append((place, f"→ {remedies[place]}"))
+    headings = ("verdict", "checkpoint", "rule", "value [95 %]", "n", "missed by")
+    return TextTable("", headings, tuple(rows), spare=("n", "missed by"), below=tuple(below))
+
+
+def _rule(verdict: Verdict) -> str:
+    rule = verdict.rule
+    return rule.require if rule.name == rule.require else f"{rule.name} ({rule.require})"
+
+
+def _where(verdict: Verdict) -> str:
+    """Return the condition in full, where the rule of a figure has it otherwise."""
+    where = f" under {verdict.condition}" if isinstance(verdict.rule.statement, Value) else ""
+    return "" if where in verdict.rule.require else where
+
+
+def _counts(statement: Statement) -> bool:
+    return isinstance(statement, Value) and statement.metric == "n"
+
+
+def _missed(verdict: Verdict) -> str:
+    missed = shortfall(verdict)
+    return "" if math.isnan(missed) else f"{missed:{'.0f' if _counts(verdict.rule.statement) else '.4g'}}"
+
+
+def _flags(verdict: Verdict) -> list[str]:
+    return [f"flag: {flag}" for flag in verdict.figure.flags] if verdict.figure is not None else []
 
 
 def by_urgency(outcome: Outcome) -> tuple[list[Verdict], list[Verdict]]:
@@ -191,7 +233,7 @@ def _as_dict(outcome: Outcome, verdict: Verdict) -> dict[str, Any]:
         "ci_high": figure and _finite(figure.high),
         "bound": bound,
         "needed": verdict.needed,
-        "reason": verdict.reason,
+        "reason": verdict.why,
         "advice": advice(verdict),
         "flags": list(figure.flags) if figure else [],
     }

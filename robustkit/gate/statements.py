@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..protocol.pattern import ConditionPattern
 
-SUBJECTS = ("attention", "arch", "protocol", "data digest", "checkpoint sha256")
+SUBJECTS = ("attention", "arch", "preprocessing", "protocol", "data digest", "checkpoint sha256")
 
 
 @dataclass(frozen=True)

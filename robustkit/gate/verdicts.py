@@ -9,12 +9,24 @@ from fnmatch import fnmatchcase
 from ..common.differences import unseen
 from ..common.intervals import Z
 from ..errors import ProtocolError
+from ..evaluations.cells import INCOMPLETE
 from ..evaluations.kinds import words_of
 from ..evaluations.pattern import fits
 from ..results.paired import Side, lacking
 from ..runs.folder import RunFolder
 from ..tasks.measures import find_metric
-from .measured import Ambiguous, CannotTell, Measured, MeasuredRun, change_of, figure_of, find, not_evaluated
+from .identity import compared
+from .measured import (
+    Ambiguous,
+    CannotTell,
+    Measured,
+    MeasuredRun,
+    change_of,
+    figure_of,
+    find,
+    is_of_missing,
+    not_evaluated,
+)
 from .policy import Policy, Rule
 from .statements import Change, Identity, NoFlags, Value
 
@@ -28,7 +40,8 @@ class Verdict:
     """The verdict on a rule for one checkpoint; checkpoint is empty where the rule is about the whole run.
 
     reason: one line that says more than the figure; empty where the figure says it all. needed: samples that would
-    decide it. condition: that of the run, in full. whole: no record was missing.
+    decide it. condition: that of the run, in full. whole: nothing that the rule is about was missing. command:
+    evaluates a condition that nobody asked for. completes: the same audit again, which makes records that are missing.
     """
 
     rule: Rule
@@ -38,7 +51,14 @@ class Verdict:
     figure: Measured | None = None
     condition: str = ""
     needed: int | None = None
+    completes: str = ""
     whole: bool = True
+    command: str = ""
+
+    @property
+    def why(self) -> str:
+        """The reason, with the command that evaluates what is missing."""
+        return f"{self.reason}; evaluate it with: {self.command}" if self.command else self.reason
 
     @property
     def short_of_samples(self) -> bool:
@@ -107,12 +127,13 @@ def _verdict(policy: Policy, rule: Rule, name: str, subject: MeasuredRun, before
         else:
             figure = figure_of(subject.cells[name][condition, statement.metric])
         if statement.metric != "n" and (gone := lacking(Side(subject.run, name), condition, statement.metric)):
-            others = tuple(flag for flag in figure.flags if not flag.startswith("incomplete"))
-            return Verdict(rule, name, UNDECIDED, gone, replace(figure, flags=others), condition, whole=False)
+            others = tuple(flag for flag in figure.flags if not flag.startswith(INCOMPLETE))
+            shown, command = replace(figure, flags=others), subject.manifest.command
+            return Verdict(rule, name, UNDECIDED, gone, shown, condition, completes=command, whole=False)
         state, reason, needed = decide(statement, figure, statement.metric)
         return Verdict(rule, name, state, reason, figure, condition, needed)
     except CannotTell as why:
-        return Verdict(rule, name, UNDECIDED, str(why))
+        return Verdict(rule, name, UNDECIDED, str(why), command=why.command, completes=why.completes)
     except Ambiguous as why:
         raise ProtocolError(f"{policy.path}: {rule.place}: {why}") from None
 
@@ -158,29 +179,19 @@ def _meets(statement: Value | Change, value: float) -> bool:
 
 
 def _of_identity(rule: Rule, name: str, statement: Identity, subject: MeasuredRun) -> Verdict:
-    manifest, checkpoint = subject.manifest, subject.checkpoints.get(name)
-    actual = {
-        "protocol": manifest.protocol.tag,
-        "data digest": manifest.data.digest,
-        "attention": checkpoint and checkpoint.attention,
-        "arch": checkpoint and checkpoint.arch,
-        "checkpoint sha256": checkpoint and checkpoint.sha256,
-    }[statement.subject]
-    same = actual == statement.expected or (
-        statement.subject.endswith(("digest", "sha256")) and str(actual).lower() == statement.expected.lower()
-    )
-    return Verdict(rule, name, PASS if same else FAIL, f'{statement.subject} is "{actual}"')
+    same, reason = compared(statement, subject.manifest, subject.checkpoints.get(name))
+    return Verdict(rule, name, PASS if same else FAIL, reason)
 
 
 def _of_flags(rule: Rule, name: str, statement: NoFlags, subject: MeasuredRun) -> Verdict:
     cells, wanted = subject.cells[name], statement.condition
     if not cells:
-        raise CannotTell("nothing was evaluated; the same audit continues where it stopped")
+        raise CannotTell("nothing was evaluated", completes=subject.manifest.command)
     if wanted is not None and not any(fits(wanted, text) for text, _ in cells):
         raise not_evaluated(subject, name, wanted)
     every = [(text, flag) for (text, _), row in cells.items() for flag in row["flags"]]
     without = subject.without_records(name)
-    every += ((condition, "incomplete: no records; the same command continues") for condition in without)
+    every += ((condition, f"{INCOMPLETE}: no records; the same command continues") for condition in without)
     every += (("data", line) for line in subject.manifest.data.notes if "whose names" in line)
     left_out = subject.manifest.corrupted.left_out
     every += ((condition, f"left out: {line}") for condition, line in left_out.items())
@@ -194,7 +205,9 @@ def _of_flags(rule: Rule, name: str, statement: NoFlags, subject: MeasuredRun) -
     if not flags:
         return Verdict(rule, name, PASS, "no flags" if not statement.excepted else "no other flags")
     more = f"; and {len(flags) - 3} more" if len(flags) > 3 else ""
-    return Verdict(rule, name, FAIL, f"{len(flags)} flag{'s' * (len(flags) > 1)}: {'; '.join(flags[:3])}{more}")
+    reason = f"{len(flags)} flag{'s' * (len(flags) > 1)}: {'; '.join(flags[:3])}{more}"
+    completes = subject.manifest.command if any(map(is_of_missing, flags)) else ""
+    return Verdict(rule, name, FAIL, reason, completes=completes)
 
 
 def _of_change(rule: Rule, name: str, statement: Change, subject: MeasuredRun, before: MeasuredRun | None) -> Verdict:
@@ -225,18 +238,22 @@ def _of_change(rule: Rule, name: str, statement: Change, subject: MeasuredRun, b
         try:
             figure = change_of(Side(before.run, other), Side(subject.run, name), condition, metric, statement.falls)
         except CannotTell as why:
-            judged.append(Verdict(rule, name, UNDECIDED, str(why), condition=condition))
+            judged.append(Verdict(rule, name, UNDECIDED, str(why), condition=condition, completes=why.completes))
             continue
         state, reason, needed = decide(statement, figure, metric)
         judged.append(Verdict(rule, name, state, reason, figure, condition, needed))
     if statement.condition:
         return judged[0]
+    before_lacks = [*filter(_has_accuracy, before.without_records(other))]
+    lacks = [*filter(_has_accuracy, subject.without_records(name))]
     unmatched = {
         "conditions of the baseline that were not evaluated here": sorted(theirs.difference(conditions)),
-        "conditions of the baseline without records": [*filter(_has_accuracy, before.without_records(other))],
-        "conditions of the run without records": [*filter(_has_accuracy, subject.without_records(name))],
+        "conditions of the baseline without records": before_lacks,
+        "conditions of the run without records": lacks,
     }
-    return _worst(judged, statement, {what: texts for what, texts in unmatched.items() if texts})
+    worst = _worst(judged, statement, {what: texts for what, texts in unmatched.items() if texts})
+    command = subject.manifest.command if lacks else before.manifest.command if before_lacks else ""
+    return replace(worst, completes=worst.completes or command)
 
 
 def _has_accuracy(condition: str) -> bool:

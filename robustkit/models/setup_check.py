@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention.fingerprint import FEWEST, paired_interval
-from ..common.differences import holm, of_means
+from ..common.differences import holm
 from ..common.preprocessing import Preprocessing
 from ..data.images import unit
 from .setups import AS_GIVEN, PARTS, Setup, alternatives
@@ -50,7 +50,7 @@ class SetupFit:
 
     @property
     def does_the_same(self) -> bool:
-        """Whether it is as good as the best, but for what does not matter."""
+        """Whether it is as good as the best, except for what does not matter."""
         return max(abs(self.ci_low), abs(self.ci_high)) <= ALIKE
 
 
@@ -58,8 +58,13 @@ class SetupFit:
 class PartFit:
     """The candidates of a part, best first.
 
-    verdict: 'fits' where the one in use is the best, or does the same, and those that do not are worse beyond chance,
-    'another-fits-better' where another is better beyond chance, 'cannot-tell' otherwise.
+    verdict: 'fits' where the one in use is the best, or does the same, and those that do not are worse than it beyond
+    chance, 'another-fits-better' where another is better beyond chance, 'cannot-tell' otherwise.
+
+    That another is better is a claim about one of many, chosen because it is ahead: Holm's correction over all
+    candidates holds it to the level. That the one in use fits is a claim about all others at once. It is wrong only if
+    one of them is not worse, and that one passes its own test with the probability of the level at most, so no
+    correction is needed (an intersection-union test: Berger, Technometrics 1982).
     """
 
     part: str
@@ -231,9 +236,16 @@ def _judged(
         in_use = next(row for row in rows if row.name == used)
         if not in_use.does_the_same and rows[0].p_value < level:
             verdict = BETTER
-        elif in_use.does_the_same and all(row.ci_low > 0 or row.does_the_same for row in rows):
+        elif in_use.does_the_same and all(
+            row.does_the_same or _is_worse(finite[row.name], finite[used]) for row in rows
+        ):
             verdict = FITS
     return PartFit(part, tuple(rows), used, verdict)
+
+
+def _is_worse(losses: Tensor, used: Tensor) -> bool:
+    """Whether the losses are larger than those of the one in use beyond chance, by the 95 % interval."""
+    return paired_interval(losses[:, 0] - used[: len(losses), 0])[1] > 0
 
 
 def _p_value(differences: Tensor) -> float:
@@ -268,30 +280,3 @@ def fit_setup(bench: Bench, setup: Setup, numbered: Mapping[str, Sequence[int]],
         if before == setup == now:
             break
     return [found[part] for part in PARTS]
-
-
-def other_order(labels: Tensor, predictions: Tensor) -> str:
-    """Return in words that the images of a class are predicted as one other class, each as its own; empty where not.
-
-    labels, predictions: (n,). A prediction counts as consistent where it is what most other images of its class get.
-    """
-    votes = torch.zeros(int(labels.max()) + 1, int(predictions.max()) + 1)
-    votes.index_put_((labels, predictions), torch.ones(len(labels)), accumulate=True)
-    seen = votes.sum(dim=1) > 1
-    theirs = votes.argmax(dim=1)[seen]
-    mapped = [(int(a), int(b)) for a, b in zip(torch.nonzero(seen).flatten(), theirs, strict=True) if a != b]
-    if 2 * len(mapped) < len(theirs) or len(theirs) < 3 or len(set(theirs.tolist())) < 0.8 * len(theirs):
-        return ""
-    others = votes[labels].clone()
-    others[torch.arange(len(labels)), predictions] -= 1
-    counted = seen[labels]
-    agrees = (others.argmax(dim=1) == predictions)[counted].double()
-    right = (predictions == labels)[counted].double()
-    difference = of_means(right.numpy(), agrees.numpy(), binary=True)
-    if difference.value <= 0 or difference.p_value >= 0.01:
-        return ""
-    named = ", ".join(f"{a} as {b}" for a, b in mapped[:4]) + (", …" if len(mapped) > 4 else "")
-    return (
-        f"WARNING: {100 * difference.second:.0f} % of the images are predicted as the others of their class are, and "
-        f"{100 * difference.first:.0f} % as their label: the labels may have another order (label {named})"
-    )

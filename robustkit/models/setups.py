@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import torch
+from torch import Tensor
+
+from ..common.differences import of_means
 from ..common.preprocessing import Preprocessing, few_numbers
 from ..data.class_names import class_names
 
@@ -139,3 +143,30 @@ def _places(keys: Sequence[str] | Sequence[int]) -> list[int]:
     for place, label in enumerate(sorted(range(len(keys)), key=lambda label: keys[label])):
         places[label] = place
     return places
+
+
+def other_order(labels: Tensor, predictions: Tensor) -> str:
+    """Return in words that the images of a class are predicted as one other class, each as its own; empty where not.
+
+    labels, predictions: (n,). A prediction counts as consistent where it is what most other images of its class get.
+    """
+    votes = torch.zeros(int(labels.max()) + 1, int(predictions.max()) + 1)
+    votes.index_put_((labels, predictions), torch.ones(len(labels)), accumulate=True)
+    seen = votes.sum(dim=1) > 1
+    theirs = votes.argmax(dim=1)[seen]
+    mapped = [(int(a), int(b)) for a, b in zip(torch.nonzero(seen).flatten(), theirs, strict=True) if a != b]
+    if 2 * len(mapped) < len(theirs) or len(theirs) < 3 or len(set(theirs.tolist())) < 0.8 * len(theirs):
+        return ""
+    others = votes[labels].clone()
+    others[torch.arange(len(labels)), predictions] -= 1
+    counted = seen[labels]
+    agrees = (others.argmax(dim=1) == predictions)[counted].double()
+    right = (predictions == labels)[counted].double()
+    difference = of_means(right.numpy(), agrees.numpy(), binary=True)
+    if difference.value <= 0 or difference.p_value >= 0.01:
+        return ""
+    named = ", ".join(f"{a} as {b}" for a, b in mapped[:4]) + (", …" if len(mapped) > 4 else "")
+    return (
+        f"WARNING: {100 * difference.second:.0f} % of the images are predicted as the others of their class are, and "
+        f"{100 * difference.first:.0f} % as their label: the labels may have another order (label {named})"
+    )

@@ -25,7 +25,7 @@ class Windows:
         where the image does. short_side: images are resized (bilinearly) to it first; None for their own size. Either
         way they are enlarged, never shrunk, to a window, as `inference` of the public code does (Strudel et al. 2021).
     batch: most windows in one pass.
-    resize: one of RESIZES, to resize images as the public data pipeline does before that inference, but for its
+    resize: one of RESIZES, to resize images as the public data pipeline does before that inference, except for its
         rounding to 8 bits.
     """
 

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..evaluations.attacks.cost import EVIDENCE, evidence_cost
 from ..evaluations.attacks.evidence import SAMPLES
 from ..evaluations.cost import Cost
 from ..evaluations.family import Family, family_of
+from ..evaluations.setup import CHECK, COST, FIRST
 from ..protocol.card import Card
 from ..protocol.condition import Condition
 from .estimate import Estimate, Job, about
 
 _EVIDENCE = "evidence"
+_BEFORE = (_EVIDENCE, CHECK)
+"""Kinds of what is measured before the conditions."""
 _NOTABLE = 0.3  # share of the whole from which a kind of condition is named
 
 
 def jobs_of(
-    checkpoint: str, lacking: Sequence[tuple[Condition, int]], doubted: Sequence[str], card: Card, classes: int
+    checkpoint: str,
+    lacking: Sequence[tuple[Condition, int]],
+    doubted: Sequence[str],
+    card: Card,
+    classes: int,
+    every: int,
+    checked: bool = False,
 ) -> list[Job]:
     """Return what is to be done for a checkpoint. lacking: conditions, each with its samples without a record.
 
-    doubted: texts of the attacks on which evidence is taken. classes: of the model.
+    doubted: texts of the attacks on which evidence is taken. classes: of the model. every: samples of the run.
+    checked: whether its set-up is to be checked.
     """
     jobs = [
         Job(
@@ -35,21 +45,12 @@ def jobs_of(
         for condition, samples in lacking
         if samples
     ]
-    every = max((samples for _, samples in lacking), default=SAMPLES)
-    return [
-        *(
-            Job(
-                checkpoint,
-                f"evidence on {text}",
-                _EVIDENCE,
-                "",
-                min(SAMPLES, every or SAMPLES),
-                evidence_cost(text),
-            )
-            for text in doubted
-        ),
-        *jobs,
-    ]
+    check = [Job(checkpoint, CHECK, CHECK, "", min(FIRST, every), COST)] if checked else []
+    evidence = (
+        Job(checkpoint, f"evidence on {text}", _EVIDENCE, "", min(SAMPLES, every), evidence_cost(text))
+        for text in doubted
+    )
+    return [*check, *evidence, *jobs]
 
 
 def work_lines(
@@ -61,9 +62,12 @@ def work_lines(
     doubted: int,
     card: Card,
     classes: int,
+    checked: int = 0,
+    unchecked: Iterable[str] = (),
 ) -> list[str]:
     """Return lines on what is to be done. units: of work; there: how many of them have a record already. doubted: on
-    how many attacks evidence is to be taken, for all checkpoints.
+    how many attacks evidence is to be taken, for all checkpoints. checked: of how many checkpoints the set-up is
+    checked; unchecked: why it is not of others.
     """
     what = (
         f"to do: {_count(checkpoints, 'checkpoint')}, {_count(len(conditions), 'condition')}, "
@@ -83,8 +87,12 @@ def work_lines(
         + (f"; of these {', '.join(parts)}" if parts else ""),
     ]
     lines += (line for family, some in _by_family(costs).items() for line in family.cost_lines(some))
+    if checked:
+        lines.append(f"{CHECK}: {_count(checked, 'time')} {COST} or more, for {_count(min(FIRST, samples), 'sample')}")
+    lines += (f"{CHECK} left out: {why}" for why in dict.fromkeys(unchecked))
     if doubted:
-        lines.append(f"evidence on attacks: {_count(doubted, 'time')} {EVIDENCE} or more, for {SAMPLES} samples")
+        few = _count(min(SAMPLES, samples), "sample")
+        lines.append(f"evidence on attacks: {_count(doubted, 'time')} {EVIDENCE} or more, for {few}")
     return lines
 
 
@@ -92,8 +100,8 @@ def estimate_line(estimate: Estimate, where: str) -> str:
     """Return a line on the time that all takes; empty where too little was measured."""
     measured = estimate.measured
     steep = any(job.cost.backwards for job in estimate.jobs.values())
-    first = next((job for job in estimate.jobs.values() if job.kind != _EVIDENCE), None)
-    if first is None or not any(job.kind != _EVIDENCE for job in measured):
+    first = next((job for job in estimate.jobs.values() if job.kind not in _BEFORE), None)
+    if first is None or not any(job.kind not in _BEFORE for job in measured):
         return ""
     if steep and not any(job.cost.backwards for job in measured) and len(measured) < 2:
         return ""
@@ -103,7 +111,7 @@ def estimate_line(estimate: Estimate, where: str) -> str:
     line = f"about {about(usual)} on {where}"
     if most > 1.2 * usual:
         line += f", at most {about(most)}"
-    kinds = dict.fromkeys(job.kind for job in estimate.jobs.values() if job.kind != _EVIDENCE)
+    kinds = dict.fromkeys(job.kind for job in estimate.jobs.values() if job.kind not in _BEFORE)
     shares = {kind: estimate.most(kind) for kind in kinds}
     kind, largest = max(((kind, share or 0.0) for kind, share in shares.items()), key=lambda item: item[1])
     if len(kinds) > 1 and largest >= _NOTABLE * most:

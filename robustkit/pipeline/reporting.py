@@ -7,6 +7,7 @@ logger `robustkit`.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import Counter, deque
@@ -19,7 +20,7 @@ from ..errors import RobustkitError
 from ..evaluations.kinds import vocabulary_of
 from ..protocol.condition import Condition
 from ..runs.folder import RunFolder
-from ..runs.progress import Progress
+from ..runs.progress import Follower, Progress
 from ..tasks.task import task_of
 from .announcement import estimate_line
 from .estimate import Estimate, about, clock_time
@@ -28,6 +29,8 @@ from .processes import Ranks
 PLAN, PROGRESS = logging.getLogger("robustkit.plan"), logging.getLogger("robustkit.progress")
 _QUIET = 60.0
 """Seconds after which a line says how far the current condition is."""
+_OFTEN = 1.0
+"""Seconds for which what is said about the whole run is kept."""
 
 
 @dataclass
@@ -51,7 +54,7 @@ class _Entry:
 
 
 class Reporter:
-    """A `Progress` that also gives signs of life to the other processes, and tells of a run to the loggers.
+    """A `Progress` that also gives signs of life to the other processes, and reports a run to the loggers.
 
     conditions: of each checkpoint. shards: units of work for each condition. where: the device. The first process
     alone tells.
@@ -87,6 +90,9 @@ class Reporter:
         self._open = [entry for entry in self._entries.values() if not entry.over]
         self._finished = len(self._entries) - len(self._open)
         self._current = self._stage = ""
+        self._overall = "", -math.inf
+        if estimate.jobs and isinstance(inner, Follower):
+            inner.follow(self.overall)
 
     # A listener
 
@@ -122,8 +128,23 @@ class Reporter:
 
     # Lines
 
+    def overall(self) -> str:
+        """Return how far the run is and how long it still takes; computed once a second at most.
+
+        A thread that draws holds locks for which another waits that prints a line of ours: it must not wait for us.
+        """
+        line, asked = self._overall
+        if self._clock() - asked < _OFTEN or not self._lock.acquire(blocking=False):
+            return line
+        try:
+            line = f"{self._finished} of {len(self._entries)} done; {self._times()}"
+        finally:
+            self._lock.release()
+        self._overall = line, self._clock()
+        return line
+
     def written(self, checkpoint: str, condition: Condition) -> None:
-        """Tell of what is finished now that a record of this condition is there."""
+        """Report what is finished now that a record of this condition is there."""
         if not self.ranks.leads:
             return
         with self._lock:
@@ -132,7 +153,7 @@ class Reporter:
                 self._tell(entry)
 
     def finish(self) -> None:
-        """Tell of what other processes finished last."""
+        """Report what other processes finished last."""
         if self.ranks.leads:
             with self._lock:
                 for entry in list(self._open):

@@ -16,8 +16,8 @@ from ..errors import RunError
 from ..evaluations.attacks.evidence import bearing_evidence, gather_evidence, needs_evidence
 from ..evaluations.attacks.gradient_masking import findings
 from ..evaluations.family import family_of
-from ..evaluations.setup import check_setup
-from ..evaluations.setup_flags import setup_flags
+from ..evaluations.setup import CHECK, check_setup, unsuited
+from ..evaluations.setup_flags import setup_flags, setup_notes
 from ..evaluations.subject import Settings, Subject
 from ..protocol.condition import CLEAN, Condition
 from ..runs.binding import provenance_of
@@ -33,6 +33,7 @@ from .plan import Contender, Plan
 from .processes import Ranks
 from .reporting import PLAN, Reporter
 from .runner import Piece, pieces, run_units
+from .shards import decoded
 
 if TYPE_CHECKING:
     import torch
@@ -74,11 +75,11 @@ def carry_out(plan: Plan, progress: Progress, say: Callable[[str], None]) -> Non
 
 
 def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Callable[[str], None]) -> Reporter:
-    """Write the records that are missing and, before them, the evidence on attacks; return what tells of them.
+    """Write the records that are missing and, before them, the evidence on attacks; return what reports them.
 
     Raises:
         ModelError: a network fails on some batch; what was done before it is kept.
-        RunError: a record cannot be written, or another process gives no sign of life any more.
+        RunError: a record cannot be written, or another process no longer gives a sign of life.
     """
     run, manifest = plan.run, plan.run.manifest
     settings = replace(plan.request.settings, batch_size=manifest.batch_size)
@@ -94,11 +95,12 @@ def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Callable[[str], N
             say(line)
     reporter = _reporter(plan, ranks, progress, outstanding, settings.device)
     for contender, (lacking, doubted, _, _, unchecked) in zip(plan.contenders, outstanding, strict=True):
+        check = [CLEAN.text] if unchecked is None else []
         if not lacking and not doubted:
             continue
         subject = contender.subject(settings)
-        for _ in ranks.draw(f"set-up of {contender.name}", unchecked):
-            _check_setup(run, contender, subject, say)
+        for _ in ranks.draw(f"set-up of {contender.name}", check):
+            _check_setup(run, contender, subject, reporter, say)
         # First, so that a doubt is known before hours are spent.
         for text in ranks.draw(f"evidence on {contender.name}", doubted):
             _take_evidence(run, contender, subject, by_text[text], reporter, say)
@@ -120,30 +122,62 @@ def _reporter(
     size, samples = plan.run.manifest.shard_size, len(plan.dataset.samples)
     card, classes = plan.request.card, len(plan.dataset.valid_labels or plan.dataset.class_names)
     jobs = []
-    for contender, (lacking, doubted, *_) in zip(plan.contenders, outstanding, strict=True):
+    for contender, (lacking, doubted, *_, unchecked) in zip(plan.contenders, outstanding, strict=True):
         counts = dict.fromkeys((condition.text for condition in plan.conditions), 0)
         for shard, texts in lacking:
             for text in texts:
                 counts[text] += min(size, samples - shard * size)
         wanted = [(condition, counts[condition.text]) for condition in plan.conditions]
-        jobs += jobs_of(contender.name, wanted, doubted, card, classes)
+        jobs += jobs_of(contender.name, wanted, doubted, card, classes, samples, unchecked is None)
     shards, checkpoints = _shards(plan), [contender.name for contender in plan.contenders]
     if ranks.leads:
         units = shards * len(plan.conditions) * len(checkpoints)
         there = sum(done for _, _, done, *_ in outstanding)
         doubted = sum(len(texts) for _, texts, *_ in outstanding)
-        for line in work_lines(plan.conditions, len(checkpoints), samples, units, there, doubted, card, classes):
+        whys = [why for *_, why in outstanding]
+        lines = work_lines(
+            plan.conditions,
+            len(checkpoints),
+            samples,
+            units,
+            there,
+            doubted,
+            card,
+            classes,
+            whys.count(None),
+            filter(None, whys),
+        )
+        for line in lines:
             PLAN.info(no_controls(line))
     estimate = Estimate(jobs, ranks.size)
     return Reporter(plan.run, checkpoints, plan.conditions, samples, shards, estimate, ranks, progress, device.type)
 
 
-def _check_setup(run: RunFolder, contender: Contender, subject: Subject, say: Callable[[str], None]) -> None:
+def _check_setup(
+    run: RunFolder, contender: Contender, subject: Subject, progress: Progress, say: Callable[[str], None]
+) -> None:
     """Look whether another normalisation or channel order fits better, and report it."""
     assert contender.preprocessing is not None
-    check_setup(run, subject, contender.supply.dataset, contender.preprocessing)
-    for flag in setup_flags(run.evidence(contender.name, CLEAN.text)):
+    settings, supply = subject.settings, contender.supply
+    read = partial(decoded, supply.reader(CLEAN), workers=settings.workers, device=settings.device)
+    if why := check_setup(run, subject, supply.dataset, contender.preprocessing, read, progress):
+        say(f"{contender.name}: {CHECK} left out: {why}")
+    evidence = run.evidence(contender.name, CLEAN.text)
+    for flag in setup_flags(evidence):
         say(f"⚑ {contender.name}: {flag}")
+    for note in setup_notes(evidence):
+        say(f"{contender.name}: {note}")
+
+
+def _why_unchecked(plan: Plan, contender: Contender) -> str | None:
+    """Return why the set-up of a checkpoint is not checked; empty where that needs no word, None where it is."""
+    if not plan.checks_setup:
+        return "as asked (--no-setup-check)" if contender.preprocessing is not None else ""
+    if CLEAN not in plan.conditions:
+        return "clean images are not evaluated"
+    if plan.run.evidence(contender.name, CLEAN.text) is not None:
+        return "it was done before"
+    return unsuited(plan.dataset) or None
 
 
 def _take_evidence(
@@ -170,10 +204,10 @@ def _provenance(manifest: Manifest, checkpoint: CheckpointEntry, settings: Setti
 
 def _lacking(
     plan: Plan, contender: Contender, processes: int
-) -> tuple[list[tuple[int, list[str]]], list[str], int, list[str], list[str]]:
+) -> tuple[list[tuple[int, list[str]]], list[str], int, list[str], str | None]:
     """Return shards with the texts of conditions to compute together; attacks that lack evidence; the number of units
-    that exist; lines on files that are not what was written for this run, and are made again; and `clean` where the
-    set-up is still to be checked.
+    that exist; lines on files that are not what was written for this run, and are made again; and why the set-up is not
+    checked, as `_why_unchecked`.
     """
     run, name, conditions = plan.run, contender.name, plan.conditions
     texts = [condition.text for condition in conditions]
@@ -189,8 +223,7 @@ def _lacking(
     card = plan.request.card
     bearing = bearing_evidence(conditions, card) if contender.preprocessing else []
     doubted = [condition.text for condition in bearing if needs_evidence(run, name, condition, card)]
-    checks = plan.checks_setup and lacking and CLEAN in conditions and run.evidence(name, CLEAN.text) is None
-    unchecked = [CLEAN.text] if checks else []
+    unchecked = _why_unchecked(plan, contender) if lacking else ""
     return [(piece.shard, [c.text for c in piece.conditions]) for piece in lacking], doubted, done, lines, unchecked
 
 

@@ -48,7 +48,7 @@ def plan_segmentation(request: SegmentationRequest) -> Plan:
     notes = (f"{identity.name}: {note}" for identity in identities for note in identity.notes)
 
     def finish() -> None:
-        (run.path / FILE).unlink(missing_ok=True)  # of other checkpoints, or not wanted any more
+        (run.path / FILE).unlink(missing_ok=True)  # of other checkpoints, or no longer wanted
         rows = summarised(run)
         counted = any(row["value"] is not None for row in rows if row["metric"] == "miou")
         try:

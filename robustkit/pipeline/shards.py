@@ -68,6 +68,14 @@ class Shard:
                 yield place, read
 
 
+def decoded(read: Reader, samples: Sequence[Sample], workers: int, device: torch.device) -> list[tuple[Sample, Tensor]]:
+    """Return samples with their inputs, decoded in threads; without those that cannot be read."""
+    for _, shard in Decoder(workers, device).shards([("", read, samples)]):
+        each = (shard.read(place) for place in range(len(shard)))
+        return [(sample, pixels) for sample, pixels, _ in each if isinstance(pixels, Tensor)]
+    return []
+
+
 class Decoder:
     """A reader of the inputs of the next shards, in threads.
 

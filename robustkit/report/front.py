@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ..display.svg import Figure, Style, labels
 from ..evaluations.cells import Row, is_finite
+from ..evaluations.flags import Flag, flags_of
 from ..evaluations.gaps import Gap, gaps_of, not_evaluated
 from ..evaluations.results import Results
 from ..results.comparison import ComparisonRow
@@ -16,7 +17,6 @@ from ..results.findings import Finding, findings, p_said
 from ..results.tested import Asked, Tested, asked, pair_tests
 from ..tasks.measures import metric_of
 from .front_figure import front_figure
-from .front_flags import Flag, flags_of
 
 WIDE = 4
 """The number of checkpoints up to which a narrow screen shows the table as cards."""
@@ -190,5 +190,5 @@ def _note(rows: Sequence[Asked], tests: Tested, count: int) -> str:
             f"{len(tests.rows)} tests of the run, below .05 beyond chance."
         )
         if any(not tests.of(entry.key) for entry in rows):
-            notes.append("Not tested: it is no mean over images, a single severity, or without records of both.")
+            notes.append("Not tested: it is not a mean over images, a single severity, or without records of both.")
     return " ".join(notes)

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 from ..errors import NothingEvaluated
-from ..evaluations.cells import Row
-from ..evaluations.gaps import left_out_lines
 from ..evaluations.results import Results
 from ..results.summary import survey, write_summary
 from ..runs.folder import RunFolder
 from ..runs.manifest import BadImage
-from ..tasks.task import task_of
 
 
 def refresh(run: RunFolder) -> Results:
@@ -47,9 +42,3 @@ def write_page(run: RunFolder, results: Results) -> None:
         bad = results.bad_images
         why = bad[0]["error"] if bad else "there are no records"
         raise NothingEvaluated(f"{run.path}: none of the {run.manifest.data.n} images was evaluated; the first: {why}")
-
-
-def flag_lines(run: RunFolder, results: Sequence[Row]) -> list[str]:
-    """Return `⚑ checkpoint, condition: flag` for each flag, and what was left out."""
-    lines = task_of(run.manifest).flag_lines(Results.of(run, results))
-    return [f"⚑ {line}" for line in (*lines, *left_out_lines(run))]

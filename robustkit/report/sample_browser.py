@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from ..runs.folder import RunFolder
 from ..runs.pictures import Picture
 from ..tasks.task import task_of
 from .kept_pictures import held_pictures, shrunk, side_of, uri_of, uri_of_map
+from .sample_view import Answer, Cell, Line, SampleView, Tile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,65 +29,6 @@ _BLOCK = 16  # samples whose records are read together
 _COLUMNS = ("sample_id", "label", "prediction", "correct", "confidence", "linf", "error")
 
 Rows = Mapping[tuple[str, str], Mapping[str, Any]]
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A prediction. right: None where that is unknown. said: class and confidence. level: of the condition. place: the
-    index of the condition in `Browser.conditions`, -1 for clean.
-    """
-
-    right: bool | None
-    said: str
-    level: str = ""
-    place: int = -1
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A checkpoint under a condition: its own pictures as (URI, description), a line under them, its answers."""
-
-    pictures: tuple[tuple[str, str], ...] = ()
-    line: str = ""
-    answers: tuple[Answer, ...] = ()
-
-
-@dataclass(frozen=True)
-class Line:
-    """Conditions that share a line. picture: (URI, description) where all checkpoints were shown the same. places: as
-    of an answer; of a map, of the condition that it is over. role: `shown`, or `map`.
-    """
-
-    heading: str
-    cells: tuple[Cell, ...]
-    picture: tuple[str, str] | None = None
-    places: tuple[int, ...] = ()
-    role: str = "shown"
-
-
-@dataclass(frozen=True)
-class SampleView:
-    """One sample. label: its class. before: for each checkpoint 1 where it is right when clean, 0 where wrong, - where
-    unknown. after: the same for each checkpoint, a sign for each of `Browser.conditions`. changed: indices of those
-    under which a checkpoint's prediction differs from clean. words: lower case, to search in.
-    """
-
-    sample_id: str
-    label: str
-    thumbnail: str
-    clean: str
-    before: str
-    after: tuple[str, ...]
-    changed: tuple[int, ...]
-    words: str
-    lines: tuple[Line, ...]
-
-    @property
-    def weight(self) -> int:
-        """The number of characters of its pictures."""
-        tiles = [tile for line in self.lines for cell in line.cells for tile in cell.pictures]
-        tiles += [line.picture for line in self.lines if line.picture]
-        return len(self.thumbnail) + sum(len(uri) for uri, _ in tiles)
 
 
 class Browser:
@@ -186,26 +127,28 @@ class Browser:
     def _line(self, sample: str, heading: str, texts: Sequence[str], rows: Rows) -> Line:
         kept = [(text, self._picture(checkpoint, text, sample)) for checkpoint in self.checkpoints for text in texts]
         images = {shown.image for _, shown in kept if shown.image}
+        pictured = dict.fromkeys(text for text, shown in kept if shown.image)
         shared = len(images) == 1 and not any(shown.difference for _, shown in kept)
         cells = []
         for checkpoint in self.checkpoints:
-            tiles, line = [], ""
+            tiles, line = list[Tile](), ""
             for text in texts:
                 shown, row = self._picture(checkpoint, text, sample), rows.get((checkpoint, text), {})
-                where = f"{sample} under {text}, as {checkpoint} sees it"
+                where, place = f"{sample} under {text}, as {checkpoint} sees it", self._place(text)
                 if shown.image and not shared:
-                    tiles.append((self._uri(shown.image), where))
+                    tiles.append(Tile(self._uri(shown.image), where, place))
                 if shown.difference:
-                    tiles.append((self._uri(shown.difference), f"{where}: what was changed, stretched"))
+                    what = f"{where}: what was changed, stretched"
+                    tiles.append(Tile(self._uri(shown.difference), what, place, changed=True))
                     line = _size(row.get("linf"))
             answers = tuple(self._answer(rows[checkpoint, text], text) for text in texts if (checkpoint, text) in rows)
             cells.append(Cell(tuple(tiles), line, answers))
+        if len(pictured) == 1 < len(texts) and (view := self._views[next(iter(pictured))]).level:
+            heading = f"{heading}, picture: {view.unit} {view.level}"
         picture = None
         if shared:
-            text = next(text for text, shown in kept if shown.image)
-            picture = (self._uri(images.pop()), f"{sample} under {text}")
-            view = self._views[text]
-            heading = f"{heading}, picture: {view.unit} {view.level}" if view.level and len(texts) > 1 else heading
+            text = next(iter(pictured))
+            picture = Tile(self._uri(images.pop()), f"{sample} under {text}", self._place(text))
         return Line(heading, tuple(cells), picture, tuple(map(self._place, texts)))
 
     def _map_line(self, sample: str, text: str, rows: Rows) -> Line:
@@ -216,9 +159,10 @@ class Browser:
             image = shown.image or self._picture(name, under, sample).image
             scores = rows.get((name, text), {})
             said = [f"{word} {scores[key]:.2f}" for key, word in view.scores.items() if is_finite(scores.get(key))]
-            tiles: tuple[tuple[str, str], ...] = ()
+            tiles: tuple[Tile, ...] = ()
             if image and shown.heat:
-                tiles = ((uri_of_map(image, shown.heat, overlay), f"map of {text} over {sample}, {name}"),)
+                drawn = uri_of_map(image, shown.heat, overlay)
+                tiles = (Tile(drawn, f"map of {text} over {sample}, {name}", self._place(under)),)
             cells.append(Cell(tiles, ", ".join(said) if tiles else ""))
         return Line(view.line, tuple(cells), places=(self._place(under),), role="map")
 

@@ -16,18 +16,19 @@ from dataclasses import dataclass, replace
 from ..common.differences import Difference, holm
 from ..errors import DamagedRecord, RunError
 from ..evaluations.family import by_family
+from ..evaluations.flags import Flagged, raised, short_names
 from ..evaluations.kinds import words_of
 from ..runs.folder import RunFolder
 from ..tasks.measures import metric_of
 from ..tasks.task import task_of
-from .paired import Side, is_same_model, paired_difference, widened
-from .pairing import changed, doubts, flags_of, names_of, pairs, refuse, unpaired
+from .paired import Side, paired_difference
+from .pairing import changed, doubts, flagged, names_of, pairs, refuse, unpaired
 from .published import Published
 
 _LEVEL = 0.05
 
 
-__all__ = ["Comparison", "ComparisonRow", "Pair", "compare", "compare_with_first", "pairs", "unpaired"]
+__all__ = ["Comparison", "ComparisonRow", "Pair", "compare", "compare_with_first", "own_flags", "pairs", "unpaired"]
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,8 @@ class ComparisonRow:
 class Pair:
     """The differences of one checkpoint, `second`, from another, `first`.
 
-    changed: how they differ by intent, such as in their attention. flags: what raises a doubt. left_out: lines on
-    conditions that are in no row.
+    changed: how they differ by intent, such as in their attention. flags: what raises a doubt about the comparison.
+    own: the results of both that are compared, with their own flags. left_out: lines on conditions that are in no row.
     """
 
     first: Side
@@ -74,6 +75,7 @@ class Pair:
     changed: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    own: tuple[Flagged, ...] = ()
 
     @property
     def names(self) -> tuple[str, str]:
@@ -83,10 +85,14 @@ class Pair:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All pairs, and the published figures to compare with, if any."""
+    """All pairs, and the published figures to compare with, if any.
+
+    others: tests of more pairs, which count in Holm's correction and which no table of the comparison shows.
+    """
 
     pairs: tuple[Pair, ...]
     reference: Published | None = None
+    others: tuple[ComparisonRow, ...] = ()
 
     @property
     def rows(self) -> tuple[ComparisonRow, ...]:
@@ -95,13 +101,21 @@ class Comparison:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Of all pairs, each once."""
-        return tuple(dict.fromkeys(flag for pair in self.pairs for flag in pair.flags))
+        """Of all pairs, each once; then those of the results that are compared."""
+        return tuple(dict.fromkeys([*(flag for pair in self.pairs for flag in pair.flags), *own_flags(self.pairs)]))
 
     @property
     def left_out(self) -> tuple[str, ...]:
         """Of all pairs, each once."""
         return tuple(dict.fromkeys(line for pair in self.pairs for line in pair.left_out))
+
+
+def own_flags(pairs: Sequence[Pair]) -> list[str]:
+    """Return the flags of the results that are compared, each once, in the words of those of a run."""
+    names = dict.fromkeys(name for pair in pairs for name in pair.names)
+    one = len({side.run.path for pair in pairs for side in (pair.first, pair.second)}) == 1
+    called = short_names(names) if one else {name: name for name in names}
+    return [flag.line for flag in raised((each for pair in pairs for each in pair.own), called)]
 
 
 def compare(pairs: Sequence[tuple[Side, Side]], reference: Published | None = None) -> Comparison:
@@ -118,7 +132,7 @@ def compare(pairs: Sequence[tuple[Side, Side]], reference: Published | None = No
         for side in (first, second):
             if id(side) not in later:
                 side.forget()
-    return _corrected(compared, reference)
+    return corrected(compared, reference)
 
 
 def compare_with_first(run: RunFolder) -> Comparison:
@@ -133,22 +147,28 @@ def compare_with_first(run: RunFolder) -> Comparison:
             continue
         second.forget()
         alike = tuple(flag for flag in pair.flags if "same file" in flag)  # the others stand next to the results
-        compared.append(replace(pair, flags=alike))
-    return _corrected(compared, None)
+        compared.append(replace(pair, flags=alike, own=()))
+    return corrected(compared)
 
 
-def _corrected(compared: Sequence[Pair], reference: Published | None) -> Comparison:
-    p_values = iter(holm([row.difference.p_value for pair in compared for row in pair.rows]))
-    rows = [tuple(replace(row, p_value=next(p_values)) for row in pair.rows) for pair in compared]
-    return Comparison(
-        tuple(replace(pair, rows=corrected) for pair, corrected in zip(compared, rows, strict=True)), reference
-    )
+def corrected(
+    compared: Sequence[Pair], reference: Published | None = None, others: Sequence[ComparisonRow] = ()
+) -> Comparison:
+    """Return pairs, and tests of more pairs, as a comparison whose p-values are Holm's over all of them."""
+    rows = [row for pair in compared for row in pair.rows]
+    p_values = iter(holm([row.difference.p_value for row in (*rows, *others)]))
+
+    def with_theirs(rows: Iterable[ComparisonRow]) -> tuple[ComparisonRow, ...]:
+        return tuple(replace(row, p_value=next(p_values)) for row in rows)
+
+    pairs = tuple([replace(pair, rows=with_theirs(pair.rows)) for pair in compared])
+    return Comparison(pairs, reference, with_theirs(others))
 
 
 def _paired(first: Side, second: Side, reference: Published | None) -> Pair:
     common = [condition for condition in first.conditions if condition in second.conditions]
     refuse(first, second, common)
-    rows, left_out, same = list[ComparisonRow](), list[str](), is_same_model(first, second)
+    rows, left_out = list[ComparisonRow](), list[str]()
     for condition, metric in _wanted(first, second, common):
         try:
             difference = paired_difference(first, second, condition, metric)
@@ -157,13 +177,11 @@ def _paired(first: Side, second: Side, reference: Published | None) -> Pair:
         except RunError as fault:
             left_out.append(str(fault))
             continue
-        if not same:
-            low, high = widened(difference, metric)
-            difference = replace(difference, ci_low=low, ci_high=high)
         published = None if reference is None else _published(reference, first, second, condition, metric)
         rows.append(ComparisonRow(first, second, condition, metric, difference, published=published))
     left_out += _left_out(first, second, common, [row.condition for row in rows])
-    flags = [*doubts(first, second, common), *flags_of(first, second, {(row.condition, row.metric) for row in rows})]
+    flags = list(doubts(first, second, common))
+    own = tuple(flagged(first, second, {(row.condition, row.metric) for row in rows}))
     if reference is not None and any(row.published is not None for row in rows):
         tags = dict.fromkeys(side.manifest.protocol.tag for side in (first, second))
         here = [tag.partition("@")[0] for tag in tags if not reference.is_of(tag)]
@@ -172,7 +190,7 @@ def _paired(first: Side, second: Side, reference: Published | None) -> Pair:
         unlike = ((text, words_of(text).unlike_published(text)) for text in beside)
         flags += [f"{text}: {said}, which the published figure is of" for text, said in unlike if said]
     differ = tuple(changed(first.described, second.described))
-    return Pair(first, second, tuple(rows), differ, tuple(dict.fromkeys(flags)), tuple(dict.fromkeys(left_out)))
+    return Pair(first, second, tuple(rows), differ, tuple(dict.fromkeys(flags)), tuple(dict.fromkeys(left_out)), own)
 
 
 # Which rows

@@ -195,9 +195,13 @@ def _samples(n: int) -> str:
 
 def _without(results: Results, tests: Tested, names: dict[str, str], some: bool) -> Iterator[Finding]:
     """Yield what is not beyond chance: of two checkpoints the largest such difference, and what samples can show."""
-    n = max(row.difference.n for row in tests.rows)
-    every, those = len(tests.rows), _those(names)
-    left = sum(not row.significant for row in tests.rows)
+    tested = [row for row in tests.rows if math.isfinite(row.p_value)]
+    n = max((row.difference.n for row in tested), default=0)
+    every, those = len(tested), _those(names)
+    left = sum(not row.significant for row in tested)
+    if not tested:
+        yield Finding(f"There are too few samples to test any difference between {those}.")
+        return
     if not some:
         yield Finding(f"No difference between {those} is beyond chance in {every} paired tests ({_samples(n)}).")
     front = {entry.key for entry in asked(results)}

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ..common.differences import Difference
-from ..common.differences import widened as wide_enough
 from ..errors import RunError
 from ..evaluations.cells import Row
 from ..evaluations.kinds import words_of
 from ..evaluations.recorded import Recorded
-from ..tasks.measures import metric_of
 from ..tasks.task import task_of
 from .summary import survey
 
@@ -42,10 +40,15 @@ def paired_difference(first: Side, second: Side, condition: str, metric: str = "
     such as `in-c(preset=cifar)`; a score of maps that is a mean over samples, over those whose clean images both
     predict right. Infinite losses (from logits that are not finite) make the difference of losses nan.
 
+    One checkpoint differs from itself by 0, of which the interval is 0, too.
+
     Raises:
         RunError: the records of one of them are missing, they have no sample in common, or there is no such metric.
     """
-    return task_of(first.manifest).difference(first, second, condition, metric)
+    difference = task_of(first.manifest).difference(first, second, condition, metric)
+    if difference.value == 0 and is_same_model(first, second):
+        return replace(difference, ci_low=0.0, ci_high=0.0)
+    return difference
 
 
 def lacking(side: Side, condition: str, metric: str = "") -> str:
@@ -55,11 +58,6 @@ def lacking(side: Side, condition: str, metric: str = "") -> str:
         if gone := side.run.lacking(side.checkpoint, text):
             return f"incomplete: {n - gone} of {n} samples under {text}; the same command continues"
     return ""
-
-
-def widened(difference: Difference, metric: str) -> tuple[float, float]:
-    """Return an interval that is not narrower than n samples allow: resampling only repeats what was seen."""
-    return wide_enough(difference, metric_of(metric).binary)
 
 
 def is_same_model(first: Side, second: Side) -> bool:

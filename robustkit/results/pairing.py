@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from ..errors import RunError, unknown
 from ..evaluations.family import family_of
+from ..evaluations.flags import Flagged
 from ..evaluations.kinds import kind_of
 from ..evaluations.needed import check_plugins
 from ..evaluations.recorded import common_ids, nothing_common
@@ -148,19 +149,14 @@ def _in_common(first: Side, second: Side, condition: str) -> int:
     return len(common_ids([task.ids(side, condition) for side in (first, second)]))
 
 
-def flags_of(first: Side, second: Side, shown: Collection[tuple[str, str]]) -> Iterator[str]:
-    """Yield the flags of both sides' own results, each once, with the results that have it."""
+def flagged(first: Side, second: Side, shown: Collection[tuple[str, str]]) -> Iterator[Flagged]:
+    """Yield the results of both sides that are compared, with their flags and those of what they lack."""
     for side, name in zip((first, second), names_of(first, second), strict=True):
-        seen: dict[str, dict[str, None]] = {}
         for row in side.results:
-            if (row["condition"], row["metric"]) in shown:
-                for flag in row["flags"]:
-                    if not flag.startswith("incomplete"):  # as it was when the summary was made
-                        seen.setdefault(flag, {})[row["condition"]] = None
+            if (row["condition"], row["metric"]) in shown:  # `incomplete` is as it was when the summary was made
+                flags = (flag for flag in row["flags"] if not flag.startswith("incomplete"))
+                yield Flagged(name, row["condition"], tuple(flags), side.manifest)
         for condition in dict.fromkeys(condition for condition, _ in shown):
             beside = family_of(kind_of(condition)).lacks(side.run, side.checkpoint, condition)
-            for flag in filter(None, [lacking(side, condition), *beside]):
-                seen.setdefault(flag, {})[condition] = None
-        for flag, conditions in seen.items():
-            more = f" and {len(conditions) - 1} more" if len(conditions) > 1 else ""
-            yield f"{name}, {next(iter(conditions))}{more}: {flag}"
+            lacks = filter(None, [lacking(side, condition), *beside])
+            yield Flagged(name, condition, tuple(lacks), side.manifest)

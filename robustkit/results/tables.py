@@ -11,32 +11,31 @@ from ..evaluations.family import by_family
 from ..evaluations.results import Results
 from ..runs.folder import RunFolder
 from ..tasks.measures import metric_of
-from .comparison import Comparison, ComparisonRow
-from .tested import compared
+from .comparison import Comparison, ComparisonRow, own_flags
+from .tested import pair_tests
 
-HEADINGS = ("condition", "figure", "n", "baseline", "value", "difference [95 %]", "p", "p, Holm", "at 0.05")
+HEADINGS = ("condition", "figure", "n", "baseline", "value", "difference [95 %]", "p", "p (Holm)", "at 0.05")
 
 
 def report_tables(run: RunFolder, results: Sequence[Mapping[str, Any]]) -> list[TextTable]:
     """Return tables of the checkpoints of one run against its first, for its report; results: rows of the summary."""
     if len(run.manifest.checkpoints) < 2 or not results:
         return []
-    return tables(compared(Results.of(run, results)))
+    return tables(pair_tests(Results.of(run, results)).comparison)
 
 
 def tables(comparison: Comparison) -> list[TextTable]:
-    """Return a table per pair. Flags of the baseline's own results stand under the first of its pairs."""
-    seen: set[str] = set()
+    """Return a table per pair. Flags of the results that are compared stand under the last one."""
     result = []
-    for pair in comparison.pairs:
-        flags = [line for line in (*pair.flags, *pair.left_out) if line not in seen]
-        seen.update(line for line in flags if line.startswith(f"{pair.names[0]}, "))
+    for place, pair in enumerate(comparison.pairs, 1):
+        own = own_flags(comparison.pairs) if place == len(comparison.pairs) else []
+        flags = (*pair.flags, *pair.left_out, *own)
         title = "; ".join([f"{pair.names[1]} against {pair.names[0]}, paired by image", *pair.changed])
         beside = comparison.reference is not None
         headings = (*HEADINGS, *(["published, not paired"] if beside else []))
         rows = tuple(_cells(row, beside) for row in pair.rows)
-        spare = ("p", "n")
-        result.append(TextTable(title, headings, rows, tuple(flags), _note(comparison), pair.names[1], spare))
+        spare = ("p", "n", "p (Holm)")
+        result.append(TextTable(title, headings, rows, flags, _note(comparison), pair.names[1], spare))
     return result
 
 
@@ -44,9 +43,14 @@ def _note(comparison: Comparison) -> str:
     """Say what the columns mean."""
     rows = comparison.rows
     notes = ["The difference is value minus baseline, in points where they are in %."]
-    exact = dict.fromkeys(metric.word for row in rows if (metric := metric_of(row.metric)).binary)
-    test = f"McNemar's exact test for {', '.join(exact)}, else " if exact else ""
-    notes.append(f"p: {test}a normal approximation; Holm's is for all {len(rows)} rows.")
+    words: dict[str, dict[str, None]] = {}
+    for row in rows:
+        words.setdefault(row.difference.test, {})[metric_of(row.metric).word] = None
+    *each, (last, _) = words.items()
+    tests = "".join(f"{test} for {', '.join(of)}, " for test, of in each) + (f"else {last}" if each else last)
+    others = f", and {len(comparison.others)} tests of other pairs" if comparison.others else ""
+    notes.append(f"Intervals and p are of each row alone; p is of {tests}.")
+    notes.append(f"Holm's p counts all {len(rows)} rows{others}.")
     sides = dict.fromkeys(side for pair in comparison.pairs for side in (pair.first, pair.second))
     there = by_family(condition for side in sides for condition in side.conditions)
     shown = dict(by_family(row.condition for row in rows))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from ..common.differences import holm
 from ..errors import DamagedRecord, RunError
 from ..evaluations.cells import Row
 from ..evaluations.family import by_family, family_of
@@ -17,14 +15,13 @@ from ..evaluations.results import Results
 from ..runs.folder import RunFolder
 from ..tasks.measures import metric_of
 from ..tasks.task import task_of
-from .comparison import Comparison, ComparisonRow, compare_with_first
-from .paired import Side, is_same_model, paired_difference, widened
+from .comparison import Comparison, ComparisonRow, compare_with_first, corrected
+from .paired import Side, paired_difference
 
 MOST = 12
 """The number of checkpoints up to which every one is tested against every other; of more, each against the first."""
 _HELD = 200_000  # figures of samples that all checkpoints may hold at once under one condition
-_FOUND: WeakKeyDictionary[RunFolder, tuple[Sequence[Row], dict[str, Any]]] = WeakKeyDictionary()
-Made = TypeVar("Made")
+_FOUND: WeakKeyDictionary[RunFolder, tuple[Sequence[Row], Tested]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -50,8 +47,8 @@ class Asked:
 class Tested:
     """The tests of a run. comparison: of each checkpoint with the first.
 
-    rows: of all pairs, the earlier checkpoint first; p-values are Holm's over all of them. Of two checkpoints these are
-    the rows of the comparison. all_pairs: whether every checkpoint was tested against every other.
+    rows: of all pairs, the earlier checkpoint first, those of the comparison before the others. p-values are Holm's
+    over all of them, in the comparison, too. all_pairs: whether every checkpoint was tested against every other.
     """
 
     comparison: Comparison
@@ -75,40 +72,29 @@ def asked(results: Results) -> list[Asked]:
 
 
 def pair_tests(results: Results) -> Tested:
-    """Return the paired tests of a run's checkpoints; they are computed once for the same results of a run."""
-    return _once(results, "tested", _tested)
+    """Return the paired tests of a run's checkpoints, computed once for the same results of a run.
 
-
-def compared(results: Results) -> Comparison:
-    """Return the comparison of a run's checkpoints with the first, computed once for the same results."""
-    return _once(results, "compared", lambda results: compare_with_first(results.run))
-
-
-def _once(results: Results, what: str, make: Callable[[Results], Made]) -> Made:
-    """Return what is made of results; kept as long as their run is held, since records lie behind it."""
-    rows, (of, found) = list(results.rows), _FOUND.get(results.run, ((), {}))
-    if of != rows:
-        _FOUND[results.run] = rows, (found := {})
-    if what not in found:
-        found[what] = make(results)
-    made: Made = found[what]
-    return made
+    They are kept as long as the run is held, since records lie behind them.
+    """
+    rows = list(results.rows)
+    known = _FOUND.get(results.run)
+    if known is None or known[0] != rows:
+        known = _FOUND[results.run] = rows, _tested(results)
+    return known[1]
 
 
 def _tested(results: Results) -> Tested:
     names = results.manifest.names
     if len(names) < 2 or not len(results):
         return Tested(Comparison(()), (), True)
-    comparison = compared(results)
+    comparison = compare_with_first(results.run)
     paired = {(row.condition, row.metric) for row in comparison.rows}
     keys = [entry.key for entry in asked(results) if entry.key in paired]
     others = list(_others(results, names[1:], keys)) if 2 < len(names) <= MOST else []
     if not others:
         return Tested(comparison, comparison.rows, len(names) <= MOST)
-    rows = [*comparison.rows, *others]
-    p_values = holm([row.difference.p_value for row in rows])
-    corrected = (replace(row, p_value=p_value) for row, p_value in zip(rows, p_values, strict=True))
-    return Tested(comparison, tuple(corrected), True)
+    comparison = corrected(comparison.pairs, None, others)
+    return Tested(comparison, (*comparison.rows, *comparison.others), True)
 
 
 def _others(results: Results, names: Sequence[str], keys: Sequence[tuple[str, str]]) -> Iterator[ComparisonRow]:
@@ -122,9 +108,6 @@ def _others(results: Results, names: Sequence[str], keys: Sequence[tuple[str, st
                 raise
             except RunError:  # records of one of them are not there yet
                 continue
-            if not is_same_model(first, second):
-                low, high = widened(difference, metric)
-                difference = replace(difference, ci_low=low, ci_high=high)
             yield ComparisonRow(first, second, condition, metric, difference)
         if results.manifest.data.n * len(sides) > _HELD:
             for side in sides:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from ..protocol.condition import Condition
@@ -14,6 +15,13 @@ class Progress(Protocol):
     def start(self, checkpoint: str, condition: str, samples: int) -> None: ...
     def advance(self, samples: int) -> None: ...
     def stage(self, name: str, standing: int, share: float) -> None: ...
+
+
+@runtime_checkable
+class Follower(Progress, Protocol):
+    """A listener that also shows how far the whole run is: `overall` returns a line that says so, at any time."""
+
+    def follow(self, overall: Callable[[], str]) -> None: ...
 
 
 class Watch(Progress, Protocol):

@@ -23,7 +23,7 @@ _STATISTICS = (
         "Holm",
         "Holm's correction: among many comparisons some are small by chance, so each p-value is raised until the "
         "probability of even one false alarm among all rows is at most 5 %.",
-        ("p, Holm", "Holm's"),
+        ("p (Holm)", "Holm's"),
     ),
     Term(
         "McNemar's exact test",

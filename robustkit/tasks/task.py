@@ -115,12 +115,8 @@ class Task:
 
     # Results for people
 
-    def flag_lines(self, results: Results) -> Iterable[str]:
-        """Return what raises a doubt about rows of the summary, one line each, with the results that have it."""
-        raise NotImplementedError
-
     def terminal(self, results: Results) -> Iterable[TextTable]:
-        """Return the tables of a run for a terminal, without their flags."""
+        """Return the tables of a run for a terminal; flags of rows of the summary are shown apart."""
         raise NotImplementedError
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:

@@ -120,7 +120,7 @@ def corruption_of(name: str, severity: int) -> Callable[[stand_in.Counts, int], 
 
 
 def of_a_unit() -> tuple[float, float]:
-    """Return launches and waits of a clean unit of an audit, but for the network: two units less one."""
+    """Return launches and waits of a clean unit of an audit, except for the network: two units less one."""
     found = []
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)

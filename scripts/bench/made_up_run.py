@@ -1,4 +1,4 @@
-"""A run folder of 100 conditions with made-up figures, as an audit writes it, but for the models."""
+"""A run folder of 100 conditions with made-up figures, as an audit writes it, except for the models."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def rows(condition: Condition, start: int, stop: int, rng: Random) -> tuple[Colu
 
 
 def of_map(n: int, label: np.ndarray[Any, Any], rng: Random) -> Columns:
-    """Return the columns that a map adds, but for those that were not asked."""
+    """Return the columns that a map adds, except for those that were not asked."""
     scores = [f"{mode}_{name}" for mode in ("mask", "box") for name in ("pixel_accuracy", "iou", "dice")]
     scores += [f"{mode}_{name}" for mode in ("mask", "box") for name in ("precision", "recall")]
     scores += ["pointing_game", "energy_inside", "abpc"]

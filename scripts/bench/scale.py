@@ -80,7 +80,7 @@ def compared(run: Run) -> dict[str, float]:
     clock = Clock()
     with clock:
         tables(comparison.compare(comparison.pairs([run])))
-    return clock.told("compare")
+    return clock.seconds("compare")
 
 
 def one_part(part: str, folder: Path, n: int, checkpoints: int) -> dict[str, float]:

@@ -26,7 +26,9 @@ from robustkit.cli.cam.choice import Choice
 from robustkit.cli.cam.command import make_gallery
 from robustkit.cli.progress import ConsoleProgress
 from robustkit.errors import RobustkitError
-from robustkit.evaluations.maps.tables import map_tables
+from robustkit.evaluations.flags import flag_lines
+from robustkit.evaluations.maps.tables import is_of_maps, map_tables
+from robustkit.evaluations.results import Results
 from robustkit.pipeline.request import ClassificationRequest
 from robustkit.results.run import Run
 
@@ -116,12 +118,11 @@ def page(runs: Sequence[tuple[Part, Run]], command: str, galleries: Sequence[tup
                 "Side by side (differences paired by image, with tests, are in [quest-tables.md](quest-tables.md)):",
                 side_by_side(run),
             ]
-        flags: dict[str, None] = {}
         for table in map_tables(run.summary()):
             texts.append(f"{table.checkpoint}, {table.title.removeprefix('maps, ')}:")
             texts.append(markdown([table.headings, *table.rows]))
-            flags |= dict.fromkeys(f"⚑ {table.checkpoint}, {flag}" for flag in table.flags)
-        texts += [*flags, "**Next to the controls**", "\n".join(behind(run))]
+        flags = flag_lines(Results.of(run, run.summary()), is_of_maps)
+        texts += [*(f"⚑ {line}" for line in flags), "**Next to the controls**", "\n".join(behind(run))]
     texts.append("## In pictures")
     for path, caption in galleries:
         texts.append(f"![{caption}]({path})\n\n{caption}.")

@@ -87,7 +87,7 @@ def behind(run: Run) -> Iterator[str]:
                 f"ahead of every control in {'; '.join(said.get('ahead', ['nothing']))}",
                 f"behind the best one in {'; '.join(said.get('behind', ['nothing']))}",
             ]
-            parts += [f"not told apart from it in {'; '.join(said['level'])}"] if "level" in said else []
+            parts += [f"not distinguished from it in {'; '.join(said['level'])}"] if "level" in said else []
             parts += [f"without an interval {'; '.join(said['open'])}"] if "open" in said else []
             yield f"- {checkpoint}, {method}: {'. '.join(part[0].upper() + part[1:] for part in parts)}."
 

@@ -51,7 +51,7 @@ def page(runs: Sequence[Run], published: dict[str, Any], command: str) -> str:
         "other images, not of other trainings: they compare these files, not formulas. *minus standard* is paired by "
         "sample, with a 95 % bootstrap interval; top-1 intervals are Wilson's.",
         f"Columns headed *published* are of {published['data']} and larger models ({published['source']}; "
-        f"{published['summary']}): their levels are no goal here.",
+        f"{published['summary']}): their levels are not a goal here.",
         "## Does the published order show?",
         _order([gap for _, comparison in seen.values() for gap in comparison.gaps]),
         _elsewhere([comparison for _, comparison in seen.values()]),
@@ -86,7 +86,8 @@ def _order(gaps: Sequence[Gap]) -> str:
         f"{counts[2]} are undecided. p is of McNemar's exact test for top-1 and of a normal approximation otherwise, "
         f"corrected for all {len(gaps)} (Holm); the verdict is at 0.05. Where it cannot tell, the interval says which "
         "differences these images do not rule out. Attacks are judged under the paper's card only; rows of one "
-        "checkpoint hang together (FGSM and PGD most of all), and are no independent evidence.\n\n" + markdown(rows)
+        "checkpoint depend on each other (FGSM and PGD most of all), and are not independent evidence.\n\n"
+        + markdown(rows)
     )
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from robustkit.display.table import HeatTable, TextTable
 from robustkit.errors import RobustkitError
+from robustkit.evaluations.flags import flag_lines
+from robustkit.evaluations.results import Results
 from robustkit.results.run import Run
 from robustkit.results.tables import report_tables
 from robustkit.runs.manifest import Manifest
@@ -53,7 +55,9 @@ def page(run: Run, title: str, notes: Sequence[str], picture: str | None) -> str
     tables: list[HeatTable | TextTable] = [*scene_tables(results, manifest), *report_tables(run, results)]
     for table in tables:
         texts += [f"## {table.title}", markdown([table.headings, *table.rows])]
-        texts += [f"- ⚑ {flag}" for flag in table.flags]
+        texts += [f"- ⚑ {flag}" for flag in getattr(table, "flags", ())]
+    if lines := flag_lines(Results.of(run, results)):
+        texts.append("\n".join(f"- ⚑ {line}" for line in lines))
     if picture is not None:
         texts.append(f"![Scenes with their truth and what each checkpoint makes of them]({picture})")
     return "\n\n".join(texts) + "\n"

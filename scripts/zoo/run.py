@@ -32,7 +32,7 @@ SCORED = {"cpu": 125}  # images per batch: larger ones do not fit a core's cache
 
 
 class DivergedError(RobustkitError):
-    """The loss is no number any more."""
+    """The loss is no longer a number."""
 
     exit_code = 1
 

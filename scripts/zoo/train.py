@@ -10,7 +10,7 @@ cores, `gpu` for a CUDA device, `smoke` for a look at whether it runs; `shapes` 
 with the package. --work keeps the decoded images, and a folder for each run with its state and log.jsonl. The same
 command goes on where a run was stopped, at any moment and by any means; on one CPU thread it then gives the same bytes
 as a run that was never stopped. The average of the weights, rounded to half precision, goes to --out. A run whose loss
-is no number any more ends with exit status 1.
+is no longer a number ends with exit status 1.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 Presets: `shapes` for the generated set that travels with the package (from the zoo's classifiers), `camvid` for two
 cores, `camvid-gpu` for a CUDA device, `smoke` for a look at whether it runs. --work keeps a folder for each run with
 its state and log.jsonl; the same command continues where a run was stopped, and on one CPU thread then gives the same
-bytes. The average of the weights, in half precision, goes to --out. A run whose loss is no number any more ends with
+bytes. The average of the weights, in half precision, goes to --out. A run whose loss is no longer a number ends with
 exit status 1.
 """
 

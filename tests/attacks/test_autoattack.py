@@ -21,8 +21,8 @@ COUNT = 24
 
 
 class Astray(nn.Module):
-    """Gradients are 0 where a marked pixel is near 0.5; near 0.25 they point backwards, but for the clean image, where
-    FAB begins and APGD does not: so that each stage finds samples to break.
+    """Gradients are 0 where a marked pixel is near 0.5; near 0.25 they point backwards, except for the clean image,
+    where FAB begins and APGD does not: so that each stage finds samples to break.
     """
 
     def __init__(self) -> None:
@@ -224,7 +224,7 @@ def test_a_judge_who_disagrees_lets_all_stand() -> None:
     asked = torch.tensor(model.count(COUNT))
     assert (asked == 1 + 7 + 2 * 7 + 2 * 7 + 11).all()
     assert sum(judged) == (result.forwards - asked).sum() and max(judged) <= 8
-    # A question for every pass, but for points of FAB outside the ball.
+    # A question for every pass, except for points of FAB outside the ball.
     assert (result.stage_forwards[[0, 1, 2, 4]] == torch.tensor([[2], [14], [28], [22]])).all()
 
 

@@ -1,4 +1,4 @@
-"""Logits that are no numbers: a sample whose model gives them is broken there, in every attack and in the records."""
+"""Logits that are not numbers: a sample whose model gives them is broken there, in every attack and in the records."""
 
 from __future__ import annotations
 

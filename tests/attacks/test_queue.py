@@ -116,7 +116,7 @@ def test_first_runs_go_first_and_second_ones_fill_the_places_that_are_left() -> 
         [(0, 1, 3)],
     ]
     assert broken.tolist() == [-1, 1] and ends[1] == pytest.approx(0.01)
-    # Not before `alone` updates, and where that is None, not beside it at all.
+    # Not before `alone` updates, and where that is None, not at the same time at all.
     passes, _, _ = drain(Scripted(WIDE, length=4, total=2, alone=3, falls=((1, 0, 1),)), 2)
     assert passes[2:4] == [[(0, 0, 2)], [(0, 0, 3), (0, 1, 0)]]
     passes, _, _ = drain(Scripted(WIDE, length=4, total=2, alone=None, falls=((1, 0, 1),)), 2)
@@ -126,7 +126,7 @@ def test_first_runs_go_first_and_second_ones_fill_the_places_that_are_left() -> 
 def test_a_fall_ends_all_runs_of_the_sample_and_the_first_run_counts() -> None:
     attack = Scripted(WIDE, length=4, total=3, alone=1, falls=((0, 0, 3), (0, 1, 2), (1, 0, 0), (2, 0, 0)))
     passes, ends, broken = drain(attack, 3)
-    # With two samples gone, sample 0 has three places: runs 1 and 2 begin beside run 0 at its second pass.
+    # With two samples gone, sample 0 has three places: runs 1 and 2 begin with run 0 at its second pass.
     assert passes == [
         [(0, 0, 0), (1, 0, 0), (2, 0, 0)],
         [(0, 0, 1), (0, 1, 0), (0, 2, 0)],

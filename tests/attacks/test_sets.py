@@ -299,7 +299,7 @@ VAL = SHARED / "data" / "imagenet-val" / "val"
 @pytest.mark.slow
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs the real data and weights of ../shared")
 def test_real_images_with_reals_lists_of_labels(tmp_path: Path) -> None:
-    """An audit with a JSON of valid labels, beside a plain loop on timm's model, on 60 images of ImageNet."""
+    """An audit with a JSON of valid labels, compared with a plain loop on timm's model, on 60 images of ImageNet."""
     paths = sorted(VAL.glob("*/*.JPEG"), key=lambda path: path.name)[:60]
     ids = [str(path.relative_to(VAL)) for path in paths]
     classifier = robustkit.load(VIT).requires_grad_(False)

@@ -66,7 +66,7 @@ def test_asks_256_times_a_step_and_nothing_else() -> None:
     assert sum(rows) == 3 * 2 * 256 and max(rows) == 100
     assert result.forwards.tolist() == [512] * 3 and result.backwards.tolist() == [0] * 3
     assert result.steps.tolist() == [2] * 3 and result.broken_at.tolist() == [-1] * 3
-    assert max(spread) > 1.0  # asked beside the bounds
+    assert max(spread) > 1.0  # asked outside the bounds
     assert result.adversarials.max() <= 1.0
     rows.clear()
     assert SPSA(steps=2).run(model, images).forwards.tolist() == [513] * 3

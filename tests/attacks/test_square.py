@@ -99,7 +99,7 @@ def test_is_the_paper_s_search(norm: Any, shape: tuple[int, int, int]) -> None:
     torch.testing.assert_close(every[1], (images + change).clamp(0, 1), rtol=0, atol=1e-6 * eps + 1e-12)
     assert (attack.threat.distance(every.flatten(0, 1), images.repeat(len(every), 1, 1, 1)) <= eps + 1e-9).all()
     assert every.min() >= 0 and every.max() <= 1
-    if norm == "l2" and h == w == 1:  # a bump of one pixel and what it falls on cancel, but for rounding
+    if norm == "l2" and h == w == 1:  # a bump of one pixel and what it falls on cancel, except for rounding
         return
     sides = sides_of(attack, h, w)
     accepted = 0

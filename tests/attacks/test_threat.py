@@ -112,7 +112,7 @@ def test_cut_images_takes_images_outside_and_asks_inside(norm: Any) -> None:
 
         found = attack(model, images, labels, rng=Draws(range(6)))
         assert found.min() >= 0 and found.max() <= 1
-        if not isinstance(attack, SPSA):  # which asks beside its points
+        if not isinstance(attack, SPSA):  # which asks next to its points
             assert all(points.min() >= 0 and points.max() <= 1 for points in asked[1:])
     # FAB counts what lies inside the ball, and so little here.
     near = images.clamp(-0.01, 1.01)

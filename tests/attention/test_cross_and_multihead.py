@@ -1,4 +1,4 @@
-"""Formulas in cross-attention and in torch's multi-head attention: beside a replica, under masks, and refused."""
+"""Formulas in cross-attention and in torch's multi-head attention: against a replica, under masks, and refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The baselines beside QuacK: fixed rates, QK clip, σReparam, and capped logits as an attention."""
+"""The baselines next to QuacK: fixed rates, QK clip, σReparam, and capped logits as an attention."""
 
 from __future__ import annotations
 

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 from pathlib import Path
 
 import pytest
-from page_blocks import RUN, Block, blocks_of, commands, furnish, less, plain_environment, run_page
+from page_blocks import (
+    RUN,
+    Block,
+    blocks_of,
+    call,
+    commands,
+    furnish,
+    less,
+    plain_environment,
+    run_page,
+    shown_by,
+    unprinted,
+)
 from places import ROOT
 
 MADE = {ROOT / "docs" / "reference" / "commands.md"}  # examples of the help, parsed by test_docs.py
@@ -33,6 +46,38 @@ def test_the_blocks_of_a_page_run(page: Path, desk: Path, tmp_path: Path, monkey
     shutil.copytree(desk, place)
     found = [block for block in blocks_of(page) if block.kind in RUN]
     assert run_page(page, place, monkeypatch) == sum(not block.reason and block.said != "test" for block in found)
+
+
+SHOWING = [page for page in PAGES if any(shown_by(page))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", SHOWING, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_a_page_shows_is_printed(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain_environment(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    outputs: dict[str, str] = {}
+    for printing, text in shown_by(page):
+        said = str(printing)
+        if said not in outputs:
+            screen = io.StringIO()
+            assert [call(words, monkeypatch, screen) for words in printing] == [0] * len(printing), screen.getvalue()
+            outputs[said] = screen.getvalue()
+        assert not (odd := unprinted(text, outputs[said], exactly=True)), (odd, outputs[said])
+
+
+def test_lines_that_are_not_printed() -> None:
+    output = (
+        "  condition    top-1 % [95 %]   NLL\n────\n  clean   95.0 [91.0, 97.3]   0.332\n1 of 2 flags raise doubt\n"
+    )
+    old, shown = (
+        " condition   n   top-1 % [95 %]   top-5 %     NLL   ECE %   largest",
+        "clean  100.0 [9.0, 100.0]  0.1\n\n",
+    )
+    assert unprinted(f"{old}\n{shown}", output) == ["condition n top-1 % [95 %] top-5 % NLL ECE % largest"]
+    assert unprinted("clean 95.5 [91.0, 97.3] 0.335", output, exactly=True) == []
+    for changed in ("clean 85.5 [91.0, 97.3] 0.332", "clear 95.0 [91.0, 97.3] 0.332", "95.0 [91.0, 97.3] 0.332"):
+        assert unprinted(changed, output, exactly=True) == [changed]
 
 
 def test_what_is_said_above_a_block() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import subprocess
@@ -17,8 +18,11 @@ import robustkit
 from robustkit.cli.app import COMMANDS, cli
 from robustkit.cli.help import SECTIONS
 from robustkit.cli.listing import LISTINGS
-from robustkit.cli.terminal import together
-from robustkit.evaluations.corruptions.vocabulary import VOCABULARY
+from robustkit.cli.setup_fit import setup_table
+from robustkit.common.preprocessing import Preprocessing
+from robustkit.display.layout import laid_out
+from robustkit.models.setup_check import FITS, PartFit, SetupFit
+from robustkit.models.setups import Setup
 from robustkit.models.specs import embedded_file
 from robustkit.report.refresh import refresh
 from robustkit.results.run import Run
@@ -95,18 +99,73 @@ def test_a_comparison_prints_each_difference_whole(runs: tuple[Run, Run], column
         assert f"{scale * row['first']:.{digits}f}" in NUMBER.findall(text)
 
 
-def test_flags_keep_their_subject() -> None:
-    noise = [f"corruption({name},severity={s})" for name in ("gaussian_noise", "shot_noise") for s in (1, 2, 3, 4, 5)]
-    fog = [f"corruption(fog,severity={s})" for s in (1, 2, 3, 4, 5)]
-    every = [*noise, *fog, "corruption(fog)", "noise"]
-    assert VOCABULARY.together(every, every) == "all 3 corruptions"
-    assert VOCABULARY.together([*noise, "noise"], every) == "gaussian_noise, shot_noise"
-    assert VOCABULARY.together([noise[0], fog[0]], every) == "gaussian_noise, fog at some severities"
-    assert VOCABULARY.together(fog[:1], every) == fog[0]
-    assert VOCABULARY.together(["noise", "blur"], [*every, "blur"]) == "means over noise, blur"
-    lines = ["⚑ a, clean: odd", "⚑ a, b, clean: odd", "⚑ a, fgsm: weak", "⚑ left out: frost"]
-    assert together(lines, ["a", "a, b"]) == ["⚑ both checkpoints, clean: odd", "⚑ a, fgsm: weak", "⚑ left out: frost"]
-    assert together(lines[:1], ["a"]) == ["⚑ a, clean: odd"]
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_a_gate_prints_each_verdict_whole(runs: tuple[Run, Run], columns: int, tmp_path: Path) -> None:
+    _, two = runs
+    rules = (
+        "top1 under clean >= 0.999 with 95 % confidence",
+        "nll under clean <= 0.001",
+        *("mean_error under noise <= 0", "arch == 'resnet'", "mce <= 1", "n under clean >= 5000", "n under clean >= 1"),
+    )
+    policy = tmp_path / "policy.toml"
+    policy.write_text("".join(f'[[rule]]\nrequire = "{rule}"\nseverity = "warning"\n' for rule in rules), "utf-8")
+    words = ("check", str(two.path), "--policy", str(policy), "--details", "--json", str(tmp_path / "v.json"))
+    text = said(*words, columns=columns)
+    lines = text.splitlines()
+    commands = [line for line in lines if line.startswith("robustkit ")]  # to copy: whole, whatever the width
+    assert max(len(line) for line in lines if line not in commands) <= columns
+    verdicts = json.loads((tmp_path / "v.json").read_text("utf-8"))["verdicts"]
+    assert len(verdicts) == 2 * len(rules)
+    left_out = re.search(r"not shown: (.*?) \(in", text.replace("\n", " "))
+    flat = "".join(re.sub(r"[\s→]", "", line) for line in lines)
+    for verdict in verdicts:
+        interval = "" if verdict["ci_low"] is None else f" [{verdict['ci_low']:.4g}, {verdict['ci_high']:.4g}]"
+        assert verdict["value"] is None or f" {verdict['value']:.4g}{interval}" in text
+        for part in (verdict["advice"], verdict["reason"].partition("; evaluate it with: ")[0]):
+            assert part.replace(" ", "") in flat
+        if verdict["verdict"] == "fail" and verdict["bound"] is not None and verdict["metric"] != "n":
+            missed = f"{abs(verdict['value'] - verdict['bound']):.4g}"
+            assert (missed in NUMBER.findall(text)) or (left_out and "missed by" in left_out[1])
+    assert columns < 200 or not left_out
+    assert commands == [each["reason"].partition("with: ")[2] for each in verdicts if each["metric"] == "mce"]
+    assert re.search(r"^FAIL", text, re.MULTILINE) and re.search(r"^cannot tell", text, re.MULTILINE)
+
+
+def test_a_ranking_says_of_how_many_images_each_row_is() -> None:
+    def row(name: str, n: int, nll: float, behind: float) -> SetupFit:
+        return SetupFit(name, Setup(Preprocessing((4, 4))), n, 0.5, nll, behind, behind - 0.1, behind + 0.1, 0.2)
+
+    names = ("CIFAR-10, std 0.2", "ImageNet, 0 to 255", "none, 0 to 255")
+    rows = tuple(row(name, 64 - 32 * place, 0.5 + place, 1.0 * place) for place, name in enumerate(names[:2]))
+    table = setup_table([PartFit("normalisation", rows, names[0], FITS), PartFit("channels", rows[:1], names[0], FITS)])
+    for width in (60, 80):
+        lines = [line.text for line in laid_out(table, width)]
+        assert max(map(len, lines)) <= width and sum("NLL minus" in line for line in lines) == 1  # one table
+        text = "\n".join(lines)
+        assert all(cell in text for cell in ("+1.000 [+0.900, +1.100]", "in use"))
+    assert [cells[1] for cells in table.rows] == ["64", "32", "64"] and "both on the same n images" in table.note
+    alone = setup_table([PartFit("channels", rows[:1], names[0], FITS)])
+    assert alone.title.endswith("; n = 64") and "n" not in alone.headings and "n images" not in alone.note
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_no_table_is_repeated_for_one_column(runs: tuple[Run, Run], columns: int) -> None:
+    shown = said("compare", str(runs[1].path), columns=columns)
+    assert shown.count("baseline  value") == 1 and len(re.findall(r"^ *figure ", shown, re.MULTILINE)) == 1
+    worse = [line for line in shown.splitlines() if re.search(r"\b(worse|better)$", line)]
+    assert not worse or columns > 60 or all(line == "    at 0.05: worse" for line in worse)
+
+
+def test_flags_read_the_same_in_terminal_page_and_comparison(runs: tuple[Run, Run]) -> None:
+    _, two = runs
+    flag = "⚑ both checkpoints, all corruptions: corrupted at 64x64; the benchmark's images are 224x224"
+    for words in (("report",), ("report", "--details"), ("compare",)):
+        text = said(words[0], str(two.path), *words[1:])
+        assert [line for line in text.splitlines() if line.startswith("⚑")] == [flag], words
+    page = (two.path / "report.html").read_text("utf-8")
+    told = re.findall(r'<(li|p) class="flag">(.*?)</\1>', page, re.DOTALL)
+    assert [kind for kind, _ in told] == ["li", "p"]  # on the first screen, and with the tables that it is about
+    assert {html.unescape(re.sub(r"<.*?>", "", text)) for _, text in told} == {flag}
 
 
 def test_help_lists_options_under_headings_and_cuts_no_line() -> None:

@@ -144,7 +144,7 @@ def test_right_words_are_understood(
     words: str, desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(desk)
-    monkeypatch.setenv("ROBUSTKIT_KEEP_MISCLASSIFIED", "1")  # what is for every command is no mistake of this one
+    monkeypatch.setenv("ROBUSTKIT_KEEP_MISCLASSIFIED", "1")  # what is for every command is not a mistake of this one
     monkeypatch.setenv("ROBUSTKIT_LIMIT", "2")
     assert call(words, monkeypatch) == 0, capsys.readouterr().err
     if "lists" in words:

@@ -27,14 +27,15 @@ from robustkit.data.dataset import Dataset, Sample, open_dataset
 from robustkit.data.images import encode_png
 from robustkit.data.layouts import LAYOUTS, RULES
 from robustkit.errors import BadImageError, DataError
+from robustkit.evaluations.flags import raised
 from robustkit.gate.policy import parse_policy
 from robustkit.gate.verdicts import judge
 from robustkit.results.paired import Side
-from robustkit.results.pairing import flags_of
+from robustkit.results.pairing import flagged
 from robustkit.results.summary import write_summary
 
 DATA = SHARED / "data"
-needs_shared = pytest.mark.skipif(not DATA.is_dir(), reason="needs the real data beside the checkout")
+needs_shared = pytest.mark.skipif(not DATA.is_dir(), reason="needs the real data next to the checkout")
 
 
 def png(value: int = 0) -> bytes:
@@ -122,7 +123,8 @@ def test_where_all_logits_compete_for_the_classes_of_imagenet_a_or_r_every_figur
     assert {found["metric"] for found in rows} >= {"top1", "nll", "mean_error"}
     assert all(flag in found["flags"] for found in rows)
     side = Side(run, "vit <b>&")
-    assert list(flags_of(side, side, {("clean", "top1")})) == [f"vit <b>&, clean: {flag}"] * 2
+    found = raised(flagged(side, side, {("clean", "top1")}), {"vit <b>&": "vit <b>&"})
+    assert [each.line for each in found] == [f"vit <b>&, clean: {flag}"]
     policy = parse_policy("[[rule]]\nrequire = 'no flags'\n", "p")
     assert not judge(policy, run).passed
 
@@ -406,7 +408,7 @@ def test_other_processes_can_read(tmp_path: Path) -> None:
         assert list(pool.map(dataset.read, dataset.samples)) == expected
 
 
-# --- what is no data set -------------------------------------------------------------------------------------------
+# --- what is not a data set ------------------------------------------------------------------------------------------
 
 
 def test_what_is_no_data_set_is_told_in_one_line(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def test_the_size_of_a_resize_is_timms() -> None:
         assert max(abs(made.height - found[0]), abs(made.width - found[1])) <= 1, p
 
 
-# --- what is no plain file -------------------------------------------------------------------------------------------
+# --- what is not a plain file -----------------------------------------------------------------------------------------
 
 
 @contextmanager

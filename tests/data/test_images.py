@@ -115,7 +115,7 @@ def test_pixels_equal_timm_bit_for_bit(p: Preprocessing) -> None:
 
 
 @pytest.mark.shared
-@pytest.mark.skipif(not VAL.is_dir(), reason="needs the ImageNet validation images beside the checkout")
+@pytest.mark.skipif(not VAL.is_dir(), reason="needs the ImageNet validation images next to the checkout")
 def test_real_photographs_equal_timm() -> None:
     for path in sorted(VAL.glob("*/*.JPEG"))[::10]:
         with Image.open(path) as image:

@@ -215,7 +215,7 @@ def test_a_bad_mask_is_named(tmp_path: Path, mask: bytes | None, message: str) -
         ),
         (
             "{0}/others: no mask has the name of an image; a mask is called x_mask.png, an image a/x.png; expected the "
-            "same names but for the suffix",
+            "same names except for the suffix",
             "images",
             {"masks": "others"},
         ),

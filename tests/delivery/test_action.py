@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ SMALL = {
     "data": "embedded:shapes",
     "arguments": "--limit\n20\n--attacks\nfgsm\n--batch-size=20",
 }
-FLOWS = [*(ROOT / ".github" / "workflows").glob("*.yml"), *(ROOT / "docs" / "ci").glob("*.yml"), ROOT / "action.yml"]
+SHOWN = ROOT / "docs" / "how-to"
+FLOWS = [*(ROOT / ".github" / "workflows").glob("*.yml"), *(SHOWN / "ci").glob("*.yml"), ROOT / "action.yml"]
 
 
 def test_a_gate_that_passes_and_one_that_fails(tmp_path: Path) -> None:
@@ -57,7 +59,7 @@ def test_inputs_are_words(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FLOWS, ids=lambda path: path.name)
-def test_no_script_holds_an_expression_and_every_action_is_pinned(path: Path) -> None:
+def test_no_script_holds_an_expression(path: Path) -> None:
     flow = yaml.safe_load(path.read_text("utf-8"))
     jobs = flow["jobs"].values() if "jobs" in flow else [flow["runs"]]
     steps = [step for job in jobs for step in job["steps"]]
@@ -65,8 +67,30 @@ def test_no_script_holds_an_expression_and_every_action_is_pinned(path: Path) ->
     for step in steps:
         # Matrix values are the workflow's own.
         assert "${{" not in step.get("run", "").replace("${{ matrix.", ""), step
-        _, at, version = step.get("uses", "x@v1").partition("@")
-        assert at and version not in ("main", "master"), step
+
+
+def test_every_action_is_pinned_by_commit_and_each_by_one() -> None:
+    """Tags and branches move; a comment says which tag named the commit."""
+    commits: dict[str, set[str]] = {}
+    for path in (*FLOWS, SHOWN / "gate.md"):
+        for line in re.findall(r"^ *-? *uses: (.*)$", path.read_text("utf-8"), re.MULTILINE):
+            if line == "OWNER/REPOSITORY@COMMIT":  # what a reader fills in
+                continue
+            pinned = re.fullmatch(r"([\w.-]+/[\w.-]+)@([0-9a-f]{40}) # v\d+\.\d+\.\d+", line)
+            assert pinned, f"{path.name}: {line}"
+            commits.setdefault(pinned[1], set()).add(line)
+    assert len(commits) == 7 and all(len(lines) == 1 for lines in commits.values()), commits
+
+
+@pytest.mark.parametrize(("system", "status"), [("Linux", 0), ("macOS", 0), ("Windows", 1)])
+def test_windows_is_refused_in_one_line(tmp_path: Path, system: str, status: int) -> None:
+    made = Runner(tmp_path, SMALL, system=system).run(("Refuse Windows",))
+    assert made.done == {"Refuse Windows": status}
+    assert made.said == status * (
+        "::error::this action runs on Linux and macOS, not on Windows; give the job runs-on: ubuntu-latest\n"
+    )
+    steps = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))["runs"]["steps"]
+    assert steps[0]["name"] == "Refuse Windows"
 
 
 def test_each_input_is_used_and_each_use_is_an_input() -> None:

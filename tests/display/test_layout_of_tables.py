@@ -81,6 +81,19 @@ def test_columns_that_all_count_go_into_blocks_and_then_into_lines() -> None:
     assert listed == ["clean", f"  one: {interval}", f"  two: {interval}", "  three: 7"]
 
 
+def test_a_single_column_that_does_not_fit_stands_below_its_rows_above_what_is_said_of_them() -> None:
+    rows = (("clean", "93.3 [84.1, 97.4]", ""), ("fog", "9.3 [4.1, 17.4]", "worse"))
+    table = TextTable("", ("", "value", "verdict"), rows, below=((1, "why it is so, in several words"),))
+    assert text_of(table, 40).splitlines()[2:] == [
+        *("clean  93.3 [84.1, 97.4]", "fog      9.3 [4.1, 17.4]  worse"),
+        *("       why it is so, in several words",),
+    ]
+    assert text_of(table, 27).splitlines()[2:] == [
+        *("clean  93.3 [84.1, 97.4]", "fog      9.3 [4.1, 17.4]", "       verdict: worse"),
+        *("       why it is so, in", "         several words"),
+    ]
+
+
 def test_a_line_is_broken_between_words_and_never_inside_a_number() -> None:
     for text in (
         *CONDITIONS,

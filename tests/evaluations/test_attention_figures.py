@@ -1,4 +1,4 @@
-"""Figures of attention: by hand, beside a slow replica, alike in any batch, over layers that differ."""
+"""Figures of attention: by hand, compared with a slow replica, alike in any batch, over layers that differ."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def test_resumed_in_parts_it_makes_the_same_bytes(run: Run, tmp_path: Path, monk
         path.unlink()
     made.clear()
     audit(tmp_path / "again", browse=3)
-    assert (made.count(PGD), made.count(FOG)) == (3, 3)  # made anew, and equal
+    assert (made.count(PGD), made.count(FOG)) == (3, 3)  # made again, and equal
     assert small_audit.files(again.path) == small_audit.files(run.path)
     later = audit(tmp_path / "later", browse=3, watch_attention=False)
     audit(tmp_path / "later", browse=3)  # asked for afterwards
@@ -353,7 +353,7 @@ def test_other_parts_of_the_report_know_nothing_of_it(run: Run, tmp_path: Path) 
     out = tmp_path / "copy"
     shutil.copytree(run.path, out)
     before = (out / "report.html").read_text("utf-8")
-    manifest = run.manifest  # the same but for what was watched
+    manifest = run.manifest  # the same except for what was watched
     plain = tuple(text for text in manifest.conditions if under_of(text) is None)
     Run(out).write_manifest(replace(manifest, conditions=plain))
     refresh(Run(out))
@@ -430,7 +430,7 @@ def test_inspect_shows_the_layers_and_says_what_is_missing(place: Path) -> None:
     bare = told("inspect", *net, "--data-dir", str(place / "images"), "--stability")
     assert "there is nothing for --stability to watch, it has no attention" in bare
     bare = told("inspect", *net, "--data-dir", str(place / "images"))
-    assert "architecture" in bare  # all that can be said of the file is said
+    assert "attention  no layers of attention\n" in bare  # all that can be said about the file is said
     assert re.search(r"attention formulas are not ranked: Sequential takes no attention formula: ", bare)
     assert "labels: cannot tell as given, which is in use" in bare  # the set-up is looked at all the same
     assert "--attention" not in bare

@@ -1,4 +1,4 @@
-"""Models that look robust and are not: each is flagged but for one that says why it is not; honest ones never are."""
+"""Models that look robust and are not: each is flagged except one that says why it is not; honest ones never are."""
 
 from __future__ import annotations
 

@@ -137,7 +137,6 @@ def test_tables_show_means_over_some_severities_and_which() -> None:
     }
     (table,) = corruption_tables([*results, at | {"condition": "in-c(severity=3)"}])
     assert table.means == (("in-c, severity 3 only", "9", "20.0 [10.0, 30.0]", "–", "–"),)
-    assert table.flags == ("in-c(severity=3): x",)
 
 
 def test_a_mean_is_over_the_samples_that_all_conditions_have() -> None:
@@ -296,6 +295,5 @@ def test_the_tables_show_errors_means_and_alexnets_columns_where_it_is_a_yardsti
     (without,) = corruption_tables(summary(own, "no ImageNet"))
     assert without.error_headings == ("corruption", "1", "2", "3", "4", "5", "mean", "NLL", "ECE %")
     assert without.mean_headings == ("mean over", "n", "error % [95 %]", "NLL", "ECE %")
-    assert without.flags == ("in-c: no mCE: no ImageNet",)
     assert "CIFAR-10-C's constants" in replace(table, definition="(preset=cifar)").title
     assert "released files" in replace(table, definition="(source=released)").title

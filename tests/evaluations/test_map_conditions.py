@@ -1,4 +1,4 @@
-"""Maps as conditions: their texts, the controls that come along, and the truth that maps are held against."""
+"""Maps as conditions: their texts, the controls that come along, and the truth that maps are compared with."""
 
 from __future__ import annotations
 

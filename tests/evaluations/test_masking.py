@@ -244,7 +244,7 @@ def test_old_records_and_judging_without_torch() -> None:
     assert flags(sweep | {"accuracy": [1.0, 2 / 9], "right": 9}) == {"accuracy by radius"}
     failed = findings({"failed": "RuntimeError: out of memory"})[0]
     assert failed.flag == "evidence could not be gathered: RuntimeError: out of memory"
-    # A loss that falls back from its best is no rise, even if it ends above the start.
+    # A loss that falls back from its best is not a rise, even if it ends above the start.
     swings = {"loss_steps": [0, 1, 5, 20], "loss": [-2.0, -1.0, 1.0, 0.0]}
     assert flags(swings) == {"loss by steps"} and flags(swings | {"loss": [-2.0, -1.0, 1.0, 0.9]}) == set()
     module = "robustkit.evaluations.attacks.gradient_masking"

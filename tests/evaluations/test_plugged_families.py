@@ -54,7 +54,7 @@ class Turns(Family):
 
 
 def plug(monkeypatch: pytest.MonkeyPatch, value: object, source: str = "aa") -> PluginEntry:
-    """Make a value known as the family `turn`; return what a run says of it."""
+    """Make a value known as the family `turn`; return what a run says about it."""
     plugin = Plugin("families", "turn", f"{source}.py", value=value, digest=source)
     monkeypatch.setattr(plugins, "_from_files", [plugin])
     monkeypatch.setattr(EVERY_FAMILY, "_loaded", {})

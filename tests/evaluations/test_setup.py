@@ -1,6 +1,7 @@
 """The check, before an audit, whether another normalisation or channel order fits better."""
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from small_audit import audit as small
 from small_audit import furnish
 
 import robustkit
-from robustkit.evaluations.setup_flags import setup_flags
+from robustkit.evaluations.setup_flags import setup_flags, setup_notes
 from robustkit.results.run import Run
 
 VIT = "zoo:shapes-vit-standard"
@@ -32,6 +33,9 @@ def test_a_wrong_normalisation_is_announced_and_flagged_and_records_stay_as_they
     flags = {flag for flags in run.results()["flags"] for flag in flags}
     assert flags == {line.removeprefix("⚑ shapes-vit-standard: ")}
     assert "fits better than none, 0 to 1 (NLL lower by " in line and " images); give --mean '0." in line
+    assert "; not distinguishable from it: " in line
+    assert all(f"{name} (" in line or f"{name} fits better" in line for name in ("0.5 / 0.5", "127 / 128 of 255"))
+    assert line.count("--mean '") == 1 + len(run.evidence("shapes-vit-standard", "clean")["setup"][0]["alike"])
     assert "does not fit the model" in (run.path / "report.html").read_text()
     evidence = run.evidence("shapes-vit-standard", "clean")
     assert evidence and [part["part"] for part in evidence["setup"]] == ["normalisation", "channels"]
@@ -46,9 +50,13 @@ def test_a_wrong_normalisation_is_announced_and_flagged_and_records_stay_as_they
     assert not any(off.results()["flags"].map(bool))
 
 
-def test_the_right_one_costs_sixteen_images_a_candidate_and_says_nothing(tmp_path: Path) -> None:
+def test_the_right_one_costs_sixteen_images_a_candidate_and_says_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     lines: list[str] = []
+    caplog.set_level(logging.INFO, "robustkit.plan")
     run = audit(tmp_path / "right", lines)
+    assert "set-up check: 1 time 10 + 0 or more, for 16 samples" in caplog.messages
     evidence = run.evidence("shapes-vit-standard", "clean")
     assert evidence and {part["verdict"] for part in evidence["setup"]} <= {"fits", "cannot-tell"}
     looked = sum(n for part in evidence["setup"] for n, _ in part["losses"].values())
@@ -56,9 +64,49 @@ def test_the_right_one_costs_sixteen_images_a_candidate_and_says_nothing(tmp_pat
     assert not any("⚑" in line for line in lines) and not any(run.results()["flags"].map(bool))
 
 
-def test_too_few_images_are_not_looked_at(tmp_path: Path) -> None:
-    run = audit(tmp_path / "few", [], limit=9, model=WRONG)
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"limit": 9}, "9 images, and fewer than 10 tell nothing"),
+        ({"limit": 12, "setup_check": False}, "as asked (--no-setup-check)"),
+    ],
+)
+def test_what_is_not_looked_at_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, options: dict[str, Any], why: str
+) -> None:
+    caplog.set_level(logging.INFO, "robustkit.plan")
+    run = audit(tmp_path / "few", [], model=WRONG, **options)
     assert not (run.path / "evidence").exists() and not any(run.results()["flags"].map(bool))
+    assert [line for line in caplog.messages if "set-up" in line] == [f"set-up check left out: {why}"]
+
+
+def test_images_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
+    lines: list[str] = []
+    place = furnish(tmp_path)
+    pictures = sorted((place / "images").rglob("*.png"))
+    for picture in pictures[: len(pictures) - 9]:
+        picture.write_bytes(b"none")
+    run = small(place, tmp_path / "run", attacks="none", say=lines.append)
+    said = f"net: set-up check left out: 9 of {len(pictures)} images could be read, and fewer than 10 tell nothing"
+    assert said in lines and not run.evidence_path("net", "clean").exists()
+
+
+def part(verdict: str, **changes: Any) -> dict[str, Any]:
+    texts = {"part": "normalisation", "in_use": "CLIP", "best": "ImageNet", "remedy": "give --mean '1'"}
+    figures = {"n": 20, "difference": 0.3, "ci_low": -0.02, "ci_high": 0.61, "same": False}
+    return {**texts, **figures, "verdict": verdict, "alike": [["CIFAR-10", "give --mean '2'"], 3, ["x"]]} | changes
+
+
+def test_one_that_is_ahead_by_chance_is_noted_and_is_no_flag() -> None:
+    open_one = {"setup": [part("cannot-tell")]}
+    assert setup_flags(open_one) == [] and setup_notes(open_one) == [
+        "normalisation: cannot tell CLIP (in use) from ImageNet, which is ahead: NLL lower by 0.300 [-0.020, 0.610], "
+        "20 images; more images may tell"
+    ]
+    for quiet in (part("cannot-tell", same=True), part("cannot-tell", best="CLIP"), part("fits")):
+        assert setup_notes({"setup": [quiet]}) == []
+    (flag,) = setup_flags({"setup": [part("another-fits-better")]})
+    assert "; give --mean '1'; not distinguishable from it: CIFAR-10 (give --mean '2') (robustkit inspect" in flag
 
 
 def test_a_finished_run_is_not_looked_at_and_a_damaged_check_is_taken_away(tmp_path: Path) -> None:
@@ -79,4 +127,4 @@ def test_a_finished_run_is_not_looked_at_and_a_damaged_check_is_taken_away(tmp_p
     "evidence", [None, {}, {"setup": 3}, {"setup": [3, {"verdict": "another-fits-better"}]}, {"setup": [{"n": "x"}]}]
 )
 def test_what_has_another_shape_says_nothing(evidence: Any) -> None:
-    assert setup_flags(json.loads(json.dumps(evidence))) == []
+    assert setup_flags(json.loads(json.dumps(evidence))) == setup_notes(evidence) == []

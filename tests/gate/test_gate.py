@@ -16,6 +16,7 @@ from robustkit.cli import app as cli
 from robustkit.common.intervals import wilson
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.pattern import pattern_of
+from robustkit.gate.advice import advice
 from robustkit.gate.measured import Measured
 from robustkit.gate.output import sentence
 from robustkit.gate.policy import parse_policy
@@ -125,12 +126,12 @@ def test_a_condition_that_fits_twice_is_refused_unless_one_is_meant_exactly(tmp_
 
 def test_what_was_not_evaluated_cannot_be_told_and_the_command_is_given(run: Run) -> None:
     found = verdict(run, "top1 under spsa(eps=1/255) >= 0.1")
-    assert found.reason == (
+    assert found.why == (
         "spsa(eps=1/255) was not evaluated; evaluate it with: robustkit audit vit.pth --data-dir val "
         "--attacks 'spsa(eps=1/255)' --limit 30 --num-classes 3 --mean '0.5 0.5 0.5' "
         f"--out {shlex.quote(str(run.path))}"
     )
-    assert verdict(run, "nll under in-c <= 1").reason.count("--attacks none --corruptions in-c ") == 1
+    assert verdict(run, "nll under in-c <= 1").command.count("--attacks none --corruptions in-c ") == 1
     assert "there is no mce under clean; there are top1" in verdict(run, "mce under clean <= 1").reason
     assert "no such checkpoint in the run; it has vit" in verdict(run, "no flags", more="checkpoint = 'v'").reason
 
@@ -157,7 +158,7 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_the_command_that_is_given_evaluates_it(shapes: Run, monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
     found = verdict(shapes, rule)
     assert found.state == UNDECIDED
-    monkeypatch.setattr(sys, "argv", shlex.split(found.reason.partition("evaluate it with: ")[2]))
+    monkeypatch.setattr(sys, "argv", shlex.split(found.command))
     with pytest.raises(SystemExit) as status:
         cli.main()
     assert status.value.code == 0
@@ -167,7 +168,7 @@ def test_the_command_that_is_given_evaluates_it(shapes: Run, monkeypatch: pytest
 
 def test_flags_fail_unless_they_are_excepted_and_are_told_beside_figures(tmp_path: Path) -> None:
     found = {"vit": {"clean": [1] * 10, PGD: [1] * 8}, "late": {"clean": [1] * 10}}
-    run = make(tmp_path / "run", found)
+    run = make(tmp_path / "run", found, command="robustkit audit vit.pth")
     of_vit = "checkpoint = 'vit'"
     assert "1 flag: pgd(eps=1/255,steps=20): incomplete: 8 of 10" in verdict(run, "no flags", more=of_vit).reason
     assert verdict(run, "no flags", more=of_vit).state == FAIL
@@ -177,6 +178,7 @@ def test_flags_fail_unless_they_are_excepted_and_are_told_beside_figures(tmp_pat
     assert verdict(run, "no flags under fgsm", more=of_vit).state == UNDECIDED
     part = verdict(run, "top1 under pgd >= 0", more=of_vit)
     assert part.state == UNDECIDED and "bound >= 0; incomplete: 8 of 10" in sentence(part)
+    assert advice(part) == f"run the audit again, which makes what is missing: {run.manifest.command}"
     assert verdict(run, "n under pgd >= 8", more=of_vit).state == PASS
     assert "incomplete: no records" in verdict(run, "no flags", more="checkpoint = 'late'").reason
     beyond = make(tmp_path / "beyond", {"vit": {PGD: [1]}}, claims={PGD: {"norm": "linf", "eps": 0.5 / 255}})

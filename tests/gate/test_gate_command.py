@@ -95,12 +95,12 @@ def test_no_name_breaks_or_injects_anything(tmp_path: Path) -> None:
     assert (read["passed"], read["verdicts"][2]["value"], read["verdicts"][2]["n"]) == (False, 0.5, 10)
     assert (read["verdicts"][0]["bound"], read["verdicts"][0]["verdict"]) == (0.9, "fail")
     drafted = judge(parse_policy(draft(run), "p"), run)
-    assert drafted.passed and len(drafted.verdicts) == 6
+    assert drafted.passed and len(drafted.verdicts) == 7
 
 
 def test_figures_are_told_from_bounds_and_odd_names_survive_in_json(tmp_path: Path) -> None:
-    assert figure_text(Measured(0.299996, 9, 0.1, 0.5), 0.3) == "0.299996 [0.1, 0.5], n 9"
-    assert figure_text(Measured(0.3, 9), 0.3) == "0.3, n 9"
+    assert figure_text(Measured(0.299996, 9, 0.1, 0.5), 0.3) == "0.299996 [0.1, 0.5]"
+    assert figure_text(Measured(0.3, 9), 0.3) == "0.3"
     odd = parse_policy("[[rule]]\nrequire = 'no flags'", "\udc80.toml")
     assert json.loads(as_json(Outcome(odd), "r", None))["policy"] == "\udc80.toml"
 
@@ -124,11 +124,13 @@ def test_exit_codes_and_files(
     drafted = Path("policy.toml").read_text(encoding="utf-8").count("\n[[rule]]")
     assert f"policy.toml: {drafted} rules; read them, then: robustkit check" in capsys.readouterr().out
     assert call(monkeypatch, run.path) == 0
-    folded = f"pass         {drafted} of {drafted}; --details lists them\n"
+    folded = f"pass: {drafted} of {drafted}; --details lists them\n"
     assert capsys.readouterr().out.startswith(folded)
     assert call(monkeypatch, run.path, "--details") == 0
     said = capsys.readouterr().out
-    assert f"\n{said}".count("\npass ") == drafted and "FAIL" not in said and "--details" not in said
+    rules = said.partition("────\n")[2].partition("\n\n")[0].splitlines()
+    assert rules[0].startswith("pass ") and sum(" == " in line or " >= " in line for line in rules) == drafted - 1
+    assert "no flags" in said and "FAIL" not in said and "--details" not in said
     assert call(monkeypatch, run.path, "--all") == 2
     assert "--all: only for a draft; give --init" in capsys.readouterr().err
     assert call(monkeypatch, run.path, "--init") == 2
@@ -142,11 +144,8 @@ def test_exit_codes_and_files(
     files = ("--junit", "out/robustness.xml", "--json", "out/robustness.json")
     assert call(monkeypatch, run.path, "--policy", "strict.toml", *files) == 1
     told = capsys.readouterr()
-    assert (
-        "FAIL         vit  top1 under clean >= 0.7: 0.6 [0.502, 0.6906], n 100, bound >= 0.7, missed by 0.1\n"
-        in told.out
-    )
-    assert "\n             → see what changed with robustkit compare RELEASED RUN\n" in told.out
+    assert "FAIL     vit         top1 under clean >= 0.7  0.6 [0.502, 0.6906]  100     0.1\n" in told.out
+    assert "\n         → see what changed with robustkit compare RELEASED RUN\n" in told.out
     assert "\n::error file=strict.toml,line=2,title=vit%3A top1 under clean >= 0.7 fails::top1" in told.out
     assert "does not meet strict.toml: 0 pass, 1 fail, 0 cannot tell, of 1 verdicts" in told.err
     summary = Path("summary.md").read_text(encoding="utf-8")
@@ -194,12 +193,73 @@ def test_a_drafted_policy_has_margins_and_passes_at_once(tmp_path: Path) -> None
     bound = next(float(rule.split(" <= ")[1]) for rule in requires if "noise" in rule)
     assert 0.5 < bound < 0.62  # the mean error is 0.5
     assert judge(parse_policy(text, "p"), run).passed
-    partial = make(tmp_path / "partial", {"vit": found, "late": {"clean": right(90, 100)}})
-    for every in (False, True):
-        assert judge(parse_policy(draft(partial, every), "p"), partial).passed
+    assert "unfinished" not in text
     worse = {condition: right(sum(values) * 6 // 10, 100) for condition, values in found.items()}
     assert not judge(parse_policy(text, "p"), make(tmp_path / "worse", {"vit": worse})).passed
     assert np.all([line.startswith("#") for line in text.split("# Against a release")[1].splitlines()[1:]])
+
+
+def test_the_draft_of_an_unfinished_run_says_so_and_does_not_accept_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = "robustkit audit vit.pth --data-dir 'my images'"
+    found = {"vit": {"clean": right(90, 100), PGD: right(30, 100)}, "late": {"clean": right(90, 100)}}
+    partial = make(tmp_path / "partial", found, command=command)
+    said = f"unfinished: 1 of 4 units are missing; this completes it: {command}"
+    for every in (False, True):
+        text = draft(partial, every)
+        assert f"\n# This run is {said}\n" in text and "incomplete" not in text
+        (stopped,) = filter(None, map(advice, judge(parse_policy(text, "p"), partial).verdicts))
+        assert stopped == (
+            f"run the audit again, which makes what is missing: {command}; then look at the flags that are left"
+        )
+    for words in (["--init"], []):
+        assert call(monkeypatch, partial.path, *words) == (0 if words else 1)
+        assert f"⚑ {partial.path}: {said}\n" in capsys.readouterr().out
+
+
+def test_a_draft_pins_how_images_are_shown(tmp_path: Path) -> None:
+    def entry(name: str, **shown: object) -> dict[str, object]:
+        windows = {key: shown.pop(key) for key in ("windows", "preprocessing_source") if key in shown}
+        return {"name": name, "preprocessing": shown} | windows
+
+    def rules(name: str, *entries: dict[str, object]) -> tuple[Run, dict[str, str]]:
+        found = {str(entry["name"]): {"clean": right(9, 10)} for entry in entries}
+        run = make(tmp_path / name, found, checkpoints=entries)
+        every, short = (parse_policy(draft(run, all_of_them), "p") for all_of_them in (True, False))
+        shown = [rule for rule in short.rules if rule.require.startswith("preprocessing")]
+        told = {rule.checkpoint: rule.require.partition(" == ")[2].strip('"') for rule in shown}
+        assert judge(short, run).passed and judge(every, run).passed
+        assert sum("preprocessing ==" in rule.require for rule in every.rules) == len(entries)
+        return run, told
+
+    usual = "224x224 pixels, bicubic, crop 0.875, center, mean 0.5, std 0.5"
+    mean = [0.48145466, 0.4578275, 0.40821073]
+    released, told = rules("released", entry("a"), entry("b"))
+    assert told == {"*": usual}
+    policy = parse_policy(draft(released), "p")
+    source = {"mean": "option", "crop_pct": "architecture"}
+    apart, told = rules("apart", entry("a"), entry("b", mean=mean, crop_pct=0.9, preprocessing_source=source))
+    clip = "224x224 pixels, bicubic, crop 0.9, center, mean 0.48145466 0.4578275 0.40821073, std 0.5"
+    assert told == {"a": usual, "b": clip}
+    (found,) = (verdict for verdict in judge(policy, apart).verdicts if verdict.state != "pass")
+    assert (found.checkpoint, found.state) == ("b", "FAIL") and "(--mean, --std, --crop-pct" in advice(found)
+    assert found.reason == (
+        "preprocessing is crop 0.9 (by timm's configuration of vit), expected crop 0.875; "
+        "mean 0.48145466 0.4578275 0.40821073 (by the user), expected mean 0.5"
+    )
+    few, many = "224x224  pixels,bicubic", f"{usual}, more"
+    for expected, said in ((few, "std 0.5, expected nothing"), (many, "preprocessing is nothing, expected more")):
+        (verdict,) = verdicts(released, f"preprocessing == '{expected}'", more="checkpoint = 'a'").verdicts
+        assert verdict.state == "FAIL" and verdict.reason.endswith(said)
+
+    windows = {"size": [64, 64], "stride": [32, 48], "short_side": None, "batch": 16, "resize": "ade20k"}
+    _, told = rules("scenes", entry("a", windows=windows), entry("b", windows=None))
+    assert told == {
+        "a": "windows 64x64 every 32x48, resize ade20k, mean 0.5, std 0.5",
+        "b": "whole images at their own size, mean 0.5, std 0.5",
+    }
 
 
 @pytest.mark.parametrize("name", ["a\x7fb", 'a"\x7fb', 'it\'s "a"', "a\\b", "a\x85\u2028b"])
@@ -220,7 +280,8 @@ def test_a_short_draft_has_what_matters_and_fails_for_that_reason(tmp_path: Path
     policy = parse_policy(draft(run_of("one", vit=shown)), "p")
     rules = [rule.require.rpartition(" ")[0] for rule in policy.rules]
     assert rules[2:] == [
-        *("attention ==", "no", "n under clean >=", "top1 under clean >=", f"top1 under {PGD} >="),
+        *("attention ==", 'preprocessing == "224x224 pixels, bicubic, crop 0.875, center, mean 0.5, std', "no"),
+        *("n under clean >=", "top1 under clean >=", f"top1 under {PGD} >="),
         *(f"top1 under {far[1]} >=", "mean_error under corruption(gaussian_noise) <="),
     ]
     assert all(rule.checkpoint == "*" for rule in policy.rules)

@@ -1,4 +1,4 @@
-"""No rule and its negation: which verdicts may stand beside each other, for whatever figure."""
+"""No rule and its negation: which verdicts may stand next to each other, for whatever figure."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ def test_a_whole_pickled_module_is_named(tmp_path: Path) -> None:
         read(tmp_path / "m.pt")
 
 
-# --- files that are no checkpoints -----------------------------------------------------------------------------------
+# --- files that are not checkpoints ----------------------------------------------------------------------------------
 
 
 def whole(path: Path, **options: Any) -> bytes:

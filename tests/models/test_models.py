@@ -364,7 +364,7 @@ def test_zoo_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 FACTORY = """
 import torch
 from torch import nn
-from beside import width
+from widths import width
 
 def fixed(): return nn.Sequential(nn.Conv2d(3, width, 4, 4), nn.Flatten(), nn.Linear(width * 64, 6))
 def loose(): return nn.Sequential(nn.Conv2d(3, width, 4, 4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 6))
@@ -381,7 +381,7 @@ def maps(): return nn.Conv2d(3, width, 4, 4)
 
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
-    (tmp_path / "beside.py").write_text("width = 2\n")
+    (tmp_path / "widths.py").write_text("width = 2\n")
     (tmp_path / "nets.py").write_text(FACTORY)
     (tmp_path / "broken.py").write_text("import nowhere_to_be_found\n")
     torch.manual_seed(0)

@@ -23,10 +23,9 @@ from robustkit.models.setup_check import (
     _p_value,
     fit_part,
     fit_setup,
-    other_order,
     spread_first,
 )
-from robustkit.models.setups import NORMALISATIONS, Setup, alternatives, numberings
+from robustkit.models.setups import NORMALISATIONS, Setup, alternatives, numberings, other_order
 
 TRUE = NORMALISATIONS["CLIP"]
 OWN = Preprocessing((4, 4), *TRUE, crop_pct=1.0)
@@ -108,6 +107,17 @@ def test_what_does_the_same_is_not_in_doubt(lead: float, spread: float, verdict:
     if verdict == FITS:
         same = "rival would do the same, within 0.02 of NLL"
         assert fit.text.startswith(f"crop: used fits best, and is in use; {same}; the next is far (NLL +1.00")
+
+
+@pytest.mark.parametrize(("close", "verdict"), [(2.1, FITS), (1.5, UNKNOWN)])
+def test_the_one_in_use_fits_where_each_other_is_worse_by_itself(close: float, verdict: str) -> None:
+    """Each of nine others by t = 2.1, p = 0.04: after Holm's correction, which is for one of many, none would be."""
+    draws = torch.randn(9, 64, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    standard = (draws - draws.mean(dim=1, keepdim=True)) / draws.std(dim=1, keepdim=True)
+    used = torch.rand(64, 2, dtype=torch.float64)
+    held = {"used": used} | {f"other {k}": used + standard[k] + (2.1 if k else close) / 8 for k in range(9)}
+    fit = _judged("crop", held, dict.fromkeys(held, Setup(OWN)), "used", guessing=9, level=0.05)
+    assert fit.verdict == verdict and all(row.p_value > 0.05 for row in fit.rows if row.name != "used")
 
 
 def test_eight_images_cannot_tell() -> None:

@@ -13,7 +13,7 @@ from robustkit.evaluations.attacks.cost import attack_cost
 from robustkit.evaluations.cost import Cost
 from robustkit.evaluations.maps.condition import map_condition, parse_cams
 from robustkit.evaluations.maps.cost import map_cost
-from robustkit.pipeline.announcement import estimate_line, work_lines
+from robustkit.pipeline.announcement import estimate_line, jobs_of, work_lines
 from robustkit.pipeline.estimate import Estimate, Job, about, clock_time
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import CLEAN
@@ -130,6 +130,31 @@ def test_controls_of_maps_are_announced() -> None:
     assert "85 + 1; of these clean 1 + 0, maps 84 + 1" in lines[1]
     assert lines[2].startswith("maps: 63 + 0 of these 84 + 1 are for controls") and "--faithfulness none" in lines[2]
     assert work_lines(conditions, 2, 60, 10, 10, 0, card, 10) == [lines[0] + ", of which 10 are there already"]
+
+
+@pytest.mark.parametrize(("samples", "tried", "looked_at"), [(60, 16, 32), (12, 12, 12)])
+def test_what_comes_before_the_conditions_is_announced_for_the_samples_that_it_takes(
+    samples: int, tried: int, looked_at: int
+) -> None:
+    card = load_card("standard")
+    attack = parse_condition("fgsm(eps=8/255)", card)
+    lines = work_lines([CLEAN, attack], 2, samples, 4, 0, 2, card, 10, 1, ["it was done before"])
+    assert lines[2:] == [
+        f"set-up check: 1 time 10 + 0 or more, for {tried} samples",
+        "set-up check left out: it was done before",
+        f"evidence on attacks: 2 times 57 + 13 or more, for {looked_at} samples",
+    ]
+    assert work_lines([CLEAN], 1, samples, 1, 1, 0, card, 10, 0, ["as asked"])[1:] == []
+    todo = jobs_of("a", [(CLEAN, 3), (attack, 0)], [attack.text], card, 10, samples, checked=True)
+    names = ["set-up check", f"evidence on {attack.text}", "clean"]
+    assert [(job.name, job.samples) for job in todo] == list(zip(names, (tried, looked_at, 3), strict=True))
+    now = [0.0]
+    estimate = Estimate(todo, clock=lambda: now[0])
+    for name in names[:2]:
+        estimate.start("a", name)
+        now[0] += 5
+        estimate.advance(looked_at)
+        assert estimate_line(estimate, "cpu") == ""  # what comes before says too little of the rest
 
 
 def test_an_upper_bound_is_called_one() -> None:

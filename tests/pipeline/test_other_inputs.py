@@ -1,4 +1,4 @@
-"""Inputs that are no images go through runner and records: here sequences of tokens, of two lengths."""
+"""Inputs that are not images go through runner and records: here sequences of tokens, of two lengths."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import re
 import subprocess
@@ -17,7 +18,7 @@ from small_audit import audit, command
 from robustkit.cli.progress import ConsoleProgress
 from robustkit.evaluations.corruptions.condition import Corrupted, corruption_condition
 from robustkit.evaluations.cost import Cost
-from robustkit.pipeline.estimate import Estimate, Job
+from robustkit.pipeline.estimate import Estimate, Job, clock_time
 from robustkit.pipeline.processes import Ranks
 from robustkit.pipeline.reporting import Reporter
 from robustkit.protocol.condition import CLEAN, Condition
@@ -135,4 +136,46 @@ def test_a_long_condition_gives_signs_and_names_steer_no_terminal(
     assert hears() == [
         "net\ufffd[31m clean: 7 samples so far; elapsed 1:10, about 15:30 left",
         "net\ufffd[31m clean: 14 samples so far; elapsed 2:20, about 14:20 left",
+    ]
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_bars_keep_their_counts_whole_and_show_the_time_of_the_whole_run(tmp_path: Path, width: int) -> None:
+    checkpoint, now = "a_checkpoint_whose_name_has_more_than_sixty_characters_in_its_file_name", [0.0]
+    names = ("clean", "autoattack(eps=4/255,steps=10,targets=3)")
+    conditions = [Condition(name.partition("(")[0], name) for name in names]
+    jobs = [Job(checkpoint, name, name, "", 50_000, Cost()) for name in names]
+    estimate = Estimate(jobs, clock=lambda: now[0])
+    console = Console(file=io.StringIO(), width=width, height=10, force_terminal=True)
+    shown = ConsoleProgress(console)
+    told = Reporter(Run(tmp_path), [checkpoint], conditions, 50_000, 1, estimate, Ranks(), shown, clock=lambda: now[0])
+    for condition, seconds in zip(conditions, (100.0, 1000.0), strict=True):
+        told.begin(checkpoint, condition, 50_000)
+        now[0] += seconds
+        told.advance(12_345)
+    told.stage("square", 41_234, 0.4)
+    now[0] += 1
+    drawn = Console(file=io.StringIO(), width=width)
+    drawn.print(shown.bars.get_renderable())
+    assert isinstance(drawn.file, io.StringIO)
+    first, second, overall = drawn.file.getvalue().splitlines()
+    assert max(map(len, (first, second, overall))) <= width
+    assert "… · clean  " in first and all(line.count("12345/50000 samples") == 1 for line in (first, second))
+    assert "square: 41234 stand, 40%" in second
+    left = re.escape(clock_time(estimate.left() or 0))
+    assert re.fullmatch(rf"0 of 2 done; elapsed 18:21, about {left} left *", overall)
+
+
+def test_more_bars_than_lines_show_those_that_were_begun_last() -> None:
+    shown = ConsoleProgress(Console(file=io.StringIO(), width=60, height=4, force_terminal=True))
+    shown.follow(lambda: "all of it")
+    for condition in ("one", "two", "three", "four", "one"):
+        shown.start("net", condition, 2_000)
+        shown.advance(1_000)
+    drawn = Console(file=io.StringIO(), width=60)
+    drawn.print(shown.bars.get_renderable())
+    assert isinstance(drawn.file, io.StringIO)
+    assert re.findall(r"· (\w+) .* (\d+/\d+) samples|(all of it)", drawn.file.getvalue()) == [
+        *[("one", "2000/4000", ""), ("four", "1000/2000", "")],
+        ("", "", "all of it"),
     ]

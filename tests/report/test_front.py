@@ -13,11 +13,11 @@ from manifests import write_plain
 from page_runs import HOSTILE, Page, make_run, page_of
 
 from robustkit.cli.app import cli
+from robustkit.evaluations.flags import flags_of
 from robustkit.evaluations.gaps import Gap, gaps_of, unfinished
 from robustkit.evaluations.results import Results
 from robustkit.report.figures import looks_of
 from robustkit.report.front import Front, Line, front_of
-from robustkit.report.front_flags import flags_of
 from robustkit.report.refresh import refresh
 from robustkit.results.run import Run
 from robustkit.results.summary import survey
@@ -55,7 +55,11 @@ def test_best_and_worst_are_what_tests_say_not_what_the_values_do(tmp_path: Path
     assert [cell.value for cell in found["clean"].cells] == ["90.0", "85.0", "87.5"]
     assert marks(found["clean"]) == ["", "", ""] and found["clean"].verdict == "cannot tell"
     assert [cell.value for cell in found["fog"].cells] == ["12.5", "50.0", "15.0"] and found["fog"].lower
-    assert marks(found["fog"]) == ["best", "worst", "best"]  # first and third cannot be told apart, both beat the other
+    assert marks(found["fog"]) == [
+        "best",
+        "worst",
+        "best",
+    ]  # first and third are not distinguishable, both beat the other
     assert (found["fog"].verdict, found["fog"].detail) == ("p < .001", "2 of 3 pairs differ")
     middle = lines(of_numbers(tmp_path / "m", plain=(36, 38), other=(36, 25), third=(36, 10)))["fog"]
     assert marks(middle) == ["best", "", "worst"]
@@ -106,6 +110,18 @@ def test_flags_have_their_subject(tmp_path: Path) -> None:
         ("plain", "fog; snow; frost and 2 more conditions", "small")
     ]
     assert flagged(run, ("plain", "clean", "top1", "incomplete: 3 of 4")) == []  # the page says so above
+    levels = [("plain", text, "top1", "odd" if place < 2 else "") for place, text in enumerate(FOG)]
+    assert flagged(run, *levels) == [("plain", "fog in part", "odd")]
+    assert flagged(run, levels[0], *levels[2:]) == [("plain", "fog, severity 1", "odd")]
+    noise = [
+        ("plain", f"corruption({name},severity={severity})", "top1", "odd")
+        for name in ("gaussian_noise", "shot_noise", "impulse_noise")
+        for severity in (1, 2, 3, 4, 5)
+    ]
+    said = [("plain", "gaussian noise; shot noise; impulse noise", "odd")]  # which is all that their mean is over
+    assert flagged(run, ("plain", "clean", "top1", ""), *noise, ("plain", "noise", "mean_error", "odd")) == said
+    left = ("plain", FOG[0], "miou", "1 of 3 classes is in neither, left out of the mean: t")
+    assert flagged(run, left, ("plain", "corruption(fog)", "miou", "")) == []  # the mean says what matters of it
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ def test_tables_that_differ_only_in_their_checkpoint_become_one() -> None:
     tables = [
         TextTable("one: weak", ("class", "IoU"), rows, note="a", checkpoint="one"),
         HeatTable("two: weak", ("class", "IoU"), rows, ((0.5,),), checkpoint="two"),
-        TextTable("two: weak", ("class", "IoU"), rows),  # says of no checkpoint
+        TextTable("two: weak", ("class", "IoU"), rows),  # about no checkpoint
     ]
     both, alone = together(tables)
     assert (both.title, both.note, both.shades) == ("Weak", "a", {(1, 2): 0.5})

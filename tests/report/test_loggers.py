@@ -145,7 +145,7 @@ def test_what_is_asked_for_is_understood(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(ProtocolError, match=r"^unknown logger 'tensorbord'; did you mean 'tensorboard'\? known: mlf"):
         parse_loggers(["tensorbord:x"])
     with pytest.raises(ProtocolError, match=r"^--log wandb:p: wandb is not installed; pip install wandb$"):
-        parse_loggers(["wandb:p"])  # a folder of that name is no library
+        parse_loggers(["wandb:p"])  # a folder of that name is not a library
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ProtocolError, match=r"^--log mlflow: mlflow is not installed; pip install mlflow$"):
         parse_loggers(["mlflow"])

@@ -109,8 +109,8 @@ def test_the_gate_holds_it_against_rules(run: Run, tmp_path: Path) -> None:
     rise = verdict(run, f"drop in agreement under {TURNED[1]} against baseline <= 0", run, "checkpoint = 'one'")
     assert rise.state == "pass" and rise.figure is not None and rise.figure.n == 3
     missing = verdict(run, "top1 under rotation(degrees=5) >= 0.5", more="checkpoint = 'one'")
-    assert "was not evaluated; evaluate it with: robustkit audit vit.pth" in missing.reason
-    assert "--evaluations 'rotation(degrees=5)'" in missing.reason
+    assert "was not evaluated; evaluate it with: robustkit audit vit.pth" in missing.why
+    assert "--evaluations 'rotation(degrees=5)'" in missing.why
     assert f"agreement under {TURNED[0]} is" in draft(run, every=True)
 
 

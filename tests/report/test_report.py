@@ -90,6 +90,8 @@ def test_a_sample_is_shown_across_conditions(run: Run) -> None:
     assert [(one.right, one.said, one.level) for one in attacked[1].answers] == [(False, "dog 75 %", "")]
     fog = first["fog, picture: severity 2"].cells[0].answers
     assert [(one.level, one.right) for one in fog] == [("1", True), ("2", True), ("3", False)]
+    picture = first["fog, picture: severity 2"].picture
+    assert picture is not None and picture.place == fog[1].place == 2  # the prediction of that severity is its own
     assert [len(cell.pictures) for cell in first["cam(agcam)"].cells] == [1, 1]
     assert first["cam(agcam)"].cells[0].line == "ABPC 0.25"
     assert [(line.role, line.places) for line in views[0].lines] == [

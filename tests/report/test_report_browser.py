@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from browsing import axe, chromium, complaints, opened
-from page_runs import HOSTILE, PGD, make_run
+from page_runs import FOG, HOSTILE, PGD, make_run
 
 from robustkit.common.intervals import wilson
 from robustkit.display.neutral import no_formula
@@ -38,6 +38,10 @@ const used = async () => {
   set({shown: "10", checkpoint: "1", condition: "0"});
   found.tiles = texts(samples[0].querySelectorAll(".tiles figcaption b"));
   found.answers = texts(samples[0].querySelectorAll(".tiles .answer"));
+  set({shown: "10", checkpoint: "0", condition: "3"});
+  const tiles = [...samples[0].querySelectorAll(".tiles figure")];
+  found.fog = tiles.map((one) => [one.querySelector("b").textContent, one.querySelector("img").alt.split(" under ")[1],
+    ...texts(one.querySelectorAll(".answer"))]).filter((one) => one[0].startsWith("fog"));
   set({words: "two"});
   found.count = document.querySelector("#count").textContent;
 
@@ -109,6 +113,10 @@ def test_a_page_of_hostile_names_is_accessible_and_fetches_nothing(
     assert found["filtered"][5] in ("10010010", "01001001", "00100100") and found["filtered"][6] == "11111111"
     assert found["tiles"] == ["clean", PGD, "what was changed", "cam(agcam)"] and found["count"] == "1 of 8 samples"
     assert [text[:2] for text in found["answers"]] == ["✓ ", "✗ ", "di", "AB"]
+    # Only severity 2 has a picture: its prediction stands under it, next to that of the one that was asked for.
+    ((heading, pictured, *said),) = found["fog"]
+    assert heading == "fog, picture: severity 2" and pictured == FOG[1]
+    assert [re.sub(r":.*%", "", text) for text in said] == ["2 ✓ right", "3 ✗ wrong (no picture is kept)"]
 
 
 def test_tables_are_sorted_and_saved_and_pictures_enlarged(page: str, tmp_path: Path) -> None:
@@ -116,7 +124,7 @@ def test_tables_are_sorted_and_saved_and_pictures_enlarged(page: str, tmp_path: 
     assert [one[0] for one in found["sorted"]] == ["descending", "ascending"]
     assert [one[1] for one in found["sorted"]] == [["clean", PGD], [PGD, "clean"]]
     rising = ["−3", "< 0.001", "2/255", "+0.5 [+0.1, +0.9] better", "9.5 [9, 10]", "10 [-5, 20]", "1,234"]
-    assert found["odd"] == [[*rising[::-1], "–"], [*rising, "–"]]  # what is no figure stays last
+    assert found["odd"] == [[*rising[::-1], "–"], [*rising, "–"]]  # what is not a figure stays last
     name, text = found["csv"]
     assert name == "clean-and-attacked-top-1-95.csv" and text.startswith("condition,")
     rows = list(csv.reader(io.StringIO(text, newline="")))

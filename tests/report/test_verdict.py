@@ -97,10 +97,11 @@ def test_it_says_what_cannot_be_said(tmp_path: Path) -> None:
     wide = "; no corruptions were evaluated; intervals are wider than 20 points: too few samples to tell more."
     attacked = row(PGD, "top1", 0.3, 0.2, 0.41, n=50)
     only = clean + "the only attack, pgd at 4/255, leaves 30.0 % [20.0, 41.0] of 50 images"
-    assert sentence(tmp_path, CLEAN, attacked) == only + wide
-    assert sentence(tmp_path, CLEAN, attacked | {"ci_high": 0.39}) == only.replace("41.0", "39.0") + wide.split(";")[
-        0
-    ] + ("; no corruptions were evaluated.")
+    alone = {"claims": {PGD: CLAIMS[PGD]}}
+    assert sentence(tmp_path, CLEAN, attacked, **alone) == only + wide
+    assert sentence(tmp_path, CLEAN, attacked | {"ci_high": 0.39}, **alone) == only.replace(
+        "41.0", "39.0"
+    ) + wide.split(";")[0] + ("; no corruptions were evaluated.")
     few = sentence(tmp_path, CLEAN | {"ci_low": math.nan, "ci_high": math.nan})
     assert few.startswith("93.3 % right on 60") and few.endswith("; too few samples for intervals.")
     # A checkpoint without rows says so, the others are not touched by it.
@@ -110,11 +111,39 @@ def test_it_says_what_cannot_be_said(tmp_path: Path) -> None:
     assert "AG-CAM has too few maps to be compared with a map that marks everything on ABPC" in sentence(tmp_path, lead)
 
 
+def test_an_unfinished_run_has_no_strongest_attack_and_no_worst_corruption(tmp_path: Path) -> None:
+    part = ["incomplete: 3 of 4 samples; the same command continues"]
+    weak, strong = row(FGSM, "top1", 0.7, 0.6, 0.78), row(PGD, "top1", 0.1333, 0.069, 0.242)
+    start = "93.3 % [84.1, 97.4] right on 60 clean images; the attack "
+    for rows, said in (
+        ([weak], "fgsm at 1/255 leaves 70.0 % [60.0, 78.0] so far (unfinished attacks: 1 of 2); no corr"),
+        ([strong | {"flags": part}, weak], "pgd at 4/255 leaves 13.3 % [6.9, 24.2], the least so far (unfinished att"),
+        (
+            [strong | {"flags": part}],
+            "pgd at 4/255 leaves 13.3 % [6.9, 24.2] so far (unfinished attacks: 2 of 2); no c",
+        ),
+    ):
+        assert sentence(tmp_path, CLEAN, *rows).startswith(start + said)
+    fog, snow = (row(f"corruption({name},severity=5)", "top1", 0.5, 0.4, 0.6) for name in ("fog", "snow"))
+    asked = {"conditions": [fog["condition"], snow["condition"]]}
+    noise = row("noise", "mean_error", 0.5, 0.4, 0.6)
+    for rows, said in (
+        ([fog], "corruption is so far largest under fog at severity 5 with 50.0 %;"),
+        ([fog, snow | {"flags": part}, noise], "(mean over noise, the worst set so far), so far most under fog at sev"),
+        ([fog, snow, noise], "(mean over noise, the worst set), most under fog at sev"),
+    ):
+        assert said in sentence(tmp_path, CLEAN, *rows, **asked)
+    segmentation = {"tag": "segmentation@1", "task": "segmentation"}
+    left = row("noise", "retention", 0.5, 0.4, 0.6), fog | {"metric": "miou"}
+    assert "(noise), so far worst fog at" in sentence(tmp_path, *left, **asked, protocol=segmentation)
+    assert "Under corruption it is so far lowest under" in sentence(tmp_path, left[1], **asked, protocol=segmentation)
+
+
 def test_radii_are_said_in_their_norm_and_units(tmp_path: Path) -> None:
     claims = {"pgd(eps=0.5,norm=l2)": {"eps": 0.5, "norm": "l2"}}
     assert "pgd at 0.5 (l2)," in sentence(tmp_path, row("pgd(eps=0.5,norm=l2)", "top1", 0.1, 0.1, 0.2), claims=claims)
     normalised = {"tag": "quest@1", "space": "normalised"}
-    said = sentence(tmp_path, row(FGSM, "top1", 0.1, 0.1, 0.2), protocol=normalised)
+    said = sentence(tmp_path, row(FGSM, "top1", 0.1, 0.1, 0.2), protocol=normalised, claims={FGSM: CLAIMS[FGSM]})
     assert said.startswith(
         "The only attack, fgsm at 1/255 in normalised units, leaves 10.0 % [10.0, 20.0] of 60 images;"
     )

@@ -17,7 +17,7 @@ from compared_runs import (
 )
 
 from robustkit.cli.app import cli
-from robustkit.results.comparison import compare, pairs, unpaired
+from robustkit.results.comparison import compare, own_flags, pairs, unpaired
 from robustkit.results.published import read_published
 from robustkit.results.tables import tables
 
@@ -52,7 +52,11 @@ def test_the_command_shows_and_writes_all(tmp_path: Path) -> None:
         "data_digest": "d1" * 16,
     }
     assert pair["first"] == pair["second"] | {"run": str(first.path)}
-    assert pair["flags"] == list(found.pairs[0].flags) and pair["left_out"] == [] and pair["changed"] == []
+    assert (
+        pair["flags"] == [*found.pairs[0].flags, *own_flags(found.pairs)]
+        and pair["left_out"] == []
+        and pair["changed"] == []
+    )
     assert told["unpaired"] == unpaired([first, second]) and told["reference"]["protocol"] == "quest-paper"
     for row, expected in zip(pair["rows"], found.rows, strict=True):
         d = expected.difference

@@ -27,13 +27,17 @@ from compared_runs import (
     run_of,
 )
 from manifests import whole
+from paired_oracles import interval_of
 from scipy import stats
 
 from robustkit.common.differences import holm
 from robustkit.errors import RunError
-from robustkit.results.comparison import Comparison, pairs, unpaired
+from robustkit.evaluations.results import Results
+from robustkit.results.comparison import Comparison, own_flags, pairs, unpaired
+from robustkit.results.findings import sentences
 from robustkit.results.paired import Side
 from robustkit.results.run import Run
+from robustkit.results.summary import survey
 from robustkit.results.tables import HEADINGS, report_tables, tables
 
 # rows
@@ -55,11 +59,10 @@ def test_every_row_by_hand(tmp_path: Path) -> None:
         told = row.difference
         assert (told.first, told.second, told.n) == (pytest.approx(before.mean()), pytest.approx(after.mean()), N)
         assert told.value == pytest.approx(gaps.mean())
-        interval = stats.bootstrap((gaps,), np.mean, method="percentile", rng=0).confidence_interval
-        assert (told.ci_low, told.ci_high) == pytest.approx(tuple(interval), abs=0.25 * gaps.std() / N**0.5)
+        assert (told.ci_low, told.ci_high) == pytest.approx(interval_of(gaps, binary=row.metric == "top1"))
         changed = int((gaps != 0).sum())
         exact = stats.binomtest(int((gaps > 0).sum()), changed).pvalue if row.metric == "top1" else None
-        raw.append(exact or 2 * stats.norm.sf(abs(gaps.mean() / stats.sem(gaps))))
+        raw.append(exact or stats.ttest_1samp(gaps, 0).pvalue)
         assert told.p_value == pytest.approx(raw[-1])
     assert [row.p_value for row in found.rows] == pytest.approx(holm(raw))
     (pair,) = found.pairs
@@ -181,7 +184,7 @@ def test_what_one_pair_lacks_another_keeps(tmp_path: Path) -> None:
     rows = compared(run_of(tmp_path, records)).rows
     assert [row.difference.n for row in rows] == [39, 39, 40, 40, 30, 30, 40, 40]
     gaps = figures(records, "other", PGD, "nll") - figures(records, "plain", PGD, "nll")
-    assert rows[3].difference.p_value == pytest.approx(2 * stats.norm.sf(abs(gaps.mean() / stats.sem(gaps))))
+    assert rows[3].difference.p_value == pytest.approx(stats.ttest_1samp(gaps, 0).pvalue)
 
 
 # segmentation
@@ -232,6 +235,9 @@ def test_scenes_have_miou_and_accuracies(tmp_path: Path) -> None:
     assert found.rows[9].difference.value == pytest.approx(full[1] - full[0])
     same = compared(run, run).rows
     assert {(r.difference.value, r.difference.ci_low, r.difference.ci_high, r.p_value) for r in same} == {(0, 0, 0, 1)}
+    few = {key: rows[:9] for key, rows in records.items() if key[1] == "clean"}
+    said = sentences(Results(few_run := run_of(tmp_path / "few", few, of_scenes), survey(few_run)))
+    assert said == ["There are too few samples to test any difference between the 3 checkpoints."]
     records["other", "clean"][4]["labelled"] = [1, 20, 5]
     turned = run_of(tmp_path / "turned", records, of_scenes)
     with pytest.raises(RunError, match="plain and other: the mask of 04 differs; expected the same data: audit both"):
@@ -400,26 +406,29 @@ def test_flags_of_the_results_stand_beside(tmp_path: Path) -> None:
     rows = [dict(zip(("checkpoint", "condition", "metric", "flags"), one, strict=True)) for one in told]
     run.write_summary(rows)
     found = compared(run)
-    assert [pair.flags for pair in found.pairs] == [
-        (f"plain, {PGD} and 1 more: odd",),
-        (f"plain, {PGD} and 1 more: odd", f"third, {PGD}: weak"),
-    ]
-    assert [table.flags for table in tables(found)] == [(f"plain, {PGD} and 1 more: odd",), (f"third, {PGD}: weak",)]
+    pgd = "PGD, 1/255, 20 steps"
+    odd, weak = f"plain, {pgd}; clean: odd", f"third, {pgd}: weak"
+    assert [own_flags([pair]) for pair in found.pairs] == [[odd], [odd, weak]]
+    assert found.flags == (odd, weak)  # each once, in words as on the page
+    assert [table.flags for table in tables(found)] == [(), (odd, weak)]
+    run.write_summary([row | {"flags": ["odd"]} for row in rows if row["condition"] == PGD and row["metric"] != "top5"])
+    assert own_flags(compared(run).pairs) == [f"plain; third, {pgd}: odd"]
 
 
 def test_the_tables_of_a_report(tmp_path: Path) -> None:
     records = records_of("clean", PGD, names=(*NAMES, "third"))
     del records["third", "clean"], records["third", PGD]
     run = run_of(tmp_path, records, lambda m: m["checkpoints"].append(m["checkpoints"][0] | {"name": "third"}))
-    (table,) = report_tables(run, [{}])
     odd = {"checkpoint": "plain", "condition": "clean", "metric": "top1", "flags": ["odd"]}
+    (table,) = report_tables(run, [odd])
     run.write_summary([odd])
-    assert report_tables(Run(run.path), [{}]) == [table] and table.flags == ()
+    assert report_tables(Run(run.path), [odd]) == [table] and table.flags == ()
     run.write_summary([])
     assert table == tables(compared(run, checkpoints=["other"]))[0]
     assert table.headings == HEADINGS and len(table.rows) == 4
     assert table.note.endswith(
-        "p: McNemar's exact test for top-1, else a normal approximation; Holm's is for all 4 rows."
+        "Intervals and p are of each row alone; p is of McNemar's exact test for top-1, else Student's t. "
+        "Holm's p counts all 4 rows."
     )
     alone = run_of(tmp_path / "alone", records_of("clean", names=("plain",)))
     assert report_tables(alone, [{}]) == [] == report_tables(run, [])

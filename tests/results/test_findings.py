@@ -13,6 +13,7 @@ from robustkit.evaluations.results import Results
 from robustkit.results.findings import detectable, findings, sentences
 from robustkit.results.run import Run
 from robustkit.results.summary import survey
+from robustkit.results.tables import report_tables
 from robustkit.results.tested import pair_tests
 
 HOSTILE = "<b>\u202ered\n" + "x" * 90
@@ -59,8 +60,8 @@ def test_the_loser_is_named_with_size_p_and_n(tmp_path: Path) -> None:
 def test_what_falls_short_of_clean_images_does_not_lose_more(tmp_path: Path) -> None:
     """The other begins 30 points lower and ends 25 lower: it has more errors, but lost less on the way."""
     said = sentences(of(run_of(tmp_path, everywhere(40, 28, 20) | {(NAMES[0], text): right(30) for text in FOG})))
-    assert said[0].startswith("other has a lower accuracy on clean images than plain: −30.0 points, p < .001")
-    assert said[1].startswith("other has a higher error under fog than plain: +25.0 points, p < .001")
+    assert said[0].startswith("other has a lower accuracy on clean images than plain: −30.0 points, p = .001")
+    assert said[1].startswith("other has a higher error under fog than plain: +25.0 points, p = .002")
 
 
 def test_both_directions_of_one_family_are_told(tmp_path: Path) -> None:
@@ -105,6 +106,9 @@ def test_of_several_checkpoints_every_pair_is_tested_in_one_family(tmp_path: Pat
     raw = sorted(row.difference.p_value for row in tests.rows)
     smallest = min(row.p_value for row in tests.rows)
     assert smallest == pytest.approx(min(1.0, 8 * raw[0]))  # the stricter correction, of all eight
+    assert tests.comparison.rows == tests.rows[:6]  # and so in the tables
+    tables = report_tables(run, list(of(run).rows))
+    assert tables[0].note.endswith("Holm's p counts all 6 rows, and 2 tests of other pairs.")
     assert sentences(of(run))[0].startswith("third loses less to fog than other: −40.0 points of error")
 
 

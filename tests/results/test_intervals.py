@@ -47,7 +47,7 @@ def test_it_covers_whatever_the_model(confidence: str, right: str) -> None:
 
 
 def _drawn_errors(confidence: Floats, off: Floats, size: int) -> Floats:
-    """Calibration errors of samples drawn anew, each with an outcome of its own."""
+    """Calibration errors of samples drawn again, each with an outcome of its own."""
     stream, n, found = np.random.default_rng(1), len(confidence), []
     for _ in range(size):
         index = stream.integers(0, n, n)

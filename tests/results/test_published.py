@@ -1,4 +1,4 @@
-"""Published figures beside our own: by hand, of one's own file, and what is not understood."""
+"""Published figures next to our own: by hand, of one's own file, and what is not understood."""
 
 from __future__ import annotations
 

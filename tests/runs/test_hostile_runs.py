@@ -53,7 +53,7 @@ COMMANDS = ("report", "compare", "check", "card")
 
 
 def commands(run: Run, place: Path, which: tuple[str, ...] = COMMANDS) -> dict[str, str]:
-    """What the user sees of each command that fails. Raises what is no error of ours."""
+    """What the user sees of each command that fails. Raises what is not an error of ours."""
     policy, said = place / "policy.toml", {}
     policy.write_text("[[rule]]\nrequire = 'top1 under clean >= 0.1'\n[[rule]]\nrequire = 'no flags'\n")
     more = {"check": ["--policy", str(policy)], "card": ["--checkpoint", "one", "--out", str(place / "card")]}
@@ -260,7 +260,7 @@ def test_a_card_is_not_written_through_a_link(run: Run, tmp_path: Path) -> None:
 
 
 def with_records(path: Path, data: bytes | pa.Table) -> Run:
-    """A run of which one record of `clean` is these bytes, or this table, without a checksum beside it."""
+    """A run of which one record of `clean` is these bytes, or this table, without a checksum next to it."""
     made = page_runs.make_run(path, shown=False)
     record = made.shard_path("one", "clean", 0)
     record.write_bytes(data if isinstance(data, bytes) else signed(made, data))
@@ -269,7 +269,7 @@ def with_records(path: Path, data: bytes | pa.Table) -> Run:
 
 
 def signed(run: Run, table: pa.Table) -> bytes:
-    """As a Parquet file that says of itself what the first record of `clean` does."""
+    """As a Parquet file that says about itself what the first record of `clean` does."""
     manifest, buffer = run.manifest, io.BytesIO()
     of = provenance_metadata(provenance_of(manifest, manifest.checkpoints[0], "clean"), 0)
     with pq.ParquetWriter(buffer, table.schema.with_metadata(of), compression="zstd") as writer:

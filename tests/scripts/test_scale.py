@@ -22,7 +22,7 @@ from robustkit.results.paired import Side
 from robustkit.results.run import Run
 from robustkit.results.summary import summarise, survey
 from robustkit.results.tables import report_tables
-from scripts.bench import made_up_run
+from scripts.bench import made_up_run, scale
 
 Make = Callable[..., Run]
 
@@ -117,6 +117,7 @@ def test_sides_forget_what_no_later_pair_asks(
     found = pairs([run])
     compare(found)
     assert not any(side._samples for pair in found for side in pair)
+    assert scale.compared(run).keys() == {"compare", "compare CPU"}  # what the benchmark of it measures
     opened.clear()
     rows = survey(run).rows
     opened.clear()

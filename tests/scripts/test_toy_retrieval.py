@@ -1,4 +1,4 @@
-"""The toy retrieval experiment: its data, its models beside ordinary ones, and what is made of their results."""
+"""The toy retrieval experiment: its data, its models compared with ordinary ones, and what is made of their results."""
 
 from __future__ import annotations
 
@@ -335,7 +335,7 @@ def made_up(correct: Any) -> toy_results.Results:
 
 
 def test_intervals_know_that_models_share_data_and_starts() -> None:
-    # One of five succeeds: of five drawn anew it is up to three, in 97.5 % of binomial draws, or none.
+    # One of five succeeds: of five drawn again it is up to three, in 97.5 % of binomial draws, or none.
     for results in (
         made_up(lambda data, seed, rate, decay: data == 2),
         made_up(lambda data, seed, rate, decay: seed == 4),
@@ -373,7 +373,7 @@ def test_looking_for_b_is_success_with_it_and_none_without() -> None:
 
 @pytest.fixture(scope="module")
 def docs(plan: toy_run.Plan, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder that the command has filled, with choices beside it."""
+    """A folder that the command has filled, with choices next to it."""
     pytest.importorskip("matplotlib")
     folder = tmp_path_factory.mktemp("docs")
     with pytest.MonkeyPatch.context() as patch:

@@ -54,7 +54,7 @@ def test_image_and_labels_are_cut_and_turned_together(code: Any) -> None:
     for step in range(12):
         pixels, cut = code.recipe.batch(scenes, recipe, 0, step)
         agree = (pixels[0, 0] > 0) == (cut[0] == 1)
-        assert agree.float().mean() > 0.97  # but for the border, where pixels are between the two
+        assert agree.float().mean() > 0.97  # except for the border, where pixels are between the two
 
 
 def test_the_encoder_starts_as_the_classifier(code: Any) -> None:

@@ -28,7 +28,7 @@ def beside(run: Run, path: Path) -> Path:
 
 
 def move(run: Run, path: Path, to: Path) -> None:
-    """A record with what stands beside it."""
+    """A record with what stands next to it."""
     copy(run, path, to)
     path.unlink()
     beside(run, path).unlink()
@@ -41,7 +41,7 @@ def copy(run: Run, path: Path, to: Path, source: Run | None = None) -> None:
 
 
 def put(run: Run, path: Path, data: bytes, told: bool = True) -> None:
-    """Bytes in the place of a record, with the SHA-256 of them beside it, or none."""
+    """Bytes in the place of a record, with the SHA-256 of them next to it, or none."""
     import hashlib
 
     path.write_bytes(data)
@@ -193,7 +193,7 @@ ALL_REFUSED = "refused refused refused refused"
 RECORDS: dict[str, tuple[Alter, str]] = {
     "a shard deleted": (removed("records/net/clean/00001.parquet"), TOLD),
     "the last shard deleted": (removed("records/net/clean/00003.parquet"), TOLD),
-    "a shard of an attack deleted, and what stands beside": (removed("*/net/fgsm*/00000.*"), TOLD),
+    "a shard of an attack deleted, and what stands next to it": (removed("*/net/fgsm*/00000.*"), TOLD),
     "a condition deleted": (removed("records/net/fgsm*"), TOLD),
     "clean deleted": (removed("*/net/clean"), TOLD),
     "all records deleted": (removed("records"), "refused refused refused recomputed"),

@@ -86,7 +86,7 @@ def complaints(found: dict[str, Any]) -> list[str]:
 
 
 def opened(page: str, folder: Path, width: int, dark: bool, used: str = "const used = () => {};") -> dict[str, Any]:
-    """What a copy of the page says of itself. Its policy also lets the probe run, known by its own digest.
+    """What a copy of the page says about itself. Its policy also lets the probe run, known by its own digest.
 
     used: a script with a function of that name, which uses the page and adds to `found`; it may be async.
     """

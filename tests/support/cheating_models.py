@@ -1,7 +1,7 @@
 """Models that look robust, or hide from attacks, by every trick that we know: all around one honest network.
 
 Each takes the network, what it knows of the test images, and returns a function from (B, 3, H, W) in [0, 1] to logits.
-Tests hold `masking` against them, and `scripts/pages/cheats.py` writes a table of what is found.
+Tests check `masking` against them, and `scripts/pages/cheats.py` writes a table of what is found.
 """
 
 from __future__ import annotations
@@ -407,7 +407,7 @@ def detached(k: Known) -> Net:
 
 
 def not_a_number(k: Known) -> Net:
-    """The right values, with gradients that are no numbers."""
+    """The right values, with gradients that are not numbers."""
     return lambda x: k.net(x + 0 * torch.sqrt(x - x))
 
 

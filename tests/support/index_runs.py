@@ -25,7 +25,7 @@ def audited(path: Path, name: str, hits: tuple[int, int], day: int, of: int = 50
 
 
 def furnished(folder: Path) -> Path:
-    """Write the runs into a folder, and one beside it that a link leads to."""
+    """Write the runs into a folder, and one next to it that a link leads to."""
     for place, hits in enumerate(((45, 30), (40, 20))):
         run = audited(folder / "vit" / "ab"[place], "vit", hits, day=3 + place)
         (run.path / "report.html").write_text("<!doctype html><title>report</title>", "utf-8")

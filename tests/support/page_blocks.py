@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+import io
+import math
 import os
 import re
 import shlex
@@ -9,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +38,7 @@ class Block:
     """A fenced block: its language, its text, and the comment on the line above it.
 
     not run: REASON says why it is not run. status N is the exit status of its last command. file: NAME is where its
-    text belongs.
+    text belongs. printed: the commands before it print its lines; printed by COMMAND: that command does.
     """
 
     kind: str
@@ -109,12 +113,17 @@ def furnish(place: Path) -> None:
 
 
 def run_page(page: Path, place: Path, patch: pytest.MonkeyPatch) -> int:
-    """Run a page's blocks in the folder `place`, one after another; how many were run."""
+    """Run a page's blocks in the folder `place`, one after another; how many were run.
+
+    What a page shows as printed is compared except for its numbers, since amounts of work are cut.
+    """
     patch.chdir(place)
     patch.syspath_prepend(str(place))
     scope: dict[str, Any] = {"__name__": "page"}
-    count = 0
+    count, screen = 0, io.StringIO()
     for block in blocks_of(page):
+        if block.said == "printed":
+            assert not (odd := unprinted(block.text, screen.getvalue())), f"{page.name}: not printed today: {odd}"
         if block.file:
             Path(block.file).write_text(block.text, encoding="utf-8")
         if block.kind not in RUN or block.reason or block.said == "test":
@@ -123,24 +132,70 @@ def run_page(page: Path, place: Path, patch: pytest.MonkeyPatch) -> int:
         if block.kind == "python":
             exec(compile(block.text, f"{page.name}", "exec"), scope)
             continue
-        found = list(commands(block.text))
+        found, screen = list(commands(block.text)), io.StringIO()
         for position, words in enumerate(found):
-            status = call(words, patch)
+            status = call(less(words), patch, screen)
             expected = block.status if position == len(found) - 1 else 0
             assert status == expected, f"{page.name}: {shlex.join(words)}: status {status}, not {expected}"
     return count
 
 
-def call(words: list[str], patch: pytest.MonkeyPatch) -> int:
-    """The exit status of a command: robustkit's in this process, another in its own."""
+def call(words: list[str], patch: pytest.MonkeyPatch, screen: io.StringIO) -> int:
+    """The exit status of a command: robustkit's in this process, whose screen is kept, another in its own."""
     if words[0] != "robustkit":
         return subprocess.run(words, check=False).returncode
     from robustkit.cli.app import main
 
-    patch.setattr(sys, "argv", less(words))
-    with pytest.raises(SystemExit) as left:
+    patch.setattr(sys, "argv", words)
+    patch.setenv("COLUMNS", "120")
+    with pytest.raises(SystemExit) as left, redirect_stdout(screen), redirect_stderr(screen):
         main()
     return int(left.value.code or 0)
+
+
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+def unprinted(quoted: str, output: str, exactly: bool = False) -> list[str]:
+    """The lines of a block that no line of an output is like, numbers aside.
+
+    exactly: the words are the same, and the numbers within 5 %, as on other processors; else words may differ that
+    depend on the amount of work.
+    """
+    lines = [line for line in map(_words, output.splitlines()) if line]
+    return [
+        line
+        for line in map(_words, quoted.splitlines())
+        if line and not any(_same(line, printed) if exactly else _alike(line, printed) for printed in lines)
+    ]
+
+
+def _words(line: str) -> str:
+    return " ".join(line.replace("─", " ").split())
+
+
+def _alike(line: str, printed: str) -> bool:
+    first, second = (_NUMBER.sub("0", text) for text in (line, printed))
+    return difflib.SequenceMatcher(None, first, second, autojunk=False).ratio() >= 0.9
+
+
+def _same(line: str, printed: str) -> bool:
+    if _NUMBER.sub("0", line) != _NUMBER.sub("0", printed):
+        return False
+    pairs = zip(*(map(float, _NUMBER.findall(text)) for text in (line, printed)), strict=True)
+    return all(math.isclose(one, other, rel_tol=0.05, abs_tol=0.02) for one, other in pairs)
+
+
+def shown_by(page: Path) -> Iterator[tuple[list[list[str]], str]]:
+    """Of each block that a page shows as printed the commands that print it, and its text."""
+    before: list[list[str]] = []
+    for block in blocks_of(page):
+        if block.kind == "sh":
+            before = list(commands(block.text))
+        if block.said.startswith("printed by "):
+            yield [shlex.split(block.said.removeprefix("printed by "))], block.text
+        elif block.said == "printed":
+            yield before, block.text
 
 
 def less(words: list[str]) -> list[str]:

@@ -87,8 +87,8 @@ def make_run(
     ids: tuple[str, ...] = ("a.png", "b.png", "c.png"),
     shown: bool = True,
 ) -> Run:
-    """Sample k is of class k % 3; the second checkpoint errs on the second sample clean, each errs under PGD on the
-    first, and at severity 3 of fog all are the third class.
+    """Sample k is of class k % 3; the second checkpoint is wrong about the second sample clean, each about the first
+    under PGD, and at severity 3 of fog all are the third class.
     """
     run = Run(path)
     entry = {

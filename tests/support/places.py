@@ -5,4 +5,4 @@ from pathlib import Path
 SUPPORT = Path(__file__).parent
 TESTS = SUPPORT.parent
 ROOT = TESTS.parent
-SHARED = ROOT.parent / "shared"  # real data and weights, beside the checkout; often not there
+SHARED = ROOT.parent / "shared"  # real data and weights, next to the checkout; often not there

@@ -32,7 +32,7 @@ def install(package: Path, into: Path) -> None:
 
 
 def metadata(into: Path, name: str, version: str, entries: str) -> None:
-    """Write what an installed distribution says of itself, without building one. entries: of entry_points.txt."""
+    """Write what an installed distribution says about itself, without building one. entries: of entry_points.txt."""
     folder = into / f"{name.replace('-', '_')}-{version}.dist-info"
     folder.mkdir(parents=True)
     (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n", encoding="utf-8")

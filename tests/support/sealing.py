@@ -26,7 +26,7 @@ def put(run: Run, checkpoint: str, condition: str, table: pa.Table, shard: int =
 
 
 def seal(run: Run) -> Run:
-    """Let run.json name the samples of each shard, and every record and picture say of what it is.
+    """Let run.json name the samples of each shard, and every record and picture say what it is of.
 
     The samples of a shard are those of its longest record.
     """

@@ -58,5 +58,5 @@ def files(run: Path) -> dict[str, bytes]:
 
 
 def pages(run: Path) -> dict[str, str]:
-    """Return a digest of each record and picture file but for its metadata, which names the device."""
+    """Return a digest of each record and picture file except for its metadata, which names the device."""
     return {str(p.relative_to(run)): digest_of_pages(p.read_bytes()) for p in sorted(run.rglob("*.parquet"))}

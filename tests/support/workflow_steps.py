@@ -28,6 +28,7 @@ class Runner:
     summary: str = ""
     done: dict[str, int] = field(default_factory=dict)
     said: str = ""
+    system: str = "Linux"
 
     def run(self, only: tuple[str, ...]) -> Runner:
         """Run the steps of action.yml with these names, up to the first that fails."""
@@ -43,7 +44,7 @@ class Runner:
 
     def _shell(self, step: dict[str, Any], given: Mapping[str, str]) -> int:
         known = {f"inputs.{name}": value for name, value in given.items()}
-        known |= {"github.action_path": str(ROOT), "runner.temp": str(self.folder)}
+        known |= {"github.action_path": str(ROOT), "runner.temp": str(self.folder), "runner.os": self.system}
         files = {name: self.folder / name.lower() for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY", "GITHUB_ENV")}
         for path in files.values():
             path.write_text("")

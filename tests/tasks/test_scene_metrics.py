@@ -224,7 +224,9 @@ class Recorded:
     """Stands for a run: tables by checkpoint and condition."""
 
     path = Path("somewhere")
-    manifest: ClassVar[Manifest] = whole({"protocol": {"task": "segmentation"}, "checkpoints": [{"name": "a"}]})
+    manifest: ClassVar[Manifest] = whole(
+        {"protocol": {"task": "segmentation"}, "checkpoints": [{"name": "a"}, {"name": "b"}]}
+    )
 
     def __init__(self, tables: dict[tuple[str, str], list[dict[str, Any]]]) -> None:
         self.tables = tables

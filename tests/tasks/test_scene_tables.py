@@ -1,4 +1,4 @@
-"""Tables of scenes: by hand, with their flags, and on a terminal."""
+"""Tables of scenes: by hand, and on a terminal."""
 
 from __future__ import annotations
 
@@ -58,7 +58,6 @@ def test_tables_by_hand() -> None:
     assert plain.rows[1][2:5] == (pgd, "10", "20.0 [20.0, 20.0]") and plain.rows[1][7:] == ("0.800", "4/255")
     assert plain.rows[2] == ("conv", "no", "clean", "1", "50.0", "50.0", "50.0", "0.500", "0")
     assert plain.rows[3][2:4] == ("pgd(eps=1,steps=3,norm=l2)", "1") and plain.rows[3][8] == "0.75"
-    assert plain.flags == (f"seg, {pgd}: half",)
     noise = ("10.0", "20.0", "30.0", "40.0", "50.0", "30.0", "37.5")
     assert severities.headings == ("corruption", "1", "2", "3", "4", "5", "mean", "retention %")
     assert severities.rows[:3] == tuple((name, *noise) for name in SETS["noise"])
@@ -77,7 +76,7 @@ def test_tables_by_hand() -> None:
     assert scene_tables([row for row in results if row["metric"] == "nll"], MANIFEST) == []
 
 
-def test_tables_of_a_definition_and_their_flags() -> None:
+def test_tables_of_a_definition() -> None:
     here, gone = ([3, 2, 0], [3, 2, 0], [5, 2, 0]), ([3, 0, 0], [3, 0, 0], [5, 0, 0])
     texts = [*shares_of("noise(source=released)"), "corruption(fog,severity=2,source=released)", "clean"]
     own = {text: counts(record("a", here), flags=("half",)) for text in texts}
@@ -89,14 +88,6 @@ def test_tables_of_a_definition_and_their_flags() -> None:
     assert plain.rows[0][4:8] == ("80.0", "71.4", "80.0", "nan")
     assert sets.rows[0] == ("noise(source=released)", "1", "78.7", "98.3", "70.7", "78.7", "0.500")
     assert classes.headings[2:] == ("clean", "noise(source=released)") and classes.rows[1][2:] == ("100.0", "–")
-    always = "1 of 3 classes is in neither prediction nor truth, left out of the mean: t"
-    lines = [line for line in severities.flags if "labelled" not in line]
-    assert lines[0] == "seg, all 4 corruptions (source=released): half"
-    # Single conditions with a mean do not say again what it says; fog has none.
-    assert len(lines) == 3 and all(line.startswith("seg, ") for line in lines)
-    assert any(line.endswith(f" (source=released): {always}") for line in lines[1:])
-    assert lines[2].partition("(source=released): ")[2].startswith("1 of 3")
-    assert plain.flags[0] == f"seg, clean: {always}"
 
 
 def test_a_terminal_shows_the_tables_but_not_the_longest() -> None:

@@ -14,15 +14,19 @@ from ..options import (
     CONTEXT,
     attack_options,
     browse_option,
+    checkpoints_argument,
     common,
     corruption_options,
     data_options,
+    device_option,
     group,
+    images_option,
     map_options,
     model_options,
     option,
     preset_option,
     protocol_option,
+    quiet_option,
     run_options,
     scene_options,
     segmenter_options,
@@ -33,8 +37,8 @@ from ..terminal import AS_IT_IS, audit_request, console, run_and_show, run_cam, 
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
-@click.argument("checkpoints", nargs=-1, required=True, metavar="CHECKPOINT...", shell_complete=known_checkpoints)
-@option("--data-dir", section="Data", required=True, help="Folder, zip, or embedded:shapes.")
+@checkpoints_argument
+@images_option()
 @group(
     [
         model_options,
@@ -70,8 +74,8 @@ def audit(
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
-@click.argument("checkpoints", nargs=-1, required=True, metavar="CHECKPOINT...", shell_complete=known_checkpoints)
-@option("--data-dir", section="Data", required=True, help="Folder, zip, or embedded:shapes.")
+@checkpoints_argument
+@images_option()
 @group(
     [
         model_options,
@@ -98,9 +102,9 @@ def attack(
 
 @click.command(context_settings=CONTEXT)
 @option("--out", type=Place(), help="Run folder; default: robustkit-demo, with --full robustkit-demo-full.")
-@option("--device", default="auto", help="auto, cpu, cuda, cuda:N, mps, xpu or another that torch names.")
+@device_option
 @option("--full", is_flag=True, help="More samples, two radii, SPSA, all severities: minutes.")
-@option("--quiet", is_flag=True, help="No progress on standard error.")
+@quiet_option
 @common
 def demo(out: Path | None, device: str, full: bool, quiet: bool) -> None:
     """Audit four embedded classifiers, one for each of four attentions, and two segmenters, on embedded images.
@@ -131,7 +135,7 @@ def demo(out: Path | None, device: str, full: bool, quiet: bool) -> None:
 @click.argument(
     "arguments", nargs=-1, required=True, metavar="CHECKPOINT... [IMAGE]...", shell_complete=known_checkpoints
 )
-@option("--data-dir", section="Data", help="Folder, zip, or embedded:shapes; without it, IMAGEs are explained.")
+@images_option("Folder, zip, or embedded:shapes; without it, IMAGEs are explained.", required=False)
 @option(
     "--target",
     "targets",
@@ -178,10 +182,8 @@ def cam(
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
-@click.argument("checkpoints", nargs=-1, required=True, metavar="CHECKPOINT...", shell_complete=known_checkpoints)
-@option(
-    "--data-dir", section="Data", required=True, help="Folder or zip of images, ADE20K's folder, or embedded:shapes."
-)
+@checkpoints_argument
+@images_option("Folder or zip of images, ADE20K's folder, or embedded:shapes.")
 @group([preset_option, scene_options, segmenter_options, protocol_option("segmentation"), run_options, common])
 def segment(
     checkpoints: tuple[str, ...], data_dir: str, skip_bad: bool, details: bool, quiet: bool, **options: Any

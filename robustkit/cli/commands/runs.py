@@ -12,10 +12,11 @@ from ..options import CONTEXT, common, option
 from ..terminal import console, say_unfinished, show, usable
 
 RUN = Place(file_okay=False)
+run_argument = click.argument("run", type=RUN)
 
 
 @click.command(context_settings=CONTEXT)
-@click.argument("run", type=RUN)
+@run_argument
 @option("--details", is_flag=True, help="Print every table, not only the short one.")
 @option("--log", "logs", multiple=True, help="Also log the results: tensorboard, mlflow or wandb, as tensorboard:DIR.")
 @common
@@ -66,7 +67,7 @@ def compare(runs: tuple[Path, ...], **options: Any) -> None:
 
 
 @click.command(context_settings=CONTEXT)
-@click.argument("run", type=RUN)
+@run_argument
 @option("--policy", type=Place(), help="TOML file of rules; written by --init.")
 @option("--baseline", type=RUN, help="Run that rules about a drop compare with.")
 @option("--junit", type=Place(), help="File for the verdicts as JUnit XML.")
@@ -83,14 +84,17 @@ def check(run: Path, **options: Any) -> None:
     robustkit check runs/vit --policy policy.toml --junit robustness.xml
     robustkit check runs/vit --policy policy.toml --baseline runs/released
     """
+    from ...runs.folder import RunFolder
     from ..check import check_run
 
-    with usable(run, *filter(None, [options["baseline"]])):
+    runs = [run, *filter(None, [options["baseline"]])]
+    with usable(*runs):
+        say_unfinished(map(RunFolder.existing, runs))
         check_run(run, **options, console=console())
 
 
 @click.command(context_settings=CONTEXT)
-@click.argument("run", type=RUN)
+@run_argument
 @option("--checkpoint", help="Which checkpoint of the run; required if it has several.")
 @option("--out", type=Place(), help="Folder of the files; default: RUN/card.")
 @common

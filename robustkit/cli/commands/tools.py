@@ -23,7 +23,9 @@ from ..options import (
     constants_instead,
     data_options,
     definition_options,
+    device_option,
     group,
+    images_option,
     mask_options,
     model_options,
     option,
@@ -35,7 +37,7 @@ MARKS = {"ok": "[green]ok  [/green]", "warn": "[yellow]warn[/yellow]", "FAIL": "
 
 @click.command(cls=Command, context_settings=CONTEXT)
 @click.argument("checkpoint", shell_complete=known_checkpoints)
-@option("--data-dir", section="Data", help="Images to find out which attention formula and preprocessing fit.")
+@images_option("Images to find out which attention formula and preprocessing fit.", required=False)
 @option(
     "--stability",
     section="Maps",
@@ -43,9 +45,7 @@ MARKS = {"ok": "[green]ok  [/green]", "warn": "[yellow]warn[/yellow]", "FAIL": "
     help="Show logits, norms and entropy of the attention on them, layer by layer.",
 )
 @option("--batch-size", section="Run", type=AT_LEAST_1, default=16, help="Samples in a batch.")
-@option(
-    "--device", section="Run", default="auto", help="auto, cpu, cuda, cuda:N, mps, xpu or another that torch names."
-)
+@device_option
 @option("--seed", section="Run", type=int, default=0, help="Seed of --limit.")
 @group([mask_options, model_options, data_options, common])
 def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
@@ -73,7 +73,7 @@ def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
 @click.argument("images", nargs=-1, metavar="[IMAGE]...")
 @option("--write", type=Place(), help="Write a tree of corrupted images into this folder.")
 @option("--drift", "drift_from", type=Place(), help="Compare this tree with corrupting here.")
-@option("--data-dir", section="Data", help="Clean images of --write and --drift: folder, zip, or embedded:shapes.")
+@images_option("Clean images of --write and --drift: folder, zip, or embedded:shapes.", required=False)
 @option("--out", section="Output", type=Place(), help="Contact sheet, or the folder of several.")
 @option(
     "--corruptions",
@@ -115,9 +115,7 @@ def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
     type=AT_LEAST_1,
     help="Threads that decode and encode images; default: one for each core.",
 )
-@option(
-    "--device", section="Run", default="auto", help="auto, cpu, cuda, cuda:N, mps, xpu or another that torch names."
-)
+@device_option
 @option("--seed", section="Run", type=int, default=0, help="Seed of every random draw.")
 @group([data_options, common])
 def corrupt(images: tuple[str, ...], **options: Any) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from ...common.files import bytes_of, reason, write_whole
 from ...data.dataset import Dataset, open_dataset
@@ -23,6 +22,8 @@ from ...evaluations.corruptions.plan import native_size
 from ...evaluations.corruptions.sets import FROST, asked_texture, expand
 from ...evaluations.corruptions.tree import CorruptedTree
 from ...models.device import pick_device
+from ...pipeline.estimate import clock_time
+from ..progress import Bars
 from . import contact_sheet, drift, tree_writer
 from .recipe import Recipe, settle
 
@@ -261,17 +262,13 @@ def _like(tree: CorruptedTree, dataset: Dataset, options: Mapping[str, Any]) -> 
 @contextmanager
 def _bar(console: Console, text: str, total: int) -> Iterator[Callable[[int], None]]:
     """Show a bar on a terminal; yield a function that takes the number of files done."""
-    bars = Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TextColumn("files"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
+    bars = Bars(console, "files")
+
+    def left() -> str:
+        seconds = next((task.time_remaining for task in bars.tasks), None)
+        return "" if seconds is None else f"about {clock_time(seconds)} left"
+
+    bars.overall = left
     with bars:
-        task = bars.add_task(text, total=total)
+        task = bars.begin([text], total)
         yield lambda files: bars.advance(task, files)

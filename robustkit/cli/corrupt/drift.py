@@ -1,6 +1,6 @@
 """`robustkit corrupt --drift`: how far a released tree is from what corrupting the same images here gives.
 
-A corruption without random numbers must give the same picture, but for what JPEG and another library's resize change.
+A corruption without random numbers must give the same picture, except for changes by JPEG and another library's resize.
 With random numbers two trees never agree pixel by pixel; then they must not differ by more than two draws of our own
 do, and must change the clean picture as strongly.
 """
@@ -31,7 +31,7 @@ FEWEST = 5  # fewest images to judge a random corruption by
 RULE = (
     f"same, as far as these images tell: without random numbers, released and ours are within {LEVELS:g} grey level of "
     f"each other; with them, they differ by at most {SHARE:.0%} more than two draws of our own do, and are as far from "
-    f"the clean image to {SHARE:.0%} ({LEVELS / 2:g} grey levels if more), but for twice the standard error over images"
+    f"the clean image to {SHARE:.0%} ({LEVELS / 2:g} grey levels if more), plus twice the standard error over images"
 )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ...display.numbers import pixels
 from ...protocol.condition import CLEAN
 from ...runs.manifest import Manifest
-from ..cells import Cells
+from ..cells import Cells, is_whole
 from ..metric import Metric
 from ..sentence import Clause, share
 
@@ -15,7 +15,10 @@ _NAMES = {"autoattack": "AutoAttack", "square": "Square", "segpgd": "SegPGD"}
 
 
 def clauses(cells: Cells, manifest: Manifest, headline: Metric) -> Iterator[Clause]:
-    """Yield the result of the attack that leaves least: `the strongest attack, pgd at 4/255, leaves 13.3 %`."""
+    """Yield the result of the attack that leaves least: `the strongest attack, pgd at 4/255, leaves 13.3 %`.
+
+    While records of some attack are missing, none is called the strongest or the only one.
+    """
     claims = manifest.claims
     attacked = [row for (condition, name), row in cells.items() if name == headline.name and condition in claims]
     if not attacked:
@@ -25,10 +28,15 @@ def clauses(cells: Cells, manifest: Manifest, headline: Metric) -> Iterator[Clau
     radius = pixels(eps, norm) + ("" if norm == "linf" else f" ({norm})")
     if manifest.protocol.space != "pixels":
         radius += " in normalised units"
-    which = "strongest" if len(attacked) > 1 else "only"
     of_others = "" if clean is not None and row["n"] == clean["n"] else f" of {row['n']} images"
     call = f"{row['condition'].partition('(')[0]} at {radius}"
-    yield Clause(f"the {which} attack, {call}, leaves {share(row)}{of_others}", (row,))
+    leaves = f"leaves {share(row)}{of_others}"
+    missing = sum(not is_whole(cells.get((condition, headline.name))) for condition in claims)
+    if missing:
+        so_far = f"{', the least' if len(attacked) > 1 else ''} so far (unfinished attacks: {missing} of {len(claims)})"
+        yield Clause(f"the attack {call} {leaves}{so_far}", (row,))
+    else:
+        yield Clause(f"the {'strongest' if len(attacked) > 1 else 'only'} attack, {call}, {leaves}", (row,))
 
 
 def called(text: str, manifest: Manifest) -> str:

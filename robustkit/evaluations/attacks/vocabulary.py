@@ -23,14 +23,14 @@ class AttackWords(Vocabulary):
     expected = True
 
     def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
-        """Yield the strongest attack at each radius; of equally strong ones the last."""
+        """Yield the strongest attack with results at each radius; of equally strong ones the last."""
         radii: dict[str, list[str]] = {}
         for text in (text for text, name in values if name == metric):
             given = {**self.defaults, **pattern_of(text).given}
             radii.setdefault(f"{given['norm']} {given.get('eps', '')}".strip(), []).append(text)
         for radius, texts in radii.items():
             strongest = min(reversed(texts), key=lambda text: values[text, metric])
-            which = f"strongest of {len(texts)} attacks" if len(texts) > 1 else "the attack"
+            which = f"lowest under {len(texts)} attacks" if len(texts) > 1 else "the attack"
             yield strongest, metric, f"{which} at {radius}"
 
     def published_names(self) -> Sequence[str]:

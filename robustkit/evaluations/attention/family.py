@@ -76,8 +76,9 @@ class Attention(Family):
         return attention_tables(results)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
-        from ...display.grid import grid_of, together
+        from ...display.grid import grid_of, together, with_flags
         from ...display.section import Section
+        from ..flags import flag_lines, of_family
         from .figures import attention_figures, watched
         from .tables import layer_table
 
@@ -90,7 +91,8 @@ class Attention(Family):
                 layer_table(entry.heads[under], title) for (entry, under), title in zip(first, titles, strict=True)
             ]
             by_layer = [grid_of(table, folded=True) for table in layers]
-            return {"grids": [*together(self.tables(results)), *by_layer]}
+            lines = flag_lines(results, of_family(self.name))
+            return {"grids": [*with_flags(together(self.tables(results)), lines), *by_layer]}
 
         yield Section("attention", "Attention stability", values, tuple(attention_figures(heads)))
 

@@ -53,23 +53,16 @@ def attention_tables(results: Rows) -> list[TextTable]:
 
 
 def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> TextTable:
-    rows, flags = [], dict[str, list[str]]()
+    rows = []
     counts = {under: next(iter(figures.values()))["n"] for under, figures in conditions.items()}
     several = len(set(counts.values())) > 1
     for under, figures in conditions.items():
         shown = [(figures.get(f"{name}_change") if under != "clean" else None, figures.get(name)) for name in HEADINGS]
         cells = (_cell(*pair, *HEADINGS[name][1:]) for name, pair in zip(HEADINGS, shown, strict=True))
         rows.append((under, *([str(counts[under])] if several else []), *cells))
-        for flag in next(iter(figures.values()))["flags"]:
-            flags.setdefault(flag, []).append(under)
     headings = ("condition", *(["n"] if several else []), *(name for name, _, _ in HEADINGS.values()))
-    lines = tuple(f"{checkpoint}, {_listed(names)}: {flag}" for flag, names in flags.items())
     title = f"{checkpoint}: attention" + ("" if several else f", n = {counts[next(iter(counts))]}")
-    return TextTable(title, headings, tuple(rows), lines, _NOTE, checkpoint=checkpoint)
-
-
-def _listed(conditions: Sequence[str]) -> str:
-    return conditions[0] if len(conditions) == 1 else f"{conditions[0]} and {len(conditions) - 1} more"
+    return TextTable(title, headings, tuple(rows), (), _NOTE, checkpoint=checkpoint)
 
 
 def _cell(change: Mapping[str, Any] | None, value: Mapping[str, Any] | None, factor: int, decimals: int) -> str:

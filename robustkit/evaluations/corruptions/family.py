@@ -77,7 +77,7 @@ class Corruptions(Family):
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
         from .sentence import clauses
 
-        return clauses(cells, headline)
+        return clauses(cells, manifest, headline)
 
     def figures(self, results: Results, looks: Looks, headline: Metric, section: str) -> Iterable[Figure]:
         from .figures import bar_figures, retention_bars
@@ -95,11 +95,6 @@ class Corruptions(Family):
 
         return card_parts(results)
 
-    def flag_lines(self, results: Results) -> Iterable[str]:
-        from .tables import corruption_tables
-
-        return (f"{table.checkpoint}, {flag}" for table in corruption_tables(results) for flag in table.flags)
-
     def terminal(self, results: Results) -> Iterable[TextTable]:
         from .tables import corruption_tables, terminal_corruptions
 
@@ -111,17 +106,23 @@ class Corruptions(Family):
         return short(texts, headline)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
+        from ...display.grid import with_flags
         from ...display.section import Section
+        from ..flags import flag_lines, of_family
         from ..gaps import left_out_lines
         from .figures import accuracy_bars, bar_figures
         from .grids import corruption_grids
         from .tables import corruption_tables
 
+        lines = flag_lines(results, of_family(self.name))
         drawn = bar_figures(accuracy_bars(results), looks, "corruptions", "Accuracy under corruption", "accuracy")
         yield Section(
             "corruptions",
             "Corruptions",
-            lambda: {"grids": corruption_grids(corruption_tables(results)), "left_out": left_out_lines(results.run)},
+            lambda: {
+                "grids": with_flags(corruption_grids(corruption_tables(results)), lines),
+                "left_out": left_out_lines(results.run),
+            },
             tuple(drawn),
         )
 

@@ -28,7 +28,6 @@ def _errors(table: CorruptionTable) -> Part:
         for column, fraction in enumerate(fractions, start=1)
         if fraction is not None
     }
-    flags = tuple(f"{table.checkpoint}, {flag}" for flag in table.flags)
     names = {str(severity): f"severity {severity}" for severity in range(1, 6)}
     headings = tuple(names.get(heading, heading) for heading in table.error_headings)
-    return Part(table.checkpoint, headings, tuple(cells for _, cells, _ in table.errors), values, flags)
+    return Part(table.checkpoint, headings, tuple(cells for _, cells, _ in table.errors), values)

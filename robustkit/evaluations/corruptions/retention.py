@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from ...display.table import HeatTable
-from ..cells import Cells, finite, flag_lines_of, interval_cell, loss_cell, percent_cell
+from ..cells import Cells, finite, interval_cell, loss_cell, percent_cell
 from .condition import Corrupted, parse_corrupted
 from .sets import CATEGORIES, CORRUPTIONS, set_of, span
 from .shares import shares_of
@@ -43,8 +43,7 @@ def _tables(checkpoint: str, definition: str, cells: Cells) -> Iterator[HeatTabl
     rows, values, ends = _with_categories(order, lines)
     source = "released files" if "source=released" in definition else "corrupted in memory"
     title = f"{checkpoint}: mIoU in % by corruption and severity, {source}{f' {definition}' if definition else ''}"
-    flags = tuple(flag_lines_of(checkpoint, mine))
-    yield HeatTable(title, SEVERITY_HEADINGS, tuple(rows), tuple(values), tuple(ends), flags, checkpoint)
+    yield HeatTable(title, SEVERITY_HEADINGS, tuple(rows), tuple(values), tuple(ends), checkpoint)
     means = tuple(_mean(condition, mine) for condition, metric in mine if metric == "miou" and set_of(condition))
     if means:
         title = f"{checkpoint}: means over sets of corruptions, {source}"

@@ -27,7 +27,7 @@ class CorruptionTable:
     """One checkpoint under the corruptions of one definition (preset, variant, source).
 
     errors: rows under `error_headings`, each with its category and its errors as fractions (None: not evaluated).
-    means: rows under `mean_headings`. flags: lines. Without AlexNet as a yardstick, its columns are left out.
+    means: rows under `mean_headings`. Without AlexNet as a yardstick, its columns are left out.
     """
 
     checkpoint: str
@@ -36,7 +36,6 @@ class CorruptionTable:
     mean_headings: tuple[str, ...]
     errors: tuple[tuple[str, tuple[str, ...], tuple[float | None, ...]], ...]
     means: tuple[tuple[str, ...], ...]
-    flags: tuple[str, ...]
 
     @property
     def title(self) -> str:
@@ -68,8 +67,7 @@ def corruption_tables(results: Sequence[Mapping[str, Any]]) -> list[CorruptionTa
             mean_headings, means = _used(MEAN_HEADINGS, list(_means(definition, rows_of)))
             values = (errors for _, errors in by_name)
             errors = tuple(zip((category_of(part.name) for part in found), cells, values, strict=True))
-            flags = tuple(_flags(definition, rows_of))
-            tables.append(CorruptionTable(checkpoint, definition, error_headings, mean_headings, errors, means, flags))
+            tables.append(CorruptionTable(checkpoint, definition, error_headings, mean_headings, errors, means))
     return tables
 
 
@@ -127,21 +125,6 @@ def _means(definition: str, figures: Figures) -> Iterator[tuple[str, ...]]:
 
 def _of_frost(rest: str) -> str:
     return " (frost: texture=own)" if "texture=own" in rest else ""
-
-
-def _flags(definition: str, figures: Figures) -> Iterator[str]:
-    """Yield each flag once, with the conditions that have it."""
-    seen, every = dict[str, dict[str, None]](), dict[str, None]()
-    for (condition, _), row in figures.items():
-        part = parse_corrupted(condition)
-        mean = set_of(condition)
-        if (part.definition if part else definition_of(mean[2]) if mean else None) != definition:
-            continue
-        every[condition] = None
-        for flag in row["flags"]:
-            seen.setdefault(flag, {})[condition] = None
-    for flag, conditions in seen.items():
-        yield f"{VOCABULARY.together([*conditions], [*every])}: {flag}"
 
 
 def _value(figures: Figures, condition: str, metric: str) -> float | None:

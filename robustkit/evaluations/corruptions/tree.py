@@ -201,7 +201,7 @@ def _corruptions(root: Path) -> Iterable[tuple[str, str]]:
 
 
 def _strangers(root: Path, expected: set[str]) -> tuple[str, ...]:
-    """Return a line that names the folders that are no known corruption."""
+    """Return a line that names the folders that are not a known corruption."""
     categories = {folder.partition("/")[0] for folder in expected if "/" in folder}
     places = [(root, ""), *((root / category, f"{category}/") for category in sorted(categories))]
     strange = [

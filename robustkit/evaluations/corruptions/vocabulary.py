@@ -10,7 +10,7 @@ from typing import ClassVar
 from ...errors import ProtocolError
 from ...protocol.pattern import ConditionPattern
 from ..vocabulary import View, Vocabulary
-from .condition import Corrupted, parse_corrupted
+from .condition import parse_corrupted
 from .measures import BENCHMARK, METRICS, TERMS
 from .sets import FROST, SETS
 from .shares import by_definition, means_of_shares, shares_of
@@ -76,28 +76,6 @@ class CorruptionWords(Vocabulary):
             over = "severities" if self.shows(text.partition("(")[0]) else "corruptions and severities"
             yield text, name, f"mean over {over}{which}" if len(self.shares(text)) > 1 else f"one severity{which}"
         yield from ((text, "mce", "the benchmark's figure") for text in texts if (text, "mce") in values)
-
-    def together(self, texts: Sequence[str], every: Sequence[str]) -> str:
-        """Return how many corruptions have a flag, of all of one definition; means over them are not counted."""
-        if len(texts) == 1:
-            return texts[0]
-        have, could = self._single(texts), self._single(every)
-        names = list(dict.fromkeys(part.name for part in have))
-        if not names:
-            return f"means over {', '.join(texts)}"
-        definition, lacking = have[0].definition, any(part.name in names and part not in have for part in could)
-        some = " at some severities" if lacking else ""
-        if len(names) == len({part.name for part in could}) > 1:
-            said = f"all {len(names)} corruptions"
-        else:
-            said = ", ".join(names[:3]) + (f" and {len(names) - 3} more corruptions" if len(names) > 3 else "")
-        return f"{said}{f' {definition}' if definition else ''}{some}"
-
-    def _single(self, texts: Sequence[str]) -> list[Corrupted]:
-        """Return the corruptions, with their severities, that `texts` are of or a mean of; without means over sets."""
-        shares = [self.shares(text) for text in texts]
-        parts = [[part for share in some if (part := parse_corrupted(share))] for some in shares]
-        return [part for some in parts if len({one.name for one in some}) == 1 for part in some]
 
     def view(self, text: str) -> View:
         part = parse_corrupted(text)

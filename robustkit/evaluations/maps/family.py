@@ -92,12 +92,6 @@ class Maps(Family):
 
         return overlay(image, heat)
 
-    def flag_lines(self, results: Results) -> Iterable[str]:
-        from .tables import map_tables
-
-        tables = map_tables(results)
-        return dict.fromkeys(f"{table.checkpoint}, {flag}" for table in tables for flag in table.flags)
-
     def terminal(self, results: Results) -> Iterable[TextTable]:
         from .tables import map_tables, terminal_maps
 
@@ -109,16 +103,19 @@ class Maps(Family):
         return short(texts)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
+        from ...display.grid import with_flags
         from ...display.section import Section
+        from ..flags import flag_lines, of_family
         from .figures import map_figures, scores
         from .grids import map_grids
         from .tables import map_tables
         from .thumbnail import gallery_uri
 
+        lines = flag_lines(results, of_family(self.name))
         yield Section(
             "maps",
             "What it looks at",
-            lambda: {"grids": map_grids(map_tables(results)), "gallery": gallery_uri(results.run)},
+            lambda: {"grids": with_flags(map_grids(map_tables(results)), lines), "gallery": gallery_uri(results.run)},
             tuple(map_figures(scores(results), looks)),
         )
 

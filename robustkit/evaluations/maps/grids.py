@@ -23,11 +23,10 @@ def map_grids(tables: Sequence[MapTable]) -> list[Grid]:
 
 
 def _part(table: MapTable) -> Part:
-    flags = tuple(f"{table.checkpoint}, {flag}" for flag in table.flags)
     if not any(row[0].startswith(_LEAD) for row in table.rows):
-        return Part(table.checkpoint, table.headings, table.rows, None, flags)
+        return Part(table.checkpoint, table.headings, table.rows)
     headings = (*table.headings[:2], "best control", *table.headings[2:])
-    return Part(table.checkpoint, headings, tuple(_named(table.rows)), None, flags)
+    return Part(table.checkpoint, headings, tuple(_named(table.rows)))
 
 
 def _named(rows: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:

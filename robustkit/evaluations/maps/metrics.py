@@ -62,10 +62,10 @@ def map_figures(
     """
 
     def again() -> Pooled:
-        anew = Pooled()
+        pooled = Pooled()
         for shard in shards():
-            anew.taken(shard)
-        return anew
+            pooled.taken(shard)
+        return pooled
 
     mask = table["error"].is_null().to_numpy()
     labelled = bool(table["correct"].is_valid().to_numpy()[mask].all())

@@ -36,13 +36,12 @@ Rows = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True)
 class MapTable:
-    """One table of a checkpoint. title: what is scored. headings: of the columns; rows of texts; lines of flags."""
+    """One table of a checkpoint. title: what is scored. headings: of the columns; rows of texts."""
 
     checkpoint: str
     title: str
     headings: tuple[str, ...]
     rows: Rows
-    flags: tuple[str, ...] = ()
 
 
 def is_of_maps(condition: str) -> bool:
@@ -78,11 +77,8 @@ def _tables(checkpoint: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[MapT
     stable = {spec: metrics for (spec, _), metrics in figures.items() if spec.under}
     for method in dict.fromkeys(spec.method for spec in stable):
         same = {spec: metrics for spec, metrics in stable.items() if spec.method == method}
-        flags = dict.fromkeys(
-            f"{spec.text}: {f}" for spec, metrics in same.items() for r in metrics.values() for f in r["flags"]
-        )
         lines = tuple(_stable(spec, metrics) for spec, metrics in same.items())
-        yield MapTable(checkpoint, f"{method}: alike to the clean map", STABLE_HEADINGS, lines, tuple(flags))
+        yield MapTable(checkpoint, f"{method}: alike to the clean map", STABLE_HEADINGS, lines)
 
 
 def _title_of(kind: MapSpec) -> str:
@@ -102,7 +98,7 @@ def _scores(
     if not used:
         return
     order = sorted(part, key=lambda spec: spec.method in CONTROLS)
-    rows, flags = [], dict[str, list[str]]()
+    rows = []
     for metric in used:
         figures = {spec: part[spec].get(metric) for spec in order}
         ns = dict.fromkeys(str(row["n"]) for row in figures.values() if row is not None)
@@ -113,12 +109,8 @@ def _scores(
         if best and metric not in ONE_SIDED:
             cells = ["" if row is None else _interval(row, "+") for row in leads.values()]
             rows.append((f"  – {best[0]}", "", *cells))
-        for spec, row in figures.items():
-            for flag in () if row is None else row["flags"]:
-                flags.setdefault(flag, []).append(spec.method)
     names = (f"{spec.method} [95 %]" if not spec.is_control else spec.method for spec in order)
-    lines = tuple(f"{', '.join(dict.fromkeys(methods))}: {flag}" for flag, methods in flags.items())
-    yield MapTable(checkpoint, title, ("score", "n", *names), tuple(rows), lines)
+    yield MapTable(checkpoint, title, ("score", "n", *names), tuple(rows))
 
 
 def _stable(spec: MapSpec, metrics: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:

@@ -94,7 +94,7 @@ def open_truth(dataset: Dataset, boxes: str | Path | None = None, masks: str | P
     """Open the ground truth for the samples of a data set, in the pixels of their upright images.
 
     boxes: a CSV of boxes, or a folder of ILSVRC XML files. masks: a folder of mask images (see `read_mask`), of the
-    images' sizes. What belongs to a sample has its path but for the suffix; or its stem alone, where no other sample
+    images' sizes. What belongs to a sample has its path except for the suffix; or its stem alone, where no other sample
     and no other box or mask has that stem.
 
     Raises:

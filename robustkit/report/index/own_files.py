@@ -29,7 +29,7 @@ def put(folder: Path, name: str, text: str) -> Path:
 
 
 def place_of(folder: Path, name: str) -> Path:
-    """Return where a file of an index may be written. Raises RunError as `put`, but for a folder without access."""
+    """Return where a file of an index may be written. Raises RunError as `put`, except for a folder without access."""
     path = folder / name
     refuse_link(path, folder)
     if os.path.lexists(path) and not is_own(path):

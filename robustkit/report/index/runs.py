@@ -40,7 +40,8 @@ class _Cache(msgspec.Struct, frozen=True):
 class Listed:
     """All that was found beneath a folder, by path relative to it.
 
-    runs: the newest first. stamps: of their files. unreadable: what is no usable run, and why. links: not followed.
+    runs: the newest first. stamps: of their files. unreadable: what cannot be used as a run, and why. links:
+    not followed.
     """
 
     runs: dict[str, IndexRun]
@@ -50,7 +51,7 @@ class Listed:
 
 
 def list_runs(folder: Path) -> Listed:
-    """Read all runs beneath a folder, but for those that the cache has. A run that cannot be read stops no other."""
+    """Read all runs beneath a folder, except for those that the cache has. A run that cannot be read stops no other."""
     found, kept = find_runs(folder), _kept(folder)
     runs, stamps, unreadable = dict[str, IndexRun](), dict[str, Stamp](), dict(found.closed)
     for name in found.runs:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...common.files import check_plain, reason, write_whole
+from ...common.preprocessing import spelled
 from ...display.markdown import Made, code, fenced, plain, table
 from ...errors import NothingEvaluated, RunError, unknown
 from ...evaluations.gaps import left_out_lines, unfinished
@@ -19,6 +20,7 @@ from ...evaluations.results import Results
 from ...protocol.condition import CLEAN
 from ...results.summary import survey
 from ...runs.folder import RunFolder
+from ...runs.inputs import shown_as
 from ...runs.manifest import CheckpointEntry, Manifest
 from ...tasks.measures import metrics
 from ...tasks.task import task_named, task_of
@@ -194,6 +196,7 @@ def markdown(run: RunFolder, described: Mapping[str, Any], rows: Results) -> str
     manifest = run.manifest
     held, versions = manifest.to_plain(), {"RobustKit": manifest.robustkit, **manifest.versions}
     versions |= {f"plug-in {plugin.name} of {plugin.distribution}": plugin.version for plugin in manifest.used_plugins}
+    entry = manifest.checkpoint(described["name"])
     text = environment.from_string(source).render(
         {key: held[key] for key in ("seed", "command", "device", "batch_size", "started", "robustkit")},
         flags=[
@@ -201,6 +204,8 @@ def markdown(run: RunFolder, described: Mapping[str, Any], rows: Results) -> str
             *_flags(run, rows, described["name"]),
         ],
         checkpoint={"notes": [], "sha256": None, **described},
+        preprocessing=", ".join(shown_as(entry).values()),
+        said=spelled(entry.preprocessing.to_plain(), entry.said, entry.arch),
         data=held["data"],
         protocol=held["protocol"],
         deciding=held["deciding"],

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ...display.grid import Grid, Part, side_by_side
+from ...display.grid import Grid, Part, side_by_side, with_flags
 from ...display.table import TextTable
+from ...evaluations.flags import flag_lines
+from ...evaluations.kinds import words_of
 from ...evaluations.results import Results
 from .tables import HEADINGS, table_rows
 
@@ -19,15 +21,15 @@ def result_grids(results: Results) -> list[Grid]:
     for row in table_rows(results):
         by_checkpoint.setdefault(row[0], []).append(row)
     parts = [_part(name, rows) for name, rows in by_checkpoint.items()]
-    return side_by_side("Clean and attacked", parts, headline=_TOP1)
+    flags = flag_lines(results, lambda condition: words_of(condition).in_results)
+    return with_flags(side_by_side("Clean and attacked", parts, headline=_TOP1), flags)
 
 
 def _part(checkpoint: str, rows: Sequence[tuple[str, ...]]) -> Part:
     values: Mapping[tuple[int, int], float] = {
         (place, 2): float(row[4].split()[0]) / 100 for place, row in enumerate(rows)
     }
-    flags = tuple(f"{checkpoint}, {row[2]}: {row[9]}" for row in rows if row[9])
-    return Part(checkpoint, HEADINGS[2:], tuple(row[2:9] for row in rows), values, flags)
+    return Part(checkpoint, HEADINGS[2:], tuple(row[2:9] for row in rows), values)
 
 
 def class_grids(tables: Sequence[TextTable]) -> list[Grid]:

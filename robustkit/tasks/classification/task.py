@@ -81,13 +81,6 @@ class Classification(Task):
     def badge_word(self, is_clean: bool) -> str:
         return self.headline_metric.word if is_clean else ""
 
-    def flag_lines(self, results: Results) -> Iterable[str]:
-        from .tables import table_rows
-
-        yield from (f"{row[0]}, {row[2]}: {row[9]}" for row in table_rows(results) if row[9])
-        for family in families_of(results.manifest, results):
-            yield from family.flag_lines(results)
-
     def terminal(self, results: Results) -> Iterable[TextTable]:
         from .tables import terminal_table
 

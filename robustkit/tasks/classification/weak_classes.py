@@ -101,7 +101,7 @@ class WeakClasses(Gatherer):
     def take(self, checkpoint: str, condition: str, read: pa.Table) -> None:
         tally, table = ClassTally.of(read), None
         if condition == CLEAN.text:
-            self._clean = {checkpoint: tally}  # the others are not needed any more
+            self._clean = {checkpoint: tally}  # the others are no longer needed
             table = _lowest(checkpoint, tally, self._names)
         elif checkpoint in self._clean:
             table = _largest_drops(checkpoint, condition, *self._clean[checkpoint].beside(tally), self._names)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ...display.grid import Grid, Part, grid_of, side_by_side, together
 from ...display.table import HeatTable
@@ -25,8 +24,7 @@ def _conditions(table: HeatTable) -> list[Grid]:
     for row in table.rows:
         by_checkpoint.setdefault(row[0], []).append(row[2:])
     parts = [Part(name, HEADINGS[2:], tuple(rows), _shares(rows)) for name, rows in by_checkpoint.items()]
-    grids = side_by_side("Clean and attacked", parts, headline=_MIOU)
-    return [replace(grids[0], flags=table.flags), *grids[1:]] if grids else [grid_of(table)]
+    return side_by_side("Clean and attacked", parts, headline=_MIOU) or [grid_of(table)]
 
 
 def _shares(rows: Sequence[tuple[str, ...]]) -> dict[tuple[int, int], float]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...display.numbers import pixels
 from ...display.table import HeatTable, TextTable
-from ...evaluations.cells import Cells, Row, finite, flag_lines_of, interval_cell, loss_cell, percent_cell
+from ...evaluations.cells import Cells, Row, finite, interval_cell, loss_cell, percent_cell
 from ...evaluations.family import families_of
 from ...evaluations.kinds import is_over_groups, words_of
 
@@ -44,7 +44,7 @@ def scene_tables(results: Sequence[Mapping[str, Any]], manifest: Manifest) -> li
 def _conditions(by_checkpoint: Mapping[str, Cells], manifest: Manifest) -> HeatTable:
     words = {"none": "no", "other": "other"}  # shown in place of a formula where there is none
     attention = {entry.name: words.get(entry.attention, entry.attention) for entry in manifest.checkpoints}
-    rows, ends, flags = [], [], list[str]()
+    rows, ends = [], []
     for checkpoint, cells in by_checkpoint.items():
         plain = {key: row for key, row in cells.items() if words_of(key[0]).in_results}
         for condition in dict.fromkeys(condition for condition, _ in plain):
@@ -61,9 +61,8 @@ def _conditions(by_checkpoint: Mapping[str, Cells], manifest: Manifest) -> HeatT
                 )
             )
         ends.append(len(rows) - 1)
-        flags += flag_lines_of(checkpoint, plain)
     title = f"protocol {manifest.protocol.tag}: {manifest.protocol.summary}"
-    return HeatTable(title, HEADINGS, tuple(rows), ends=tuple(ends), flags=tuple(flags))
+    return HeatTable(title, HEADINGS, tuple(rows), ends=tuple(ends))
 
 
 def _classes(checkpoint: str, cells: Cells) -> Iterator[HeatTable]:

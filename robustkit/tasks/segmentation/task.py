@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...common.differences import Difference
 from ...evaluations.family import families_by_place, families_of
+from ...evaluations.kinds import words_of
 from ...evaluations.recorded import Compared, Recorded
 from ...protocol.condition import CLEAN
 from ..task import Task
@@ -89,17 +90,6 @@ class Segmentation(Task):
             if family.tables(results):
                 yield from family.card(results)
 
-    def flag_lines(self, results: Results) -> Iterable[str]:
-        from .tables import scene_tables
-
-        yield from (flag for table in scene_tables(results, results.manifest) for flag in table.flags)
-        yield from (
-            flag
-            for family in families_of(results.manifest, results)
-            for table in family.tables(results)
-            for flag in table.flags
-        )
-
     def terminal(self, results: Results) -> Iterable[TextTable]:
         from .tables import scene_tables, terminal_scenes
 
@@ -109,7 +99,9 @@ class Segmentation(Task):
                 yield from family.terminal(results)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
+        from ...display.grid import with_flags
         from ...display.section import Section, of_tables
+        from ...evaluations.flags import flag_lines, of_family
         from ...evaluations.gaps import left_out_lines
         from .figures import class_figures, class_ious
         from .grids import scene_grids
@@ -128,7 +120,10 @@ class Segmentation(Task):
 
         def values() -> dict[str, Any]:
             conditions, grids = scene_grids(scene_tables(results, manifest))
-            shown = {"conditions": conditions, "grids": grids}
+            shown = {
+                "conditions": with_flags(conditions, flag_lines(results, lambda text: words_of(text).in_results)),
+                "grids": with_flags(grids, flag_lines(results, of_family("corruptions"))),
+            }
             return {**shown, "examples": sheet_uri(run), "left_out": left_out_lines(run)}
 
         yield Section("segmentation", "Segmentation", values, tuple(drawn))

@@ -37,7 +37,7 @@
     return (asked.outcome === "" && first("10")) || first(asked.outcome) || null; // of all, what tells most
   };
 
-  const tile = (image, heading, line) => {
+  const tile = (image, heading, lines) => {
     const figure = document.createElement("figure");
     const copy = image.cloneNode();
     const button = Object.assign(document.createElement("button"), { className: "zoom", type: "button", title: "enlarge" });
@@ -45,13 +45,13 @@
     const name = document.createElement("b");
     name.append(...heading.map((one) => one.cloneNode(true)));
     button.append(copy);
-    caption.append(name, ...(line ? [line] : []));
+    caption.append(name, ...lines.filter((one) => one));
     figure.append(button, caption);
     return figure;
   };
   const answers = (cell, condition) => {
     const some = [...cell.querySelectorAll(".answer")];
-    const its = some.filter((one) => one.dataset.at === String(condition));
+    const its = some.filter((one) => one.dataset.at === condition);
     return its.length ? its[0].cloneNode(true) : null;
   };
   const tilesOf = (sample, { checkpoint, condition }) => {
@@ -64,13 +64,18 @@
       const cell = row.cells[checkpoint + 1];
       const heading = [...row.cells[0].childNodes].filter((one) => !(one instanceof Element) || one.matches("wbr, .whole"));
       const shared = row.cells[0].querySelector("img");
-      const images = [...(shared ? [shared] : []), ...cell.querySelectorAll("img")];
+      const every = [...(shared ? [shared] : []), ...cell.querySelectorAll("img")];
+      const own = every.filter((one) => one.dataset.of === at);
+      const images = own.length ? own : every;
       const lines = [...cell.querySelectorAll(".answer")].filter((one) => !one.dataset.at).map((one) => one.cloneNode(true));
-      images.forEach((image, place) => {
-        const second = place > 0;
-        const line = role === "map" || second ? lines[0] : answers(cell, places.includes("-1") ? -1 : at);
-        tiles[role].push(tile(image, second ? [new Text("what was changed")] : heading, line));
-      });
+      for (const image of images) {
+        const changed = "changed" in image.dataset;
+        // A prediction stands under the picture that it is of; of another level it is a line of its own.
+        const under = role === "map" || changed ? lines[0] : answers(cell, image.dataset.of);
+        const asked = role === "shown" && !changed && !own.length && image.dataset.of !== "-1" ? answers(cell, at) : null;
+        if (asked) asked.append(" (no picture is kept)");
+        tiles[role].push(tile(image, changed ? [new Text("what was changed")] : heading, [under, asked]));
+      }
     }
     return [...tiles.shown, ...tiles.map];
   };
