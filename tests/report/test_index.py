@@ -226,9 +226,11 @@ def serving(folder: Path) -> Iterator[int]:
     with server_of(folder, 0) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
-        yield server.server_port
-        server.shutdown()
-        thread.join()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @pytest.fixture
@@ -331,7 +333,10 @@ def test_a_finished_run_that_loses_records_is_unfinished(tmp_path: Path, monkeyp
     record = run.shard_path("vit", PGD, 0)
     for there in (record, record.parent, run.path / "records"):
         there.rename(tmp_path / "gone")
+        stray = there.with_name("00009.parquet")  # of a shard that the run does not have
+        stray.touch()
         assert states() == [False], there
+        stray.unlink()
         (tmp_path / "gone").rename(there)
         assert states() == [True]
 

@@ -7,6 +7,7 @@ from browsing import axe, chromium, complaints, opened
 from index_runs import furnished
 
 from robustkit.report.index.index import write_index
+from robustkit.report.pages import breakable
 
 USED = """
 const used = () => {
@@ -55,7 +56,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
 def test_the_index_is_accessible_and_used(folder: Path, tmp_path: Path, width: int, dark: bool) -> None:
-    found = opened((folder / "index.html").read_text("utf-8"), tmp_path, width, dark, USED)
+    narrow = f'<p style="width: 1px">{breakable("pgd(eps=1/255,steps=20)")}</p>'
+    page = (folder / "index.html").read_text("utf-8").replace("</main>", f"{narrow}</main>")
+    found = opened(page, tmp_path, width, dark, USED)
     assert complaints(found) == [] and found["checked"] > 10
     assert (found["width"], found["dark"]) == (width, dark)
     assert found["filtered"][:3] == ["vit/b", "vit/b vit/a", "half early forged"]
