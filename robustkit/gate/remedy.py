@@ -13,6 +13,12 @@ from ..protocol.pattern import ConditionPattern
 from ..runs.manifest import Manifest
 from ..tasks.task import task_of
 
+_OPTIONS = (
+    *("limit", "ids", "boxes", "masks", "classes", "frost_dir", "seed", "dtype", "compile"),
+    *("layout", "labels_csv", "real_labels", "ignore", "arch", "attention", "num_classes", "use_ema", "allow_partial"),
+    *("mean", "std", "interpolation", "crop_pct", "crop_mode", "img_size", "window", "stride", "short_side", "resize"),
+)
+
 
 def missing_command(manifest: Manifest, name: str, wanted: ConditionPattern, out: Path) -> str:
     """Return the command that evaluates a condition of a checkpoint into the same run, whose folder is `out`."""
@@ -31,6 +37,8 @@ def missing_command(manifest: Manifest, name: str, wanted: ConditionPattern, out
     deciding = manifest.deciding
     given |= {"dtype": deciding.dtype if deciding.dtype != "float32" else None, "compile": deciding.compile or None}
     for key, value in given.items():
+        if key not in _OPTIONS:  # run.json may be someone else's
+            continue
         if value is not None and value is not False:
             text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
             words += [f"--{key.removesuffix('_csv').replace('_', '-')}", *([] if value is True else [text])]

@@ -14,6 +14,7 @@ from ..evaluations.kinds import words_of
 from ..evaluations.pattern import fits
 from ..results.paired import Side, lacking
 from ..runs.folder import RunFolder
+from ..runs.repeating import repeat_of
 from ..tasks.measures import find_metric
 from .identity import compared
 from .measured import (
@@ -128,7 +129,7 @@ def _verdict(policy: Policy, rule: Rule, name: str, subject: MeasuredRun, before
             figure = figure_of(subject.cells[name][condition, statement.metric])
         if statement.metric != "n" and (gone := lacking(Side(subject.run, name), condition, statement.metric)):
             others = tuple(flag for flag in figure.flags if not flag.startswith(INCOMPLETE))
-            shown, command = replace(figure, flags=others), subject.manifest.command
+            shown, command = replace(figure, flags=others), repeat_of(subject.manifest.command).offered
             return Verdict(rule, name, UNDECIDED, gone, shown, condition, completes=command, whole=False)
         state, reason, needed = decide(statement, figure, statement.metric)
         return Verdict(rule, name, state, reason, figure, condition, needed)
@@ -186,7 +187,7 @@ def _of_identity(rule: Rule, name: str, statement: Identity, subject: MeasuredRu
 def _of_flags(rule: Rule, name: str, statement: NoFlags, subject: MeasuredRun) -> Verdict:
     cells, wanted = subject.cells[name], statement.condition
     if not cells:
-        raise CannotTell("nothing was evaluated", completes=subject.manifest.command)
+        raise CannotTell("nothing was evaluated", completes=repeat_of(subject.manifest.command).offered)
     if wanted is not None and not any(fits(wanted, text) for text, _ in cells):
         raise not_evaluated(subject, name, wanted)
     every = [(text, flag) for (text, _), row in cells.items() for flag in row["flags"]]
@@ -206,7 +207,7 @@ def _of_flags(rule: Rule, name: str, statement: NoFlags, subject: MeasuredRun) -
         return Verdict(rule, name, PASS, "no flags" if not statement.excepted else "no other flags")
     more = f"; and {len(flags) - 3} more" if len(flags) > 3 else ""
     reason = f"{len(flags)} flag{'s' * (len(flags) > 1)}: {'; '.join(flags[:3])}{more}"
-    completes = subject.manifest.command if any(map(is_of_missing, flags)) else ""
+    completes = repeat_of(subject.manifest.command).offered if any(map(is_of_missing, flags)) else ""
     return Verdict(rule, name, FAIL, reason, completes=completes)
 
 
@@ -252,8 +253,8 @@ def _of_change(rule: Rule, name: str, statement: Change, subject: MeasuredRun, b
         "conditions of the run without records": lacks,
     }
     worst = _worst(judged, statement, {what: texts for what, texts in unmatched.items() if texts})
-    command = subject.manifest.command if lacks else before.manifest.command if before_lacks else ""
-    return replace(worst, completes=worst.completes or command)
+    short = subject if lacks else before if before_lacks else None
+    return replace(worst, completes=worst.completes or (repeat_of(short.manifest.command).offered if short else ""))
 
 
 def _has_accuracy(condition: str) -> bool:

@@ -17,6 +17,11 @@ class Repeat:
     command: str
     why_not: str
 
+    @property
+    def offered(self) -> str:
+        """The command, or why it is not repeated."""
+        return f"its own command, which is not repeated here: {self.why_not}" if self.why_not else self.command
+
 
 def repeat_of(command: str) -> Repeat:
     """Return the command in run.json, and why a reader should not simply type it again.

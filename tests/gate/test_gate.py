@@ -124,13 +124,17 @@ def test_a_condition_that_fits_twice_is_refused_unless_one_is_meant_exactly(tmp_
     assert verdict(both, "top1 under pgd(restarts=2) <= 0").state == PASS
 
 
-def test_what_was_not_evaluated_cannot_be_told_and_the_command_is_given(run: Run) -> None:
+def test_what_was_not_evaluated_cannot_be_told_and_the_command_is_given(run: Run, tmp_path: Path) -> None:
     found = verdict(run, "top1 under spsa(eps=1/255) >= 0.1")
     assert found.why == (
         "spsa(eps=1/255) was not evaluated; evaluate it with: robustkit audit vit.pth --data-dir val "
         "--attacks 'spsa(eps=1/255)' --limit 30 --num-classes 3 --mean '0.5 0.5 0.5' "
         f"--out {shlex.quote(str(run.path))}"
     )
+    model, other = run.manifest.arguments["model"], tmp_path / "other"
+    asked = {**run.manifest.arguments, "model": {**model, "plugin": "evil.py", "trust_config": True}}
+    odd = make(other, {"vit": {"clean": [1] * 10}}, arguments=asked)
+    assert verdict(odd, "nll under in-c <= 1").command.endswith(f"--mean '0.5 0.5 0.5' --out {other}")
     assert verdict(run, "nll under in-c <= 1").command.count("--attacks none --corruptions in-c ") == 1
     assert "there is no mce under clean; there are top1" in verdict(run, "mce under clean <= 1").reason
     assert "no such checkpoint in the run; it has vit" in verdict(run, "no flags", more="checkpoint = 'v'").reason
@@ -179,6 +183,9 @@ def test_flags_fail_unless_they_are_excepted_and_are_told_beside_figures(tmp_pat
     part = verdict(run, "top1 under pgd >= 0", more=of_vit)
     assert part.state == UNDECIDED and "bound >= 0; incomplete: 8 of 10" in sentence(part)
     assert advice(part) == f"run the audit again, which makes what is missing: {run.manifest.command}"
+    hostile = make(tmp_path / "hostile", found, command="robustkit audit vit.pth; rm -r .")
+    said = advice(verdict(hostile, "top1 under pgd >= 0", more=of_vit))
+    assert "; rm" not in said and "its own command, which is not repeated here: run.json has it in a form" in said
     assert verdict(run, "n under pgd >= 8", more=of_vit).state == PASS
     assert "incomplete: no records" in verdict(run, "no flags", more="checkpoint = 'late'").reason
     beyond = make(tmp_path / "beyond", {"vit": {PGD: [1]}}, claims={PGD: {"norm": "linf", "eps": 0.5 / 255}})

@@ -22,6 +22,7 @@ from ...results.summary import survey
 from ...runs.folder import RunFolder
 from ...runs.inputs import shown_as
 from ...runs.manifest import CheckpointEntry, Manifest
+from ...runs.repeating import repeat_of
 from ...tasks.measures import metrics
 from ...tasks.task import task_named, task_of
 from .badge import MADE_BY, badge, headline
@@ -198,7 +199,8 @@ def markdown(run: RunFolder, described: Mapping[str, Any], rows: Results) -> str
     versions |= {f"plug-in {plugin.name} of {plugin.distribution}": plugin.version for plugin in manifest.used_plugins}
     entry = manifest.checkpoint(described["name"])
     text = environment.from_string(source).render(
-        {key: held[key] for key in ("seed", "command", "device", "batch_size", "started", "robustkit")},
+        {key: held[key] for key in ("seed", "device", "batch_size", "started", "robustkit")},
+        repeat=repeat_of(manifest.command),
         flags=[
             *(plain(caveat) for caveat in manifest.protocol.caveats),
             *_flags(run, rows, described["name"]),
