@@ -149,7 +149,11 @@ attack_options = group(
 )
 definition_options = group(
     [
-        option("--constants", default="auto", help="Of corruptions: imagenet, cifar (32x32 images), or auto."),
+        option(
+            "--constants",
+            default="auto",
+            help="Of corruptions: imagenet, auto, or cifar (for 32x32), in conditions preset=cifar.",
+        ),
         option("--variant", default="hendrycks", help="Code: hendrycks (the benchmark's) or bethgelab."),
         frost_option,
     ],

@@ -143,7 +143,8 @@ class Browser:
                     line = _size(row.get("linf"))
             answers = tuple(self._answer(rows[checkpoint, text], text) for text in texts if (checkpoint, text) in rows)
             cells.append(Cell(tuple(tiles), line, answers))
-        if len(pictured) == 1 < len(texts) and (view := self._views[next(iter(pictured))]).level:
+        one = shared or len(pictured) == 1
+        if one and len(texts) > 1 and (view := self._views[next(iter(pictured))]).level:
             heading = f"{heading}, picture: {view.unit} {view.level}"
         picture = None
         if shared:

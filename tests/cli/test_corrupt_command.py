@@ -140,7 +140,9 @@ def test_sheets_of_several_pictures_and_what_is_never_written_over(photos: Path,
     done = run(*words)
     assert done.status == 0
     assert done.err.count("images of 48x40 are enlarged to 224x224; --img-size takes another size") == 2
-    assert "CIFAR-10-C's constants (--constants cifar), since the images are 32x32" in done.err
+    assert (
+        "CIFAR-10-C's constants (--constants cifar, in conditions preset=cifar), since the images are 32x32" in done.err
+    )
     names = ["0-corruptions.png", "1-corruptions.png", "small-corruptions.png"]
     assert sorted(path.name for path in (tmp_path / "sheets").iterdir()) == names
     tile = corruptions.corrupt(pixels(small)[None], "contrast", 5, preset="cifar")[0]

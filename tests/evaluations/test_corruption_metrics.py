@@ -224,6 +224,7 @@ def test_conditions_are_texts_and_back() -> None:
         "corruption(fog,severity=6)": "severity '6'; expected a whole number from 1 to 5",
         "corruption(fog,preset=imagnet)": "did you mean 'imagenet'?",
         "corruption(fog,colour=red)": "unknown parameter of corruption 'colour'",
+        "corruption(fog,constants=cifar)": "--constants cifar is written preset=cifar in a condition",
         "corruption(fog": "expected such as corruption(fog,severity=3)",
     }.items():
         with pytest.raises(ProtocolError) as fault:

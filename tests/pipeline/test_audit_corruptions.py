@@ -232,7 +232,7 @@ def test_the_size_of_the_images_decides_whose_constants(tmp_path: Path) -> None:
     small = open_dataset(tmp_path, layout="unlabelled")
     plan = plan_corruptions("fog(severity=1)", small, [(32, 32)])
     assert [condition.text for condition in plan.conditions] == ["corruption(fog,severity=1,preset=cifar)"]
-    assert "CIFAR-10-C's constants (--constants cifar)" in plan.lines[0]
+    assert "CIFAR-10-C's constants (--constants cifar, in conditions preset=cifar)" in plan.lines[0]
     plan = plan_corruptions("fog(severity=1)", small, [(32, 32), (224, 224)])
     assert plan.conditions[0].text == "corruption(fog,severity=1)" and "this is not CIFAR-10-C" in plan.lines[0]
     plan = plan_corruptions("fog(severity=1)", small, [(32, 32)], constants="imagenet", variant="bethgelab")

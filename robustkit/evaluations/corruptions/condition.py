@@ -102,6 +102,8 @@ def parse_corrupted(text: str) -> Corrupted | None:
     if form[1] == FROST and given.get("source") != "released":
         choices["texture"] = TEXTURES
     for key, value in given.items():
+        if key == "constants":
+            raise ProtocolError(f"{text}: --constants {value} is written preset={value} in a condition")
         if key not in choices:
             raise ProtocolError(f"{text}: " + unknown("parameter of corruption", key, ("severity", *choices)))
         if value not in choices[key]:

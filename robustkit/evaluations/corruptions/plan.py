@@ -114,7 +114,8 @@ def choose_constants(native: tuple[int, int] | None, input_sizes: Sequence[tuple
     if native != CIFAR_SIZE:
         return "imagenet", ""
     if all(size == CIFAR_SIZE for size in input_sizes):
-        return "cifar", "corruptions: CIFAR-10-C's constants (--constants cifar), since the images are 32x32"
+        why = "since the images are 32x32"
+        return "cifar", f"corruptions: CIFAR-10-C's constants (--constants cifar, in conditions preset=cifar), {why}"
     return "imagenet", (
         "corruptions: the images are 32x32, but are corrupted at the model's input size with ImageNet-C's constants: "
         "this is not CIFAR-10-C"
