@@ -69,7 +69,7 @@ def test_the_same_command_computes_once_and_the_same_bytes(place: Path, tmp_path
     before = files(tmp_path / "a")
     said: list[str] = []
     audit(place, tmp_path / "a", progress=again, say=said.append)
-    assert len(first.units) == 17 and again.units == [] and "16 units of work were there already" in " ".join(said)
+    assert len(first.units) == 18 and again.units == [] and "16 units of work were there already" in " ".join(said)
     assert files(tmp_path / "a") == before
     audit(place, tmp_path / "b", progress=other)
     assert files(tmp_path / "b") == before and other.units == first.units
