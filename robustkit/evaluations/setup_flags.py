@@ -24,7 +24,8 @@ def setup_notes(evidence: Mapping[str, Any] | None) -> list[str]:
     open_parts = (part for part in _parts(evidence) if part.get("verdict") == _UNKNOWN and part.get("same") is False)
     return [
         "{part}: cannot tell {in_use} (in use) from {best}, which is ahead: NLL lower by {difference:.3f} "
-        "[{ci_low:.3f}, {ci_high:.3f}], {n} images; more images may tell".format(**part)
+        "[{ci_low:.3f}, {ci_high:.3f}], {n} images, which chance may explain in the best of several; more images may "
+        "tell".format(**part)
         for part in open_parts
         if part["best"] != part["in_use"]
     ]

@@ -101,7 +101,7 @@ def test_one_that_is_ahead_by_chance_is_noted_and_is_no_flag() -> None:
     open_one = {"setup": [part("cannot-tell")]}
     assert setup_flags(open_one) == [] and setup_notes(open_one) == [
         "normalisation: cannot tell CLIP (in use) from ImageNet, which is ahead: NLL lower by 0.300 [-0.020, 0.610], "
-        "20 images; more images may tell"
+        "20 images, which chance may explain in the best of several; more images may tell"
     ]
     for quiet in (part("cannot-tell", same=True), part("cannot-tell", best="CLIP"), part("fits")):
         assert setup_notes({"setup": [quiet]}) == []
