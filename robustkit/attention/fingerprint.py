@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ..common.differences import of_means
 from ..errors import NothingEvaluated
 from .apply import get_attention, set_attention
 from .registry import EVERY_FORMULA, find_formula
@@ -174,15 +175,10 @@ def _between(best: str, rival: FormulaFit | None, n: int) -> str:
 
 def paired_interval(differences: Tensor) -> tuple[float, float, float]:
     """Return the mean and its 95 % interval by Student's t; infinite for one image."""
-    n, mean = len(differences), float(differences.mean())
-    if n < 2:
-        return mean, -math.inf, math.inf
-    half = _t975(n - 1) * float(differences.std()) / math.sqrt(n)
-    return mean, mean - half, mean + half
-
-
-def _t975(freedom: int) -> float:
-    """Return the 97.5 % point of Student's t (Cornish-Fisher; within 1 % from 4 degrees of freedom on)."""
-    z = 1.959964
-    terms = (z, (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96, (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384)
-    return math.fsum(term / float(freedom) ** power for power, term in enumerate(terms))
+    if len(differences) < 2:
+        return float(differences.mean()), -math.inf, math.inf
+    values = differences.double().cpu().numpy()
+    found = of_means(0 * values, values, binary=False)
+    if math.isnan(found.ci_low):  # all are alike
+        return found.value, found.value, found.value
+    return found.value, found.ci_low, found.ci_high

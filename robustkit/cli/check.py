@@ -13,6 +13,7 @@ from ..gate.output import as_json, by_urgency, counts, github_lines, junit, mark
 from ..gate.policy import read_policy
 from ..gate.verdicts import FAIL, PASS, UNDECIDED, Outcome, judge
 from ..runs.folder import RunFolder
+from ..runs.repeating import repeat_of
 
 DEFAULT = Path("policy.toml")
 _STYLES = {PASS: "green", FAIL: "bold red", UNDECIDED: "yellow"}
@@ -71,7 +72,8 @@ def show(outcome: Outcome, console: Any, details: bool = False) -> None:
         print_tables(console, [table(shown)], "the file of --json", _STYLES)
     if passed and not details:
         print_line(console, f"{PASS}: {len(passed)} of {len(outcome.verdicts)}; --details lists them")
-    if commands := dict.fromkeys(filter(None, (verdict.command or verdict.completes for verdict in urgent))):
+    wanted = [*filter(None, (verdict.command or verdict.completes for verdict in urgent))]
+    if commands := dict.fromkeys(command for command in wanted if not repeat_of(command).why_not):
         print_line(console, "what is missing is evaluated by:")
         for command in commands:
             _say(command, console)

@@ -152,7 +152,7 @@ definition_options = group(
         option(
             "--constants",
             default="auto",
-            help="Of corruptions: imagenet, auto, or cifar (for 32x32), in conditions preset=cifar.",
+            help="Of corruptions: auto, imagenet, or cifar for images of 32x32 (preset=cifar in conditions).",
         ),
         option("--variant", default="hendrycks", help="Code: hendrycks (the benchmark's) or bethgelab."),
         frost_option,

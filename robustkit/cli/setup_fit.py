@@ -18,7 +18,7 @@ from ..display.console import print_line, print_tables
 from ..display.table import TextTable
 from ..errors import BadImageError
 from ..models.classifier import Classifier
-from ..models.setup_check import BETTER, Bench, PartFit, Screen, SetupFit, fit_setup, spread_first
+from ..models.setup_check import ALIKE, BETTER, Bench, PartFit, Screen, SetupFit, fit_setup, spread_first
 from ..models.setups import Setup, numberings, other_order
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ _MIXED = (
     "both on the same n images. "
 )
 _NOTE = (
-    "Fits better: beyond chance, corrected for the number of candidates (Holm). Fits best: all others are worse, each "
-    "beyond chance by itself, which needs no correction."
+    "Fits better: beyond chance, corrected for the number of candidates (Holm). Fits best: each of the others does the "
+    f"same within {ALIKE} of NLL, or is worse beyond chance by itself, which needs no correction."
 )
 
 

@@ -63,8 +63,9 @@ def of_outcomes(gained: int, lost: int, n: int) -> Interval:
     """Return a 95 % interval of the share of n samples that are right, the second time less the first.
 
     gained, lost: how many of them are right the second time only, and the first time only. It spans three intervals:
-    Tango's of the paired score test (1998), which covers; that of Clopper and Pearson (1934) of the gained among those
-    that changed, which holds 0 unless McNemar's exact test rejects; and what n samples may fail to show (`unseen`).
+    Tango's of the paired score test (1998), which covers about 95 %; that of Clopper and Pearson (1934) of the gained
+    among those that changed, which holds 0 unless McNemar's exact test rejects; and what n samples may fail to show
+    (`unseen`).
     """
     changed, value, reach = gained + lost, (gained - lost) / n, unseen(n)
     low = float(betaincinv(gained, lost + 1, 0.025)) if gained else 0.0
@@ -80,7 +81,9 @@ def _score_end(gained: int, lost: int, n: int) -> float:
     for _ in range(_HALVINGS):
         delta = (low + high) / 2
         half = (2 * n - gained + lost) * delta - gained - lost  # of the quadratic of the likelihood's greatest point
-        share = (math.sqrt(half * half + 8 * n * lost * delta * (1 - delta)) - half) / (4 * n)  # lost, as a share
+        share = (math.sqrt(max(0.0, half * half + 8 * n * lost * delta * (1 - delta))) - half) / (
+            4 * n
+        )  # lost, as a share
         spread = math.sqrt(max(0.0, n * (2 * share + delta * (1 - delta))))
         low, high = (delta, high) if n * delta - gained + lost <= Z * spread else (low, delta)
     return high
@@ -107,6 +110,13 @@ def of_resamples(before: float, after: float, resampled: Floats, n: int, fewest:
 def unseen(n: int) -> float:
     """Return how large a share may be, at 95 %, of what none of n samples shows (Clopper and Pearson 1934)."""
     return float(1 - 0.025 ** (1 / max(n, 1)))
+
+
+def needed_unchanged(gap: float) -> float:
+    """Return of how many samples without a change the interval of `of_outcomes` reaches no further than `gap`."""
+    if gap >= 1:
+        return 1.0
+    return max(math.log(0.025) / math.log1p(-gap), Z**2 * (1 - gap) / gap)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from ..runs.repeating import repeat_of
 from .statements import Change, Identity, NoFlags, Value
 from .verdicts import FAIL, PASS, Verdict
 
@@ -40,8 +41,14 @@ def advice(verdict: Verdict, below: bool = False) -> str:
         return _IDENTITY[statement.subject] if verdict.state == FAIL else ""
     if verdict.completes:
         then = "; then look at the flags that are left" if isinstance(statement, NoFlags) else ""
-        command = "with the command below" if below else f"which makes what is missing: {verdict.completes}"
+        repeat = repeat_of(verdict.completes)
+        command = "with the command below" if below else f"which makes what is missing: {repeat.command}"
+        if repeat.why_not:
+            command = f"which makes what is missing; its command is not shown, since {repeat.why_not}"
         return f"run the audit again, {command}{then}"
+    if below and verdict.command:
+        why_not = repeat_of(verdict.command).why_not
+        return f"its command is not shown, since {why_not}" if why_not else "evaluate it with the command below"
     if isinstance(statement, NoFlags):
         return _FLAGS if verdict.state == FAIL else ""
     if figure is None or not verdict.whole:

@@ -16,7 +16,6 @@ from ..results.paired import Side, lacking, paired_difference
 from ..results.summary import survey
 from ..runs.folder import RunFolder
 from ..runs.manifest import CheckpointEntry
-from ..runs.repeating import repeat_of
 from ..tasks.measures import find_metric
 from ..tasks.task import Task, task_of
 from .remedy import missing_command
@@ -126,7 +125,7 @@ def change_of(first: Side, second: Side, condition: str, metric: str, falls: boo
     """
     for side, which in ((first, "the baseline"), (second, "the run")):
         if gone := lacking(side, condition, metric):
-            raise CannotTell(f"{which} is {gone}", completes=repeat_of(side.run.manifest.command).offered)
+            raise CannotTell(f"{which} is {gone}", completes=side.run.manifest.command)
     manifests = first.run.manifest, second.run.manifest
     for text in shares_of(condition):
         taken = [manifest.corrupted.digests.get(text) for manifest in manifests]

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
-from ..common.differences import unseen
+from ..common.differences import needed_unchanged, of_outcomes
 from ..common.intervals import Z
 from ..errors import ProtocolError
 from ..evaluations.cells import INCOMPLETE
@@ -43,6 +43,7 @@ class Verdict:
     reason: one line that says more than the figure; empty where the figure says it all. needed: samples that would
     decide it. condition: that of the run, in full. whole: nothing that the rule is about was missing. command:
     evaluates a condition that nobody asked for. completes: the same audit again, which makes records that are missing.
+    Both may be text of run.json, and are shown through `repeat_of`.
     """
 
     rule: Rule
@@ -59,7 +60,11 @@ class Verdict:
     @property
     def why(self) -> str:
         """The reason, with the command that evaluates what is missing."""
-        return f"{self.reason}; evaluate it with: {self.command}" if self.command else self.reason
+        if not self.command:
+            return self.reason
+        repeat = repeat_of(self.command)
+        how = f"not shown, since {repeat.why_not}" if repeat.why_not else repeat.command
+        return f"{self.reason}; evaluate it with: {how}"
 
     @property
     def short_of_samples(self) -> bool:
@@ -129,7 +134,7 @@ def _verdict(policy: Policy, rule: Rule, name: str, subject: MeasuredRun, before
             figure = figure_of(subject.cells[name][condition, statement.metric])
         if statement.metric != "n" and (gone := lacking(Side(subject.run, name), condition, statement.metric)):
             others = tuple(flag for flag in figure.flags if not flag.startswith(INCOMPLETE))
-            shown, command = replace(figure, flags=others), repeat_of(subject.manifest.command).offered
+            shown, command = replace(figure, flags=others), subject.manifest.command
             return Verdict(rule, name, UNDECIDED, gone, shown, condition, completes=command, whole=False)
         state, reason, needed = decide(statement, figure, statement.metric)
         return Verdict(rule, name, state, reason, figure, condition, needed)
@@ -168,8 +173,8 @@ def decide(statement: Value | Change, figure: Measured, metric: str) -> tuple[st
         width = abs(facing - figure.value)
         enough = figure.n * min(width / gap, 1e6) ** 2
         if isinstance(statement, Change) and binary:
-            unchanged = math.log(0.025) / math.log1p(-gap) if gap < 1 else 1.0  # n at which `unseen` is the gap
-            enough = unchanged if math.isclose(width, unseen(figure.n)) else max(enough, unchanged)
+            unchanged = needed_unchanged(gap)
+            enough = unchanged if math.isclose(width, of_outcomes(0, 0, figure.n)[1]) else max(enough, unchanged)
     needed = max(figure.n + 1, math.ceil(enough - 1e-6))
     return UNDECIDED, f"the interval holds the bound; about {needed} samples would tell if the value stays", needed
 
@@ -187,7 +192,7 @@ def _of_identity(rule: Rule, name: str, statement: Identity, subject: MeasuredRu
 def _of_flags(rule: Rule, name: str, statement: NoFlags, subject: MeasuredRun) -> Verdict:
     cells, wanted = subject.cells[name], statement.condition
     if not cells:
-        raise CannotTell("nothing was evaluated", completes=repeat_of(subject.manifest.command).offered)
+        raise CannotTell("nothing was evaluated", completes=subject.manifest.command)
     if wanted is not None and not any(fits(wanted, text) for text, _ in cells):
         raise not_evaluated(subject, name, wanted)
     every = [(text, flag) for (text, _), row in cells.items() for flag in row["flags"]]
@@ -207,7 +212,7 @@ def _of_flags(rule: Rule, name: str, statement: NoFlags, subject: MeasuredRun) -
         return Verdict(rule, name, PASS, "no flags" if not statement.excepted else "no other flags")
     more = f"; and {len(flags) - 3} more" if len(flags) > 3 else ""
     reason = f"{len(flags)} flag{'s' * (len(flags) > 1)}: {'; '.join(flags[:3])}{more}"
-    completes = repeat_of(subject.manifest.command).offered if any(map(is_of_missing, flags)) else ""
+    completes = subject.manifest.command if any(map(is_of_missing, flags)) else ""
     return Verdict(rule, name, FAIL, reason, completes=completes)
 
 
@@ -254,7 +259,7 @@ def _of_change(rule: Rule, name: str, statement: Change, subject: MeasuredRun, b
     }
     worst = _worst(judged, statement, {what: texts for what, texts in unmatched.items() if texts})
     short = subject if lacks else before if before_lacks else None
-    return replace(worst, completes=worst.completes or (repeat_of(short.manifest.command).offered if short else ""))
+    return replace(worst, completes=worst.completes or (short.manifest.command if short else ""))
 
 
 def _has_accuracy(condition: str) -> bool:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention.fingerprint import FEWEST, paired_interval
-from ..common.differences import holm
+from ..common.differences import holm, of_means
 from ..common.preprocessing import Preprocessing
 from ..data.images import unit
 from .setups import AS_GIVEN, PARTS, Setup, alternatives
@@ -249,13 +249,9 @@ def _is_worse(losses: Tensor, used: Tensor) -> bool:
 
 
 def _p_value(differences: Tensor) -> float:
-    """Return the two-sided p-value of Student's t, by the normal approximation of Wallace (1959)."""
-    n = len(differences)
-    if n < 2 or not (spread := float(differences.std())):
-        return 1.0
-    freedom, t = n - 1, float(differences.mean()) / (spread / math.sqrt(n))
-    z = (8 * freedom + 1) / (8 * freedom + 3) * math.sqrt(freedom * math.log1p(t * t / freedom))
-    return math.erfc(z / math.sqrt(2))
+    """Return the two-sided p-value of Student's t."""
+    values = differences.double().numpy()
+    return of_means(0 * values, values, binary=False).p_value
 
 
 def spread_first(items: Sequence[T], count: int) -> list[T]:

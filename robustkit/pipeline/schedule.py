@@ -172,7 +172,7 @@ def _check_setup(
 def _why_unchecked(plan: Plan, contender: Contender) -> str | None:
     """Return why the set-up of a checkpoint is not checked; empty where that needs no word, None where it is."""
     if not plan.checks_setup:
-        return "as asked (--no-setup-check)" if contender.preprocessing is not None else ""
+        return ""
     if CLEAN not in plan.conditions:
         return "clean images are not evaluated"
     if plan.run.evidence(contender.name, CLEAN.text) is not None:

@@ -190,5 +190,7 @@ def _note(rows: Sequence[Asked], tests: Tested, count: int) -> str:
             f"{len(tests.rows)} tests of the run, below .05 beyond chance."
         )
         if any(not tests.of(entry.key) for entry in rows):
-            notes.append("Not tested: it is not a mean over images, a single severity, or without records of both.")
+            notes.append(
+                "Not tested: figures that are no means over images, single severities, and what one has no records of."
+            )
     return " ".join(notes)

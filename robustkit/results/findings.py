@@ -206,14 +206,13 @@ def _without(results: Results, tests: Tested, names: dict[str, str], some: bool)
         yield Finding(f"No difference between {those} is beyond chance in {every} paired tests ({_samples(n)}).")
     front = {entry.key for entry in asked(results)}
     plain = [
-        row
-        for row in tests.rows
-        if points(row.metric) and (row.condition, row.metric) in front and not row.significant
-        if math.isfinite(row.difference.value)
+        row for row in tested if points(row.metric) and (row.condition, row.metric) in front and not row.significant
     ]
     largest = max(plain, key=lambda row: abs(row.difference.value), default=None)
-    clean = [row for row in tests.of((CLEAN.text, _headline(results))) if math.isfinite(row.difference.value)]
-    shown = max((detectable(row.difference, every, metric_of(row.metric).binary) for row in clean), default=math.nan)
+    clean = [row for row in tested if (row.condition, row.metric) == (CLEAN.text, _headline(results))]
+    shown = max(
+        (detectable(row.difference, len(tests.rows), metric_of(row.metric).binary) for row in clean), default=math.nan
+    )
     if not some and largest is not None and largest.difference.value:
         where = family_of(kind_of(largest.condition)).where(largest.condition, results.manifest)
         yield _of(
@@ -248,8 +247,9 @@ def _those(names: dict[str, str]) -> str:
 def detectable(difference: Difference, tests: int, binary: bool) -> float:
     """Return the difference that samples as these show with a probability of `POWER`, at 0.05 over some tests.
 
-    By the normal approximation, with the standard error that was seen; of samples that are right or wrong at least
-    what McNemar's exact test can show, if all that change do so in one direction. nan without an interval.
+    By the normal approximation, with the interval that was seen as 1.96 standard errors to each side; of samples that
+    are right or wrong at least what McNemar's exact test can show, if all that change do so in one direction. nan
+    without an interval.
     """
     error = (difference.ci_high - difference.ci_low) / (2 * Z)
     level = _ALPHA / max(tests, 1)

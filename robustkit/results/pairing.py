@@ -99,7 +99,7 @@ def refuse(first: Side, second: Side, common: Sequence[str]) -> None:
     for what, (before, after) in (
         ("is of", [task_of(side.manifest).name for side in sides]),
         ("is audited on images of", [f"{images} classes" for images, _ in classes]),
-        ("tells apart", [f"{outputs} classes" for _, outputs in classes]),
+        ("has outputs for", [f"{outputs} classes" for _, outputs in classes]),
     ):
         if before != after:
             raise RunError(

@@ -46,11 +46,12 @@ def _note(comparison: Comparison) -> str:
     words: dict[str, dict[str, None]] = {}
     for row in rows:
         words.setdefault(row.difference.test, {})[metric_of(row.metric).word] = None
-    *each, (last, _) = words.items()
-    tests = "".join(f"{test} for {', '.join(of)}, " for test, of in each) + (f"else {last}" if each else last)
-    others = f", and {len(comparison.others)} tests of other pairs" if comparison.others else ""
-    notes.append(f"Intervals and p are of each row alone; p is of {tests}.")
-    notes.append(f"Holm's p counts all {len(rows)} rows{others}.")
+    if words:
+        *each, (last, _) = words.items()
+        tests = "".join(f"{test} for {', '.join(of)}, " for test, of in each) + (f"else {last}" if each else last)
+        others = f", and {len(comparison.others)} tests of other pairs" if comparison.others else ""
+        notes.append(f"Intervals and p are of each row alone; p is of {tests}.")
+        notes.append(f"Holm's p counts all {len(rows)} rows{others}.")
     sides = dict.fromkeys(side for pair in comparison.pairs for side in (pair.first, pair.second))
     there = by_family(condition for side in sides for condition in side.conditions)
     shown = dict(by_family(row.condition for row in rows))

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-COMMANDS = ("audit", "attack", "corrupt", "segment", "cam", "demo")
+COMMANDS = ("audit", "attack", "segment", "cam", "demo")
 """The commands that make runs."""
 
 
@@ -16,11 +16,6 @@ class Repeat:
 
     command: str
     why_not: str
-
-    @property
-    def offered(self) -> str:
-        """The command, or why it is not repeated."""
-        return f"its own command, which is not repeated here: {self.why_not}" if self.why_not else self.command
 
 
 def repeat_of(command: str) -> Repeat:

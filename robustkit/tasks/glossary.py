@@ -10,7 +10,8 @@ _STATISTICS = (
     Term(
         "95 %",
         "In brackets stands the 95 % interval: from other images of the same kind, 95 of 100 such intervals hold the "
-        "true value. Of shares of images it is Wilson's; of other figures it comes from resampling the images.",
+        "true value. Of shares of images it is Wilson's; of other figures it comes from resampling the images. Of a "
+        "difference it agrees with the test.",
         ("95 % intervals", "Wilson's 95 % intervals"),
     ),
     Term("n", "The number of images that a figure is of."),
@@ -22,7 +23,7 @@ _STATISTICS = (
     Term(
         "Holm",
         "Holm's correction: among many comparisons some are small by chance, so each p-value is raised until the "
-        "probability of even one false alarm among all rows is at most 5 %.",
+        "probability of even one false alarm among all tests is at most 5 %.",
         ("p (Holm)", "Holm's"),
     ),
     Term(

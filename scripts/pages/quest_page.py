@@ -49,7 +49,7 @@ def page(runs: Sequence[Run], published: dict[str, Any], command: str) -> str:
         f"Made by `{command}`; do not edit.",
         "**What the intervals mean.** Each attention is here with one training of one seed. Intervals and tests are of "
         "other images, not of other trainings: they compare these files, not formulas. *minus standard* is paired by "
-        "sample, with a 95 % bootstrap interval; top-1 intervals are Wilson's.",
+        "sample, with a 95 % interval that agrees with its test; top-1 intervals are Wilson's.",
         f"Columns headed *published* are of {published['data']} and larger models ({published['source']}; "
         f"{published['summary']}): their levels are not a goal here.",
         "## Does the published order show?",
@@ -83,7 +83,7 @@ def _order(gaps: Sequence[Gap]) -> str:
     counts = [words.count(word) for word in ("shown", "the opposite", "cannot tell")]
     return (
         f"Of {len(gaps)} differences that the paper has, {counts[0]} show here, {counts[1]} are the opposite, and "
-        f"{counts[2]} are undecided. p is of McNemar's exact test for top-1 and of a normal approximation otherwise, "
+        f"{counts[2]} are undecided. p is of McNemar's exact test for top-1 and of Student's t otherwise, "
         f"corrected for all {len(gaps)} (Holm); the verdict is at 0.05. Where it cannot tell, the interval says which "
         "differences these images do not rule out. Attacks are judged under the paper's card only; rows of one "
         "checkpoint depend on each other (FGSM and PGD most of all), and are not independent evidence.\n\n"

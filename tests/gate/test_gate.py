@@ -133,6 +133,9 @@ def test_what_was_not_evaluated_cannot_be_told_and_the_command_is_given(run: Run
     )
     model, other = run.manifest.arguments["model"], tmp_path / "other"
     asked = {**run.manifest.arguments, "model": {**model, "plugin": "evil.py", "trust_config": True}}
+    code = make(tmp_path / "code", {"vit": {"clean": [1] * 10}}, arguments={**asked, "model": {"arch": "evil.py:f"}})
+    for rule in ("nll under in-c <= 1", "no flags under fgsm"):
+        assert "evil" not in verdict(code, rule).why and "(--arch); read that first" in verdict(code, rule).why
     odd = make(other, {"vit": {"clean": [1] * 10}}, arguments=asked)
     assert verdict(odd, "nll under in-c <= 1").command.endswith(f"--mean '0.5 0.5 0.5' --out {other}")
     assert verdict(run, "nll under in-c <= 1").command.count("--attacks none --corruptions in-c ") == 1
@@ -185,7 +188,7 @@ def test_flags_fail_unless_they_are_excepted_and_are_told_beside_figures(tmp_pat
     assert advice(part) == f"run the audit again, which makes what is missing: {run.manifest.command}"
     hostile = make(tmp_path / "hostile", found, command="robustkit audit vit.pth; rm -r .")
     said = advice(verdict(hostile, "top1 under pgd >= 0", more=of_vit))
-    assert "; rm" not in said and "its own command, which is not repeated here: run.json has it in a form" in said
+    assert "; rm" not in said and "its command is not shown, since run.json has it in a form" in said
     assert verdict(run, "n under pgd >= 8", more=of_vit).state == PASS
     assert "incomplete: no records" in verdict(run, "no flags", more="checkpoint = 'late'").reason
     beyond = make(tmp_path / "beyond", {"vit": {PGD: [1]}}, claims={PGD: {"norm": "linf", "eps": 0.5 / 255}})

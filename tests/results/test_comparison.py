@@ -317,7 +317,7 @@ def two(tmp_path: Path, change: Change, second: Mapping[str, Rows] | None = None
         (
             change_of("checkpoints", "0", "num_classes", to=5),
             None,
-            "of A tells apart 3 classes, plain of B tells apart 5",
+            "of A has outputs for 3 classes, plain of B has outputs for 5",
         ),
         (
             None,
@@ -426,6 +426,10 @@ def test_the_tables_of_a_report(tmp_path: Path) -> None:
     run.write_summary([])
     assert table == tables(compared(run, checkpoints=["other"]))[0]
     assert table.headings == HEADINGS and len(table.rows) == 4
+    nothing = compared(run_of(tmp_path / "few", records_of(*FOG[:4])))
+    assert [(table.rows, table.note) for table in tables(nothing)] == [
+        ((), "The difference is value minus baseline, in points where they are in %.")
+    ]
     assert table.note.endswith(
         "Intervals and p are of each row alone; p is of McNemar's exact test for top-1, else Student's t. "
         "Holm's p counts all 4 rows."
