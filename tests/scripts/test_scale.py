@@ -17,11 +17,10 @@ from robustkit.common.intervals import calibration_error, calibration_gaps, resa
 from robustkit.evaluations.corruptions.metrics import CorruptionSample
 from robustkit.evaluations.maps.pooled import Counted, Pooled
 from robustkit.report.refresh import refresh
-from robustkit.results.comparison import compare, pairs
+from robustkit.results.comparison import compare, compare_with_first, pairs
 from robustkit.results.paired import Side
 from robustkit.results.run import Run
 from robustkit.results.summary import summarise, survey
-from robustkit.results.tables import report_tables
 from scripts.bench import made_up_run, scale
 
 Make = Callable[..., Run]
@@ -119,8 +118,6 @@ def test_sides_forget_what_no_later_pair_asks(
     assert not any(side._samples for pair in found for side in pair)
     assert scale.compared(run).keys() == {"compare", "compare CPU"}  # what the benchmark of it measures
     opened.clear()
-    rows = survey(run).rows
-    opened.clear()
     made = list[Side]()
 
     def side(*given: Any) -> Side:
@@ -128,7 +125,7 @@ def test_sides_forget_what_no_later_pair_asks(
         return made[-1]
 
     monkeypatch.setattr("robustkit.results.comparison.Side", side)
-    assert len(report_tables(run, rows)) == 2 and [bool(one._samples) for one in made] == [True, False, False]
+    assert len(compare_with_first(run).pairs) == 2 and [bool(one._samples) for one in made] == [True, False, False]
     assert {len(read) for read in opened.values()} == {1}
 
 
