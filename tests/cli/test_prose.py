@@ -27,7 +27,7 @@ SAID = {
     "therein": "in it",
     "whereof": "of which",
     "any more": "no longer",
-    "what is no": "what is not a, what cannot be used as",
+    "what is no": "what is not a",
     "no usable": "not usable",
     "told apart": "distinguished",
     "for want of": "since … is missing",
