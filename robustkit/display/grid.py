@@ -144,8 +144,7 @@ def grid_of(table: TextTable | HeatTable, *, keys: int = 1, folded: bool = False
     """Return a table as a grid."""
     part = part_of(table)
     shades = {place: _shade(value, True) for place, value in (part.values or {}).items()}
-    note = getattr(table, "note", "")
-    return Grid(table.title, table.headings, table.rows, keys, shades, note, getattr(table, "flags", ()), folded)
+    return Grid(table.title, table.headings, table.rows, keys, shades, _note(table), part.flags, folded)
 
 
 def with_flags(grids: Sequence[Grid], flags: Texts) -> list[Grid]:
@@ -157,11 +156,16 @@ def part_of(table: TextTable | HeatTable, checkpoint: str = "") -> Part:
     """Return a table of one checkpoint as a part."""
     values = {
         (row, column): value
-        for row, line in enumerate(getattr(table, "values", ()))
+        for row, line in enumerate(table.values if isinstance(table, HeatTable) else ())
         for column, value in enumerate(line, start=1)
         if value is not None
     }
-    return Part(checkpoint or table.checkpoint, table.headings, table.rows, values, getattr(table, "flags", ()))
+    flags = table.flags if isinstance(table, TextTable) else ()
+    return Part(checkpoint or table.checkpoint, table.headings, table.rows, values, flags)
+
+
+def _note(table: TextTable | HeatTable) -> str:
+    return table.note if isinstance(table, TextTable) else ""
 
 
 def together(tables: Iterable[TextTable | HeatTable], *, folded: bool = False) -> list[Grid]:
@@ -175,7 +179,7 @@ def together(tables: Iterable[TextTable | HeatTable], *, folded: bool = False) -
         if alone or len(some) == 1:
             grids.append(grid_of(some[0], folded=folded))
             continue
-        notes = dict.fromkeys(getattr(table, "note", "") for table in some)
+        notes = dict.fromkeys(_note(table) for table in some)
         of_all = side_by_side(_capital(title), [part_of(table) for table in some], note=" ".join(filter(None, notes)))
         grids += [replace(grid, folded=folded) for grid in of_all]
     return grids

@@ -22,7 +22,7 @@ from ..runs.folder import RunFolder
 from ..tasks.measures import metric_of
 from ..tasks.task import task_of
 from .paired import Side, paired_difference
-from .pairing import changed, doubts, flagged, names_of, pairs, refuse, unpaired
+from .pairing import changed, doubts, flagged, names_of, pairs, refuse, same_file, unpaired
 from .published import Published
 
 _LEVEL = 0.05
@@ -127,7 +127,7 @@ def compare(pairs: Sequence[tuple[Side, Side]], reference: Published | None = No
     resolved = None if reference is None else reference.resolved()
     compared = []
     for place, (first, second) in enumerate(pairs):
-        compared.append(_paired(first, second, resolved))
+        compared.append(_with_flags(_paired(first, second, resolved), resolved))
         later = {id(side) for pair in pairs[place + 1 :] for side in pair}
         for side in (first, second):
             if id(side) not in later:
@@ -146,8 +146,7 @@ def compare_with_first(run: RunFolder) -> Comparison:
         except RunError:  # records of one of them are not there yet
             continue
         second.forget()
-        alike = tuple(flag for flag in pair.flags if "same file" in flag)  # the others stand next to the results
-        compared.append(replace(pair, flags=alike, own=()))
+        compared.append(replace(pair, flags=tuple(same_file(base, second))))  # others stand next to the results
     return corrected(compared)
 
 
@@ -166,7 +165,7 @@ def corrected(
 
 
 def _paired(first: Side, second: Side, reference: Published | None) -> Pair:
-    common = [condition for condition in first.conditions if condition in second.conditions]
+    common = _common(first, second)
     refuse(first, second, common)
     rows, left_out = list[ComparisonRow](), list[str]()
     for condition, metric in _wanted(first, second, common):
@@ -180,17 +179,27 @@ def _paired(first: Side, second: Side, reference: Published | None) -> Pair:
         published = None if reference is None else _published(reference, first, second, condition, metric)
         rows.append(ComparisonRow(first, second, condition, metric, difference, published=published))
     left_out += _left_out(first, second, common, [row.condition for row in rows])
-    flags = list(doubts(first, second, common))
-    own = tuple(flagged(first, second, {(row.condition, row.metric) for row in rows}))
-    if reference is not None and any(row.published is not None for row in rows):
+    differ = tuple(changed(first.described, second.described))
+    return Pair(first, second, tuple(rows), differ, left_out=tuple(dict.fromkeys(left_out)))
+
+
+def _with_flags(pair: Pair, reference: Published | None) -> Pair:
+    """Return a pair with what raises a doubt about it, and the flags of what is compared."""
+    first, second, rows = pair.first, pair.second, pair.rows
+    flags = [*doubts(first, second, _common(first, second)), *same_file(first, second)]
+    beside = [] if reference is None else [row.condition for row in rows if row.published is not None]
+    if reference is not None and beside:
         tags = dict.fromkeys(side.manifest.protocol.tag for side in (first, second))
         here = [tag.partition("@")[0] for tag in tags if not reference.is_of(tag)]
         flags += [f"published under {reference.protocol}, here {name}" for name in here]
-        beside = (row.condition for row in rows if row.published is not None)
         unlike = ((text, words_of(text).unlike_published(text)) for text in beside)
         flags += [f"{text}: {said}, which the published figure is of" for text, said in unlike if said]
-    differ = tuple(changed(first.described, second.described))
-    return Pair(first, second, tuple(rows), differ, tuple(dict.fromkeys(flags)), tuple(dict.fromkeys(left_out)), own)
+    own = tuple(flagged(first, second, {(row.condition, row.metric) for row in rows}))
+    return replace(pair, flags=tuple(dict.fromkeys(flags)), own=own)
+
+
+def _common(first: Side, second: Side) -> list[str]:
+    return [condition for condition in first.conditions if condition in second.conditions]
 
 
 # Which rows

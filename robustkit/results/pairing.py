@@ -139,6 +139,10 @@ def doubts(first: Side, second: Side, common: Sequence[str]) -> Iterator[str]:
             f"common, of {sizes}"
         )
     yield from run_changes(run_setup(before), run_setup(after), common)
+
+
+def same_file(first: Side, second: Side) -> Iterator[str]:
+    """Yield that both checkpoints are one file, if so."""
     digest = first.described.sha256
     if digest and digest == second.described.sha256:
         yield f"both are the same file (sha256 {digest[:12]})"
