@@ -26,7 +26,7 @@ def run_setup(manifest: Manifest) -> RunSetup:
     deciding, digests = manifest.deciding, manifest.corrupted.digests
     values = {name: str(getattr(deciding, name)) for name in ("protocol", "seed", "dtype", "compile")}
     values["engine"] = str(manifest.arguments.get("engine") or "robustkit")
-    values["maps of wrong predictions"] = "scored" if manifest.keep_misclassified else "left out"
+    values["use of maps of wrong predictions"] = "scored" if manifest.keep_misclassified else "left out"
     values |= {f"source of plug-in {plugin.name}": f"{plugin.source[:12]}…" for plugin in manifest.used_plugins}
     return RunSetup(values, {text: digests.get(text, "")[:16] for text in manifest.conditions})
 

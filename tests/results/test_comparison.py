@@ -356,6 +356,10 @@ def test_refusals(tmp_path: Path, change: Change | None, second: Mapping[str, Ro
             "data digest differs: d1d1d1d1 and eeeeeeee; 40 samples in common, of 40 and 39",
         ),
         (change_of("corrupted", to={"digests": {"clean": "x"}}), "files that clean reads differ"),
+        (
+            lambda manifest: manifest.update(keep_misclassified=True),
+            "use of maps of wrong predictions differs: left out and scored",
+        ),
         (lambda manifest: None, None),
     ],
 )
@@ -372,11 +376,21 @@ def test_files_without_a_digest_are_not_taken_for_the_same(tmp_path: Path) -> No
     assert pair.flags == ()
 
 
-def test_what_is_compared_stands_in_the_title(tmp_path: Path) -> None:
-    (pair,) = two(
-        tmp_path, change_of("checkpoints", "0", "preprocessing", to={"input_size": [64, 48], "crop_pct": 0.9})
-    ).pairs
-    assert pair.changed == ("input size 64×48 instead of 32×32", "crop pct 0.9 instead of 1.0")
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            change_of("checkpoints", "0", "preprocessing", to={"input_size": [64, 48], "crop_pct": 0.9}),
+            ("input size 64×48 instead of 32×32", "crop pct 0.9 instead of 1.0"),
+        ),
+        (change_of("checkpoints", "0", "weights", to="ema"), ("weights ema instead of bare",)),
+        (change_of("checkpoints", "0", "code_sha256", to="c" * 64), (f"code {'c' * 12} instead of none",)),
+        (change_of("checkpoints", "0", "arch", to="vit_b"), ("arch vit_b instead of vit",)),
+    ],
+)
+def test_what_is_compared_stands_in_the_title(tmp_path: Path, change: Change, words: tuple[str, ...]) -> None:
+    (pair,) = two(tmp_path, change).pairs
+    assert pair.changed == words
     assert tables(Comparison((pair,)))[0].title.endswith("paired by image; " + "; ".join(pair.changed))
 
 
