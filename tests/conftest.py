@@ -49,6 +49,14 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
+def pageless() -> Iterator[None]:
+    """Audits of this module write no report.html: most of a small audit's time, where no test reads it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("robustkit.report.page.write_report", lambda *_: None)
+        yield
+
+
+@pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a factory, its weights and images; see `small_audit`."""
     return furnish(tmp_path_factory.mktemp("place"))

@@ -32,6 +32,8 @@ from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import CLEAN
 from robustkit.tasks.classification.subject import ClassifierSubject
 
+pytestmark = pytest.mark.usefixtures("pageless")
+
 THREAT = ThreatModel("linf", 4 / 255)
 ATTACKS = [
     FGSM(THREAT),

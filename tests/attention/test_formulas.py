@@ -27,7 +27,7 @@ from robustkit.attention.qana import Network, rotate
 from robustkit.attention.registry import find_formula
 from robustkit.errors import CheckpointError, ModelError
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "pageless")
 
 # --- names -----------------------------------------------------------------------------------------------------------
 

@@ -109,7 +109,7 @@ def cam_of(out: Path, *words: str) -> tuple[str, dict[str, Any]]:
 
 
 def test_a_gallery_shows_the_maps_of_its_own_command_under_the_right_names(tmp_path: Path) -> None:
-    data = ("--data-dir", "embedded:shapes", "--limit", "12", "--gallery", "2")
+    data = ("--data-dir", "embedded:shapes", "--limit", "6", "--gallery", "2")
     page, first = cam_of(tmp_path, MODEL, QUEST, *data, "--cams", "agcam")
     assert "where the checkpoints differ most in IoU at 0.5 of agcam; protocol standard@2" in page
     condition = "cam(agcam,faithfulness=none)"

@@ -18,7 +18,7 @@ from robustkit.evaluations.subject import Batch
 from robustkit.results.run import Run
 from robustkit.tasks.classification.subject import ClassifierSubject
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "pageless")
 
 
 def test_maps_need_the_clean_images(tmp_path: Path) -> None:
@@ -48,11 +48,11 @@ def test_an_attack_is_made_once_for_the_maps_of_all_methods(tmp_path: Path, monk
         "data_dir": "embedded:shapes",
         "attacks": "fgsm,pgd(steps=2)",
         "eps": "4/255",
-        "limit": 12,
+        "limit": 6,
     }
-    options |= {"batch_size": 4, "shard_size": 8, "stability": True, "faithfulness": "none", "device": "cpu"}
+    options |= {"batch_size": 2, "shard_size": 4, "stability": True, "faithfulness": "none", "device": "cpu"}
     both = robustkit.audit([MODEL], cams="agcam,gradient", out=tmp_path / "both", **options)
-    assert len(made) == 12  # batches of 4, 4 and 4 by two attacks: alone, and for the maps
+    assert len(made) == 12  # batches of 2, 2 and 2 by two attacks: alone, and for the maps
     alone = robustkit.audit([MODEL], cams="gradient", out=tmp_path / "alone", **options)
     for under in (FGSM, "pgd(eps=4/255,steps=2)"):
         text = f"stability(gradient,under={under})"

@@ -22,6 +22,8 @@ from robustkit.errors import BadImageError, DataError, RunError
 from robustkit.evaluations.maps.truth import Truth, open_truth
 from robustkit.runs.manifest import BadImage
 
+pytestmark = pytest.mark.usefixtures("pageless")
+
 FRAME = Preprocessing((20, 20), crop_pct=1.0, crop_mode="squash")
 HEADER = "image,synset,xmin,ymin,xmax,ymax\n"
 OBJECT = "<object><name>a</name><bndbox><xmin>{}</xmin><ymin>0</ymin><xmax>{}</xmax><ymax>5</ymax></bndbox></object>"

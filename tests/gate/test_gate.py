@@ -24,6 +24,8 @@ from robustkit.gate.statements import Value
 from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED, decide, judge
 from robustkit.results.run import Run
 
+pytestmark = pytest.mark.usefixtures("pageless")
+
 
 @pytest.mark.parametrize(
     ("rule", "state"),

@@ -18,7 +18,7 @@ from robustkit.attention import get_attention, set_attention
 from robustkit.attention.fingerprint import rank_formulas
 from robustkit.errors import ModelError
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "pageless")
 HARMLESS = ("modules", "parameters", "buffers")
 LISTS = "\n".join(f"    net.__dict__[{name!r}] = [net[0]]" for name in HARMLESS)
 

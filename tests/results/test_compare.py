@@ -35,14 +35,14 @@ def between(run: Any, first: str, second: str, condition: str, metric: str = "to
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Two checkpoints, 60 images."""
+    """Two checkpoints, 24 images."""
     return robustkit.audit(
         [f"zoo:{name}" for name in PAIR],
         data_dir="embedded:shapes",
         attacks=PGD,
         corruptions="gaussian_noise,shot_noise,impulse_noise",
         cams="agcam(faithfulness=none)",
-        limit=60,
+        limit=24,
         out=tmp_path_factory.mktemp("compare") / "run",
         device="cpu",
     )
@@ -57,7 +57,7 @@ def test_a_difference_is_the_mean_over_pairs_with_its_interval(run: Run, metric:
     first, second = (outcomes(run, name, PGD, column) for name in PAIR)
     gaps = np.array([second[sample] - first[sample] for sample in sorted(first)])
     found = between(run, *PAIR, PGD, metric)
-    assert (found.value, found.n) == (pytest.approx(gaps.mean()), 60)
+    assert (found.value, found.n) == (pytest.approx(gaps.mean()), 24)
     assert (found.ci_low, found.ci_high) == pytest.approx(interval_of(gaps, binary=metric == "top1"))
     back = between(run, *PAIR[::-1], PGD, metric)
     assert (back.value, back.ci_low, back.ci_high) == pytest.approx((-found.value, -found.ci_high, -found.ci_low))
@@ -66,7 +66,7 @@ def test_a_difference_is_the_mean_over_pairs_with_its_interval(run: Run, metric:
 def test_pairing_narrows_the_interval(run: Run) -> None:
     found = between(run, *PAIR, "clean", "nll")
     first, second = (np.array(list(outcomes(run, name, "clean", "nll").values())) for name in PAIR)
-    unpaired = 1.96 * np.sqrt((first.var() + second.var()) / 60)
+    unpaired = 1.96 * np.sqrt((first.var() + second.var()) / 24)
     assert (found.ci_high - found.ci_low) / 2 < 0.8 * unpaired
 
 
@@ -76,9 +76,9 @@ def test_a_mean_error_is_over_all_conditions_of_each_sample(run: Run) -> None:
         for corruption in ("gaussian_noise", "shot_noise", "impulse_noise"):
             for severity in range(1, 6):
                 wrong = outcomes(run, name, f"corruption({corruption},severity={severity})", "correct").values()
-                expected += sign * sum(1 - value for value in wrong) / 60 / 15
+                expected += sign * sum(1 - value for value in wrong) / 24 / 15
     found = between(run, *PAIR, "noise", "mean_error")
-    assert (found.value, found.n) == (pytest.approx(expected), 60)
+    assert (found.value, found.n) == (pytest.approx(expected), 24)
     summary = {(row["checkpoint"], row["metric"]): row["value"] for row in run.summary() if row["condition"] == "noise"}
     assert found.value == pytest.approx(summary[PAIR[1], "mean_error"] - summary[PAIR[0], "mean_error"])
 

@@ -21,6 +21,8 @@ from robustkit.results.comparison import compare, own_flags, pairs, unpaired
 from robustkit.results.published import read_published
 from robustkit.results.tables import tables
 
+pytestmark = pytest.mark.usefixtures("pageless")
+
 
 def test_the_command_shows_and_writes_all(tmp_path: Path) -> None:
     own = {("plain", c): rows_of(seed) for seed, c in enumerate(("clean", PGD))}
