@@ -61,11 +61,11 @@ QUEUED: dict[str, Attack] = {
     "apgd-t": APGD(ThreatModel(eps=0.02), steps=8, loss="dlr-targeted", targets=3),
     "apgd, to the end": APGD(ThreatModel(eps=0.02), steps=8, early_stop=False),
     "apgd, l2, averaged": APGD(ThreatModel("l2", 0.2), steps=10, eot=2),
-    "fab-t": FAB(ThreatModel(eps=0.02), steps=8, targets=3),
-    "fab-t, l2": FAB(ThreatModel("l2", 0.2), steps=8, targets=3, restarts=2),
+    "fab-t": FAB(ThreatModel(eps=0.02), steps=5, targets=3),
+    "fab-t, l2": FAB(ThreatModel("l2", 0.2), steps=4, targets=3, restarts=2),
     "fab, relinearised": FAB(ThreatModel(eps=0.02), steps=8, targets=2, relinearise=True, early_stop=False),
     "square": Square(ThreatModel(eps=0.02), queries=30),
-    "square, l2": Square(ThreatModel("l2", 0.2), queries=30, restarts=2),
+    "square, l2": Square(ThreatModel("l2", 0.2), queries=12, restarts=2),
 }
 
 
@@ -85,7 +85,7 @@ def test_autoattack_waits_at_most_twice_a_step(seen: Counts) -> None:
     assert seen.stops <= 2 * len(model.stops) + 8
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 7, 64])
+@pytest.mark.parametrize("batch_size", [1, 7, 64])
 def test_spsa_never_asks_for_more_rows_than_the_batch_size(batch_size: int, seen: Counts) -> None:
     model, result = attacked(seen, SPSA(steps=2, directions=5), batch_size=batch_size)
     assert max(model.rows) <= batch_size and sum(model.rows) == 2 * 2 * 5 * BATCH

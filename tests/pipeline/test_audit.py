@@ -1,7 +1,6 @@
 """The audit as its users run it: a tiny model of one's own, a folder of images, the command line."""
 
 import json
-import os
 import random
 import shutil
 import signal
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from processes import called
 from small_audit import FACTORY, audit, command, files
 
 import robustkit
@@ -185,7 +185,7 @@ def test_killed_at_random_moments_the_same_command_finishes_it(place: Path, tmp_
         time.sleep(dice.uniform(0, 0.05))
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
-    subprocess.run(line, check=True, capture_output=True)
+    assert run_cli(line).returncode == 0
     assert files(tmp_path / "run") == files(reference.path)
     assert not list((tmp_path / "run").rglob("*.tmp"))
 
@@ -329,7 +329,8 @@ def test_a_network_that_fails_in_mid_run_is_one_line(place: Path, tmp_path: Path
 
 
 def run_cli(line: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(line, capture_output=True, text=True, env=os.environ | environment, check=False)
+    """Run `python -m robustkit WORD...` in this process."""
+    return subprocess.CompletedProcess(line, *called(line[3:], **environment))
 
 
 def test_a_broken_image_is_counted_named_and_decides_the_exit_status(place: Path, tmp_path: Path) -> None:

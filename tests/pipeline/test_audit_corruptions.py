@@ -9,6 +9,7 @@ import pytest
 import torch
 from legacy_draws import write_frost_photographs
 from PIL import Image
+from processes import called
 from small_audit import audit as small_audit
 from small_audit import command, files
 
@@ -220,11 +221,8 @@ def test_images_too_small_are_refused(place: Path, tmp_path: Path) -> None:
 
 
 def test_the_command_line_takes_the_options(place: Path, tmp_path: Path) -> None:
-    import subprocess
-
-    line = [*command(place, tmp_path / "run"), "--attacks", "none", "--corruptions", "fog"]
-    done = subprocess.run(line, capture_output=True, text=True)
-    assert done.returncode == 2 and done.stderr.strip().splitlines()[-1].startswith("error: the model takes 8x8")
+    status, _, errors = called(command(place, tmp_path / "run", "--attacks", "none", "--corruptions", "fog")[3:])
+    assert status == 2 and errors.strip().splitlines()[-1].startswith("error: the model takes 8x8")
 
 
 def test_the_size_of_the_images_decides_whose_constants(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from plugin_package import ROOT, install, write_package
@@ -15,7 +16,18 @@ from plugin_package import ROOT, install, write_package
 from robustkit.errors import ProtocolError
 from robustkit.pipeline.request import ClassificationRequest
 
-Command = Callable[..., subprocess.CompletedProcess[str]]
+Words = tuple[str, ...]
+
+
+class Done(NamedTuple):
+    """What a command leaves."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+
+Commands = Callable[..., list[Done]]
 STANDARD = ("zoo:shapes-vit-standard", "--data-dir", "embedded:shapes", "--limit", "6", "--browse", "2")
 ASKED = (
     *("--attacks", "random-corner(eps=8/255,tries=2)", "--corruptions", "stripes", "--cams", "brightest"),
@@ -37,26 +49,59 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def robustkit(place: Path) -> Command:
-    """The command line, where the package is installed or not."""
+# Runs each command of a list after the other, since a process takes long to begin.
+COMMANDS = """
+import contextlib, io, json, sys
+from robustkit.cli.app import main
+done = []
+for words in json.loads(sys.argv[1]):
+    sys.argv, out, errors = ["robustkit", *words], io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
+        try:
+            main()
+        except SystemExit as left:
+            done.append([left.code, out.getvalue(), errors.getvalue()])
+print(json.dumps(done))
+"""
 
-    def command(*words: str, installed: bool = True, status: int = 0) -> subprocess.CompletedProcess[str]:
+
+@pytest.fixture(scope="module")
+def robustkit(place: Path) -> Commands:
+    """Commands in one new process, where the package is installed or not; what each of them prints."""
+
+    def commands(*asked: Words, installed: bool = True, status: int = 0) -> list[Done]:
         paths = [str(ROOT), *([str(place / "site")] if installed else [])]
         kept = {name: value for name, value in os.environ.items() if not name.startswith("ROBUSTKIT_")}
         environment = kept | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
-        command = [sys.executable, "-m", "robustkit", *words]
-        done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True)
-        assert done.returncode == status, done.stdout + done.stderr
+        line = [sys.executable, "-c", COMMANDS, json.dumps(asked)]
+        process = subprocess.run(line, cwd=place, env=environment, capture_output=True, text=True)
+        assert process.returncode == 0, process.stdout + process.stderr
+        done = [Done(*one) for one in json.loads(process.stdout)]
+        assert [one.status for one in done] == [status] * len(asked), done
         return done
 
-    return command
+    return commands
 
 
 @pytest.fixture(scope="module")
-def run(place: Path, robustkit: Command) -> Path:
-    """An audit that takes part in all five plug-ins."""
-    robustkit("audit", *STANDARD, *ASKED, "--out", "run")
+def outputs(place: Path, robustkit: Commands) -> dict[str, str]:
+    """What commands print: an audit that takes part in all five plug-ins, and what reads it."""
+    (place / "policy.toml").write_text('[[rule]]\nrequire = "kept under rotation(degrees=15) >= 0.01"\n')
+    other = ("--attacks", "none", "--evaluations", "rotation(degrees=15)", "--out", "other")
+    asked: dict[str, Words] = {
+        "audit": ("audit", *STANDARD, *ASKED, "--out", "run"),
+        "list": ("list", "plugins"),
+        "report": ("report", "run", "--details"),
+        "check": ("check", "run", "--policy", "policy.toml"),
+        "other": ("audit", *STANDARD, *other),
+        "compare": ("compare", "run", "other"),
+    }
+    return {name: done.stdout for name, done in zip(asked, robustkit(*asked.values()), strict=True)}
+
+
+@pytest.fixture(scope="module")
+def run(place: Path, outputs: dict[str, str]) -> Path:
+    """That audit."""
     return place / "run"
 
 
@@ -65,8 +110,8 @@ def manifest_of(run: Path) -> dict[str, object]:
     return manifest
 
 
-def test_all_five_are_listed_and_run(run: Path, robustkit: Command) -> None:
-    listed = " ".join(robustkit("list", "plugins").stdout.split())
+def test_all_five_are_listed_and_run(run: Path, outputs: dict[str, str]) -> None:
+    listed = " ".join(outputs["list"].split())
     for said in (
         "random-corner attack of robustkit-example 0.1 source",
         "The best of several random corners of the ball: no gradient at all",
@@ -104,49 +149,46 @@ def test_the_run_says_which_code_made_it(run: Path) -> None:
     assert said("cam(random)") == ["cosine"] and said("cam(brightest)") == ["brightest", "cosine"]
 
 
-def test_it_goes_on_and_refuses_other_code(run: Path, place: Path, robustkit: Command) -> None:
+def test_it_goes_on_and_refuses_other_code(run: Path, place: Path, robustkit: Commands) -> None:
     (record,) = (run / "records").glob("*/rotation(degrees=90)/*.parquet")
     before = record.read_bytes()
     record.unlink()
-    robustkit("audit", *STANDARD, *ASKED, "--out", "run")
+    again = ("audit", *STANDARD, *ASKED, "--out", "run")
+    robustkit(again)
     assert record.read_bytes() == before
     code = place / "site" / "robustkit_example" / "rotation.py"
     text = code.read_text("utf-8")
     try:
         code.write_text(text + "\n# another version\n", encoding="utf-8")
-        refused = robustkit("audit", *STANDARD, *ASKED, "--out", "run", status=2).stderr
+        ((_, _, refused),) = robustkit(again, status=2)
     finally:
         code.write_text(text, encoding="utf-8")
     assert "holds another run: plug-in" in refused and "robustkit-example 0.1 (source" in refused
     assert refused.count("\n") == 1
 
 
-def test_its_metric_is_on_the_page_in_the_terminal_compared_and_gated(run: Path, robustkit: Command) -> None:
-    terminal = robustkit("report", "run", "--details").stdout
-    shown = terminal.partition("\nRotations\n")[2]
+def test_its_metric_is_on_the_page_in_the_terminal_compared_and_gated(run: Path, outputs: dict[str, str]) -> None:
+    shown = outputs["report"].partition("\nRotations\n")[2]
     assert shown.split()[:4] == ["predictions", "checkpoint", "condition", "kept"] and "rotation(degrees=15)" in shown
     page = (run / "report.html").read_text("utf-8")
     assert "Predictions that a rotation keeps" in page and 'id="rotations"' in page
     assert page.count("of robustkit-example 0.1, SHA-256 of its code") == 5
-    (run.parent / "policy.toml").write_text('[[rule]]\nrequire = "kept under rotation(degrees=15) >= 0.01"\n')
-    assert "pass" in robustkit("check", "run", "--policy", "policy.toml").stdout
-    robustkit("audit", *STANDARD, "--attacks", "none", "--evaluations", "rotation(degrees=15)", "--out", "other")
-    compared = robustkit("compare", "run", "other").stdout
+    assert "pass" in outputs["check"]
+    compared = outputs["compare"]
     assert "rotation(degrees=15)" in compared and "predictions kept" in " ".join(compared.split())
 
 
-def test_without_the_package_the_run_is_refused_in_one_line(run: Path, robustkit: Command) -> None:
-    for words in (("report", "run"), ("compare", "run", "run")):
-        refused = robustkit(*words, installed=False, status=2).stderr
+def test_without_the_package_the_run_is_refused_in_one_line(run: Path, robustkit: Commands) -> None:
+    for _, _, refused in robustkit(("report", "run"), ("compare", "run", "run"), installed=False, status=2):
         assert "needs plug-in stripes (corruption, robustkit-example 0.1)" in refused, refused
         assert "install it, or give its file with --plugin" in refused and refused.count("\n") == 1
 
 
-def test_a_file_does_for_a_quick_try(place: Path, robustkit: Command) -> None:
+def test_a_file_does_for_a_quick_try(place: Path, robustkit: Commands) -> None:
     text = (place / "package" / "robustkit_example" / "attack.py").read_text("utf-8")
     (place / "mine.py").write_text(text + '\n\nPLUGINS = {"attacks": {"corner": RandomCorner}}\n', encoding="utf-8")
-    asked = ("audit", *STANDARD, "--attacks", "corner(tries=1)", "--out", "quick")
-    robustkit(*asked, "--plugin", "mine.py", installed=False)
+    asked = ("audit", *STANDARD, "--attacks", "corner(tries=1)", "--out", "quick", "--plugin", "mine.py")
+    robustkit(asked, installed=False)
     (entry,) = manifest_of(place / "quick")["plugins"]  # type: ignore[misc, attr-defined]
     assert (entry["distribution"], entry["version"]) == ("mine.py", "")
 
@@ -202,7 +244,7 @@ if __name__ == "__main__":
 '''
 
 
-def test_a_task_of_a_plug_in_is_planned_run_and_read(place: Path, robustkit: Command) -> None:
+def test_a_task_of_a_plug_in_is_planned_run_and_read(place: Path, robustkit: Commands) -> None:
     (place / "colours.py").write_text(TASK, encoding="utf-8")
     card = (ROOT / "robustkit" / "protocol" / "cards" / "standard.toml").read_text("utf-8")
     assert 'name = "standard"\n' in card
@@ -212,8 +254,8 @@ def test_a_task_of_a_plug_in_is_planned_run_and_read(place: Path, robustkit: Com
     subprocess.run([sys.executable, "colours.py"], cwd=place, env=environment, check=True)
     (entry,) = manifest_of(place / "colours")["plugins"]  # type: ignore[misc, attr-defined]
     assert (entry["group"], entry["name"], entry["checkpoints"]) == ("tasks", "colours", ["shapes-vit-quest"])
-    assert "shapes-vit-quest" in robustkit("report", "colours", "--plugin", "colours.py").stdout
-    refused = robustkit(
-        *("audit", *STANDARD, "--protocol", "colours.toml", "--plugin", "colours.py", "--out", "x"), status=2
-    ).stderr
+    ((_, shown, _),) = robustkit(("report", "colours", "--plugin", "colours.py"))
+    assert "shapes-vit-quest" in shown
+    asked = ("audit", *STANDARD, "--protocol", "colours.toml", "--plugin", "colours.py", "--out", "x")
+    ((_, _, refused),) = robustkit(asked, status=2)
     assert "protocol colours is for colours; colours.py says how" in refused

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import subprocess
 import threading
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import small_audit
-from processes import CONDITIONS, everything, torchrun
+from processes import CONDITIONS, called, everything, torchrun
 from torch.distributed import HashStore
 
 from robustkit.errors import RunError
@@ -132,11 +133,11 @@ def test_without_torchrun_world_size_alone_is_an_error(monkeypatch: pytest.Monke
 
 
 @pytest.fixture(scope="module")
-def alone(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run of a single process."""
+def alone(place: Path, tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
+    """The run of a single process, this one."""
     out = tmp_path_factory.mktemp("alone") / "run"
-    words = small_audit.command(place, out, "--shard-size", "4", *CONDITIONS)
-    subprocess.run(words, check=True, capture_output=True, timeout=250)
+    status, _, errors = called(small_audit.command(place, out, "--shard-size", "4", *CONDITIONS)[3:])
+    assert status == 0, errors
     return out
 
 
@@ -145,12 +146,16 @@ def few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
-def test_two_processes_make_the_bytes_of_one(place: Path, tmp_path: Path, alone: Path) -> None:
+def test_two_processes_make_the_bytes_of_one_and_print_each_line_once(place: Path, tmp_path: Path, alone: Path) -> None:
     out = tmp_path / "run"
     done = subprocess.run(torchrun(place, out), capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     assert everything(out) == everything(alone)
     assert done.stdout.count("report: ") == 1 and done.stderr.count("layout") <= 1  # the leader alone speaks
+    told = re.findall(r"^\[(\d+)/(\d+)\] net (.*): \d+ samples", done.stderr, re.MULTILINE)
+    assert [line[0] for line in told] == [str(n) for n in range(1, len(told) + 1)] and told
+    assert len(told) == int(told[0][1]) == len({line[2] for line in told})
+    assert done.stderr.count("to do:") == 1
 
 
 @pytest.mark.slow

@@ -5,13 +5,12 @@ from __future__ import annotations
 import io
 import logging
 import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import torchrun
+from processes import called
 from rich.console import Console
 from small_audit import audit, command
 
@@ -105,23 +104,13 @@ def test_severities_of_a_corruption_are_one_line(tmp_path: Path, hears: Callable
 
 def test_a_log_has_the_lines_and_quiet_silences_them(place: Path, tmp_path: Path) -> None:
     words = "--attacks", "fgsm", "--eps", "8/255"
-    done = subprocess.run(command(place, tmp_path / "a", *words), capture_output=True, text=True, check=True)
-    assert [line[2] for line in lines(done.stderr.splitlines())] == ["clean", "fgsm(eps=8/255)"]
-    assert "to do: 1 checkpoint, 2 conditions, 30 samples: 2 units of work" in done.stderr
-    assert "[1/2]" not in done.stdout
-    quiet = subprocess.run(
-        command(place, tmp_path / "b", *words, "--quiet"), capture_output=True, text=True, check=True
-    )
-    assert not any(word in quiet.stderr for word in ("[1/2]", "to do", "passes", "about", "done in"))
-    assert quiet.stdout.replace(str(tmp_path / "b"), "") == done.stdout.replace(str(tmp_path / "a"), "")
-
-
-def test_two_processes_print_each_line_once(place: Path, tmp_path: Path) -> None:
-    done = subprocess.run(torchrun(place, tmp_path), capture_output=True, text=True, check=True)
-    told = lines(done.stderr.splitlines())
-    assert [line[0] for line in told] == [str(n) for n in range(1, len(told) + 1)] and told
-    assert len(told) == int(told[0][1]) == len({line[2] for line in told})
-    assert done.stderr.count("to do:") == 1
+    status, out, log = called(command(place, tmp_path / "a", *words)[3:])
+    assert status == 0 and [line[2] for line in lines(log.splitlines())] == ["clean", "fgsm(eps=8/255)"]
+    assert "to do: 1 checkpoint, 2 conditions, 30 samples: 2 units of work" in log
+    assert "[1/2]" not in out
+    status, quiet_out, quiet_log = called(command(place, tmp_path / "b", *words, "--quiet")[3:])
+    assert status == 0 and not any(word in quiet_log for word in ("[1/2]", "to do", "passes", "about", "done in"))
+    assert quiet_out.replace(str(tmp_path / "b"), "") == out.replace(str(tmp_path / "a"), "")
 
 
 def test_a_long_condition_gives_signs_and_names_steer_no_terminal(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 import json
-import subprocess
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import called
 from small_audit import audit, command, furnish
 
 import robustkit
@@ -98,12 +98,11 @@ def test_a_command_says_a_preset_by_its_options() -> None:
 
 
 def test_a_preset_leaves_the_run_of_its_options(place: Path, tmp_path: Path) -> None:
-    run = subprocess.run(command(place, tmp_path, "--preset", "quick", "--limit", "3"), capture_output=True, text=True)
-    assert "corruptions are defined from" in run.stderr  # the small model's images are too small for them
-    attack = [
-        word if word != "audit" else "attack" for word in command(place, tmp_path, "--preset", "quick", "--limit", "3")
-    ]
-    subprocess.run(attack, capture_output=True, text=True, check=True)
+    words = command(place, tmp_path, "--preset", "quick", "--limit", "3")[3:]
+    _, _, errors = called(words)
+    assert "corruptions are defined from" in errors  # the small model's images are too small for them
+    status, _, errors = called(["attack", *words[1:]])
+    assert status == 0, errors
     told = json.loads((tmp_path / "run.json").read_text())
     assert told["command"].endswith(f"--out {tmp_path} --device cpu --limit 3 --attacks fgsm,pgd")
     assert told["arguments"]["attacks"] == "fgsm,pgd" and told["arguments"]["corruptions"] is None
