@@ -17,7 +17,7 @@ from processes import everything, torchrun
 
 from robustkit.results.run import Run
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "pageless")
 OPTIONS: dict[str, Any] = {
     "attacks": "fgsm,pgd(steps=3),spsa(steps=2,directions=4),autoattack(steps=3,targets=1,queries=20)",
     "cams": "grad-cam",
