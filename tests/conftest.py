@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import stand_in
 import torch
-from small_audit import furnish
+from small_audit import furnish, leave_figures_empty
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # one of several that share the cores, as do the commands that it starts
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -46,6 +46,12 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def empty_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports whose figures are painted, but not laid out and drawn: that takes most of the time of a small run."""
+    leave_figures_empty(monkeypatch)
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from places import ROOT
+from small_audit import leave_figures_empty
 
 import robustkit
 from robustkit.cli.app import COMMANDS, cli
@@ -29,7 +30,7 @@ from robustkit.results.run import Run
 from robustkit.runs.folder import RunFolder
 from robustkit.tasks.classification.tables import table_rows
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "empty_figures")
 LONG = "a_checkpoint_whose_name_has_more_than_sixty_characters_in_its_file_name"
 NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?")
 
@@ -41,10 +42,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Run]:
     long = place / f"{LONG}.safetensors"
     long.write_bytes(embedded_file("shapes-vit-quest").read_bytes())
     words: dict[str, Any] = {"data_dir": "embedded:shapes", "limit": 10, "browse": 0, "device": "cpu"}
+    words |= {"setup_check": False}
     attacks = "fgsm,pgd(steps=2,step_size=0.5/255,random_start=False),fgsm(eps=7.99/255)"
-    one = robustkit.audit([long], attacks=attacks, corruptions="noise", out=place / "one", **words)
     both = ["zoo:shapes-vit-standard", long]
-    two = robustkit.audit(both, attacks="fgsm", corruptions="noise", out=place / "two", **words)
+    with pytest.MonkeyPatch.context() as patch:
+        leave_figures_empty(patch)
+        one = robustkit.audit([long], attacks=attacks, corruptions="noise", out=place / "one", **words)
+        two = robustkit.audit(both, attacks="fgsm", corruptions="noise", out=place / "two", **words)
     return one, two
 
 

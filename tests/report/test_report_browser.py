@@ -99,8 +99,15 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     return (run.path / "report.html").read_text("utf-8").replace("</main>", f"{ODD}</main>", 1)
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize(
+    ("width", "dark"),
+    [
+        pytest.param(1280, False, id="1280-light"),
+        pytest.param(390, True, id="390-dark"),
+        pytest.param(1280, True, id="1280-dark", marks=pytest.mark.slow),
+        pytest.param(390, False, id="390-light", marks=pytest.mark.slow),
+    ],
+)
 def test_a_page_of_hostile_names_is_accessible_and_fetches_nothing(
     page: str, tmp_path: Path, width: int, dark: bool
 ) -> None:

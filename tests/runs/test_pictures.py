@@ -20,7 +20,7 @@ from robustkit.evaluations.images import SIDE, picture
 from robustkit.results.run import Run
 from robustkit.runs.pictures import Picture, read_pictures
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "empty_figures")
 NAME = "shapes-vit-standard"
 NOISE, BRIGHT = "corruption(gaussian_noise,severity=3)", "corruption(brightness,severity=4)"
 FGSM_TEXT = "fgsm(eps=8/255)"
@@ -37,9 +37,8 @@ def chw(image: Pixels) -> torch.Tensor:
 
 
 def audited(out: Path, **options: Any) -> Run:
-    return robustkit.audit(
-        [f"zoo:{NAME}"], data_dir="embedded:shapes", limit=24, shard_size=10, out=out, device="cpu", **options
-    )
+    options = {"limit": 24, "shard_size": 10} | options
+    return robustkit.audit([f"zoo:{NAME}"], data_dir="embedded:shapes", out=out, device="cpu", **options)
 
 
 @pytest.fixture(scope="module")
@@ -109,16 +108,18 @@ def test_in_normalised_units_too_they_are_pixels(place: Path, tmp_path: Path) ->
 
 def test_keeping_changes_no_record_and_an_earlier_choice_stays(tmp_path: Path) -> None:
     options: dict[str, Any] = {"attacks": "fgsm", "corruptions": "brightness(severity=2)", "batch_size": 7}
+    options |= {"limit": 10, "shard_size": 4, "setup_check": False}
     some, none = audited(tmp_path / "some", browse=30, **options), audited(tmp_path / "none", browse=0, **options)
     assert none.manifest.pictures == () and not (none.path / "pictures").exists()
-    assert read_pictures(none, NAME, "clean") == {} and len(read_pictures(some, NAME, "clean")) == 24
+    assert read_pictures(none, NAME, "clean") == {} and len(read_pictures(some, NAME, "clean")) == 10
     records = [
         {name: data for name, data in small_audit.files(one.path).items() if not name.startswith("pictures/")}
         for one in (some, none)
     ]
     assert records[0] == records[1]
-    again = audited(tmp_path / "some", browse=3, attacks="pgd(steps=1)", batch_size=7)
-    assert len(read_pictures(again, NAME, "pgd(eps=1/255,steps=1)")) == 24
+    options |= {"attacks": "pgd(steps=1)", "corruptions": None}
+    again = audited(tmp_path / "some", browse=3, **options)
+    assert len(read_pictures(again, NAME, "pgd(eps=1/255,steps=1)")) == 10
 
 
 def test_large_images_are_made_smaller_and_nothing_is_not_finite() -> None:

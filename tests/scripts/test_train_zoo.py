@@ -280,30 +280,32 @@ from dataclasses import replace
 sys.path.insert(0, {root!r})
 import torch
 from scripts.zoo import recipe, run, train
-recipe.PRESETS["smoke"] = replace(
-    recipe.PRESETS["smoke"], epochs=2, batch=20, train_images=None, test_images=None, mix_prob=0.5,
-    save_every={save_every})
+tiny = replace(
+    recipe.PRESETS["smoke"], epochs=2, batch=20, train_images=None, test_images=None, mix_prob=0.5)
 rate_at = run.rate_at
 def deadly(preset, step, steps):
     if step == 6:
         os.kill(os.getpid(), signal.SIGKILL)
     return rate_at(preset, step, steps)
 run.rate_at = deadly
-train.main({arguments!r})
+for save_every, words in {runs!r}:  # a process each, forked after the imports
+    child = os.fork()
+    if not child:
+        recipe.PRESETS["smoke"] = replace(tiny, save_every=save_every)
+        os._exit(train.main(words))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
 """
 
 
 @pytest.fixture(scope="module")
 def killed(archives: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Work folders of two runs killed in their seventh step, one with a state of each step and one of each epoch."""
-    works, processes = {}, []
+    works, runs = {}, []
     for attention, save_every in (("quest", 0.0), ("elliptical", 60.0)):
         works[attention] = tmp_path_factory.mktemp(attention)
-        code = KILLED.format(
-            root=str(ROOT), save_every=save_every, arguments=arguments(archives, works[attention], attention)
-        )
-        processes.append(subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL))
-    assert [process.wait(200) for process in processes] == [-signal.SIGKILL] * 2
+        runs.append((save_every, arguments(archives, works[attention], attention)))
+    code = KILLED.format(root=str(ROOT), runs=runs)
+    subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=True, timeout=200)
     return works
 
 

@@ -24,8 +24,8 @@ import torch
 from PIL import Image
 from places import ROOT
 
-MOST = 4
-"""What `--limit` is cut to: the pages show amounts of work that a person wants."""
+MOST = 2
+"""What `--limit` and `limit=` are cut to: the pages show amounts of work that a person wants."""
 
 RUN = ("sh", "python")
 _BLOCK = re.compile(
@@ -130,7 +130,7 @@ def run_page(page: Path, place: Path, patch: pytest.MonkeyPatch) -> int:
             continue
         count += 1
         if block.kind == "python":
-            exec(compile(block.text, f"{page.name}", "exec"), scope)
+            exec(compile(_less(block.text), f"{page.name}", "exec"), scope)
             continue
         found, screen = list(commands(block.text)), io.StringIO()
         for position, words in enumerate(found):
@@ -204,6 +204,11 @@ def less(words: list[str]) -> list[str]:
         str(min(int(word), MOST)) if before == "--limit" and word.isdigit() else word
         for before, word in zip(["", *words], words, strict=False)
     ]
+
+
+def _less(code: str) -> str:
+    """The same Python with a smaller `limit`."""
+    return re.sub(r"\blimit=(\d+)", lambda found: f"limit={min(int(found[1]), MOST)}", code)
 
 
 def plain_environment(patch: pytest.MonkeyPatch) -> None:
