@@ -1,4 +1,4 @@
-"""A vision transformer of timm's kind, seen from inside: its attention in the same pass, its tokens as a grid."""
+"""A vision transformer of timm or transformers from inside: its attention in the same pass, its tokens as a grid."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from .facade import TransformersViT
+
 See = Callable[[int, Tensor, Tensor], Tensor | None]
 """Called with a block's number, its attention before softmax and after it, each (B, heads, N, N). What it returns
 replaces the latter; None keeps it."""
@@ -25,8 +27,11 @@ OTHER_METHODS = "use grad-cam or gradient"
 class Transformer:
     """What explainers read of a ViT inside a model: the blocks' attention layers and the grid of patch tokens.
 
-    Attention is seen because layers with timm's `fused_attn` switch call softmax themselves once that is off. What
-    softmax is given and returns while a layer runs is then its attention, whatever the formula.
+    Attention is seen because layers with timm's `fused_attn` switch call softmax themselves once that is off, and those
+    of transformers once their plain function is chosen. What softmax is given and returns while a layer runs is then
+    its attention, whatever the formula.
+
+    vit: of timm, or a `TransformersViT`.
     """
 
     def __init__(self, vit: Any) -> None:
@@ -46,9 +51,10 @@ class Transformer:
         parts = ("patch_embed", "blocks", "num_prefix_tokens")
         modules = [module for module in nn.Module.modules(model) if all(hasattr(module, part) for part in parts)]
         modules = [m for m in modules if hasattr(m.patch_embed, "dynamic_feat_size") and "_orig_mod" not in m._modules]
-        if len(modules) > 1:
-            raise ValueError(f"{type(model).__name__} holds {len(modules)} vision transformers; explain each alone")
-        return cls(modules[0]) if modules else None
+        found = [*modules, *TransformersViT.all_in(model)]
+        if len(found) > 1:
+            raise ValueError(f"{type(model).__name__} holds {len(found)} vision transformers; explain each alone")
+        return cls(found[0]) if found else None
 
     @classmethod
     def with_class_token(cls, model: nn.Module, method: str) -> Transformer:
@@ -58,7 +64,7 @@ class Transformer:
         transformer = cls.find(model)
         if transformer is None:
             raise ValueError(
-                f"{method} needs a vision transformer of timm's kind, with patch_embed and blocks, and "
+                f"{method} needs a vision transformer of timm's kind, with patch_embed and blocks, or of transformers; "
                 f"{type(getattr(model, 'network', model)).__name__} is none; {OTHER_METHODS}"
             )
         if getattr(transformer.vit, "cls_token", None) is None:
@@ -85,6 +91,8 @@ class Transformer:
         switched = [layer for layer in self.layers if getattr(layer, "fused_attn", False)]
         with ExitStack() as stack:
             stack.enter_context(self.sized())
+            if isinstance(self.vit, TransformersViT):
+                stack.enter_context(self.vit.unfused())
             for index, layer in enumerate(self.layers):
                 begin = layer.register_forward_pre_hook(self._begin(index), with_kwargs=True)
                 stack.callback(begin.remove)

@@ -218,8 +218,8 @@ def test_a_compiled_model_runs_as_written() -> None:
         (
             lambda m, x: cam.AGCAM(cnn()),
             ValueError,
-            "^AG-CAM needs a vision transformer of timm's kind, with patch_embed and blocks, and Sequential is none; "
-            "use grad-cam or gradient$",
+            "^AG-CAM needs a vision transformer of timm's kind, with patch_embed and blocks, or of transformers; "
+            "Sequential is none; use grad-cam or gradient$",
         ),
         *(
             (lambda m, x, kind=kind: kind(crossvit()), ValueError, "^AG-CAM needs .* CrossVit is none; use grad-cam or")
