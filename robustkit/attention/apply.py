@@ -5,10 +5,11 @@
         logits = model(images)
         gradients = torch.autograd.grad(logits[:, 3].sum(), captured.attention)
 
-It works for timm's ViTs (ViT, DeiT, DeiT-3) and CrossViT, and for models made of `torch.nn.MultiheadAttention`, such as
-torchvision's ViTs. Layers are changed in place by giving them another class: module objects, parameters, tensor names
-and hooks stay as they are, `copy.deepcopy`, pickling and `torch.compile` still work, and 'standard' is the library's
-own code again.
+It works for timm's ViTs (ViT, DeiT, DeiT-3), BEiT, CrossViT and Swin, for models made of
+`torch.nn.MultiheadAttention`, such as torchvision's ViTs, and for models of transformers whose layers ask its registry
+for their attention (`interface`). Layers of the others are changed in place by giving them another class: module
+objects, parameters, tensor names and hooks stay as they are, `copy.deepcopy`, pickling and `torch.compile` still work,
+and 'standard' is the library's own code again.
 """
 
 from __future__ import annotations
@@ -19,11 +20,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from timm.models.beit import Attention as BeitAttention
 from timm.models.crossvit import CrossAttention
+from timm.models.swin_transformer import WindowAttention
 from timm.models.vision_transformer import Attention  # type: ignore[attr-defined, unused-ignore]
 from torch import nn
 
 from ..errors import ModelError
+from . import interface
+from .biased import FormulaBeitAttention, FormulaWindowAttention
 from .layer import Captured, FormulaAttention, FormulaCrossAttention, Formulaic, Handover
 from .multihead import MultiheadAttention
 from .parameters import give_parameters, head_size
@@ -33,7 +38,9 @@ from .registry import EVERY_FORMULA, Formula, find_formula
 Model = TypeVar("Model", bound=nn.Module)
 _WITH_FORMULA: dict[type, type] = {
     Attention: FormulaAttention,
+    BeitAttention: FormulaBeitAttention,
     CrossAttention: FormulaCrossAttention,
+    WindowAttention: FormulaWindowAttention,
     nn.MultiheadAttention: MultiheadAttention,
 }
 _OWN = {made: plain for plain, made in _WITH_FORMULA.items()}
@@ -48,7 +55,7 @@ def _foreign(module: nn.Module) -> bool:
     name = type(module).__name__
     if name.startswith("AttentionPool"):  # a pooling head, not attention between tokens
         return False
-    if any(_has_formula(part) for part in nn.Module.modules(module)):  # it is one, or holds one
+    if any(_has_formula(part) or interface.asks(part) for part in nn.Module.modules(module)):  # it is one, or holds one
         return False
     return "Attention" in name or "Attn" in name or hasattr(module, "fused_attn")
 
@@ -58,18 +65,22 @@ def attention_layers(model: nn.Module) -> list[tuple[str, Any]]:
 
     Raises ModelError where the model has none, or some of another kind.
     """
-    layers = [(name, m) for name, m in nn.Module.named_modules(model) if _has_formula(m)]
+    layers = interface.layers_of(model)
+    layers = layers or [(name, m) for name, m in nn.Module.named_modules(model) if _has_formula(m)]
     foreign = sorted({type(m).__name__ for m in nn.Module.modules(model) if _foreign(m)})
     if foreign or not layers:
         why = f"its attention is of class {', '.join(foreign)}" if foreign else "it has no attention layer"
         raise ModelError(
             f"{type(model).__name__} takes no attention formula: {why}; expected timm's ViT, DeiT, "
-            "DeiT-3 or CrossViT, or torch.nn.MultiheadAttention"
+            "DeiT-3, BEiT, CrossViT or Swin, torch.nn.MultiheadAttention, or a model of transformers with its "
+            "AttentionInterface"
         )
     return layers
 
 
 def _formula_name(layer: Any) -> str:
+    if interface.asks(layer):
+        return interface.formula_of(layer)
     if isinstance(layer, Formulaic) and layer.formula is not None:
         return layer.formula.name
     if not hasattr(layer, "q_norm") or isinstance(layer.q_norm, nn.Identity):
@@ -113,11 +124,18 @@ def set_attention(model: Model, name: str) -> Model:
     last number: `blocks.3.attn` and `blocks.2.attn`. The class token's attention in CrossViT has no block before it, so
     it counts as a first block.
 
-    Raises ModelError for an unknown name, or a model whose attention is of another kind.
+    Raises ModelError for an unknown name, a model whose attention is of another kind, or an elliptical formula for
+    Swin, whose windows hold other tokens from block to block.
     """
     formula = find_formula(name)
     layers = attention_layers(model)
-    if any(getattr(layer, "sink", None) is not None for _, layer in layers):
+    if formula.elliptical and any(_is_windowed(layer) for _, layer in layers):
+        raise ModelError(
+            f"{name} attention compares the values of neighbouring blocks, and the windows of {type(model).__name__} "
+            "hold other tokens in each; expected a formula that needs no other block, such as quest"
+        )
+    theirs = interface.asks(layers[0][1])
+    if any((interface.place_of(layer) if theirs else layer).__dict__.get("sink") is not None for _, layer in layers):
         raise ModelError("attention cannot be set while it is captured; leave the `with capture(...)` block first")
     chains: dict[str, list[Any]] = defaultdict(list)
     for path, layer in layers:
@@ -128,6 +146,9 @@ def set_attention(model: Model, name: str) -> Model:
         if match is None and formula.elliptical and len(layers) > 1 and not isinstance(layer, CrossAttention):
             raise ModelError(f"{name} attention needs blocks in a row, and layer {path!r} is not in one")
         chains[f"{match[1]}*{match[3]}" if match else path].append(layer)
+    if theirs:
+        interface.set_formula(model, formula, list(chains.values()))
+        return model
     for chain in chains.values():
         handover = Handover(len(chain)) if formula.elliptical else None
         for position, layer in enumerate(chain):
@@ -170,6 +191,24 @@ def _swap(layer: Any, formula: Formula) -> None:
         layer.formula = formula
 
 
+def _is_windowed(layer: Any) -> bool:
+    """Whether a layer attends within windows of the image: timm's Swin, and transformers' of any version."""
+    return isinstance(layer, WindowAttention) or type(layer).__name__.startswith("Swin")
+
+
+def capturable_layers(model: nn.Module) -> list[tuple[str, Any]]:
+    """Return (name, layer) as `attention_layers`. ModelError, too, where attention is not between the tokens of a whole
+    image.
+    """
+    layers = attention_layers(model)
+    if any(_is_windowed(layer) for _, layer in layers):
+        raise ModelError(
+            f"{type(model).__name__} attends within windows: its attention is no map of the whole image, and is not "
+            "captured; use grad-cam or gradient"
+        )
+    return layers
+
+
 @contextmanager
 def capture(model: nn.Module, *, rows: slice | None = None) -> Iterator[Captured]:
     """Keep scores and attention of every block while inside, in the same pass and for every formula.
@@ -179,10 +218,14 @@ def capture(model: nn.Module, *, rows: slice | None = None) -> Iterator[Captured
         so `torch.autograd.grad(logit, captured.attention)` works.
 
     Layers run unfused while inside, and are restored on leaving, also after an exception. One capture per model at a
-    time; an inner one takes over from an outer one. Raises ModelError for attention of another kind.
+    time; an inner one takes over from an outer one. Raises ModelError for attention of another kind, and for windows.
     """
-    layers = attention_layers(model)
+    layers = capturable_layers(model)
     captured = Captured([name for name, _ in layers], rows)
+    if interface.asks(layers[0][1]):
+        with interface.watched(layers, captured):
+            yield captured
+        return
     before = [
         (layer, type(layer), getattr(layer, "sink", None), getattr(layer, "sink_index", 0)) for _, layer in layers
     ]

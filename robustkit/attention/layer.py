@@ -139,10 +139,12 @@ class Formulaic:
         mask: Tensor | None = None,
         is_causal: bool = False,
         fused: bool = False,
+        factor: float = 1.0,
     ) -> tuple[Tensor, Tensor | None]:
         """Return (B, H, N, d) of the values, and the attention (B, H, N, M) unless a fused kernel kept it to itself.
 
         source: what the queries were projected from, (B, N, C). mask: as `scaled_dot_product_attention` takes it.
+        factor: of the logits, for layers that scale them otherwise than by 1/sqrt(d).
         """
         if self.sink is not None:
             self.sink.record_norms(self.sink_index, q, k)
@@ -155,6 +157,7 @@ class Formulaic:
             metric = None if self.handover is None else self.handover.metric(self.position, v)
         parameters = self._parameters_of(formula)
         q, k = formula.reduce(q, k, metric=metric, parameters=parameters)
+        q = q if factor == 1 else q * factor
         extra = None
         if formula.network is not None:
             weights = self.query_network(source).unflatten(-1, (q.shape[1], -1)).transpose(1, 2)

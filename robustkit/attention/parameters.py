@@ -15,7 +15,16 @@ SCALES = ("qk_scale", "q_scale", "k_scale", "temperature", "alpha")
 
 def head_size(layer: Any) -> int:
     """Return the channels of a head's queries and keys."""
-    return int(getattr(layer, "head_dim", 0)) or layer.wq.out_features // layer.num_heads
+    if size := int(getattr(layer, "head_dim", 0)):
+        return size
+    rows = layer.qkv.out_features // 3 if hasattr(layer, "qkv") else layer.wq.out_features
+    return int(rows) // head_count(layer)
+
+
+def head_count(layer: Any) -> int:
+    """Return the number of heads."""
+    named = (getattr(layer, name, 0) for name in ("num_heads", "num_attention_heads"))
+    return int(next(filter(None, named), 0) or layer.config.num_attention_heads)
 
 
 def give_parameters(layer: Any, formula: Formula) -> None:
@@ -28,11 +37,11 @@ def give_parameters(layer: Any, formula: Formula) -> None:
         layer._parameters.pop(scale, None)
     layer._modules.pop("query_network", None)
     _give_norms(layer, formula, weight)
-    for scale, value in formula.initial(layer.num_heads, head_size(layer)).items():
+    for scale, value in formula.initial(head_count(layer), head_size(layer)).items():
         value = value.to(weight.device, weight.dtype)
         layer.register_parameter(scale, nn.Parameter(value, requires_grad=weight.requires_grad))
     if formula.network is not None:
-        rows = formula.network.linear(_width(layer), layer.num_heads, head_size(layer))
+        rows = formula.network.linear(_width(layer), head_count(layer), head_size(layer))
         layer.query_network = rows.to(weight.device, weight.dtype).requires_grad_(weight.requires_grad)
 
 
@@ -59,4 +68,4 @@ def _width(layer: Any) -> int:
     """Return the channels of what queries are projected from."""
     if isinstance(layer, nn.MultiheadAttention):
         return int(layer.embed_dim)
-    return int((layer.qkv if isinstance(layer, Attention) else layer.wq).in_features)
+    return int((layer.qkv if hasattr(layer, "qkv") else layer.wq).in_features)

@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from ..data.images import unit
-from ..models.classifier import Classifier
+from ..models.identity import Classifier
 from ..runs.pictures import Picture
 from .subject import Batch, Subject
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from ..models.classifier import Classifier
+from ..models.identity import Classifier
 from ..protocol.card import Card
 
 

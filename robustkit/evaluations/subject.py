@@ -19,7 +19,7 @@ from ..common.steady import float32, lacks_order, ordered, seeded
 from ..common.uploads import upload
 from ..data.dataset import Sample
 from ..models.batch_size import free
-from ..models.classifier import Classifier
+from ..models.identity import Classifier
 from ..protocol.card import Card
 from ..protocol.condition import Condition
 from ..runs.pictures import Picture

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...attention.apply import attention_kind, attention_layers, capture
+from ...attention.apply import attention_kind, attention_layers, capturable_layers, capture
 from ...errors import ModelError
 from ...protocol.condition import Condition
 from ..subject import Batch, Evaluation, Subject
@@ -67,13 +67,15 @@ def evaluate(subject: Subject, batch: Batch, condition: Condition) -> Evaluation
 def check_watchable(network: nn.Module, name: str, option: str) -> None:
     """Raise ModelError where there is no attention to watch. option: the one that asked for it."""
     try:
-        attention_layers(network)
+        capturable_layers(network)
     except ModelError:
         kind = attention_kind(network)
         why = "it has no attention" if kind == "none" else "its attention is of a kind that is not understood"
+        why = why if kind in ("none", "other") else "it attends within windows"
         raise ModelError(
             f"{name}: there is nothing for {option} to watch, {why}; expected a model whose attention formula is known "
-            f"(timm's ViT, DeiT, CrossViT, torch.nn.MultiheadAttention); leave {option} out, or audit it apart"
+            f"(ViT, DeiT, BEiT, CrossViT of timm, "
+            "torch.nn.MultiheadAttention, ViTs of transformers); leave {option} out, or audit it apart"
         ) from None
 
 

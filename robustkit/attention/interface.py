@@ -1,0 +1,231 @@
+"""Formulas for models of the transformers library, through its registry of attention functions.
+
+    set_attention(model, "quest")                           # any formula but those with a network of their own
+    model.set_attn_implementation("robustkit:quest")        # the same, where a formula has no tensors to learn
+
+Each formula is registered as `robustkit:NAME` together with the library's own additive mask: a function without a mask
+of its own would be given none, and a language model would see the future. Layers keep their classes; what a layer
+computes is kept next to it, in a `Place`. Facts: transformers 5.23, `AttentionInterface`, `AttentionMaskInterface`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..errors import ModelError
+from .formula import Formula
+from .layer import Captured, Formulaic, Handover
+from .parameters import give_parameters
+from .registry import EVERY_FORMULA, find_formula
+
+PREFIX = "robustkit:"
+NOTED = "robustkit_attention"
+"""The key of config.json that names a formula."""
+_KEPT = "_robustkit_place"  # the attribute of a layer
+_DISPATCHER = "ALL_ATTENTION_FUNCTIONS"  # the global by which a layer of the library finds its attention function
+_UNKNOWN = {
+    "s_aux": "attention sinks",
+    "softcap": "capped logits",
+    "cache": "a paged cache",
+    "head_mask": "a head mask",
+}
+
+
+@dataclass
+class Place:
+    """What a layer computes, and who watches it. before: the library's function that it had."""
+
+    before: str
+    formula: Formula | None = None
+    handover: Handover | None = None
+    position: int = 0
+    sink: Captured | None = None
+    sink_index: int = 0
+
+
+class _Call(Formulaic):
+    """One call of a layer: its place, its tensors, and the dropout of this call."""
+
+    def __init__(self, layer: nn.Module, place: Place, formula: Formula, dropout: float) -> None:
+        self.formula, self.handover, self.position = formula, place.handover, place.position
+        self.sink, self.sink_index = place.sink, place.sink_index
+        self.layer, self.dropped = layer, dropout
+        self._parameters = layer._parameters
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.layer, name)  # the LayerNorms of qknorm-ln
+
+    def _drop(self, attention: Tensor) -> Tensor:
+        return functional.dropout(attention, self.dropped, self.layer.training)
+
+    def _dropout(self) -> float:
+        return self.dropped if self.layer.training else 0.0
+
+
+def layers_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Return (name, layer) of the layers that ask the library's registry for their attention, in order."""
+    if "transformers" not in sys.modules:
+        return []
+    return [(name, layer) for name, layer in nn.Module.named_modules(model) if asks(layer)]
+
+
+def asks(layer: nn.Module) -> bool:
+    """Whether a layer asks the library's registry for its attention."""
+    code = getattr(type(layer).forward, "__code__", None)
+    return code is not None and _DISPATCHER in code.co_names and hasattr(layer, "config")
+
+
+def place_of(layer: nn.Module) -> Place:
+    """Return the place of a layer; a new one where it has none."""
+    layer_: Any = layer
+    place: Place | None = layer.__dict__.get(_KEPT)
+    if place is None:
+        used = str(layer_.config._attn_implementation)
+        place = layer.__dict__[_KEPT] = Place("eager" if used.startswith(PREFIX) else used)
+    return place
+
+
+def formula_of(layer: Any) -> str:
+    """Return the name of the formula that a layer computes."""
+    used = str(layer.config._attn_implementation)
+    return find_formula(used.removeprefix(PREFIX)).name if used.startswith(PREFIX) else "standard"
+
+
+def register(formula: Formula) -> str:
+    """Register a formula with the library, once; return its name there."""
+    import transformers
+    from transformers.masking_utils import eager_mask
+
+    functions: Any = transformers.AttentionInterface
+    name = PREFIX + formula.name
+    if name not in functions():
+        functions.register(name, _function(formula))
+        transformers.AttentionMaskInterface.register(name, eager_mask)
+    return name
+
+
+def register_all() -> None:
+    """Register every formula that needs no tensors and no other block, for `model.set_attn_implementation`."""
+    for name in EVERY_FORMULA:
+        if (formula := EVERY_FORMULA[name]).network is None:
+            register(formula)
+
+
+def _function(formula: Formula) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    def attend(
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        scaling: float | None = None,
+        dropout: float = 0.0,
+        is_causal: bool | None = None,
+        position_bias: Tensor | None = None,
+        **others: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return (B, N, H, d) of the values and the attention (B, H, N, M), as the library's own functions do.
+
+        The library's `scaling` counts relative to 1/sqrt(d), which the formula's constant takes the place of.
+        """
+        for name, what in _UNKNOWN.items():
+            if others.get(name) is not None:
+                raise ModelError(f"{type(module).__name__} asks for {what} ({name}); {formula.name} attention has none")
+        place = module.__dict__.get(_KEPT)
+        if place is None or place.formula is None:
+            place = place or Place("")
+            _check_bare(formula, module)
+        if (groups := query.shape[1] // key.shape[1]) > 1:
+            key, value = (part.repeat_interleave(groups, dim=1) for part in (key, value))
+        mask = attention_mask if position_bias is None else _sum(position_bias, attention_mask)
+        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        causal = bool(causal) and attention_mask is None and query.shape[2] > 1
+        if causal and query.shape[2] != key.shape[2]:
+            raise ModelError(
+                f"{type(module).__name__} is causal and was given {query.shape[2]} queries of {key.shape[2]} keys "
+                "without a mask; expected one that says which keys each may see"
+            )
+        fused = bool(getattr(module, "fused_attn", True))  # explainers switch it, as timm's
+        factor = 1.0 if scaling is None else float(scaling) * query.shape[-1] ** 0.5
+        mixed, attention = _Call(module, place, formula, dropout)._attend(
+            query, key, value, source=query, mask=mask, is_causal=causal, fused=fused, factor=factor
+        )
+        return mixed.transpose(1, 2).contiguous(), attention
+
+    return attend
+
+
+def _sum(bias: Tensor, mask: Tensor | None) -> Tensor:
+    if mask is None:
+        return bias
+    return bias.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else bias + mask
+
+
+def _check_bare(formula: Formula, layer: Any) -> None:
+    """Raise ModelError where a formula needs more than a call gives it."""
+    if formula.elliptical or formula.initial(1, 1) or formula.name == "qknorm-ln":
+        why = "compares the values of neighbouring blocks" if formula.elliptical else "has tensors of its own"
+        raise ModelError(f"{formula.name} attention {why}; call robustkit.attention.set_attention(model, ...) instead")
+
+
+def set_formula(model: Any, formula: Formula, chains: list[list[Any]]) -> None:
+    """Give every layer the formula, and note it in the model's config, by which a saved checkpoint says it.
+
+    chains: the layers whose blocks follow one another, in order.
+    """
+    if formula.network is not None:
+        raise ModelError(
+            f"{formula.name} attention computes from a layer's input, which transformers does not hand to an attention "
+            "function; expected a formula of queries, keys and values, such as quest"
+        )
+    standard = formula.name == "standard"
+    name = "" if standard else register(formula)
+    for chain in chains:
+        handover = Handover(len(chain)) if formula.elliptical else None
+        for position, layer in enumerate(chain):
+            place = place_of(layer)
+            if place.formula is None or place.formula.name != formula.name:
+                give_parameters(layer, formula)
+            kept = None if standard else formula
+            layer.__dict__[_KEPT] = replace(place, formula=kept, handover=handover, position=position)
+    for layer in (layer for chain in chains for layer in chain):
+        layer.config._attn_implementation = name or place_of(layer).before
+    for part in nn.Module.modules(model):
+        if (config := getattr(part, "config", None)) is not None and type(config).__module__.startswith(
+            "transformers."
+        ):
+            config.__dict__.pop(NOTED, None)
+            if not standard:
+                setattr(config, NOTED, formula.name)
+
+
+@contextmanager
+def watched(layers: list[tuple[str, nn.Module]], captured: Captured) -> Iterator[None]:
+    """Let `captured` see every layer while inside."""
+    configs: dict[int, tuple[Any, Any]] = {}
+    before = [(layer, place_of(layer)) for _, layer in layers]
+    for _, layer in layers:
+        config: Any = layer.config
+        configs.setdefault(id(config), (config, config._attn_implementation))
+    try:
+        for index, (layer, place) in enumerate(before):
+            layer.__dict__[_KEPT] = replace(
+                place, sink=captured, sink_index=index, formula=place.formula or find_formula(formula_of(layer))
+            )
+        for config, used in configs.values():
+            if not str(used).startswith(PREFIX):
+                config._attn_implementation = register(find_formula("standard"))
+        yield
+    finally:
+        for layer, place in before:
+            layer.__dict__[_KEPT] = place
+        for config, used in configs.values():
+            config._attn_implementation = used
