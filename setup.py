@@ -54,8 +54,10 @@ setup(
             *("pytest>=8.0", "pytest-timeout>=2.3.1", "pytest-xdist>=3.8", "setuptools>=77"),
             *("hypothesis>=6.100", "import-linter>=2.3"),
             *("pyautoattack>=0.2", "torchmetrics>=1.4"),  # outside implementations to check against
+            "transformers>=5.12",  # its checkpoints, and its pipeline to check against
         ],
         "reference": ["pyautoattack>=0.2", "torchattacks>=3.5", "foolbox>=3.3"],
+        "hf": ["transformers>=5.12"],
         "loggers": ["tensorboard>=2.18", "mlflow>=2.22", "wandb>=0.19.11"],
         "docs": [
             *("mkdocs>=1.6,<2", "mkdocs-material>=9.6", "mkdocstrings>=0.30", "mkdocstrings-python>=1.18"),

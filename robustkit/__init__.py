@@ -18,9 +18,9 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())  # who wants its l
 if TYPE_CHECKING:
     from . import attention as attention
     from .common.plugins import load_plugin as load_plugin
-    from .models.classifier import Classifier as Classifier
     from .models.classifier import load as load
     from .models.dense import Segmenter as Segmenter
+    from .models.identity import Classifier as Classifier
     from .models.segmenter import load_segmenter as load_segmenter
     from .pipeline.audit import audit as audit
     from .pipeline.segment import segment as segment
@@ -32,8 +32,9 @@ __getattr__, __dir__, _ = lazy_loader.attach(
     submodules=["attention"],
     submod_attrs={
         "common.plugins": ["load_plugin"],
-        "models.classifier": ["Classifier", "load"],
+        "models.classifier": ["load"],
         "models.dense": ["Segmenter"],
+        "models.identity": ["Classifier"],
         "models.segmenter": ["load_segmenter"],
         "pipeline.audit": ["audit"],
         "pipeline.segment": ["segment"],

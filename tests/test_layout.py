@@ -37,6 +37,7 @@ LATE_PACKAGES = {
     "safetensors": "loads torch or NumPy",
     "timm": "start-up time; half of it is not needed to read images",
     "torch": "start-up time",
+    "transformers": "optional",
     "yaml": "start-up time",
 }
 """Packages that a function may import, and why."""
@@ -55,6 +56,8 @@ LATE_MODULES = {
     ("robustkit.evaluations.*.family", "robustkit.*"): "a family is met early, and computes or draws late",
     ("robustkit.evaluations.family", "robustkit.*"): "loads torch or rich",
     ("robustkit.results.published", "robustkit.attention.registry"): "loads torch",
+    ("robustkit.models.classifier", "robustkit.models.hugging_face"): "an optional library, and built on classifiers",
+    ("robustkit.models.segmenter", "robustkit.models.hugging_face"): "an optional library, and built on segmenters",
     ("robustkit.report.refresh", "robustkit.report.page"): "loads torch and jinja2",
     ("robustkit.tasks.*.task", "robustkit.*"): "a task is met early, and summarises or draws late",
 }

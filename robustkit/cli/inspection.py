@@ -22,9 +22,10 @@ from ..errors import BadImageError, ModelError, ProtocolError
 from ..evaluations.attention.evaluate import check_watchable, watch
 from ..evaluations.attention.metrics import Heads, HeadSums
 from ..evaluations.attention.tables import layer_table
-from ..models.classifier import Classifier, load
+from ..models.classifier import load
 from ..models.dense import Segmenter
 from ..models.device import pick_device
+from ..models.identity import Classifier
 from ..models.segmenter import is_segmenter, load_segmenter
 from ..pipeline.data import labelled_data
 from .arguments import DATA_KEYS

@@ -17,7 +17,7 @@ from ..data.images import to_pixels
 from ..display.console import print_line, print_tables
 from ..display.table import TextTable
 from ..errors import BadImageError
-from ..models.classifier import Classifier
+from ..models.identity import Classifier
 from ..models.setup_check import ALIKE, BETTER, Bench, PartFit, Screen, SetupFit, fit_setup, spread_first
 from ..models.setups import Setup, numberings, other_order
 

@@ -6,12 +6,17 @@ from typing import TYPE_CHECKING
 import lazy_loader
 
 if TYPE_CHECKING:
-    from .classifier import Classifier as Classifier
     from .classifier import load as load
     from .dense import Segmenter as Segmenter
+    from .identity import Classifier as Classifier
     from .segmenter import load_segmenter as load_segmenter
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
-    submod_attrs={"classifier": ["Classifier", "load"], "dense": ["Segmenter"], "segmenter": ["load_segmenter"]},
+    submod_attrs={
+        "classifier": ["load"],
+        "dense": ["Segmenter"],
+        "identity": ["Classifier"],
+        "segmenter": ["load_segmenter"],
+    },
 )

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..common.steady import seeded
-from .classifier import Classifier
+from .identity import Classifier
 
 _LARGEST = {"cpu": 64}  # that is tried, by device
 _LARGEST_ELSEWHERE = 2048

@@ -50,10 +50,11 @@ class Checkpoint:
     notes: tuple[str, ...]
 
 
-def read(path: str | Path, *, use_ema: bool = False) -> Checkpoint:
+def read(path: str | Path, *, use_ema: bool = False, prefixes: bool = True) -> Checkpoint:
     """Read a .safetensors file or one written by torch.save; the content decides, not the suffix.
 
     use_ema: take the averaged weights (`model_ema`, `state_dict_ema`, ...) instead of the plain ones next to them.
+    prefixes: whether names lose what wrappers put before all of them.
     Raises CheckpointError for anything but a sound set of weights.
     """
     path = Path(path)
@@ -70,7 +71,7 @@ def read(path: str | Path, *, use_ema: bool = False) -> Checkpoint:
             raise CheckpointError(f"{path}: holds a {type(content).__name__}; expected a state_dict (names to tensors)")
         weights, state, metadata = unwrap(path, content, use_ema, notes)
         tensors = {str(name): value for name, value in state.items() if isinstance(value, Tensor)}
-    tensors = strip_prefixes(tensors, notes)
+    tensors = strip_prefixes(tensors, notes) if prefixes else tensors
     return Checkpoint(path, sha256(path), _sound(path, tensors, notes), metadata, weights, tuple(notes))
 
 

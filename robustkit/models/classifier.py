@@ -2,90 +2,26 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import timm
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..attention.apply import attention_kind, set_attention
 from ..attention.registry import find_formula
-from ..common.preprocessing import Preprocessing
 from ..common.steady import seeded
 from ..errors import CheckpointError, ModelError
 from .architecture import build, classes_of, code_digest, create, is_factory, resample_positions
 from .checkpoint import Checkpoint, digest_of, load_into, read
 from .claims import LARGEST_SIDE, MOST_CLASSES, Allowance, check_arguments
 from .guess import guess, renamed
+from .identity import Classifier, ModelIdentity, attention_notes, display_name, give_attention
 from .input_config import InputOptions, pair, resolve_preprocessing
 from .specs import find
-
-
-@dataclass(frozen=True)
-class ModelIdentity:
-    """What a model is, for every record and report.
-
-    name: for display and file names. spec: what the user gave. path, sha256: the file, None where there was none
-        (for timm: and the like, the digest of the tensors). arch: timm name or factory.
-    attention: a formula's name, 'other' for attention that is none of them, 'none' for a model without.
-    attention_source: where it comes from: 'option', 'metadata', 'weights' (tensors that only this formula has),
-    'default', or
-        'n/a' where there is no formula.
-    weights: the part of the file that was taken ('bare', 'model_ema', ...), 'pretrained' or 'random'; with ', in part'
-        where not all tensors fitted. code_sha256: digest of the file that holds the user's own factory.
-    notes: lines for the user. preprocessing_source: who said each value, `common.preprocessing.SAID_BY`.
-    """
-
-    name: str
-    spec: str
-    path: Path | None
-    sha256: str | None
-    arch: str
-    attention: str
-    attention_source: str
-    num_classes: int
-    preprocessing: Preprocessing
-    weights: str
-    code_sha256: str | None = None
-    class_names: tuple[str, ...] | None = None
-    notes: tuple[str, ...] = ()
-    metadata: dict[str, Any] = field(default_factory=dict)
-    preprocessing_source: dict[str, str] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the same in JSON types."""
-        return asdict(self) | {"path": None if self.path is None else str(self.path), "notes": list(self.notes)}
-
-
-class Classifier(nn.Module):
-    """Pixels in [0, 1], (B, 3, H, W), to logits (B, K). Evaluation mode, frozen parameters.
-
-    network: the model behind the normalisation. identity: what it is.
-    """
-
-    mean: Tensor
-    std: Tensor
-
-    def __init__(self, network: nn.Module, identity: ModelIdentity) -> None:
-        super().__init__()
-        self.network = network
-        self.identity = identity
-        for name in ("mean", "std"):
-            values = torch.tensor(getattr(identity.preprocessing, name), dtype=torch.float32)
-            self.register_buffer(name, values.view(1, -1, 1, 1), persistent=False)
-        self.eval().requires_grad_(False)
-
-    def normalize(self, pixels: Tensor) -> Tensor:
-        """Return (pixels - mean) / std, by the same operations in the same order as torchvision's Normalize."""
-        return (pixels - self.mean) / self.std
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        return self.network(self.normalize(pixels))  # type: ignore[no-any-return]
 
 
 def load(
@@ -104,7 +40,7 @@ def load(
     allow_partial: bool = False,
     pretrained: bool = True,
 ) -> Classifier:
-    """Load a classifier from FILE, `zoo:NAME`, `timm:NAME`, `hf-hub:ORG/NAME` or `local-dir:PATH`.
+    """Load a classifier from FILE, `zoo:NAME`, `timm:NAME`, `hf:DIR`, `hf-hub:ORG/NAME` or `local-dir:PATH`.
 
     arch: a timm name, or the user's own `package.module:function` or `file.py:function` that returns a network. Left
         out, it comes from the file's metadata, or is guessed from the tensors of a ViT or DeiT.
@@ -124,6 +60,10 @@ def load(
     if spec.startswith("timm:"):
         return _from_timm(spec, wanted, pretrained)
     source = find(spec)
+    if source.transformers:
+        from . import hugging_face
+
+        return hugging_face.load_classifier(source, spec, wanted)
     checkpoint = read(source.path, use_ema=use_ema)
     metadata = {**source.metadata, **checkpoint.metadata}
     return _from_file(source.name, spec, replace(checkpoint, metadata=metadata), wanted, allow_partial)
@@ -236,59 +176,3 @@ def _architecture(
         said = f"; {notes[0]}" if notes else ""
         raise CheckpointError(f"{checkpoint.path}: {error}{said}") from error
     return guessed.arch, guessed.kwargs, notes + guessed.notes
-
-
-def give_attention(
-    network: nn.Module, option: str | None, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], spec: str
-) -> tuple[str, str]:
-    """Give the network its formula; return (formula or 'other' or 'none', where that comes from)."""
-    shown = next((_FORM[name.rsplit(".", 1)[1], t.ndim] for name, t in tensors.items() if _SCALE.search(name)), None)
-    said = metadata.get("attention")
-    for name, source in ((option, "option"), (said, "metadata"), (shown, "weights")):
-        if name is None or (source == "metadata" and name in ("none", "other")):
-            continue
-        try:
-            set_attention(network, str(name))
-        except ModelError as error:
-            where = f" (from the {source} of {spec}); check --arch, or give --attention"
-            raise ModelError(f"{error}{'; leave --attention out' if source == 'option' else where}") from error
-        return find_formula(str(name)).name, source
-    kind = attention_kind(network)
-    if kind == "qknorm-ln":  # its LayerNorms are tensors that no other formula has
-        return kind, "weights"
-    return kind, "n/a" if kind in ("none", "other") else "default"
-
-
-_SCALE = re.compile(r"\.(qk_scale|q_scale)$")
-_FORM = {("qk_scale", 1): "qknorm-hs", ("q_scale", 1): "qknorm-ds", ("q_scale", 2): "qknorm"}
-
-
-def attention_notes(kind: str, source: str, option: str | None, metadata: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return notes for the user on where the formula comes from."""
-    said = metadata.get("attention")
-    if source == "option" and said not in (None, option):
-        return (f"attention {option} from --attention; the file's metadata says {said}",)
-    if source == "default":
-        return (
-            f"attention {kind} taken, the file does not say; other formulas load the same tensors without an error: "
-            "give --attention, or test with `robustkit inspect --data-dir`",
-        )
-    return ()
-
-
-def display_name(name: str) -> str:
-    """Return a name that a folder can have."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "model"
-
-
-def distinct_names(classifiers: Sequence[Classifier]) -> Sequence[Classifier]:
-    """Give a checkpoint that shares its name with an earlier one a number of its own, in place."""
-    taken: set[str] = set()
-    originals = {classifier.identity.name for classifier in classifiers}
-    for classifier in classifiers:
-        identity = classifier.identity
-        names = (identity.name, *(f"{identity.name}-{count}" for count in range(2, 2 * len(classifiers) + 2)))
-        name = next(name for name in names if name not in taken and (name == identity.name or name not in originals))
-        taken.add(name)
-        classifier.identity = replace(identity, name=name)
-    return classifiers

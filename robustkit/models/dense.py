@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..errors import ModelError
-from .classifier import Classifier
+from .identity import Classifier
 from .segmenter_network import SegmenterNetwork
 from .windows import Windows
 

@@ -19,9 +19,9 @@ from ..errors import CheckpointError, ModelError
 from .architecture import build, code_digest, is_factory, resample_positions
 from .checkpoint import Checkpoint, load_into, read
 from .claims import LARGEST_SIDE, Allowance, check_arguments
-from .classifier import ModelIdentity, attention_notes, display_name, give_attention
 from .dense import Dense, Segmenter, count_classes
 from .guess import guess
+from .identity import ModelIdentity, attention_notes, display_name, give_attention
 from .input_config import InputOptions, Resolved, pair, resolve_preprocessing
 from .segmenter_network import PUBLIC_EPS, build_segmenter
 from .specs import find
@@ -33,7 +33,14 @@ _PROBE = 128  # side of the image that is shown to count the classes of a networ
 def is_segmenter(spec: str | Path) -> bool:
     """Whether a file's tensors are those of a Segmenter. Raises CheckpointError for what is not a set of weights."""
     spec = str(spec)
-    return not spec.startswith("timm:") and _has_encoder(read(find(spec).path).tensors)
+    if spec.startswith("timm:"):
+        return False
+    source = find(spec)
+    if source.transformers:
+        from .hugging_face import segments
+
+        return segments(source)
+    return _has_encoder(read(source.path).tensors)
 
 
 def _has_encoder(tensors: Mapping[str, Tensor]) -> bool:
@@ -55,9 +62,10 @@ def load_segmenter(
     use_ema: bool = False,
     allow_partial: bool = False,
 ) -> Segmenter:
-    """Load a segmenter from FILE, `zoo:NAME`, `hf-hub:ORG/NAME` or `local-dir:PATH`.
+    """Load a segmenter from FILE, `zoo:NAME`, `hf:DIR`, `hf-hub:ORG/NAME` or `local-dir:PATH`.
 
-    A Segmenter (Strudel et al. 2021) is recognised by its tensors, ours by its metadata too.
+    A segmenter of transformers (SegFormer, DPT, UperNet) is a folder that says all itself. A Segmenter (Strudel et al.
+    2021) is recognised by its tensors, ours by its metadata too.
 
     arch: for a Segmenter the timm name of its encoder; else the user's own `package.module:function` or
         `file.py:function` that returns a network of normalised images (B, 3, H, W) to logits, such as
@@ -78,10 +86,14 @@ def load_segmenter(
     if spec.startswith("timm:"):
         raise ModelError(f"{spec}: timm has classifiers only; give the file of a segmenter")
     source = find(spec)
-    checkpoint = read(source.path, use_ema=use_ema)
-    metadata = {**source.metadata, **checkpoint.metadata}
     wanted = InputOptions(arch, attention, num_classes, mean, std, None, None, None, None)
     shown = WindowOptions(window, stride, short_side, resize)
+    if source.transformers:
+        from . import hugging_face
+
+        return hugging_face.load_segmenter(source, spec, wanted, shown)
+    checkpoint = read(source.path, use_ema=use_ema)
+    metadata = {**source.metadata, **checkpoint.metadata}
     segmenter = _has_encoder(checkpoint.tensors)
     if not segmenter and arch is None:
         first = ", ".join(list(checkpoint.tensors)[:3])

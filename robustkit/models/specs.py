@@ -12,28 +12,34 @@ from typing import Any
 from ..common.files import json_of, reason
 from ..errors import CheckpointError, ModelError, unknown
 from .online import REMEDY, answers, hub
+from .transformers_config import PROCESSORS, is_theirs
 
-KINDS = ("hf-hub", "local-dir", "timm", "zoo")
-EXPECTED = "expected a file, zoo:NAME, timm:NAME, hf-hub:ORG/NAME or local-dir:PATH"
+KINDS = ("hf", "hf-hub", "local-dir", "timm", "zoo")
+EXPECTED = "expected a file, zoo:NAME, timm:NAME, hf:DIR, hf-hub:ORG/NAME or local-dir:PATH"
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 _CONFIG = 16 << 20  # bytes of a config.json, which may name 22 000 classes
 
 
 @dataclass(frozen=True)
 class ModelFile:
-    """path: the weights. name: for display. metadata: what a config.json next to the weights says."""
+    """path: the weights, or the folder of a checkpoint of transformers. name: for display. metadata: what timm's
+    config.json next to the weights says. transformers: whether it is a folder in that library's layout.
+    """
 
     path: Path
     name: str
     metadata: dict[str, Any] = field(default_factory=dict)
+    transformers: bool = False
 
 
 def find(spec: str) -> ModelFile:
-    """Find the file behind `zoo:NAME`, `hf-hub:ORG/NAME`, `local-dir:PATH` or a path. Errors list what is there."""
+    """Find what is behind `zoo:NAME`, `hf:DIR`, `hf-hub:ORG/NAME`, `local-dir:PATH` or a path. Errors list what is
+    there.
+    """
     kind, _, rest = spec.partition(":")
     if kind == "zoo":
         return _embedded(rest)
-    if kind == "local-dir":
+    if kind in ("local-dir", "hf"):
         return _folder(Path(rest), Path(rest).resolve().name)
     if kind == "hf-hub":
         return _from_hub(rest)
@@ -91,18 +97,22 @@ def _folder(folder: Path, name: str) -> ModelFile:
     config = folder / "config.json"
     if not config.is_file():
         raise CheckpointError(
-            f"{folder}: no config.json in it; expected timm's layout of config.json and model.safetensors"
+            f"{folder}: no config.json in it; expected the layout of timm or transformers, config.json and "
+            "model.safetensors"
         )
-    weights = next((folder / file for file in WEIGHT_FILES if (folder / file).is_file()), None)
-    if weights is None:
-        raise CheckpointError(f"{folder}: no weights next to config.json; expected {' or '.join(WEIGHT_FILES)}")
     try:
         content = json_of(config, _CONFIG)
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{config}: not JSON ({reason(error)}); expected timm's config.json") from error
+        raise CheckpointError(f"{config}: not JSON ({reason(error)}); expected a config.json") from error
+    if is_theirs(content):
+        return ModelFile(folder, name, transformers=True)
+    weights = next((folder / file for file in WEIGHT_FILES if (folder / file).is_file()), None)
+    if weights is None:
+        raise CheckpointError(f"{folder}: no weights next to config.json; expected {' or '.join(WEIGHT_FILES)}")
     if not isinstance(content, dict) or not isinstance(content.get("architecture"), str):
         raise CheckpointError(
-            f"{config}: names no timm architecture; expected timm's config.json, or give the weights' path"
+            f"{config}: names no architecture of timm and no model_type of transformers; expected one of the two, or "
+            "give the weights' path"
         )
     return ModelFile(weights, name, _metadata(content))
 
@@ -131,7 +141,13 @@ def _from_hub(name: str) -> ModelFile:
         folder = snapshot_download(
             repository,
             revision=revision or None,
-            allow_patterns=["config.json", *WEIGHT_FILES],
+            allow_patterns=[
+                "config.json",
+                *PROCESSORS,
+                *WEIGHT_FILES,
+                "model*.safetensors",
+                "model.safetensors.index.json",
+            ],
             local_files_only=silent,
         )
     except Exception as error:  # network, name and rights each raise another class

@@ -22,7 +22,8 @@ from ..evaluations.maps.evaluate import check_explainable
 from ..evaluations.maps.truth import Truth, open_truth
 from ..evaluations.subject import Settings
 from ..models.batch_size import best_batch
-from ..models.classifier import Classifier, distinct_names, load
+from ..models.classifier import load
+from ..models.identity import Classifier, distinct_names
 from ..protocol.card import Card
 from ..protocol.condition import CLEAN, Condition
 from ..report.refresh import refresh

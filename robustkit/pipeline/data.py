@@ -9,7 +9,7 @@ from typing import Any
 from ..data.dataset import Dataset, open_dataset
 from ..errors import DataError, NothingEvaluated
 from ..evaluations.corruptions.tree import CorruptedTree
-from ..models.classifier import ModelIdentity
+from ..models.identity import ModelIdentity
 
 
 def labelled_data(

@@ -23,8 +23,8 @@ from ..errors import RunError
 from ..evaluations.corruptions.plan import CorruptedInputs
 from ..evaluations.family import family_of
 from ..evaluations.subject import Settings
-from ..models.classifier import ModelIdentity
 from ..models.device import device_name
+from ..models.identity import ModelIdentity
 from ..protocol.card import Card
 from ..runs.binding import OF_CHECKPOINT, digest_of_run
 from ..runs.digests import digests_of_shards

@@ -9,8 +9,8 @@ from ..data.scenes import LabelledScenes
 from ..errors import NothingEvaluated
 from ..evaluations.corruptions.plan import plan_corruptions
 from ..evaluations.subject import Settings
-from ..models.classifier import distinct_names
 from ..models.dense import Segmenter
+from ..models.identity import distinct_names
 from ..models.segmenter import load_segmenter
 from ..protocol.card import Card
 from ..report.refresh import summarised, write_page

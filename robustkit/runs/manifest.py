@@ -55,7 +55,7 @@ class PreprocessingEntry(Part, frozen=True, kw_only=True):
 
 
 class CheckpointEntry(Part, frozen=True, kw_only=True):
-    """What a checkpoint is; see `models.classifier.ModelIdentity`. windows: for segmenters only.
+    """What a checkpoint is; see `models.identity.ModelIdentity`. windows: for segmenters only.
     preprocessing_source: who said each value of the preprocessing, by `common.preprocessing.SAID_BY`.
     """
 

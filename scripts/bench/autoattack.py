@@ -33,7 +33,7 @@ from robustkit.data.dataset import open_dataset
 from robustkit.data.images import to_pixels, unit
 from robustkit.evaluations.attacks.engines import peer
 from robustkit.evaluations.lens import low_precision
-from robustkit.models.classifier import Classifier
+from robustkit.models.identity import Classifier
 from robustkit.protocol.card import number
 
 STAGES = ("clean", "apgd-ce", "apgd-t", "fab-t", "square")

@@ -26,8 +26,9 @@ import cam
 from cam.explainer import held
 from robustkit.attention import capture
 from robustkit.data.images import to_pixels, unit
-from robustkit.models.classifier import Classifier, load
+from robustkit.models.classifier import load
 from robustkit.models.device import pick_device
+from robustkit.models.identity import Classifier
 from robustkit.pipeline.data import labelled_data
 
 

@@ -19,8 +19,9 @@ from typing import Any
 import torch
 
 from robustkit.evaluations.subject import Settings
-from robustkit.models.classifier import Classifier, load
+from robustkit.models.classifier import load
 from robustkit.models.device import pick_device
+from robustkit.models.identity import Classifier
 from robustkit.pipeline.data import labelled_data
 from robustkit.pipeline.runner import Piece, run_units
 from robustkit.protocol.card import load_card

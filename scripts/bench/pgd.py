@@ -21,7 +21,7 @@ from torch import Tensor
 
 from attacks import APGD, PGD, Attack, ThreatModel
 from robustkit.common.randomness import SampleRng
-from robustkit.models.classifier import Classifier
+from robustkit.models.identity import Classifier
 from robustkit.protocol.card import number
 
 from .autoattack import load

@@ -17,7 +17,7 @@ from attacks.labels import missed
 from robustkit.data.layouts import Sample
 from robustkit.evaluations.attacks.condition import parse_condition
 from robustkit.evaluations.subject import Batch, Settings
-from robustkit.models.classifier import Classifier
+from robustkit.models.identity import Classifier
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import CLEAN
 from robustkit.tasks.classification.subject import ClassifierSubject

@@ -19,7 +19,10 @@ EMPTY = "it is empty; expected:"
 NONE = "no such file, and unknown kind of checkpoint"
 
 WRONG: list[tuple[str, str]] = [  # words, and how the one line goes
-    (f"audit foo:bar {SHAPES}", rf"foo:bar: {NONE} 'foo'.*; expected a file, zoo:NAME, timm:NAME, hf-hub:ORG/NAME.*"),
+    (
+        f"audit foo:bar {SHAPES}",
+        rf"foo:bar: {NONE} 'foo'.*; expected a file, zoo:NAME, timm:NAME, hf:DIR, hf-hub:ORG/NAME.*",
+    ),
     (f"audit zooo:shapes-vit {SHAPES}", rf"zooo:shapes-vit: {NONE} 'zooo'; did you mean 'zoo'\?.*"),
     (f"inspect http://a.b/c.pth {SHAPES}", rf"http://a\.b/c\.pth: {NONE} 'http';.*; fetch it to a file first"),
     (f"audit '' {SHAPES}", "the name of a checkpoint is empty; expected a file, zoo:NAME.*"),

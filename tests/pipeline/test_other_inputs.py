@@ -15,7 +15,7 @@ from robustkit.common.preprocessing import Preprocessing
 from robustkit.data.dataset import Dataset, Sample
 from robustkit.errors import BadImageError
 from robustkit.evaluations.subject import Batch, Settings, Subject
-from robustkit.models.classifier import Classifier, ModelIdentity
+from robustkit.models.identity import Classifier, ModelIdentity
 from robustkit.pipeline.runner import pieces, run_units
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import CLEAN, Condition

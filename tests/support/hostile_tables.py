@@ -328,7 +328,10 @@ TABLES: dict[str, Case] = {
     "json, a gigabyte": (real(lambda: "[", GIGABYTE), CUT),
     "config.json, nested deeply": (config_json(lambda: '{"a":' * DEEP), "nested too deeply"),
     "config.json, a gigabyte": (config_json(lambda: "{", GIGABYTE), CUT),
-    "config.json, a list": (config_json(lambda: "[1]"), "names no timm architecture"),
+    "config.json, a list": (
+        config_json(lambda: "[1]"),
+        "names no architecture of timm and no model_type of transformers",
+    ),
     "toml, nested deeply": (toml(read_policy, lambda: "a = " + "[" * DEEP), "nested too deeply"),
     "toml, a key of 400 000 parts": (
         toml(read_policy, lambda: "a." * 400_000 + "a = 1"),

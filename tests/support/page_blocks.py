@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import io
 import math
 import os
@@ -99,6 +100,11 @@ def furnish(place: Path) -> None:
         boxes.append(f"{path.stem},{path.parent.name},16,16,48,48")
     (place / "boxes.csv").write_text("\n".join(boxes) + "\n")
     shutil.copyfile(path, place / "picture.png")
+    if importlib.util.find_spec("transformers"):
+        from robustkit.models.classifier import load
+        from scripts.hf.convert_vit import write
+
+        write(load("zoo:shapes-vit-standard"), place / "vit-hf", list(images.class_names))
     (place / "imagenet").mkdir()
     shutil.copytree(place / "val", place / "imagenet" / "val")
     scenes = open_scenes("embedded:shapes").select(limit=4)

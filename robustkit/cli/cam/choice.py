@@ -15,7 +15,8 @@ from ...data.dataset import Dataset, Sample
 from ...errors import DataError, ModelError, ProtocolError, RunError, unknown
 from ...evaluations.maps.condition import MapSpec, parse_named
 from ...evaluations.maps.gallery import pick
-from ...models.classifier import ModelIdentity, load
+from ...models.classifier import load
+from ...models.identity import ModelIdentity
 from ...pipeline.data import labelled_data
 from ...pipeline.request import ClassificationRequest
 from ...runs.folder import RunFolder

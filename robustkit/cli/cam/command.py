@@ -26,8 +26,9 @@ from ...evaluations.maps.gallery import Gallery, GalleryRow, Tile, write_page, w
 from ...evaluations.maps.registry import EVERY_EXPLAINER
 from ...evaluations.maps.truth import Truth, open_truth
 from ...evaluations.subject import Settings, Subject
-from ...models.classifier import Classifier, load
+from ...models.classifier import load
 from ...models.device import pick_device
+from ...models.identity import Classifier
 from ...pipeline.request import ClassificationRequest
 from ...runs.folder import RunFolder
 from ...tasks.classification.subject import ClassifierSubject

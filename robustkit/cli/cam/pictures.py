@@ -16,8 +16,9 @@ from ...evaluations.maps.condition import MapSpec, parse_cams
 from ...evaluations.maps.evaluate import check_explainable
 from ...evaluations.maps.gallery import Gallery, GalleryRow, write_sheet
 from ...evaluations.subject import Settings
-from ...models.classifier import distinct_names, load
+from ...models.classifier import load
 from ...models.device import pick_device
+from ...models.identity import distinct_names
 from ...protocol.card import load_card
 from ...tasks.classification.subject import ClassifierSubject
 from .command import Heat, explained_tile, write_maps

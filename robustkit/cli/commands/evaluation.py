@@ -59,8 +59,8 @@ def audit(
 ) -> None:
     """Evaluate checkpoints clean, under attack and corrupted; write records, summary and report.
 
-    CHECKPOINT is a file, zoo:NAME, timm:NAME, hf-hub:ORG/NAME or local-dir:PATH. The same command continues where an
-    interrupted one stopped.
+    CHECKPOINT is a file, zoo:NAME, timm:NAME, hf:DIR, hf-hub:ORG/NAME or local-dir:PATH. The same command
+    continues where an interrupted one stopped.
 
     \b
     robustkit audit vit.safetensors --arch vit_tiny_patch16_224 --data-dir imagenet/val --limit 1000 --out runs/vit
@@ -190,7 +190,7 @@ def segment(
 ) -> None:
     """Evaluate segmenters clean, under attack and corrupted: mIoU of the data set, with a picture of examples.
 
-    CHECKPOINT is a Segmenter's file, zoo:NAME, hf-hub:ORG/NAME or local-dir:PATH, or any file with --arch
+    CHECKPOINT is a Segmenter's file, zoo:NAME, hf:DIR, hf-hub:ORG/NAME or local-dir:PATH, or any file with --arch
     FILE.py:FUNCTION, which returns a network of normalised images to logits of each pixel. The same command continues
     where an interrupted one stopped.
 

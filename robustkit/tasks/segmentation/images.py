@@ -12,7 +12,7 @@ from ...data.dataset import Dataset, Sample
 from ...data.scenes import LabelledScenes, open_scenes, whole
 from ...errors import DataError
 from ...evaluations.supply import Reader
-from ...models.classifier import ModelIdentity
+from ...models.identity import ModelIdentity
 from ...protocol.condition import Condition
 from .subject import LabelMap
 

@@ -1,0 +1,251 @@
+"""What the JSON files of a transformers checkpoint say, checked before the library sees any of it.
+
+Nothing that they name is executed or fetched: code of a repository's own, kernels, backbones from elsewhere and
+quantisers are refused, and numbers are bounded, since a list of a billion layers fills the memory before a tensor is
+made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import math
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..common.files import json_of, reason
+from ..data.mask_files import printable
+from ..errors import CheckpointError, ModelError
+
+CONFIG, PROCESSORS = "config.json", ("preprocessor_config.json", "processor_config.json")
+_MOST = 16 << 20  # bytes of a config.json, which may name 22 000 classes
+_LARGEST = 1_000_000  # of any whole number in it
+_DEEPEST = 20
+_DROPPED = ("attn_implementation", "_attn_implementation", "_attn_implementation_internal", "experts_implementation")
+"""What may name code to fetch; attention is chosen by us."""
+_REFUSED = {
+    "auto_map": "it names code of its own, and nothing of a checkpoint is executed",
+    "quantization_config": "its weights are quantised; expected plain float weights",
+    "custom_pipelines": "it names code of its own, and nothing of a checkpoint is executed",
+}
+_RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
+_UNLIKE = {
+    "do_pad": "padded images",
+    "rescale_offset": "pixels shifted to [-1, 1]",
+    "do_flip_channel_order": "channels in the order BGR",
+    "do_reduce_labels": "labels counted from 1",
+}
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder in the library's layout. config, processor: their JSON, the latter None where there is none."""
+
+    path: Path
+    config: dict[str, Any] = field(repr=False)
+    processor: dict[str, Any] | None = field(repr=False)
+
+    @property
+    def digest(self) -> str:
+        """The hex digest of the files that say how the network is built and shown images."""
+        digest = hashlib.sha256()
+        for name in (CONFIG, *PROCESSORS):
+            if (self.path / name).is_file():
+                digest.update((self.path / name).read_bytes())
+        return digest.hexdigest()
+
+    @property
+    def class_names(self) -> list[str] | None:
+        """The names of the classes in their order; None where they are missing or are only LABEL_0 and so on."""
+        said = self.config.get("id2label")
+        if not isinstance(said, Mapping):
+            return None
+        numbered = {str(key): value for key, value in said.items()}
+        names = [numbered.get(str(place)) for place in range(len(numbered))]
+        if not all(isinstance(name, str) for name in names):
+            raise CheckpointError(f"{self.path / CONFIG}: id2label does not name the classes 0 … {len(names) - 1}")
+        return None if all(name == f"LABEL_{place}" for place, name in enumerate(names)) else [str(n) for n in names]
+
+
+def is_theirs(config: object) -> bool:
+    """Whether a config.json is of the transformers library; timm's names an `architecture`."""
+    return isinstance(config, Mapping) and isinstance(config.get("model_type"), str) and "architecture" not in config
+
+
+def read_folder(path: Path) -> Folder:
+    """Read and check the JSON files of a folder. CheckpointError, one line, for what is not believed."""
+    config = _checked(path / CONFIG)
+    if not is_theirs(config):
+        raise CheckpointError(f"{path / CONFIG}: names no model_type; expected a config.json of transformers")
+    file = next((path / name for name in PROCESSORS if (path / name).is_file()), None)
+    processor = None if file is None else _checked(file)
+    if processor is not None and isinstance(processor.get("image_processor"), dict):  # of a processor of several kinds
+        processor = processor["image_processor"]
+    return Folder(path, config, processor)
+
+
+def _checked(file: Path) -> dict[str, Any]:
+    try:
+        content = json_of(file, _MOST)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{file}: not JSON ({reason(error)}); expected a file of transformers") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{file}: holds a {type(content).__name__}; expected a JSON object")
+    for where, key, value in _entries(content, "", 0, file):
+        if key in _REFUSED and value:
+            raise CheckpointError(f"{file}: {where}: {_REFUSED[key]}")
+        if key in ("backbone", "backbone_checkpoint") and isinstance(value, str):
+            raise CheckpointError(
+                f"{file}: {where} = {value[:80]!r}: it is built from another model, which nothing here fetches; "
+                "expected a backbone_config"
+            )
+        if key == "use_pretrained_backbone" and value:
+            raise CheckpointError(f"{file}: {where}: it would fetch other weights; expected those of this checkpoint")
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) > _LARGEST:
+            raise CheckpointError(f"{file}: {where} = {str(value)[:40]}; expected at most {_LARGEST}")
+    checked: dict[str, Any] = _without(content)
+    return checked
+
+
+def _entries(value: Any, where: str, depth: int, file: Path) -> Iterator[tuple[str, str, Any]]:
+    """Yield (path, key, value) of all that is in a JSON value."""
+    if depth > _DEEPEST:
+        raise CheckpointError(f"{file}: nested more than {_DEEPEST} deep; expected a file of transformers")
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in pairs:
+        path = f"{where}.{key}" if where else str(key)
+        yield path[:120], str(key), inner
+        yield from _entries(inner, path, depth + 1, file)
+
+
+def _without(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without(inner) for key, inner in value.items() if key not in _DROPPED}
+    return [_without(inner) for inner in value] if isinstance(value, list) else value
+
+
+def normalisation(said: Mapping[str, Any], where: Path) -> dict[str, Any]:
+    """Return mean and std of a processor, complete with its class's defaults. CheckpointError for pixels that no
+    mean and std express.
+    """
+    for key, what in _UNLIKE.items():
+        if said.get(key) and not (key == "rescale_offset" and not said.get("do_rescale", True)):
+            raise CheckpointError(f"{where}: {key} asks for {what}, which is not expressed here")
+    factor = said.get("rescale_factor", 1 / 255)
+    if not said.get("do_rescale", True) or not math.isclose(float(factor), 1 / 255, rel_tol=1e-6):
+        shown = factor if said.get("do_rescale", True) else "left out"
+        raise CheckpointError(f"{where}: rescale_factor is {shown}; expected 1/255, for pixels in [0, 1]")
+    if not said.get("do_normalize", True):
+        return {"mean": [0.0] * 3, "std": [1.0] * 3}
+    return {
+        "mean": _three(said.get("image_mean"), "image_mean", where),
+        "std": _three(said.get("image_std"), "image_std", where),
+    }
+
+
+def _three(value: Any, name: str, where: Path) -> list[float]:
+    numbers = [value] * 3 if isinstance(value, int | float) else value
+    if not isinstance(numbers, list | tuple) or len(numbers) != 3:
+        raise CheckpointError(f"{where}: {name} is {repr(value)[:80]}; expected three numbers")
+    return [float(number) for number in numbers]
+
+
+def resizing(said: Mapping[str, Any], where: Path) -> dict[str, Any]:
+    """Return size, interpolation and crop of a processor, by the names of our metadata. CheckpointError for what
+    `Preprocessing` cannot express, by its name.
+    """
+    found: dict[str, Any] = {}
+    resample = said.get("resample", 2)
+    if said.get("do_resize", True):
+        if resample not in _RESAMPLING:
+            raise CheckpointError(f"{where}: resample is {resample!r}; expected one of {_RESAMPLING}")
+        found["interpolation"] = _RESAMPLING[int(resample)]
+    size = said.get("size")
+    short = _side(size, "shortest_edge") or (
+        size if isinstance(size, int) and not said.get("default_to_square", True) else None
+    )
+    whole = _pair(size)
+    cropped = _pair(said.get("crop_size")) if said.get("do_center_crop") else None
+    share = said.get("crop_pct")
+    if not said.get("do_resize", True):
+        if cropped or whole:
+            found |= {"input_size": list(cropped or whole or ()), "crop_pct": 1.0, "crop_mode": "center"}
+        return found
+    if short is not None and share is not None:  # ConvNeXt's: cut below 384 pixels, squashed from there on
+        whole = (short, short)
+        small = short < 384
+        return found | {
+            "input_size": [short, short],
+            "crop_pct": float(share) if small else 1.0,
+            "crop_mode": "center" if small else "squash",
+        }
+    if short is not None and cropped is not None and cropped[0] == cropped[1]:
+        return found | {
+            "input_size": list(cropped),
+            "crop_pct": _share(cropped[0], short, where),
+            "crop_mode": "center",
+        }
+    if whole is not None and cropped is None:
+        return found | {"input_size": list(whole), "crop_pct": 1.0, "crop_mode": "squash"}
+    if whole is not None and cropped is not None and whole[0] == whole[1] and cropped[0] == cropped[1]:
+        return found | {
+            "input_size": list(cropped),
+            "crop_pct": _share(cropped[0], whole[0], where),
+            "crop_mode": "squash",
+        }
+    raise CheckpointError(
+        f"{where}: size {size} with crop_size {said.get('crop_size')} is not expressed here; expected a square crop "
+        "after shortest_edge, or height and width alone"
+    )
+
+
+def _side(size: Any, name: str) -> int | None:
+    value = size.get(name) if isinstance(size, Mapping) else None
+    return value if isinstance(value, int) else None
+
+
+def _pair(size: Any) -> tuple[int, int] | None:
+    """Return (height, width) of a size; of one number a square."""
+    if isinstance(size, int):
+        return size, size
+    height, width = _side(size, "height"), _side(size, "width")
+    return None if height is None or width is None else (height, width)
+
+
+def _share(crop: int, size: int, where: Path) -> float:
+    """Return the crop_pct by which an image is resized to `size` and cut to `crop`."""
+    if crop > size:
+        raise CheckpointError(f"{where}: crop_size {crop} is larger than size {size}; expected a crop inside the image")
+    share = crop / size
+    return share if math.floor(crop / share) == size else crop / (size + 0.5)
+
+
+@contextlib.contextmanager
+def quiet(what: str) -> Iterator[None]:
+    """Let the library say nothing, and turn whatever it raises into one line."""
+    from transformers.utils import logging as their_logging
+
+    theirs: Any = their_logging
+
+    logger, bars = logging.getLogger("transformers"), theirs.is_progress_bar_enabled()
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    theirs.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except (CheckpointError, ModelError):
+        raise
+    except Exception as error:  # what a config says may break the library anywhere
+        line = next(filter(None, map(str.strip, str(error).splitlines())), "")
+        said = f"{type(error).__name__}: {printable(line)[:200]}".rstrip(": ")
+        raise CheckpointError(f"{what}: refused by transformers ({said}); check the files of the checkpoint") from error
+    finally:
+        logger.setLevel(level)
+        if bars:
+            theirs.enable_progress_bar()

@@ -1,0 +1,84 @@
+"""The weights of a transformers checkpoint: one file, or those that an index names; and what formulas learned."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from ..attention.apply import attention_layers
+from ..attention.parameters import SCALES
+from ..common.files import json_of, reason
+from ..errors import CheckpointError
+from .checkpoint import Checkpoint, read
+
+INDEX, WEIGHTS = "model.safetensors.index.json", ("model.safetensors", "pytorch_model.bin")
+_INDEX = 64 << 20  # bytes of an index
+_PLACED = re.compile(rf"(.*)\.({'|'.join(SCALES)}|[qk]_norm\.(?:weight|bias))")  # a layer, and what a formula adds
+
+
+def read_weights(folder: Path) -> Checkpoint:
+    """Read the weights of a folder: one file, or those that an index names."""
+    if (folder / INDEX).is_file():
+        return _shards(folder)
+    file = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
+    if file is None:
+        raise CheckpointError(f"{folder}: no weights next to config.json; expected {' or '.join((*WEIGHTS, INDEX))}")
+    return read(file, prefixes=False)
+
+
+def _shards(folder: Path) -> Checkpoint:
+    index = folder / INDEX
+    try:
+        said = json_of(index, _INDEX)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{index}: not JSON ({reason(error)}); expected an index of weights") from error
+    places = said.get("weight_map") if isinstance(said, Mapping) else None
+    if not isinstance(places, Mapping) or not places:
+        raise CheckpointError(f"{index}: has no weight_map; expected the file of each tensor")
+    names = sorted({str(name) for name in places.values()})
+    for name in names:
+        if Path(name).name != name or name in ("", ".", "..") or not name.endswith(".safetensors"):
+            raise CheckpointError(f"{index}: names the file {name[:80]!r}; expected .safetensors files next to it")
+    parts = [read(folder / name, prefixes=False) for name in names]
+    tensors: dict[str, Tensor] = {}
+    for name, part in zip(names, parts, strict=True):
+        tensors |= {key: value for key, value in part.tensors.items() if places.get(key) == name}
+    if missing := [key for key in places if key not in tensors]:
+        raise CheckpointError(f"{index}: {len(missing)} tensors are not in the files that it names ({missing[0]}, …)")
+    digest = hashlib.sha256(
+        "".join(f"{part.sha256} {name}\n" for name, part in zip(names, parts, strict=True)).encode()
+    )
+    notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
+    return Checkpoint(index, digest.hexdigest(), tensors, {}, "bare", notes)
+
+
+def is_added(name: str) -> bool:
+    """Whether a tensor is one that a formula adds to a layer."""
+    return _PLACED.fullmatch(name) is not None
+
+
+def give_added(model: nn.Module, added: Mapping[str, Tensor], formula: str, file: Path) -> None:
+    """Copy what a formula learned into the layers, by their order: saved names of layers are those of older releases,
+    and the library translates only its own.
+    """
+    if not added:
+        return
+    places: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in added.items():
+        if match := _PLACED.fullmatch(name):
+            places.setdefault(match[1], {})[match[2]] = tensor
+    layers = [layer for _, layer in attention_layers(model)]
+    rows = sorted(places, key=lambda name: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)])
+    for row, layer in zip(rows, layers, strict=False):
+        own = {name for name in layer.state_dict() if _PLACED.fullmatch(f".{name}")}
+        if len(rows) != len(layers) or own != set(places[row]):
+            theirs = ", ".join(sorted(places[row]))
+            raise CheckpointError(
+                f"{file}: {len(rows)} layers with {theirs}; {formula} attention has {', '.join(sorted(own)) or 'none'} "
+                f"in {len(layers)}; give --attention, or take another file"
+            )
+        layer.load_state_dict(places[row], strict=False)
