@@ -62,6 +62,26 @@ def test_clean_predictions_are_timms_own(tmp_path: Path) -> None:
     assert len(clean) == 12
 
 
+@pytest.mark.slow
+def test_a_vit_in_the_layout_of_transformers_is_audited_as_timms(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="transformers is an extra: pip install 'robustkit-audit[hf]'")
+    from scripts.hf.convert_vit import write
+
+    ids = tmp_path / "ids.txt"
+    ids.write_text("\n".join(first_by_name(50)))
+    theirs = write(robustkit.load(VIT), tmp_path / "theirs")
+    run = robustkit.audit(
+        [VIT, f"hf:{theirs}"], data_dir=VAL, attacks="fgsm,pgd(steps=2)", ids=ids, out=tmp_path / "run", device="cpu"
+    )
+    for condition in ("clean", "fgsm(eps=1/255)", "pgd(eps=1/255,steps=2)"):
+        one, other = (run.table(name, condition).to_pandas() for name in run.manifest.names)
+        for column in ("sample_id", "label", "prediction", "correct"):
+            assert one[column].tolist() == other[column].tolist(), condition
+        assert one["nll"].to_numpy() == pytest.approx(other["nll"].to_numpy(), abs=1e-3)
+        if condition != "clean":
+            assert one["linf"].tolist() == other["linf"].tolist()
+
+
 def test_corruptions_cost_accuracy_and_are_held_against_alexnet(tmp_path: Path) -> None:
     ids = tmp_path / "ids.txt"
     ids.write_text("\n".join(first_by_name(8)))

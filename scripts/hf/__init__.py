@@ -1,0 +1,1 @@
+"""Checkpoints of timm in the layout of the transformers library, and the other way round."""
