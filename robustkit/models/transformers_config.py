@@ -230,10 +230,8 @@ def quiet(what: str) -> Iterator[None]:
     from transformers.utils import logging as their_logging
 
     theirs: Any = their_logging
-
-    logger, bars = logging.getLogger("transformers"), theirs.is_progress_bar_enabled()
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
+    verbosity, bars = theirs.get_verbosity(), theirs.is_progress_bar_enabled()
+    theirs.set_verbosity(logging.CRITICAL)
     theirs.disable_progress_bar()
     try:
         with warnings.catch_warnings():
@@ -246,6 +244,6 @@ def quiet(what: str) -> Iterator[None]:
         said = f"{type(error).__name__}: {printable(line)[:200]}".rstrip(": ")
         raise CheckpointError(f"{what}: refused by transformers ({said}); check the files of the checkpoint") from error
     finally:
-        logger.setLevel(level)
+        theirs.set_verbosity(verbosity)
         if bars:
             theirs.enable_progress_bar()

@@ -90,6 +90,7 @@ def test_logits_are_the_librarys_own(tmp_path: Path, name: str) -> None:
     mean, std = (torch.tensor(PROCESSOR[f"image_{part}"])[:, None, None] for part in ("mean", "std"))
     expected = own.eval()(pixel_values=(pixels - mean) / std).logits
     torch.testing.assert_close(model(pixels), expected, rtol=0, atol=1e-6)
+    assert transformers.utils.logging.get_verbosity() == transformers.logging.WARNING  # as it was found
     identity = model.identity
     assert (identity.name, identity.arch, identity.num_classes) == (name, type(own).__name__, expected.shape[1])
     assert identity.preprocessing_source["mean"] == "metadata" and identity.path == folder / "model.safetensors"
