@@ -175,6 +175,8 @@ def _facts(classifier: Classifier) -> Iterator[tuple[str, str]]:
     count = sum(parameter.numel() for parameter in classifier.parameters())
     yield "checkpoint", identity.spec
     yield "SHA-256", str(identity.sha256)
+    if identity.code_sha256:
+        yield "config or code", f"SHA-256 {identity.code_sha256}"
     yield "weights", f"{identity.weights}, {count / 1e6:.2f} M parameters; read without running code"
     yield "architecture", f"{identity.arch}, {identity.num_classes} classes"
     source = f"{identity.attention} (from {identity.attention_source})"
