@@ -112,6 +112,7 @@ def test_the_release_publishes_only_what_was_tested_and_attested() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_the_step_that_installs(tmp_path: Path) -> None:
     """With PyPI as torch's index, which is the one that a test's machine can be trusted to reach."""
     made = Runner(tmp_path, {**SMALL, "torch-index": "https://pypi.org/simple"}).run(("Install", *AUDIT))

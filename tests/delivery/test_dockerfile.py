@@ -52,6 +52,7 @@ def test_the_context_is_what_the_wheel_is_built_from(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_the_run_lines_in_a_fresh_folder(tmp_path: Path) -> None:
     """Every RUN line by a shell, with /opt and /source in a folder of the test. No user is added to this machine."""
     python, added = shutil.which("python3"), tmp_path / "added"
