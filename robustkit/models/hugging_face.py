@@ -30,20 +30,20 @@ from .window_options import WindowOptions, resolve_windows, sides
 
 
 class Logits(nn.Module):
-    """A model of the library that takes normalised images and returns its logits alone.
+    """A model of the library that takes normalised images and returns its logits alone, (B, K) or (B, K, h, w).
 
-    size: what images are resized to before, as its processor does; None for images as they come. Logits of a segmenter
-    keep their own size.
+    size, mode: what images are resized to before, as its processor does, and how; size None for images as they
+    come. Logits of a segmenter keep their own size.
     """
 
-    def __init__(self, model: nn.Module, size: tuple[int, int] | None = None) -> None:
+    def __init__(self, model: nn.Module, size: tuple[int, int] | None = None, mode: str = "bilinear") -> None:
         super().__init__()
         self.model = model
-        self.size = size
+        self.size, self.mode = size, mode
 
     def forward(self, images: Tensor) -> Tensor:
         if self.size is not None and images.shape[-2:] != self.size:
-            images = functional.interpolate(images, self.size, mode="bilinear", antialias=True)
+            images = functional.interpolate(images, self.size, mode=self.mode, antialias=True)
         logits: Tensor = self.model(pixel_values=images).logits
         return logits
 
@@ -63,9 +63,24 @@ class _Loaded:
         said = {"model_type": self.folder.config["model_type"], "config_sha256": self.folder.digest}
         return {**said, "transformers": transformers.__version__}
 
-    def names(self, classes: int) -> tuple[str, ...] | None:
+    def identity(self, name: str, spec: str, classes: int, **more: Any) -> ModelIdentity:
+        """Return what the model is. more: preprocessing, who said it, notes."""
         names = self.folder.class_names
-        return tuple(map(printable, names)) if names is not None and len(names) == classes else None
+        return ModelIdentity(
+            name=display_name(name),
+            spec=spec,
+            path=self.checkpoint.path,
+            sha256=self.checkpoint.sha256,
+            arch=type(self.model).__name__,
+            attention=self.attention[0],
+            attention_source=self.attention[1],
+            num_classes=classes,
+            weights=self.checkpoint.weights,
+            code_sha256=self.folder.digest,
+            class_names=tuple(map(printable, names)) if names is not None and len(names) == classes else None,
+            metadata=self.metadata,
+            **more,
+        )
 
 
 def segments(source: ModelFile) -> bool:
@@ -82,28 +97,19 @@ def load_classifier(source: ModelFile, spec: str, wanted: InputOptions) -> Class
     classes = int(loaded.model.config.num_labels)  # type: ignore[union-attr, arg-type]
     if wanted.num_classes not in (None, classes):
         raise ModelError(f"{spec} gives {classes} classes, not {wanted.num_classes}; check --num-classes")
-    said = _said(loaded, wanted, spec, sized=True)
+    said = _said(loaded, wanted)
     trained = getattr(loaded.model.config, "image_size", None)
     if "input_size" not in said:
         sizes = [trained, trained] if isinstance(trained, int) else list(trained) if trained else [224, 224]
         said["input_size"] = sizes
     resolved = resolve_preprocessing(network, wanted, said, str(source.path))
-    identity = ModelIdentity(
-        name=display_name(source.name),
-        spec=spec,
-        path=loaded.checkpoint.path,
-        sha256=loaded.checkpoint.sha256,
-        arch=type(loaded.model).__name__,
-        attention=loaded.attention[0],
-        attention_source=loaded.attention[1],
-        num_classes=classes,
+    identity = loaded.identity(
+        source.name,
+        spec,
+        classes,
         preprocessing=resolved.preprocessing,
         preprocessing_source=resolved.sources,
-        weights=loaded.checkpoint.weights,
-        code_sha256=loaded.folder.digest,
-        class_names=loaded.names(classes),
         notes=loaded.notes + resolved.notes,
-        metadata=loaded.metadata,
     )
     classifier = Classifier(network, identity)
     _runs(classifier, resolved.preprocessing, spec)
@@ -114,10 +120,16 @@ def load_segmenter(source: ModelFile, spec: str, wanted: InputOptions, shown: Wi
     """Load a segmenter of the library; see `robustkit.models.segmenter.load_segmenter`."""
     _only(wanted, spec)
     loaded = _load(source, spec, wanted, "semantic segmentation")
-    said = _said(loaded, wanted, spec, sized=False)
+    said = _said(loaded, wanted)
     size = said.pop("input_size", None)
-    squashed = size if shown.window is None and said.get("crop_mode") == "squash" else None
-    network = Logits(loaded.model, tuple(squashed) if squashed else None)
+    mode = str(said.get("interpolation", "bilinear"))
+    if size and (said["crop_mode"] != "squash" or said["crop_pct"] != 1 or mode not in ("bilinear", "bicubic")):
+        raise CheckpointError(
+            f"{source.path}: its processor cuts images, or resizes them by {mode}, which is not expressed here for "
+            "segmenters; expected height and width, bilinear or bicubic"
+        )
+    squashed = size if shown.window is None else None
+    network = Logits(loaded.model, tuple(squashed) if squashed else None, mode)
     window = None if shown.window is None else sides(shown.window, "--window")
     windows, more = (None, ()) if window is None else resolve_windows(window, shown, {}, True, None)
     if window is None and (shown.stride or shown.short_side or shown.resize):
@@ -131,22 +143,13 @@ def load_segmenter(source: ModelFile, spec: str, wanted: InputOptions, shown: Wi
     notes = loaded.notes + more + resolved.notes
     if squashed:
         notes += (f"images are resized to {squashed[0]}x{squashed[1]} inside the model, as its processor does",)
-    identity = ModelIdentity(
-        name=display_name(source.name),
-        spec=spec,
-        path=loaded.checkpoint.path,
-        sha256=loaded.checkpoint.sha256,
-        arch=type(loaded.model).__name__,
-        attention=loaded.attention[0],
-        attention_source=loaded.attention[1],
-        num_classes=classes,
-        preprocessing=replace(resolved.preprocessing, crop_mode="none", crop_pct=1.0, interpolation="bilinear"),
-        weights=loaded.checkpoint.weights,
-        code_sha256=loaded.folder.digest,
-        class_names=loaded.names(classes),
-        notes=notes,
-        metadata=loaded.metadata,
+    identity = loaded.identity(
+        source.name,
+        spec,
+        classes,
+        preprocessing=replace(resolved.preprocessing, crop_mode="none", crop_pct=1.0, interpolation=mode),
         preprocessing_source={name: resolved.sources[name] for name in ("mean", "std")},
+        notes=notes,
     )
     return Segmenter(dense, identity)
 
@@ -160,7 +163,7 @@ def _only(wanted: InputOptions, spec: str) -> None:
         raise ModelError(f"--img-size does not go with {spec}, whose processor says the size; leave it out")
 
 
-def _said(loaded: _Loaded, wanted: InputOptions, spec: str, *, sized: bool) -> dict[str, Any]:
+def _said(loaded: _Loaded, wanted: InputOptions) -> dict[str, Any]:
     """Return what the processor says, by the names of our metadata."""
     folder = loaded.folder
     if folder.processor is None:

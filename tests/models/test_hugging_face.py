@@ -384,6 +384,12 @@ def test_a_segformer_gives_the_logits_of_the_librarys_own_pipeline(segformer: Pa
             expected = torch.nn.functional.interpolate(logits, size, mode="bilinear")
             found = model(torch.from_numpy(pixels).permute(2, 0, 1)[None] / 255)
         torch.testing.assert_close(found, expected, rtol=0, atol=atol)
+    changed(segformer, "preprocessor_config.json", resample=3)
+    assert load_segmenter(f"hf:{segformer}").network.network.mode == "bicubic"
+    changed(segformer, "preprocessor_config.json", do_center_crop=True, crop_size={"height": 32, "width": 32})
+    with pytest.raises(CheckpointError, match="not expressed here"):
+        load_segmenter(f"hf:{segformer}")
+    changed(segformer, "preprocessor_config.json", do_center_crop=False, crop_size=None, resample=2)
     windows = load_segmenter(f"hf:{segformer}", window=32, stride=16)
     assert windows.windows == {"size": [32, 32], "stride": [16, 16], "short_side": None}
     assert windows(torch.rand(1, 3, 40, 50)).shape == (1, 3, 40, 50)

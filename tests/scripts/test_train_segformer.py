@@ -1,4 +1,4 @@
-"""The training of a SegFormer goes on where it was stopped, and its folder is audited as any other."""
+"""A stopped training of a SegFormer continues to the same weights, and `hf:DIR` loads what it writes."""
 
 from __future__ import annotations
 
