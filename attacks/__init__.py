@@ -15,13 +15,15 @@ normalisation belongs inside it, or eps means something else.
 from .apgd import APGD
 from .attack import Attack, AttackResult, StagedResult
 from .autoattack import AutoAttack
-from .dense import DenseFGSM, DensePGD
+from .dense import CosPGD, DenseAttack, DenseFGSM, DensePGD
 from .fab import FAB
 from .fgsm import FGSM
 from .losses import LOSSES, cross_entropy, dlr, dlr_targeted, margin
+from .minimal import DDN, FMN
 from .pgd import PGD
 from .registry import ATTACKS, DENSE_ATTACKS
 from .rng import Rng, TorchRng
+from .sea import SEA
 from .spsa import SPSA
 from .square import Square
 from .threat import ThreatModel
@@ -29,15 +31,20 @@ from .threat import ThreatModel
 __all__ = [
     "APGD",
     "ATTACKS",
+    "DDN",
     "DENSE_ATTACKS",
     "FAB",
     "FGSM",
+    "FMN",
     "LOSSES",
     "PGD",
+    "SEA",
     "SPSA",
     "Attack",
     "AttackResult",
     "AutoAttack",
+    "CosPGD",
+    "DenseAttack",
     "DenseFGSM",
     "DensePGD",
     "Rng",

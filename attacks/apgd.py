@@ -18,7 +18,7 @@ from .survivors import pick, upload
 from .threat import Ball, per_sample
 
 APGD_LOSSES = ("ce", "dlr", "margin", "dlr-targeted", "margin-targeted")
-_MOMENTUM = 0.75  # weight of the gradient step against that of the last move
+MOMENTUM = 0.75  # weight of the gradient step against that of the last move
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class APGD(QueuedAttack):
 
     @property
     def _alone(self) -> int | None:
-        return _checkpoints(self.steps)[0] if self.early_stop else None
+        return checkpoints(self.steps)[0] if self.early_stop else None
 
     def _runs(self, classes: int) -> int:
         return self.restarts * (min(self.targets, classes - 1) if self._targeted else 1)
@@ -201,10 +201,10 @@ class APGD(QueuedAttack):
         stuck = ~s.halved & (s.checked_loss >= best_loss)
         halve = check & ((rises <= length * self.rho) | stuck)
         points, size = s.points, torch.where(halve, s.size / 2, s.size)
-        if not set(_checkpoints(self.steps)).isdisjoint(s.places.steps):
+        if not set(checkpoints(self.steps)).isdisjoint(s.places.steps):
             back = per_sample(halve, points)
             points, gradient = torch.where(back, best, points), torch.where(back, best_gradient, gradient)
-        keep = per_sample(begins.to(points.dtype).mul_(1 - _MOMENTUM).add_(_MOMENTUM), points)
+        keep = per_sample(begins.to(points.dtype).mul_(1 - MOMENTUM).add_(MOMENTUM), points)
         ahead = self.threat.steepest(gradient.clone()).mul_(per_sample(size, points)).add_(points)
         ahead = s.ball.project_(ahead).sub_(points).mul_(keep).add_(points)
         ahead.addcmul_(points - s.previous, 1 - keep)
@@ -229,12 +229,12 @@ class APGD(QueuedAttack):
 def _lengths(steps: int, device: torch.device) -> Tensor:
     """Return (steps + 1,): for each number of updates the updates since the last checkpoint if it is one, else 0."""
     table, before = [0] * (steps + 1), 0
-    for at in _checkpoints(steps):
+    for at in checkpoints(steps):
         table[at], before = at - before, at
     return upload(table, device)
 
 
-def _checkpoints(steps: int) -> list[int]:
+def checkpoints(steps: int) -> list[int]:
     """Return the updates after which a run is looked at: windows of 22 % of the steps, each 3 % shorter, at least 6 %
     (eq. 2).
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -127,6 +128,9 @@ class Attack(ABC):
 
     threat: ThreatModel = field(default_factory=ThreatModel)
     queues: ClassVar[bool] = False
+    norms: ClassVar[tuple[str, ...]] = ("linf", "l2")
+    minimal: ClassVar[bool] = False
+    """Whether the attack looks for the smallest change; eps may then be infinite."""
 
     def __call__(self, model: Model, images: Tensor, labels: Tensor | None = None, *, rng: Rng | None = None) -> Tensor:
         return self.run(model, images, labels, rng=rng).adversarials
@@ -157,6 +161,11 @@ class Attack(ABC):
 
     def _check(self, images: Tensor, labels: Tensor | None, batch_size: int | None) -> int:
         """Return the largest label, -1 for none; raise for what the attack cannot be run with."""
+        name = type(self).__name__
+        if self.threat.norm not in self.norms:
+            raise ValueError(f"norm is {self.threat.norm!r}; {name} knows {', '.join(self.norms)}")
+        if math.isinf(self.threat.eps) and not self.minimal:
+            raise ValueError(f"eps is {self.threat.eps}; {name} needs a finite radius")
         check_images(images, self.threat)
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}; expected 1 or more, or None for all at once")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -16,23 +17,13 @@ from .pgd import PGD
 from .rng import Rng, TorchRng
 from .threat import ThreatModel, round_towards
 
-Weighting = Literal["uniform", "segpgd"]
+Weighting = Literal["uniform", "segpgd", "cospgd"]
 
 
 @dataclass(frozen=True)
-class DensePGD:
-    """PGD that leads all pixels of an image away from their classes: its loss is the mean cross-entropy of the pixels.
+class DenseAttack(ABC):
+    """An attack on a model that predicts a class for each pixel. Called with, as is `run`,
 
-    steps: updates, a forward and a backward each.
-    step_size: length of an update in the threat model's norm and unit; None: 0.15 * eps.
-    random_start: begin at a random point of the ball, otherwise at the image. Predicted masks (masks=None) then cost a
-        forward of the clean images, which otherwise is the first one of the attack.
-    weighting: a pixel's weight. "uniform": 1. "segpgd": in step t of T, 1 - (t - 1) / 2T where it is predicted right
-        at that moment and (t - 1) / 2T where it is wrong, so that early steps turn pixels and late ones keep them so
-        (Gu et al. 2022, arXiv:2207.12391, equation 4 and algorithm 1). The first step looks at right pixels only: an
-        image that has none does not move in it.
-
-    Called with, as is `run`,
     model: nn.Module or function, images (B, 3, H, W) to logits (B, K, H, W), K at least 2. It is held still as by
         every `Attack`.
     images: (B, 3, H, W) floating, inside the bounds of the threat model; float16 and bfloat16 as `Attack` says. Prefer
@@ -52,15 +43,11 @@ class DensePGD:
     """
 
     threat: ThreatModel = field(default_factory=ThreatModel)
-    steps: int = 20
-    step_size: float | None = None
-    random_start: bool = True
-    weighting: Weighting = "uniform"
+    norms: ClassVar[tuple[str, ...]] = ("linf", "l2")
 
-    def __post_init__(self) -> None:
-        PGD(self.threat, self.steps, self.step_size)  # raises for what PGD cannot do
-        if self.weighting not in get_args(Weighting):
-            raise ValueError(f"weighting is {self.weighting!r}; expected one of: {', '.join(get_args(Weighting))}")
+    def _check_norm(self) -> None:
+        if self.threat.norm not in self.norms:
+            raise ValueError(f"norm is {self.threat.norm!r}; {type(self).__name__} knows {', '.join(self.norms)}")
 
     def __call__(self, model: Model, images: Tensor, masks: Tensor | None = None, *, rng: Rng | None = None) -> Tensor:
         return self.run(model, images, masks, rng=rng).adversarials
@@ -79,6 +66,38 @@ class DensePGD:
             oracle = DenseOracle(model, images.dtype, top_class)
             points = self._points(oracle, clean, masks, rng or TorchRng(len(images), images.device), tally)
             return tally.result(round_towards(images, points))
+
+    @abstractmethod
+    def _points(self, oracle: DenseOracle, clean: Tensor, masks: Tensor | None, rng: Rng, tally: Tally) -> Tensor:
+        """Return the adversarial points for `clean` (B > 0, float32 or float64), which it must not change."""
+
+
+@dataclass(frozen=True)
+class DensePGD(DenseAttack):
+    """PGD that leads all pixels of an image away from their classes: its loss is the mean cross-entropy of the pixels.
+
+    steps: updates, a forward and a backward each.
+    step_size: length of an update in the threat model's norm and unit; None: 0.15 * eps.
+    random_start: begin at a random point of the ball, otherwise at the image. Predicted masks (masks=None) then cost a
+        forward of the clean images, which otherwise is the first one of the attack.
+    weighting: a pixel's weight. "uniform": 1. "segpgd": in step t of T, 1 - (t - 1) / 2T where it is predicted right
+        at that moment and (t - 1) / 2T where it is wrong, so that early steps turn pixels and late ones keep them so
+        (Gu et al. 2022, arXiv:2207.12391, equation 4 and algorithm 1). The first step looks at right pixels only: an
+        image that has none does not move in it. "cospgd": the cosine between the softmax of its logits and its class,
+        p_label / |p|, by which pixels that are wrong already count by and by for less (Agnihotri et al. 2024,
+        arXiv:2302.02213); the weight itself has no gradient.
+    """
+
+    steps: int = 20
+    step_size: float | None = None
+    random_start: bool = True
+    weighting: Weighting = "uniform"
+
+    def __post_init__(self) -> None:
+        self._check_norm()
+        PGD(self.threat, self.steps, self.step_size)  # raises for what PGD cannot do
+        if self.weighting not in get_args(Weighting):
+            raise ValueError(f"weighting is {self.weighting!r}; expected one of: {', '.join(get_args(Weighting))}")
 
     def _points(self, oracle: DenseOracle, clean: Tensor, masks: Tensor | None, rng: Rng, tally: Tally) -> Tensor:
         if masks is None and self.random_start:
@@ -113,7 +132,18 @@ class DensePGD:
             share = (step - 1) / (2 * self.steps)
             right = logits.detach().argmax(dim=1) == masks
             weights = torch.where(right, (1 - share) * weights, share * weights)
+        elif self.weighting == "cospgd":
+            sure = logits.detach().softmax(dim=1)
+            of_label = sure.gather(1, masks.clamp(min=0)[:, None])[:, 0]
+            weights = weights * of_label / torch.linalg.vector_norm(sure, dim=1)
         return (weights * losses).flatten(1).sum(dim=1) / counting
+
+
+@dataclass(frozen=True)
+class CosPGD(DensePGD):
+    """`DensePGD` with the weighting "cospgd" where nothing else is said."""
+
+    weighting: Weighting = "cospgd"
 
 
 @dataclass(frozen=True)

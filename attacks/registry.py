@@ -5,10 +5,12 @@ from __future__ import annotations
 from .apgd import APGD
 from .attack import Attack
 from .autoattack import AutoAttack
-from .dense import DenseFGSM, DensePGD
+from .dense import CosPGD, DenseAttack, DenseFGSM, DensePGD
 from .fab import FAB
 from .fgsm import FGSM
+from .minimal import DDN, FMN
 from .pgd import PGD
+from .sea import SEA
 from .spsa import SPSA
 from .square import Square
 
@@ -20,10 +22,14 @@ ATTACKS: dict[str, type[Attack]] = {
     "fab": FAB,
     "square": Square,
     "autoattack": AutoAttack,
+    "fmn": FMN,
+    "ddn": DDN,
 }
-DENSE_ATTACKS: dict[str, type[DensePGD]] = {
+DENSE_ATTACKS: dict[str, type[DenseAttack]] = {
     "fgsm": DenseFGSM,
     "pgd": DensePGD,
     "segpgd": DensePGD,
+    "cospgd": CosPGD,
+    "sea": SEA,
 }
 """Attacks on models that predict a class for each pixel, under a card for segmentation."""

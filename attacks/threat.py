@@ -11,7 +11,8 @@ from torch import Tensor
 
 from .rng import Rng
 
-Norm = Literal["linf", "l2"]
+Norm = Literal["linf", "l2", "l1", "l0"]
+_ORDERS: dict[str, float] = {"linf": math.inf, "l2": 2, "l1": 1, "l0": 0}
 
 _SMALL = 4.0  # float32 values up to here are rounded by at most 2.4e-7
 
@@ -25,7 +26,7 @@ def distance(norm: Norm, adversarial: Tensor, clean: Tensor) -> Tensor:
     """Return the size (B,) of the perturbation in float32 (float64 for float64 images), in the unit of the images."""
     wide = torch.promote_types(clean.dtype, torch.float32)
     change = (adversarial.to(wide) - clean.to(wide)).flatten(1)
-    size: Tensor = torch.linalg.vector_norm(change, ord=math.inf if norm == "linf" else 2, dim=1)
+    size: Tensor = torch.linalg.vector_norm(change, ord=_ORDERS[norm], dim=1)
     return size
 
 
@@ -33,14 +34,16 @@ def distance(norm: Norm, adversarial: Tensor, clean: Tensor) -> Tensor:
 class ThreatModel:
     """A ball around each clean image, cut to the range of valid pixels.
 
-    norm: "linf" bounds the change of every single value, "l2" the Euclidean length of a sample's whole change.
-    eps: radius, in the unit of the images (pixels in [0, 1] unless `bounds` says otherwise).
+    norm: "linf" bounds the change of every single value, "l2" the Euclidean length of a sample's whole change, "l1" the
+        sum of all changes, "l0" the number of values that change. Most attacks know the first two (`Attack.norms`).
+    eps: radius, in the unit of the images (pixels in [0, 1] unless `bounds` says otherwise). Infinite: any change, for
+        attacks that look for the smallest.
     bounds: lowest and highest valid value; None for no bounds (only sensible if a published protocol attacks normalised
         tensors).
     cut_images: accept images outside the bounds too, and cut every point to the bounds, however far from the image that
         is: then eps bounds nothing. An error of published evaluations, kept to reproduce them and for nothing else.
 
-    Raises ValueError for a norm other than these, a negative, infinite or NaN eps, an l-inf eps wider than the bounds,
+    Raises ValueError for a norm other than these, a negative or NaN eps, an l-inf eps wider than the bounds,
     and bounds that are not two ascending numbers.
     """
 
@@ -52,14 +55,14 @@ class ThreatModel:
     def __post_init__(self) -> None:
         if self.norm not in get_args(Norm):
             raise ValueError(f"norm is {self.norm!r}; expected one of: {', '.join(get_args(Norm))}")
-        if not (math.isfinite(self.eps) and self.eps >= 0):
-            raise ValueError(f"eps is {self.eps}; expected a finite number, 0 or more")
+        if not self.eps >= 0:
+            raise ValueError(f"eps is {self.eps}; expected a number, 0 or more")
         if self.bounds is None:
             return
         low, high = self.bounds
         if not low < high:
             raise ValueError(f"bounds are {self.bounds}; expected (lowest, highest) with lowest < highest")
-        if self.norm == "linf" and self.eps > high - low:
+        if self.norm == "linf" and high - low < self.eps < math.inf:
             raise ValueError(
                 f"eps {self.eps:g} is wider than the bounds [{low:g}, {high:g}]: it is in the unit of the images, so 8 "
                 f"grey levels of pixels in [0, 1] are 8/255"

@@ -10,11 +10,16 @@ import torch
 from attack_oracles import Draws, into_ball
 from torch import Tensor, nn
 
-from attacks import PGD, DenseFGSM, DensePGD, ThreatModel
+from attacks import PGD, CosPGD, DenseFGSM, DensePGD, ThreatModel
 
 THREAT = ThreatModel("linf", 4 / 255)
-SHORT = [DenseFGSM(THREAT), DensePGD(THREAT, steps=3), DensePGD(THREAT, steps=3, weighting="segpgd")]
-every_attack = pytest.mark.parametrize("attack", SHORT, ids=["fgsm", "pgd", "segpgd"])
+SHORT = [
+    DenseFGSM(THREAT),
+    DensePGD(THREAT, steps=3),
+    DensePGD(THREAT, steps=3, weighting="segpgd"),
+    CosPGD(THREAT, steps=3),
+]
+every_attack = pytest.mark.parametrize("attack", SHORT, ids=["fgsm", "pgd", "segpgd", "cospgd"])
 # 0: no pixel ignored; 1: some; 2: all; 3: wrong everywhere (class 3 is never predicted).
 MASKS = torch.randint(0, 3, (4, 4, 5), generator=torch.Generator().manual_seed(2))
 MASKS[1, 0], MASKS[2], MASKS[3] = -1, -1, 3
@@ -74,6 +79,9 @@ def pgd_pixel_by_pixel(
                 scores = logits[:, y, x]
                 wrong = any(other > scores.tolist()[label] for other in scores.tolist())
                 weight = 1.0
+                if weighting == "cospgd":
+                    shares = [other / sum(scores.exp().tolist()) for other in scores.exp().tolist()]
+                    weight = shares[label] / sum(share * share for share in shares) ** 0.5
                 if weighting == "segpgd":
                     weight = (t - 1) / (2 * steps) if wrong else 1 - (t - 1) / (2 * steps)
                 loss = loss + weight * (scores.exp().sum().log() - scores[label])
@@ -85,7 +93,7 @@ def pgd_pixel_by_pixel(
     return image + change
 
 
-@pytest.mark.parametrize("weighting", ["uniform", "segpgd"])
+@pytest.mark.parametrize("weighting", ["uniform", "segpgd", "cospgd"])
 def test_linear_optimum(weighting: Any) -> None:
     weights = torch.tensor([2.0, -1.0, -1.0])  # at grey both classes have logit 0, and every pixel pulls as hard
     grey, masks = torch.full((1, 3, 1, 4), 0.5), torch.tensor([[[0, 1, -1, 0]]])
@@ -135,7 +143,7 @@ def test_the_gradient_of_each_step_by_hand(weighting: Any, lambdas: list[float] 
         torch.testing.assert_close(gradient, torch.stack([-expected, expected], dim=1))
 
 
-@pytest.mark.parametrize("weighting", ["uniform", "segpgd"])
+@pytest.mark.parametrize("weighting", ["uniform", "segpgd", "cospgd"])
 @pytest.mark.parametrize(("norm", "eps"), [("linf", 0.06), ("l2", 0.4)])
 @pytest.mark.parametrize("random_start", [True, False])
 def test_the_paper_s_loop(weighting: Any, norm: Any, eps: float, random_start: bool) -> None:
@@ -160,14 +168,14 @@ def test_the_weightings_differ_and_both_turn_pixels() -> None:
     masks = model(images).argmax(dim=1)
     found = [
         DensePGD(ThreatModel("linf", 0.1), weighting=weighting)(model, images, masks, rng=Draws(range(8)))
-        for weighting in ("uniform", "segpgd")
+        for weighting in ("uniform", "segpgd", "cospgd")
     ]
     assert (found[0] != found[1]).any()
     for points in found:
         assert (model(points).argmax(dim=1) != masks).float().mean() > 0.2
 
 
-@pytest.mark.parametrize("weighting", ["uniform", "segpgd"])
+@pytest.mark.parametrize("weighting", ["uniform", "segpgd", "cospgd"])
 def test_ignored_pixels_have_no_part(weighting: Any) -> None:
     net, images, draws = tiny_net(), some_images(), Draws(range(4))
     attack = DensePGD(THREAT, steps=5, weighting=weighting)
@@ -372,7 +380,7 @@ def test_nan_of_one_image_stays_there() -> None:
     [
         ({"steps": 0}, "steps is 0; expected 1 or more"),
         ({"step_size": 0.0}, "step_size is 0.0; expected a finite number above 0, or None for a share of eps"),
-        ({"weighting": "focal"}, "weighting is 'focal'; expected one of: uniform, segpgd"),
+        ({"weighting": "focal"}, "weighting is 'focal'; expected one of: uniform, segpgd, cospgd"),
     ],
 )
 def test_rejects(arguments: dict[str, Any], message: str) -> None:

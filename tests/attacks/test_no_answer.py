@@ -126,7 +126,7 @@ def test_pixels_without_an_answer_do_not_shield_the_others() -> None:
     masks = torch.randint(0, 4, (3, 4, 5), generator=torch.Generator().manual_seed(2))
     ignored = masks.clone()
     ignored[:, 2, 3] = -1
-    for weighting in ("uniform", "segpgd"):
+    for weighting in ("uniform", "segpgd", "cospgd"):
         attack = DensePGD(THREAT, steps=5, weighting=weighting)  # type: ignore[arg-type]
         found = attack(model, images, masks, rng=Draws(range(3)))
         assert torch.equal(found, attack(network, images, ignored, rng=Draws(range(3))))

@@ -15,9 +15,9 @@ from attacks import APGD, FAB, FGSM, PGD, SPSA, Attack, Square, ThreatModel
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"norm": "l1"}, "norm is 'l1'; expected one of: linf, l2"),
-        ({"eps": -0.1}, "eps is -0.1; expected a finite number, 0 or more"),
-        ({"eps": math.nan}, "eps is nan; expected a finite number, 0 or more"),
+        ({"norm": "l3"}, "norm is 'l3'; expected one of: linf, l2, l1, l0"),
+        ({"eps": -0.1}, "eps is -0.1; expected a number, 0 or more"),
+        ({"eps": math.nan}, "eps is nan; expected a number, 0 or more"),
         ({"bounds": (1.0, 0.0)}, r"bounds are \(1.0, 0.0\); expected \(lowest, highest\)"),
         ({"bounds": (0.0, math.nan)}, "expected .lowest, highest"),
         ({"eps": 8}, r"eps 8 is wider than the bounds \[0, 1\].*8/255"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Mapping, Sequence
 
@@ -421,3 +422,75 @@ def slow_vit(
         all_attention.append(a)
         previous_v = v.detach()
     return model.forward_head(model.norm(x)), all_scores, all_attention
+
+
+def onto_ball_slowly(change: Tensor, norm: str, radius: float) -> Tensor:
+    """The point of a ball around 0 nearest to one sample's change."""
+    flat = change.flatten().tolist()
+    if norm == "linf":
+        kept = [max(-radius, min(radius, value)) for value in flat]
+    elif norm == "l2":
+        length = math.sqrt(sum(value * value for value in flat))
+        kept = [value * min(1.0, radius / length) if length else value for value in flat]
+    elif norm == "l0":
+        first = sorted(range(len(flat)), key=lambda i: -abs(flat[i]))[: min(int(min(radius, 1e9)), len(flat))]
+        kept = [value if i in first else 0.0 for i, value in enumerate(flat)]
+    else:  # by halving: how much all values shrink
+        low, high = 0.0, max(map(abs, flat))
+        for _ in range(200):
+            middle = (low + high) / 2
+            small = sum(max(abs(value) - middle, 0.0) for value in flat) <= radius
+            low, high = (low, middle) if small else (middle, high)
+        inside = sum(map(abs, flat)) <= radius
+        kept = flat if inside else [math.copysign(max(abs(value) - high, 0.0), value) for value in flat]
+    return torch.tensor(kept, dtype=change.dtype).reshape(change.shape)
+
+
+def minimal_slowly(
+    name: str,
+    model: nn.Module,
+    image: Tensor,
+    label: int,
+    norm: str,
+    steps: int,
+    alpha: float = 1.0,
+    gamma: float = 0.05,
+) -> tuple[float, Tensor]:
+    """FMN (Pintor et al. 2021, algorithm 1) or DDN (Rony et al. 2019, algorithm 1) for one image: distance, point."""
+    order = {"linf": math.inf, "l2": 2.0, "l1": 1.0, "l0": 0.0}[norm]
+    dual = {"linf": 1.0, "l2": 2.0, "l1": math.inf}.get(norm)
+    best, found, change = math.inf, image, torch.zeros_like(image)
+    radius = 1.0 if name == "ddn" or norm == "l0" else 0.0
+    for step in range(steps + 1):
+        point = (image + change).detach().requires_grad_()
+        logits = model(point[None])[0]
+        size = float(torch.linalg.vector_norm((point - image).detach().flatten(), ord=order))
+        wrong = int(logits.argmax()) != label
+        if wrong and size < best:
+            best, found = size, point.detach()
+        if step == steps:
+            break
+        others = torch.cat([logits[:label], logits[label + 1 :]])
+        loss = others.max() - logits[label] if name == "fmn" else logits.logsumexp(0) - logits[label]
+        gradient = torch.autograd.grad(loss, point)[0]
+        wave = (1 + math.cos(math.pi * step / steps)) / 2
+        pace = alpha * (0.01 + 0.99 * wave)
+        ahead = (point - image).detach() + pace * gradient / gradient.norm().clamp_min(1e-30)
+        if name == "ddn":
+            radius *= 1 - gamma if wrong else 1 + gamma
+            change = radius * ahead / ahead.norm()
+        else:
+            share = 0.001 + (gamma - 0.001) * wave
+            if norm == "l0":
+                less = min(radius - 1, math.floor(radius * (1 - share)), best)
+                radius = max(less, 0) if wrong else max(radius + 1, math.floor(radius * (1 + share)))
+            elif wrong:
+                radius = min(radius * (1 - share), best)
+            elif best < math.inf:
+                radius *= 1 + share
+            else:
+                slope = float(torch.linalg.vector_norm(gradient.flatten(), ord=dual))
+                radius = max(radius * (1 + share), size + (1 + share) * abs(float(loss.detach())) / slope)
+            change = onto_ball_slowly(ahead, norm, radius)
+        change = (image + change).clamp(0, 1) - image
+    return best, found
