@@ -99,7 +99,8 @@ def resize_crop_boxes(
 
     boxes: (n, 4) in the original image. size: its (width, height). frame: (H, W) that the model takes.
     crop_mode, crop_pct: as timm has them. `squash` resizes both sides, `center` the shorter one and the other in
-        proportion, to floor(H / crop_pct); then the centre is cut out. squash with 1.0 is the published protocol of
+        proportion, to floor(H / crop_pct); then the centre is cut out. `center-floor` is the same, with half a pixel
+        rounded down, as transformers does. squash with 1.0 is the published protocol of
         AG-CAM's scores: both sides resized to the frame, nothing cut.
 
     Returns (m, 4) int64: left and top rounded down, right and bottom up, then cut to the frame, in the order given.
@@ -133,8 +134,8 @@ def _placement(
     size: tuple[int, int], frame: tuple[int, int], crop_mode: str, crop_pct: float
 ) -> tuple[int, int, int, int]:
     """Return width and height after resizing, and left and top of the crop, rounded as timm and torchvision do."""
-    if crop_mode not in ("squash", "center"):
-        raise ValueError(f"crop_mode {crop_mode!r}: expected squash or center")
+    if crop_mode not in ("squash", "center", "center-floor"):
+        raise ValueError(f"crop_mode {crop_mode!r}: expected squash, center or center-floor")
     if not 0 < crop_pct <= 1:
         raise ValueError(f"crop_pct is {crop_pct}; expected a number above 0, at most 1")
     scaled_height, scaled_width = (math.floor(side / crop_pct) for side in frame)
@@ -147,7 +148,8 @@ def _placement(
     else:
         ratio = min(height / scaled_height, width / scaled_width)
         width, height = round(width / ratio), round(height / ratio)
-    return width, height, round((width - frame[1]) / 2), round((height - frame[0]) / 2)
+    halved = math.floor if crop_mode == "center-floor" else round
+    return width, height, halved((width - frame[1]) / 2), halved((height - frame[0]) / 2)
 
 
 def _stem(name: str) -> str:

@@ -82,4 +82,13 @@ def _blocks(model: Any) -> Any:
 def _is_vit(module: nn.Module) -> bool:
     embeddings = getattr(module, "embeddings", None)
     inner = getattr(embeddings, "patch_embeddings", None)
-    return hasattr(embeddings, "cls_token") and hasattr(inner, "projection") and bool(_blocks(module))
+    if not (hasattr(embeddings, "cls_token") and hasattr(inner, "projection")):
+        return False
+    blocks = _blocks(module)
+    return bool(blocks) and all(any(map(_asks, nn.Module.modules(block.attention))) for block in blocks)
+
+
+def _asks(layer: nn.Module) -> bool:
+    """Whether a layer looks up its attention function, by which it can be watched; Data2Vec's has its own."""
+    code = getattr(type(layer).forward, "__code__", None)
+    return code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names

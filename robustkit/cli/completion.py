@@ -150,7 +150,7 @@ COMPLETERS: dict[str, Completer] = {
     "--dtype": _one_of(lambda context: ("float32", "bfloat16")),
     "--device": _one_of(lambda context: ("auto", "cpu", "cuda")),
     "--interpolation": _one_of(lambda context: ("bicubic", "bilinear", "nearest", "lanczos")),
-    "--crop-mode": _one_of(lambda context: ("center", "squash", "border")),
+    "--crop-mode": _one_of(lambda context: ("center", "center-floor", "squash", "border")),
     "--choose": _one_of(lambda context: ("disagreement", "worst", "best", "random", "class:")),
     "--reference": _one_of(lambda context: ("quest",), "else"),
     "--log": _one_of(lambda context: ("tensorboard", "mlflow", "wandb")),

@@ -21,7 +21,7 @@ DEMO: dict[str, Any] = {
     "attacks": f"fgsm(eps=4/255),pgd(eps=4/255),{_AUTOATTACK}",
     "corruptions": _CHOSEN,
     "cams": "agcam",
-    "limit": 50,
+    "limit": 32,
     "browse": 24,
     "setup_check": False,  # these say how they were trained
 }
@@ -31,7 +31,7 @@ SEGMENTERS: dict[str, Any] = {
     "attacks": "pgd,segpgd",
     "corruptions": _CHOSEN,
     "variant": "hendrycks",
-    "limit": 24,
+    "limit": 20,
 }
 FULL_DEMO: dict[str, Any] = DEMO | {
     "attacks": f"fgsm,pgd,spsa(steps=3,directions=8),fgsm(eps=4/255),pgd(eps=4/255),{_AUTOATTACK}",

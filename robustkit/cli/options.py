@@ -114,7 +114,7 @@ model_options = network_options(
     "Number of classes of the head.",
     option("--interpolation", help="bicubic, bilinear, nearest or lanczos."),
     option("--crop-pct", type=float, help="Image size over resized size, as in timm."),
-    option("--crop-mode", help="center, squash or border."),
+    option("--crop-mode", help="center, center-floor, squash or border."),
     option("--img-size", type=AT_LEAST_1, help="Size of the input; positional embeddings are resampled to it."),
 )
 data_options = group(
@@ -194,7 +194,7 @@ scene_options = group(
         option(
             "--attacks",
             section="Attacks",
-            help="fgsm, pgd, segpgd or conditions such as segpgd(steps=10); none; default: pgd.",
+            help="fgsm, pgd, segpgd, cospgd, sea or conditions such as segpgd(steps=10); none; default: pgd.",
         ),
         radius_options,
         option("--corruptions", help="Sets or names: segformer-16, fan-19, fog(severity=3), of the whole image."),

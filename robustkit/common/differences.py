@@ -12,6 +12,7 @@ from scipy.special import betaincinv, stdtr, stdtrit
 from .intervals import Floats, Interval, Z
 
 MCNEMAR, STUDENT, NORMAL = "McNemar's exact test", "Student's t", "a normal approximation"
+WILCOXON = "Wilcoxon's signed-rank test"
 _ROUNDING = 1e-12  # a standard error, relative to the mean, that sums of equal numbers can have
 _HALVINGS = 60  # which find an end of an interval to a float's precision
 
@@ -57,6 +58,56 @@ def of_means(before: Floats, after: Floats, binary: bool) -> Difference:
     reach = float(stdtrit(n - 1, 0.975)) * error
     p_value = 2 * float(stdtr(n - 1, -abs(value) / error))
     return Difference(value, n, value - reach, value + reach, p_value, first, second, test)
+
+
+def of_ranks(before: Floats, after: Floats) -> Difference:
+    """Return how figures (n,) shift to others of the same samples: the Hodges-Lehmann estimate, with Wilcoxon's
+    signed-rank test and the interval of all shifts that it does not reject.
+
+    Only the order of the differences counts, so figures may be infinite; where both are, they do not differ. Normal
+    approximation, ties included; differences of 0 are left out of the test. first, second: the medians.
+    """
+    n = len(before)
+    with np.errstate(invalid="ignore"):
+        differences = np.where(before == after, 0.0, after - before)
+    first, second = (float(np.median(side)) if n else math.nan for side in (before, after))
+    if not n or np.isnan(differences).any():
+        return Difference(math.nan, n, math.nan, math.nan, math.nan, first, second, WILCOXON)
+    score = _signed_rank(differences, 0.0)
+    p_value = math.erfc(abs(score) / math.sqrt(2))
+    low, high = (_shift(differences, score) for score in (Z, -Z))
+    value = (_shift(differences, 1e-9) + _shift(differences, -1e-9)) / 2  # between them the score is 0
+    if p_value >= 0.05:  # samples without a difference are left out of the test, but not of the interval
+        low, high = min(low, 0.0), max(high, 0.0)
+    low, high = (end if math.isfinite(end) else math.nan for end in (low, high))
+    return Difference(value, n, low, high, p_value, first, second, WILCOXON)
+
+
+def _signed_rank(differences: Floats, shift: float) -> float:
+    """Return the standard score of Wilcoxon's signed-rank statistic of differences less a shift."""
+    left = differences - shift
+    left = left[left != 0]
+    if not len(left):
+        return 0.0
+    _, place, counts = np.unique(np.abs(left), return_inverse=True, return_counts=True)
+    ranks = (counts.cumsum() - (counts - 1) / 2)[place]  # equal sizes share the mean of their ranks
+    return float((np.sign(left) * ranks).sum() / math.sqrt((ranks**2).sum()))
+
+
+def _shift(differences: Floats, score: float) -> float:
+    """Return the shift at which the score passes `score`; infinite where none does."""
+    finite = differences[np.isfinite(differences)]
+    if not len(finite):
+        return float(differences[0])
+    low, high = float(finite.min()) - 1.0, float(finite.max()) + 1.0
+    if _signed_rank(differences, low) < score:
+        return -math.inf
+    if _signed_rank(differences, high) > score:
+        return math.inf
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _signed_rank(differences, middle) > score else (low, middle)
+    return (low + high) / 2
 
 
 def of_outcomes(gained: int, lost: int, n: int) -> Interval:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+LARGEST_SIDE = 2048
+"""Pixels: the largest side of inputs that a file may ask for."""
 ASSUMED = "default"
 SAID_BY = {
     "option": "by the user",
@@ -27,7 +29,8 @@ class Preprocessing:
     mean, std: per channel, applied inside the model to pixels in [0, 1].
     interpolation: 'bicubic', 'bilinear', 'nearest' or 'lanczos'.
     crop_pct: the image is resized to floor(size / crop_pct) before the crop, as timm does.
-    crop_mode: 'center' (short side resized, centre cropped), 'squash' (resized to both sides) or 'border'.
+    crop_mode: 'center' (short side resized, centre cropped, half a pixel rounded to even), 'center-floor' (rounded
+        down, as transformers does), 'squash' (resized to both sides) or 'border'.
     """
 
     input_size: tuple[int, int] = (224, 224)

@@ -156,10 +156,25 @@ def _transform(p: Preprocessing) -> Callable[[Image.Image], Tensor]:
         mean=p.mean,
         std=p.std,
         crop_pct=p.crop_pct,
-        crop_mode=p.crop_mode,
+        crop_mode="center" if p.crop_mode == "center-floor" else p.crop_mode,
         normalize=False,
     )
+    if p.crop_mode == "center-floor":
+        steps = transform.transforms  # type: ignore[attr-defined]
+        steps[:] = [_CropFloor(p.input_size) if type(step).__name__ == "CenterCrop" else step for step in steps]
     return transform
+
+
+class _CropFloor:
+    """Cut out the centre of an image at least as large, half a pixel rounded down."""
+
+    def __init__(self, size: tuple[int, int]) -> None:
+        self.size = size
+
+    def __call__(self, image: Image.Image) -> Image.Image:
+        height, width = self.size
+        left, top = (image.width - width) // 2, (image.height - height) // 2
+        return image.crop((left, top, left + width, top + height))
 
 
 def encode_png(pixels: npt.NDArray[np.uint8]) -> bytes:

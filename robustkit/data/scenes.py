@@ -174,7 +174,7 @@ def _embedded(spec: str) -> LabelledScenes:
 
 def _shape_labels(sample_id: str) -> npt.NDArray[np.int32]:
     split, _, index = sample_id.partition("/")
-    shape = shapes.render(split, int(index))
+    shape = shapes.rendered(split, int(index))
     return shape.mask.astype(np.int32) * (1 + shape.label)
 
 

@@ -88,6 +88,15 @@ def render(split: str, index: int, seed: int = 0) -> Shape:
     return Shape(pixels, mask, box, label(index))
 
 
+@lru_cache(maxsize=256)
+def rendered(split: str, index: int) -> Shape:
+    """Return `render`'s sample, made once for image, mask and box of several checkpoints; its arrays are read-only."""
+    shape = render(split, index)
+    for array in (shape.pixels, shape.mask):
+        array.flags.writeable = False
+    return shape
+
+
 class _Draws:
     """Integers that are a pure function of (key, purpose)."""
 

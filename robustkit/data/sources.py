@@ -21,7 +21,7 @@ import numpy.typing as npt
 from ..common.files import check_plain, reason
 from ..errors import BadImageError, DataError
 from .images import encode_png
-from .shapes import Shape, render
+from .shapes import Shape, rendered
 
 SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".gif")
 MAX_FILE_BYTES = 1 << 28  # one image file; more is a mistake or an attack
@@ -114,7 +114,7 @@ class ShapesSource(DataSource):
 
     def mask(self, sample_id: str) -> Mask | None:
         """Return the generated object's mask."""
-        return _shape(sample_id).mask
+        return _shape(sample_id).mask.copy()
 
     def box(self, sample_id: str) -> Box | None:
         """Return the generated object's box."""
@@ -123,7 +123,7 @@ class ShapesSource(DataSource):
 
 def _shape(sample_id: str) -> Shape:
     split, _, index = sample_id.partition("/")
-    return render(split, int(index))
+    return rendered(split, int(index))
 
 
 def list_folder(root: Path) -> Listing:

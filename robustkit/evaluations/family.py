@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+    from ..common.differences import Difference
     from ..common.plugins import Plugin
     from ..common.randomness import SampleRng
     from ..display.section import CardPart, Section
@@ -134,6 +135,10 @@ class Family:
             return None
         read = side.samples(condition, [metric])
         return read.ids, read.columns[metric]
+
+    def difference(self, metric: str, before: NDArray[np.float64], after: NDArray[np.float64]) -> Difference | None:
+        """Return how figures (n,) of the same samples differ; None where that is the difference of their means."""
+        return None
 
     def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
         """Return sentences to put under a comparison. shown, there: its conditions in rows, and those with records."""

@@ -17,9 +17,10 @@ FOLDERS = {
     "cam": "maps",
     "stability": "maps",
     "attention": "attention",
+    **dict.fromkeys(("fmn", "ddn"), "distances"),
 }
 """The folder of the family of each kind of condition, including means in results."""
-ATTACK_NAMES = ("fgsm", "pgd", "spsa", "apgd", "fab", "square", "autoattack", "segpgd")
+ATTACK_NAMES = ("fgsm", "pgd", "spsa", "apgd", "fab", "square", "autoattack", "segpgd", "cospgd", "sea")
 """As in `attacks.registry`, which loads torch. Each is a kind of condition of the folder `attacks`."""
 _ATTACKS = "attacks"
 

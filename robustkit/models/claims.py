@@ -13,7 +13,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..errors import CheckpointError, ModelError
 
 MOST_CLASSES = 1_000_000
-LARGEST_SIDE = 2048  # side of the images that a file was trained for
 _NUMBER, _TEXT, _LIST = 65_536, 64, 64  # the largest number, the longest text and list of an argument
 _TIMES, _ROOM = 4, 64_000_000  # numbers that may be allocated: this multiple of the file's, and at least this many
 _TENSORS, _SOME = 20, 5000  # tensors, likewise; many are temporary

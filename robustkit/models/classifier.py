@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from ..attention.registry import find_formula
+from ..common.preprocessing import LARGEST_SIDE
 from ..common.steady import seeded
 from ..errors import CheckpointError, ModelError
 from .architecture import build, classes_of, code_digest, create, is_factory, resample_positions
 from .checkpoint import Checkpoint, digest_of, load_into, read
-from .claims import LARGEST_SIDE, MOST_CLASSES, Allowance, check_arguments
+from .claims import MOST_CLASSES, Allowance, check_arguments
 from .guess import guess, renamed
 from .identity import Classifier, ModelIdentity, attention_notes, display_name, give_attention
 from .input_config import InputOptions, pair, resolve_preprocessing

@@ -6,26 +6,25 @@ theirs may be executed or fetched, and nothing larger than the weights may be bu
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torchvision.transforms.functional import pil_to_tensor
 
-from ..attention.interface import NOTED
 from ..common.preprocessing import Preprocessing
-from ..common.steady import seeded
-from ..data.mask_files import printable
-from ..errors import CheckpointError, ModelError, unknown
-from .checkpoint import Checkpoint
-from .claims import Allowance
+from ..data.images import to_pixels, unit
+from ..errors import CheckpointError, ModelError
 from .dense import Dense, Segmenter, count_classes
-from .identity import Classifier, ModelIdentity, attention_notes, display_name, give_attention
+from .identity import Classifier
 from .input_config import InputOptions, resolve_preprocessing
 from .specs import ModelFile
+from .transformers_build import Loaded, build, library
 from .transformers_config import Folder, normalisation, quiet, read_folder, resizing
-from .transformers_weights import give_added, is_added, read_weights
+from .transformers_pixels import check_pixels
 from .window_options import WindowOptions, resolve_windows, sides
 
 
@@ -33,54 +32,41 @@ class Logits(nn.Module):
     """A model of the library that takes normalised images and returns its logits alone, (B, K) or (B, K, h, w).
 
     size, mode: what images are resized to before, as its processor does, and how; size None for images as they
-    come. Logits of a segmenter keep their own size.
+    come. Logits of a segmenter keep their own size. low, high: black and white once normalised, which no resize leaves.
     """
 
-    def __init__(self, model: nn.Module, size: tuple[int, int] | None = None, mode: str = "bilinear") -> None:
+    low: Tensor
+    high: Tensor
+
+    def __init__(
+        self,
+        model: nn.Module,
+        size: tuple[int, int] | None = None,
+        mode: str = "bilinear",
+        mean: Sequence[float] = (0.0,),
+        std: Sequence[float] = (1.0,),
+    ) -> None:
         super().__init__()
         self.model = model
         self.size, self.mode = size, mode
+        for name, level in (("low", 0.0), ("high", 1.0)):
+            edge = (level - torch.tensor(mean, dtype=torch.float32)) / torch.tensor(std, dtype=torch.float32)
+            self.register_buffer(name, edge.view(1, -1, 1, 1), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        if self.size is not None and images.shape[-2:] != self.size:
-            images = functional.interpolate(images, self.size, mode=self.mode, antialias=True)
-        logits: Tensor = self.model(pixel_values=images).logits
+        logits: Tensor = self.model(pixel_values=self.resized(images)).logits
         return logits
 
-
-@dataclass(frozen=True)
-class _Loaded:
-    model: nn.Module
-    checkpoint: Checkpoint
-    folder: Folder
-    attention: tuple[str, str]
-    notes: tuple[str, ...]
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        import transformers
-
-        said = {"model_type": self.folder.config["model_type"], "config_sha256": self.folder.digest}
-        return {**said, "transformers": transformers.__version__}
-
-    def identity(self, name: str, spec: str, classes: int, **more: Any) -> ModelIdentity:
-        """Return what the model is. more: preprocessing, who said it, notes."""
-        names = self.folder.class_names
-        return ModelIdentity(
-            name=display_name(name),
-            spec=spec,
-            path=self.checkpoint.path,
-            sha256=self.checkpoint.sha256,
-            arch=type(self.model).__name__,
-            attention=self.attention[0],
-            attention_source=self.attention[1],
-            num_classes=classes,
-            weights=self.checkpoint.weights,
-            code_sha256=self.folder.digest,
-            class_names=tuple(map(printable, names)) if names is not None and len(names) == classes else None,
-            metadata=self.metadata,
-            **more,
-        )
+    def resized(self, images: Tensor) -> Tensor:
+        """Return images (B, 3, H, W) at the size of the processor: columns first, as Pillow does."""
+        if self.size is None or images.shape[-2:] == self.size:
+            return images
+        if self.mode == "bilinear":
+            return functional.interpolate(images, self.size, mode=self.mode, antialias=True)
+        for size in ((images.shape[-2], self.size[1]), self.size):  # a cubic overshoots
+            images = functional.interpolate(images, size, mode=self.mode, antialias=True)
+            images = images.clamp(self.low, self.high)
+        return images
 
 
 def segments(source: ModelFile) -> bool:
@@ -92,16 +78,31 @@ def segments(source: ModelFile) -> bool:
 def load_classifier(source: ModelFile, spec: str, wanted: InputOptions) -> Classifier:
     """Load a classifier of the library; see `robustkit.load`."""
     _only(wanted, spec)
-    loaded = _load(source, spec, wanted, "image classification")
+    loaded = build(source, spec, wanted, "image classification")
     network = Logits(loaded.model)
-    classes = int(loaded.model.config.num_labels)  # type: ignore[union-attr, arg-type]
+    classes = _classes(loaded, source)
     if wanted.num_classes not in (None, classes):
         raise ModelError(f"{spec} gives {classes} classes, not {wanted.num_classes}; check --num-classes")
-    said = _said(loaded, wanted)
-    trained = getattr(loaded.model.config, "image_size", None)
-    if "input_size" not in said:
-        sizes = [trained, trained] if isinstance(trained, int) else list(trained) if trained else [224, 224]
-        said["input_size"] = sizes
+    processor = _processor(loaded.folder, wanted, "pil")  # our images are resized by Pillow, too
+    said = {} if processor is None else _said(processor, loaded.folder)
+    if processor is not None and "input_size" not in said:
+        raise CheckpointError(
+            f"{source.path}: its processor leaves images as large as they are (do_resize false), which is not "
+            "expressed here for classifiers; give it do_resize and a size"
+        )
+    if processor is not None:
+        shown: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in said.items()}
+        own = Preprocessing(**shown)
+        check_pixels(
+            processor,
+            lambda image: _normalised(unit(to_pixels(image, own)), said),
+            own.input_size,
+            said["std"],
+            source.path,
+        )
+    else:
+        trained = getattr(loaded.model.config, "image_size", None)
+        said["input_size"] = [trained, trained] if isinstance(trained, int) else list(trained or (224, 224))
     resolved = resolve_preprocessing(network, wanted, said, str(source.path))
     identity = loaded.identity(
         source.name,
@@ -119,8 +120,9 @@ def load_classifier(source: ModelFile, spec: str, wanted: InputOptions) -> Class
 def load_segmenter(source: ModelFile, spec: str, wanted: InputOptions, shown: WindowOptions) -> Segmenter:
     """Load a segmenter of the library; see `robustkit.models.segmenter.load_segmenter`."""
     _only(wanted, spec)
-    loaded = _load(source, spec, wanted, "semantic segmentation")
-    said = _said(loaded, wanted)
+    loaded = build(source, spec, wanted, "semantic segmentation")
+    processor = _processor(loaded.folder, wanted, "torchvision")  # theirs by torch
+    said = {} if processor is None else _said(processor, loaded.folder)
     size = said.pop("input_size", None)
     mode = str(said.get("interpolation", "bilinear"))
     if size and (said["crop_mode"] != "squash" or said["crop_pct"] != 1 or mode not in ("bilinear", "bicubic")):
@@ -128,8 +130,17 @@ def load_segmenter(source: ModelFile, spec: str, wanted: InputOptions, shown: Wi
             f"{source.path}: its processor cuts images, or resizes them by {mode}, which is not expressed here for "
             "segmenters; expected height and width, bilinear or bicubic"
         )
-    squashed = size if shown.window is None else None
-    network = Logits(loaded.model, tuple(squashed) if squashed else None, mode)
+    squashed = tuple(size) if size and shown.window is None else None
+    mean, std = wanted.mean or said["mean"], wanted.std or said["std"]
+    network = Logits(loaded.model, squashed, mode, mean, std)
+    if processor is not None and shown.window is None:
+        check_pixels(
+            processor,
+            lambda image: network.resized(_normalised(unit(pil_to_tensor(image)), said)),
+            squashed or (128, 128),
+            said["std"],
+            source.path,
+        )
     window = None if shown.window is None else sides(shown.window, "--window")
     windows, more = (None, ()) if window is None else resolve_windows(window, shown, {}, True, None)
     if window is None and (shown.stride or shown.short_side or shown.resize):
@@ -137,12 +148,16 @@ def load_segmenter(source: ModelFile, spec: str, wanted: InputOptions, shown: Wi
     dense = Dense(network, windows)
     probe = window or tuple(size or (128, 128))
     classes = count_classes(dense, probe)
+    if classes < 2:
+        raise CheckpointError(f"{source.path}: {classes} output; expected a segmenter of two classes or more")
     if wanted.num_classes not in (None, classes):
         raise ModelError(f"{spec} gives {classes} classes, not {wanted.num_classes}; check --num-classes")
     resolved = resolve_preprocessing(network, replace(wanted, img_size=probe), said, str(source.path))
     notes = loaded.notes + more + resolved.notes
     if squashed:
         notes += (f"images are resized to {squashed[0]}x{squashed[1]} inside the model, as its processor does",)
+    if getattr(processor, "do_reduce_labels", False):
+        notes += ("its processor counts labels of masks from 1 (do_reduce_labels): class 0 is label 1, 0 is no class",)
     identity = loaded.identity(
         source.name,
         spec,
@@ -154,6 +169,24 @@ def load_segmenter(source: ModelFile, spec: str, wanted: InputOptions, shown: Wi
     return Segmenter(dense, identity)
 
 
+def _normalised(pixels: Tensor, said: Mapping[str, Any]) -> Tensor:
+    """Return (1, 3, H, W) of pixels (3, H, W) in [0, 1]."""
+    mean, std = (torch.tensor(said[name])[:, None, None] for name in ("mean", "std"))
+    return ((pixels - mean) / std)[None]
+
+
+def _classes(loaded: Loaded, source: ModelFile) -> int:
+    """Return how many classes a classifier tells apart. CheckpointError where that is not what it does."""
+    config: Any = loaded.model.config
+    kind, classes = getattr(config, "problem_type", None), int(config.num_labels)
+    if classes < 2 or kind in ("regression", "multi_label_classification"):
+        raise CheckpointError(
+            f"{source.path}: {classes} output{'s' * (classes != 1)}{f', problem_type {kind}' if kind else ''}; "
+            "expected a classifier of two classes or more, of which one is right"
+        )
+    return classes
+
+
 def _only(wanted: InputOptions, spec: str) -> None:
     if wanted.arch is not None:
         raise ModelError(
@@ -163,115 +196,37 @@ def _only(wanted: InputOptions, spec: str) -> None:
         raise ModelError(f"--img-size does not go with {spec}, whose processor says the size; leave it out")
 
 
-def _said(loaded: _Loaded, wanted: InputOptions) -> dict[str, Any]:
-    """Return what the processor says, by the names of our metadata."""
-    folder = loaded.folder
+def _processor(folder: Folder, wanted: InputOptions, backend: str) -> Any:
+    """Return the processor of a folder; None where it has none, and the user says how images are normalised."""
     if folder.processor is None:
         if wanted.mean is None or wanted.std is None:
             raise CheckpointError(
                 f"{folder.path}: no preprocessor_config.json, so nothing says how images are normalised; put it there, "
                 "or give --mean and --std"
             )
-        return {}
-    said = _processor(folder)
-    return {**normalisation(said, folder.path), **resizing(said, folder.path)}
-
-
-def _processor(folder: Folder) -> dict[str, Any]:
-    """Return a processor's values with the defaults of its class."""
-    reader: Any = _library(str(folder.path)).AutoImageProcessor
+        return None
+    reader: Any = library(str(folder.path)).AutoImageProcessor
     with quiet(f"{folder.path}: its processor"):
-        made = reader.from_pretrained(str(folder.path), trust_remote_code=False, local_files_only=True)
-        complete: dict[str, Any] = made.to_dict()
-    return complete
+        return reader.from_pretrained(str(folder.path), trust_remote_code=False, local_files_only=True, backend=backend)
 
 
-def _load(source: ModelFile, spec: str, wanted: InputOptions, task: str) -> _Loaded:
-    """Build the model that config.json asks for, and give it all weights and its formula."""
-    transformers = _library(spec)
-    folder = read_folder(source.path)
-    checkpoint = read_weights(folder.path)
-    auto = transformers.AutoModelForImageClassification
-    if task == "semantic segmentation":
-        auto = transformers.AutoModelForSemanticSegmentation
-    config = _config(transformers, folder)
-    if type(config) not in auto._model_mapping:
-        raise ModelError(
-            f"{folder.path}: transformers {transformers.__version__} has no {task} of model_type "
-            f"{folder.config['model_type']!r}; {_other(transformers, config, task)}"
-        )
-    added = {name: tensor for name, tensor in checkpoint.tensors.items() if is_added(name)}
-    plain = {name: tensor for name, tensor in checkpoint.tensors.items() if name not in added}
-    config._attn_implementation = "sdpa" if _fused(transformers, auto, config) else "eager"
-    with quiet(f"{folder.path}"), seeded(torch.device("cpu"), 0):
-        with Allowance(checkpoint.tensors, folder.path), torch.device("meta"):
-            kind = type(auto.from_config(config, trust_remote_code=False))
-        model, report = kind.from_pretrained(
-            None,
-            config=config,
-            state_dict=plain,
-            dtype=torch.float32,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,
-        )
-    faults = [
-        f"{len(names)} {what} ({', '.join(sorted(map(str, names))[:3])}{', …' if len(names) > 3 else ''})"
-        for what in ("missing", "unexpected", "mismatched")
-        if (names := list(report.get(f"{what}_keys", ())))
-    ]
-    if faults:
-        raise CheckpointError(
-            f"{checkpoint.path}: does not fit {kind.__name__} as config.json describes it: {'; '.join(faults)}; "
-            "expected the weights that belong to it"
-        )
-    metadata = {"attention": folder.config.get(NOTED)}
-    attention = give_attention(model, wanted.attention, metadata, added, spec)
-    notes = attention_notes(*attention, wanted.attention, metadata)
-    give_added(model, added, attention[0], checkpoint.path)
-    model.eval()
-    return _Loaded(model, checkpoint, folder, attention, checkpoint.notes + notes)
-
-
-def _library(spec: str) -> Any:
-    try:
-        import transformers
-    except ImportError as error:
-        raise ModelError(
-            f"{spec} is a checkpoint of transformers, which is not installed ({error}); install it: pip install "
-            "'robustkit-audit[hf]' from a clone of this project"
-        ) from error
-    return transformers
-
-
-def _config(transformers: Any, folder: Folder) -> Any:
-    kind = str(folder.config["model_type"])
-    if kind not in transformers.CONFIG_MAPPING:
-        known = list(transformers.CONFIG_MAPPING.keys())
-        raise ModelError(f"{folder.path}: {unknown('model_type', kind, known)}"[:400])
-    with quiet(f"{folder.path / 'config.json'}"):
-        return transformers.CONFIG_MAPPING[kind].from_dict(folder.config)
-
-
-def _other(transformers: Any, config: Any, task: str) -> str:
-    other = "AutoModelForSemanticSegmentation" if task == "image classification" else "AutoModelForImageClassification"
-    if type(config) in getattr(transformers, other)._model_mapping:
-        return f"use robustkit {'segment' if task == 'image classification' else 'audit'}"
-    return "expected a model with such a head"
-
-
-def _fused(transformers: Any, auto: Any, config: Any) -> bool:
-    kinds = auto._model_mapping[type(config)]
-    kinds = kinds if isinstance(kinds, list | tuple) else (kinds,)
-    return all(getattr(kind, "_supports_sdpa", False) for kind in kinds)
+def _said(processor: Any, folder: Folder) -> dict[str, Any]:
+    """Return what a processor says, with the defaults of its class, by the names of our metadata."""
+    said = processor.to_dict()
+    return {**normalisation(said, folder.path), **resizing(said, type(processor).__name__, folder.path)}
 
 
 def _runs(classifier: Classifier, preprocessing: Preprocessing, spec: str) -> None:
     """Raise ModelError where the network does not take the images that its processor makes."""
     height, width = preprocessing.input_size
     with quiet(f"{spec}: an image of {height}x{width}"), torch.no_grad():
-        logits = classifier(torch.zeros(1, 3, height, width))
+        logits = classifier(torch.full((1, 3, height, width), 0.5))
     if logits.shape != (1, classifier.identity.num_classes):
         raise ModelError(
             f"{spec} returned {tuple(logits.shape)} for one image; expected (1, {classifier.identity.num_classes}): "
             "check id2label of config.json"
+        )
+    if not logits.isfinite().all():
+        raise ModelError(
+            f"{spec} returned logits that are not finite for a grey image; check config.json and the weights"
         )

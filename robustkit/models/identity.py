@@ -83,7 +83,8 @@ def give_attention(
     network: nn.Module, option: str | None, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], spec: str
 ) -> tuple[str, str]:
     """Give the network its formula; return (formula or 'other' or 'none', where that comes from)."""
-    shown = next((_FORM[name.rsplit(".", 1)[1], t.ndim] for name, t in tensors.items() if _SCALE.search(name)), None)
+    forms = (_FORM.get((name.rsplit(".", 1)[1], t.ndim)) for name, t in tensors.items() if _SCALE.search(name))
+    shown = next(filter(None, forms), None)
     said = metadata.get("attention")
     for name, source in ((option, "option"), (said, "metadata"), (shown, "weights")):
         if name is None or (source == "metadata" and name in ("none", "other")):

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from ..attention.registry import find_formula
+from ..common.preprocessing import LARGEST_SIDE
 from ..common.steady import seeded
 from ..data.mask_files import printable
 from ..errors import CheckpointError, ModelError
 from .architecture import build, code_digest, is_factory, resample_positions
 from .checkpoint import Checkpoint, load_into, read
-from .claims import LARGEST_SIDE, Allowance, check_arguments
+from .claims import Allowance, check_arguments
 from .dense import Dense, Segmenter, count_classes
 from .guess import guess
 from .identity import ModelIdentity, attention_notes, display_name, give_attention

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common.files import json_of, reason
+from ..common.preprocessing import LARGEST_SIDE
 from ..data.mask_files import printable
 from ..errors import CheckpointError, ModelError
 
@@ -37,8 +38,17 @@ _UNLIKE = {
     "do_pad": "padded images",
     "rescale_offset": "pixels shifted to [-1, 1]",
     "do_flip_channel_order": "channels in the order BGR",
-    "do_reduce_labels": "labels counted from 1",
+    "keep_aspect_ratio": "a size that depends on the image",
 }
+_SWITCHES = (
+    "do_resize",
+    "do_rescale",
+    "do_normalize",
+    "do_center_crop",
+    "do_pad",
+    "do_flip_channel_order",
+    "include_top",
+)
 
 
 @dataclass(frozen=True)
@@ -81,8 +91,8 @@ def read_folder(path: Path) -> Folder:
     config = _checked(path / CONFIG)
     if not is_theirs(config):
         raise CheckpointError(f"{path / CONFIG}: names no model_type; expected a config.json of transformers")
-    file = next((path / name for name in PROCESSORS if (path / name).is_file()), None)
-    processor = None if file is None else _checked(file)
+    processors = [_checked(path / name) for name in PROCESSORS if (path / name).is_file()]
+    processor = processors[0] if processors else None
     if processor is not None and isinstance(processor.get("image_processor"), dict):  # of a processor of several kinds
         processor = processor["image_processor"]
     return Folder(path, config, processor)
@@ -105,6 +115,8 @@ def _checked(file: Path) -> dict[str, Any]:
             )
         if key == "use_pretrained_backbone" and value:
             raise CheckpointError(f"{file}: {where}: it would fetch other weights; expected those of this checkpoint")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise CheckpointError(f"{file}: {where} is {value}; expected a finite number")
         if isinstance(value, int) and not isinstance(value, bool) and abs(value) > _LARGEST:
             raise CheckpointError(f"{file}: {where} = {str(value)[:40]}; expected at most {_LARGEST}")
     checked: dict[str, Any] = _without(content)
@@ -118,7 +130,7 @@ def _entries(value: Any, where: str, depth: int, file: Path) -> Iterator[tuple[s
     pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in pairs:
         path = f"{where}.{key}" if where else str(key)
-        yield path[:120], str(key), inner
+        yield printable(path[:120]), str(key), inner
         yield from _entries(inner, path, depth + 1, file)
 
 
@@ -132,88 +144,106 @@ def normalisation(said: Mapping[str, Any], where: Path) -> dict[str, Any]:
     """Return mean and std of a processor, complete with its class's defaults. CheckpointError for pixels that no
     mean and std express.
     """
+    for name in _SWITCHES:
+        if not isinstance(said.get(name), bool | None):
+            raise CheckpointError(f"{where}: {name} is {repr(said[name])[:80]}; expected true or false")
+    rescaled = said.get("do_rescale") is not False
     for key, what in _UNLIKE.items():
-        if said.get(key) and not (key == "rescale_offset" and not said.get("do_rescale", True)):
+        if said.get(key) and (key != "rescale_offset" or rescaled):
             raise CheckpointError(f"{where}: {key} asks for {what}, which is not expressed here")
     factor = said.get("rescale_factor", 1 / 255)
-    if not said.get("do_rescale", True) or not math.isclose(float(factor), 1 / 255, rel_tol=1e-6):
-        shown = factor if said.get("do_rescale", True) else "left out"
+    if not rescaled or not isinstance(factor, int | float) or not math.isclose(factor, 1 / 255, rel_tol=1e-6):
+        shown = repr(factor)[:80] if rescaled else "left out"
         raise CheckpointError(f"{where}: rescale_factor is {shown}; expected 1/255, for pixels in [0, 1]")
-    if not said.get("do_normalize", True):
-        return {"mean": [0.0] * 3, "std": [1.0] * 3}
-    return {
-        "mean": _three(said.get("image_mean"), "image_mean", where),
-        "std": _three(said.get("image_std"), "image_std", where),
-    }
+    mean, std = (_three(said.get(name), name, where) for name in ("image_mean", "image_std"))
+    if said.get("do_normalize") is False:
+        mean, std = [0.0] * 3, [1.0] * 3
+    if said.get("include_top"):  # EfficientNet's divides by std once more, whether it normalised or not
+        std = [once * again for once, again in zip(std, _three(said.get("image_std"), "image_std", where), strict=True)]
+    return {"mean": mean, "std": std}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _three(value: Any, name: str, where: Path) -> list[float]:
-    numbers = [value] * 3 if isinstance(value, int | float) else value
-    if not isinstance(numbers, list | tuple) or len(numbers) != 3:
+    numbers = [value] * 3 if _is_number(value) else value
+    if numbers is None:
+        return [0.0] * 3 if name == "image_mean" else [1.0] * 3
+    if not isinstance(numbers, list | tuple) or len(numbers) != 3 or not all(map(_is_number, numbers)):
         raise CheckpointError(f"{where}: {name} is {repr(value)[:80]}; expected three numbers")
     return [float(number) for number in numbers]
 
 
-def resizing(said: Mapping[str, Any], where: Path) -> dict[str, Any]:
-    """Return size, interpolation and crop of a processor, by the names of our metadata. CheckpointError for what
-    `Preprocessing` cannot express, by its name.
+def resizing(said: Mapping[str, Any], kind: str, where: Path) -> dict[str, Any]:
+    """Return size, interpolation and crop of a processor of the class `kind`, by the names of our metadata; empty for
+    images as they come. CheckpointError for what `Preprocessing` cannot express, by its name.
     """
-    found: dict[str, Any] = {}
+    cut = _pair(said.get("crop_size"), where) if said.get("do_center_crop") else None
+    if said.get("do_resize") is False:
+        if cut is not None:
+            raise CheckpointError(f"{where}: do_center_crop without do_resize is not expressed here")
+        return {}
     resample = said.get("resample", 2)
-    if said.get("do_resize", True):
-        if resample not in _RESAMPLING:
-            raise CheckpointError(f"{where}: resample is {resample!r}; expected one of {_RESAMPLING}")
-        found["interpolation"] = _RESAMPLING[int(resample)]
-    size = said.get("size")
-    short = _side(size, "shortest_edge") or (
-        size if isinstance(size, int) and not said.get("default_to_square", True) else None
-    )
-    whole = _pair(size)
-    cropped = _pair(said.get("crop_size")) if said.get("do_center_crop") else None
-    share = said.get("crop_pct")
-    if not said.get("do_resize", True):
-        if cropped or whole:
-            found |= {"input_size": list(cropped or whole or ()), "crop_pct": 1.0, "crop_mode": "center"}
-        return found
-    if short is not None and share is not None:  # ConvNeXt's: cut below 384 pixels, squashed from there on
-        whole = (short, short)
-        small = short < 384
-        return found | {
-            "input_size": [short, short],
-            "crop_pct": float(share) if small else 1.0,
-            "crop_mode": "center" if small else "squash",
-        }
-    if short is not None and cropped is not None and cropped[0] == cropped[1]:
-        return found | {
-            "input_size": list(cropped),
-            "crop_pct": _share(cropped[0], short, where),
-            "crop_mode": "center",
-        }
-    if whole is not None and cropped is None:
+    if not isinstance(resample, int) or isinstance(resample, bool) or resample not in _RESAMPLING:
+        raise CheckpointError(f"{where}: resample is {repr(resample)[:80]}; expected one of {_RESAMPLING}")
+    size, share = said.get("size"), said.get("crop_pct")
+    if share is not None and not (_is_number(share) and 0.1 <= share <= 1):
+        raise CheckpointError(f"{where}: crop_pct is {repr(share)[:80]}; expected a number in [0.1, 1]")
+    if isinstance(size, Mapping) and size.get("longest_edge") is not None:
+        raise CheckpointError(f"{where}: size {dict(size)} has a longest_edge, which is not expressed here")
+    short = _side(size, "shortest_edge", where)
+    whole = _pair(size, where)
+    if isinstance(size, int) and said.get("default_to_square") is False:
+        short, whole = size, None
+    if kind.startswith("ConvNext") and short is not None and share is not None and cut is None:
+        if short < 384:  # resized and cut below 384 pixels, squashed from there on
+            short, cut = int(short / share), (short, short)
+        else:
+            whole, short = (short, short), None
+    elif kind.startswith("PoolFormer") and share is not None and (edge := short or _square(whole)):
+        short, whole = int(edge / share), None
+    elif kind.startswith("Levit") and short is not None:
+        short = int(256 / 224 * short)
+    found: dict[str, Any] = {"interpolation": _RESAMPLING[resample]}
+    if whole is not None and cut is None:
         return found | {"input_size": list(whole), "crop_pct": 1.0, "crop_mode": "squash"}
-    if whole is not None and cropped is not None and whole[0] == whole[1] and cropped[0] == cropped[1]:
-        return found | {
-            "input_size": list(cropped),
-            "crop_pct": _share(cropped[0], whole[0], where),
-            "crop_mode": "squash",
-        }
+    if cut is not None and cut[0] == cut[1]:
+        if short is not None:
+            found["crop_mode"] = "center-floor"
+        elif edge := _square(whole):
+            short, found["crop_mode"] = edge, "squash"
+        if short is not None:
+            return found | {"input_size": list(cut), "crop_pct": _share(cut[0], short, where)}
     raise CheckpointError(
         f"{where}: size {size} with crop_size {said.get('crop_size')} is not expressed here; expected a square crop "
         "after shortest_edge, or height and width alone"
     )
 
 
-def _side(size: Any, name: str) -> int | None:
-    value = size.get(name) if isinstance(size, Mapping) else None
-    return value if isinstance(value, int) else None
+def _side(size: Any, name: str, where: Path) -> int | None:
+    value = size.get(name) if isinstance(size, Mapping) else size if name == "" else None
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= LARGEST_SIDE:
+        of = f"{name} of size" if name else "size"
+        raise CheckpointError(f"{where}: {of} is {repr(value)[:80]}; expected 1 to {LARGEST_SIDE} pixels")
+    return value
 
 
-def _pair(size: Any) -> tuple[int, int] | None:
+def _pair(size: Any, where: Path) -> tuple[int, int] | None:
     """Return (height, width) of a size; of one number a square."""
-    if isinstance(size, int):
-        return size, size
-    height, width = _side(size, "height"), _side(size, "width")
+    if not isinstance(size, Mapping | None):
+        side = _side(size, "", where)
+        return None if side is None else (side, side)
+    height, width = _side(size, "height", where), _side(size, "width", where)
     return None if height is None or width is None else (height, width)
+
+
+def _square(size: tuple[int, int] | None) -> int | None:
+    """Return the side of a square."""
+    return size[0] if size is not None and size[0] == size[1] else None
 
 
 def _share(crop: int, size: int, where: Path) -> float:
@@ -240,8 +270,8 @@ def quiet(what: str) -> Iterator[None]:
     except (CheckpointError, ModelError):
         raise
     except Exception as error:  # what a config says may break the library anywhere
-        line = next(filter(None, map(str.strip, str(error).splitlines())), "")
-        said = f"{type(error).__name__}: {printable(line)[:200]}".rstrip(": ")
+        lines = " ".join(filter(None, map(str.strip, str(error).splitlines()[:3])))
+        said = f"{type(error).__name__}: {printable(lines)[:200]}".rstrip(": ")
         raise CheckpointError(f"{what}: refused by transformers ({said}); check the files of the checkpoint") from error
     finally:
         theirs.set_verbosity(verbosity)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..attention.apply import attention_layers
 from ..attention.parameters import SCALES
 from ..common.files import json_of, reason
+from ..data.mask_files import printable
 from ..errors import CheckpointError
 from .checkpoint import Checkpoint, read
 
@@ -41,14 +42,15 @@ def _shards(folder: Path) -> Checkpoint:
         raise CheckpointError(f"{index}: has no weight_map; expected the file of each tensor")
     names = sorted({str(name) for name in places.values()})
     for name in names:
-        if Path(name).name != name or name in ("", ".", "..") or not name.endswith(".safetensors"):
+        if Path(name).name != name or len(name) > 200 or not name.isprintable() or not name.endswith(".safetensors"):
             raise CheckpointError(f"{index}: names the file {name[:80]!r}; expected .safetensors files next to it")
     parts = [read(folder / name, prefixes=False) for name in names]
     tensors: dict[str, Tensor] = {}
     for name, part in zip(names, parts, strict=True):
         tensors |= {key: value for key, value in part.tensors.items() if places.get(key) == name}
     if missing := [key for key in places if key not in tensors]:
-        raise CheckpointError(f"{index}: {len(missing)} tensors are not in the files that it names ({missing[0]}, …)")
+        first = printable(str(missing[0]))[:80]
+        raise CheckpointError(f"{index}: {len(missing)} tensors are not in the files that it names ({first}, …)")
     digest = hashlib.sha256(
         "".join(f"{part.sha256} {name}\n" for name, part in zip(names, parts, strict=True)).encode()
     )
@@ -74,11 +76,16 @@ def give_added(model: nn.Module, added: Mapping[str, Tensor], formula: str, file
     layers = [layer for _, layer in attention_layers(model)]
     rows = sorted(places, key=lambda name: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)])
     for row, layer in zip(rows, layers, strict=False):
-        own = {name for name in layer.state_dict() if _PLACED.fullmatch(f".{name}")}
-        if len(rows) != len(layers) or own != set(places[row]):
-            theirs = ", ".join(sorted(places[row]))
+        shapes = {name: value.shape for name, value in layer.state_dict().items() if _PLACED.fullmatch(f".{name}")}
+        if len(rows) != len(layers) or shapes != {name: tensor.shape for name, tensor in places[row].items()}:
             raise CheckpointError(
-                f"{file}: {len(rows)} layers with {theirs}; {formula} attention has {', '.join(sorted(own)) or 'none'} "
-                f"in {len(layers)}; give --attention, or take another file"
+                f"{file}: {len(rows)} layers with {_listed(places[row])}; {formula} attention has "
+                f"{_listed(layer.state_dict(), shapes) or 'none'} in {len(layers)}; give --attention, or take another "
+                "file"
             )
         layer.load_state_dict(places[row], strict=False)
+
+
+def _listed(tensors: Mapping[str, Tensor], names: Iterable[str] | None = None) -> str:
+    """Return names with shapes."""
+    return ", ".join(f"{name} {list(tensors[name].shape)}" for name in sorted(tensors if names is None else names))

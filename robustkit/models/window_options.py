@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..common.preprocessing import LARGEST_SIDE
 from ..errors import ModelError
-from .claims import LARGEST_SIDE
 from .input_config import pair
 from .windows import Windows
 

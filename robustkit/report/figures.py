@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..runs.folder import RunFolder
 
 SECTIONS = (
-    *("samples", "results", "attacks", "corruptions", "calibration", "classes", "stages", "doubts"),
+    *("samples", "results", "attacks", "distances", "corruptions", "calibration", "classes", "stages", "doubts"),
     *("segmentation", "maps", "attention", "comparison", "unread", "reproduce"),
 )
 """The sections of the page in order. One with another name follows `attention`."""

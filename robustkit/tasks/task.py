@@ -88,6 +88,8 @@ class Task:
         if not len(ids):
             raise nothing_common(first, second, condition)
         before, after = aligned(first_ids, first_values, ids), aligned(second_ids, second_values, ids)
+        if (own := family_of(kind_of(condition)).difference(metric, before, after)) is not None:
+            return own
         definition = named(self.metrics, metric) or words_of(condition).metric(metric)
         return of_means(before, after, binary=definition is not None and definition.binary)
 

@@ -3,7 +3,8 @@
     python -m scripts.hf.convert_vit CHECKPOINT OUT [--arch vit_tiny_patch16_224] [--labels NAMES.txt]
 
 The logits are the same to float rounding: fused queries, keys and values are cut in three, everything else has another
-name. Resize and crop are written as `size` and `crop_size`, by which the library's processor does what timm does.
+name. Resize and crop are written as `size` and `crop_size`, by which the library's processor does what timm does; half
+a pixel it rounds down, and timm to even.
 """
 
 from __future__ import annotations

@@ -13,8 +13,10 @@ from robustkit.attention import capture, get_attention, scores, set_attention
 from robustkit.errors import ModelError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+BEIT = {"embed_dim": 24, "depth": 2, "num_heads": 3, "patch_size": 8}
 SIZES: dict[str, dict[str, Any]] = {
-    "beit_base_patch16_224": {"embed_dim": 24, "depth": 2, "num_heads": 3, "patch_size": 8},
+    "beit_base_patch16_224": BEIT,
+    "beit_large_patch16_224": BEIT | {"use_shared_rel_pos_bias": True, "use_rel_pos_bias": False},
     "swin_tiny_patch4_window7_224": {
         "embed_dim": 12,
         "depths": (2, 2),
@@ -35,8 +37,8 @@ def made(name: str) -> nn.Module:
     return model
 
 
-def by_hand(layer: Any, formula: str, x: Tensor, mask: Tensor | None) -> Tensor:
-    """A layer's output, window by window and head by head."""
+def by_hand(layer: Any, formula: str, x: Tensor, added: Tensor | None, windows: int) -> Tensor:
+    """A layer's output, window by window and head by head. added: to the logits, of each of an image's windows."""
     kernel, shift = layer.qkv.weight, layer.qkv.bias
     if shift is None:
         shift = torch.cat([layer.q_bias, torch.zeros_like(layer.q_bias), layer.v_bias])
@@ -47,13 +49,13 @@ def by_hand(layer: Any, formula: str, x: Tensor, mask: Tensor | None) -> Tensor:
             :, None
         ]
         logits = scores(formula, q, k, parameters=learned)[0]
-        for head in range(layer.num_heads):
+        own = layer.relative_position_bias_table
+        for head in range(layer.num_heads if own is not None else 0):
             for i in range(len(tokens)):
                 for j in range(len(tokens)):
-                    at = layer.relative_position_index[i, j]
-                    logits[head, i, j] = logits[head, i, j] + layer.relative_position_bias_table[at, head]
-        if mask is not None:
-            logits = logits + mask[place % len(mask)]
+                    logits[head, i, j] = logits[head, i, j] + own[layer.relative_position_index[i, j], head]
+        if added is not None:
+            logits = logits + (added[place % windows] if windows > 1 else added)
         rows.append((logits.softmax(dim=-1) @ v[0]).transpose(0, 1).flatten(1) @ layer.proj.weight.T + layer.proj.bias)
     return torch.stack(rows)
 
@@ -69,14 +71,16 @@ def test_every_layer_is_that_of_plain_loops(name: str, formula: str, fused: bool
     for layer in layers:
         layer.fused_attn = fused
         layer.register_forward_hook(lambda *call: seen.append(call), with_kwargs=True)
+    images = 2
     with torch.no_grad():
-        model(torch.rand(1, 3, 32, 32, dtype=torch.float64))
-        masks = []
+        model(torch.rand(images, 3, 32, 32, dtype=torch.float64))
+        given = []
         for layer, inputs, named, output in seen:
-            mask = (*inputs[1:], *named.values(), None)[0]
-            masks.append(mask is not None)
-            torch.testing.assert_close(output, by_hand(layer, formula, inputs[0], mask), rtol=1e-9, atol=1e-9)
-    assert len(seen) == len(layers) and ("swin" not in name or any(masks))
+            added = (*inputs[1:], *named.values(), None)[0]
+            given.append(added is not None)
+            expected = by_hand(layer, formula, inputs[0], added, len(inputs[0]) // images)
+            torch.testing.assert_close(output, expected, rtol=1e-9, atol=1e-9)
+    assert len(seen) == len(layers) and any(given) == (name != "beit_base_patch16_224")
 
 
 def test_windows_are_not_captured_nor_elliptical() -> None:

@@ -89,7 +89,7 @@ class Layer(nn.Module):
 
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("formula", ["standard", "quest", "qnorm", "softcap"])
-@pytest.mark.parametrize("masked", ["", "bool", "numbers", "causal", "position_bias"])
+@pytest.mark.parametrize("masked", ["", "bool", "numbers", "causal", "position_bias", "position_bias and bool"])
 def test_a_call_by_hand(formula: str, masked: str, fused: bool) -> None:
     register_all()
     attend = transformers.AttentionInterface()[f"{PREFIX}{formula}"]
@@ -108,6 +108,9 @@ def test_a_call_by_hand(formula: str, masked: str, fused: bool) -> None:
         layer.is_causal, bias = True, torch.zeros(5, 5).masked_fill(~allowed, float("-inf"))
     elif masked == "position_bias":
         options["position_bias"] = bias
+    elif masked == "position_bias and bool":
+        mask, options["position_bias"] = allowed[None, None], bias
+        bias = bias.masked_fill(~allowed, float("-inf"))
     else:
         bias = torch.zeros(5, 5)
     whole_k, whole_v = (part.repeat_interleave(2, dim=1) for part in (k, v))

@@ -37,6 +37,10 @@ def test_boxes_move_by_hand() -> None:
     cropped, vanished = resize_crop_boxes(boxes, (500, 375), (224, 224), "center", 0.875)
     assert (cropped.tolist(), vanished) == ([[17, 57, 224, 116], [0, 0, 224, 224]], 1)
     assert mask_of(cropped[:1], 224, 224).sum() == 207 * 59
+    # 343 wide; 59.5 are left over on each side: to even that is 60, down it is 59.
+    for mode, left in (("center", 4), ("center-floor", 5)):
+        (moved,), _ = resize_crop_boxes([(95, 0, 503, 375)], (503, 375), (224, 224), mode, 0.875)
+        assert moved.tolist() == [left, 0, 224, 224]
     assert mask_of([(-3, 1, 2, 9)], 4, 4).int().tolist() == [[0] * 4] + [[1, 1, 0, 0]] * 3
 
 

@@ -323,7 +323,7 @@ MAPS = torch.zeros(2, 8, 8)
         ),
         (lambda: mask_of([(0, 0, math.inf, 2)], 4, 4), "box (0, 0, inf, 2); expected finite x0 < x1 and y0 < y1"),
         (lambda: mask_of([(0, 0, 3)], 4, 4), "boxes have the shape (1, 3); expected (n, 4): x0, y0, x1, y1 of each"),
-        (lambda: resize_crop_boxes([], (9, 9), (8, 8), "border"), "crop_mode 'border': expected squash or center"),
+        (lambda: resize_crop_boxes([], (9, 9), (8, 8), "border"), "crop_mode 'border': expected squash, center or"),
         (
             lambda: resize_crop_boxes([], (9, 9), (8, 8), "center", 1.1),
             "crop_pct is 1.1; expected a number above 0, at",

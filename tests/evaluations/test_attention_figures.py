@@ -63,6 +63,7 @@ def test_even_and_one_hot_attention_by_hand() -> None:
         "key_norms": [10.0, 0.0],  # (0 + 15 + 25 + 0) / 4
         "attention_entropies": [0.0, 1.3863],
         "strongest_keys": [1.0, 0.25],
+        "softmax_slopes": [0.0, 0.25],  # of an even row of four the Jacobian is (I - 1/4) / 4
     }
     columns = seen.columns()
     assert columns["largest_logit"] == [pytest.approx(353.5534)] * 3
@@ -108,6 +109,10 @@ def test_figures_equal_a_slow_replica_sample_by_sample(formula: str) -> None:
                 entropies = [-sum(p * math.log(p) for p in row if p > 0) for row in rows]
                 expected["attention_entropies"].append(sum(entropies) / len(rows))
                 expected["strongest_keys"].append(sum(map(max, rows)) / len(rows))
+                rows_ = attention[layer][0, head].detach()
+                jacobians = torch.diag_embed(rows_) - rows_[:, :, None] * rows_[:, None, :]
+                slopes = torch.linalg.eigvalsh(jacobians)[:, -1].tolist()
+                expected["softmax_slopes"].append(sum(slopes) / len(slopes))
                 expected["largest_logits"].append(max(abs(s) for row in scores[layer][0, head].tolist() for s in row))
                 for name, start in (("query_norms", 0), ("key_norms", 32)):
                     own = projected[:, start + 16 * head : start + 16 * head + 16].tolist()

@@ -24,9 +24,11 @@ from robustkit.tasks.task import task_of
 
 def test_each_kind_has_its_family_and_its_words() -> None:
     assert {kind for kind, folder in FOLDERS.items() if folder == "corruptions"} == {"corruption", *SETS}
-    assert {family_of(name).name for name in (*ATTACKS, *DENSE_ATTACKS)} == {"attacks"}
-    assert {*ATTACK_NAMES} == {*ATTACKS, *DENSE_ATTACKS}
-    assert [one.name for one in families()] == ["clean", "corruptions", "maps", "attention", "attacks"]
+    minimal = {name for name, attack in ATTACKS.items() if attack.minimal}
+    assert {kind for kind, folder in FOLDERS.items() if folder == "distances"} == minimal == {"fmn", "ddn"}
+    assert {family_of(name).name for name in {*ATTACKS, *DENSE_ATTACKS} - minimal} == {"attacks"}
+    assert {*ATTACK_NAMES} == {*ATTACKS, *DENSE_ATTACKS} - minimal
+    assert [one.name for one in families()] == ["clean", "corruptions", "maps", "attention", "distances", "attacks"]
     tables = {kind for kind in (*FOLDERS, "pgd") if vocabulary_of(kind).in_results}
     assert tables == {"clean", "pgd"} and kind_of("cam(agcam,mode=box)") == "cam"
 

@@ -12,15 +12,19 @@ import numpy as np
 import pytest
 import timm
 import torch
+from click.testing import CliRunner
 from PIL import Image
 from safetensors.torch import load_file, save_file
+from torchvision.transforms.functional import pil_to_tensor
 
 import cam
 import robustkit
 from robustkit.attention import capture, set_attention
+from robustkit.cli.app import cli
 from robustkit.data.images import to_pixels
 from robustkit.errors import CheckpointError, ModelError
 from robustkit.models.segmenter import is_segmenter, load_segmenter
+from robustkit.models.transformers_pixels import drawn
 from scripts.hf.convert_vit import write
 
 transformers = pytest.importorskip("transformers", reason="transformers is an extra: pip install 'robustkit-audit[hf]'")
@@ -135,8 +139,10 @@ def test_every_formula_is_that_of_timms_vit_of_the_same_tensors(tmp_path: Path, 
     assert not torch.equal(seen[0][3], seen[0][4])
 
 
-def test_what_formulas_learn_is_saved_and_loaded(vit: Path, tmp_path: Path) -> None:
-    model = transformers.ViTForImageClassification.from_pretrained(vit).eval()
+def test_what_formulas_learn_is_saved_and_loaded(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    deep = transformers.ViTConfig(**SMALL | {"num_hidden_layers": 11})  # layer 10 comes after layer 2
+    model = transformers.ViTForImageClassification(deep).eval()
     set_attention(model, "qknorm")
     for layer in model.vit.layers:
         layer.attention.q_scale.data += torch.rand_like(layer.attention.q_scale)
@@ -162,6 +168,11 @@ def test_shards_and_older_names_are_read(vit: Path, tmp_path: Path) -> None:
     )
     torch.testing.assert_close(parts(pixels), whole(pixels))
     assert parts.identity.sha256 != whole.identity.sha256
+    last = max((tmp_path / "parts").glob("*.safetensors"))
+    every = {name: tensor for file in last.parent.glob("*.safetensors") for name, tensor in load_file(file).items()}
+    zeros = {name: torch.zeros_like(tensor) for name, tensor in every.items()}
+    save_file(zeros | load_file(last), last, {"format": "pt"})  # the index says which file counts
+    torch.testing.assert_close(robustkit.load(f"hf:{tmp_path / 'parts'}")(pixels), whole(pixels))
     old = {
         "vit.layers.": "vit.encoder.layer.",
         "attention.o_proj": "attention.output.dense",
@@ -245,31 +256,66 @@ def test_cnns_are_timms_own_through_a_mapping(tmp_path: Path, name: str) -> None
     torch.testing.assert_close(model.network(images), timms.eval()(images), rtol=1e-5, atol=1e-5)
 
 
+def bit(short: int, crop: int = 32) -> dict[str, Any]:
+    kind, size = "BitImageProcessor", {"shortest_edge": short}
+    return {"image_processor_type": kind, "size": size, "do_center_crop": True, "crop_size": crop, "resample": 3}
+
+
 PROCESSORS: dict[str, dict[str, Any]] = {
-    "squashed": {"size": {"height": 32, "width": 32}, "resample": 3},
-    "short side, then cut": {
-        "image_processor_type": "BitImageProcessor",
-        "size": {"shortest_edge": 37},
-        "do_center_crop": True,
-        "crop_size": {"height": 32, "width": 32},
-        "resample": 3,
-    },
+    **{f"squashed by {number}": {"resample": number} for number in range(4)},
+    **{f"{short} cut to 32": bit(short) for short in (32, 35, 37, 38, 93)},  # 32 / (32 / 93) is less than 93 in floats
+    "squashed, then cut": {"image_processor_type": "DeiTImageProcessor", "size": 38, "do_center_crop": True}
+    | {"crop_size": 32},
     "convnext": {"image_processor_type": "ConvNextImageProcessor", "size": {"shortest_edge": 32}, "crop_pct": 0.875},
+    "large convnext": {"image_processor_type": "ConvNextImageProcessor", "size": {"shortest_edge": 384}},
+    "levit": bit(32) | {"image_processor_type": "LevitImageProcessor"},
+    "poolformer": bit(36) | {"image_processor_type": "PoolFormerImageProcessor", "crop_pct": 0.9},
+    "efficientnet": {"image_processor_type": "EfficientNetImageProcessor"},
+    "efficientnet without the top": {"image_processor_type": "EfficientNetImageProcessor", "include_top": False},
     "without normalisation": {"do_normalize": False},
+    "a leftover crop_pct": bit(40) | {"crop_pct": 0.9},
 }
 
 
 @pytest.mark.parametrize("which", PROCESSORS)
-def test_pixels_are_the_processors_own(vit: Path, which: str) -> None:
-    changed(vit, "preprocessor_config.json", **PROCESSORS[which])
-    draw = np.random.Generator(np.random.PCG64(0))
-    noise = draw.integers(0, 256, (9, 11, 3), dtype=np.uint8)
-    image = Image.fromarray(noise).resize((66, 54), Image.Resampling.BICUBIC)
-    theirs = transformers.AutoImageProcessor.from_pretrained(vit)(image, return_tensors="pt")["pixel_values"]
-    model = robustkit.load(f"hf:{vit}")
-    ours = model.normalize(to_pixels(image, model.identity.preprocessing)[None] / 255)
-    steps = (ours - theirs).abs() / (1 / 255 / model.std)  # Pillow and torchvision round resized pixels otherwise
-    assert steps.max() < 2.1 and steps.mean() < 0.3
+def test_pixels_are_the_processors_own(tmp_path: Path, which: str) -> None:
+    net = saved(MODELS["convnext"](), tmp_path / "net", PROCESSORS[which])
+    theirs = transformers.AutoImageProcessor.from_pretrained(net, backend="pil")
+    model = robustkit.load(f"hf:{net}")
+    for image in drawn((54, 47)):
+        expected = theirs(image, return_tensors="pt")["pixel_values"]
+        ours = model.normalize(to_pixels(image, model.identity.preprocessing)[None] / 255)
+        torch.testing.assert_close(ours, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (bit(40) | {"image_processor_type": "TextNetImageProcessor"}, "TextNetImageProcessorPil makes other pixels"),
+        (
+            {"image_processor_type": "PerceiverImageProcessor", "crop_size": 28},
+            "PerceiverImageProcessorPil makes 32x32 .* make 28x28",
+        ),
+        (bit(40) | {"image_processor_type": "ConvNextImageProcessor"}, "makes other pixels of a picture of .* levels"),
+        ({"image_processor_type": "DPTImageProcessor", "ensure_multiple_of": 9}, "makes 36x36 pixels .* make 32x32"),
+        ({"image_processor_type": "DPTImageProcessor", "keep_aspect_ratio": True}, "keep_aspect_ratio asks for a size"),
+        (bit(40) | {"size": {"shortest_edge": 40, "longest_edge": 50}}, "longest_edge, which is not expressed"),
+        (bit(40) | {"do_resize": False}, "do_center_crop without do_resize"),
+        ({"do_resize": False}, "leaves images as large as they are"),
+        ({"do_resize": "false"}, "do_resize is 'false'; expected true or false"),
+        ({"resample": [2]}, r"resample is \[2\]; expected one of"),
+        ({"size": {"height": 32, "width": True}}, "width of size is True; expected 1 to 2048"),
+        ({"size": 2049}, "height of size is 2049; expected 1 to 2048"),
+        (bit(40, 0), "is 0; expected 1 to 2048"),
+        ({"image_mean": ["a", 0.5, 0.5]}, "image_mean is .*; expected three numbers"),
+        ({"image_std": [0.5, 0.5, float("nan")]}, "image_std.2 is nan; expected a finite number"),
+    ],
+)
+def test_processors_that_are_not_expressed_are_refused(tmp_path: Path, values: dict[str, Any], said: str) -> None:
+    net = saved(MODELS["convnext"](), tmp_path / "net", values)
+    with pytest.raises(CheckpointError, match=said) as error:
+        robustkit.load(f"hf:{net}")
+    assert "\n" not in str(error.value)
 
 
 def hostile(index: str) -> Callable[[Path], None]:
@@ -288,6 +334,16 @@ class Code:
 def pickled(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     torch.save({"x": Code()}, folder / "pytorch_model.bin")
+
+
+def other_processor(folder: Path) -> None:
+    (folder / "processor_config.json").write_text(json.dumps({"image_processor": {"auto_map": {"AutoProcessor": "e"}}}))
+
+
+def longer_scales(folder: Path) -> None:
+    scales = {f"vit.layers.{i}.attention.{name}_scale": torch.ones(7) for i in range(2) for name in "qk"}
+    file = folder / "model.safetensors"
+    save_file(load_file(file) | scales, file, {"format": "pt"})
 
 
 def config(**values: Any) -> Callable[[Path], None]:
@@ -320,6 +376,13 @@ def processor(**values: Any) -> Callable[[Path], None]:
         (config(hidden_act="evil"), "refused by transformers"),
         (config(image_size=64), "does not fit|refused by transformers"),
         (processor(size={"height": 64, "width": 64}), "an image of 64x64: refused"),
+        (config(layer_norm_eps=float("nan")), "layer_norm_eps is nan; expected a finite number"),
+        (
+            config(problem_type="multi_label_classification"),
+            "5 outputs, problem_type multi_label.*of which one is right",
+        ),
+        (other_processor, "auto_map: it names code of its own"),
+        (longer_scales, r"2 layers with k_scale \[7\], q_scale \[7\]; qknorm-ds attention has k_scale \[16\], q_scale"),
         (processor(do_pad=True), "do_pad asks for padded images"),
         (processor(do_flip_channel_order=True), "channels in the order BGR"),
         (processor(rescale_factor=1.0), "rescale_factor is 1.0; expected 1/255"),
@@ -353,6 +416,24 @@ def test_options_that_the_folder_answers_are_refused(vit: Path) -> None:
         load_segmenter(f"hf:{vit}", mean=(0.5,) * 3, std=(0.5,) * 3)
 
 
+def test_a_head_of_one_output_is_no_classifier(tmp_path: Path) -> None:
+    model = transformers.ViTForImageClassification(transformers.ViTConfig(**SMALL | {"num_labels": 1}))
+    folder = saved(model, tmp_path / "one")
+    with pytest.raises(CheckpointError, match="1 output; expected a classifier of two classes or more"):
+        robustkit.load(f"hf:{folder}")
+
+
+def test_the_configs_digest_is_in_report_card_and_inspect(tmp_path: Path) -> None:
+    model = transformers.ViTForImageClassification(transformers.ViTConfig(**SMALL | {"num_labels": 10}))
+    folder, run = saved(model, tmp_path / "vit"), tmp_path / "run"
+    digest = robustkit.load(f"hf:{folder}").identity.code_sha256
+    audit = ["audit", f"hf:{folder}", "--data-dir", "embedded:shapes", "--limit", "2", "--attacks", "fgsm"]
+    for command in ([*audit, "--out", str(run)], ["card", str(run)], ["inspect", f"hf:{folder}"]):
+        shown = CliRunner().invoke(cli, command, catch_exceptions=False).output
+    pages = (shown, (run / "report.html").read_text(), *(page.read_text() for page in (run / "card").rglob("*.md")))
+    assert digest and len(pages) == 3 and all(digest in "".join(page.split()) for page in pages)
+
+
 @pytest.fixture
 def segformer(tmp_path: Path) -> Path:
     torch.manual_seed(0)
@@ -376,16 +457,27 @@ def test_a_segformer_gives_the_logits_of_the_librarys_own_pipeline(segformer: Pa
     own = transformers.SegformerForSemanticSegmentation.from_pretrained(segformer).eval()
     theirs = transformers.AutoImageProcessor.from_pretrained(segformer)
     draw = np.random.Generator(np.random.PCG64(0))
-    for size, atol in (((64, 96), 1e-5), ((50, 70), 0.02)):  # the second is resized, by torchvision in whole levels
-        pixels = np.repeat(np.repeat(draw.integers(0, 256, (5, 7, 3), np.uint8), 14, 0), 14, 1)[: size[0], : size[1]]
-        pixels = np.array(Image.fromarray(pixels).resize(size[::-1]))
+    # The others are resized, by torchvision in whole levels.
+    for size, atol in (((64, 96), 1e-5), ((50, 70), 0.02), ((150, 230), 0.02)):
+        pixels = np.repeat(np.repeat(draw.integers(0, 256, (75, 115, 3), np.uint8), 2, 0), 2, 1)[: size[0], : size[1]]
         with torch.no_grad():
             logits = own(**theirs(Image.fromarray(pixels), return_tensors="pt")).logits
             expected = torch.nn.functional.interpolate(logits, size, mode="bilinear")
             found = model(torch.from_numpy(pixels).permute(2, 0, 1)[None] / 255)
         torch.testing.assert_close(found, expected, rtol=0, atol=atol)
-    changed(segformer, "preprocessor_config.json", resample=3)
-    assert load_segmenter(f"hf:{segformer}").network.network.mode == "bicubic"
+    changed(segformer, "preprocessor_config.json", resample=3)  # cubics overshoot at edges, and levels are cut
+    cubic, theirs = load_segmenter(f"hf:{segformer}"), transformers.AutoImageProcessor.from_pretrained(segformer)
+    for image in drawn((64, 96)):
+        values = theirs(image, return_tensors="pt")["pixel_values"]
+        found = cubic.network.network.resized(cubic.normalize(pil_to_tensor(image)[None] / 255))
+        assert float(((found - values) * cubic.std * 255).abs().max()) < 1.1
+    changed(segformer, "preprocessor_config.json", do_resize=False)
+    assert load_segmenter(f"hf:{segformer}").network.network.size is None
+    changed(segformer, "preprocessor_config.json", do_resize=True, size={"height": 6000, "width": 6000})
+    with pytest.raises(CheckpointError, match="height of size is 6000; expected 1 to 2048"):
+        load_segmenter(f"hf:{segformer}")
+    changed(segformer, "preprocessor_config.json", size={"height": 64, "width": 96}, do_reduce_labels=True)
+    assert any("class 0 is label 1" in note for note in load_segmenter(f"hf:{segformer}").identity.notes)
     changed(segformer, "preprocessor_config.json", do_center_crop=True, crop_size={"height": 32, "width": 32})
     with pytest.raises(CheckpointError, match="not expressed here"):
         load_segmenter(f"hf:{segformer}")

@@ -1,10 +1,15 @@
 """Weights that are fetched: without a network, one line soon, and the cache where it has them."""
 
+import hashlib
+import json
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
 
 import huggingface_hub
@@ -86,3 +91,86 @@ def test_any_answer_is_one_and_being_offline_on_purpose_asks_nobody(monkeypatch:
     assert not online.answers(f"http://127.0.0.1:{server.server_port}")
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     assert online.hub() == "" and published_weights.held_weights(NAME) is None
+
+
+class Hub(BaseHTTPRequestHandler):
+    """A Hub with one repository, me/tiny, whose files lie in `folder`; `asked` are the paths that were asked for."""
+
+    folder: Path
+    asked: list[str]
+    commit = "c" * 40
+
+    def do_HEAD(self) -> None:
+        self.answer(body=False)
+
+    def do_GET(self) -> None:
+        self.answer(body=True)
+
+    def answer(self, body: bool) -> None:
+        path = self.path.partition("?")[0]
+        self.asked.append(path)
+        if path.startswith("/api/models/me/tiny"):
+            files = [(file.name, file.stat().st_size) for file in self.folder.iterdir()]
+            tree = [{"type": "file", "path": name, "size": size, "oid": name} for name, size in files]
+            facts = {"id": "me/tiny", "sha": self.commit, "siblings": [{"rfilename": name} for name, _ in files]}
+            self.send(json.dumps(tree if "/tree/" in path else facts).encode(), body)
+        elif path.startswith("/me/tiny/resolve/") and (file := self.folder / path.rpartition("/")[2]).is_file():
+            self.send(file.read_bytes(), body)
+        else:
+            self.send(b"", body, 404 if path != "/" else 200)
+
+    def send(self, content: bytes, body: bool, status: int = 200) -> None:
+        self.send_response(status)
+        headers = {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": self.commit}
+        if status == 404:
+            headers["X-Error-Code"] = "RepoNotFound"
+        for name, value in (headers | {"Content-Length": str(len(content))}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        if body:
+            self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+LOADS = """
+import sys, torch, robustkit
+from robustkit.errors import RobustkitError
+for spec in sys.argv[2:]:
+    try:
+        model = robustkit.load(spec)
+    except RobustkitError as error:
+        print("error:", error)
+    else:
+        print(model.identity.name, model.identity.sha256)
+        print(model(torch.full((1, 3, 32, 32), 0.25)).tolist() == torch.load(sys.argv[1]).tolist())
+"""
+
+
+def test_the_hub_is_asked_for_what_is_read_and_for_nothing_else(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is an extra")
+    small = {"hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 3, "intermediate_size": 32}
+    model = transformers.ViTForImageClassification(transformers.ViTConfig(**small, image_size=32, patch_size=8))
+    folder = tmp_path / "tiny"
+    model.eval().save_pretrained(folder)
+    processor = {"image_processor_type": "ViTImageProcessor", "size": {"height": 32, "width": 32}}
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor))
+    for unwanted in ("modeling_tiny.py", "training_args.bin", "optimizer.pt", "README.md"):
+        (folder / unwanted).write_text("not to be read")
+    ours = load(f"hf:{folder}")
+    torch.save(ours(torch.full((1, 3, 32, 32), 0.25)), tmp_path / "logits.pt")
+    handler = type("Tiny", (Hub,), {"folder": folder, "asked": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        no_proxy = {name: "" for name in os.environ if name.lower().endswith("_proxy")}
+        environment = os.environ | no_proxy | {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "home")}
+        specs = ("hf-hub:me/tiny", "hf-hub:me/tiny@main", "hf-hub:me/absent")
+        command = [sys.executable, "-c", LOADS, str(tmp_path / "logits.pt"), *specs]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+        server.shutdown()
+    lines = done.stdout.splitlines()
+    assert lines[:4] == [f"tiny {ours.identity.sha256}", "True"] * 2, done.stderr[-2000:]
+    assert lines[4].startswith("error: hf-hub:me/absent could not be fetched (") and len(lines) == 5
+    fetched = {path.rpartition("/")[2] for path in handler.asked if "/resolve/" in path}
+    assert fetched == {"config.json", "preprocessor_config.json", "model.safetensors"}

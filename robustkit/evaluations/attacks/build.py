@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, cast
 
 import attacks
@@ -19,12 +20,12 @@ def attacked_labels(condition: Condition, card: Card) -> str:
     return str(card.attacks.get(condition.name, {}).get("labels", card.labels))
 
 
-def build_attack(condition: Condition, card: Card) -> attacks.Attack | attacks.DensePGD | None:
+def build_attack(condition: Condition, card: Card) -> attacks.Attack | attacks.DenseAttack | None:
     """Build the attack with these parameters under the card's bounds; None for all other conditions."""
-    if not is_attack(condition.name):
+    if not is_attack(condition.name) and condition.name not in EVERY_ATTACK:
         return None
     fields = dict(condition.parameters)
-    eps = float(fields.pop("eps"))
+    eps = float(fields.pop("eps", math.inf))
     norm, engine = fields.pop("norm"), fields.pop("engine")
     options = card.attacks.get(condition.name, {})
     bounds = tuple(options["bounds"]) if "bounds" in options else card.bounds

@@ -30,7 +30,7 @@ _BUDGET = {"square": "queries", "autoattack": "version"}  # what the text always
 _OF_CARD = {"labels", "bounds", "cut_images", "step_size_l2"}  # of a card's table, but no parameters
 
 
-def attacks_of(card: Card) -> Registry[type[attacks.Attack]] | Registry[type[attacks.DensePGD]]:
+def attacks_of(card: Card) -> Registry[type[attacks.Attack]] | Registry[type[attacks.DenseAttack]]:
     """Return the attacks that a card can have, by name."""
     return EVERY_DENSE_ATTACK if card.task == "segmentation" else EVERY_ATTACK
 
@@ -53,10 +53,12 @@ def parse_condition(
     default = _defaults(name, card)
     named = split_arguments(name, arguments, default)
     given = {key: _value(name, key, value, default) for key, value in named.items()}
+    known = _norms(name, card)
+    norm = norm if norm in known or len(known) > 1 else None  # of an attack in one norm
     default = _defaults(name, card, str(given.get("norm", norm or default["norm"])))
     options = {"eps": eps, "norm": norm, "engine": engine}
-    resolved = default | {key: value for key, value in options.items() if value is not None} | given
-    _check_threat(resolved, card)
+    resolved = default | {k: value for k, value in options.items() if value is not None and k in default} | given
+    _check_threat(name, resolved, card)
     always = {"eps", _BUDGET.get(name, "steps")}
     shown = {k: v for k, v in resolved.items() if k in always or (v != default[k] and k != "norm")}
     if resolved["norm"] != "linf":
@@ -88,9 +90,11 @@ def parse_conditions(
 
 def _defaults(name: str, card: Card, norm: str | None = None) -> dict[str, Value]:
     """Return all parameters of an attack in the order of its class, with the card's values for a norm (None: its)."""
-    defaults: dict[str, Value] = {"eps": card.eps, "norm": card.norm}
+    minimal, known = bool(getattr(attacks_of(card)[name], "minimal", False)), _norms(name, card)
+    usual = card.norm if card.norm in known else known[0]
+    defaults: dict[str, Value] = {"norm": usual} if minimal else {"eps": card.eps, "norm": usual}
     stated = card.attacks.get(name, {})
-    norm = norm or str(stated.get("norm", card.norm))
+    norm = norm or str(stated.get("norm", usual))
     share = 0.15 if card.task == "segmentation" else STEP_SHARES.get(norm, 0.15)
     for field in dataclasses.fields(attacks_of(card)[name]):
         if field.init and field.name not in ("threat", "chunk"):
@@ -113,10 +117,16 @@ def _value(name: str, key: str, text: str, known: dict[str, Value]) -> Value:
     return typed(name, key, text, known)
 
 
-def _check_threat(resolved: dict[str, Any], card: Card) -> None:
-    eps, norm = resolved["eps"], resolved["norm"]
-    if norm not in ("linf", "l2"):
-        raise ProtocolError(unknown("norm", norm, ("linf", "l2")))
+def _norms(name: str, card: Card) -> tuple[str, ...]:
+    """Return the norms in which an attack measures."""
+    norms: tuple[str, ...] = getattr(attacks_of(card)[name], "norms", ("linf", "l2"))
+    return norms
+
+
+def _check_threat(name: str, resolved: dict[str, Any], card: Card) -> None:
+    eps, norm = resolved.get("eps", 0), resolved["norm"]
+    if norm not in (norms := _norms(name, card)):
+        raise ProtocolError(unknown("norm", norm, norms))
     if resolved["engine"] not in ENGINES:
         raise ProtocolError(unknown("engine", resolved["engine"], ENGINES))
     if card.task == "segmentation" and resolved["engine"] != "robustkit":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attacks import APGD, FAB, FGSM, PGD, SPSA, Attack, AutoAttack, DensePGD, Square
+from attacks import APGD, FAB, FGSM, PGD, SEA, SPSA, Attack, AutoAttack, DenseAttack, DensePGD, Square
 
 from ...protocol.card import Card
 from ...protocol.condition import Condition
@@ -34,9 +34,11 @@ def attack_cost(condition: Condition, card: Card, classes: int) -> Cost:
     return _cost(attack, max(classes, 2), int(predicted))
 
 
-def _cost(attack: Attack | DensePGD, classes: int, predicted: int) -> Cost:
+def _cost(attack: Attack | DenseAttack, classes: int, predicted: int) -> Cost:
     if isinstance(attack, FGSM):
         return Cost(1, 1)
+    if isinstance(attack, SEA):
+        return Cost(predicted + 4 * (attack.steps + 1), 4 * attack.steps)
     if isinstance(attack, DensePGD):
         return Cost(attack.steps + predicted * attack.random_start, attack.steps)
     if isinstance(attack, PGD):

@@ -12,7 +12,7 @@ EVERY_ATTACK: Registry[type[attacks.Attack]] = Registry(
     "attacks", ATTACKS, subclass_of(attacks.Attack), (*FOLDERS, *ATTACK_NAMES), same_name=False
 )
 """Of classifiers."""
-EVERY_DENSE_ATTACK: Registry[type[attacks.DensePGD]] = Registry(
-    "attacks", DENSE_ATTACKS, subclass_of(attacks.DensePGD), (*FOLDERS, *ATTACK_NAMES), same_name=False
+EVERY_DENSE_ATTACK: Registry[type[attacks.DenseAttack]] = Registry(
+    "attacks", DENSE_ATTACKS, subclass_of(attacks.DenseAttack), (*FOLDERS, *ATTACK_NAMES), same_name=False
 )
 """Of models that predict a class for each pixel."""

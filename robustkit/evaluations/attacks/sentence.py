@@ -11,7 +11,7 @@ from ..cells import Cells, is_whole
 from ..metric import Metric
 from ..sentence import Clause, share
 
-_NAMES = {"autoattack": "AutoAttack", "square": "Square", "segpgd": "SegPGD"}
+_NAMES = {"autoattack": "AutoAttack", "square": "Square", "segpgd": "SegPGD", "cospgd": "CosPGD", "sea": "SEA"}
 
 
 def clauses(cells: Cells, manifest: Manifest, headline: Metric) -> Iterator[Clause]:

@@ -25,6 +25,12 @@ TERMS = (
     Term("APGD", "PGD that chooses its own step sizes (Croce and Hein 2020).", ("apgd-ce", "apgd-t", "apgd")),
     Term("FAB", "An attack that looks for the nearest point of another class.", ("fab-t", "fab")),
     Term("Square", "An attack by random squares, without gradients.", ("square",)),
+    Term("CosPGD", "PGD for segmentation: each pixel weighs as much as it is still like its class.", ("cospgd",)),
+    Term(
+        "SEA",
+        "The ensemble attack on segmentation: APGD on three losses, and of each image the worst point of all.",
+        ("sea",),
+    ),
     Term("SegPGD", "PGD for segmentation: pixels still right weigh more in its loss at first.", ("segpgd",)),
     Term("standing", "Samples that are still predicted right after a stage of an attack."),
     Term(

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ...attention.apply import attention_kind, attention_layers, capturable_layers, capture
+from ...attention.sensitivity import softmax_slope
 from ...errors import ModelError
 from ...protocol.condition import Condition
 from ..subject import Batch, Evaluation, Subject
@@ -41,6 +42,7 @@ class Seen:
             "attention_entropy": seen["attention_entropies"],
             "entropy_share": torch.where(keys > 1, shares, 1.0),  # over one key there is only one way to attend
             "strongest_key": seen["strongest_keys"],
+            "softmax_slope": seen["softmax_slopes"],
         }
         return {
             "largest_logit": seen["largest_logits"].amax(dim=1).tolist(),
@@ -122,6 +124,7 @@ def _measured(
         "key_norms": keys.float().mean(dim=2),
         "attention_entropies": torch.special.entr(attention).sum(dim=3).mean(dim=2),
         "strongest_keys": attention.amax(dim=3).mean(dim=2),
+        "softmax_slopes": softmax_slope(attention).mean(dim=2),
     }
 
 

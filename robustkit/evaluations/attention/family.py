@@ -103,7 +103,7 @@ class Attention(Family):
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
         from ..cost import Cost
 
-        return Cost(1, extra=0.3)  # the images are those of the condition before
+        return Cost(1, extra=0.6)  # the images are those of the condition before
 
     def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         from .evaluate import evaluate

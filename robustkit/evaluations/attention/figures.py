@@ -28,6 +28,7 @@ PANELS = (
     ("key_norms", "key norm", 1),
     ("entropy_shares", "entropy, % of log N", 100),
     ("strongest_keys", "strongest key, %", 100),
+    ("softmax_slopes", "softmax slope", 1),
 )
 """For each panel the figure of a head, its name, and its factor, 100 for shares."""
 COLUMNS = 2

@@ -12,6 +12,7 @@ _MEANS = (
     Metric("attention_entropy", "entropy", better=1, paired=True),
     Metric("entropy_share", "share of the largest entropy", better=1, paired=True),
     Metric("strongest_key", "strongest key", better=-1, paired=True),
+    Metric("softmax_slope", "softmax slope", paired=True),
 )
 METRICS = (*_MEANS, *(replace(metric, name=f"{metric.name}_change", paired=False) for metric in _MEANS))
 TERMS = (
@@ -29,5 +30,11 @@ TERMS = (
         ("share of the largest entropy", "% of log N"),
     ),
     Term("strongest key", "The share of a query's attention that goes to the key with most of it."),
+    Term(
+        "softmax slope",
+        "How much a query's attention can change where its logits change: the spectral norm of softmax's Jacobian, a "
+        "mean over queries. 0.5 where two keys share all attention, 0 where one key has it and no gradient of a logit "
+        "is left.",
+    ),
     Term("entropy collapse", "A mean entropy below 1 % of log N (Zhai et al. 2023): each query attends to one key."),
 )

@@ -19,6 +19,7 @@ HEADINGS = {
     "key_norm": ("key norm", 1, 2),
     "entropy_share": ("entropy, % of log N", 100, 1),
     "strongest_key": ("strongest key, %", 100, 1),
+    "softmax_slope": ("softmax slope", 1, 3),
 }
 """Name, factor and decimals of each figure. Entropy in nats is in the summary and in the tables of layers."""
 _LAYERS = (
@@ -28,6 +29,7 @@ _LAYERS = (
     ("attention_entropies", "entropy, nats", 1, -1),
     ("entropy_shares", "entropy, % of log N", 100, -1),
     ("strongest_keys", "strongest key, %", 100, 1),
+    ("softmax_slopes", "softmax slope", 1, -1),
 )
 """For each figure of a head its name, its factor, and 1 if the highest is the worst, -1 if the lowest is."""
 _MOST = 64  # layers in a table

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attacks import AttackResult, DensePGD
+from attacks import AttackResult, DenseAttack
 from attacks.labels import answered, members
 
 from ...common.randomness import SampleRng
@@ -33,7 +33,7 @@ class ClassifierSubject(ImageSubject):
         attack, labels = build_attack(condition, self.card), None
         if attacked_labels(condition, self.card) == "true":
             labels = upload(self.accepted(batch.samples), inputs.device)
-        assert attack is not None and not isinstance(attack, DensePGD)  # those are of segmenters
+        assert attack is not None and not isinstance(attack, DenseAttack)  # those are of segmenters
         return attack.run(
             self.fast,
             inputs,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from attacks import AttackResult, DensePGD
+from attacks import AttackResult, DenseAttack
 
 from ...common.randomness import SampleRng
 from ...data.dataset import Sample
@@ -49,7 +49,7 @@ class SegmenterSubject(ImageSubject):
 
     def attack(self, condition: Condition, inputs: Tensor, batch: Batch, rng: SampleRng) -> AttackResult:
         attack = build_attack(condition, self.card)
-        assert isinstance(attack, DensePGD)
+        assert isinstance(attack, DenseAttack)
         return attack.run(self.fast, inputs, self._label_maps(batch), rng=rng)
 
     def score(self, logits: Tensor, batch: Batch) -> dict[str, list[Any]]:

@@ -1,0 +1,45 @@
+"""What the numbers of smallest changes are."""
+
+from __future__ import annotations
+
+from ..metric import Metric, mean_share
+from ..term import Term
+
+MEDIAN = Metric("median_distance", "median distance", better=1)
+AREA = mean_share("distance_area", "area under the curve %")
+RATIO = Metric("ln_distance", "ln distance", better=1, paired=True, noun="distance to the nearest wrong point")
+ACCURACY = Metric("accuracy_at(", "accuracy at a radius, %", 100, 1, binary=True, parametric=True)
+METRICS = (MEDIAN, AREA, RATIO, ACCURACY)
+
+RADII = {
+    "linf": tuple(f"{levels}/255" for levels in ("0.25", "0.5", "1", "2", "3", "4", "6", "8", "12", "16")),
+    "l2": ("0.1", "0.25", "0.5", "0.75", "1", "1.5", "2", "3"),
+    "l1": ("1", "2", "5", "10", "20", "50", "100"),
+    "l0": ("1", "2", "5", "10", "20", "50", "100", "200"),
+}
+"""The radii of the curve that summaries have, by norm: pixels in [0, 1], for l0 values that change."""
+FURTHEST = {"linf": 16 / 255, "l2": 3.0, "l1": 100.0, "l0": 200.0}
+"""Where the area under the curve ends."""
+TERMS = (
+    Term(
+        "median distance",
+        "The size of the smallest change found that misleads the model, for the sample in the middle: half of the "
+        "samples take more. 0 for a sample that is predicted wrong as it is; no end where no wrong point was found.",
+    ),
+    Term(
+        "area under the curve",
+        "The mean robust accuracy over all radii from 0 to the end of the curve: 16/255 in linf, 3 in l2, 100 in l1, "
+        "200 values in l0.",
+    ),
+    Term(
+        "accuracy at a radius",
+        "The share of samples without a wrong point nearer than the radius, as far as the attack found any.",
+        ("accuracy at a radius, %",),
+    ),
+    Term(
+        "ln distance",
+        "The natural logarithm of the distance to the nearest wrong point. A difference is the logarithm of a ratio: "
+        "0.1 means about 10 % further. It is the Hodges-Lehmann estimate, with Wilcoxon's signed-rank test and the "
+        "interval that goes with it, over the samples that both predict right.",
+    ),
+)
