@@ -13,22 +13,24 @@ if TYPE_CHECKING:
     from .apply import capture as capture
     from .apply import get_attention as get_attention
     from .apply import set_attention as set_attention
+    from .apply import watching as watching
     from .formula import Formula as Formula
     from .formula import elliptical_metric as elliptical_metric
     from .formula import unit as unit
-    from .layer import Captured as Captured
     from .multihead import MultiheadAttention as MultiheadAttention
     from .registry import FORMULAS as FORMULAS
     from .registry import find_formula as find_formula
     from .registry import scores as scores
+    from .watcher import Captured as Captured
+    from .watcher import Watcher as Watcher
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "apply": ["attention_kind", "attention_layers", "capture", "get_attention", "set_attention"],
+        "apply": ["attention_kind", "attention_layers", "capture", "get_attention", "set_attention", "watching"],
         "formula": ["Formula", "elliptical_metric", "unit"],
-        "layer": ["Captured"],
         "multihead": ["MultiheadAttention"],
         "registry": ["FORMULAS", "find_formula", "scores"],
+        "watcher": ["Captured", "Watcher"],
     },
 )

@@ -29,11 +29,12 @@ from torch import nn
 from ..errors import ModelError
 from . import interface
 from .biased import FormulaBeitAttention, FormulaWindowAttention
-from .layer import Captured, FormulaAttention, FormulaCrossAttention, Formulaic, Handover
+from .layer import FormulaAttention, FormulaCrossAttention, Formulaic, Handover
 from .multihead import MultiheadAttention
 from .parameters import give_parameters, head_size
 from .qana import check_rotary
 from .registry import EVERY_FORMULA, Formula, find_formula
+from .watcher import Captured, Watcher
 
 Model = TypeVar("Model", bound=nn.Module)
 _WITH_FORMULA: dict[type, type] = {
@@ -222,9 +223,19 @@ def capture(model: nn.Module, *, rows: slice | None = None) -> Iterator[Captured
     """
     layers = capturable_layers(model)
     captured = Captured([name for name, _ in layers], rows)
+    with watching(model, captured):
+        yield captured
+
+
+@contextmanager
+def watching(model: nn.Module, watcher: Watcher) -> Iterator[None]:
+    """Let `watcher` see, and change, what every attention layer computes while inside. As for `capture`, layers run
+    unfused and are restored on leaving, and an inner watcher takes over; layers may also attend within windows.
+    """
+    layers = attention_layers(model)
     if interface.asks(layers[0][1]):
-        with interface.watched(layers, captured):
-            yield captured
+        with interface.watched(layers, watcher):
+            yield
         return
     before = [
         (layer, type(layer), getattr(layer, "sink", None), getattr(layer, "sink_index", 0)) for _, layer in layers
@@ -233,8 +244,8 @@ def capture(model: nn.Module, *, rows: slice | None = None) -> Iterator[Captured
         _nest(model, False)
         for index, (_, layer) in enumerate(layers):
             layer.__class__ = _WITH_FORMULA.get(type(layer), type(layer))
-            layer.sink, layer.sink_index = captured, index
-        yield captured
+            layer.sink, layer.sink_index = watcher, index
+        yield
     finally:
         for layer, kind, sink, index in before:
             layer.__class__ = kind

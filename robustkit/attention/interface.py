@@ -22,9 +22,10 @@ from torch.nn import functional
 
 from ..errors import ModelError
 from .formula import Formula
-from .layer import Captured, Formulaic, Handover
+from .layer import Formulaic, Handover
 from .parameters import give_parameters
 from .registry import EVERY_FORMULA, find_formula
+from .watcher import Watcher
 
 PREFIX = "robustkit:"
 NOTED = "robustkit_attention"
@@ -47,7 +48,7 @@ class Place:
     formula: Formula | None = None
     handover: Handover | None = None
     position: int = 0
-    sink: Captured | None = None
+    sink: Watcher | None = None
     sink_index: int = 0
 
 
@@ -208,8 +209,8 @@ def set_formula(model: Any, formula: Formula, chains: list[list[Any]]) -> None:
 
 
 @contextmanager
-def watched(layers: list[tuple[str, nn.Module]], captured: Captured) -> Iterator[None]:
-    """Let `captured` see every layer while inside."""
+def watched(layers: list[tuple[str, nn.Module]], watcher: Watcher) -> Iterator[None]:
+    """Let `watcher` see every layer while inside."""
     configs: dict[int, tuple[Any, Any]] = {}
     before = [(layer, place_of(layer)) for _, layer in layers]
     for _, layer in layers:
@@ -218,7 +219,7 @@ def watched(layers: list[tuple[str, nn.Module]], captured: Captured) -> Iterator
     try:
         for index, (layer, place) in enumerate(before):
             layer.__dict__[_KEPT] = replace(
-                place, sink=captured, sink_index=index, formula=place.formula or find_formula(formula_of(layer))
+                place, sink=watcher, sink_index=index, formula=place.formula or find_formula(formula_of(layer))
             )
         for config, used in configs.values():
             if not str(used).startswith(PREFIX):

@@ -14,50 +14,7 @@ from torch.nn import functional
 from ..errors import ModelError
 from .formula import PLAIN, Formula, elliptical_metric
 from .parameters import SCALES
-
-
-class Captured:
-    """What `capture` saw in the last forward, one entry per block, in order.
-
-    names: the layers. scores: before softmax, (B, H, N, N), or the chosen rows of them.
-    attention: after softmax and before dropout, (B, H, N, N), part of the graph; N x M where M tokens are attended to.
-    query_norms, key_norms: the l2 norms (B, H, N) of queries and keys as projected, before the formula touches them;
-    without gradient.
-    """
-
-    def __init__(self, names: list[str], rows: slice | None) -> None:
-        self.names = names
-        self.rows = rows
-        self._seen: dict[int, tuple[Tensor, Tensor]] = {}
-        self._norms: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def record(self, index: int, logits: Tensor, attention: Tensor) -> None:
-        kept = logits if self.rows is None else logits[:, :, self.rows].clone()  # a view would hold all rows
-        self._seen[index] = (kept, attention)
-
-    def record_norms(self, index: int, q: Tensor, k: Tensor) -> None:
-        self._norms[index] = (q.detach().norm(dim=-1), k.detach().norm(dim=-1))
-
-    @property
-    def query_norms(self) -> list[Tensor]:
-        return [self._norms[index][0] for index in sorted(self._norms)]
-
-    @property
-    def key_norms(self) -> list[Tensor]:
-        return [self._norms[index][1] for index in sorted(self._norms)]
-
-    @property
-    def scores(self) -> list[Tensor]:
-        return [self._seen[index][0] for index in sorted(self._seen)]
-
-    @property
-    def attention(self) -> list[Tensor]:
-        return [self._seen[index][1] for index in sorted(self._seen)]
-
-    def clear(self) -> None:
-        """Drop the tensors, and with them the graph."""
-        self._seen.clear()
-        self._norms.clear()
+from .watcher import Scoring, Watcher
 
 
 class Handover:
@@ -100,7 +57,7 @@ class Formulaic:
     formula: Formula | None = None
     handover: Handover | None = None
     position: int = 0  # in its chain of blocks
-    sink: Captured | None = None
+    sink: Watcher | None = None
     sink_index: int = 0
     query_network: nn.Linear  # of qana
     dropout: float = 0.0
@@ -146,22 +103,19 @@ class Formulaic:
         source: what the queries were projected from, (B, N, C). mask: as `scaled_dot_product_attention` takes it.
         factor: of the logits, for layers that scale them otherwise than by 1/sqrt(d).
         """
-        if self.sink is not None:
-            self.sink.record_norms(self.sink_index, q, k)
-        if self.formula is None:
-            q, k = self._standard(q, k)
         formula = self.formula or PLAIN["standard"]
         metric = None
         if formula.elliptical:
             _check_sees_all(formula, k, mask, is_causal)
             metric = None if self.handover is None else self.handover.metric(self.position, v)
-        parameters = self._parameters_of(formula)
-        q, k = formula.reduce(q, k, metric=metric, parameters=parameters)
-        q = q if factor == 1 else q * factor
-        extra = None
+        network = None
         if formula.network is not None:
-            weights = self.query_network(source).unflatten(-1, (q.shape[1], -1)).transpose(1, 2)
-            extra = formula.network.logits(weights, k, parameters.get("alpha"))
+            network = self.query_network(source).unflatten(-1, (q.shape[1], -1)).transpose(1, 2)
+        own = self._standard if self.formula is None else None
+        scoring = Scoring(formula, own, metric, self._parameters_of(formula), network, factor)
+        if self.sink is not None:
+            q, k, v = self.sink.projected(self.sink_index, q, k, v, scoring)
+        q, k, extra = scoring.reduce(q, k)
         if fused and self.sink is None and formula.cap is None:
             if extra is not None:
                 mask, is_causal = _joined(extra, q, k, mask, is_causal), False
@@ -175,15 +129,12 @@ class Formulaic:
                 scale=None if formula.scaled else 1.0,
             )
             return mixed, None
-        logits = formula.bend((q * formula.constant(q.shape[-1])) @ k.transpose(-2, -1))
-        logits = logits if extra is None else logits + extra
+        logits = scoring.logits(q, k, extra)
         bias = _bias(q, k, mask, is_causal)
         logits = logits if bias is None else logits + bias
         attention = logits.softmax(dim=-1)
         if self.sink is not None:
-            if torch.is_grad_enabled() and not attention.requires_grad:
-                attention.requires_grad_()  # frozen weights and plain images: the graph begins here
-            self.sink.record(self.sink_index, logits, attention)
+            attention = self.sink.attended(self.sink_index, logits, attention)
         dropped = self._drop(attention)
         return dropped @ v, dropped
 

@@ -17,6 +17,7 @@ FOLDERS = {
     "cam": "maps",
     "stability": "maps",
     "attention": "attention",
+    "ledger": "ledger",
     **dict.fromkeys(("fmn", "ddn"), "distances"),
 }
 """The folder of the family of each kind of condition, including means in results."""

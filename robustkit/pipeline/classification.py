@@ -17,6 +17,7 @@ from ..evaluations.attention.evaluate import check_watchable
 from ..evaluations.corruptions.plan import plan_corruptions
 from ..evaluations.corruptions.tree import CorruptedTree, is_tree
 from ..evaluations.kinds import vocabulary_of
+from ..evaluations.ledger.condition import ledger_condition
 from ..evaluations.maps.condition import MapSpec, map_condition, parse_cams
 from ..evaluations.maps.evaluate import check_explainable
 from ..evaluations.maps.truth import Truth, open_truth
@@ -232,12 +233,16 @@ def _next_to(
 
 
 def _watched(request: ClassificationRequest, shown: tuple[Condition, ...]) -> tuple[Condition, ...]:
-    """Return the conditions; where attention is watched, each is followed by that on its images."""
+    """Return the conditions; where attention is watched, each is followed by that, and by the ledger, on its images."""
     if not request.watch_attention:
         return shown
     if not shown:
         return (attention_condition(CLEAN),)
-    return tuple(condition for under in shown for condition in (under, attention_condition(under)))
+    return tuple(
+        condition
+        for under in shown
+        for condition in (under, attention_condition(under), *([ledger_condition(under)] if under != CLEAN else []))
+    )
 
 
 # Refusals

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 SECTIONS = (
     *("samples", "results", "attacks", "distances", "corruptions", "calibration", "classes", "stages", "doubts"),
-    *("segmentation", "maps", "attention", "comparison", "unread", "reproduce"),
+    *("segmentation", "maps", "attention", "ledger", "comparison", "unread", "reproduce"),
 )
-"""The sections of the page in order. One with another name follows `attention`."""
+"""The sections of the page in order. One with another name follows `ledger`."""
 
 
 def looks_of(run: RunFolder) -> dict[str, Style]:
@@ -34,7 +34,7 @@ def sections_of(run: RunFolder, rows: Sequence[Row]) -> list[Section]:
 
 def in_order(sections: Iterable[Section]) -> list[Section]:
     """Return sections in the order of a page."""
-    last = SECTIONS.index("attention")
+    last = SECTIONS.index("ledger")
     return sorted(
         sections, key=lambda section: SECTIONS.index(section.name) if section.name in SECTIONS else last + 0.5
     )

@@ -18,7 +18,10 @@ _TEXTS = ("sample_id", "broken_by", "error", "box_hits", "image", "difference", 
 _WHOLE = ("label", "prediction", "broken_at", "steps", "forwards", "backwards", "pixels", "target", "vanished_boxes")
 _REAL = ("nll", "confidence", "linf", "l2")
 _LISTS = ("intersections", "predicted", "labelled", "pixel_counts")
-_REAL_LISTS = ("largest_logits", "query_norms", "key_norms", "attention_entropies", "strongest_keys", "softmax_slopes")
+_REAL_LISTS = (
+    *("largest_logits", "query_norms", "key_norms", "attention_entropies", "strongest_keys", "softmax_slopes"),
+    *("logit_changes", "query_norm_shares", "key_norm_shares", "angle_shares"),
+)
 
 
 def read_rows(

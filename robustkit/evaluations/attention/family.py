@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..family import Family, Summary, family_of
+from ..short_row import ShortRow
 from .vocabulary import VOCABULARY
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from ...display.table import TextTable
     from ...protocol.card import Card
     from ...protocol.condition import Condition
+    from ...runs.manifest import Manifest
     from ..cost import Cost
     from ..family import Looks
     from ..metric import Metric
@@ -95,6 +97,12 @@ class Attention(Family):
             return {"grids": [*with_flags(together(self.tables(results)), lines), *by_layer]}
 
         yield Section("attention", "Attention stability", values, tuple(attention_figures(heads)))
+
+    def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
+        for text in texts:
+            label = self.title(text, manifest)
+            shown = [metric for metric in self.words.metrics if not metric.name.endswith("_change")]
+            yield from (ShortRow(self.name, f"{label}: {metric.label}", text, metric) for metric in shown)
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
         under = condition.under

@@ -18,6 +18,10 @@ class AttentionWords(Vocabulary):
     metrics = METRICS
     terms = TERMS
 
+    def label(self, text: str) -> str:
+        under = under_of(text) or text
+        return vocabulary_of(under.partition("(")[0]).label(under)
+
     def needs(self, text: str, metric: str, conditions: Iterable[str]) -> list[str]:
         return [text, *([attention_text("clean")] if metric.endswith("_change") else [])]
 
