@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from sealing import put
+from sealing import put, seal
 
 import robustkit
 from robustkit.attention.ledger import SWAPS, LayerLedger, Ledger
@@ -102,14 +102,14 @@ def test_shares_are_of_all_heads_together_and_segmenters_count_pixels() -> None:
         LayerLedger("b", 4, torch.tensor([[12.0]]), torch.tensor([[[0.0, 3.0, 9.0]]])),
     ]
     clean = torch.tensor([[[[1.0, 1.0, 1.0, 1.0]], [[0.0, 0.0, 0.0, 0.0]]]])  # (1, classes, 1, 4 pixels)
-    shown, half = -clean, clean * torch.tensor([1.0, -1.0, 1.0, -1.0])
+    shown, half = (clean * torch.tensor(signs) for signs in ([-1.0, -1.0, -1.0, 1.0], [1.0, -1.0, 1.0, 1.0]))
     outputs = dict(zip(SWAPS, (clean, shown, half, clean), strict=True))
     columns = columns_of(Ledger(layers, clean, shown, outputs))
     assert columns["logit_change"] == pytest.approx([(16 / 3) ** 0.5])
     assert columns["query_norm_share"] == [1 / 16] and columns["key_norm_share"] == [0.25]
     assert columns["logit_changes"][0] == pytest.approx([2, 0, 12**0.5])
     assert columns["angle_shares"][0][::2] == [0.5, 0.75] and np.isnan(columns["angle_shares"][0][1])
-    assert [columns[f"back_with_{swap}"] for swap in SWAPS] == [[1.0], [0.0], [0.5], [1.0]]
+    assert [columns[f"back_with_{swap}"] for swap in SWAPS] == [[1.0], [0.0], [2 / 3], [1.0]]
     alike = columns_of(Ledger(layers, clean, clean, dict.fromkeys(SWAPS, clean)))
     assert alike["back_with_norms"] == [None]
 
@@ -141,5 +141,6 @@ def test_names_of_conditions_and_damage(run: Run, tmp_path: Path) -> None:
     copy = Run(tmp_path / "run")
     table = pq.read_table(copy.shard_path(NAMES[0], LEDGER, 0))
     put(copy, NAMES[0], LEDGER, table.drop_columns(["angle_shares"]))
+    seal(copy)
     with pytest.raises(DamagedRecord, match="a figure for each head"):
         books_of(copy, NAMES[0], LEDGER)
