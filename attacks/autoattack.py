@@ -19,7 +19,7 @@ from .rng import Rng
 from .square import Square
 from .survivors import upload
 
-Version = Literal["standard", "plus", "rand"]
+Version = Literal["standard", "plus", "rand", "attention"]
 
 
 class StagedTally(Tally):
@@ -71,7 +71,9 @@ class AutoAttack(Attack):
 
     version: "standard" is APGD on cross-entropy, targeted APGD on the DLR loss, targeted FAB, Square. "plus" gives
         APGD and untargeted FAB five restarts and adds APGD on DLR. "rand", for models with random outputs, is APGD on
-        cross-entropy and DLR, each gradient and prediction averaged over 20 passes.
+        cross-entropy and DLR, each gradient and prediction averaged over 20 passes. "attention", for a model with
+        `surrogates` (by name, functions with the model's answers and other gradients), is standard, and after it APGD
+        on cross-entropy by the gradients of each surrogate: a sample falls to the best of them for it.
     steps: of APGD and FAB. targets: of targeted APGD and FAB; fewer where the model has fewer classes. queries: of
         Square.
     early_stop: samples leave at the first wrong prediction. Otherwise APGD and FAB run to their ends on what they were
@@ -148,6 +150,21 @@ class AutoAttack(Attack):
             if any(front.standing):
                 tally.tell(attack.stage, sum(front.standing), 0.0)
             attack.drain(front)
+        if self.version == "attention":
+            self._by_surrogates(front, oracle, tally)
         standing = upload([row for row, stands in enumerate(front.standing) if stands], clean.device)
         front.ends[standing] = clean[standing]
         return front.ends
+
+    def _by_surrogates(self, front: Front, oracle: Oracle, tally: StagedTally) -> None:
+        """Attack what stands by the gradients of each of the model's surrogates, as the stage `attention`."""
+        surrogates = oracle.surrogates
+        if not surrogates:
+            raise ValueError(
+                "version is 'attention', and the model has no surrogates; expected one whose attention is understood, "
+                "or another version, such as 'standard'"
+            )
+        tally.enter("attention")
+        for surrogate in surrogates.values():
+            front.oracle = oracle.by(surrogate)
+            APGD(self.threat, self.steps, early_stop=self.early_stop).drain(front)

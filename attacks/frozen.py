@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -83,6 +83,16 @@ class Oracle:
                 f"(0 to {logits.shape[1] - 1}); map the labels to the model's classes"
             )
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+    @property
+    def surrogates(self) -> Mapping[str, Model]:
+        """The model's own `surrogates`: functions with its answers and other gradients, by name; empty without."""
+        found: Mapping[str, Model] = getattr(self._model, "surrogates", {})
+        return found
+
+    def by(self, surrogate: Model) -> Oracle:
+        """Return the same with the gradients of a surrogate; the judge, or the model itself, must agree."""
+        return Oracle(surrogate, self.dtype, self._top_label, self._judge or self._model, self.batch_size)
 
     def predict(self, points: Tensor) -> Tensor:
         """Return the logits (B, K) without a graph."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from ..attention.surrogates import can_be_seen, surrogates
 from ..models.identity import Classifier
 from ..protocol.card import Card
 
@@ -27,6 +28,12 @@ class Lens(nn.Module):
         self.dtype = dtype
         self.valid = valid
         self.eval()
+
+    @property
+    def surrogates(self) -> dict[str, Callable[[Tensor], Tensor]]:
+        """The same answers with other gradients through attention, by name; empty where attention is not understood."""
+        network = self.network
+        return surrogates(network, self) if isinstance(network, nn.Module) and can_be_seen(network) else {}
 
     def forward(self, images: Tensor) -> Tensor:
         if self.from_pixels:

@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from ..attention.surrogates import can_be_seen
 from ..common.preprocessing import Preprocessing, spelled
 from ..data.dataset import Dataset
-from ..errors import DataError, ProtocolError
+from ..errors import DataError, ModelError, ProtocolError
 from ..evaluations.attacks.build import attacked_labels
 from ..evaluations.attacks.evidence import bearing_evidence
 from ..evaluations.attention.condition import attention_condition
@@ -74,7 +75,7 @@ def plan_classification(request: ClassificationRequest) -> Plan:
         variant=request.variant,
         frost_dir=request.frost,
     )
-    _check_networks(request, candidates, maps)
+    _check_networks(request, candidates, attacked, maps)
     truth = open_truth(dataset, request.boxes, request.masks)
     evaluations = request.evaluation_conditions()
     if evaluations and only_corrupted:
@@ -248,12 +249,25 @@ def _watched(request: ClassificationRequest, shown: tuple[Condition, ...]) -> tu
 # Refusals
 
 
-def _check_networks(request: ClassificationRequest, candidates: Sequence[_Candidate], maps: Sequence[MapSpec]) -> None:
-    """Raise ModelError for a network that cannot be explained, or whose attention cannot be watched."""
+def _check_networks(
+    request: ClassificationRequest,
+    candidates: Sequence[_Candidate],
+    attacked: Sequence[Condition],
+    maps: Sequence[MapSpec],
+) -> None:
+    """Raise ModelError for a network that cannot be explained, or whose attention cannot be watched or attacked."""
     for candidate in candidates:
         check_explainable(candidate.classifier, candidate.name, maps)
         if request.watch_attention:
             check_watchable(candidate.classifier.network, candidate.name, "--watch-attention")
+        for condition in attacked:
+            if dict(condition.parameters).get("version") == "attention" and not can_be_seen(
+                candidate.classifier.network
+            ):
+                raise ModelError(
+                    f"{candidate.name}: {condition.text} leads gradients around attention, and it has no attention "
+                    "that is understood; expected another version, such as standard"
+                )
 
 
 def check_labels(dataset: Dataset, conditions: Sequence[Condition], card: Card) -> None:

@@ -26,9 +26,9 @@ Net = Callable[[Tensor], Tensor]
 FIRST = ("random outputs", "probabilities", "gradient path", "zero gradients", "cross-entropy underflow")
 OLD = (*FIRST, "gradients not finite", "slope", "slope afar", "loss by steps", "accuracy by radius")
 ASKED = ("finite answers", "graph", "batches", "called again", "caller", "under attack", "continuity", "path")
-CHECKS = (*OLD, *ASKED, "survives saving", "known images", "black box beats white box")
+CHECKS = (*OLD, *ASKED, "survives saving", "known images", "attention", "black box beats white box")
 OF_RIGHT = {"slope", "slope afar", "loss by steps", "accuracy by radius", "path", "survives saving", "known images"}
-UNASKED = {"under attack", "black box beats white box"}  # no attack is given here
+UNASKED = {"attention", "under attack", "black box beats white box"}  # no attack is given here
 FLAT = {"zero gradients", "loss by steps", "accuracy by radius"}  # an attack that stands still
 
 

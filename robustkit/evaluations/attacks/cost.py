@@ -49,6 +49,8 @@ def _cost(attack: Attack | DenseAttack, classes: int, predicted: int) -> Cost:
         return Cost(predicted + 2 * attack.directions * attack.steps)
     if isinstance(attack, AutoAttack):
         stages = [_stage(stage, classes) for stage in attack.stages(classes)]
+        if attack.version == "attention":
+            stages += [_stage(APGD(attack.threat, attack.steps), classes)] * 4
         return sum(stages, Cost(20 if attack.version == "rand" else 1, at_most=True))
     if isinstance(attack, APGD | FAB | Square):
         return Cost(1) + _stage(attack, classes)

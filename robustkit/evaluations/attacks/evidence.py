@@ -101,6 +101,7 @@ def gather_evidence(
                 rng=rng,
                 batch_size=size,
                 attack=attack,
+                surrogates=subject.exact.surrogates,
                 brief=condition.name != "autoattack",
             )
             figures = subject.steadily(condition.text, rng, examined)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from attacks.frozen import Model, frozen, input_gradient
 from ...common.steady import float32, lacks_order
 from ...models.batch_size import out_of_memory
 from .figures_of_probes import plain, reduced
+from .hidden import hidden_by_attention
 from .probes import (
     Asker,
     Columns,
@@ -54,6 +55,7 @@ def examine(
     rng: Rng,
     batch_size: int,
     attack: Attack | None = None,
+    surrogates: Mapping[str, Model] | None = None,
     brief: bool = False,
 ) -> dict[str, Any]:
     """Measure a model's gradients and answers at some images, as figures of JSON types; about 32 images say enough.
@@ -62,6 +64,7 @@ def examine(
     images: (B, ...) inside the bounds of `threat`, B > 0. labels: (B,) int64. threat: the attack's norm and eps > 0.
     rng: passed to the attacks, and used for single points. batch_size: most images in a pass. attack: shortened and
     watched; None: no attack. brief: without the sweep of radii and long PGD, which cost most.
+        surrogates: the same model with other gradients, by name; None: there are none.
 
     random_difference: largest difference of three passes relative to a row's length; random_predictions: samples
         whose prediction changes. low, high, sum_error: range of the outputs, and distance of their sums from 1.
@@ -80,6 +83,8 @@ def examine(
         those wrong before and right once saved; hidden: those right before, and right nearly where they are saved, but
         wrong once saved. rise, rise_shifted: median rise of the margin by five steps of PGD at
         the images, and at the images shifted by some pixels.
+    stand_plain, stand_surrogates: right samples that stand under PGD, and then with the gradients of the surrogates;
+        only_surrogates, only_restarts: those that fall to surrogates, or to restarts, alone.
     unasked, unmeasured: why a probe does not apply, or failed, by the name of its check.
     forwards, backwards: passes, mean over the samples.
 
@@ -93,7 +98,7 @@ def examine(
     with frozen(model), float32():
         images, labels = images.detach().clone(), labels.to(images.device, torch.int64, copy=True)
         asker = Asker(model, images.dtype, top_label, threat, batch_size)
-        examiner = _Examiner(asker, images, brief)
+        examiner = _Examiner(asker, images, brief, surrogates or {})
         batches = torch.split(torch.arange(len(images), device=images.device), batch_size)
         parts = [examiner.part(images[rows], labels[rows], rng.take(rows)) for rows in batches]
         # A batch without right samples lacks columns that another may have.
@@ -117,9 +122,11 @@ def examine(
 class _Examiner:
     """The probes. Its methods return columns of figures, and note what could not be measured."""
 
-    def __init__(self, asker: Asker, images: Tensor, brief: bool) -> None:
-        self.asker, self.threat, self.brief = asker, asker.threat, brief
+    def __init__(self, asker: Asker, images: Tensor, brief: bool, surrogates: Mapping[str, Model]) -> None:
+        self.asker, self.threat, self.brief, self.surrogates = asker, asker.threat, brief, surrogates
         self.unasked = {"accuracy by radius": "only for AutoAttack"} if brief else {}
+        if not surrogates:
+            self.unasked["attention"] = "the model has no attention that is understood"
         self.unmeasured: dict[str, str] = {}
         self.loss_steps = _BRIEF_STEPS if brief else _LOSS_STEPS
         threat = self.threat
@@ -205,6 +212,9 @@ class _Examiner:
                 ("survives saving", lambda: self._saved(images[rows], moved[rows], labels[rows], after[rows])),
                 ("known images", lambda: self._shifted(images[rows], rng.take(rows))),
             ]
+            if self.surrogates:
+                around = partial(hidden_by_attention, asker, self.surrogates)
+                probes.append(("attention", lambda: around(images[rows], labels[rows], rng.take(rows))))
         probes.append(("called again", lambda: {"again": difference(asker.plain(points), first)}))
         for check, probe in probes:
             try:

@@ -8,11 +8,13 @@ from typing import Any
 
 from torch import Tensor
 
+from .gradient_masking import AROUND
+
 _EXTREMES = ("random_difference", "low", "high", "sum_error", "noise", "graph", "batch", "thread", "again", "attacked")
 _APART = ("random_difference", "noise", "graph", "batch", "thread", "again", "attacked", "jump", "path")
 _ROUNDING = 1e-5
 _GRADIENTS = ("zero_margin", "zero_ce", "bad_margin", "bad_ce", "slope_samples")
-_COUNTS = ("right", "random_predictions", *_GRADIENTS, "saved_samples", "saved_same", "saved_lost", "hidden")
+_COUNTS = ("right", "random_predictions", *_GRADIENTS, "saved_samples", "saved_same", "saved_lost", "hidden", *AROUND)
 _MEDIANS = ("slope", "slope_error", "slope_far", "jump", "path", "rise", "rise_shifted")
 _MEANS = ("loss", "accuracy")
 

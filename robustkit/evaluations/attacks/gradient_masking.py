@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import comb
 from typing import Any
 
 RANDOM = 1e-4  # difference of two passes relative to the logits: order of summation gives 1e-6, noise 1e-2 or more
@@ -24,7 +25,10 @@ TEAR = 0.05  # change left when a path is halved to a thousandth of its parts: o
 BENT = 0.25  # least share of the predicted change over a tenth of eps: ordinary networks measured 0.5 and more
 LOST, HIDDEN = 0.25, 0.15  # most broken samples that saving may mend, and most that only saving breaks: measured 0
 FAMILIAR = 4.0  # times the rise of the margin at the images that shifted ones may show: ordinary networks measured 2
+HIDES = 0.05  # chance of as many samples more, by gradients led around attention than by restarts, if both do alike
 BLACK_BOX = 0.002  # share of the samples that Square may break after gradient attacks: as in AutoAttack's own check
+AROUND = ("stand_plain", "stand_surrogates", "only_surrogates", "only_restarts")
+"""Figures of attention, as `hidden` takes them."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ def _why_missing(names: tuple[str, ...], available: _Figures) -> str:
     """Return why a figure that a check needs could not be measured; empty where another finding says so, or the check
     does not apply.
     """
-    if "stages" in names or available.get("failed") or available.get("has_gradient") == 0:
+    if "stages" in names or AROUND[0] in names or available.get("failed") or available.get("has_gradient") == 0:
         return ""
     for name in names:
         value = available.get(name)
@@ -215,6 +219,19 @@ def _known_images(rise: float, shifted: float) -> _Verdict:
     return figure, shifted > FAMILIAR * max(rise, 0.0), advice
 
 
+def _attention(plain: int, around: int, more: int, fewer: int, right: int) -> _Verdict:
+    figure = f"{plain} of {right} right samples stand under PGD, {around} under gradients led around attention"
+    figure += f"; {more} fell to these alone, {fewer} to restarts alone" if more + fewer else ""
+    advice = "attention hides gradients; run autoattack(version=attention)"
+    return figure, chance_of(more, fewer) < HIDES, advice
+
+
+def chance_of(more: int, fewer: int) -> float:
+    """Return the chance of so many of `more + fewer` or more, if either is as likely."""
+    n = more + fewer
+    return float(sum(comb(n, k) for k in range(more, n + 1)) / 2**n)
+
+
 def _black_box(stages: Mapping[str, int], n: int) -> _Verdict | None:
     names = list(stages)
     if "square" not in names or not any(name.startswith(("apgd", "fab")) for name in names[: names.index("square")]):
@@ -247,5 +264,6 @@ _CHECKS: tuple[tuple[str, tuple[str, ...], Callable[..., _Verdict | None]], ...]
     ("path", ("path", "noise"), _tears),
     ("survives saving", ("saved_samples", "saved_same", "saved_lost", "hidden"), _saving),
     ("known images", ("rise", "rise_shifted"), _known_images),
+    ("attention", (*AROUND, "right"), _attention),
     ("black box beats white box", ("stages", "n"), _black_box),
 )

@@ -55,6 +55,10 @@ class Asker:
         self.backwards += int(result.backwards.sum())
         return result.adversarials, self.logits(result.adversarials).detach(), result.broken_at >= 0
 
+    def counted(self, model: Model) -> Model:
+        """Return another model whose answers count as this one's."""
+        return lambda points: self._count(model(points))
+
     def plain(self, points: Tensor, size: int | None = None) -> Tensor:
         """Return (B, K) logits without a graph, `size` points at a time."""
         with torch.inference_mode():
