@@ -34,6 +34,7 @@ from .data import labelled_data
 from .manifest import describe
 from .plan import Contender, Plan
 from .request import ClassificationRequest
+from .under import plan_attacked
 
 
 @dataclass(frozen=True)
@@ -64,15 +65,16 @@ def plan_classification(request: ClassificationRequest) -> Plan:
     candidates, lines = _open(request, place, unlabelled=_is_of_maps_alone(request, attacked, maps))
     dataset = _shared_dataset(candidates)
     check_labels(dataset, attacked, card)
-    corruptions = plan_corruptions(
-        request.corruptions,
-        dataset,
-        [candidate.preprocessing.input_size for candidate in candidates],
-        tree=tree,
+    made = partial(
+        plan_corruptions,
+        dataset=dataset,
+        input_sizes=[candidate.preprocessing.input_size for candidate in candidates],
         constants=request.constants,
         variant=request.variant,
         frost_dir=request.frost,
     )
+    corruptions, beneath = made(request.corruptions, tree=tree), plan_attacked(attacked, made, request.frost)
+    attacked = beneath.conditions
     _check_networks(request, candidates, maps)
     truth = open_truth(dataset, request.boxes, request.masks)
     evaluations = request.evaluation_conditions()
@@ -88,7 +90,8 @@ def plan_classification(request: ClassificationRequest) -> Plan:
     others = (condition for condition in evaluations if condition not in showing)
     conditions = (*_watched(request, shown), *others, *scored, *_next_to(request, shown, maps))
     reused = frozenset(condition.text for condition in shown if condition != CLEAN and request.watch_attention)
-    digests = corruptions.inputs.digests | {condition.text: truth.digest or "none" for condition in scored}
+    digests = corruptions.inputs.digests | beneath.inputs.digests
+    digests |= {condition.text: truth.digest or "none" for condition in scored}
     run = Run(request.folder(candidates[0].name))
     browsed = dataset.select(limit=request.browse, seed=request.seed).samples if request.browse else ()
     return Plan(
@@ -100,7 +103,7 @@ def plan_classification(request: ClassificationRequest) -> Plan:
         digest=dataset.digest,
         finish=partial(refresh, run),
         inputs=replace(corruptions.inputs, digests=digests),
-        lines=(*lines, *dataset.notes, *corruptions.lines, *truth.notes),
+        lines=tuple(dict.fromkeys((*lines, *dataset.notes, *corruptions.lines, *beneath.lines, *truth.notes))),
         keep_misclassified=request.keep_misclassified,
         pictures=tuple(sample.id for sample in browsed),
         evidence=tuple(condition.text for condition in bearing_evidence(conditions, card)),

@@ -152,9 +152,8 @@ def _unit(
 ) -> _Computed:
     """Compute one shard under one condition, in batches that are halved where memory is short."""
     computed, start = _Computed(), 0
-    shown = condition.under or condition
     family = family_of(condition.name)
-    whole = family_of(shown.name).takes_shards(shown, subject.card)
+    whole = any(family_of(each.name).takes_shards(each, subject.card) for each in (condition, condition.under) if each)
     while start < len(shard):
         part = range(start, min(start + (len(shard) if whole else subject.settings.batch_size), len(shard)))
         more = None

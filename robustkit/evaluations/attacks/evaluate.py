@@ -11,11 +11,12 @@ from attacks import StagedResult
 from ...common.randomness import SampleRng
 from ...protocol.condition import Condition
 from ..subject import Batch, Evaluation, Shown, Subject
+from ..under import attacked_inputs
 
 
 def show(subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
     """Return the adversarial images of a batch."""
-    inputs = subject.inputs(batch.inputs)
+    inputs = attacked_inputs(subject, batch, condition)
     result = subject.attack(condition, inputs, batch, rng)
     adversarials, of_pixels = result.adversarials, subject.card.space == "pixels"
     with torch.inference_mode():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ...display.numbers import pixels
 from ...display.panels import dots, legend, panels, spread
 from ...display.svg import Figure, Point, Style, draw, labels, listed, percent, plain
+from .on_corrupted import starts_from
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,7 +29,8 @@ class Curve:
     """A checkpoint under one attack at several radii.
 
     attack: its name and parameters besides eps, `pgd, steps=20`. norm: linf or l2. points: (eps, figure) in the order
-    of eps, with the clean figure at 0 where it is known.
+    of eps, with the figure of the images that it changes at 0, where that
+    is known.
     """
 
     checkpoint: str
@@ -48,21 +50,24 @@ class Standing:
 
 def curves(results: Sequence[Mapping[str, Any]], claims: Mapping[str, Claim]) -> list[Curve]:
     """Return a curve for each attack (with all parameters but eps alike) and each checkpoint that it attacked."""
-    clean: dict[str, Point] = {}
+    starts: dict[tuple[str, str], Point] = {}
     by_curve: dict[tuple[str, str, str], dict[float, Point]] = {}
+    begun: dict[str, str] = {}
     for row in results:
         if row["metric"] not in METRICS or row["value"] is None:
             continue
-        if row["condition"] == "clean":
-            clean[row["checkpoint"]] = Point.of(row)
-        elif (claim := claims.get(row["condition"])) is not None:
+        claim = claims.get(row["condition"])
+        if claim is None:
+            starts[row["checkpoint"], row["condition"]] = Point.of(row)
+        else:
             key = (_without_eps(row["condition"]), claim.norm, row["checkpoint"])
+            begun[key[0]] = starts_from(row["condition"])
             by_curve.setdefault(key, {})[float(claim.eps)] = Point.of(row)
     order = {key[:2]: place for place, key in reversed(list(enumerate(by_curve)))}
     lines = []
     for (attack, norm, checkpoint), points in sorted(by_curve.items(), key=lambda item: order[item[0][:2]]):
-        if checkpoint in clean and 0.0 not in points:
-            points[0.0] = clean[checkpoint]
+        if (start := starts.get((checkpoint, begun[attack]))) is not None:
+            points.setdefault(0.0, start)
         lines.append(Curve(checkpoint, attack, norm, tuple(sorted(points.items()))))
     return lines
 
