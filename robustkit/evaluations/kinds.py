@@ -18,6 +18,7 @@ FOLDERS = {
     "stability": "maps",
     "attention": "attention",
     **dict.fromkeys(("fmn", "ddn"), "distances"),
+    "transfer": "transfer",
 }
 """The folder of the family of each kind of condition, including means in results."""
 ATTACK_NAMES = ("fgsm", "pgd", "spsa", "apgd", "fab", "square", "autoattack", "segpgd", "cospgd", "sea")

@@ -34,6 +34,7 @@ from .data import labelled_data
 from .manifest import describe
 from .plan import Contender, Plan
 from .request import ClassificationRequest
+from .transfer import handed_on, plan_transfer
 from .under import plan_attacked
 
 
@@ -88,10 +89,12 @@ def plan_classification(request: ClassificationRequest) -> Plan:
         shown = ()  # without labels nothing is right or wrong, but predictions have maps
     scored = tuple(map(map_condition, maps))
     others = (condition for condition in evaluations if condition not in showing)
-    conditions = (*_watched(request, shown), *others, *scored, *_next_to(request, shown, maps))
+    entries = [describe(candidate.classifier.identity, candidate.preprocessing) for candidate in candidates]
+    passed, sources = plan_transfer(request, [each for each in attacked if each in shown], entries)
+    conditions = (*_watched(request, shown), *others, *scored, *_next_to(request, shown, maps), *passed)
     reused = frozenset(condition.text for condition in shown if condition != CLEAN and request.watch_attention)
     digests = corruptions.inputs.digests | beneath.inputs.digests
-    digests |= {condition.text: truth.digest or "none" for condition in scored}
+    digests |= sources | {condition.text: truth.digest or "none" for condition in scored}
     run = Run(request.folder(candidates[0].name))
     browsed = dataset.select(limit=request.browse, seed=request.seed).samples if request.browse else ()
     return Plan(
@@ -108,6 +111,7 @@ def plan_classification(request: ClassificationRequest) -> Plan:
         pictures=tuple(sample.id for sample in browsed),
         evidence=tuple(condition.text for condition in bearing_evidence(conditions, card)),
         checks_setup=request.setup_check,
+        handed=handed_on(request, attacked),
     )
 
 

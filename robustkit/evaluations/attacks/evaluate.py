@@ -52,7 +52,8 @@ def evaluate(subject: Subject, batch: Batch, condition: Condition, rng: SampleRn
     rows |= {"steps": steps, "forwards": forwards, "backwards": backwards}
     seconds = _stage(rows, result) if isinstance(result, StagedResult) else {}
     pictures = subject.pictures(batch, image=shown.images(), delta=change) if batch.keep else {}
-    return Evaluation(rows, seconds, result.notes, pictures)
+    added = change if subject.card.space == "pixels" else change / subject.classifier.std
+    return Evaluation(rows, seconds, result.notes, pictures, change=added)
 
 
 def _stage(rows: dict[str, list[Any]], result: StagedResult) -> dict[str, float]:

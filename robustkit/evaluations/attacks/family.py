@@ -11,6 +11,8 @@ from .vocabulary import VOCABULARY
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from attacks import ThreatModel
+
     from ...common.plugins import Plugin
     from ...common.randomness import SampleRng
     from ...display.section import Section
@@ -133,6 +135,12 @@ class Attacks(Family):
         from .build import build_attack
 
         return bool(getattr(build_attack(condition, card), "queues", False))
+
+    def ball(self, condition: Condition, card: Card) -> ThreatModel | None:
+        from .build import build_attack
+
+        attack = build_attack(condition, card)
+        return None if attack is None else attack.threat
 
     def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
         from .evaluate import show

@@ -5,13 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-
 from ..family import Overview
+from ..right import Right, aligned, chance
 from ..rows import Reading
 from .gradient_masking import Doubt
 from .on_corrupted import starts_from
@@ -31,30 +28,6 @@ _STRENGTH = {"clean": 0, "corruption": 0, "fgsm": 1, "pgd": 2, "apgd": 2, "autoa
 _STEPS = {"pgd": 20, "apgd": 100, "autoattack": 100}  # where the text has none
 _TRAVEL = 2.0  # radii that an attack's steps must be able to go to be compared with one step of a whole radius
 
-_Bools = npt.NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class Right:
-    """Whether samples, by their ids, were predicted right under some condition."""
-
-    ids: pa.ChunkedArray
-    right: _Bools
-
-    @classmethod
-    def of(cls, table: pa.Table) -> Right:
-        """Return the answers of a condition's readable rows."""
-        return cls(table["sample_id"], table["correct"].fill_null(False).to_numpy().astype(bool))
-
-
-def _aligned(rights: Sequence[Right]) -> list[_Bools]:
-    """Return one array for each condition, of the samples that all of them have."""
-    if all(each.ids.equals(rights[0].ids) for each in rights[1:]):
-        return [each.right for each in rights]
-    by_id = [dict(zip(each.ids.to_pylist(), each.right.tolist(), strict=True)) for each in rights]
-    common = [name for name in by_id[0] if all(name in each for each in by_id[1:])]
-    return [np.array([each[name] for name in common], dtype=bool) for each in by_id]
-
 
 def is_compared(condition: str) -> bool:
     """Whether a condition is an attack, or one whose images attacks change, of those that have an order."""
@@ -70,7 +43,7 @@ def order_flag(manifest: Manifest, condition: str, rights: Mapping[str, Right]) 
     for weaker in rights:
         if not _is_above(manifest, condition, weaker):
             continue
-        ours, theirs, *clean = _aligned([rights[name] for name in (condition, weaker, start) if name in rights])
+        ours, theirs, *clean = aligned([rights[name] for name in (condition, weaker, start) if name in rights])
         if clean and _labels(manifest, condition) != "true":  # the way from a wrong prediction may lead to a right one
             ours, theirs = ours[clean[0]], theirs[clean[0]]
         more, fewer = int((ours & ~theirs).sum()), int((theirs & ~ours).sum())
@@ -88,14 +61,6 @@ def findings_of(flags: Sequence[str]) -> list[Doubt]:
         Doubt(_CHECK[:-2], flag.removeprefix(_CHECK).removesuffix(f": {_ADVICE}; {_INSTEAD}"), flag, _INSTEAD)
         for flag in ours
     ]
-
-
-def chance(more: int, fewer: int) -> float:
-    """Return the probability that a fair coin gives at least `more` heads in `more + fewer` throws."""
-    n = more + fewer
-    if n > 1000:  # the normal approximation, with the correction for continuity
-        return 0.5 * math.erfc((more - fewer - 1) / math.sqrt(2 * n))
-    return float(sum(math.comb(n, heads) for heads in range(more, n + 1)) / 2**n)
 
 
 def _is_above(manifest: Manifest, condition: str, weaker: str) -> bool:
