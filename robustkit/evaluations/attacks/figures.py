@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ...display.numbers import pixels
 from ...display.panels import dots, legend, panels, spread
 from ...display.svg import Figure, Point, Style, draw, labels, listed, percent, plain
-from .on_corrupted import starts_from
+from .on_corrupted import UNDER, starts_from
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -126,8 +126,8 @@ def curve_figures(
             40 + 18 * -(-len(names) // 2) + 215 * rows,
             paint,
             alt=f"{what} against eps. " + " ".join(said),
-            caption=f"{what} with 95 % intervals, {_counted(drawn)}, from clean images (eps 0) on. Series are drawn a "
-            "little apart so that none hides another.",
+            caption=f"{what} with 95 % intervals, {_counted(drawn)}, from unattacked images (eps 0) on. Series are "
+            "drawn a little apart so that none hides another.",
         )
 
 
@@ -136,7 +136,8 @@ def _description(attack: str, lines: Sequence[Curve], names: Mapping[str, str]) 
     for line in lines:
         first, *rest = line.points
         start = f"{names[line.checkpoint]} has {percent(first[1].value)}"
-        start += " clean" if first[0] == 0 else f" at {pixels(first[0], line.norm)}"
+        whole = " unattacked" if f"{UNDER}=" in line.attack else " clean"
+        start += whole if first[0] == 0 else f" at {pixels(first[0], line.norm)}"
         then = [f"{percent(point.value)} at {pixels(eps, line.norm)}" for eps, point in rest]
         sentences.append(", ".join([start, *then]))
     return f"Under {plain(attack, 80)}: {listed(sentences)}."

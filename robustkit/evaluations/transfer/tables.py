@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...display.grid import Grid
@@ -19,8 +19,8 @@ from .measures import ACCURACY, KEPT
 _OWN = "top1"
 _NOTE = (
     "Rows: the checkpoint that the adversarial images were found for; columns: the one that is scored. On the diagonal "
-    "its own attack. What others see is rounded to half precision. Verdicts kept: the share of samples on which a "
-    "checkpoint is as right or wrong on its own images, rounded so, as before. 95 % intervals: Wilson's."
+    "its own attack. What others see is rounded to 16 bits. Verdicts kept: the share of samples on which a checkpoint "
+    "is as right or wrong on its own images, rounded so, as before. 95 % intervals: Wilson's."
 )
 _FIRST, _LAST = "found for", "verdicts kept"
 
@@ -71,8 +71,9 @@ def transfer_grids(results: Results) -> list[Grid]:
             for column, name in enumerate(scored, start=1)
             if (cell := matrix.accuracy.get((source, name))) is not None and is_finite(cell["value"])
         }
-        grids.append(Grid(table.title, table.headings, table.rows, 1, shades, _NOTE))
-    return grids
+        title = table.title[:1].upper() + table.title[1:]
+        grids.append(Grid(title, table.headings, table.rows, 1, shades))
+    return [*grids[:-1], *(replace(grid, note=_NOTE) for grid in grids[-1:])]
 
 
 def _table(matrix: Matrix, results: Results) -> TextTable:
