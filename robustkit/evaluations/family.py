@@ -72,8 +72,7 @@ class Overview:
 
 
 class Family:
-    """One kind of evaluation. A family whose conditions change images implements `show`; any other implements
-    `evaluate`.
+    """One kind of evaluation. Where conditions change images, it implements `show`; otherwise `evaluate`.
 
     name: for people. words: what its conditions are called.
     """

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..runs.folder import RunFolder
 
 SECTIONS = (
-    *("samples", "results", "attacks", "distances", "transfer", "corruptions"),
+    *("samples", "results", "attacks", "distances", "transfers", "corruptions"),
     *("calibration", "classes", "stages", "doubts"),
     *("segmentation", "maps", "attention", "comparison", "unread", "reproduce"),
 )

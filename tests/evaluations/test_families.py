@@ -28,7 +28,15 @@ def test_each_kind_has_its_family_and_its_words() -> None:
     assert {kind for kind, folder in FOLDERS.items() if folder == "distances"} == minimal == {"fmn", "ddn"}
     assert {family_of(name).name for name in {*ATTACKS, *DENSE_ATTACKS} - minimal} == {"attacks"}
     assert {*ATTACK_NAMES} == {*ATTACKS, *DENSE_ATTACKS} - minimal
-    assert [one.name for one in families()] == ["clean", "corruptions", "maps", "attention", "distances", "attacks"]
+    assert [one.name for one in families()] == [
+        "clean",
+        "corruptions",
+        "maps",
+        "attention",
+        "distances",
+        "transfer",
+        "attacks",
+    ]
     tables = {kind for kind in (*FOLDERS, "pgd") if vocabulary_of(kind).in_results}
     assert tables == {"clean", "pgd"} and kind_of("cam(agcam,mode=box)") == "cam"
 

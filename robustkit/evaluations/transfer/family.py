@@ -89,7 +89,7 @@ class Transfer(Family):
             masked = tuple(flag.line for flag in flags_of(results) if flag.text.startswith(CHECK))
             own = tuple(flag.line for flag in flags_of(results, of_family(self.name)))
             yield Section(
-                "transfer",
+                "transfers",
                 "Transfer between checkpoints",
                 lambda: {"grids": with_flags(grids, tuple(dict.fromkeys((*masked, *own))))},
             )
