@@ -19,6 +19,7 @@ from robustkit.common.randomness import SampleRng
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.attacks.condition import parse_condition, parse_conditions
 from robustkit.evaluations.attacks.evidence import bearing_evidence
+from robustkit.evaluations.attacks.figures import curves
 from robustkit.evaluations.attacks.order import order_flag
 from robustkit.evaluations.attacks.sentence import called, title
 from robustkit.evaluations.pattern import check_condition, fits, pattern_of
@@ -89,6 +90,11 @@ def test_the_ball_is_around_the_corrupted_image(linear: Path, tmp_path: Path) ->
     rows = {(row["condition"], row["metric"]): row for row in run.results().to_dict("records")}
     assert rows[FGSM, "top1"]["value"] < rows[NOISE, "top1"]["value"] and not rows[FGSM, "top1"]["flags"]
     assert abs(rows[FGSM, "nll"]["value"] - rows["fgsm(eps=4/255)", "nll"]["value"]) > 0.001
+    drawn = {line.attack: line for line in curves(list(rows.values()), run.manifest.claims)}
+    start = drawn["fgsm, under=gaussian_noise, severity=2"].points
+    assert [eps for eps, _ in start] == [0.0, 4 / 255]  # from the attack of eps 0, not from clean
+    (pgd,) = (line for name, line in drawn.items() if name.startswith("pgd"))
+    assert len(pgd.points) == 1 and drawn["fgsm"].points[0][1].value == rows["clean", "top1"]["value"]
     again = audit(linear, tmp_path / "again", attacks=FGSM, batch_size=12, shard_size=4)
     assert again.table("net", FGSM).to_pandas()["nll"].to_numpy() == pytest.approx(attacked["nll"].to_numpy(), rel=1e-5)
     page = re.sub("<[^>]*>", "", (tmp_path / "run" / "report.html").read_text())
