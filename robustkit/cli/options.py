@@ -144,6 +144,8 @@ attack_options = group(
         option("--attacks", help="Names or conditions: pgd(steps=30),spsa; none; default: fgsm,pgd."),
         radius_options,
         option("--engine", help="Run the attacks by pyautoattack or torchattacks instead, for cross-checking."),
+        option("--transfer", is_flag=True, help="Score each checkpoint on what the attacks found for the others."),
+        option("--keep-adversarials", is_flag=True, help="Keep adversarial images in the run, in half precision."),
     ],
     "Attacks",
 )

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+    from attacks import ThreatModel
+
     from ..common.differences import Difference
     from ..common.plugins import Plugin
     from ..common.randomness import SampleRng
@@ -70,8 +72,7 @@ class Overview:
 
 
 class Family:
-    """One kind of evaluation. A family whose conditions change images implements `show`; any other implements
-    `evaluate`.
+    """One kind of evaluation. Where conditions change images, it implements `show`; otherwise `evaluate`.
 
     name: for people. words: what its conditions are called.
     """
@@ -248,6 +249,10 @@ class Family:
     def cost_lines(self, costs: Mapping[Condition, Cost]) -> Iterable[str]:
         """Return lines on what its conditions cost that nobody would expect."""
         return ()
+
+    def ball(self, condition: Condition, card: Card) -> ThreatModel | None:
+        """Return the ball around what it changes that its images stay in; None where there is none."""
+        return None
 
     def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
         """Return what the condition makes the network see."""

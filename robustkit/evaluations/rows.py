@@ -68,7 +68,10 @@ def result_row(checkpoint: str, manifest: Manifest, row: Row) -> dict[str, Any]:
     return dict(zip(SUMMARY_COLUMNS, figures, strict=True))
 
 
-def record_flags(table: pa.Table, read: pa.Table, manifest: Manifest, checkpoint: str, condition: str) -> list[str]:
+def record_flags(
+    table: pa.Table, read: pa.Table, manifest: Manifest, checkpoint: str, condition: str, claimed: str = ""
+) -> list[str]:
+    """Return the flags of a condition's records. claimed: the attack whose claim they must keep, if not its own."""
     flags = []
     expected = manifest.data.n
     if len(table) != expected:
@@ -78,7 +81,7 @@ def record_flags(table: pa.Table, read: pa.Table, manifest: Manifest, checkpoint
         flags.append("weights were loaded in part; the rest is random")
     flags += assumed_flags(described)
     flags += (note for note in manifest.data.notes if note.startswith(SUBSET))
-    claim = manifest.claims.get(condition)
+    claim = manifest.claims.get(claimed or condition)
     if claim and len(read):
         largest = float(column_of(read, claim.norm).max())
         measured = f"largest {claim.norm} perturbation {pixels(largest, claim.norm)} in pixels"
@@ -165,9 +168,11 @@ class Reading:
         """Return the table of a condition, and how its attack deviated from its settings, each deviation once."""
         return joined(shards, self.unread)
 
-    def flags(self, condition: str, table: pa.Table) -> list[str]:
-        """Return the flags of a condition's records, `table`, that do not depend on the family."""
-        flags = record_flags(table, readable(table), self.manifest, self.checkpoint, condition)
+    def flags(self, condition: str, table: pa.Table, claimed: str = "") -> list[str]:
+        """Return the flags of a condition's records, `table`, that do not depend on the family. claimed: as of
+        `record_flags`.
+        """
+        flags = record_flags(table, readable(table), self.manifest, self.checkpoint, condition, claimed)
         return [*flags, *self._of_setup]
 
     @cached_property

@@ -45,7 +45,8 @@ class Settings:
 class Batch:
     """Inputs of one shape, (B, ...) as the supply reads them, of some samples, with the truth of each.
 
-    keep: ids of the samples whose pictures are wanted. tell: called with an attack's stages.
+    keep: ids of the samples whose pictures are wanted. tell: called with an attack's stages. given: (B, ...) what an
+    attack on another checkpoint added to the inputs, in the card's space; None under other conditions.
     """
 
     inputs: Tensor
@@ -53,6 +54,7 @@ class Batch:
     truths: Sequence[Any] = ()
     keep: Container[str] = ()
     tell: Tell | None = None
+    given: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -62,7 +64,8 @@ class Batch:
         for start in range(0, len(self), size):
             part = slice(start, start + size)
             samples, truths = self.samples[part], self.truths[part]
-            yield part, Batch(self.inputs[part], samples, truths, self.keep, self.tell)
+            given = None if self.given is None else self.given[part]
+            yield part, Batch(self.inputs[part], samples, truths, self.keep, self.tell, given)
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,8 @@ class Shown:
 class Evaluation:
     """Columns for one batch, the seconds that each stage of an attack took, and how it deviated from its settings.
 
-    pictures: of the samples whose pictures are wanted, by id. metadata: for the records.
+    pictures: of the samples whose pictures are wanted, by id. metadata: for the records. change: (B, ...) what an
+    attack added to the inputs, in the card's space.
     """
 
     columns: dict[str, list[Any]]
@@ -92,6 +96,7 @@ class Evaluation:
     notes: tuple[str, ...] = ()
     pictures: dict[str, Picture] = field(default_factory=dict)
     metadata: dict[bytes, bytes] = field(default_factory=dict)
+    change: Tensor | None = None
 
 
 class Subject:

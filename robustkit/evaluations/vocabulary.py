@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ..protocol.card import Card
-from ..protocol.condition import Condition, Value
+from ..protocol.condition import CLEAN, Condition, Value
 from ..protocol.parameters import parse_parameters, show
 from ..protocol.pattern import ConditionPattern
 from .metric import Metric, named
@@ -59,6 +59,10 @@ class Vocabulary:
     def shows(self, kind: str) -> bool:
         """Whether conditions of a kind show images, on which others can be evaluated."""
         return self.in_results or self.in_means
+
+    def starts_from(self, text: str) -> str:
+        """Return the text of the condition whose images a condition changes."""
+        return CLEAN.text
 
     def label(self, text: str) -> str:
         """Return a condition's text in a few words, for a column or an axis."""

@@ -28,6 +28,8 @@ def audit(
     faithfulness: str = "abpc",
     stability: bool = False,
     watch_attention: bool = False,
+    transfer: bool = False,
+    keep_adversarials: bool = False,
     keep_misclassified: bool = False,
     boxes: str | Path | None = None,
     masks: str | Path | None = None,
@@ -74,6 +76,8 @@ def audit(
         faithfulness: `none`, `abpc`, or `all`: also insertion, deletion, and how maps change with a redrawn head.
         stability: compare maps under every attack and corruption with those of the clean images.
         watch_attention: record what each head of each layer does, clean and under every attack and corruption.
+        transfer: score each checkpoint on the adversarial images that were found for each of the others.
+        keep_adversarials: keep adversarial images in the run, as differences in half precision.
         keep_misclassified: score the maps of wrong predictions too.
         boxes, masks: where the objects are; a CSV or a folder of ILSVRC XML files, or a folder of mask images.
         out: the run folder; by default `runs/` and the first checkpoint's name.
@@ -112,6 +116,8 @@ def audit(
         faithfulness=faithfulness,
         stability=stability,
         watch_attention=watch_attention,
+        transfer=transfer,
+        keep_adversarials=keep_adversarials,
         keep_misclassified=keep_misclassified,
         boxes=boxes,
         masks=masks,

@@ -36,6 +36,8 @@ from .data import labelled_data
 from .manifest import describe
 from .plan import Contender, Plan
 from .request import ClassificationRequest
+from .transfer import handed_on, plan_transfer
+from .under import plan_attacked
 
 
 @dataclass(frozen=True)
@@ -66,15 +68,16 @@ def plan_classification(request: ClassificationRequest) -> Plan:
     candidates, lines = _open(request, place, unlabelled=_is_of_maps_alone(request, attacked, maps))
     dataset = _shared_dataset(candidates)
     check_labels(dataset, attacked, card)
-    corruptions = plan_corruptions(
-        request.corruptions,
-        dataset,
-        [candidate.preprocessing.input_size for candidate in candidates],
-        tree=tree,
+    made = partial(
+        plan_corruptions,
+        dataset=dataset,
+        input_sizes=[candidate.preprocessing.input_size for candidate in candidates],
         constants=request.constants,
         variant=request.variant,
         frost_dir=request.frost,
     )
+    corruptions, beneath = made(request.corruptions, tree=tree), plan_attacked(attacked, made, request.frost)
+    attacked = beneath.conditions
     _check_networks(request, candidates, attacked, maps)
     truth = open_truth(dataset, request.boxes, request.masks)
     evaluations = request.evaluation_conditions()
@@ -88,9 +91,12 @@ def plan_classification(request: ClassificationRequest) -> Plan:
         shown = ()  # without labels nothing is right or wrong, but predictions have maps
     scored = tuple(map(map_condition, maps))
     others = (condition for condition in evaluations if condition not in showing)
-    conditions = (*_watched(request, shown), *others, *scored, *_next_to(request, shown, maps))
+    entries = [describe(candidate.classifier.identity, candidate.preprocessing) for candidate in candidates]
+    passed, sources = plan_transfer(request, [each for each in attacked if each in shown], entries)
+    conditions = (*_watched(request, shown), *others, *scored, *_next_to(request, shown, maps), *passed)
     reused = frozenset(condition.text for condition in shown if condition != CLEAN and request.watch_attention)
-    digests = corruptions.inputs.digests | {condition.text: truth.digest or "none" for condition in scored}
+    digests = corruptions.inputs.digests | beneath.inputs.digests
+    digests |= sources | {condition.text: truth.digest or "none" for condition in scored}
     run = Run(request.folder(candidates[0].name))
     browsed = dataset.select(limit=request.browse, seed=request.seed).samples if request.browse else ()
     return Plan(
@@ -102,11 +108,12 @@ def plan_classification(request: ClassificationRequest) -> Plan:
         digest=dataset.digest,
         finish=partial(refresh, run),
         inputs=replace(corruptions.inputs, digests=digests),
-        lines=(*lines, *dataset.notes, *corruptions.lines, *truth.notes),
+        lines=tuple(dict.fromkeys((*lines, *dataset.notes, *corruptions.lines, *beneath.lines, *truth.notes))),
         keep_misclassified=request.keep_misclassified,
         pictures=tuple(sample.id for sample in browsed),
         evidence=tuple(condition.text for condition in bearing_evidence(conditions, card)),
         checks_setup=request.setup_check,
+        handed=handed_on(request, attacked),
     )
 
 

@@ -90,7 +90,7 @@ def prepare(plan: Plan) -> list[str]:
         robustkit=metadata.version("robustkit-audit"),
         command=_command(request.preset),
         started=old.started if old else datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        arguments=_plain(request.arguments()),
+        arguments=_plain(request.arguments()) | ({"keep_adversarials": True} if old and old.keeps_adversarials else {}),
         seed=settings.seed,
         protocol=_protocol(card),
         conditions=tuple(dict.fromkeys([*(old.conditions if old else ()), *texts])),

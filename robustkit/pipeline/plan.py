@@ -43,9 +43,9 @@ class Plan:
     dataset: the samples that all contenders share. digest: computes the data set's. inputs: what corruptions and maps
     need besides the data set. lines: for the user, shown once everything is checked, so that an error stands alone.
     unjudged: labels of masks that do not count. keep_misclassified: whether maps of wrong predictions count. pictures:
-    ids of the samples whose images are kept. evidence: texts of the attacks whose results need evidence.
-    checks_setup: whether other normalisations are tried first. finish: makes
-    summary, report and pictures once all records are there.
+    ids of the samples whose images are kept. evidence: texts of the attacks whose results need evidence. checks_setup:
+    whether other normalisations are tried first. handed: texts of the attacks whose adversarial images are passed on or
+    kept. finish: makes summary, report and pictures once all records are there.
     """
 
     request: Request
@@ -62,6 +62,7 @@ class Plan:
     pictures: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
     checks_setup: bool = False
+    handed: frozenset[str] = frozenset()
 
     def settings(self, chosen: int | None) -> Settings:
         """Return how to compute. chosen: the batch size that an earlier command chose.

@@ -111,6 +111,17 @@ class Ranks:
             self._beaten, self._beats = time.monotonic(), self._beats + 1
             self.store.set(f"beat {self.rank}", str(self._beats))
 
+    def meet(self, name: str) -> None:
+        """Wait until all processes have come to the same place.
+
+        Raises:
+            RunError: as `finish`.
+        """
+        if self.store is None:
+            return
+        self.store.set(f"{name} {self.rank}", "")
+        self._await(name)
+
     def finish(self) -> None:
         """Say that this process is done; the leader waits for the others.
 
@@ -120,12 +131,16 @@ class Ranks:
         if self.store is None:
             return
         self.store.set(f"done {self.rank}", "")
-        if not self.leads:
-            return
-        heard = {rank: ("", time.monotonic()) for rank in range(1, self.size)}
+        if self.leads:
+            self._await("done")
+
+    def _await(self, name: str) -> None:
+        """Wait until all others have said so. Raises RunError as `finish`."""
+        heard = {rank: ("", time.monotonic()) for rank in range(self.size) if rank != self.rank}
         while heard:
+            self.beat()
             for rank, (last, since) in list(heard.items()):
-                if self.store.check([f"done {rank}"]):
+                if self.store.check([f"{name} {rank}"]):
                     del heard[rank]
                     continue
                 beats = self.store.get(f"beat {rank}").decode() if self.store.check([f"beat {rank}"]) else ""

@@ -171,7 +171,7 @@ class ClassificationRequest(Request):
     least_shard = 128
     kept = (
         *("checkpoints", "data_dir", "attacks", "corruptions", "corrupted_dir", "frost_dir", "cams", "boxes", "masks"),
-        *("eps", "norm", "engine", "limit", "ids", "data", "model"),
+        *("eps", "norm", "engine", "limit", "ids", "data", "model", "transfer", "keep_adversarials"),
     )
 
     corrupted_dir: str | Path | None = None
@@ -180,6 +180,8 @@ class ClassificationRequest(Request):
     faithfulness: str = "abpc"
     stability: bool = False
     watch_attention: bool = False
+    transfer: bool = False
+    keep_adversarials: bool = False
     keep_misclassified: bool = False
     boxes: str | Path | None = None
     masks: str | Path | None = None

@@ -13,39 +13,32 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import torch
+from numpy.typing import NDArray
 
 from ..data.dataset import Sample
-from ..errors import BadImageError, ModelError, RobustkitError
+from ..errors import BadImageError, ModelError, RobustkitError, RunError
 from ..evaluations.family import Family, family_of
 from ..evaluations.subject import Batch, Evaluation, Subject
 from ..evaluations.supply import Supply
 from ..models.batch_size import out_of_memory
 from ..protocol.condition import Condition
+from ..runs.adversarials import (
+    DIGEST,
+    Differences,
+    digest_of_differences,
+    read_adversarials,
+    write_adversarials,
+)
 from ..runs.binding import provenance_metadata
 from ..runs.folder import RunFolder
 from ..runs.pictures import Picture, PicturePlan, write_pictures
 from ..runs.progress import Progress, Watch
 from ..runs.writer import Writer
+from .outstanding import Piece
 from .shards import Decoder, Shard
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A shard, by its number, and conditions that use the same files of it, which are decoded once."""
-
-    shard: int
-    conditions: tuple[Condition, ...]
-
-
-def pieces(run: RunFolder, name: str, conditions: Sequence[Condition], shards: int) -> list[Piece]:
-    """Return what lacks records, by shard: all conditions on clean inputs together, and each released corruption."""
-    units = []
-    for shard in range(shards):
-        lacking = [c for c in conditions if not run.shard_path(name, c.text, shard).is_file()]
-        clean = tuple(c for c in lacking if not c.released)
-        units += [Piece(shard, group) for group in (clean, *((c,) for c in lacking if c.released)) if group]
-    return units
 
 
 def run_units(
@@ -58,10 +51,12 @@ def run_units(
     progress: Watch,
     wanted: PicturePlan = PicturePlan(),  # noqa: B008 - frozen
     say: Callable[[str], None] = lambda line: None,
+    handed: Container[str] = (),
 ) -> None:
     """Compute the units of `work` and write each as it is done.
 
-    provenance: of the rows under a condition, by its text. wanted: the samples whose pictures are kept.
+    provenance: of the rows under a condition, by its text. wanted: the samples whose pictures are kept. handed: texts
+    of the attacks whose adversarial images are kept.
     """
     name, asked = subject.classifier.identity.name, subject.settings.batch_size
     cuts = (
@@ -80,7 +75,8 @@ def run_units(
                 writer.check()
                 progress.begin(name, condition, len(shard))
                 began, before = time.monotonic(), subject.settings.batch_size
-                computed = _unit(subject, supply, shard, condition, progress, wanted.under(condition))
+                images = _Images.of(run, condition, piece.shard, wanted.under(condition), condition.text in handed)
+                computed = _unit(subject, supply, shard, condition, progress, images)
                 if (size := subject.settings.batch_size) != asked:
                     computed.metadata[b"batch_size"] = str(size).encode()
                     if size != before:
@@ -100,12 +96,47 @@ def _write(
     metadata: dict[bytes, bytes],
     timing: Mapping[str, Any],
 ) -> None:
-    """Write the pictures and the record of a unit: a checkpoint, by its name, under a condition on a shard."""
+    """Write pictures, adversarial images and the record of a unit: a checkpoint, by its name, under a condition on a
+    shard. The record, which says which adversarial images are its own, comes last.
+    """
     name, condition, shard = unit
     write_pictures(run, name, condition.text, shard, computed.pictures, metadata)
+    if computed.differences is not None:
+        write_adversarials(run, name, condition.text, shard, computed.differences, metadata)
+        computed.metadata[DIGEST] = digest_of_differences(computed.differences).encode()
     metadata = metadata | {b"notes": json.dumps(list(computed.notes)).encode()} | computed.metadata
     rows = computed.table(schema, metadata, family_of(condition.name).columns)
     run.write_shard(run.shard_path(name, condition.text, shard), rows, timing)
+
+
+@dataclass(frozen=True)
+class _Images:
+    """What is kept of the images of a unit, and what it takes besides those of the data set.
+
+    keep: ids of the samples whose pictures are kept. hands: whether adversarial images are. passed: those that were
+    found for another checkpoint, and their digest.
+    """
+
+    keep: Container[str] = ()
+    hands: bool = False
+    passed: tuple[Differences, str] | None = None
+
+    @classmethod
+    def of(cls, run: RunFolder, condition: Condition, shard: int, keep: Container[str], hands: bool) -> _Images:
+        """Raises RunError where adversarial images are not there, or are not what was written."""
+        if not condition.source:
+            return cls(keep, hands)
+        assert condition.under is not None
+        return cls(keep, hands, read_adversarials(run, condition.source, condition.under.text, shard))
+
+    def given(self, samples: Sequence[Sample], condition: Condition) -> torch.Tensor | None:
+        """Return what is passed on to a batch, (B, ...), on the host; None where nothing is."""
+        if self.passed is None:
+            return None
+        differences, _ = self.passed
+        if lost := next((sample.id for sample in samples if sample.id not in differences), None):
+            raise RunError(f"{condition.text}: no adversarial image of {lost}; {condition.source} could not read it")
+        return torch.from_numpy(np.stack([differences[sample.id] for sample in samples]))
 
 
 @dataclass
@@ -113,6 +144,7 @@ class _Computed:
     """What was computed for a shard under one condition, or for a part of it.
 
     columns: of each batch, by name. notes: in order, as keys. metadata: for the record, besides what every record has.
+    differences: of adversarial images; None where they are not kept.
     """
 
     columns: list[dict[str, list[Any]]] = field(default_factory=list)
@@ -120,6 +152,7 @@ class _Computed:
     seconds: dict[str, float] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)
     metadata: dict[bytes, bytes] = field(default_factory=dict)
+    differences: dict[str, NDArray[np.float16]] | None = None
 
     def add(self, more: _Computed) -> None:
         self.columns += more.columns
@@ -127,6 +160,8 @@ class _Computed:
         self.seconds |= more.seconds
         self.notes |= more.notes
         self.metadata |= more.metadata
+        if more.differences is not None:
+            self.differences = {**(self.differences or {}), **more.differences}
 
     def table(self, schema: pa.Schema, metadata: dict[bytes, bytes], added: Mapping[str, pa.DataType]) -> pa.Table:
         """Return the rows in the order of their samples, with the columns that the condition adds."""
@@ -148,18 +183,19 @@ def _unit(
     shard: Shard,
     condition: Condition,
     progress: Progress,
-    keep: Container[str],
+    images: _Images,
 ) -> _Computed:
     """Compute one shard under one condition, in batches that are halved where memory is short."""
-    computed, start = _Computed(), 0
-    shown = condition.under or condition
+    computed, start = _Computed(differences={} if images.hands else None), 0
+    if images.passed is not None:
+        computed.metadata[DIGEST] = images.passed[1].encode()
     family = family_of(condition.name)
-    whole = family_of(shown.name).takes_shards(shown, subject.card)
+    whole = any(family_of(each.name).takes_shards(each, subject.card) for each in (condition, condition.under) if each)
     while start < len(shard):
         part = range(start, min(start + (len(shard) if whole else subject.settings.batch_size), len(shard)))
         more = None
         try:
-            more = _batch(subject, supply, shard, part, condition, family, progress, keep)
+            more = _batch(subject, supply, shard, part, condition, family, progress, images)
         except ModelError as fault:
             if not out_of_memory(fault.__cause__) or subject.settings.batch_size == 1:
                 raise
@@ -180,7 +216,7 @@ def _batch(
     condition: Condition,
     family: Family,
     progress: Progress,
-    keep: Container[str],
+    images: _Images,
 ) -> _Computed:
     """Compute some samples under one condition, unreadable ones included.
 
@@ -204,7 +240,8 @@ def _batch(
     for alike in readable.values():
         places, samples, truths = zip(*alike, strict=True)
         try:
-            batch = Batch(shard.inputs(places), samples, truths, keep, progress.stage)
+            given = images.given(samples, condition)
+            batch = Batch(shard.inputs(places), samples, truths, images.keep, progress.stage, given)
             done = evaluate(family, subject, batch, condition)
             columns = {name: list(values) for name, values in done.columns.items()}
             if wrong := [name for name, values in columns.items() if len(values) != len(samples)]:
@@ -220,6 +257,10 @@ def _batch(
                 f"--debug shows where"
             ) from fault
         computed.add(_Computed([columns], done.pictures, done.seconds, dict.fromkeys(done.notes), done.metadata))
+        if images.hands and done.change is not None:
+            halves = done.change.half().cpu().numpy()
+            rows = {sample.id: row for sample, row in zip(samples, halves, strict=True)}
+            computed.add(_Computed(differences=rows))
     return computed
 
 

@@ -7,40 +7,39 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.lock import locked
 from ..display.neutral import no_controls
 from ..errors import RunError
-from ..evaluations.attacks.evidence import bearing_evidence, gather_evidence, needs_evidence
+from ..evaluations.attacks.evidence import gather_evidence
 from ..evaluations.attacks.gradient_masking import findings
 from ..evaluations.family import family_of
-from ..evaluations.setup import CHECK, check_setup, unsuited
+from ..evaluations.setup import CHECK, check_setup
 from ..evaluations.setup_flags import setup_flags, setup_notes
 from ..evaluations.subject import Settings, Subject
 from ..protocol.condition import CLEAN, Condition
+from ..runs.adversarials import remove_adversarials
 from ..runs.binding import provenance_of
 from ..runs.folder import RunFolder
 from ..runs.links import refuse_links
 from ..runs.manifest import CheckpointEntry, Manifest
-from ..runs.pictures import PicturePlan, strange_pictures
+from ..runs.pictures import PicturePlan
 from ..runs.progress import Progress
 from .announcement import jobs_of, work_lines
 from .estimate import Estimate
 from .manifest import prepare
+from .outstanding import Lacking, Piece, lots, outstanding, pieces, shards_of
 from .plan import Contender, Plan
 from .processes import Ranks
 from .reporting import PLAN, Reporter
-from .runner import Piece, pieces, run_units
+from .runner import run_units
 from .shards import decoded
 
 if TYPE_CHECKING:
     import torch
 
 _SEEN = 60.0  # seconds
-_FINER = 4
-"""With fewer pieces of work per process, the conditions of a shard are drawn one by one."""
 
 
 def carry_out(plan: Plan, progress: Progress, say: Callable[[str], None]) -> None:
@@ -70,6 +69,8 @@ def carry_out(plan: Plan, progress: Progress, say: Callable[[str], None]) -> Non
             if ranks.size > 1:
                 _check_complete(plan)
             computed = reporter.estimate.elapsed
+            if not run.manifest.keeps_adversarials:
+                remove_adversarials(run)
             plan.finish()
             reporter.done(computed)
 
@@ -85,63 +86,68 @@ def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Callable[[str], N
     settings = replace(plan.request.settings, batch_size=manifest.batch_size)
     by_text = {condition.text: condition for condition in plan.conditions}
     wanted = PicturePlan.of(manifest.pictures, plan.conditions)
-    outstanding = ranks.share("work", lambda: [_lacking(plan, contender, ranks.size) for contender in plan.contenders])
-    for line in [line for _, _, _, lines, _ in outstanding for line in lines] if ranks.leads else ():
+    every: list[Lacking] = ranks.share("work", lambda: outstanding(plan, ranks.size))
+    for line in [line for _, _, _, lines, _ in every for line in lines] if ranks.leads else ():
         say(line)
-    texts = {text for lacking, *_ in outstanding for _, some in lacking for text in some} if ranks.leads else set()
+    texts = {text for lacking, *_ in every for _, some in lacking for text in some} if ranks.leads else set()
     conditions = (condition.under or condition for condition in plan.conditions if condition.text in texts)
     for line in dict.fromkeys(family_of(each.name).elsewhere(each, settings.device) for each in conditions):
         if line:
             say(line)
-    reporter = _reporter(plan, ranks, progress, outstanding, settings.device)
-    for contender, (lacking, doubted, _, _, unchecked) in zip(plan.contenders, outstanding, strict=True):
+    reporter = _reporter(plan, ranks, progress, every, settings.device)
+    met = False
+    for (contender, own), (lacking, doubted, _, _, unchecked) in zip(lots(plan), every, strict=True):
         check = [CLEAN.text] if unchecked is None else []
         if not lacking and not doubted:
             continue
+        passed = bool(own[0].source)
+        if passed and not met:  # what is passed on comes from any of the processes
+            ranks.meet("passed on")
+            met = True
         subject = contender.subject(settings)
         for _ in ranks.draw(f"set-up of {contender.name}", check):
             _check_setup(run, contender, subject, reporter, say)
         # First, so that a doubt is known before hours are spent.
         for text in ranks.draw(f"evidence on {contender.name}", doubted):
             _take_evidence(run, contender, subject, by_text[text], reporter, say)
-        drawn = ranks.draw(f"units of {contender.name}", lacking)
+        drawn = ranks.draw(f"units of {contender.name}{', passed on' if passed else ''}", lacking)
         work = (Piece(shard, tuple(by_text[text] for text in texts)) for shard, texts in drawn)
         provenance = partial(_provenance, manifest, contender.entry, settings)
-        run_units(run, subject, contender.supply, work, manifest.shard_size, provenance, reporter, wanted, say)
+        run_units(
+            run, subject, contender.supply, work, manifest.shard_size, provenance, reporter, wanted, say, plan.handed
+        )
         subject.classifier.to("cpu")
-    done = sum(there for _, _, there, *_ in outstanding)
+    done = sum(there for _, _, there, *_ in every)
     if done and ranks.leads:
         say(f"{done} units of work were there already and were not computed again")
     return reporter
 
 
-def _reporter(
-    plan: Plan, ranks: Ranks, progress: Progress, outstanding: Sequence[Any], device: torch.device
-) -> Reporter:
-    """Say what is to be done, and return what tells how far it is. outstanding: of each contender, as `_lacking`."""
+def _reporter(plan: Plan, ranks: Ranks, progress: Progress, every: Sequence[Lacking], device: torch.device) -> Reporter:
+    """Say what is to be done, and return what tells how far it is. every: what each of `lots` lacks."""
     size, samples = plan.run.manifest.shard_size, len(plan.dataset.samples)
     card, classes = plan.request.card, len(plan.dataset.valid_labels or plan.dataset.class_names)
     jobs = []
-    for contender, (lacking, doubted, *_, unchecked) in zip(plan.contenders, outstanding, strict=True):
+    for (contender, _), (lacking, doubted, *_, unchecked) in zip(lots(plan), every, strict=True):
         counts = dict.fromkeys((condition.text for condition in plan.conditions), 0)
         for shard, texts in lacking:
             for text in texts:
                 counts[text] += min(size, samples - shard * size)
         wanted = [(condition, counts[condition.text]) for condition in plan.conditions]
         jobs += jobs_of(contender.name, wanted, doubted, card, classes, samples, unchecked is None)
-    shards, checkpoints = _shards(plan), [contender.name for contender in plan.contenders]
+    shards, checkpoints = shards_of(plan), [contender.name for contender in plan.contenders]
     if ranks.leads:
         units = shards * len(plan.conditions) * len(checkpoints)
-        there = sum(done for _, _, done, *_ in outstanding)
-        doubted = sum(len(texts) for _, texts, *_ in outstanding)
-        whys = [why for *_, why in outstanding]
+        there = sum(done for _, _, done, *_ in every)
+        evidence = sum(len(texts) for _, texts, *_ in every)
+        whys = [why for *_, why in every]
         lines = work_lines(
             plan.conditions,
             len(checkpoints),
             samples,
             units,
             there,
-            doubted,
+            evidence,
             card,
             classes,
             whys.count(None),
@@ -169,17 +175,6 @@ def _check_setup(
         say(f"{contender.name}: {note}")
 
 
-def _why_unchecked(plan: Plan, contender: Contender) -> str | None:
-    """Return why the set-up of a checkpoint is not checked; empty where that needs no word, None where it is."""
-    if not plan.checks_setup:
-        return ""
-    if CLEAN not in plan.conditions:
-        return "clean images are not evaluated"
-    if plan.run.evidence(contender.name, CLEAN.text) is not None:
-        return "it was done before"
-    return unsuited(plan.dataset) or None
-
-
 def _take_evidence(
     run: RunFolder,
     contender: Contender,
@@ -202,41 +197,6 @@ def _provenance(manifest: Manifest, checkpoint: CheckpointEntry, settings: Setti
     return provenance_of(manifest, checkpoint, condition) | beside
 
 
-def _lacking(
-    plan: Plan, contender: Contender, processes: int
-) -> tuple[list[tuple[int, list[str]]], list[str], int, list[str], str | None]:
-    """Return shards with the texts of conditions to compute together; attacks that lack evidence; the number of units
-    that exist; lines on files that are not what was written for this run, and are made again; and why the set-up is not
-    checked, as `_why_unchecked`.
-    """
-    run, name, conditions = plan.run, contender.name, plan.conditions
-    texts = [condition.text for condition in conditions]
-    lines = [f"{path}: {why}; computed again" for path, why in _dropped(run.damaged(name, texts))]
-    lines += [f"{path}: evidence: {why}; taken again" for path, why in _dropped(run.strange_evidence(name, texts))]
-    strange = strange_pictures(run, name, texts)
-    lines += [f"{path}: pictures: {why}; removed, the report goes without" for path, why in _dropped(strange)]
-    shards = _shards(plan)
-    lacking = pieces(run, name, conditions, shards)
-    done = shards * len(conditions) - sum(len(piece.conditions) for piece in lacking)
-    if processes > 1 and len(lacking) < _FINER * processes:
-        lacking = [Piece(piece.shard, (condition,)) for piece in lacking for condition in piece.conditions]
-    card = plan.request.card
-    bearing = bearing_evidence(conditions, card) if contender.preprocessing else []
-    doubted = [condition.text for condition in bearing if needs_evidence(run, name, condition, card)]
-    unchecked = _why_unchecked(plan, contender) if lacking else ""
-    return [(piece.shard, [c.text for c in piece.conditions]) for piece in lacking], doubted, done, lines, unchecked
-
-
-def _shards(plan: Plan) -> int:
-    return -(-len(plan.dataset.samples) // plan.run.manifest.shard_size)
-
-
-def _dropped(files: Sequence[tuple[Path, str]]) -> Sequence[tuple[Path, str]]:
-    for path, _ in files:
-        path.unlink(missing_ok=True)
-    return files
-
-
 def _await_same(run: RunFolder, manifest: dict[str, Any]) -> None:
     """Wait until this process sees the run.json that the first one wrote; a network file system may take a while."""
     began = time.monotonic()
@@ -250,7 +210,7 @@ def _await_same(run: RunFolder, manifest: dict[str, Any]) -> None:
 
 def _check_complete(plan: Plan) -> None:
     """Raise RunError where records are missing although every process has said that it is done."""
-    run, shards = plan.run, _shards(plan)
+    run, shards = plan.run, shards_of(plan)
     lacking = sum(
         len(piece.conditions)
         for contender in plan.contenders

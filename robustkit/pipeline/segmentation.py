@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from ..data.scenes import LabelledScenes
@@ -22,6 +23,7 @@ from ..tasks.segmentation.subject import SegmenterSubject
 from .manifest import describe
 from .plan import Contender, Plan
 from .request import SegmentationRequest
+from .under import plan_attacked
 
 
 def plan_segmentation(request: SegmentationRequest) -> Plan:
@@ -40,10 +42,16 @@ def plan_segmentation(request: SegmentationRequest) -> Plan:
     scenes = scenes.select(request.limit, None if request.ids is None else Path(request.ids), request.seed)
     if not len(scenes):
         raise NothingEvaluated(f"{request.data_dir}: no sample is left to evaluate; loosen --limit or --ids")
-    corruptions = plan_corruptions(
-        request.corruptions, scenes.dataset, [], constants="imagenet", variant=request.variant, frost_dir=request.frost
+    made = partial(
+        plan_corruptions,
+        dataset=scenes.dataset,
+        input_sizes=[],
+        constants="imagenet",
+        variant=request.variant,
+        frost_dir=request.frost,
     )
-    conditions = (*attacked, *corruptions.conditions, *request.evaluation_conditions())
+    corruptions, beneath = made(request.corruptions), plan_attacked(attacked, made, request.frost)
+    conditions = (*beneath.conditions, *corruptions.conditions, *request.evaluation_conditions())
     run = Run(request.folder(identities[0].name))
     notes = (f"{identity.name}: {note}" for identity in identities for note in identity.notes)
 
@@ -67,8 +75,8 @@ def plan_segmentation(request: SegmentationRequest) -> Plan:
         dataset=replace(scenes.dataset, class_names=scenes.class_names),
         digest=scenes.digest,
         finish=finish,
-        inputs=corruptions.inputs,
-        lines=(*notes, *scenes.notes, *corruptions.lines),
+        inputs=replace(corruptions.inputs, digests=corruptions.inputs.digests | beneath.inputs.digests),
+        lines=tuple(dict.fromkeys((*notes, *scenes.notes, *corruptions.lines, *beneath.lines))),
         unjudged=tuple(scenes.unjudged),
     )
 

@@ -19,11 +19,12 @@ class Condition:
     """One way to treat the images. `parameters` are all of an attack's, card and options resolved; `text` names it.
 
     payload: what the condition's family parsed from the text, for the family alone. under: the condition whose images a
-    map is compared on, or on whose images attention is watched. group: the text of the conditions counted and shown
-    together, such as all severities of a corruption; empty if there are no others. level: its place in the group, such
-    as its severity. released: whether the images come already corrupted, from other files. draws: the text that
-    its random draws depend on, if not its own. needs_truth: whether it is scored against the place of a sample's
-    object.
+    map is compared on, on whose images attention is watched, around whose images an attack looks, or the attack whose
+    adversarial images are passed on. group: the text of the conditions counted and shown together, such as all
+    severities of a corruption; empty if there are no others. level: its place in the group, such as its severity.
+    released: whether the images come already corrupted, from other files. draws: the text that its random draws depend
+    on, if not its own. needs_truth: whether it is scored against the place of a sample's object. source: the checkpoint
+    that the adversarial images of `under` were found for, where that is not the one that is evaluated.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Condition:
     released: bool = False
     draws: str = ""
     needs_truth: bool = False
+    source: str = ""
 
     @property
     def eps(self) -> float | None:

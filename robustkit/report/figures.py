@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from ..runs.folder import RunFolder
 
 SECTIONS = (
-    *("samples", "results", "attacks", "distances", "corruptions", "calibration", "classes", "stages", "doubts"),
+    *("samples", "results", "attacks", "distances", "transfers", "corruptions"),
+    *("calibration", "classes", "stages", "doubts"),
     *("segmentation", "maps", "attention", "ledger", "comparison", "unread", "reproduce"),
 )
 """The sections of the page in order. One with another name follows `ledger`."""

@@ -130,6 +130,7 @@ class RunFiles:
             "timings/*/*/.*.json.*.tmp",
             "evidence/*/.*.json.*.tmp",
             "pictures/*/*/.*.parquet.*.tmp",
+            "adversarials/*/*/.*.parquet.*.tmp",
         ):
             for leftover in self.path.glob(pattern):
                 leftover.unlink(missing_ok=True)

@@ -9,7 +9,10 @@ from pathlib import Path
 
 from ..errors import RunError
 
-OWN = ("run.json", "summary.json", "summary.csv", "report.html", "records", "timings", "evidence", "pictures")
+OWN = (
+    *("run.json", "summary.json", "summary.csv", "report.html"),
+    *("records", "timings", "evidence", "pictures", "adversarials"),
+)
 OWN_PICTURES = ("cams", "scenes")
 """The files and folders that commands write and read in a run folder; everything else there is left alone."""
 

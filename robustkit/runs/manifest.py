@@ -212,6 +212,11 @@ class Manifest(Part, frozen=True, kw_only=True):
         """The plug-ins that decide some of its records."""
         return () if self.plugins is UNSET else self.plugins
 
+    @property
+    def keeps_adversarials(self) -> bool:
+        """Whether adversarial images stay in the run, because they were asked for once."""
+        return self.arguments.get("keep_adversarials") is True
+
     def plugins_of(self, checkpoint: str, condition: str) -> list[PluginEntry]:
         """Return the plug-ins that decide the records of a checkpoint under a condition."""
         return [

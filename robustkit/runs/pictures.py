@@ -60,7 +60,7 @@ class PicturePlan:
 
         def keeps(condition: Condition) -> bool:
             shown = condition.under or condition
-            return not shown.group or shown.level == middle[shown.group]
+            return not shown.group or shown.level == middle.get(shown.group, shown.level)
 
         return cls(frozenset(samples), frozenset(condition.text for condition in conditions if keeps(condition)))
 

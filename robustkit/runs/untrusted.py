@@ -30,10 +30,12 @@ def read_rows(
     columns: Collection[str] | Callable[[str], bool] | None = None,
     what: str = "a record",
     fault: Callable[[Mapping[bytes, bytes] | None, bytes], str] = lambda metadata, data: "",
+    most: int = DECODED,
 ) -> pa.Table:
     """Return the rows of a Parquet file; `columns` are those read, by name or by a test of names.
 
-    fault: why a file with these metadata and bytes is not the one that was expected; empty where it is.
+    fault: why a file with these metadata and bytes is not the one that was expected; empty where it is. most:
+    bytes of text or pictures.
 
     Raises:
         DamagedRecord: it is not a Parquet file, not of the types that an audit writes, exceeds the limits, or is
@@ -55,7 +57,7 @@ def read_rows(
             if texts := [name for name in chosen if name in _TEXTS and not pa.types.is_null(schema.field(name).type)]:
                 source = pq.ParquetFile(pa.BufferReader(data), metadata=source.metadata, read_dictionary=texts)
             # Threads cost more than they save on so few rows.
-            table, wrong = _decoded(source.read(columns=chosen, use_threads=False))
+            table, wrong = _decoded(source.read(columns=chosen, use_threads=False), most)
     except (OSError, ValueError, pa.ArrowException, MemoryError, RecursionError) as raised:
         wrong = (str(raised).splitlines() or [type(raised).__name__])[0]
     if wrong:
@@ -122,7 +124,7 @@ def _strange(schema: pa.Schema) -> str:
     return ""
 
 
-def _decoded(table: pa.Table) -> tuple[pa.Table, str]:
+def _decoded(table: pa.Table, most: int) -> tuple[pa.Table, str]:
     """Return a table with texts in place of references to them, and what is wrong where they are too large."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -132,10 +134,10 @@ def _decoded(table: pa.Table) -> tuple[pa.Table, str]:
             continue
         column, size = table.column(place), 0
         for chunk in column.chunks:
-            if len(chunk) * chunk.dictionary.nbytes > DECODED - size:
+            if len(chunk) * chunk.dictionary.nbytes > most - size:
                 lengths = pc.binary_length(chunk.dictionary).take(chunk.indices)
                 size += pc.sum(pc.cast(lengths, pa.int64())).as_py() or 0
-        if size > DECODED:
+        if size > most:
             return table, f"{size >> 20} MB of text in column {field.name!r}"
         kind = field.type.value_type
         table = table.set_column(place, pa.field(field.name, kind, field.nullable), column.cast(kind))

@@ -23,7 +23,8 @@ from robustkit.models.classifier import load
 from robustkit.models.device import pick_device
 from robustkit.models.identity import Classifier
 from robustkit.pipeline.data import labelled_data
-from robustkit.pipeline.runner import Piece, run_units
+from robustkit.pipeline.outstanding import Piece
+from robustkit.pipeline.runner import run_units
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import CLEAN
 from robustkit.results.run import Run

@@ -11,7 +11,8 @@ from manifests import whole
 from scipy.stats import binomtest
 from small_audit import FACTORY, audit
 
-from robustkit.evaluations.attacks.order import Right, chance, findings_of, order_flag
+from robustkit.evaluations.attacks.order import findings_of, order_flag
+from robustkit.evaluations.right import Right, chance
 
 TURNING = (
     FACTORY.replace("nn.Sequential(", "Turning(")

@@ -35,6 +35,7 @@ def test_each_kind_has_its_family_and_its_words() -> None:
         "attention",
         "ledger",
         "distances",
+        "transfer",
         "attacks",
     ]
     tables = {kind for kind in (*FOLDERS, "pgd") if vocabulary_of(kind).in_results}

@@ -100,6 +100,21 @@ def test_a_hung_process_is_noticed_and_a_slow_one_is_waited_for() -> None:
         leader.finish()
 
 
+def test_processes_meet_and_a_hung_one_is_noticed() -> None:
+    came: list[int] = []
+
+    def work(rank: Ranks) -> int:
+        time.sleep(0.3 * rank.rank)
+        came.append(rank.rank)
+        rank.meet("half way")
+        return len(came)
+
+    assert in_threads(together(3), work) == [3, 3, 3]  # nobody went on before the last came
+    Ranks().meet("alone")
+    first, _ = in_threads(together(2, silence=0.2), lambda rank: rank.meet("never") if rank.leads else None)
+    assert isinstance(first, RunError) and "process 1 of 2 has shown no sign of life" in str(first)
+
+
 def test_what_the_first_process_has_told_is_not_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert is_own(RunError("x")) and speaker() == "" and not is_own(LedError("x"))
     monkeypatch.setenv("WORLD_SIZE", "2")

@@ -2,7 +2,8 @@
 
 `clean`, `fgsm(eps=1/255)`, `pgd(eps=1/255,steps=20)`, `autoattack(eps=1/255,version=standard)`. The text always names
 eps (and the norm unless linf) and the attack's budget, and otherwise only what differs from the protocol card, so it
-means the same thing wherever the card's tag stands next to it. `engine=` names another library that ran the attack.
+means the same thing wherever the card's tag stands next to it. `engine=` names another library that ran the attack,
+`under=fog,severity=3` the corruption whose images are attacked (`on_corrupted`).
 `corruption(fog,severity=3)` is read and written by `evaluations.corruptions.condition`, `cam(agcam)` by
 `evaluations.maps.condition`. `attention(clean)` watches the model's attention on the images of another condition.
 """
@@ -24,6 +25,7 @@ from ...protocol.condition import CLEAN, Condition, Value
 from ...protocol.parameters import show, split_arguments, split_condition, typed
 from .build import build_attack
 from .engines import ENGINES
+from .on_corrupted import on_corrupted, parted
 from .registry import EVERY_ATTACK, EVERY_DENSE_ATTACK
 
 _BUDGET = {"square": "queries", "autoattack": "version"}  # what the text always names, as eps; else the steps
@@ -51,7 +53,7 @@ def parse_condition(
     if name not in attacks_of(card):
         raise ProtocolError(unknown("attack", name, attacks_of(card)))
     default = _defaults(name, card)
-    named = split_arguments(name, arguments, default)
+    named, under = parted(text, split_arguments(name, arguments, default), default)
     given = {key: _value(name, key, value, default) for key, value in named.items()}
     known = _norms(name, card)
     norm = norm if norm in known or len(known) > 1 else None  # of an attack in one norm
@@ -65,6 +67,10 @@ def parse_condition(
         shown["norm"] = resolved["norm"]
     inside = ",".join(f"{key}={show(shown[key])}" for key in default if key in shown)
     condition = Condition(name, f"{name}({inside})", tuple(resolved.items()))
+    if under is not None:
+        if condition.eps is None:
+            raise ProtocolError(f"condition {text!r}: under is for attacks of a fixed radius; leave it out of {name}")
+        condition = on_corrupted(condition, under)
     build_attack(condition, card)  # a value that the attack refuses is refused here, before any work
     return condition
 

@@ -11,11 +11,12 @@ from attacks import StagedResult
 from ...common.randomness import SampleRng
 from ...protocol.condition import Condition
 from ..subject import Batch, Evaluation, Shown, Subject
+from ..under import attacked_inputs
 
 
 def show(subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
     """Return the adversarial images of a batch."""
-    inputs = subject.inputs(batch.inputs)
+    inputs = attacked_inputs(subject, batch, condition)
     result = subject.attack(condition, inputs, batch, rng)
     adversarials, of_pixels = result.adversarials, subject.card.space == "pixels"
     with torch.inference_mode():
@@ -51,7 +52,8 @@ def evaluate(subject: Subject, batch: Batch, condition: Condition, rng: SampleRn
     rows |= {"steps": steps, "forwards": forwards, "backwards": backwards}
     seconds = _stage(rows, result) if isinstance(result, StagedResult) else {}
     pictures = subject.pictures(batch, image=shown.images(), delta=change) if batch.keep else {}
-    return Evaluation(rows, seconds, result.notes, pictures)
+    added = change if subject.card.space == "pixels" else change / subject.classifier.std
+    return Evaluation(rows, seconds, result.notes, pictures, change=added)
 
 
 def _stage(rows: dict[str, list[Any]], result: StagedResult) -> dict[str, float]:

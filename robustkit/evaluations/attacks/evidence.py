@@ -19,7 +19,8 @@ from ...protocol.card import Card
 from ...protocol.condition import Condition
 from ...runs.folder import RunFolder
 from ...runs.progress import Progress
-from ..subject import Subject
+from ..subject import Batch, Subject
+from ..under import attacked_inputs
 from .examining import examine
 
 SAMPLES = 32
@@ -47,14 +48,14 @@ def wants_evidence(condition: Condition, card: Card) -> bool:
 
 def bearing_evidence(conditions: Sequence[Condition], card: Card) -> list[Condition]:
     """Return the attacks on which evidence is taken: each AutoAttack, and otherwise the strongest attack per norm and
-    eps.
+    eps, on clean images and on those of each corruption.
 
     The figures are the model's, the same for all attacks of one radius; an AutoAttack of that radius already has them.
     """
     wanted = [condition for condition in conditions if wants_evidence(condition, card)]
-    best: dict[tuple[str, float | None], Condition] = {}
+    best: dict[tuple[str, float | None, Condition | None], Condition] = {}
     for condition in wanted:
-        key = condition.norm, condition.eps
+        key = condition.norm, condition.eps, condition.under
         if key not in best or _strength(condition) > _strength(best[key]):
             best[key] = condition
     return [attack for attack in wanted if attack.name == "autoattack" or attack in best.values()]
@@ -95,7 +96,7 @@ def gather_evidence(
             examined = partial(
                 examine,
                 subject.exact,  # low precision rounds as a defence would
-                subject.inputs(torch.stack(images)),
+                attacked_inputs(subject, Batch(torch.stack(images), samples), condition),
                 subject.labels(samples),
                 attack.threat,
                 rng=rng,

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ..family import Family, Overview
+from ..family import Family, Overview, family_of
 from .vocabulary import VOCABULARY
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from attacks import ThreatModel
 
     from ...common.plugins import Plugin
     from ...common.randomness import SampleRng
@@ -118,19 +120,27 @@ class Attacks(Family):
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
         from .registry import EVERY_ATTACK
 
-        plugged = EVERY_ATTACK.plugin(condition.name)
-        return () if plugged is None else (plugged,)
+        plugged, under = EVERY_ATTACK.plugin(condition.name), condition.under
+        beneath = () if under is None else family_of(under.name).plugins(under)
+        return (*(() if plugged is None else (plugged,)), *beneath)
 
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
         from ..cost import Cost
         from .cost import attack_cost
 
-        return attack_cost(condition, card, classes) + Cost()
+        beneath = Cost(0) if condition.under is None else Cost(0, extra=0.2)
+        return attack_cost(condition, card, classes) + Cost() + beneath
 
     def takes_shards(self, condition: Condition, card: Card) -> bool:
         from .build import build_attack
 
         return bool(getattr(build_attack(condition, card), "queues", False))
+
+    def ball(self, condition: Condition, card: Card) -> ThreatModel | None:
+        from .build import build_attack
+
+        attack = build_attack(condition, card)
+        return None if attack is None else attack.threat
 
     def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
         from .evaluate import show

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ...display.numbers import pixels
 from ...display.panels import dots, legend, panels, spread
 from ...display.svg import Figure, Point, Style, draw, labels, listed, percent, plain
+from .on_corrupted import UNDER, starts_from
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,7 +29,8 @@ class Curve:
     """A checkpoint under one attack at several radii.
 
     attack: its name and parameters besides eps, `pgd, steps=20`. norm: linf or l2. points: (eps, figure) in the order
-    of eps, with the clean figure at 0 where it is known.
+    of eps, with the figure of the images that it changes at 0, where that
+    is known.
     """
 
     checkpoint: str
@@ -48,21 +50,24 @@ class Standing:
 
 def curves(results: Sequence[Mapping[str, Any]], claims: Mapping[str, Claim]) -> list[Curve]:
     """Return a curve for each attack (with all parameters but eps alike) and each checkpoint that it attacked."""
-    clean: dict[str, Point] = {}
+    starts: dict[tuple[str, str], Point] = {}
     by_curve: dict[tuple[str, str, str], dict[float, Point]] = {}
+    begun: dict[str, str] = {}
     for row in results:
         if row["metric"] not in METRICS or row["value"] is None:
             continue
-        if row["condition"] == "clean":
-            clean[row["checkpoint"]] = Point.of(row)
-        elif (claim := claims.get(row["condition"])) is not None:
+        claim = claims.get(row["condition"])
+        if claim is None:
+            starts[row["checkpoint"], row["condition"]] = Point.of(row)
+        else:
             key = (_without_eps(row["condition"]), claim.norm, row["checkpoint"])
+            begun[key[0]] = starts_from(row["condition"])
             by_curve.setdefault(key, {})[float(claim.eps)] = Point.of(row)
     order = {key[:2]: place for place, key in reversed(list(enumerate(by_curve)))}
     lines = []
     for (attack, norm, checkpoint), points in sorted(by_curve.items(), key=lambda item: order[item[0][:2]]):
-        if checkpoint in clean and 0.0 not in points:
-            points[0.0] = clean[checkpoint]
+        if (start := starts.get((checkpoint, begun[attack]))) is not None:
+            points.setdefault(0.0, start)
         lines.append(Curve(checkpoint, attack, norm, tuple(sorted(points.items()))))
     return lines
 
@@ -121,8 +126,8 @@ def curve_figures(
             40 + 18 * -(-len(names) // 2) + 215 * rows,
             paint,
             alt=f"{what} against eps. " + " ".join(said),
-            caption=f"{what} with 95 % intervals, {_counted(drawn)}, from clean images (eps 0) on. Series are drawn a "
-            "little apart so that none hides another.",
+            caption=f"{what} with 95 % intervals, {_counted(drawn)}, from unattacked images (eps 0) on. Series are "
+            "drawn a little apart so that none hides another.",
         )
 
 
@@ -131,7 +136,8 @@ def _description(attack: str, lines: Sequence[Curve], names: Mapping[str, str]) 
     for line in lines:
         first, *rest = line.points
         start = f"{names[line.checkpoint]} has {percent(first[1].value)}"
-        start += " clean" if first[0] == 0 else f" at {pixels(first[0], line.norm)}"
+        whole = " unattacked" if f"{UNDER}=" in line.attack else " clean"
+        start += whole if first[0] == 0 else f" at {pixels(first[0], line.norm)}"
         then = [f"{percent(point.value)} at {pixels(eps, line.norm)}" for eps, point in rest]
         sentences.append(", ".join([start, *then]))
     return f"Under {plain(attack, 80)}: {listed(sentences)}."

@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-
 from ..family import Overview
+from ..right import Right, aligned, chance
 from ..rows import Reading
 from .gradient_masking import Doubt
+from .on_corrupted import starts_from
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,37 +24,13 @@ LEAST = 0.01
 """Share of the samples that must differ as well between two attacks, whose random starts differ."""
 _CHECK, _ADVICE = "attacks in order: ", "a stronger attack cannot do less, gradients mislead it"
 _INSTEAD = "run autoattack, Square with more queries, or an adaptive attack (BPDA, transfer)"
-_STRENGTH = {"clean": 0, "fgsm": 1, "pgd": 2, "apgd": 2, "autoattack": 3}
+_STRENGTH = {"clean": 0, "corruption": 0, "fgsm": 1, "pgd": 2, "apgd": 2, "autoattack": 3}
 _STEPS = {"pgd": 20, "apgd": 100, "autoattack": 100}  # where the text has none
 _TRAVEL = 2.0  # radii that an attack's steps must be able to go to be compared with one step of a whole radius
 
-_Bools = npt.NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class Right:
-    """Whether samples, by their ids, were predicted right under some condition."""
-
-    ids: pa.ChunkedArray
-    right: _Bools
-
-    @classmethod
-    def of(cls, table: pa.Table) -> Right:
-        """Return the answers of a condition's readable rows."""
-        return cls(table["sample_id"], table["correct"].fill_null(False).to_numpy().astype(bool))
-
-
-def _aligned(rights: Sequence[Right]) -> list[_Bools]:
-    """Return one array for each condition, of the samples that all of them have."""
-    if all(each.ids.equals(rights[0].ids) for each in rights[1:]):
-        return [each.right for each in rights]
-    by_id = [dict(zip(each.ids.to_pylist(), each.right.tolist(), strict=True)) for each in rights]
-    common = [name for name in by_id[0] if all(name in each for each in by_id[1:])]
-    return [np.array([each[name] for name in common], dtype=bool) for each in by_id]
-
 
 def is_compared(condition: str) -> bool:
-    """Whether a condition is an attack or clean, of those that have an order."""
+    """Whether a condition is an attack, or one whose images attacks change, of those that have an order."""
     return _name(condition) in _STRENGTH
 
 
@@ -65,17 +39,17 @@ def order_flag(manifest: Manifest, condition: str, rights: Mapping[str, Right]) 
 
     rights: the answers under the conditions of one checkpoint.
     """
-    pairs = []
+    pairs, start = [], starts_from(condition)
     for weaker in rights:
         if not _is_above(manifest, condition, weaker):
             continue
-        ours, theirs, *clean = _aligned([rights[name] for name in (condition, weaker, "clean") if name in rights])
+        ours, theirs, *clean = aligned([rights[name] for name in (condition, weaker, start) if name in rights])
         if clean and _labels(manifest, condition) != "true":  # the way from a wrong prediction may lead to a right one
             ours, theirs = ours[clean[0]], theirs[clean[0]]
         more, fewer = int((ours & ~theirs).sum()), int((theirs & ~ours).sum())
         least = 0.0 if weaker == "clean" else LEAST * len(ours)
         if more - fewer > least and chance(more, fewer) < CHANCE:
-            what = "right that were wrong before it" if weaker == "clean" else f"standing that {weaker} broke"
+            what = "right that were wrong before it" if weaker == start else f"standing that {weaker} broke"
             pairs.append(f"it left {more} of {len(ours)} samples {what}, and {fewer} the other way round")
     return f"{_CHECK}{', '.join(pairs)}: {_ADVICE}; {_INSTEAD}" if pairs else ""
 
@@ -89,14 +63,6 @@ def findings_of(flags: Sequence[str]) -> list[Doubt]:
     ]
 
 
-def chance(more: int, fewer: int) -> float:
-    """Return the probability that a fair coin gives at least `more` heads in `more + fewer` throws."""
-    n = more + fewer
-    if n > 1000:  # the normal approximation, with the correction for continuity
-        return 0.5 * math.erfc((more - fewer - 1) / math.sqrt(2 * n))
-    return float(sum(math.comb(n, heads) for heads in range(more, n + 1)) / 2**n)
-
-
 def _is_above(manifest: Manifest, condition: str, weaker: str) -> bool:
     """Whether the attack must do at least what `weaker` does: at the same eps, and with steps enough for it."""
     name, other = _name(condition), _name(weaker)
@@ -105,10 +71,11 @@ def _is_above(manifest: Manifest, condition: str, weaker: str) -> bool:
     claim, beside = manifest.claims.get(condition), manifest.claims.get(weaker)
     if claim is None or not claim.eps:
         return False
-    if other == "clean":
-        return _labels(manifest, condition) == "true"
+    if not _STRENGTH[other]:
+        return weaker == starts_from(condition) and _labels(manifest, condition) == "true"
     same = beside is not None and (claim.norm, claim.eps) == (beside.norm, beside.eps)
     same &= _labels(manifest, condition) == _labels(manifest, weaker)
+    same &= starts_from(condition) == starts_from(weaker)
     return same and _travel(condition, claim.eps) >= _TRAVEL and _steps(condition) >= _steps(weaker)
 
 

@@ -2,41 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ...display.numbers import pixels
 from ...protocol.condition import CLEAN
 from ...runs.manifest import Manifest
 from ..cells import Cells, is_whole
+from ..family import family_of
+from ..kinds import kind_of
 from ..metric import Metric
 from ..sentence import Clause, share
+from .on_corrupted import UNDER, starts_from
 
 _NAMES = {"autoattack": "AutoAttack", "square": "Square", "segpgd": "SegPGD", "cospgd": "CosPGD", "sea": "SEA"}
 
 
 def clauses(cells: Cells, manifest: Manifest, headline: Metric) -> Iterator[Clause]:
-    """Yield the result of the attack that leaves least: `the strongest attack, pgd at 4/255, leaves 13.3 %`.
+    """Yield the result of the attack that leaves least: `the strongest attack, pgd at 4/255, leaves 13.3 %`; then that
+    of those on corrupted images.
 
     While records of some attack are missing, none is called the strongest or the only one.
     """
-    claims = manifest.claims
-    attacked = [row for (condition, name), row in cells.items() if name == headline.name and condition in claims]
+    on_clean = [text for text in manifest.claims if starts_from(text) == CLEAN.text]
+    on_corrupted = [text for text in manifest.claims if text not in on_clean]
+    yield from _least(on_clean, cells, manifest, headline)
+    yield from _least(on_corrupted, cells, manifest, headline, " on corrupted images")
+
+
+def _least(texts: Sequence[str], cells: Cells, manifest: Manifest, headline: Metric, of: str = "") -> Iterator[Clause]:
+    """Yield the result of one of these attacks. of: whose images they change, where those are not clean."""
+    attacked = [row for (condition, name), row in cells.items() if name == headline.name and condition in texts]
     if not attacked:
         return
+    claims = manifest.claims
     row, clean = min(attacked, key=lambda row: float(row["value"])), cells.get((CLEAN.text, headline.name))
     norm, eps = claims[row["condition"]].norm, float(claims[row["condition"]].eps)
     radius = pixels(eps, norm) + ("" if norm == "linf" else f" ({norm})")
     if manifest.protocol.space != "pixels":
         radius += " in normalised units"
     of_others = "" if clean is not None and row["n"] == clean["n"] else f" of {row['n']} images"
-    call = f"{row['condition'].partition('(')[0]} at {radius}"
+    call = f"{row['condition'].partition('(')[0]} at {radius}{_beneath(row['condition'], manifest)}"
     leaves = f"leaves {share(row)}{of_others}"
-    missing = sum(not is_whole(cells.get((condition, headline.name))) for condition in claims)
+    missing = sum(not is_whole(cells.get((condition, headline.name))) for condition in texts)
     if missing:
-        so_far = f"{', the least' if len(attacked) > 1 else ''} so far (unfinished attacks: {missing} of {len(claims)})"
-        yield Clause(f"the attack {call} {leaves}{so_far}", (row,))
+        so_far = f"{', the least' if len(attacked) > 1 else ''} so far (unfinished attacks: {missing} of {len(texts)})"
+        yield Clause(f"the attack{of} {call} {leaves}{so_far}", (row,))
     else:
-        yield Clause(f"the {'strongest' if len(attacked) > 1 else 'only'} attack, {call}, {leaves}", (row,))
+        yield Clause(f"the {'strongest' if len(attacked) > 1 else 'only'} attack{of}, {call}, {leaves}", (row,))
+
+
+def _beneath(text: str, manifest: Manifest) -> str:
+    """Return ` on fog, severity 3` for an attack on corrupted images; nothing on clean ones."""
+    start = starts_from(text)
+    return "" if start == CLEAN.text else f" on {family_of(kind_of(start)).called(start, manifest)}"
 
 
 def called(text: str, manifest: Manifest) -> str:
@@ -52,12 +70,12 @@ def called(text: str, manifest: Manifest) -> str:
         counted = value.isdigit() and key.endswith("s")
         word = key.removesuffix("s") if value == "1" else key
         words.append(f"{value} {word}" if counted else f"{key} {value}")
-    return ", ".join(filter(None, words))
+    return ", ".join(filter(None, (*words, _beneath(text, manifest).strip())))
 
 
 def _parts(text: str) -> tuple[str, dict[str, str]]:
-    """Return the name of an attack and the parameters that its text names."""
-    name, _, inside = text.partition("(")
+    """Return the name of an attack and the parameters that its text names, without those of a corruption."""
+    name, _, inside = text.partition(f",{UNDER}=")[0].partition("(")
     return name, dict(item.split("=", 1) for item in inside.rstrip(")").split(",") if "=" in item)
 
 
@@ -74,4 +92,4 @@ def title(text: str, manifest: Manifest) -> str:
     words += [] if claim.norm == "linf" else [claim.norm]
     words += [pixels(claim.eps, claim.norm)]
     words += [] if manifest.protocol.space == "pixels" else ["normalised"]
-    return " ".join(words)
+    return " ".join(words) + _beneath(text, manifest)

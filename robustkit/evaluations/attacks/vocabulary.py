@@ -7,10 +7,12 @@ from typing import ClassVar
 
 from ...errors import ProtocolError, unknown
 from ...protocol.card import Card, card_names, load_card
+from ...protocol.condition import CLEAN
 from ...protocol.pattern import ConditionPattern
-from ..kinds import EVERY_FAMILY
+from ..kinds import EVERY_FAMILY, words_of
 from ..pattern import pattern_of
 from ..vocabulary import Vocabulary
+from .on_corrupted import UNDER, starts_from
 from .terms import TERMS
 
 
@@ -18,16 +20,24 @@ class AttackWords(Vocabulary):
     """Attacks, by their names in the registry."""
 
     defaults: ClassVar[Mapping[str, str]] = {"norm": "linf", "engine": "robustkit"}
+    telling = (UNDER,)
     in_results = True
     terms = TERMS
     expected = True
 
+    def starts_from(self, text: str) -> str:
+        return starts_from(text)
+
     def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
-        """Yield the strongest attack with results at each radius; of equally strong ones the last."""
+        """Yield the strongest attack with results at each radius, on clean images and on those of each corruption; of
+        equally strong ones the last.
+        """
         radii: dict[str, list[str]] = {}
         for text in (text for text, name in values if name == metric):
             given = {**self.defaults, **pattern_of(text).given}
-            radii.setdefault(f"{given['norm']} {given.get('eps', '')}".strip(), []).append(text)
+            start = starts_from(text)
+            beneath = "" if start == CLEAN.text else f" on {words_of(start).label(start)}"
+            radii.setdefault(f"{given['norm']} {given.get('eps', '')}".strip() + beneath, []).append(text)
         for radius, texts in radii.items():
             strongest = min(reversed(texts), key=lambda text: values[text, metric])
             which = f"lowest under {len(texts)} attacks" if len(texts) > 1 else "the attack"

@@ -8,9 +8,10 @@ from itertools import chain
 from typing import ClassVar
 
 from ...errors import ProtocolError
+from ...protocol.condition import Condition
 from ...protocol.pattern import ConditionPattern
 from ..vocabulary import View, Vocabulary
-from .condition import parse_corrupted
+from .condition import corruption_condition, parse_corrupted
 from .measures import BENCHMARK, METRICS, TERMS
 from .sets import FROST, SETS
 from .shares import by_definition, means_of_shares, shares_of
@@ -104,6 +105,13 @@ class CorruptionWords(Vocabulary):
         if part is None or not part.severity:
             return text if part is None else part.label
         return f"{part.label}, severity {part.severity}"
+
+    def parse(self, text: str) -> Condition:
+        """Return the condition of a corruption at a severity. Raises ProtocolError where the text is of none."""
+        part = parse_corrupted(text)
+        if part is None or not part.severity:
+            raise ProtocolError(f"condition {text!r}: expected a severity from 1 to 5, such as severity=3")
+        return corruption_condition(part)
 
     def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
         if pattern.name not in SETS:

@@ -9,7 +9,9 @@ import numpy as np
 from ...common.intervals import Floats
 from ...display.numbers import pixels
 from ...errors import RunError
+from ...protocol.condition import CLEAN
 from ..family import Overview
+from ..kinds import words_of
 from ..rows import EXCEEDS, Reading, column_of, readable
 from .vocabulary import norm_of
 
@@ -76,12 +78,15 @@ class LeftStanding(Overview):
 
 
 def _same_norm(reading: Reading, condition: str) -> list[tuple[str, float]]:
-    """Return the attacks of a fixed radius above 0 in the norm of a condition, each with its radius in pixels."""
+    """Return the attacks of a fixed radius above 0 in the norm of a condition, each with its radius in pixels; those on
+    clean images.
+    """
     if reading.manifest.protocol.space != "pixels":
         return []
     claims = reading.manifest.claims
     norm = norm_of(condition)
-    return [(text, claim.eps) for text, claim in claims.items() if claim.norm == norm and claim.eps > 0]
+    alike = {text: claim for text, claim in claims.items() if words_of(text).starts_from(text) == CLEAN.text}
+    return [(text, claim.eps) for text, claim in alike.items() if claim.norm == norm and claim.eps > 0]
 
 
 def _paired(first: pa.Table, second: pa.Table) -> tuple[Floats, np.ndarray[tuple[int], np.dtype[np.bool_]]]:

@@ -50,17 +50,9 @@ class LogitLedger(Family):
         yield from ((text, metric.name) for text in common for metric in ANSWERS)
 
     def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample:
-        import numpy as np
-        import pyarrow as pa
+        from .paired import per_sample
 
-        from ..recorded import not_paired
-
-        figures = super().per_sample(side, condition, metric)
-        if figures is None:
-            raise not_paired(condition, metric, [number.name for number in self.words.metrics if number.paired])
-        ids, values = figures
-        there = np.isfinite(values)  # what comes back is a figure of predictions that changed
-        return ids.filter(pa.array(there)), values[there]
+        return per_sample(side, condition, metric)
 
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
         return ()  # its figures say why, not how well

@@ -12,7 +12,7 @@ from xml.sax.saxutils import escape, quoteattr
 from PIL import ImageFont
 
 from ...evaluations.family import family_of
-from ...evaluations.kinds import kind_of
+from ...evaluations.kinds import kind_of, words_of
 from ...protocol.condition import CLEAN
 from ...runs.manifest import Manifest
 from ...tasks.task import task_of
@@ -26,13 +26,14 @@ _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]") 
 
 
 def headline(manifest: Manifest, rows: Sequence[Mapping[str, Any]], gap: str = "") -> tuple[str, str, str]:
-    """Return label, value and description for the strongest attack, or for clean images where there is none.
+    """Return label, value and description for the strongest attack on clean images, or for these alone where there is
+    none.
 
     rows: of one checkpoint, as in summary.json. gap: what its run lacks, since a stronger attack may be missing.
     """
     claims, task = manifest.claims, task_of(manifest)
     measured = [row for row in rows if row["metric"] == task.headline and row["value"] is not None]
-    attacked = [row for row in measured if row["condition"] in claims]
+    attacked = [row for row in measured if row["condition"] in claims and _starts_clean(row["condition"])]
     chosen = min(attacked, key=lambda row: row["value"]) if attacked else None
     if chosen is None:
         chosen = next((row for row in measured if row["condition"] == CLEAN.text), None)
@@ -48,6 +49,11 @@ def headline(manifest: Manifest, rows: Sequence[Mapping[str, Any]], gap: str = "
     where = f"under {chosen['condition']}" if attacked else "on clean images"
     description = f"{what} {where}: {value}{bounds}, n = {chosen['n']}, protocol {chosen['protocol']}{flags}"
     return label, value + (" (unfinished)" if gap else " (flagged)" if flags else ""), description
+
+
+def _starts_clean(text: str) -> bool:
+    """Whether an attack changes clean images."""
+    return words_of(text).starts_from(text) == CLEAN.text
 
 
 def badge(label: str, value: str, description: str) -> str:

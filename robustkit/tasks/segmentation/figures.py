@@ -54,7 +54,10 @@ def class_ious(results: Sequence[Mapping[str, Any]], claims: Mapping[str, Any]) 
 
 def _shown(by_condition: Mapping[str, Any], miou: Mapping[str, float], claims: Mapping[str, Any]) -> list[str]:
     attacked = [
-        condition for condition in by_condition if condition in claims and math.isfinite(miou.get(condition, math.nan))
+        condition
+        for condition in by_condition
+        if condition in claims and words_of(condition).starts_from(condition) == CLEAN.text
+        if math.isfinite(miou.get(condition, math.nan))
     ]
     sets = [condition for condition in by_condition if is_over_groups(condition)]
     whole = [condition for condition in sets if kind_of(condition) == words_of(condition).benchmark]
