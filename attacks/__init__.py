@@ -20,6 +20,7 @@ from .fab import FAB
 from .fgsm import FGSM
 from .losses import LOSSES, cross_entropy, dlr, dlr_targeted, margin
 from .minimal import DDN, FMN
+from .patch import Patch, PatchResult
 from .pgd import PGD
 from .registry import ATTACKS, DENSE_ATTACKS
 from .rng import Rng, TorchRng
@@ -47,6 +48,8 @@ __all__ = [
     "DenseAttack",
     "DenseFGSM",
     "DensePGD",
+    "Patch",
+    "PatchResult",
     "Rng",
     "Square",
     "StagedResult",

@@ -131,6 +131,8 @@ class Attack(ABC):
     norms: ClassVar[tuple[str, ...]] = ("linf", "l2")
     minimal: ClassVar[bool] = False
     """Whether the attack looks for the smallest change; eps may then be infinite."""
+    radius: ClassVar[bool] = True
+    """Whether eps bounds it, where it does not look for the smallest change; a patch is bounded by its size."""
 
     def __call__(self, model: Model, images: Tensor, labels: Tensor | None = None, *, rng: Rng | None = None) -> Tensor:
         return self.run(model, images, labels, rng=rng).adversarials
@@ -164,7 +166,7 @@ class Attack(ABC):
         name = type(self).__name__
         if self.threat.norm not in self.norms:
             raise ValueError(f"norm is {self.threat.norm!r}; {name} knows {', '.join(self.norms)}")
-        if math.isinf(self.threat.eps) and not self.minimal:
+        if math.isinf(self.threat.eps) and self.radius and not self.minimal:
             raise ValueError(f"eps is {self.threat.eps}; {name} needs a finite radius")
         check_images(images, self.threat)
         if batch_size is not None and batch_size < 1:

@@ -94,6 +94,25 @@ class Oracle:
         """Return the same with the gradients of a surrogate; the judge, or the model itself, must agree."""
         return Oracle(surrogate, self.dtype, self._top_label, self._judge or self._model, self.batch_size)
 
+    def drawn_to(self, points: Tensor, boxes: Tensor, of_class: bool) -> tuple[Tensor, Tensor]:
+        """Return logits (B, K), and the model's `key_loss` (B,) at `points` for boxes (B, 3). ValueError without one.
+
+        of_class: of the class token's query alone.
+        """
+        if (key_loss := getattr(self._model, "key_loss", None)) is None:
+            raise ValueError(
+                "loss is 'kq', and the model has no key_loss; expected one whose attention is understood, or loss 'ce'"
+            )
+        answers: list[Tensor] = []
+
+        def ask(images: Tensor) -> Tensor:
+            logits, drawn = key_loss(images, boxes, of_class)
+            answers.append(drawn)
+            return logits  # type: ignore[no-any-return]
+
+        asked = Oracle(ask, self.dtype, self._top_label)
+        return asked(points), answers[0].to(torch.promote_types(answers[0].dtype, torch.float32))
+
     def predict(self, points: Tensor) -> Tensor:
         """Return the logits (B, K) without a graph."""
         with torch.inference_mode():

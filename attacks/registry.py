@@ -9,6 +9,7 @@ from .dense import CosPGD, DenseAttack, DenseFGSM, DensePGD
 from .fab import FAB
 from .fgsm import FGSM
 from .minimal import DDN, FMN
+from .patch import Patch
 from .pgd import PGD
 from .sea import SEA
 from .spsa import SPSA
@@ -24,6 +25,7 @@ ATTACKS: dict[str, type[Attack]] = {
     "autoattack": AutoAttack,
     "fmn": FMN,
     "ddn": DDN,
+    "patch": Patch,
 }
 DENSE_ATTACKS: dict[str, type[DenseAttack]] = {
     "fgsm": DenseFGSM,

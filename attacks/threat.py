@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from .rng import Rng
 
-Norm = Literal["linf", "l2", "l1", "l0"]
+Norm = Literal["linf", "l2", "l1", "l0", "patch"]
 _ORDERS: dict[str, float] = {"linf": math.inf, "l2": 2, "l1": 1, "l0": 0}
 
 _SMALL = 4.0  # float32 values up to here are rounded by at most 2.4e-7
@@ -23,8 +24,12 @@ def per_sample(values: Tensor, like: Tensor) -> Tensor:
 
 
 def distance(norm: Norm, adversarial: Tensor, clean: Tensor) -> Tensor:
-    """Return the size (B,) of the perturbation in float32 (float64 for float64 images), in the unit of the images."""
+    """Return the size (B,) of the perturbation in float32 (float64 for float64 images), in the unit of the images; of a
+    patch its share of the pixels.
+    """
     wide = torch.promote_types(clean.dtype, torch.float32)
+    if norm == "patch":
+        return (adversarial != clean).any(dim=1).flatten(1).to(wide).mean(dim=1)
     change = (adversarial.to(wide) - clean.to(wide)).flatten(1)
     size: Tensor = torch.linalg.vector_norm(change, ord=_ORDERS[norm], dim=1)
     return size
@@ -35,26 +40,34 @@ class ThreatModel:
     """A ball around each clean image, cut to the range of valid pixels.
 
     norm: "linf" bounds the change of every single value, "l2" the Euclidean length of a sample's whole change, "l1" the
-        sum of all changes, "l0" the number of values that change. Most attacks know the first two (`Attack.norms`).
+        sum of all changes, "l0" the number of values that change; "patch" lets one square take any values. Most attacks
+        know the first two (`Attack.norms`).
     eps: radius, in the unit of the images (pixels in [0, 1] unless `bounds` says otherwise). Infinite: any change, for
         attacks that look for the smallest.
     bounds: lowest and highest valid value; None for no bounds (only sensible if a published protocol attacks normalised
         tensors).
     cut_images: accept images outside the bounds too, and cut every point to the bounds, however far from the image that
         is: then eps bounds nothing. An error of published evaluations, kept to reproduce them and for nothing else.
+    size: side of a patch in pixels. where: "corner", "random", or "worst-of-4" and other numbers of places.
 
-    Raises ValueError for a norm other than these, a negative or NaN eps, an l-inf eps wider than the bounds,
-    and bounds that are not two ascending numbers.
+    Raises ValueError for a norm other than these, a size below 1, another place, a negative or NaN eps, an l-inf eps
+    wider than the bounds, and bounds that are not two ascending numbers.
     """
 
     norm: Norm = "linf"
     eps: float = 1 / 255
     bounds: tuple[float, float] | None = (0.0, 1.0)
     cut_images: bool = False
+    size: int = 16
+    where: str = "corner"
 
     def __post_init__(self) -> None:
         if self.norm not in get_args(Norm):
             raise ValueError(f"norm is {self.norm!r}; expected one of: {', '.join(get_args(Norm))}")
+        if self.size < 1:
+            raise ValueError(f"size is {self.size}; expected 1 pixel or more")
+        if not re.fullmatch(r"corner|random|worst-of-[1-9]\d{0,3}", self.where):
+            raise ValueError(f"where is {self.where!r}; expected corner, random, or such as worst-of-4")
         if not self.eps >= 0:
             raise ValueError(f"eps is {self.eps}; expected a number, 0 or more")
         if self.bounds is None:

@@ -19,6 +19,7 @@ FOLDERS = {
     "attention": "attention",
     "ledger": "ledger",
     **dict.fromkeys(("fmn", "ddn"), "distances"),
+    "patch": "patches",
     "transfer": "transfer",
 }
 """The folder of the family of each kind of condition, including means in results."""

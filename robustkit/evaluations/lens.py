@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from ..attention.key_loss import key_loss
 from ..attention.surrogates import can_be_seen, surrogates
 from ..models.identity import Classifier
 from ..protocol.card import Card
@@ -34,6 +35,14 @@ class Lens(nn.Module):
         """The same answers with other gradients through attention, by name; empty where attention is not understood."""
         network = self.network
         return surrogates(network, self) if isinstance(network, nn.Module) and can_be_seen(network) else {}
+
+    def key_loss(self, images: Tensor, boxes: Tensor, of_class: bool) -> tuple[Tensor, Tensor]:
+        """Return the logits (B, K), and how far queries are drawn to the keys of boxes (B, 3).
+
+        Raises ModelError where attention is not understood.
+        """
+        network = self.network if isinstance(self.network, nn.Module) else self.classifier.network
+        return key_loss(network, self, images, boxes, of_class)
 
     def forward(self, images: Tensor) -> Tensor:
         if self.from_pixels:

@@ -268,12 +268,13 @@ def _check_networks(
         if request.watch_attention:
             check_watchable(candidate.classifier.network, candidate.name, "--watch-attention")
         for condition in attacked:
-            if dict(condition.parameters).get("version") == "attention" and not can_be_seen(
-                candidate.classifier.network
-            ):
+            given = dict(condition.parameters)
+            inside = given.get("version") == "attention" or str(given.get("loss")).startswith("kq")
+            if inside and not can_be_seen(candidate.classifier.network):
+                instead = "loss ce" if "loss" in given else "another version, such as standard"
                 raise ModelError(
-                    f"{candidate.name}: {condition.text} leads gradients around attention, and it has no attention "
-                    "that is understood; expected another version, such as standard"
+                    f"{candidate.name}: {condition.text} works on attention, and there is no attention that is "
+                    f"understood; expected {instead}"
                 )
 
 

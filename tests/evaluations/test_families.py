@@ -26,8 +26,10 @@ def test_each_kind_has_its_family_and_its_words() -> None:
     assert {kind for kind, folder in FOLDERS.items() if folder == "corruptions"} == {"corruption", *SETS}
     minimal = {name for name, attack in ATTACKS.items() if attack.minimal}
     assert {kind for kind, folder in FOLDERS.items() if folder == "distances"} == minimal == {"fmn", "ddn"}
-    assert {family_of(name).name for name in {*ATTACKS, *DENSE_ATTACKS} - minimal} == {"attacks"}
-    assert {*ATTACK_NAMES} == {*ATTACKS, *DENSE_ATTACKS} - minimal
+    without = {name for name, attack in ATTACKS.items() if not attack.radius}
+    assert {kind for kind, folder in FOLDERS.items() if folder == "patches"} == without == {"patch"}
+    assert {family_of(name).name for name in {*ATTACKS, *DENSE_ATTACKS} - minimal - without} == {"attacks"}
+    assert {*ATTACK_NAMES} == {*ATTACKS, *DENSE_ATTACKS} - minimal - without
     assert [one.name for one in families()] == [
         "clean",
         "corruptions",
@@ -35,11 +37,12 @@ def test_each_kind_has_its_family_and_its_words() -> None:
         "attention",
         "ledger",
         "distances",
+        "patches",
         "transfer",
         "attacks",
     ]
     tables = {kind for kind in (*FOLDERS, "pgd") if vocabulary_of(kind).in_results}
-    assert tables == {"clean", "pgd"} and kind_of("cam(agcam,mode=box)") == "cam"
+    assert tables == {"clean", "pgd", "patch"} and kind_of("cam(agcam,mode=box)") == "cam"
 
 
 class Turned(Family):

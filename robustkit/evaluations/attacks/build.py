@@ -32,7 +32,8 @@ def build_attack(condition: Condition, card: Card) -> attacks.Attack | attacks.D
     if isinstance(fields.get("step_size"), str):
         fields["step_size"] = float(number(str(fields["step_size"]).removesuffix("*eps"))) * eps
     try:
-        threat = attacks.ThreatModel(norm, eps, bounds, options.get("cut_images", False))  # type: ignore[arg-type]
+        place = {name: fields.pop(name) for name in ("size", "where") if name in fields and norm == "patch"}
+        threat = attacks.ThreatModel(norm, eps, bounds, options.get("cut_images", False), **place)  # type: ignore[arg-type]
         if card.task == "segmentation":
             return EVERY_DENSE_ATTACK[condition.name](threat, **cast(dict[str, Any], fields))
         if engine != "robustkit":

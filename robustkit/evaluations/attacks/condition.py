@@ -61,9 +61,9 @@ def parse_condition(
     options = {"eps": eps, "norm": norm, "engine": engine}
     resolved = default | {k: value for k, value in options.items() if value is not None and k in default} | given
     _check_threat(name, resolved, card)
-    always = {"eps", _BUDGET.get(name, "steps")}
+    always = {"eps", "size", _BUDGET.get(name, "steps"), *(["loss"] if name == "patch" else [])}
     shown = {k: v for k, v in resolved.items() if k in always or (v != default[k] and k != "norm")}
-    if resolved["norm"] != "linf":
+    if resolved["norm"] not in ("linf", "patch"):
         shown["norm"] = resolved["norm"]
     inside = ",".join(f"{key}={show(shown[key])}" for key in default if key in shown)
     condition = Condition(name, f"{name}({inside})", tuple(resolved.items()))
@@ -96,15 +96,21 @@ def parse_conditions(
 
 def _defaults(name: str, card: Card, norm: str | None = None) -> dict[str, Value]:
     """Return all parameters of an attack in the order of its class, with the card's values for a norm (None: its)."""
-    minimal, known = bool(getattr(attacks_of(card)[name], "minimal", False)), _norms(name, card)
+    attack, known = attacks_of(card)[name], _norms(name, card)
+    in_radius = bool(getattr(attack, "radius", True))
     usual = card.norm if card.norm in known else known[0]
-    defaults: dict[str, Value] = {"norm": usual} if minimal else {"eps": card.eps, "norm": usual}
+    minimal = bool(getattr(attack, "minimal", False))
+    defaults: dict[str, Value] = {"norm": usual} if minimal or not in_radius else {"eps": card.eps, "norm": usual}
+    if not in_radius:
+        defaults |= {"size": attacks.ThreatModel.size, "where": attacks.ThreatModel.where}
     stated = card.attacks.get(name, {})
     norm = norm or str(stated.get("norm", usual))
     share = 0.15 if card.task == "segmentation" else STEP_SHARES.get(norm, 0.15)
-    for field in dataclasses.fields(attacks_of(card)[name]):
+    for field in dataclasses.fields(attack):
         if field.init and field.name not in ("threat", "chunk"):
-            defaults[field.name] = f"{share}*eps" if field.name == "step_size" else cast(Value, field.default)
+            defaults[field.name] = (
+                f"{share}*eps" if field.name == "step_size" and in_radius else cast(Value, field.default)
+            )
     for key, value in stated.items():
         if key not in _OF_CARD:
             defaults[key] = _value(name, key, str(value), defaults)

@@ -43,7 +43,7 @@ def wants_evidence(condition: Condition, card: Card) -> bool:
     attack = build_attack(condition, card)
     if not isinstance(attack, Attack) or condition.engine != "robustkit":
         return False
-    return attack.threat.eps > 0 and not attack.minimal and not attack.threat.cut_images
+    return attack.threat.eps > 0 and attack.radius and not attack.minimal and not attack.threat.cut_images
 
 
 def bearing_evidence(conditions: Sequence[Condition], card: Card) -> list[Condition]:
