@@ -53,7 +53,7 @@ def worst_case(counts: Counts, runs: Sequence[Counts]) -> Counts:
 
     It begins with the record's points, so it is never above their mIoU. Then it goes through the images in the order of
     their ids, takes of each the point with which the mIoU of all is lowest, the first of those that are alike, and
-    begins anew until a whole round has changed nothing. That need not be the lowest of all choices, of which there are
+    starts again until a whole round has changed nothing. That need not be the lowest of all choices, of which there are
     too many to try. counts, runs: of the same images, (n, K).
     """
     every = [counts, *runs]
