@@ -1,6 +1,6 @@
 """Write docs/results/segmentation-attacks.md from runs: by how much SegPGD alone overestimates robustness.
 
-    python -m scripts.pages.dense_attacks RUN... [--markdown docs/results/segmentation-attacks.md]
+    python -m scripts.pages.dense_attacks RUN... [--markdown docs/results/segmentation-attacks.md] [--note TEXT]
 
 Each run is of `robustkit segment` with `--attacks "segpgd,segpgd(steps=120),cospgd(steps=120),sea(steps=30)"`: 120
 updates an image for each attack but the first, which is SegPGD as it is by default.
@@ -26,16 +26,17 @@ from robustkit.tasks.segmentation.worst import counts_of_runs, of_runs, worst_ca
 
 from .writing import markdown
 
-HEADINGS = ("attack", "mIoU % [95 %]", "below SegPGD-20, points [95 %]", "pixel acc. %", "lower than SegPGD-20")
+HEADINGS = ("attack", "mIoU % [95 %]", "below the first, points [95 %]", "pixel acc. %", "images lower")
 START = """# How strong attacks on segmenters are
 
 Made by `python -m scripts.pages.dense_attacks` from runs of the commands below; do not edit.
 
-SegPGD with its usual 20 steps leaves more mIoU than there is. How much more, against SegPGD and CosPGD with 120 steps,
-and against SEA with 30 steps in each of its four runs: each of these three makes 120 updates of an image. *Worst for
+How much mIoU does SegPGD with its usual 20 steps leave that stronger attacks do not? Compared are SegPGD and CosPGD
+with 120 steps, and SEA with 30 in each of its four runs: each of these three makes 120 updates of an image. *Worst for
 all* is `miou_worst`: of each image the run of SEA that lowers the mIoU of all images most (Croce, Singh and Hein 2024,
-arXiv:2306.12941). *Lower than SegPGD-20* counts the images of which fewer pixels are right than under SegPGD-20.
-Intervals are of resampled images, differences of the same ones; {few} images or more have one.
+arXiv:2306.12941). *Below the first* is the mIoU under the first attack, SegPGD with 20 steps, minus this one. *Images
+lower* counts those of which fewer pixels are right than under the first. Intervals are of resampled images, for
+differences of the same ones in both; less than {few} images have none.
 """
 
 
@@ -43,8 +44,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--markdown", type=Path, default=Path("docs/results/segmentation-attacks.md"))
+    parser.add_argument("--note", action="append", default=[], help="a paragraph of what was found, before the tables")
     given = parser.parse_args()
-    parts = [START.format(few=FEWEST).rstrip()]
+    parts = [START.format(few=FEWEST).rstrip(), *given.note]
     for run in map(Run, given.runs):
         parts.append(f"```\n{run.manifest.command}\n```")
         for checkpoint in run.manifest.names:

@@ -30,6 +30,7 @@ from robustkit.results.run import Run
 from robustkit.tasks.segmentation.columns import SCENES
 from robustkit.tasks.segmentation.sheet import Examples, Tile, colour_of, draw, overlay
 from robustkit.tasks.segmentation.tables import WORST, scene_tables
+from scripts.pages.dense_attacks import sections
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NAMES = ("road", "car", "sky")
@@ -206,8 +207,18 @@ def test_sea_records_each_of_its_runs_and_sums_up_the_worst(folder: Path, tmp_pa
     (table, *_) = scene_tables(run.summary(), run.manifest)
     place = table.headings.index(WORST)
     shown = {row[2]: row[place] for row in table.rows}
-    assert shown[sea] == f"{100 * figures[sea, 'miou_worst']['value']:.1f}" and shown["clean"] == "–"
+
+    def shown_as(text: str, metric: str) -> str:
+        return f"{100 * figures[text, metric]['value']:.1f}"
+
+    assert shown[sea] == shown_as(sea, "miou_worst") and shown["clean"] == "–"
     assert WORST.split(" %")[0] in (run.path / "report.html").read_text()
+    heading, page = sections(run, "plain")
+    clean, first, ours, worst = ([cell.strip() for cell in line.split("|")] for line in page.splitlines()[2:])
+    assert heading == "## plain at 4/255, 5 images" and clean[1:4] == ["`clean`", shown_as("clean", "miou"), ""]
+    assert (ours[1:3], worst[2]) == ([f"`{sea}`", shown_as(sea, "miou")], shown_as(sea, "miou_worst"))
+    assert float(worst[3]) == pytest.approx(float(first[2]) - float(worst[2]), abs=0.11)
+    assert ours[5].endswith(" of 5") and clean[5] == first[5] == worst[5] == ""
 
 
 def test_another_batch_a_resumed_and_an_extended_run_give_the_same(run: Run, folder: Path, tmp_path: Path) -> None:
