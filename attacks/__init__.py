@@ -13,7 +13,7 @@ normalisation belongs inside it, or eps means something else.
 """
 
 from .apgd import APGD
-from .attack import Attack, AttackResult, StagedResult
+from .attack import Attack, AttackResult, EnsembleResult, StagedResult
 from .autoattack import AutoAttack
 from .dense import CosPGD, DenseAttack, DenseFGSM, DensePGD
 from .fab import FAB
@@ -48,6 +48,7 @@ __all__ = [
     "DenseAttack",
     "DenseFGSM",
     "DensePGD",
+    "EnsembleResult",
     "Patch",
     "PatchResult",
     "Rng",

@@ -60,6 +60,17 @@ class StagedResult(AttackResult):
     seconds: tuple[float, ...]
 
 
+@dataclass(frozen=True)
+class EnsembleResult(AttackResult):
+    """An `AttackResult` of an attack that makes several runs at each sample, and takes the worst point of all.
+
+    runs: their names, R in all. ends: (R, B, ...) the worst point of each run; otherwise as `adversarials`.
+    """
+
+    runs: tuple[str, ...]
+    ends: Tensor
+
+
 class Tally:
     """The counts of an `AttackResult` while they grow; `rows` are positions in the whole batch.
 

@@ -64,8 +64,12 @@ class DenseAttack(ABC):
                 masks = masks.to(images.device, torch.int64)
             clean = images.to(torch.promote_types(images.dtype, torch.float32))
             oracle = DenseOracle(model, images.dtype, top_class)
-            points = self._points(oracle, clean, masks, rng or TorchRng(len(images), images.device), tally)
-            return tally.result(round_towards(images, points))
+            return self._found(oracle, images, clean, masks, rng or TorchRng(len(images), images.device), tally)
+
+    def _found(
+        self, oracle: DenseOracle, images: Tensor, clean: Tensor, masks: Tensor | None, rng: Rng, tally: Tally
+    ) -> AttackResult:
+        return tally.result(round_towards(images, self._points(oracle, clean, masks, rng, tally)))
 
     @abstractmethod
     def _points(self, oracle: DenseOracle, clean: Tensor, masks: Tensor | None, rng: Rng, tally: Tally) -> Tensor:

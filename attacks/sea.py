@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Literal, get_args
 
@@ -12,12 +13,12 @@ import torch
 from torch import Tensor
 
 from .apgd import MOMENTUM, checkpoints
-from .attack import Tally
+from .attack import EnsembleResult, Tally
 from .dense import DenseAttack, DenseOracle, DensePGD
 from .frozen import input_gradient
 from .losses import cross_entropy
 from .rng import Rng
-from .threat import Ball, per_sample
+from .threat import Ball, per_sample, round_towards
 
 Worst = Literal["accuracy", "iou"]
 PixelLoss = Callable[[Tensor, Tensor], Tensor]
@@ -53,6 +54,7 @@ def balanced(logits: Tensor, masks: Tensor) -> Tensor:
 
 
 LOSSES: Mapping[str, PixelLoss] = MappingProxyType({"js": jensen_shannon, "masked": masked, "balanced": balanced})
+RUNS = ("segpgd", *LOSSES)
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,8 @@ class SEA(DenseAttack):
 
     A run of APGD begins in a ball of twice the radius, goes on in one and a half of it, and ends in the ball itself,
     each time from the best point so far. All points of the last ball count; the published attack looks at the final
-    ones alone. Each update takes a forward and a backward, and each of the four runs one more forward.
+    ones alone. `run` returns the worst point of each of the four, too (`EnsembleResult`). Each update takes a forward
+    and a backward, and each of the four runs one more forward.
 
     steps: updates of a run. rho: as for `APGD`. worst: by which an image's points are ranked: "accuracy", the share of
     its pixels that are right, or "iou", the mean IoU over the classes that it shows.
@@ -82,15 +85,26 @@ class SEA(DenseAttack):
             raise ValueError(f"worst is {self.worst!r}; expected one of: {', '.join(get_args(Worst))}")
         self._check_norm()
 
+    def _found(
+        self, oracle: DenseOracle, images: Tensor, clean: Tensor, masks: Tensor | None, rng: Rng, tally: Tally
+    ) -> EnsembleResult:
+        kept = self._runs(oracle, clean, masks, rng, tally)
+        found = tally.result(round_towards(images, kept.points))
+        ends = torch.stack([round_towards(images, points) for points in kept.ends])
+        return EnsembleResult(**vars(found), runs=RUNS, ends=ends)
+
     def _points(self, oracle: DenseOracle, clean: Tensor, masks: Tensor | None, rng: Rng, tally: Tally) -> Tensor:
+        return self._runs(oracle, clean, masks, rng, tally).points
+
+    def _runs(self, oracle: DenseOracle, clean: Tensor, masks: Tensor | None, rng: Rng, tally: Tally) -> _Kept:
         if masks is None:
             masks = oracle.predict(clean).argmax(dim=1)
             tally.forwards += 1
         kept = _Kept(clean, masks, self.worst)
         ends = DensePGD(self.threat, steps=self.steps, weighting="segpgd")._points(oracle, clean, masks, rng, tally)
-        kept.see(ends.detach(), oracle.predict(ends))
+        kept.see(0, ends.detach(), oracle.predict(ends))
         tally.forwards += 1
-        for name, loss in LOSSES.items():
+        for run, name in enumerate(RUNS[1:], start=1):
             points: Tensor | None = None
             for place, (factor, share) in enumerate(_RADII):
                 threat = replace(self.threat, eps=self._radius(factor))
@@ -100,8 +114,9 @@ class SEA(DenseAttack):
                 )
                 last = place + 1 == len(_RADII)
                 steps = self.steps - 2 * int(0.3 * self.steps) if last else int(share * self.steps)
-                points = self._climb(oracle, points, masks, ball, loss, max(1, steps), tally, kept if last else None)
-        return kept.points
+                see = partial(kept.see, run) if last else None
+                points = self._climb(oracle, points, masks, ball, LOSSES[name], max(1, steps), tally, see)
+        return kept
 
     def _radius(self, factor: float) -> float:
         eps, bounds = factor * self.threat.eps, self.threat.bounds
@@ -116,22 +131,24 @@ class SEA(DenseAttack):
         loss: PixelLoss,
         steps: int,
         tally: Tally,
-        kept: _Kept | None,
+        see: Callable[[Tensor, Tensor], None] | None,
     ) -> Tensor:
-        """Return the points of the highest loss after `steps` updates of APGD; the points met are shown to `kept`."""
+        """Return the points of the highest loss after `steps` updates of APGD; `see` is shown the points met, and their
+        logits.
+        """
         previous = best = points
         best_gradient = torch.zeros_like(points)
         size = torch.full((len(points),), 2 * ball.threat.eps, dtype=points.dtype, device=points.device)
         before = best_loss = checked = torch.full_like(size, -math.inf)
         rises, halved, last_check = torch.zeros_like(size), torch.ones_like(size, dtype=torch.bool), 0
         marks = set(checkpoints(steps))
-        for step in range(steps + (kept is not None)):
+        for step in range(steps + (see is not None)):
             ends = step == steps
             points = points.detach().requires_grad_(not ends)
             logits = oracle.predict(points) if ends else oracle(points)
             tally.forwards += 1
-            if kept is not None:
-                kept.see(points.detach(), logits.detach())
+            if see is not None:
+                see(points.detach(), logits.detach())
             if ends:
                 break
             losses = loss(logits, masks)
@@ -161,18 +178,27 @@ class SEA(DenseAttack):
 
 
 class _Kept:
-    """The worst point of each image so far: the clean image to begin with, which is not asked about."""
+    """The worst point of each image in each run so far: the clean image to begin with, which is not asked about."""
 
     def __init__(self, clean: Tensor, masks: Tensor, worst: Worst) -> None:
-        self.points, self.masks, self.worst = clean.clone(), masks, worst
-        self.scores = torch.full((len(clean),), math.inf, device=clean.device)
+        self.masks, self.score = masks, _accuracy if worst == "accuracy" else _iou
+        self.ends = [clean] * len(RUNS)
+        self.scores = torch.full((len(RUNS), len(clean)), math.inf, device=clean.device)
 
-    def see(self, points: Tensor, logits: Tensor) -> None:
-        """Keep those of the points (B, ...) that are worse than what is kept."""
-        scores = _accuracy(logits, self.masks) if self.worst == "accuracy" else _iou(logits, self.masks)
-        worse = scores < self.scores
-        self.scores = torch.where(worse, scores, self.scores)
-        self.points = torch.where(per_sample(worse, points), points, self.points)
+    def see(self, run: int, points: Tensor, logits: Tensor) -> None:
+        """Keep those of the points (B, ...) that are worse than what is kept of this run."""
+        scores = self.score(logits, self.masks)
+        worse = scores < self.scores[run]
+        self.scores[run] = torch.where(worse, scores, self.scores[run])
+        self.ends[run] = torch.where(per_sample(worse, points), points, self.ends[run])
+
+    @property
+    def points(self) -> Tensor:
+        """The worst of all runs, the first of those that are alike."""
+        worst, points = self.scores.argmin(dim=0), self.ends[0]
+        for run in range(1, len(RUNS)):
+            points = torch.where(per_sample(worst == run, points), self.ends[run], points)
+        return points
 
 
 def _predicted(logits: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ class Projected:
     scoring: Scoring
 
     def part(self, rows: slice) -> Projected:
-        """Return some samples in float64 (float32 on a device without it): changes are small beside the logits."""
+        """Return some samples in float64 (float32 on a device without it): changes are far smaller than the logits."""
         dtype = torch.float32 if self.q.device.type == "mps" else torch.float64
         return Projected(self.q[rows].to(dtype), self.k[rows].to(dtype), self.scoring.part(rows, dtype))
 

@@ -103,10 +103,12 @@ class Subject:
     """One checkpoint on its device under one card. Each task's subclass says how it is attacked and scored.
 
     schema: of its records. reused: texts of conditions whose images the next condition also takes; they are kept until
-    then. unordered: by a condition's text, the operations for which the device has no deterministic algorithm.
+    then. by_run: columns that an attack which makes several runs has of each, `predicted js`. unordered: by a
+    condition's text, the operations for which the device has no deterministic algorithm.
     """
 
     schema: pa.Schema
+    by_run: tuple[str, ...] = ()
 
     def __init__(
         self,

@@ -56,6 +56,12 @@ class Vocabulary:
 
     # Texts
 
+    def distance_norm(self, text: str) -> str:
+        """Return the norm in which records of a condition have the `distance` of the smallest change that misleads;
+        empty where they have none.
+        """
+        return ""
+
     def shows(self, kind: str) -> bool:
         """Whether conditions of a kind show images, on which others can be evaluated."""
         return self.in_results or self.in_means

@@ -164,13 +164,16 @@ class _Computed:
             self.differences = {**(self.differences or {}), **more.differences}
 
     def table(self, schema: pa.Schema, metadata: dict[bytes, bytes], added: Mapping[str, pa.DataType]) -> pa.Table:
-        """Return the rows in the order of their samples, with the columns that the condition adds."""
+        """Return the rows in the order of their samples, with the columns that the condition adds. A part of a column,
+        `predicted js`, is of its type.
+        """
         ids = [str(sample_id) for batch in self.columns for sample_id in batch["sample_id"]]
         order = sorted(range(len(ids)), key=ids.__getitem__)
         batches = sorted((batch for batch in self.columns if batch["sample_id"]), key=lambda b: min(b["sample_id"]))
         more = dict.fromkeys(name for batch in batches for name in batch if name not in schema.names)
         arrays = []
-        fields = [*schema, *(pa.field(name, added.get(name, pa.int32())) for name in more)]
+        kinds = {each.name: each.type for each in schema} | dict(added)
+        fields = [*schema, *(pa.field(name, kinds.get(name.partition(" ")[0], pa.int32())) for name in more)]
         for each in fields:
             values = [v for b in self.columns for v in b.get(each.name, [None] * len(b["sample_id"]))]
             arrays.append(pa.array([values[place] for place in order], type=each.type))

@@ -89,7 +89,7 @@ def _oversize(source: Any) -> str:
     metadata = source.metadata
     if metadata.num_rows > ROWS:
         return f"{metadata.num_rows} rows, more than one can have"
-    lists = [name for name in source.schema_arrow.names if name in (*_LISTS, *_REAL_LISTS)]
+    lists = [name for name in source.schema_arrow.names if name.partition(" ")[0] in (*_LISTS, *_REAL_LISTS)]
     for group in range(metadata.num_row_groups if lists else 0):
         part = metadata.row_group(group)
         if any(part.column(place).num_values > VALUES for place in range(part.num_columns)):
@@ -109,7 +109,7 @@ def _strange(schema: pa.Schema) -> str:
             kind = kind.value_type
         if name in _TEXTS:
             fine = kind == (pa.string() if name in _TEXTS[:3] else pa.binary())
-        elif name in _LISTS:
+        elif name.partition(" ")[0] in _LISTS:
             fine = kinds.is_list(kind) and kinds.is_integer(kind.value_type)
         elif name in _REAL_LISTS:
             fine = kinds.is_list(kind) and kinds.is_floating(kind.value_type)

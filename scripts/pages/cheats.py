@@ -12,6 +12,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from attack_oracles import random_images, tiny_cnn  # noqa: E402
 from cheating_models import CHEATS, UNFLAGGED, Known  # noqa: E402
+from cheating_nets import CHECKS, COUNT, audited_by_pgd  # noqa: E402
 
 EPS = 8 / 255
 BESIDE = ((1 / 255, "linf"), (8 / 255, "linf"), (0.5, "l2"))
@@ -47,18 +49,19 @@ BEGIN = """# Models that cheat
 A robust accuracy is only as good as the attack that could not lower it. Below are models that defeat an attack by every
 trick we know: all are the same small network with random weights, with something around it, on {n} images that they
 know. The table says how many of these AutoAttack, made short (`steps=5,targets=2,queries=20`), leaves standing at
-{eps}, and which flags of the [dossier](../concepts/numbers.md#the-gradient-masking-dossier) are raised. Written by
-`{command}`.
+{eps}, and which flags of the [dossier](../concepts/numbers.md#the-gradient-masking-dossier) are raised; and what an
+audit says that was asked for `--attacks pgd` alone, whose evidence is shorter. Written by `{command}`.
 
-Of the network without a trick {honest} stand; flags: {flags}.
+Of the network without a trick AutoAttack leaves {honest} and PGD {mild}; flags: {flags}.
 
-| model | what it does | clean | AutoAttack | flags |
-|---|---|---|---|---|
+| model | what it does | clean | AutoAttack | flags | PGD alone | flags |
+|---|---|---|---|---|---|---|
 """
 HONEST = """
-One goes unseen: {unseen}. What a model does while it is looked at says
-nothing about one that knows when it is looked at: read the code of a model that you did not write. So it is with one
-that counts how often it is asked and cheats from a later call on: the counter above changes after fifty calls, which
+Whatever fools PGD is flagged under PGD alone, too; stack apgd does not try. One goes unseen: {unseen}.
+What a model does while it is looked at says nothing about one that knows when it is looked at: read the code of a model
+that you did not write. So it is with one that counts how often it is asked and cheats from a later call on: the counter
+above changes after fifty calls, which
 the evidence reaches; from about 150 on it would not be seen, since nothing is asked after the attack.
 
 ## Models that do not
@@ -80,14 +83,25 @@ def main() -> None:
     with torch.no_grad():
         k = Known(net, images, net(images).argmax(dim=1), EPS)
     _, standing, flags = tried(net, k)
+    with TemporaryDirectory() as root:
+        audited = audited_by_pgd(Path(root)).items()
+    alone = {
+        name: f"{100 * right / COUNT:.0f} % | {', '.join(sorted(found, key=CHECKS.index)) or 'none'}"
+        for name, (right, found) in audited
+    }
     shared = " --shared ../shared" if given.shared else ""
     text = BEGIN.format(
-        n=len(images), eps="8/255", command=f"python -m scripts.pages.cheats{shared}", honest=standing, flags=flags
+        n=len(images),
+        eps="8/255",
+        command=f"python -m scripts.pages.cheats{shared}",
+        honest=standing,
+        mild=alone["honest"].partition(" |")[0],
+        flags=flags,
     )
     for name, make in CHEATS.items():
         clean, standing, flags = tried(make(k), k)
         says = " ".join((make.__doc__ or "").split())
-        text += f"| {name} | {says} | {clean} % | {standing} | {flags} |\n"
+        text += f"| {name} | {says} | {clean} % | {standing} | {flags} | {alone.get(name, 'refused | –')} |\n"
         print(name, clean, standing, flags, flush=True)
     unseen = "; ".join(f"{name}, for {why}" for name, why in UNFLAGGED.items())
     text += HONEST.format(unseen=unseen)

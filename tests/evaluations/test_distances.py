@@ -105,6 +105,22 @@ def test_too_few_steps_are_flagged_on_both_sides(made: tuple[Path, Run]) -> None
     assert "too weak" not in flags["fmn(steps=40)"]
 
 
+def test_each_attack_is_measured_by_the_best_of_all(made: tuple[Path, Run]) -> None:
+    place, run = made
+    rows = {(row["condition"], row["metric"]): row for row in run.results().to_dict("records")}
+    best, weak = (rows[text, "optimality"]["value"] for text in ("fmn(steps=40)", WEAK))
+    assert 0.98 < best <= 1 and weak < 0.5 and ("ddn(norm=l2,steps=40)", "optimality") not in rows
+    for eps in (8, 16):
+        found = rows[f"pgd(eps={eps}/255,steps=20)", "found_of_broken"]
+        clean, attacked = (rows[text, "top1"]["value"] for text in ("clean", f"pgd(eps={eps}/255,steps=20)"))
+        assert found["value"] * found["n"] == pytest.approx(30 * (clean - attacked)) and 0.9 < found["value"] <= 1
+    page = (place / "run" / "report.html").read_text()
+    assert "How strong the attacks were" in page and 'id="term-found-of-all-broken"' in page
+    assert ">optimality</a> among all attacks of this norm" in page
+    shown = CliRunner().invoke(cli, ["report", str(place / "run"), "--details"], catch_exceptions=False).output
+    assert "how strong the attacks were" in shown and "optimality among all attacks of this norm, %" in shown
+
+
 def test_an_attack_that_leaves_standing_what_is_near_is_flagged(tmp_path: Path) -> None:
     place = furnish(tmp_path)
     weak = "pgd(steps=1,step_size=0.01*eps,random_start=false)"
@@ -124,6 +140,8 @@ def test_checkpoints_are_compared_and_rules_know_distances(made: tuple[Path, Run
         "accuracy_at(0.25/255) under fmn(steps=40) >= 0.05": 0,
         "accuracy_at(8/255) under fmn(steps=40) >= 0.9": 1,
         "median_distance under ddn(norm=l2,steps=40) >= 100": 1,
+        "optimality under fmn(steps=40) >= 0.9": 0,
+        "found_of_broken under pgd(eps=8/255,steps=20) >= 0.9": 0,
     }.items():
         policy = tmp_path / "policy.toml"
         policy.write_text(f'[[rule]]\nrequire = "{rule}"\n')

@@ -186,7 +186,7 @@ def test_every_figure_is_there_with_its_interval_and_where_it_comes_from(run: Pa
     }
 
     found = json.loads(whole)
-    assert {row["checkpoint"] for row in found["results"]} == {"vit"} and len(found["results"]) == 16
+    assert {row["checkpoint"] for row in found["results"]} == {"vit"} and len(found["results"]) == 18
     assert "/home/me" not in whole and "secret" not in whole
     assert found["protocol"]["digest"] == "96fe" and found["checkpoint"]["sha256"] == "0" * 64
     told = (

@@ -15,9 +15,11 @@ import torch
 from click.testing import CliRunner
 from PIL import Image
 from safetensors.torch import save_file
+from scene_records import worst_slowly
 
 import corruptions
 import robustkit
+from attacks import SEA, ThreatModel
 from robustkit.attention import set_attention
 from robustkit.cli.app import cli
 from robustkit.common.randomness import SampleRng
@@ -27,6 +29,8 @@ from robustkit.report import page
 from robustkit.results.run import Run
 from robustkit.tasks.segmentation.columns import SCENES
 from robustkit.tasks.segmentation.sheet import Examples, Tile, colour_of, draw, overlay
+from robustkit.tasks.segmentation.tables import WORST, scene_tables
+from scripts.pages.dense_attacks import sections
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NAMES = ("road", "car", "sky")
@@ -171,6 +175,50 @@ def test_attacks_stay_in_their_ball_and_cost_what_they_say(run: Run) -> None:
     assert value(run, "nll", PGD)["value"] > value(run, "nll")["value"]
     assert value(run, "miou", PGD)["value"] < value(run, "miou")["value"]
     assert not any("exceeds" in flag for row in run.summary() for flag in row["flags"])
+
+
+def test_sea_records_each_of_its_runs_and_sums_up_the_worst(folder: Path, tmp_path: Path) -> None:
+    run = segment(folder, tmp_path / "run", attacks="segpgd(steps=3),sea(steps=4)", corruptions=None)
+    sea = "sea(eps=4/255,steps=4)"
+    rows = run.table("plain", sea).to_pylist()
+    parts = [
+        [row | {name: row[f"{name} {of}"] for name in ("intersections", "predicted")} for row in rows]
+        for of in ("segpgd", "js", "masked", "balanced")
+    ]
+    for place, row in enumerate(rows):
+        right = [sum(part[place]["intersections"]) for part in parts]
+        assert sum(row["intersections"]) == min(right)
+        assert any(row["predicted"] == part[place]["predicted"] for part in parts)
+    model, image = robustkit.load_segmenter(str(folder / "plain.safetensors")), folder / "images" / "1.png"
+    pixels = torch.from_numpy(np.array(Image.open(image))).permute(2, 0, 1)[None] / 255
+    mask = np.array(Image.open(folder / "masks" / "1.png")).astype(np.int64)
+    mask[mask == 255] = -1
+    rng = SampleRng.of([rows[1]["sample_id"]], seed=0, condition=sea, device="cpu")
+    attacked = SEA(ThreatModel("linf", 4 / 255), steps=4).run(model, pixels, torch.from_numpy(mask)[None], rng=rng)
+    for of, ends in zip(attacked.runs, attacked.ends, strict=True):
+        with torch.no_grad():
+            found = model(ends)[0].argmax(dim=0).numpy()
+        known = [int(((found == k) & (mask == k)).sum()) for k in range(3)]
+        assert known == pytest.approx(rows[1][f"intersections {of}"], abs=2)  # pixels at the boundary, in other batches
+    figures = {(row["condition"], row["metric"]): row for row in run.summary()}
+    assert figures[sea, "miou_worst"]["value"] == pytest.approx(worst_slowly([rows, *parts]), abs=1e-12)
+    assert figures[sea, "miou_worst"]["value"] <= figures[sea, "miou"]["value"]
+    assert ("segpgd(eps=4/255,steps=3)", "miou_worst") not in figures
+    (table, *_) = scene_tables(run.summary(), run.manifest)
+    place = table.headings.index(WORST)
+    shown = {row[2]: row[place] for row in table.rows}
+
+    def shown_as(text: str, metric: str) -> str:
+        return f"{100 * figures[text, metric]['value']:.1f}"
+
+    assert shown[sea] == shown_as(sea, "miou_worst") and shown["clean"] == "–"
+    assert WORST.split(" %")[0] in (run.path / "report.html").read_text()
+    heading, page = sections(run, "plain")
+    clean, first, ours, worst = ([cell.strip() for cell in line.split("|")] for line in page.splitlines()[2:])
+    assert heading == "## plain at 4/255, 5 images" and clean[1:4] == ["`clean`", shown_as("clean", "miou"), ""]
+    assert (ours[1:3], worst[2]) == ([f"`{sea}`", shown_as(sea, "miou")], shown_as(sea, "miou_worst"))
+    assert float(worst[3]) == pytest.approx(float(first[2]) - float(worst[2]), abs=0.11)
+    assert ours[5].endswith(" of 5") and clean[5] == first[5] == worst[5] == ""
 
 
 def test_another_batch_a_resumed_and_an_extended_run_give_the_same(run: Run, folder: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from attacks import StagedResult
+from attacks import EnsembleResult, StagedResult
 
 from ...common.randomness import SampleRng
 from ...protocol.condition import Condition
@@ -41,6 +41,11 @@ def evaluate(subject: Subject, batch: Batch, condition: Condition, rng: SampleRn
     with torch.inference_mode():
         batches = torch.split(shown.inputs, subject.settings.batch_size)
         rows = subject.score(torch.cat([subject.scorer(part) for part in batches]), batch)
+        if isinstance(result, EnsembleResult):
+            for run, ends in zip(result.runs, result.ends, strict=True):
+                points = torch.split(ends, subject.settings.batch_size)
+                scored = subject.score(torch.cat([subject.scorer(part) for part in points]), batch)
+                rows |= {f"{name} {run}": scored[name] for name in subject.by_run}
     rows |= subject.distance(change, len(batch))
     counts = torch.stack([result.broken_at, result.steps, result.forwards, result.backwards])
     broken_at, steps, forwards, backwards = counts.tolist()

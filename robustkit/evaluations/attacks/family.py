@@ -104,7 +104,7 @@ class Attacks(Family):
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         from ...display.section import Section
         from .figures import curve_figures, curves, stage_figures, standings
-        from .grids import dossier_grids, stage_grids
+        from .grids import dossier_grids, stage_grids, strength_grids
 
         claims, space = results.manifest.claims, results.manifest.protocol.space
         drawn = tuple(curve_figures(curves(results, claims), looks, "top1", "attacks", space == "pixels"))
@@ -112,7 +112,7 @@ class Attacks(Family):
         yield Section(
             "stages",
             "Attacks in stages",
-            lambda: {"grids": stage_grids(results)},
+            lambda: {"grids": stage_grids(results), "strengths": strength_grids(results)},
             tuple(stage_figures(standings(results), looks)),
         )
         yield Section("doubts", "Can these numbers be trusted?", lambda: {"grids": dossier_grids(results)})

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...display.grid import Grid, Part, side_by_side
 from ..results import Results
-from .tables import STAGE_HEADINGS, dossiers, stage_tables
+from .tables import STAGE_HEADINGS, STRENGTH_HEADINGS, STRENGTH_NOTE, dossiers, stage_tables, strength_rows
 
 
 def stage_grids(results: Results) -> list[Grid]:
@@ -17,6 +17,13 @@ def stage_grids(results: Results) -> list[Grid]:
     headings = ("condition", *STAGE_HEADINGS)
     parts = [Part(checkpoint, headings, tuple(lines)) for checkpoint, lines in rows.items()]
     return side_by_side("Samples that stand after each stage", parts, keys=2, headline=STAGE_HEADINGS[1])
+
+
+def strength_grids(results: Results) -> list[Grid]:
+    """Return how much of what all attacks broke each broke itself, all checkpoints side by side."""
+    parts = [Part(name, STRENGTH_HEADINGS, tuple(rows)) for name, rows in strength_rows(results).items()]
+    title = "How strong the attacks were"
+    return side_by_side(title, parts, headline=STRENGTH_HEADINGS[1], note=STRENGTH_NOTE)
 
 
 def dossier_grids(results: Results) -> list[Grid]:

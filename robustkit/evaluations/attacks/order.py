@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..family import Overview
 from ..right import Right, aligned, chance
-from ..rows import Reading
+from ..rows import Reading, Row
+from ..strength import Strengths
 from .gradient_masking import Doubt
 from .on_corrupted import starts_from
+from .terms import FOUND
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -105,14 +107,22 @@ def _labels(manifest: Manifest, condition: str) -> str:
 
 
 class OrderOfAttacks(Overview):
-    """Which attacks left standing what weaker ones broke."""
+    """Which attacks left standing what weaker ones broke, and how much of what all of them broke each did."""
 
     def __init__(self, reading: Reading) -> None:
         self.manifest, self.rights = reading.manifest, dict[str, Right]()
+        self.strengths, self.noted = Strengths(reading), dict[str, Sequence[str]]()
 
     def take(self, condition: str, read: pa.Table, flags: Sequence[str]) -> None:
         if is_compared(condition):
             self.rights[condition] = Right.of(read)
+        self.strengths.take(condition, read)
+        if condition in self.manifest.claims:
+            self.noted[condition] = flags
+
+    def rows(self) -> Iterator[Row]:
+        for condition, flags in self.noted.items():
+            yield from ((condition, FOUND.name, *figure, [*flags]) for figure in self.strengths.found(condition))
 
     def flags(self) -> dict[str, list[str]]:
         flags = {condition: order_flag(self.manifest, condition, self.rights) for condition in self.rights}

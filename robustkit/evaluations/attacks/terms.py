@@ -1,8 +1,15 @@
-"""What the words about attacks mean."""
+"""What the words about attacks mean, and their own number."""
 
+from ..metric import Metric
 from ..term import Term
 
+FOUND = Metric("found_of_broken", "found of all broken %", 100, binary=True)
 TERMS = (
+    Term(
+        "found of all broken",
+        "Of the samples that are right when clean and that any attack of the run in the same norm broke within the "
+        "radius, the share that this attack broke itself. It says nothing of what all of them missed.",
+    ),
     Term(
         "ε",
         "The radius of an attack: how far it may change an image. Under L∞, 1/255 lets each pixel value change by one "

@@ -10,10 +10,11 @@ from ...protocol.card import Card, card_names, load_card
 from ...protocol.condition import CLEAN
 from ...protocol.pattern import ConditionPattern
 from ..kinds import EVERY_FAMILY, words_of
+from ..metric import Metric
 from ..pattern import pattern_of
 from ..vocabulary import Vocabulary
 from .on_corrupted import UNDER, starts_from
-from .terms import TERMS
+from .terms import FOUND, TERMS
 
 
 class AttackWords(Vocabulary):
@@ -22,6 +23,7 @@ class AttackWords(Vocabulary):
     defaults: ClassVar[Mapping[str, str]] = {"norm": "linf", "engine": "robustkit"}
     telling = (UNDER,)
     in_results = True
+    metrics: ClassVar[tuple[Metric, ...]] = (FOUND,)
     terms = TERMS
     expected = True
 

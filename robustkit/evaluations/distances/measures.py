@@ -9,7 +9,8 @@ MEDIAN = Metric("median_distance", "median distance", better=1)
 AREA = mean_share("distance_area", "area under the curve %")
 RATIO = Metric("ln_distance", "ln distance", better=1, paired=True, noun="distance to the nearest wrong point")
 ACCURACY = Metric("accuracy_at(", "accuracy at a radius, %", 100, 1, binary=True, parametric=True)
-METRICS = (MEDIAN, AREA, RATIO, ACCURACY)
+OPTIMALITY = Metric("optimality", "optimality %", 100, share=True)
+METRICS = (MEDIAN, AREA, RATIO, ACCURACY, OPTIMALITY)
 
 RADII = {
     "linf": tuple(f"{levels}/255" for levels in ("0.25", "0.5", "1", "2", "3", "4", "6", "8", "12", "16")),
@@ -21,6 +22,14 @@ RADII = {
 FURTHEST = {"linf": 16 / 255, "l2": 3.0, "l1": 100.0, "l0": 200.0}
 """Where the area under the curve ends."""
 TERMS = (
+    Term(
+        "optimality",
+        "How near an attack that looks for the smallest change comes to the best that all attacks of the run in its "
+        "norm found: 100 % where no other found a smaller change of any sample, 0 % where it found nothing within the "
+        "best curve. It is the area between the clean accuracy and the attack's curve of accuracy against radius, over "
+        "that between the clean accuracy and the best curve, up to the radius where the best curve ends (AttackBench, "
+        "Cinà et al. 2024). It says nothing of what all attacks of the run missed.",
+    ),
     Term(
         "median distance",
         "The size of the smallest change found that misleads the model, for the sample in the middle: half of the "

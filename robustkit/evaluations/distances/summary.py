@@ -12,8 +12,9 @@ from ...common.intervals import Floats, bootstrap, wilson
 from ...protocol.card import number
 from ..family import Summary
 from ..rows import FEWEST, Number, Reading, Row, column_of, readable
+from ..strength import Strengths
 from .beside import beside_flags
-from .measures import FURTHEST, RADII
+from .measures import FURTHEST, OPTIMALITY, RADII
 from .vocabulary import norm_of
 
 COLUMNS = ("sample_id", "error", "correct", "distance", "nll")
@@ -23,7 +24,7 @@ class DistanceSummary(Summary):
     """The rows of each attack that looks for the smallest change."""
 
     def __init__(self, reading: Reading) -> None:
-        self.reading = reading
+        self.reading, self.strengths, self.noted = reading, Strengths(reading), dict[str, list[str]]()
 
     def add(self, condition: str) -> list[Row]:
         table, notes = self.reading.joined(self.reading.shards(condition, COLUMNS))
@@ -38,7 +39,13 @@ class DistanceSummary(Summary):
                 f"no wrong point was found for {lost} of {len(read)} samples; gradients may mislead the attack"
             )
         flags += beside_flags(self.reading, condition, read)
+        self.strengths.take(condition, read)
+        self.noted[condition] = flags
         return [(condition, *figures, flags) for figures in numbers(distances, norm_of(condition))]
+
+    def finish(self) -> Iterator[Row]:
+        for condition, flags in self.noted.items():
+            yield from ((condition, OPTIMALITY.name, *figure, flags) for figure in self.strengths.optimality(condition))
 
 
 def distances_of(column: Floats) -> Floats:

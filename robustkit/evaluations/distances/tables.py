@@ -9,7 +9,7 @@ from typing import Any
 from ...display.grid import Grid, part_of, side_by_side
 from ...display.numbers import pixels
 from ...display.table import TextTable
-from .measures import FURTHEST
+from .measures import FURTHEST, OPTIMALITY
 from .vocabulary import VOCABULARY, norm_of
 
 _TITLE = "Smallest changes"
@@ -43,7 +43,9 @@ def _table(checkpoint: str, conditions: Mapping[str, Sequence[Mapping[str, Any]]
         for row in rows:
             metric, percent = str(row["metric"]), row["metric"] != "median_distance"
             what = {"median_distance": "median distance"}.get(metric, "")
-            if metric == "distance_area":
+            if metric == OPTIMALITY.name:
+                what = "optimality among all attacks of this norm, %"
+            elif metric == "distance_area":
                 what = f"area under the curve to {pixels(FURTHEST[norm], norm)}, %"
             elif not what:
                 radius = metric.removeprefix("accuracy_at(").removesuffix(")")

@@ -25,6 +25,9 @@ class DistanceWords(Vocabulary):
     metrics = METRICS
     terms = TERMS
 
+    def distance_norm(self, text: str) -> str:
+        return norm_of(text)
+
     def label(self, text: str) -> str:
         name, given = parts(text)
         words = [name.upper() + (f"-{given['steps']}" if "steps" in given else ""), norm_of(text)]

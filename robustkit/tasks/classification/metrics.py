@@ -48,10 +48,12 @@ def classification_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
         rows += reading.rows((condition, *number, flags) for number in numbers)
         for overview in overviews if numbers else ():
             overview.take(condition, read, flags)
+    means = [row for overview in overviews for row in reading.rows(overview.rows())]
     for overview in overviews:
         odd = overview.flags()
-        rows = [row | {"flags": [*row["flags"], *odd.get(row["condition"], [])]} for row in rows]
-    means = [row for overview in overviews for row in reading.rows(overview.rows())]
+        rows, means = (
+            [row | {"flags": [*row["flags"], *odd.get(row["condition"], [])]} for row in some] for some in (rows, means)
+        )
     return rows, means, [row for summary in summaries.values() if summary for row in reading.rows(summary.finish())]
 
 

@@ -26,5 +26,7 @@ SCENES = pa.schema(
 
 pixels: how many count, that is, are labelled with a class. nll: its mean over them; null where there are none.
 intersections, predicted, labelled: for each class, how many of these pixels are predicted right, predicted as it, and
-labelled as it. error: why the image or its mask could not be read or used; all but the id is null then.
+labelled as it. `intersections js`, `predicted js` and so on: the same at the worst point of each run of an attack that
+makes several. error: why the image or its mask could not be read or used; all but the id is null then.
 """
+BY_RUN = ("intersections", "predicted")

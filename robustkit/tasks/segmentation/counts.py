@@ -119,7 +119,7 @@ class Counts:
         with np.errstate(invalid="ignore", divide="ignore"):
             pixels, ious = labelled.sum(axis=1), intersections / (predicted + labelled - intersections)
             right = intersections.sum(axis=1) / pixels
-            means = (_mean_known(ious), right, _mean_known(intersections / labelled), drawn @ losses / pixels)
+            means = (mean_known(ious), right, mean_known(intersections / labelled), drawn @ losses / pixels)
         return np.column_stack([*means, ious])
 
     @cached_property
@@ -181,7 +181,7 @@ def biased(value: float, resampled: Floats) -> bool:
     return len(finite) > 0 and bool(abs(finite.mean() - value) > max(0.25 * finite.std(), 1e-9))
 
 
-def _mean_known(figures: Floats) -> Floats:
+def mean_known(figures: Floats) -> Floats:
     """Return the (R,) means of (R, K) over the entries that are not nan."""
     present = ~np.isnan(figures)
     means: Floats = np.where(present, figures, 0).sum(axis=1) / present.sum(axis=1)

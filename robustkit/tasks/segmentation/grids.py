@@ -14,16 +14,16 @@ _MIOU = HEADINGS[4]
 
 def scene_grids(tables: Sequence[HeatTable]) -> tuple[list[Grid], list[Grid]]:
     """Return the results under each condition, all checkpoints side by side, and the tables about parts of them."""
-    of_all = [table for table in tables if table.headings == HEADINGS]
+    of_all = [table for table in tables if table.headings[0] == HEADINGS[0]]
     conditions = [grid for table in of_all for grid in _conditions(table)]
-    return conditions, together(table for table in tables if table.headings != HEADINGS)
+    return conditions, together(table for table in tables if table.headings[0] != HEADINGS[0])
 
 
 def _conditions(table: HeatTable) -> list[Grid]:
     by_checkpoint: dict[str, list[tuple[str, ...]]] = {}
     for row in table.rows:
         by_checkpoint.setdefault(row[0], []).append(row[2:])
-    parts = [Part(name, HEADINGS[2:], tuple(rows), _shares(rows)) for name, rows in by_checkpoint.items()]
+    parts = [Part(name, table.headings[2:], tuple(rows), _shares(rows)) for name, rows in by_checkpoint.items()]
     return side_by_side("Clean and attacked", parts, headline=_MIOU) or [grid_of(table)]
 
 

@@ -7,6 +7,7 @@ METRICS = (
     mean_share("miou", "mIoU %", drafted=True, hub=("mean_iou", "mIoU")),
     mean_share("pixel_accuracy", "pixel accuracy %", hub=("pixel_accuracy", "pixel accuracy")),
     mean_share("mean_accuracy", "mean accuracy %", hub=("mean_accuracy", "mean class accuracy")),
+    Metric("miou_worst", "worst-case mIoU %", 100, 1, share=True),
     Metric("retention", "retention %", 100, 1, hub=("retention", "share of clean mIoU")),
     Metric("iou(", "IoU % of a class", 100, 1, share=True, parametric=True),
 )
@@ -17,6 +18,12 @@ TERMS = (
         "those that are in either; over all images together.",
     ),
     Term("mIoU", "The mean of IoU over the classes."),
+    Term(
+        "worst-case mIoU",
+        "mIoU where of each image that run of the attack counts which lowers the mIoU of all images most: chosen image "
+        "by image, in the order of their names, until nothing changes. Never above the mIoU of the points that the "
+        "attack keeps, which are the worst of each image by itself. Its interval takes the choice as given.",
+    ),
     Term("pixel accuracy", "The share of pixels whose class is predicted right.", ("pixel acc.",)),
     Term(
         "mean accuracy", "The mean over classes of the share of their pixels that is predicted right.", ("mean acc.",)

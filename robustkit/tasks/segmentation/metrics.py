@@ -15,6 +15,7 @@ from ...evaluations.recorded import common_ids
 from ...evaluations.rows import FEWEST, Parts, Reading, Row
 from ...protocol.condition import CLEAN
 from .counts import COLUMNS, METRICS, NO_INTERVAL, Counts, averaged, biased, interval
+from .worst import counts_of_runs, of_runs, worst_rows
 
 BIASED = "classes in few images bias its interval by over a quarter of a standard error; evaluate more images"
 _NAMED = 5  # classes that a flag names
@@ -135,9 +136,11 @@ def segmentation_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
     rows: list[dict[str, Any]] = []
     by_condition: dict[str, Counts] = {}
     for condition in conditions:
-        table, _ = reading.joined(reading.shards(condition, COLUMNS))
+        table, _ = reading.joined(reading.shards(condition, lambda name: name in COLUMNS or of_runs(name)))
         counts = Counts.of(table, reading.flags(condition, table)).of_classes(judged)
         rows += reading.rows(scene_rows(condition, counts, names))
+        if runs := [each.of_classes(judged) for each in counts_of_runs(table)]:
+            rows += reading.rows(worst_rows(condition, counts, runs, _notes([counts, *runs], names).get("miou", [])))
         if words_of(condition).in_means:
             by_condition[condition] = counts
     return rows, reading.rows(scene_mean_rows(by_condition, expected, names)), []

@@ -21,7 +21,7 @@ from ...evaluations.subject import Batch, Settings
 from ...models.dense import Segmenter
 from ...protocol.card import Card
 from ...protocol.condition import Condition
-from .columns import SCENES
+from .columns import BY_RUN, SCENES
 from .counts import class_counts
 
 LabelMap = NDArray[np.int16]
@@ -35,7 +35,7 @@ class SegmenterSubject(ImageSubject):
     wrong and counts for no class, so it has no IoU.
     """
 
-    schema = SCENES
+    schema, by_run = SCENES, BY_RUN
 
     def __init__(self, model: Segmenter, card: Card, settings: Settings, unjudged: Sequence[int] = ()) -> None:
         super().__init__(model, card, settings, None)

@@ -19,6 +19,8 @@ HEADINGS = (
     *("checkpoint", "attention", "condition", "n", "mIoU % [95 %]"),
     *("pixel acc. % [95 %]", "mean acc. % [95 %]", "NLL", "largest |δ|"),
 )
+WORST = "worst-case mIoU % [95 %]"
+"""The heading of a further column after mIoU, where an attack makes several runs."""
 LONGEST = 40
 """The longest table of classes that a terminal shows, in rows."""
 
@@ -45,6 +47,8 @@ def _conditions(by_checkpoint: Mapping[str, Cells], manifest: Manifest) -> HeatT
     words = {"none": "no", "other": "other"}  # shown in place of a formula where there is none
     attention = {entry.name: words.get(entry.attention, entry.attention) for entry in manifest.checkpoints}
     rows, ends = [], []
+    chosen = any((text, "miou_worst") in cells for cells in by_checkpoint.values() for text, _ in cells)
+    headings = (*HEADINGS[:5], *[WORST] * chosen, *HEADINGS[5:])
     for checkpoint, cells in by_checkpoint.items():
         plain = {key: row for key, row in cells.items() if words_of(key[0]).in_results}
         for condition in dict.fromkeys(condition for condition, _ in plain):
@@ -55,6 +59,7 @@ def _conditions(by_checkpoint: Mapping[str, Cells], manifest: Manifest) -> HeatT
             rows.append(
                 (
                     *(checkpoint, attention[checkpoint], condition, str(miou["n"]), interval_cell(miou)),
+                    *[interval_cell(cells.get((condition, "miou_worst")))] * chosen,
                     *accuracies,
                     loss_cell(cells.get((condition, "nll"))),
                     pixels(largest, norm) if largest else "0",
@@ -62,7 +67,7 @@ def _conditions(by_checkpoint: Mapping[str, Cells], manifest: Manifest) -> HeatT
             )
         ends.append(len(rows) - 1)
     title = f"protocol {manifest.protocol.tag}: {manifest.protocol.summary}"
-    return HeatTable(title, HEADINGS, tuple(rows), ends=tuple(ends))
+    return HeatTable(title, headings, tuple(rows), ends=tuple(ends))
 
 
 def _classes(checkpoint: str, cells: Cells) -> Iterator[HeatTable]:
