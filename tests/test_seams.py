@@ -31,6 +31,7 @@ NAMES_A_KIND = {
     "cli/doctor/": "compares an attack with its known answers; names of packages",
     "cli/idle.py": "names an option",
     "data/shapes.py": "a square is a shape there",
+    "models/guess.py": "a part of timm's names of ViTs",
     "evaluations/kinds.py": "says which family a kind is of",
     "pipeline/manifest.py": "keeps what maps were scored with",
     "pipeline/presets.py": "common lists of conditions",

@@ -14,7 +14,7 @@ from .run import run
 
 
 def audit(
-    checkpoints: Sequence[str | Path],
+    checkpoints: str | Path | Sequence[str | Path],
     *,
     data_dir: str | Path,
     attacks: str | Iterable[str] | None = None,
@@ -61,7 +61,7 @@ def audit(
     computes nothing.
 
     Args:
-        checkpoints: model specs: a file, `zoo:NAME`, `timm:NAME`, `hf:DIR`, `hf-hub:ORG/NAME`, `local-dir:PATH`.
+        checkpoints: one or several model specs: a file, `zoo:NAME`, `timm:NAME`, `hf:DIR`, `hf-hub:ORG/NAME`, `local-dir:PATH`.
         data_dir: a folder, a zip, or `embedded:shapes`; or a tree of released corrupted images, such as ImageNet-C,
             which is then evaluated without clean images and without attacks.
         attacks: names or canonical conditions, comma-separated or a list: `fgsm,pgd(steps=30,restarts=3)`; `none` for
@@ -103,7 +103,7 @@ def audit(
         NothingEvaluated: no sample could be evaluated.
     """
     request = ClassificationRequest(
-        checkpoints=checkpoints,
+        checkpoints=[checkpoints] if isinstance(checkpoints, str | Path) else checkpoints,
         data_dir=data_dir,
         attacks=attacks,
         corruptions=corruptions,

@@ -15,7 +15,7 @@ from .run import run
 
 
 def segment(
-    checkpoints: Sequence[str | Path],
+    checkpoints: str | Path | Sequence[str | Path],
     *,
     data_dir: str | Path,
     masks: str | Path | None = None,
@@ -51,7 +51,7 @@ def segment(
     A call on a folder that an earlier call left unfinished continues where that one stopped.
 
     Args:
-        checkpoints: specs as `load_segmenter` takes them.
+        checkpoints: one or several specs as `load_segmenter` takes them.
         data_dir, masks, classes, ignore, layout: the images and the labels of their pixels; see `open_scenes`.
         attacks: names or canonical conditions, `fgsm,pgd,segpgd(steps=10)`; `none` for none; PGD if left out.
         corruptions: sets or names, `segformer-16`, `fog(severity=3)`. They act on the whole image, before windows.
@@ -71,7 +71,7 @@ def segment(
         NothingEvaluated: no sample could be evaluated.
     """
     request = SegmentationRequest(
-        checkpoints=checkpoints,
+        checkpoints=[checkpoints] if isinstance(checkpoints, str | Path) else checkpoints,
         data_dir=data_dir,
         masks=masks,
         classes=classes,

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 SECTIONS = (
     *("samples", "results", "attacks", "distances", "transfers", "corruptions"),
     *("calibration", "classes", "stages", "doubts"),
-    *("segmentation", "maps", "attention", "ledger", "comparison", "unread", "reproduce"),
+    *("segmentation", "maps", "attention", "logits", "comparison", "unread", "reproduce"),
 )
-"""The sections of the page in order. One with another name follows `ledger`."""
+"""The sections of the page in order. One with another name follows `logits`."""
 
 
 def looks_of(run: RunFolder) -> dict[str, Style]:
@@ -35,7 +35,7 @@ def sections_of(run: RunFolder, rows: Sequence[Row]) -> list[Section]:
 
 def in_order(sections: Iterable[Section]) -> list[Section]:
     """Return sections in the order of a page."""
-    last = SECTIONS.index("ledger")
+    last = SECTIONS.index("logits")
     return sorted(
         sections, key=lambda section: SECTIONS.index(section.name) if section.name in SECTIONS else last + 0.5
     )

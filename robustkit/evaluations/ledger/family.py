@@ -92,7 +92,7 @@ class LogitLedger(Family):
             return {"grids": [*with_flags(together(self.tables(results)), lines), *by_layer]}
 
         if self.tables(results):
-            yield Section("ledger", "Why logits change", values, tuple(ledger_figures(first)))
+            yield Section("logits", "Why logits change", values, tuple(ledger_figures(first)))
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
         under = condition.under

@@ -44,7 +44,7 @@ def ledger_figures(first: Mapping[str, tuple[str, Books]]) -> Iterator[Figure]:
         label = words_of(condition).label(condition)
         said = (f"{names[checkpoint]}: {_description(books)}" for checkpoint, (_, books) in group)
         yield draw(
-            "ledger",
+            "logits",
             f"What makes logits change, layer by layer, under {label}",
             260,
             paint,
