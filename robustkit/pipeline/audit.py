@@ -61,7 +61,8 @@ def audit(
     computes nothing.
 
     Args:
-        checkpoints: one or several model specs: a file, `zoo:NAME`, `timm:NAME`, `hf:DIR`, `hf-hub:ORG/NAME`, `local-dir:PATH`.
+        checkpoints: a model spec, or several: a file, `zoo:NAME`, `timm:NAME`, `hf:DIR`, `hf-hub:ORG/NAME`,
+            `local-dir:PATH`.
         data_dir: a folder, a zip, or `embedded:shapes`; or a tree of released corrupted images, such as ImageNet-C,
             which is then evaluated without clean images and without attacks.
         attacks: names or canonical conditions, comma-separated or a list: `fgsm,pgd(steps=30,restarts=3)`; `none` for
