@@ -123,3 +123,26 @@ def test_autoattack_attention_is_standard_and_a_stage_by_surrogates() -> None:
     assert torch.equal(answers[0] != answers[1], result.broken_by >= 0)
     with pytest.raises(ValueError, match="no surrogates; expected one whose attention is understood"):
         AutoAttack(threat, version="attention", **options).run(Hard(), x)
+
+
+class Misleading(nn.Module):
+    """A linear model whose own gradient leads the other way, and a surrogate that has the right one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * self.honest(x).detach() - self.honest(x)
+
+    def honest(self, x: Tensor) -> Tensor:
+        score = (x - 0.5).flatten(1).sum(dim=1)
+        return torch.stack([score, -score], dim=1)
+
+    @property
+    def surrogates(self) -> dict[str, Callable[[Tensor], Tensor]]:
+        return {"around": self.honest}
+
+
+def test_the_stage_breaks_what_the_model_s_own_gradient_cannot() -> None:
+    offsets = torch.tensor([0.02, 0.03, 0.04, 0.08]).reshape(-1, 1, 1, 1)
+    x, labels = 0.5 + offsets.expand(-1, 1, 16, 16), torch.zeros(4, dtype=torch.int64)
+    options: dict[str, Any] = {"steps": 10, "targets": 1, "queries": 1, "version": "attention"}
+    result = AutoAttack(ThreatModel("linf", 0.05), **options).run(Misleading(), x, labels)
+    assert [result.stages[by] if by >= 0 else "" for by in result.broken_by.tolist()] == ["attention"] * 3 + [""]
