@@ -141,7 +141,7 @@ class Misleading(nn.Module):
 
 
 def test_the_stage_breaks_what_the_model_s_own_gradient_cannot() -> None:
-    offsets = torch.tensor([0.02, 0.03, 0.04, 0.08]).reshape(-1, 1, 1, 1)
+    offsets = torch.tensor([0.042, 0.044, 0.046, 0.08]).reshape(-1, 1, 1, 1)
     x, labels = 0.5 + offsets.expand(-1, 1, 16, 16), torch.zeros(4, dtype=torch.int64)
     options: dict[str, Any] = {"steps": 10, "targets": 1, "queries": 1, "version": "attention"}
     result = AutoAttack(ThreatModel("linf", 0.05), **options).run(Misleading(), x, labels)
