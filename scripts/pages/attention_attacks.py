@@ -9,6 +9,7 @@ conditions `ledger(...)`.
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,8 +62,13 @@ def main() -> None:
     for text, table in ((LEDGER, ledger), (PATCHES, patches), (HIDDEN, hidden)):
         tables = [made for run in runs for made in table(run)]
         parts += [text.rstrip(), *tables] if tables else []
-    parts += ["## Commands", *(f"```\n{run.manifest.command}\n```" for run in runs)]
+    parts += ["## Commands", *(f"```\n{without_folders(run.manifest.command)}\n```" for run in runs)]
     given.markdown.write_text("\n\n".join(parts) + "\n")
+
+
+def without_folders(command: str) -> str:
+    """Return a command with the last names of absolute paths, which are of one machine."""
+    return shlex.join(Path(word).name if word.startswith("/") else word for word in shlex.split(command))
 
 
 def patches(run: Run) -> Iterator[str]:
