@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import cached_property
 
 import numpy as np
 from scipy.special import bdtr
@@ -14,6 +15,7 @@ from ..family import Summary
 from ..rows import FEWEST, Number, Reading, Row, column_of, readable
 from .beside import beside_flags
 from .measures import FURTHEST, RADII
+from .slopes import Slopes, correlations, slopes_of
 from .vocabulary import norm_of
 
 COLUMNS = ("sample_id", "error", "correct", "distance", "nll")
@@ -38,7 +40,14 @@ class DistanceSummary(Summary):
                 f"no wrong point was found for {lost} of {len(read)} samples; gradients may mislead the attack"
             )
         flags += beside_flags(self.reading, condition, read)
-        return [(condition, *figures, flags) for figures in numbers(distances, norm_of(condition))]
+        figures = list(numbers(distances, norm_of(condition)))
+        if self._slopes is not None:
+            figures += correlations(read["sample_id"].to_pylist(), distances, self._slopes)
+        return [(condition, *some, flags) for some in figures]
+
+    @cached_property
+    def _slopes(self) -> Slopes | None:
+        return slopes_of(self.reading)
 
 
 def distances_of(column: Floats) -> Floats:
