@@ -79,6 +79,11 @@ def words_of(text: str) -> Vocabulary:
     return vocabulary_of(kind_of(text))
 
 
+def shows(text: str) -> bool:
+    """Whether a condition shows images, on which others can be evaluated; one that only measures does not."""
+    return words_of(text).shows(kind_of(text))
+
+
 def shares_of(text: str) -> dict[str, float]:
     """Return the conditions whose records a result is a mean over, and the share of each."""
     return words_of(text).shares(text)

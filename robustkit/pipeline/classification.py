@@ -17,7 +17,7 @@ from ..evaluations.attention.condition import attention_condition
 from ..evaluations.attention.evaluate import check_watchable
 from ..evaluations.corruptions.plan import plan_corruptions
 from ..evaluations.corruptions.tree import CorruptedTree, is_tree
-from ..evaluations.kinds import vocabulary_of
+from ..evaluations.kinds import shows
 from ..evaluations.ledger.condition import ledger_condition
 from ..evaluations.maps.condition import MapSpec, map_condition, parse_cams
 from ..evaluations.maps.evaluate import check_explainable
@@ -85,7 +85,7 @@ def plan_classification(request: ClassificationRequest) -> Plan:
         raise ProtocolError(
             f"--evaluations {evaluations[0].text} on {request.data_dir}, a tree of corrupted images: give clean ones"
         )
-    showing = [condition for condition in evaluations if vocabulary_of(condition.name).shows(condition.name)]
+    showing = [condition for condition in evaluations if shows(condition.text)]
     shown = (*(() if only_corrupted else attacked), *corruptions.conditions, *showing)
     if any(sample.label < 0 for sample in dataset.samples):
         shown = ()  # without labels nothing is right or wrong, but predictions have maps
@@ -94,7 +94,7 @@ def plan_classification(request: ClassificationRequest) -> Plan:
     entries = [describe(candidate.classifier.identity, candidate.preprocessing) for candidate in candidates]
     passed, sources = plan_transfer(request, [each for each in attacked if each in shown], entries)
     conditions = (*_watched(request, shown), *others, *scored, *_next_to(request, shown, maps), *passed)
-    reused = frozenset(condition.text for condition in shown if condition != CLEAN and request.watch_attention)
+    reused = frozenset(each.text for each in shown if each != CLEAN and shows(each.text) and request.watch_attention)
     digests = corruptions.inputs.digests | beneath.inputs.digests
     digests |= sources | {condition.text: truth.digest or "none" for condition in scored}
     run = Run(request.folder(candidates[0].name))
@@ -237,7 +237,9 @@ def _next_to(
             "--corrupted-dir, or --stability"
         )
     looking = [spec for spec in maps if not spec.is_control]
-    return tuple(map_condition(spec, under) for under in shown if under != CLEAN for spec in looking)
+    return tuple(
+        map_condition(spec, under) for under in shown if under != CLEAN and shows(under.text) for spec in looking
+    )
 
 
 def _watched(request: ClassificationRequest, shown: tuple[Condition, ...]) -> tuple[Condition, ...]:
@@ -246,11 +248,12 @@ def _watched(request: ClassificationRequest, shown: tuple[Condition, ...]) -> tu
         return shown
     if not shown:
         return (attention_condition(CLEAN),)
-    return tuple(
-        condition
-        for under in shown
-        for condition in (under, attention_condition(under), *([ledger_condition(under)] if under != CLEAN else []))
-    )
+    conditions = list[Condition]()
+    for under in shown:
+        conditions.append(under)
+        if shows(under.text):
+            conditions += (attention_condition(under), *([ledger_condition(under)] if under != CLEAN else []))
+    return tuple(conditions)
 
 
 # Refusals

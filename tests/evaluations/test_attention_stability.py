@@ -30,7 +30,7 @@ from robustkit.evaluations.attention import evaluate as attention_watch
 from robustkit.evaluations.attention.condition import under_of
 from robustkit.evaluations.attention.evaluate import watch
 from robustkit.evaluations.attention.figures import LINES, Watched, attention_figures
-from robustkit.evaluations.attention.layer import LISTS, METRICS, Layer, encode_layers
+from robustkit.evaluations.attention.layer import LISTS, METRICS
 from robustkit.evaluations.attention.metrics import (
     COLLAPSE,
     EXPLOSION,
@@ -44,6 +44,7 @@ from robustkit.evaluations.attention.tables import attention_tables, layer_table
 from robustkit.evaluations.clean.family import Clean
 from robustkit.evaluations.corruptions.family import Corruptions
 from robustkit.evaluations.family import Family
+from robustkit.evaluations.layers import Layer, encode_layers
 from robustkit.evaluations.pattern import check_condition, fits, pattern_of
 from robustkit.evaluations.subject import Batch, Shown, Subject
 from robustkit.protocol.condition import Condition

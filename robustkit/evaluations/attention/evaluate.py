@@ -17,9 +17,10 @@ from ...attention.apply import attention_kind, attention_layers, capturable_laye
 from ...attention.sensitivity import softmax_slope
 from ...errors import ModelError
 from ...protocol.condition import Condition
+from ..layers import Layer, encode_layers
 from ..subject import Batch, Evaluation, Subject
 from ..under import inputs_under
-from .layer import LISTS, Layer, encode_layers
+from .layer import LISTS
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,10 @@ import numpy as np
 
 from ...common.intervals import Floats, bootstrap
 from ...errors import DamagedRecord
+from ..layers import Layer, decode_layers, head_name
 from ..rows import FEWEST, Gatherer, Row
 from .condition import under_of
-from .layer import LISTS, METRICS, Layer, decode_layers
+from .layer import LISTS, METRICS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,12 +69,8 @@ class Heads:
         return np.split(self.figures(name), np.cumsum([layer.heads for layer in self.layers])[:-1])
 
     def name(self, place: int) -> str:
-        """Return `blocks.3.attn head 0`; heads are counted from 0, as layers are."""
-        for layer in self.layers:
-            if place < layer.heads:
-                return f"{layer.name} head {place}"
-            place -= layer.heads
-        raise IndexError(place)
+        """Return `blocks.3.attn head 0`."""
+        return head_name(self.layers, place)
 
     @property
     def flags(self) -> list[str]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+Places = np.ndarray[tuple[int], np.dtype[np.int64]]
 _LEAST = 0.02
 """The share of the samples that may be missed without a flag, and one sample always: random starts differ."""
 
@@ -91,12 +92,16 @@ def _same_norm(reading: Reading, condition: str) -> list[tuple[str, float]]:
 
 def _paired(first: pa.Table, second: pa.Table) -> tuple[Floats, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
     """Return the distances of the first and whether the second is right, of the samples that both have."""
-    ids, theirs = first["sample_id"].to_pylist(), second["sample_id"].to_pylist()
+    mine, theirs = shared(first["sample_id"].to_pylist(), second["sample_id"].to_pylist())
     distances = column_of(first, "distance")
     distances = np.where(np.isnan(distances), np.inf, distances)
     right = second["correct"].fill_null(False).to_numpy().astype(bool)
-    if ids == theirs:
-        return distances, right
-    places = {name: place for place, name in enumerate(theirs)}
-    common = [(i, places[name]) for i, name in enumerate(ids) if name in places]
-    return distances[[i for i, _ in common]], right[[j for _, j in common]]
+    return distances[mine], right[theirs]
+
+
+def shared(first: Sequence[str], second: Sequence[str]) -> tuple[Places, Places]:
+    """Return the places of the samples that both have, in the order of the first: in the first, and in the second."""
+    places = {name: place for place, name in enumerate(second)}
+    common = [(place, places[name]) for place, name in enumerate(first) if name in places]
+    both = np.array(common, dtype=np.int64).reshape(-1, 2)
+    return both[:, 0], both[:, 1]

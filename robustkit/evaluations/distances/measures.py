@@ -10,7 +10,10 @@ AREA = mean_share("distance_area", "area under the curve %")
 RATIO = Metric("ln_distance", "ln distance", better=1, paired=True, noun="distance to the nearest wrong point")
 ACCURACY = Metric("accuracy_at(", "accuracy at a radius, %", 100, 1, binary=True, parametric=True)
 OPTIMALITY = Metric("optimality", "optimality %", 100, share=True)
-METRICS = (MEDIAN, AREA, RATIO, ACCURACY, OPTIMALITY)
+CORRELATION = Metric("slope_correlation", "slope correlation")
+OF_HEAD = Metric("slope_correlation(", "slope correlation of a head", parametric=True)
+BY_CHANCE = Metric("slope_correlation_by_chance", "slope correlation by chance")
+METRICS = (MEDIAN, AREA, RATIO, ACCURACY, OPTIMALITY, CORRELATION, OF_HEAD, BY_CHANCE)
 
 RADII = {
     "linf": tuple(f"{levels}/255" for levels in ("0.25", "0.5", "1", "2", "3", "4", "6", "8", "12", "16")),
@@ -50,5 +53,13 @@ TERMS = (
         "The natural logarithm of the distance to the nearest wrong point. A difference is the logarithm of a ratio: "
         "0.1 means about 10 % further. It is the Hodges-Lehmann estimate, with Wilcoxon's signed-rank test and the "
         "interval that goes with it, over the samples that both predict right.",
+    ),
+    Term(
+        "slope correlation",
+        "Spearman's rank correlation of the softmax slope on the clean image with the distance to the nearest wrong "
+        "point, over the samples that are right as they are. Below 0, samples are easier to mislead where attention "
+        "can change more. The largest of many heads is large by chance, too; 95 % of shuffles stay below the figure "
+        "next to it.",
+        ("slope correlation of a head", "slope correlation by chance"),
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import cached_property
 
 import numpy as np
 from scipy.special import bdtr
@@ -15,6 +16,7 @@ from ..rows import FEWEST, Number, Reading, Row, column_of, readable
 from ..strength import Strengths
 from .beside import beside_flags
 from .measures import FURTHEST, OPTIMALITY, RADII
+from .slopes import Slopes, correlations, slopes_of
 from .vocabulary import norm_of
 
 COLUMNS = ("sample_id", "error", "correct", "distance", "nll")
@@ -41,7 +43,14 @@ class DistanceSummary(Summary):
         flags += beside_flags(self.reading, condition, read)
         self.strengths.take(condition, read)
         self.noted[condition] = flags
-        return [(condition, *figures, flags) for figures in numbers(distances, norm_of(condition))]
+        figures = list(numbers(distances, norm_of(condition)))
+        if self._slopes is not None:
+            figures += correlations(read["sample_id"].to_pylist(), distances, self._slopes)
+        return [(condition, *some, flags) for some in figures]
+
+    @cached_property
+    def _slopes(self) -> Slopes | None:
+        return slopes_of(self.reading)
 
     def finish(self) -> Iterator[Row]:
         for condition, flags in self.noted.items():

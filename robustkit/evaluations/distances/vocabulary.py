@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import ClassVar
 
-from ...protocol.condition import Value
+from ...protocol.condition import CLEAN, Value
 from ...protocol.pattern import ConditionPattern
 from ..vocabulary import Vocabulary
-from .measures import METRICS, TERMS
+from .measures import CORRELATION, METRICS, TERMS
+
+WATCHED = f"attention({CLEAN.text})"
+"""The condition whose records have softmax slopes on clean images."""
 
 
 class DistanceWords(Vocabulary):
@@ -32,6 +35,9 @@ class DistanceWords(Vocabulary):
         name, given = parts(text)
         words = [name.upper() + (f"-{given['steps']}" if "steps" in given else ""), norm_of(text)]
         return " ".join(words + [f"{key} {value}" for key, value in given.items() if key not in ("steps", "norm")])
+
+    def needs(self, text: str, metric: str, conditions: Iterable[str]) -> list[str]:
+        return [text, *([WATCHED] if metric.startswith(CORRELATION.name) else [])]
 
     def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
         yield from ("--attacks", pattern.text)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...attention.ledger import FACTORS, STREAMS, SWAPS, Ledger, ledger
 from ...protocol.condition import Condition
-from ..attention.layer import Layer, encode_layers
+from ..layers import Layer, encode_layers
 from ..subject import Batch, Evaluation, Subject
 from ..under import inputs_under
 from .measures import CHANGE, LISTS

@@ -12,8 +12,8 @@ import numpy as np
 
 from ...common.intervals import Floats, bootstrap, wilson
 from ...errors import DamagedRecord
-from ..attention.layer import Layer, decode_layers
 from ..family import Summary
+from ..layers import Layer, decode_layers
 from ..rows import FEWEST, Gatherer, Number, Reading, Row, column_of, readable
 from .condition import under_of
 from .measures import BACK, LISTS, METRICS
