@@ -45,6 +45,7 @@ from robustkit.evaluations.clean.family import Clean
 from robustkit.evaluations.corruptions.family import Corruptions
 from robustkit.evaluations.family import Family
 from robustkit.evaluations.layers import Layer, encode_layers
+from robustkit.evaluations.ledger.measures import LISTS as OF_LEDGER
 from robustkit.evaluations.pattern import check_condition, fits, pattern_of
 from robustkit.evaluations.subject import Batch, Shown, Subject
 from robustkit.protocol.condition import Condition
@@ -103,7 +104,8 @@ def scaled(source: str, target: Path, factor: float, layers: tuple[int, ...] = (
 
 
 def test_a_row_a_sample_and_its_layers_in_the_metadata(run: Run) -> None:
-    assert list(run.manifest.conditions) == [text for under in UNDER for text in (under, f"attention({under})")]
+    shown = [text for under in UNDER for text in (under, f"attention({under})", f"ledger({under})")]
+    assert list(run.manifest.conditions) == [text for text in shown if text != "ledger(clean)"]
     for under in UNDER:
         plain = {row["sample_id"]: row for row in run.table(NAME, under).to_pylist()}
         table = run.table(NAME, f"attention({under})")
@@ -438,7 +440,7 @@ def test_inspect_shows_the_layers_and_says_what_is_missing(place: Path) -> None:
 
 
 def test_watched_lists_are_bounded_where_records_are_read() -> None:
-    assert foreign._REAL_LISTS == LISTS
+    assert (*LISTS, *OF_LEDGER) == foreign._REAL_LISTS
 
 
 @pytest.mark.parametrize(
