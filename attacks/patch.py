@@ -40,6 +40,8 @@ class _Climb(Survivors):
     ball: Ball
     labels: Tensor
     boxes: Tensor
+    first: Tensor
+    fell: Tensor
 
 
 class _Tally(Tally):
@@ -101,17 +103,16 @@ class Patch(Attack):
         everyone = torch.arange(len(clean), device=clean.device)
         tally.saw(everyone, wrong)
         tally.places[everyone] = places[:, 0]
-        standing = ~wrong
+        returned = wrong.clone()
         for run in range(places.shape[1]):
-            rows = (standing if self.early_stop else ~wrong).nonzero().flatten()
+            rows = (~returned if self.early_stop else ~wrong).nonzero().flatten()
             if not len(rows):
                 break
-            broken = tally.broken_at >= 0
             start = self._start(clean[rows], places[rows, run], labels[rows], rows, rng.take(rows), run)
             found, points, fell = self._climb(oracle, start, tally)
-            new = fell | ~broken[found]
+            new = ~returned[found]
             ends[found[new]], tally.places[found[new]] = points[new], places[found[new], run]
-            standing[found[fell]] = False
+            returned[found[fell]] = True
         return ends
 
     def _places(self, clean: Tensor, rng: Rng) -> Tensor:
@@ -136,7 +137,8 @@ class Patch(Attack):
         inside = _inside(clean, boxes)
         ball = Ball(self.threat, clean, torch.where(inside, low, clean), torch.where(inside, high, clean))
         noise = rng.uniform(clean.shape[1:], f"patch/start/{run}").to(clean).mul_(high - low).add_(low)
-        return _Climb(rows, torch.where(inside, noise, clean), torch.zeros_like(clean), ball, labels, boxes)
+        start, none = torch.where(inside, noise, clean), torch.zeros_like(labels if labels.ndim == 1 else labels[:, 0])
+        return _Climb(rows, start, torch.zeros_like(clean), ball, labels, boxes, start, none.bool())
 
     def _climb(self, oracle: Oracle, state: _Climb, tally: Tally) -> tuple[Tensor, Tensor, Tensor]:
         """Return rows (n,), points (n, ...), and whether (n,) each breaks its sample, of all samples of `state`."""
@@ -150,11 +152,17 @@ class Patch(Attack):
             wrong, asked = oracle.confirm(points.detach(), state.labels, seen)
             tally.count(state.rows, forwards=1 + asked.long())
             tally.saw(state.rows, wrong)
+            state = replace(
+                state,
+                first=torch.where(per_sample(wrong & ~state.fell, state.points), state.points, state.first),
+                fell=state.fell | wrong,
+            )
             leave = wrong if self.early_stop else torch.zeros_like(wrong)
             if step == self.steps:
                 leave = torch.ones_like(wrong)
             if leave.any():
-                gone.append((state.rows[leave], state.points[leave], wrong[leave]))
+                ends = torch.where(per_sample(state.fell, state.points), state.first, state.points)
+                gone.append((state.rows[leave], ends[leave], state.fell[leave]))
             stay = (~leave).nonzero().flatten()
             if not len(stay):
                 break

@@ -134,7 +134,7 @@ class Formulaic:
         logits = logits if bias is None else logits + bias
         attention = logits.softmax(dim=-1)
         if self.sink is not None:
-            attention = self.sink.attended(self.sink_index, logits, attention)
+            attention = self.sink.attended(self.sink_index, logits, attention, bias)
         dropped = self._drop(attention)
         return dropped @ v, dropped
 

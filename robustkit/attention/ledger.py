@@ -39,11 +39,11 @@ class Projected:
     def part(self, rows: slice) -> Projected:
         """Return some samples in float64 (float32 on a device without it): changes are far smaller than the logits."""
         dtype = torch.float32 if self.q.device.type == "mps" else torch.float64
-        return Projected(self.q[rows].to(dtype), self.k[rows].to(dtype), self.scoring.part(rows, dtype))
+        return Projected(self.q[rows].to(dtype), self.k[rows].to(dtype), self.scoring.part(rows, dtype, self.q.dtype))
 
     def sees_norms(self) -> tuple[bool, bool]:
         """Whether the formula sees the norms of queries, and of keys: twice a row is another row, to the bit."""
-        mine = Projected(self.q[:1], self.k[:1], self.scoring.part(slice(1), self.q.dtype))
+        mine = Projected(self.q[:1], self.k[:1], self.scoring.part(slice(1), self.q.dtype, self.q.dtype))
         logits = mine.scoring(mine.q, mine.k)
         doubled = mine.scoring(2 * mine.q, mine.k), mine.scoring(mine.q, 2 * mine.k)
         return not torch.equal(logits, doubled[0]), not torch.equal(logits, doubled[1])

@@ -22,7 +22,7 @@ Forward = Callable[[Tensor], Tensor]
 class FixedAttention(Watcher):
     """Attention is a constant: gradients flow through the values alone."""
 
-    def attended(self, index: int, logits: Tensor, attention: Tensor) -> Tensor:
+    def attended(self, index: int, logits: Tensor, attention: Tensor, bias: Tensor | None) -> Tensor:
         return attention.detach()
 
 
@@ -33,6 +33,7 @@ class FixedValues(Watcher):
         return q, k, v.detach()
 
 
+_HIDDEN = -20.0  # of a bias: relative positions are of a few units, masks of -100 and less
 SOFT = 6.0
 """Standard deviation of logits over the keys down to which a softmax is softened: of 1 to 12 tried on saturated ViTs,
 4 to 12 did best; ordinary heads lie below it, so that their gradients stay."""
@@ -41,8 +42,10 @@ SOFT = 6.0
 class Softened(Watcher):
     """The gradient is that of a softmax whose logits spread by `SOFT` over the keys, where they spread by more."""
 
-    def attended(self, index: int, logits: Tensor, attention: Tensor) -> Tensor:
-        soft = (logits / (spread(logits) / SOFT).clamp(min=1.0)).softmax(dim=-1)
+    def attended(self, index: int, logits: Tensor, attention: Tensor, bias: Tensor | None) -> Tensor:
+        hidden = hidden_keys(logits, bias)
+        scaled = logits / (spread(logits, hidden) / SOFT).clamp(min=1.0)
+        soft = scaled.masked_fill(hidden, torch.finfo(logits.dtype).min).softmax(dim=-1)
         return attention.detach() + (soft - soft.detach())  # adds exactly 0
 
 
@@ -52,13 +55,16 @@ class LogitMargins(Watcher):
     def __init__(self) -> None:
         self.margins: list[Tensor] = []
 
-    def attended(self, index: int, logits: Tensor, attention: Tensor) -> Tensor:
+    def attended(self, index: int, logits: Tensor, attention: Tensor, bias: Tensor | None) -> Tensor:
         if logits.shape[-1] > 1:
-            scaled = logits / spread(logits).clamp(min=1.0)
-            first = scaled.amax(dim=-1, keepdim=True)
-            place = scaled.argmax(dim=-1, keepdim=True)
-            others = scaled.scatter(-1, place, -torch.inf).logsumexp(dim=-1)
-            self.margins.append((others - first[..., 0]).flatten(1).mean(dim=1))
+            hidden = hidden_keys(logits, bias)
+            lowest = torch.finfo(logits.dtype).min / 2
+            scaled = (logits / spread(logits, hidden).clamp(min=1.0)).masked_fill(hidden, lowest)
+            first, place = scaled.max(dim=-1, keepdim=True)
+            others = scaled.scatter(-1, place, lowest).logsumexp(dim=-1)
+            chosen = (~hidden).sum(dim=-1) > 1  # over one key there is no other
+            margin = torch.where(chosen, others - first[..., 0], 0.0)
+            self.margins.append(margin.flatten(1).mean(dim=1))
         return attention
 
     def loss(self, samples: int) -> Tensor:
@@ -67,14 +73,19 @@ class LogitMargins(Watcher):
         return torch.stack(parts).mean(dim=0)
 
 
-def spread(logits: Tensor) -> Tensor:
-    """Return the standard deviation of finite logits over the keys (..., 1), a constant."""
-    fixed = logits.detach()
-    finite = fixed.isfinite()
-    count = finite.sum(dim=-1, keepdim=True).clamp(min=1)
-    fixed = fixed.masked_fill(~finite, 0.0)
+def hidden_keys(logits: Tensor, bias: Tensor | None) -> Tensor:
+    """Return which keys a mask hides, in the shape of the logits: those whose bias leaves them e^-20 and less."""
+    if bias is None:
+        return torch.zeros_like(logits, dtype=torch.bool)
+    return (bias.detach() < _HIDDEN).expand_as(logits)
+
+
+def spread(logits: Tensor, hidden: Tensor) -> Tensor:
+    """Return the standard deviation of logits over the keys that are not hidden (..., 1), a constant."""
+    fixed, seen = logits.detach().masked_fill(hidden, 0.0), ~hidden
+    count = seen.sum(dim=-1, keepdim=True).clamp(min=1)
     mean = fixed.sum(dim=-1, keepdim=True) / count
-    square = ((fixed - mean).square() * finite).sum(dim=-1, keepdim=True) / count
+    square = ((fixed - mean).square() * seen).sum(dim=-1, keepdim=True) / count
     return square.sqrt()
 
 

@@ -37,10 +37,17 @@ class Scoring:
             return q, k, None
         return q, k, self.formula.network.logits(self.network, k, self.parameters.get("alpha"))
 
-    def part(self, rows: slice, dtype: torch.dtype) -> Scoring:
-        """Return the same for some samples, in a floating type."""
+    def part(self, rows: slice, dtype: torch.dtype, narrow: torch.dtype) -> Scoring:
+        """Return the same for some samples in a floating type; `own` goes on in `narrow`, in which its weights are."""
         metric, network = (None if x is None else x[rows].to(dtype) for x in (self.metric, self.network))
-        return replace(self, metric=metric, network=network)
+        theirs = self.own
+
+        def own(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+            assert theirs is not None
+            q, k = theirs(q.to(narrow), k.to(narrow))
+            return q.to(dtype), k.to(dtype)
+
+        return replace(self, own=None if theirs is None else own, metric=metric, network=network)
 
     def __call__(self, q: Tensor, k: Tensor) -> Tensor:
         """Return the logits (B, H, N, M) before masks and relative positions are added."""
@@ -62,8 +69,11 @@ class Watcher:
         """Return what the layer goes on with in place of q, k and v. scoring: how it makes logits of them."""
         return q, k, v
 
-    def attended(self, index: int, logits: Tensor, attention: Tensor) -> Tensor:
-        """Return what the layer goes on with in place of `attention` (B, H, N, M), softmax of the logits."""
+    def attended(self, index: int, logits: Tensor, attention: Tensor, bias: Tensor | None) -> Tensor:
+        """Return what the layer goes on with in place of `attention` (B, H, N, M), softmax of the logits.
+
+        bias: what the logits have of masks and relative positions, as broadcast over (B, H, N, M); None without.
+        """
         return attention
 
 
@@ -86,7 +96,7 @@ class Captured(Watcher):
         self._norms[index] = (q.detach().norm(dim=-1), k.detach().norm(dim=-1))
         return q, k, v
 
-    def attended(self, index: int, logits: Tensor, attention: Tensor) -> Tensor:
+    def attended(self, index: int, logits: Tensor, attention: Tensor, bias: Tensor | None) -> Tensor:
         if torch.is_grad_enabled() and not attention.requires_grad:
             attention.requires_grad_()  # frozen weights and plain images: the graph begins here
         kept = logits if self.rows is None else logits[:, :, self.rows].clone()  # a view would hold all rows

@@ -88,6 +88,23 @@ def test_a_sample_s_patch_is_its_own_and_momentum_counts_the_past() -> None:
     assert whole.steps.tolist()[1:] != [0] * 4
 
 
+class Swinging(nn.Module):
+    """Its answer changes with every small step, so that a wrong point is hardly ever the last one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        score = (300 * x.flatten(1).sum(dim=1)).sin() + 0.5
+        return torch.stack([score, -score], dim=1)
+
+
+@pytest.mark.parametrize("where", ["corner", "worst-of-3"])
+def test_without_early_stop_the_first_wrong_point_is_returned(where: str) -> None:
+    x, model, labels = images(40), Swinging(), torch.zeros(40, dtype=torch.int64)
+    torch.manual_seed(0)
+    result = patch(where, steps=12, early_stop=False).run(model, x, labels)
+    broken = result.broken_at >= 0
+    assert torch.equal(model(result.adversarials).argmax(dim=1) != labels, broken) and broken.sum() > 30
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [

@@ -56,7 +56,7 @@ class Kept(Watcher):
     def __init__(self) -> None:
         self.logits: list[Tensor] = []
 
-    def attended(self, index: int, logits: Tensor, attention: Tensor) -> Tensor:
+    def attended(self, index: int, logits: Tensor, attention: Tensor, bias: Tensor | None) -> Tensor:
         self.logits.append(logits)
         return attention
 
@@ -118,6 +118,14 @@ def test_swaps_are_what_timm_s_own_layers_compute_with_other_projections(swap: s
         replica = model(shown)
     torch.testing.assert_close(swapped, replica, rtol=1e-9, atol=1e-9)
     assert (swapped - model.eval()(shown)).abs().max() < 1e-6  # the layers still hold what is clean
+
+
+def test_layers_that_normalise_by_themselves_keep_books_in_their_own_type() -> None:
+    model = drawn(small_vit(qk_norm=True))
+    books = ledger(model, images(0), images(1))
+    assert all(layer.change.min() > 0 for layer in books.layers)
+    for layer in books.layers:
+        torch.testing.assert_close(layer.parts.sum(dim=-1), layer.change, rtol=1e-5, atol=0)
 
 
 def test_what_a_formula_does_not_see_changes_nothing_and_windows_are_refused() -> None:

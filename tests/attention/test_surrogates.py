@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from attacks import AutoAttack, ThreatModel
 from robustkit.attention import set_attention
-from robustkit.attention.surrogates import SOFT, can_be_seen, spread, surrogates
+from robustkit.attention.surrogates import SOFT, LogitMargins, Softened, can_be_seen, hidden_keys, spread, surrogates
 
 KINDS = ("attention fixed", "values fixed", "softened", "logits")
 
@@ -80,8 +80,19 @@ def test_under_every_formula_outputs_are_the_model_s_and_another_gradient_flows(
 
 
 def test_spread_leaves_hidden_keys_out_and_networks_without_attention_have_no_surrogates() -> None:
-    logits = torch.tensor([[3.0, -1.0, -torch.inf, 7.0]])
-    assert float(spread(logits)) == pytest.approx(float(torch.tensor([3.0, -1.0, 7.0]).std(correction=0)))
+    expected = pytest.approx(float(torch.tensor([3.0, -1.0, 7.0]).std(correction=0)))
+    for mask in (-torch.inf, torch.finfo(torch.float32).min, -100.0):
+        bias = torch.tensor([[0.0, 0.0, mask, 1.0]])
+        logits = torch.tensor([[3.0, -1.0, 0.0, 6.0]]) + bias
+        hidden = hidden_keys(logits, bias)
+        assert hidden.tolist() == [[False, False, True, False]] and float(spread(logits, hidden)) == expected
+        causal = torch.full((1, 1, 3, 3), mask).triu(1)
+        free = torch.randn(1, 1, 3, 3).mul_(50).requires_grad_()
+        watched = LogitMargins()
+        soft = Softened().attended(0, free + causal, (free + causal).softmax(dim=-1), causal)
+        watched.attended(0, free + causal, soft, causal)
+        gradient = torch.autograd.grad(watched.loss(1).sum() + soft[..., 0].sum(), free)[0]
+        assert gradient.isfinite().all() and (gradient[0, 0, 1:, :2] != 0).all() and (gradient[0, 0, 0] == 0).all()
     assert can_be_seen(small_vit()) and not can_be_seen(nn.Linear(2, 2))
 
 

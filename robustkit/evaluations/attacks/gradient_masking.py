@@ -222,6 +222,7 @@ def _known_images(rise: float, shifted: float) -> _Verdict:
 def _attention(plain: int, around: int, more: int, fewer: int, right: int) -> _Verdict:
     figure = f"{plain} of {right} right samples stand under PGD, {around} under gradients led around attention"
     figure += f"; {more} fell to these alone, {fewer} to restarts alone" if more + fewer else ""
+    figure += "" if chance_of(plain, 0) < HIDES or not plain else ": too few stand to tell"
     advice = "attention hides gradients; run autoattack(version=attention)"
     return figure, chance_of(more, fewer) < HIDES, advice
 

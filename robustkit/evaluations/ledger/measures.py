@@ -41,7 +41,7 @@ TERMS = (
         "back: query norms, key norms, norms, directions",
         "Of the samples whose prediction changed, the share whose prediction comes back when queries, keys, or both "
         "get the norms, or the directions, that they have on the clean image, in every layer of one pass. All else "
-        "stays as the attack or the corruption made it.",
+        "stays as the attack or the corruption made it, M of elliptical formulas too.",
         ("back: query norms", "back: key norms", "back: norms", "back: directions"),
     ),
 )
