@@ -82,6 +82,8 @@ class Patch(Attack):
     radius: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        if self.threat.bounds is None:
+            raise ValueError("a patch takes any values inside the bounds, and there are none; state them")
         if self.loss not in PATCH_LOSSES:
             raise ValueError(f"loss is {self.loss!r}; expected one of: {', '.join(PATCH_LOSSES)}")
         if self.steps < 1:
@@ -120,8 +122,6 @@ class Patch(Attack):
         size, where = self.threat.size, self.threat.where
         if clean.ndim != 4 or min(clean.shape[-2:]) < size:
             raise ValueError(f"images have shape {tuple(clean.shape)}; expected (B, C, H, W), {size} x {size} at least")
-        if self.threat.bounds is None:
-            raise ValueError("a patch takes any values inside the bounds, and there are none; state them")
         rows, columns = (length // size for length in clean.shape[-2:])
         if where == "corner":
             return clean.new_zeros(len(clean), 1, 2, dtype=torch.int64)
