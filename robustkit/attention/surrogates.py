@@ -90,7 +90,7 @@ def spread(logits: Tensor, hidden: Tensor) -> Tensor:
 
 
 class _WithLoss(torch.autograd.Function):
-    """Logits as they are; whoever raises a loss of them raises another loss, too."""
+    """An identity on logits (B, K) whose backward pass also raises a second loss (B,)."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, loss: Tensor) -> Tensor:

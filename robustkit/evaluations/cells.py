@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 Row = Mapping[str, Any]
 Cells = Mapping[tuple[str, str], Row]
 """The rows of a checkpoint, by condition and metric."""
+
+
+def by_checkpoint(rows: Iterable[Row], name_of: Callable[[str], str | None]) -> dict[str, dict[str, dict[str, Row]]]:
+    """Return rows of the summary by checkpoint, condition as `name_of` calls it, and metric; without those that it
+    calls None.
+    """
+    found: dict[str, dict[str, dict[str, Row]]] = {}
+    for row in rows:
+        if (name := name_of(row["condition"])) is not None:
+            found.setdefault(row["checkpoint"], {}).setdefault(name, {})[row["metric"]] = row
+    return found
+
 
 LEFT_OUT = "left out of the mean"
 """Text in flags of single conditions that the flags of a mean over them repeat."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from attacks import AttackResult
+
 from ..protocol.condition import Condition
 from .subject import Batch, Evaluation, Shown, Subject
 
@@ -13,6 +15,21 @@ def show_pixels(subject: Subject, batch: Batch, shown: Tensor, known: bool = Tru
     """Return (B, 3, H, W) uint8 pixels as the network sees them. known: whether they are the batch's own, changed."""
     inputs = subject.inputs(shown)
     return Shown(inputs, lambda: shown, subject.change(batch.inputs, shown, inputs) if known else None)
+
+
+def show_attacked(subject: Subject, inputs: Tensor, result: AttackResult) -> Shown:
+    """Return what an attack made of inputs (B, ...) in the card's space, with its change in pixel units."""
+    adversarials, classifier = result.adversarials, subject.classifier
+    of_pixels = subject.card.space == "pixels"
+    with torch.inference_mode():
+        change = (adversarials - inputs).float()
+        change = change if of_pixels else change * classifier.std
+    return Shown(
+        adversarials,
+        lambda: adversarials if of_pixels else adversarials * classifier.std + classifier.mean,
+        change,
+        result,
+    )
 
 
 def score_shown(subject: Subject, batch: Batch, condition: Condition, shown: Shown) -> Evaluation:

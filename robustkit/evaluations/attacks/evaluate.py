@@ -10,6 +10,7 @@ from attacks import EnsembleResult, StagedResult
 
 from ...common.randomness import SampleRng
 from ...protocol.condition import Condition
+from ..shown import show_attacked
 from ..subject import Batch, Evaluation, Shown, Subject
 from ..under import attacked_inputs
 
@@ -17,19 +18,7 @@ from ..under import attacked_inputs
 def show(subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
     """Return the adversarial images of a batch."""
     inputs = attacked_inputs(subject, batch, condition)
-    result = subject.attack(condition, inputs, batch, rng)
-    adversarials, of_pixels = result.adversarials, subject.card.space == "pixels"
-    with torch.inference_mode():
-        change = (adversarials - inputs).float()
-        if not of_pixels:
-            change = change * subject.classifier.std
-    classifier = subject.classifier
-    return Shown(
-        adversarials,
-        lambda: adversarials if of_pixels else adversarials * classifier.std + classifier.mean,
-        change,
-        result,
-    )
+    return show_attacked(subject, inputs, subject.attack(condition, inputs, batch, rng))
 
 
 def evaluate(subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...common.intervals import Floats
 from ...display.table import TextTable
+from ..cells import by_checkpoint
 from .condition import under_of
 from .metrics import Heads
 
@@ -47,11 +48,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 def attention_tables(results: Rows) -> list[TextTable]:
     """Return a table for each checkpoint whose attention was watched, from the rows of the summary."""
-    figures: dict[str, dict[str, dict[str, Mapping[str, Any]]]] = {}
-    for row in results:
-        if (under := under_of(row["condition"])) is not None:
-            figures.setdefault(row["checkpoint"], {}).setdefault(under, {})[row["metric"]] = row
-    return [_table(checkpoint, conditions) for checkpoint, conditions in figures.items()]
+    return [_table(checkpoint, conditions) for checkpoint, conditions in by_checkpoint(results, under_of).items()]
 
 
 def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> TextTable:

@@ -8,24 +8,14 @@ from attacks.patch import PatchResult
 
 from ...common.randomness import SampleRng
 from ...protocol.condition import Condition
+from ..shown import show_attacked
 from ..subject import Batch, Evaluation, Shown, Subject
 
 
 def show(subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
     """Return the images of a batch with their patches."""
     inputs = subject.inputs(batch.inputs)
-    result = subject.attack(condition, inputs, batch, rng)
-    adversarials, of_pixels = result.adversarials, subject.card.space == "pixels"
-    classifier = subject.classifier
-    with torch.inference_mode():
-        change = (adversarials - inputs).float()
-        change = change if of_pixels else change * classifier.std
-    return Shown(
-        adversarials,
-        lambda: adversarials if of_pixels else adversarials * classifier.std + classifier.mean,
-        change,
-        result,
-    )
+    return show_attacked(subject, inputs, subject.attack(condition, inputs, batch, rng))
 
 
 def evaluate(subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
