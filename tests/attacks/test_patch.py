@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks import PGD, Patch, PatchResult, ThreatModel
+from robustkit.common.randomness import SampleRng
 
 SIZE = 4
 
@@ -77,8 +78,6 @@ def test_broken_samples_leave_with_their_place_and_wrong_ones_are_not_touched() 
 
 
 def test_a_sample_s_patch_is_its_own_and_momentum_counts_the_past() -> None:
-    from robustkit.common.randomness import SampleRng
-
     x, model, labels = images(5), Linear(), torch.zeros(5, dtype=torch.int64)
     rng = SampleRng.of(list("abcde"), seed=0, condition="patch", device="cpu")
     whole = patch("worst-of-3", steps=7, early_stop=False).run(model, x, labels, rng=rng)
@@ -99,10 +98,13 @@ class Swinging(nn.Module):
 @pytest.mark.parametrize("where", ["corner", "worst-of-3"])
 def test_without_early_stop_the_first_wrong_point_is_returned(where: str) -> None:
     x, model, labels = images(40), Swinging(), torch.zeros(40, dtype=torch.int64)
-    torch.manual_seed(0)
-    result = patch(where, steps=12, early_stop=False).run(model, x, labels)
+    rng = SampleRng.of([f"s{i}" for i in range(40)], seed=0, condition="patch", device="cpu")
+    early, result = (patch(where, steps=12, early_stop=stops).run(model, x, labels, rng=rng) for stops in (True, False))
     broken = result.broken_at >= 0
     assert torch.equal(model(result.adversarials).argmax(dim=1) != labels, broken) and broken.sum() > 30
+    assert isinstance(early, PatchResult) and isinstance(result, PatchResult)
+    assert torch.equal(early.adversarials[broken], result.adversarials[broken])
+    assert torch.equal(early.places[broken], result.places[broken])
 
 
 @pytest.mark.parametrize(

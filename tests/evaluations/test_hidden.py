@@ -63,6 +63,10 @@ def test_chances_are_those_of_a_coin() -> None:
     alike = {"stand_plain": 5, "stand_surrogates": 5, "only_surrogates": 0, "only_restarts": 0, "right": 9}
     doubt = next(one for one in findings(alike) if one.check == "attention")
     assert not doubt.flag and doubt.figure.startswith("5 of 9 right samples stand under PGD, 5 under gradients led")
+    for stand, said in ((0, False), (4, True), (5, False)):  # of four, even all broken could be chance
+        figures = alike | {"stand_plain": stand, "stand_surrogates": stand}
+        doubt = next(one for one in findings(figures) if one.check == "attention")
+        assert doubt.figure.endswith(": too few stand to tell") == said and not doubt.flag
     before = next(one for one in findings({"right": 9}) if one.check == "attention")  # of an earlier release
     assert not before.flag and before.figure == "not measured"
 
