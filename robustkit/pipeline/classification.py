@@ -53,7 +53,7 @@ class _Candidate:
         return self.classifier.identity.name
 
 
-def plan_classification(request: ClassificationRequest) -> Plan:
+def plan(request: ClassificationRequest) -> Plan:
     """Return all that an audit of classifiers needs.
 
     Raises:

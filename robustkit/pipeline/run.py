@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from importlib import import_module
 
 from ..display.neutral import no_controls
 from ..results.run import Run
 from ..runs.progress import Progress
 from ..tasks.task import EVERY_TASK
-from .classification import plan_classification
 from .plan import Plan
-from .request import ClassificationRequest, Request, SegmentationRequest
+from .request import Request
 from .schedule import carry_out
-from .segmentation import plan_segmentation
 
 _LOG = logging.getLogger("robustkit")
 
@@ -27,18 +26,15 @@ class Silent:
 
 
 def plan(request: Request) -> Plan:
-    """Return all that a run needs.
+    """Return all that a run needs: what `plan` of the module of its task in this room makes, or of a plug-in.
 
     Raises:
         RobustkitError: anything that is wrong with the request.
     """
-    if plugin := EVERY_TASK.plugin(request.task):
-        planned: Plan = EVERY_TASK.load(plugin).plan(request)
-        return planned
-    if isinstance(request, ClassificationRequest):
-        return plan_classification(request)
-    assert isinstance(request, SegmentationRequest)
-    return plan_segmentation(request)
+    plugin = EVERY_TASK.plugin(request.task)
+    maker = EVERY_TASK.load(plugin) if plugin else import_module(f"{__package__}.{request.task}")
+    planned: Plan = maker.plan(request)
+    return planned
 
 
 def run(request: Request, progress: Progress | None = None, say: Callable[[str], None] = lambda line: None) -> Run:

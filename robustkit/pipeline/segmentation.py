@@ -26,7 +26,7 @@ from .request import SegmentationRequest
 from .under import plan_attacked
 
 
-def plan_segmentation(request: SegmentationRequest) -> Plan:
+def plan(request: SegmentationRequest) -> Plan:
     """Return all that a run of segmenters needs.
 
     Raises:

@@ -215,7 +215,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import robustkit
-from robustkit.pipeline.classification import plan_classification
+from robustkit.pipeline.classification import plan as plan_classification
 from robustkit.pipeline.request import ClassificationRequest
 from robustkit.pipeline.run import run
 from robustkit.tasks.classification.task import Classification
