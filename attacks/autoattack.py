@@ -79,6 +79,8 @@ class AutoAttack(Attack):
     early_stop: samples leave at the first wrong prediction. Otherwise APGD and FAB run to their ends on what they were
         given, as the published code does, and FAB asks twice per step. Samples always leave Square at the first wrong
         prediction.
+    only: the stages that run, joined by +, such as "apgd-ce" or "fab-t+square"; all of them where it is empty. What a
+        stage draws does not depend on the others, so two halves in turn are the whole.
 
     With fewer than four classes (two) the loss of targeted APGD (APGD on DLR) is the difference of two logits, because
     the DLR loss needs a fourth (third) one; the same holds for a sample with so many valid labels that fewer compete.
@@ -90,6 +92,7 @@ class AutoAttack(Attack):
     targets: int = 9
     queries: int = 5000
     early_stop: bool = True
+    only: str = ""
     queues: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -98,9 +101,27 @@ class AutoAttack(Attack):
         for name in ("steps", "targets", "queries"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected 1 or more")
+        if self.only and self.version == "rand":
+            raise ValueError("only is for models that answer alike each time; leave it out of version rand")
+        known = self.stage_names
+        if self.only and (odd := [name for name in self.only.split("+") if name not in known]):
+            raise ValueError(f"only names {odd[0]!r}; expected some of {'+'.join(known)}")
+
+    @property
+    def stage_names(self) -> tuple[str, ...]:
+        """The names of all stages of the version, in their order, whichever of them run."""
+        every = tuple(attack.stage for attack in self._all(10))
+        return (*every, "attention") if self.version == "attention" else every
 
     def stages(self, classes: int) -> tuple[QueuedAttack, ...]:
-        """Return the attacks in their order, for a model with that many classes."""
+        """Return the attacks that run, in their order, for a model with that many classes."""
+        every = self._all(classes)
+        named = [name for name in self.stage_names if name != "attention"]
+        chosen = self.only.split("+") if self.only else named
+        return tuple(attack for name, attack in zip(named, every, strict=True) if name in chosen)
+
+    def _all(self, classes: int) -> tuple[QueuedAttack, ...]:
+        """Return all attacks of the version in their order."""
         targets = min(self.targets, classes - 1)
         plus, rand = self.version == "plus", self.version == "rand"
 
@@ -150,7 +171,7 @@ class AutoAttack(Attack):
             if any(front.standing):
                 tally.tell(attack.stage, sum(front.standing), 0.0)
             attack.drain(front)
-        if self.version == "attention":
+        if self.version == "attention" and "attention" in (self.only or "attention").split("+"):
             self._by_surrogates(front, oracle, tally)
         standing = upload([row for row, stands in enumerate(front.standing) if stands], clean.device)
         front.ends[standing] = clean[standing]

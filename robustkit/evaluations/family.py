@@ -152,9 +152,7 @@ class Family:
     # Results for people
 
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
-        """Return what the sentence about a checkpoint says about its conditions. cells: those of all conditions with
-        finite values.
-        """
+        """Return what the sentence about a checkpoint says of its conditions. cells: of all, with finite values."""
         return ()
 
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
@@ -233,15 +231,16 @@ class Family:
         """Return a line on what a condition computes elsewhere, since the device cannot; empty where it can."""
         return ""
 
+    def choice(self, run: RunFolder, checkpoint: str, condition: Condition) -> Any:
+        """Return which samples it takes, by the records of `condition.after`, for `Batch.choice`."""
+        raise NotImplementedError(f"{self.name} takes all samples")
+
     def takes_shards(self, condition: Condition, card: Card) -> bool:
         """Whether it makes its own batches from a whole shard."""
         return False
 
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
-        """Return what one sample costs under a condition, for an announcement and a first estimate of time.
-
-        classes: of the model. By default a single forward.
-        """
+        """Return what a sample costs under a condition, for an estimate: by default a forward. classes: the model's."""
         from .cost import Cost
 
         return Cost()

@@ -46,7 +46,8 @@ class Batch:
     """Inputs of one shape, (B, ...) as the supply reads them, of some samples, with the truth of each.
 
     keep: ids of the samples whose pictures are wanted. tell: called with an attack's stages. given: (B, ...) what an
-    attack on another checkpoint added to the inputs, in the card's space; None under other conditions.
+    attack on another checkpoint added to the inputs, in the card's space; None under other conditions. choice: which
+    samples a condition takes, as its family made it from the records of another.
     """
 
     inputs: Tensor
@@ -55,6 +56,7 @@ class Batch:
     keep: Container[str] = ()
     tell: Tell | None = None
     given: Tensor | None = None
+    choice: Any = None
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -65,7 +67,7 @@ class Batch:
             part = slice(start, start + size)
             samples, truths = self.samples[part], self.truths[part]
             given = None if self.given is None else self.given[part]
-            yield part, Batch(self.inputs[part], samples, truths, self.keep, self.tell, given)
+            yield part, Batch(self.inputs[part], samples, truths, self.keep, self.tell, given, self.choice)
 
 
 @dataclass(frozen=True)

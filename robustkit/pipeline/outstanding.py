@@ -51,10 +51,10 @@ def pieces(
 
 
 def lots(plan: Plan) -> list[tuple[Contender, tuple[Condition, ...]]]:
-    """Return each contender with its conditions; then again with those that take what was found for another."""
-    own = tuple(condition for condition in plan.conditions if not condition.source)
-    passed = tuple(condition for condition in plan.conditions if condition.source)
-    return [(contender, some) for some in (own, passed) if some for contender in plan.contenders]
+    """Return each contender with its conditions; then again with those that need what others found."""
+    own = tuple(condition for condition in plan.conditions if not condition.waits)
+    later = tuple(condition for condition in plan.conditions if condition.waits)
+    return [(contender, some) for some in (own, later) if some for contender in plan.contenders]
 
 
 Lacking = tuple[list[tuple[int, list[str]]], list[str], int, list[str], str | None]
@@ -85,7 +85,7 @@ def _lacking(
     card = plan.request.card
     bearing = bearing_evidence(conditions, card) if contender.preprocessing else []
     doubted = [condition.text for condition in bearing if needs_evidence(run, name, condition, card)]
-    unchecked = _why_unchecked(plan, contender) if lacking and not conditions[0].source else ""
+    unchecked = _why_unchecked(plan, contender) if lacking and not conditions[0].waits else ""
     return [(piece.shard, [c.text for c in piece.conditions]) for piece in lacking], doubted, done, lines, unchecked
 
 

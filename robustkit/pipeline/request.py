@@ -25,6 +25,7 @@ from ..protocol.condition import Condition
 from ..protocol.parameters import split_condition
 from ..tasks.task import EVERY_TASK, task_named
 from .presets import Preset, preset_of
+from .two_phase import in_two_phases
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +126,7 @@ class Request:
     def attack_conditions(self, attacks: str, engine: str | None = None) -> tuple[Condition, ...]:
         """Return clean and the attacks of a list, at each radius. Raises ProtocolError for what is not understood."""
         radii = tuple(number(part, "eps") for part in str(self.eps).split(",")) if self.eps is not None else ()
-        return parse_conditions(attacks, self.card, eps=radii, norm=self.norm, engine=engine)
+        return parse_conditions(attacks, self.card, eps=radii, norm=self.norm, engine=engine, several=in_two_phases)
 
     def evaluation_conditions(self) -> tuple[Condition, ...]:
         """Return the conditions of plug-ins' families. Raises ProtocolError for what is not understood."""

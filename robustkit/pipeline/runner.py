@@ -67,6 +67,7 @@ def run_units(
         )
         for piece in work
     )
+    choices: dict[str, Any] = {}
     decoder = Decoder(subject.settings.workers, subject.settings.device)
     with Writer() as writer:
         for piece, shard in decoder.shards(cuts):
@@ -75,7 +76,10 @@ def run_units(
                 writer.check()
                 progress.begin(name, condition, len(shard))
                 began, before = time.monotonic(), subject.settings.batch_size
+                if condition.after is not None and condition.text not in choices:
+                    choices[condition.text] = family_of(condition.name).choice(run, name, condition)
                 images = _Images.of(run, condition, piece.shard, wanted.under(condition), condition.text in handed)
+                images = replace(images, choice=choices.get(condition.text))
                 computed = _unit(subject, supply, shard, condition, progress, images)
                 if (size := subject.settings.batch_size) != asked:
                     computed.metadata[b"batch_size"] = str(size).encode()
@@ -114,12 +118,13 @@ class _Images:
     """What is kept of the images of a unit, and what it takes besides those of the data set.
 
     keep: ids of the samples whose pictures are kept. hands: whether adversarial images are. passed: those that were
-    found for another checkpoint, and their digest.
+    found for another checkpoint, and their digest. choice: which samples the condition takes; None for all.
     """
 
     keep: Container[str] = ()
     hands: bool = False
     passed: tuple[Differences, str] | None = None
+    choice: Any = None
 
     @classmethod
     def of(cls, run: RunFolder, condition: Condition, shard: int, keep: Container[str], hands: bool) -> _Images:
@@ -244,7 +249,7 @@ def _batch(
         places, samples, truths = zip(*alike, strict=True)
         try:
             given = images.given(samples, condition)
-            batch = Batch(shard.inputs(places), samples, truths, images.keep, progress.stage, given)
+            batch = Batch(shard.inputs(places), samples, truths, images.keep, progress.stage, given, images.choice)
             done = evaluate(family, subject, batch, condition)
             columns = {name: list(values) for name, values in done.columns.items()}
             if wrong := [name for name, values in columns.items() if len(values) != len(samples)]:

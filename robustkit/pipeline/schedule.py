@@ -100,9 +100,9 @@ def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Callable[[str], N
         check = [CLEAN.text] if unchecked is None else []
         if not lacking and not doubted:
             continue
-        passed = bool(own[0].source)
-        if passed and not met:  # what is passed on comes from any of the processes
-            ranks.meet("passed on")
+        later = own[0].waits
+        if later and not met:  # what they need comes from any of the processes
+            ranks.meet("later")
             met = True
         subject = contender.subject(settings)
         for _ in ranks.draw(f"set-up of {contender.name}", check):
@@ -110,7 +110,7 @@ def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Callable[[str], N
         # First, so that a doubt is known before hours are spent.
         for text in ranks.draw(f"evidence on {contender.name}", doubted):
             _take_evidence(run, contender, subject, by_text[text], reporter, say)
-        drawn = ranks.draw(f"units of {contender.name}{', passed on' if passed else ''}", lacking)
+        drawn = ranks.draw(f"units of {contender.name}{', later' if later else ''}", lacking)
         work = (Piece(shard, tuple(by_text[text] for text in texts)) for shard, texts in drawn)
         provenance = partial(_provenance, manifest, contender.entry, settings)
         run_units(

@@ -24,7 +24,8 @@ class Condition:
     severities of a corruption; empty if there are no others. level: its place in the group, such as its severity.
     released: whether the images come already corrupted, from other files. draws: the text that its random draws depend
     on, if not its own. needs_truth: whether it is scored against the place of a sample's object. source: the checkpoint
-    that the adversarial images of `under` were found for, where that is not the one that is evaluated.
+    that the adversarial images of `under` were found for, where that is not the one that is evaluated. after: the
+    condition whose records, of all samples, tell which of them this one takes.
     """
 
     name: str
@@ -38,6 +39,12 @@ class Condition:
     draws: str = ""
     needs_truth: bool = False
     source: str = ""
+    after: Condition | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether it needs what other conditions found, so that they are computed before it."""
+        return bool(self.source) or self.after is not None
 
     @property
     def eps(self) -> float | None:

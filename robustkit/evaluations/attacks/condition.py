@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Callable, Iterable
 from fractions import Fraction
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 
 import attacks
 from attacks.pgd import STEP_SHARES
@@ -29,7 +30,20 @@ from .on_corrupted import on_corrupted, parted
 from .registry import EVERY_ATTACK, EVERY_DENSE_ATTACK
 
 _BUDGET = {"square": "queries", "autoattack": "version"}  # what the text always names, as eps; else the steps
+_PART = "only"
 _OF_CARD = {"labels", "bounds", "cut_images", "step_size_l2"}  # of a card's table, but no parameters
+
+
+class Options(TypedDict):
+    """What counts where the text of a condition does not say it."""
+
+    eps: Fraction | None
+    norm: str | None
+    engine: str | None
+
+
+Several = Callable[[str, Card, Options], Iterable[Condition]]
+"""From an item of a list, a card and what counts besides, to its conditions."""
 
 
 def attacks_of(card: Card) -> Registry[type[attacks.Attack]] | Registry[type[attacks.DenseAttack]]:
@@ -53,8 +67,8 @@ def parse_condition(
     if name not in attacks_of(card):
         raise ProtocolError(unknown("attack", name, attacks_of(card)))
     default = _defaults(name, card)
-    named, under = parted(text, split_arguments(name, arguments, default), default)
-    given = {key: _value(name, key, value, default) for key, value in named.items()}
+    own, under = parted(text, split_arguments(name, arguments, default), default)
+    given = {key: _value(name, key, value, default) for key, value in own.items()}
     known = _norms(name, card)
     norm = norm if norm in known or len(known) > 1 else None  # of an attack in one norm
     default = _defaults(name, card, str(given.get("norm", norm or default["norm"])))
@@ -65,12 +79,20 @@ def parse_condition(
     shown = {k: v for k, v in resolved.items() if k in always or (v != default[k] and k != "norm")}
     if resolved["norm"] not in ("linf", "patch"):
         shown["norm"] = resolved["norm"]
-    inside = ",".join(f"{key}={show(shown[key])}" for key in default if key in shown)
-    condition = Condition(name, f"{name}({inside})", tuple(resolved.items()))
-    if under is not None:
+
+    def told(keys: Iterable[str]) -> Condition:
+        inside = ",".join(f"{key}={show(shown[key])}" for key in keys)
+        condition = Condition(name, f"{name}({inside})", tuple(resolved.items()))
+        if under is None:
+            return condition
         if condition.eps is None:
             raise ProtocolError(f"condition {text!r}: under is for attacks of a fixed radius; leave it out of {name}")
-        condition = on_corrupted(condition, under)
+        return on_corrupted(condition, under)
+
+    named = [key for key in default if key in shown]
+    condition = told(named)
+    if _PART in named:  # some stages draw what they do in the whole attack
+        condition = dataclasses.replace(condition, draws=told(key for key in named if key != _PART).text)
     build_attack(condition, card)  # a value that the attack refuses is refused here, before any work
     return condition
 
@@ -82,15 +104,21 @@ def parse_conditions(
     eps: tuple[Fraction, ...] = (),
     norm: str | None = None,
     engine: str | None = None,
+    several: Several | None = None,
 ) -> tuple[Condition, ...]:
-    """Return the conditions of a comma-separated list, `clean` first, each once; several eps give one of each."""
+    """Return the conditions of a comma-separated list, `clean` first, each once; several eps give one of each.
+
+    several: reads an item that stands for more than one condition, as `parse_condition` does; nothing of another item.
+    """
     names = [item for item in re.split(r",(?![^(]*\))", text) if item.strip()]
     conditions = [CLEAN]
     for item in names:
         for radius in eps or (None,):
-            condition = parse_condition(item, card, eps=radius, norm=norm, engine=engine)
-            if condition not in conditions:
-                conditions.append(condition)
+            options: Options = {"eps": radius, "norm": norm, "engine": engine}
+            parts = [*several(item, card, options)] if several else []
+            for condition in parts or [parse_condition(item, card, **options)]:
+                if condition not in conditions:
+                    conditions.append(condition)
     return tuple(conditions)
 
 

@@ -42,7 +42,9 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "square": {
         "queries": 5000, "p_init": 0.8, "restarts": 1, "loss": "margin", "rescale_schedule": True, "early_stop": True,
     },
-    "autoattack": {"version": "standard", "steps": 100, "targets": 9, "queries": 5000, "early_stop": True},
+    "autoattack": {
+        "version": "standard", "steps": 100, "targets": 9, "queries": 5000, "early_stop": True, "only": "",
+    },
 }  # fmt: skip
 _TARGETED: tuple[str, dict[str, Any]] = ("apgd", {"loss": "dlr-targeted"})
 _SQUARE: tuple[str, dict[str, Any]] = ("square", {"rescale_schedule": False})
@@ -63,7 +65,7 @@ _ONLY: dict[str, dict[str, tuple[Any, ...]]] = {
     "pgd": {"restarts": (1,), "early_stop": (False,), "loss": ("ce",)},
     "apgd": {"loss": ("ce", "dlr", "dlr-targeted")},
     "square": {"loss": ("margin", "ce")},
-    "autoattack": {"version": tuple(_VERSIONS)},
+    "autoattack": {"version": tuple(_VERSIONS), "only": ("",)},
 }
 
 

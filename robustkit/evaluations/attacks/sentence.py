@@ -41,7 +41,9 @@ def _least(texts: Sequence[str], cells: Cells, manifest: Manifest, headline: Met
     if manifest.protocol.space != "pixels":
         radius += " in normalised units"
     of_others = "" if clean is not None and row["n"] == clean["n"] else f" of {row['n']} images"
-    call = f"{row['condition'].partition('(')[0]} at {radius}{_beneath(row['condition'], manifest)}"
+    name, given = _parts(row["condition"])
+    stages = f" ({given['only'].replace('+', ' and ')} only)" if "only" in given else ""
+    call = f"{name}{stages} at {radius}{_beneath(row['condition'], manifest)}"
     leaves = f"leaves {share(row)}{of_others}"
     missing = sum(not is_whole(cells.get((condition, headline.name))) for condition in texts)
     if missing:

@@ -1,0 +1,27 @@
+"""What the numbers of attacks in two phases are."""
+
+from __future__ import annotations
+
+from ..metric import Metric
+from ..term import Term
+
+ESTIMATE = Metric(
+    "estimated_top1", "robust accuracy, estimated %", 100, 1, share=True, noun="estimated robust accuracy"
+)
+KEPT = Metric("kept_in_second", "of those drawn, still standing %", 100, 1, binary=True, share=True)
+METRICS = (ESTIMATE, KEPT)
+TERMS = (
+    Term(
+        "two-phase",
+        "All samples go through the first stages of an attack, and m of those that they leave standing, drawn at "
+        "random, through the rest. The share that stands after the first phase, times the share of those drawn that "
+        "still stands, estimates what the whole attack would leave of all samples. The interval holds what both phases "
+        "leave to chance; where all that stand are drawn, figure and interval are those of the whole attack.",
+        ("robust accuracy, estimated", "two phases", "m"),
+    ),
+    Term(
+        "drawn",
+        "Samples that stand after the first phase and were picked, by a hash of seed and id, to go through the second.",
+        ("of those drawn, still standing",),
+    ),
+)

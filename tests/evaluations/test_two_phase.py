@@ -1,0 +1,138 @@
+"""AutoAttack in two phases: equal to the whole where all are drawn, a part of it where few are, and its refusals."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import robustkit
+from attacks import AutoAttack, ThreatModel
+from robustkit.common.double_sampling import two_phase_share
+from robustkit.errors import ProtocolError
+from robustkit.evaluations.attacks.condition import parse_conditions
+from robustkit.evaluations.kinds import words_of
+from robustkit.evaluations.pattern import check_condition, fits, pattern_of
+from robustkit.evaluations.two_phase.condition import phases_of
+from robustkit.gate.grammar import parse_statement
+from robustkit.pipeline.two_phase import in_two_phases
+from robustkit.protocol.card import load_card
+from robustkit.results.run import Run
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+BUDGET = "steps=2,queries=20"
+WHOLE = f"autoattack(eps=3/255,version=standard,{BUDGET})"
+FIRST = f"autoattack(eps=3/255,version=standard,{BUDGET},only=apgd-ce)"
+
+
+def two_phase(m: int) -> str:
+    return f"two-phase({WHOLE},first=apgd-ce,m={m})"
+
+
+def audit(out: Path, attacks: str, **options: Any) -> Run:
+    given = {"limit": 36, "eps": "3/255", "shard_size": 12, "browse": 0, "setup_check": False, "device": "cpu"}
+    return robustkit.audit(
+        "zoo:shapes-vit-quest", data_dir="embedded:shapes", out=out, attacks=attacks, **(given | options)
+    )
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    asked = ",".join(f"autoattack(second={m},{BUDGET})" for m in (1000, 8, 5))
+    return audit(tmp_path_factory.mktemp("two") / "run", f"{asked},autoattack({BUDGET})", batch_size=5)
+
+
+def columns(run: Run, condition: str) -> dict[str, list[Any]]:
+    read: dict[str, list[Any]] = run.table("shapes-vit-quest", condition).to_pydict()
+    return read
+
+
+def test_where_all_are_drawn_it_is_the_whole_attack(run: Run) -> None:
+    """Sample by sample: what breaks it, and when. So stages draw the same alone as in the whole."""
+    whole, parts = columns(run, WHOLE), columns(run, two_phase(1000))
+    for name in ("sample_id", "correct", "broken_by"):
+        assert whole[name] == parts[name]
+    assert {"apgd-ce", None} < {*whole["broken_by"]}  # the second phase breaks some, too
+    rows = {(row["condition"], row["metric"]): row for row in run.results().to_dict("records")}
+    estimate, full = rows[two_phase(1000), "estimated_top1"], rows[WHOLE, "top1"]
+    for name in ("value", "n", "ci_low", "ci_high"):
+        assert estimate[name] == full[name]
+
+
+def test_few_drawn_are_a_random_part_whose_rest_is_not_known(run: Run) -> None:
+    whole, first = columns(run, WHOLE), columns(run, FIRST)
+    drawn: dict[int, set[str]] = {}
+    for m in (8, 5):
+        part = columns(run, two_phase(m))
+        for sample, right, taken, broken, stood in zip(
+            part["sample_id"], part["correct"], part["drawn"], whole["correct"], first["correct"], strict=True
+        ):
+            assert right == (broken if taken else False if not stood else None), sample
+        drawn[m] = {sample for sample, taken in zip(part["sample_id"], part["drawn"], strict=True) if taken}
+        assert len(drawn[m]) == m
+        spent = [n for n, taken in zip(part["forwards"], part["drawn"], strict=True) if not taken]
+        assert spent == [None] * len(spent)
+        kept = sum(bool(right) for right in part["correct"])
+        share, (low, high) = two_phase_share(36, sum(first["correct"]), m, kept)
+        rows = {row["metric"]: row for row in run.results().to_dict("records") if row["condition"] == two_phase(m)}
+        found = rows["estimated_top1"]
+        assert (found["value"], found["ci_low"], found["ci_high"]) == pytest.approx((share, low, high))
+        assert (rows["kept_in_second"]["n"], rows["kept_in_second"]["value"]) == (m, pytest.approx(kept / m))
+        assert not found["flags"]
+    assert drawn[5] < drawn[8]
+
+
+def test_a_lost_record_of_either_phase_is_made_again_with_the_same_bytes(run: Run, tmp_path: Path) -> None:
+    asked = f"autoattack(second=5,{BUDGET})"
+    first = audit(tmp_path / "again", asked, batch_size=5)
+    paths = [first.shard_path("shapes-vit-quest", text, 1) for text in (FIRST, two_phase(5))]
+    before = [path.read_bytes() for path in paths]
+    for path in paths:
+        path.unlink()
+    audit(tmp_path / "again", asked, batch_size=5)
+    assert [path.read_bytes() for path in paths] == before
+    assert columns(first, two_phase(5)) == columns(run, two_phase(5))  # whatever else is in the run
+
+
+def test_pages_rules_and_commands_know_it(run: Run) -> None:
+    page = (run.path / "report.html").read_text("utf-8")
+    assert "attacks in two phases" in page.lower() and "two-phase(m=8)" in page
+    text = two_phase(8)
+    assert phases_of(text) == (WHOLE, "apgd-ce", 8) and phases_of(WHOLE) is None
+    check_condition(text)
+    assert fits(pattern_of(text), text) and not fits(pattern_of(text), two_phase(5))
+    assert text in repr(parse_statement(f"estimated_top1 under {text} >= 0.3"))
+    words = " ".join(words_of(text).command(pattern_of(text), pattern_of))
+    assert words == f"--attacks autoattack(eps=3/255,version=standard,{BUDGET},first=apgd-ce,second=8)"
+    card = load_card("standard")
+    asked = words.removeprefix("--attacks ")
+    assert [each.text for each in parse_conditions(asked, card, several=in_two_phases)] == ["clean", FIRST, text]
+
+
+@pytest.mark.parametrize(
+    "asked, said",
+    [
+        ("pgd(second=20)", "first and second are of autoattack"),
+        ("autoattack(second=0)", "second is 0; expected how many samples"),
+        ("autoattack(first=apgd-ce)", "second is missing"),
+        ("autoattack(second=9,first=square)", "expected the stages that it begins with: first=apgd-ce or"),
+        ("autoattack(second=9,first=apgd-ce+apgd-t+fab-t+square)", "expected the stages that it begins with"),
+        ("autoattack(second=9,engine=pyautoattack)", "engine pyautoattack runs all stages at once"),
+        ("autoattack(second=9,version=rand)", "only is for models that answer alike"),
+        ("autoattack(only=apgd)", "only names 'apgd'; expected some of apgd-ce+apgd-t+fab-t+square"),
+    ],
+)
+def test_what_cannot_be_split_is_refused(asked: str, said: str) -> None:
+    with pytest.raises(ProtocolError, match=said.replace("+", r"\+")):
+        parse_conditions(asked, load_card("standard"), eps=(Fraction(1, 255),), several=in_two_phases)
+
+
+def test_only_runs_the_stages_that_it_names() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 5))
+    attack = AutoAttack(ThreatModel("linf", 0.001), steps=2, queries=5, only="fab-t+square")
+    result = attack.run(model, torch.rand(3, 3, 4, 4), torch.zeros(3, dtype=torch.int64))
+    assert result.stages == ("clean", "fab-t", "square")
