@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from ...common.plugins import Plugin
     from ...common.randomness import SampleRng
+    from ...display.section import Section
     from ...display.table import TextTable
     from ...protocol.card import Card
     from ...protocol.condition import Condition
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ...runs.manifest import Manifest
     from ..cells import Cells
     from ..cost import Cost
+    from ..family import Looks
     from ..metric import Metric
     from ..recorded import Compared, Recorded
     from ..results import Results
@@ -82,6 +84,12 @@ class TwoPhase(Family):
         from .tables import two_phase_tables
 
         return two_phase_tables(results)
+
+    def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
+        from ...display.section import of_tables
+
+        if tables := self.tables(results):
+            yield of_tables(self.name, "Attacks in two phases", tuple(tables))
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
         return () if condition.under is None else family_of(condition.under.name).plugins(condition.under)

@@ -17,7 +17,7 @@ TERMS = (
         "random, through the rest. The share that stands after the first phase, times the share of those drawn that "
         "still stands, estimates what the whole attack would leave of all samples. The interval holds what both phases "
         "leave to chance; where all that stand are drawn, figure and interval are those of the whole attack.",
-        ("robust accuracy, estimated", "two phases", "m"),
+        ("robust accuracy, estimated", "two phases"),
     ),
     Term(
         "drawn",
