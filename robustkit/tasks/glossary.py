@@ -14,8 +14,8 @@ def _statistics(samples: Samples) -> tuple[Term, ...]:
         Term(
             "95 %",
             f"In brackets stands the 95 % interval: from other {many} of the same kind, 95 of 100 such intervals hold "
-            f"the true value. Of shares of {many} it is Wilson's; of other figures it comes from resampling the {many}. "
-            "Of a difference it agrees with the test.",
+            f"the true value. Of shares of {many} it is Wilson's; of other figures it comes from resampling the {many}."
+            " Of a difference it agrees with the test.",
             ("95 % intervals", "Wilson's 95 % intervals"),
         ),
         Term("n", f"The number of {many} that a figure is of."),
