@@ -23,6 +23,7 @@ from .sources import DataSource
 Values = NDArray[np.float32]
 LARGEST_FILE = 1 << 30
 """Bytes of a .ts file; the largest of the archive that classifiers are usually compared on has half of it."""
+_LARGEST = float(np.finfo(np.float32).max)
 _HEADERS = (
     *("problemname", "timestamps", "missing", "univariate", "dimension", "dimensions", "equallength"),
     *("serieslength", "classlabel", "targetlabel"),
@@ -173,10 +174,10 @@ def _numbers(channel: str, where: str) -> list[float]:
     numbers = list[float]()
     for text in channel.split(","):
         try:
-            number = math.nan if text.strip() in ("?", "NaN") else float(np.float32(text))
+            number = math.nan if text.strip() in ("?", "NaN") else float(text)
         except ValueError:
             number = math.inf
-        if math.isinf(number):
+        if abs(number) > _LARGEST:
             raise DataError(f"{where} has the value {text[:20]!r}; expected numbers of float32, and ? for missing ones")
         numbers.append(number)
     return numbers

@@ -128,7 +128,7 @@ def curve_figures(
             40 + 18 * -(-len(names) // 2) + 215 * rows,
             paint,
             alt=f"{what} against eps. " + " ".join(said),
-            caption=f"{what} with 95 % intervals, {_counted(drawn)}, from unattacked images (eps 0) on. Series are "
+            caption=f"{what} with 95 % intervals, {_counted(drawn)}, from unattacked samples (eps 0) on. Series are "
             "drawn a little apart so that none hides another.",
         )
 
