@@ -34,7 +34,7 @@ class SeriesClassifier(Classifier):
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What the user said of a model."""
+    """What the user said about a model."""
 
     arch: str | None
     attention: str | None

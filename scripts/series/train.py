@@ -24,7 +24,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import save as to_bytes
 from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils import clip_grad_norm_
@@ -33,6 +32,8 @@ from robustkit.common.files import write_whole
 from robustkit.data.dataset import Dataset
 from robustkit.data.series import SeriesSource, channel_statistics, open_series
 from robustkit.models.series_network import ARCH, SeriesTransformer
+
+from ..zoo.train import serialise
 
 RATE, BATCH, EPOCHS, CLIP, WATCHED = 1e-3, 16, 100, 4.0, 10
 FORMULAS = ("standard", "qnorm", "qknorm", "quest")
@@ -122,14 +123,16 @@ def run(training: Dataset, test: Dataset, attention: str, seed: int, out: Path, 
         "std": json.dumps(std),
         "data": f"{problem}: {len(training)} training series",
         "data_digest": training.digest(),
+        "test_data": f"{problem}: {len(test)} test series",
         "test_digest": test.digest(),
         "recipe": f"RAdam {RATE:g}, batches of {BATCH}, {epochs} epochs, gradients cut at length {CLIP:g}, dropout 0.1",
         "seed": str(seed),
+        "epochs": str(epochs),
         "accuracy": f"{log[-1]['right'] / len(test):.4f}",
         "license": "Apache-2.0",
     }
     tensors = {key: value.contiguous() for key, value in network.state_dict().items()}
-    write_whole(out / f"{name}.safetensors", to_bytes(tensors, metadata))
+    write_whole(out / f"{name}.safetensors", serialise(tensors, metadata))
     facts = {"data": problem, "attention": attention, "seed": seed, "n": len(test)}
     columns = {key: [entry[key] for entry in log if key in entry] for key in ("loss", "right")}
     write_whole(out / f"{name}.json", json.dumps({**facts, **columns}).encode())

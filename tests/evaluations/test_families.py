@@ -39,6 +39,7 @@ def test_each_kind_has_its_family_and_its_words() -> None:
         "distances",
         "patches",
         "transfer",
+        "disturbances",
         "attacks",
     ]
     tables = {kind for kind in (*FOLDERS, "pgd") if vocabulary_of(kind).in_results}
