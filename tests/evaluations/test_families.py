@@ -15,6 +15,7 @@ from robustkit.display.console import print_tables
 from robustkit.display.table import TextTable
 from robustkit.evaluations import family as seam
 from robustkit.evaluations.corruptions.sets import SETS
+from robustkit.evaluations.disturbances.vocabulary import USUAL as DISTURBED
 from robustkit.evaluations.family import Family, families, families_of, family_of
 from robustkit.evaluations.kinds import ATTACK_NAMES, FOLDERS, kind_of, vocabulary_of
 from robustkit.report.figures import SECTIONS, sections_of
@@ -43,7 +44,7 @@ def test_each_kind_has_its_family_and_its_words() -> None:
         "attacks",
     ]
     tables = {kind for kind in (*FOLDERS, "pgd") if vocabulary_of(kind).in_results}
-    assert tables == {"clean", "pgd", "patch"} and kind_of("cam(agcam,mode=box)") == "cam"
+    assert tables == {"clean", "pgd", "patch", *DISTURBED} and kind_of("cam(agcam,mode=box)") == "cam"
 
 
 class Turned(Family):
