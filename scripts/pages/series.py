@@ -3,9 +3,10 @@
     python -m scripts.pages.series --work DIR --data DIR --out runs/series
     python -m scripts.pages.series
 
-The first audits what `scripts/series/train.py` left in --work by `robustkit series` on DATA/X_TEST.ts, a run folder
-for each data set under --out, and keeps logs and accuracies next to the page; the same command continues where it was
-stopped, and takes trainings that came later. Both write docs/results/series.md from what is kept.
+The first audits what `scripts/series/train.py` left in --work by `robustkit series` on DATA/X_TEST.ts, a run folder for
+each data set under --out, and keeps logs and accuracies next to the page; the same command continues where it was
+stopped, and takes trainings that came later. Without --data only the logs are kept. Both write docs/results/series.md
+from what is kept.
 """
 
 from __future__ import annotations
@@ -85,17 +86,18 @@ def _name(log: Log) -> str:
     return f"{log['data'].lower()}-{log['attention']}-{log['seed']}"
 
 
-def gather(work: Path, data: Path, out: Path, folder: Path) -> None:
+def gather(work: Path, data: Path | None, out: Path, folder: Path) -> None:
     """Write the logs and accuracies of all finished trainings next to the page. Raises RobustkitError without any."""
     logs = [json.loads(path.read_text("utf-8")) for path in sorted(work.glob("*.json"))]
     if not logs:
         raise RobustkitError(f"{work}: no finished training; start with python -m scripts.series.train --out {work}")
-    table = io.StringIO()
-    writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(["data", "attention", "seed", "condition", "accuracy"])
-    writer.writerows(audited(work, data, out, logs))
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / "accuracies.csv", table.getvalue().encode())
+    if data is not None:
+        table = io.StringIO()
+        writer = csv.writer(table, lineterminator="\n")
+        writer.writerow(["data", "attention", "seed", "condition", "accuracy"])
+        writer.writerows(audited(work, data, out, logs))
+        write_whole(folder / "accuracies.csv", table.getvalue().encode())
     lines = (json.dumps(log, separators=(",", ":")) for log in logs)
     write_whole(folder / "trainings.jsonl", ("\n".join(lines) + "\n").encode())
 
@@ -104,6 +106,8 @@ def kept(folder: Path) -> tuple[list[Log], Kept]:
     """Return what `gather` wrote."""
     logs = [json.loads(line) for line in (folder / "trainings.jsonl").read_text("utf-8").splitlines()]
     values: Kept = defaultdict(dict)
+    if not (folder / "accuracies.csv").exists():
+        return logs, values
     with (folder / "accuracies.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             values[row["data"], row["condition"], row["attention"]][int(row["seed"])] = float(row["accuracy"])
@@ -280,7 +284,7 @@ def text(folder: Path) -> str:
         "All of these models through `robustkit series` under card `series`: noise, gaps, warps and radii are in units "
         "of each channel's standard deviation in the training data. PGD makes 20 steps in L∞. Random draws are the "
         "same for all models. Mean accuracy in % ± standard deviation over seeds.",
-        *pictures,
+        *(pictures or ["No model has been audited so far."]),
         *robust_tables(values),
     ]
     return "\n\n".join(parts) + "\n"

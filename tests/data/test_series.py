@@ -75,6 +75,14 @@ def test_labels_are_those_of_the_model_and_the_digest_is_of_values(written: Path
         assert open_series(again).digest() != open_series(written).digest()
 
 
+def test_the_digest_knows_the_shape(tmp_path: Path) -> None:
+    digests = set()
+    for channels in ("1,2,3,4", "1,2:3,4", "1:2:3:4"):
+        (tmp_path / "shape.ts").write_text(f"@classLabel true up\n@data\n{channels}:up")
+        digests.add(open_series(tmp_path / "shape.ts").digest())
+    assert len(digests) == 3
+
+
 def test_statistics_are_over_all_steps_of_all_series() -> None:
     series = [np.array([[1, 2, 3], [7, 7, 7]], np.float32), np.array([[6], [7]], np.float32)]
     assert channel_statistics(series) == ((3.0, 7.0), (pytest.approx(3.5**0.5), 1.0))
