@@ -19,7 +19,7 @@ OF_A_FAMILY = {
     "cli/completion.py": "completes the same names",
     "pipeline/": "turns the options of families into their conditions",
     "tasks/classification/images.py": "decodes images, also those of a corrupted tree, and where their objects are",
-    "tasks/classification/subject.py": "runs the attack that a condition names",
+    "tasks/labelled/subject.py": "runs the attack that a condition names",
     "tasks/segmentation/subject.py": "runs the attack that a condition names",
 }
 """Modules outside a family's folder that may import it, and why."""

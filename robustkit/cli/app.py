@@ -12,7 +12,7 @@ from ..common.registry import loaded_plugins
 from ..errors import RobustkitError
 from ..pipeline.processes import is_own, speaker
 from . import streams
-from .commands import evaluation, runs, tools
+from .commands import evaluation, runs, series, tools
 from .help import Commands
 from .options import CONTEXT
 
@@ -21,6 +21,7 @@ COMMANDS: dict[str, dict[click.Command, str]] = {
         evaluation.audit: "classifiers: clean, under attack, corrupted, with maps",
         evaluation.attack: "classifiers: clean and under attack only",
         evaluation.segment: "segmenters: clean, under attack, corrupted",
+        series.series: "classifiers of time series: clean, under attack, disturbed",
         evaluation.cam: "maps of what classifiers look at, scored and drawn",
         evaluation.demo: "embedded checkpoints and data, the whole audit",
     },

@@ -72,7 +72,7 @@ def _models() -> list[Entry]:
     from ..models.specs import embedded, embedded_file
 
     rows: list[Entry] = []
-    for name in (*embedded(), *embedded("segmentation")):
+    for name in (*embedded(), *embedded("segmentation"), *embedded("series")):
         try:
             path = embedded_file(name)
         except CheckpointError as fault:
@@ -82,7 +82,7 @@ def _models() -> list[Entry]:
         with safe_open(path, framework="numpy") as file:
             said: dict[str, str] = file.metadata()
             parameters = sum(math.prod(file.get_slice(tensor).get_shape()) for tensor in file.offset_keys())
-        height, width = json.loads(said["input_size"])
+        shown = "x".join(map(str, json.loads(said["input_size"]))) if "input_size" in said else ""
         segments = "miou" in said
         share = 100 * float(said["miou" if segments else "accuracy"])
         rows.append(
@@ -92,7 +92,7 @@ def _models() -> list[Entry]:
                 "clean": f"{'mIoU' if segments else 'top-1'} {share:.1f} %",
                 "test data": said["test_data"],
                 "parameters": f"{parameters / 1e6:.2f} M",
-                "input": f"{height}x{width}",
+                "input": shown or f"{len(json.loads(said['mean']))} channels",
                 "file": f"{path.stat().st_size / 1e6:.1f} MB",
                 "epochs": said["epochs"],
                 "seed": said["seed"],

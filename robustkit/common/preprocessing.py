@@ -40,6 +40,11 @@ class Preprocessing:
     crop_pct: float = 0.875
     crop_mode: str = "center"
 
+    @classmethod
+    def standardised(cls, mean: tuple[float, ...], std: tuple[float, ...]) -> Preprocessing:
+        """Return that of inputs that are no images: they are standardised, and nothing else is done to them."""
+        return cls((0, 0), mean, std, "", 1.0, "")
+
 
 def few_numbers(values: Sequence[float]) -> str:
     """Return one number per channel as text, or one where all are the same."""
@@ -53,14 +58,18 @@ def exact_numbers(values: Sequence[float]) -> str:
 
 
 def texts_of(values: Mapping[str, Any], numbers: Callable[[Sequence[float]], str]) -> dict[str, str]:
-    """Return each value of a preprocessing in words, by its name. numbers: writes those of channels and crop."""
-    return {
+    """Return each value of a preprocessing in words, by its name; of inputs that are no images mean and std alone.
+
+    numbers: writes those of channels and crop.
+    """
+    of_images = {
         "input_size": f"{values['input_size'][0]}x{values['input_size'][1]} pixels",
         "interpolation": str(values["interpolation"]),
         "crop_pct": f"crop {numbers([values['crop_pct']])}",
         "crop_mode": str(values["crop_mode"]),
-        **{name: f"{name} {numbers(values[name])}" for name in ("mean", "std")},
     }
+    said = {name: f"{name} {numbers(values[name])}" for name in ("mean", "std")}
+    return {**(of_images if any(values["input_size"]) else {}), **said}
 
 
 def spelled(values: Mapping[str, Any], sources: Mapping[str, str], arch: str) -> str:

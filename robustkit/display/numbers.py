@@ -6,6 +6,13 @@ ROUNDING = 3e-5
 """How far a difference of pixels in float32 may be from the number that it stands for, in units of 1/255."""
 
 
+def amount(value: float, norm: str, space: str) -> str:
+    """Return the size of a perturbation with its unit: `1/255` or `0.5` of pixels; `0.1 σ` where the card's space is
+    `sigma`, whose unit is the standard deviation of a channel.
+    """
+    return f"{value:.4g} σ" if space == "sigma" else pixels(value, norm)
+
+
 def pixels(value: float, norm: str) -> str:
     """Return a perturbation's size as people say it: `1/255` for linf, `0.5` for l2.
 

@@ -29,8 +29,8 @@ class Compared:
 
     shown: tuple[str, ...]
     ended: tuple[str, ...]
-    groups: tuple[str, ...]
-    sets: tuple[str, ...]
+    groups: tuple[str, ...] = ()
+    sets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from ..common.intervals import (
 )
 from ..common.preprocessing import ASSUMED, few_numbers
 from ..data.layouts import SUBSET
-from ..display.numbers import pixels
+from ..display.numbers import amount
 from ..protocol.condition import CLEAN
 from ..runs.folder import SUMMARY_COLUMNS, RunFolder
 from ..runs.manifest import CheckpointEntry, Manifest
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 EXCEEDS = 1e-6
-"""How far a perturbation may exceed its eps before the result is flagged: float32 rounding, in pixel units."""
+"""How far a perturbation may exceed its eps before the result is flagged: float32 rounding, in the units of records."""
 
 Parts = tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]
 """Rows of single conditions, of means over corruptions, and of maps."""
@@ -84,20 +84,22 @@ def record_flags(
     claim = manifest.claims.get(claimed or condition)
     if claim and len(read):
         largest = float(column_of(read, claim.norm).max())
-        measured = f"largest {claim.norm} perturbation {pixels(largest, claim.norm)} in pixels"
-        if manifest.protocol.space != "pixels":
+        space = manifest.protocol.space
+        unit = "" if space == "sigma" else " in pixels"
+        measured = f"largest {claim.norm} perturbation {amount(largest, claim.norm, space)}{unit}"
+        if space == "normalised":
             flags.append(f"eps {claim.eps:.4g} is in normalised units: {measured}")
         # In normalised units a step of eps is eps * std in pixels, at most that of the widest channel.
-        allowed = claim.eps * (1 if manifest.protocol.space == "pixels" else max(described.preprocessing.std))
+        allowed = claim.eps * (max(described.preprocessing.std) if space == "normalised" else 1)
         if largest > allowed + EXCEEDS:
-            flags.append(f"exceeds eps: {measured}, claimed {pixels(allowed, claim.norm)}")
+            flags.append(f"exceeds eps: {measured}, claimed {amount(allowed, claim.norm, space)}")
     if len(read) and "correct" in read.column_names and read["correct"].null_count == 0:  # else there is no loss
         broken = int((~np.isfinite(column_of(read, "nll"))).sum())
         if broken:
             flags.append(f"{broken} of {len(read)} samples have logits that are not finite; counted as wrong")
     unread = len(table) - len(read)
     if unread:
-        flags.append(f"{unread} of {len(table)} images could not be read; left out")
+        flags.append(f"{unread} of {len(table)} {manifest.protocol.samples.many} could not be read; left out")
     return flags
 
 

@@ -18,15 +18,15 @@ def show_pixels(subject: Subject, batch: Batch, shown: Tensor, known: bool = Tru
 
 
 def show_attacked(subject: Subject, inputs: Tensor, result: AttackResult) -> Shown:
-    """Return what an attack made of inputs (B, ...) in the card's space, with its change in pixel units."""
+    """Return what an attack made of inputs (B, ...) in the card's space, with its change in the units of records."""
     adversarials, classifier = result.adversarials, subject.classifier
-    of_pixels = subject.card.space == "pixels"
+    as_it_is = subject.card.space != "normalised"
     with torch.inference_mode():
         change = (adversarials - inputs).float()
-        change = change if of_pixels else change * classifier.std
+        change = change if as_it_is else change * classifier.std
     return Shown(
         adversarials,
-        lambda: adversarials if of_pixels else adversarials * classifier.std + classifier.mean,
+        lambda: adversarials if as_it_is else adversarials * classifier.std + classifier.mean,
         change,
         result,
     )

@@ -108,8 +108,8 @@ class Strengths:
         return sizes
 
     def _attacks(self, norm: str) -> Sequence[str]:
-        """Return the attacks of a norm whose sizes are in pixels."""
-        if self.manifest.protocol.space != "pixels":
+        """Return the attacks of a norm whose sizes are in the units of their radii."""
+        if self.manifest.protocol.space == "normalised":
             return []
         claims = self.manifest.claims
         fixed = {text for text, claim in claims.items() if claim.norm == norm and claim.eps > 0}

@@ -54,6 +54,15 @@ def check_arguments(
             )
 
 
+def check_classes(claimed: object, where: Path | str) -> int:
+    """Return the number of classes that a file or a user claims. Raises CheckpointError where it cannot be one."""
+    if not isinstance(claimed, int) or not 0 <= claimed <= MOST_CLASSES:
+        raise CheckpointError(
+            f"{where}: metadata num_classes is {repr(claimed)[:80]}; expected a whole number of at most {MOST_CLASSES}"
+        )
+    return claimed
+
+
 def _is_plain(value: object) -> bool:
     if isinstance(value, str):
         return len(value) <= _TEXT

@@ -18,7 +18,7 @@ from ..common.steady import seeded
 from ..errors import CheckpointError, ModelError
 from .architecture import build, classes_of, code_digest, create, is_factory, resample_positions
 from .checkpoint import Checkpoint, digest_of, load_into, read
-from .claims import MOST_CLASSES, Allowance, check_arguments
+from .claims import Allowance, check_arguments, check_classes
 from .guess import guess, renamed
 from .identity import Classifier, ModelIdentity, attention_notes, display_name, give_attention
 from .input_config import InputOptions, pair, resolve_preprocessing
@@ -100,6 +100,8 @@ def _from_file(name: str, spec: str, checkpoint: Checkpoint, wanted: InputOption
     metadata = checkpoint.metadata
     if metadata.get("task") == "segmentation":
         raise CheckpointError(f"{spec} is a segmenter; evaluate it with robustkit segment, or load_segmenter")
+    if metadata.get("task") == "series":
+        raise CheckpointError(f"{spec} is a model of time series; evaluate it with robustkit series, or load_series")
     tensors, notes = renamed(checkpoint.tensors)
     arch, kwargs, more = _architecture(checkpoint, tensors, wanted)
     notes += more
@@ -108,12 +110,7 @@ def _from_file(name: str, spec: str, checkpoint: Checkpoint, wanted: InputOption
         size = pair(metadata["input_size"], checkpoint.path, LARGEST_SIDE)
     if wanted.num_classes is not None or "num_classes" in metadata:
         claimed = metadata.get("num_classes") if wanted.num_classes is None else wanted.num_classes
-        if not isinstance(claimed, int) or not 0 <= claimed <= MOST_CLASSES:
-            raise CheckpointError(
-                f"{checkpoint.path}: metadata num_classes is {repr(claimed)[:80]}; expected a whole number of at most "
-                f"{MOST_CLASSES}"
-            )
-        kwargs = {**kwargs, "num_classes": claimed}
+        kwargs = {**kwargs, "num_classes": check_classes(claimed, checkpoint.path)}
     with seeded(torch.device("cpu"), 0):  # what --allow-partial leaves at random is the same at every load
         with nullcontext() if is_factory(arch) else Allowance(tensors, checkpoint.path):
             network = build(arch, kwargs=kwargs, img_size=size)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -56,9 +56,10 @@ class ModelIdentity:
 class Classifier(nn.Module):
     """Pixels in [0, 1], (B, 3, H, W), to logits (B, K). Evaluation mode, frozen parameters.
 
-    network: the model behind the normalisation. identity: what it is.
+    network: the model behind the normalisation. identity: what it is. of_channels: the shape that mean and std have.
     """
 
+    of_channels: ClassVar[tuple[int, ...]] = (1, -1, 1, 1)
     mean: Tensor
     std: Tensor
 
@@ -68,7 +69,7 @@ class Classifier(nn.Module):
         self.identity = identity
         for name in ("mean", "std"):
             values = torch.tensor(getattr(identity.preprocessing, name), dtype=torch.float32)
-            self.register_buffer(name, values.view(1, -1, 1, 1), persistent=False)
+            self.register_buffer(name, values.view(self.of_channels), persistent=False)
         self.eval().requires_grad_(False)
 
     def normalize(self, pixels: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """Protocol cards: all parameters behind a number, in a small versioned data file.
 
-A card says in which space an attack works (pixels, or the normalised tensor of some published code), whose labels it
-attacks, its threat model, and each attack's parameters. Its tag `name@version:digest` stands next to every number.
+A card says in which space an attack works (pixels, the normalised tensor of some published code, or values in units of
+each channel's standard deviation), whose labels it attacks, its threat model, and each attack's parameters. Its tag
+`name@version:digest` stands next to every number.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 from ..common.plugins import declared
 from ..common.preprocessing import Preprocessing
@@ -22,7 +23,25 @@ from ..common.toml import parse_toml, written_text
 from ..errors import ProtocolError, unknown
 
 _FOLDER = resources.files("robustkit.protocol") / "cards"
-TASKS = ("classification", "segmentation")
+
+
+Space = Literal["pixels", "normalised", "sigma"]
+"""Where attacks work: on pixels, on the normalised tensor of some published code, or on series (sigma)."""
+
+
+class Samples(NamedTuple):
+    """What a task's samples are called: one, and several."""
+
+    one: str
+    many: str
+
+
+TASKS = {
+    "classification": Samples("image", "images"),
+    "segmentation": Samples("image", "images"),
+    "series": Samples("series", "series"),
+}
+"""The tasks that cards can be for, and what their samples are called."""
 _TOP = {"name", "version", "task", "summary", "source", "caveats", "threat", "scoring", "preprocessing", "attacks"}
 _DECIMAL = re.compile(r"[+-]?(\d{1,30}\.?\d{0,30}|\.\d{1,30})([eE][+-]?\d{1,2})?")
 _PREPROCESSING = {"input_size", "interpolation", "crop_pct", "crop_mode"}
@@ -62,6 +81,11 @@ def format_number(value: Fraction) -> str:
     return str(value)
 
 
+def samples_of(task: str) -> Samples:
+    """Return what the samples of a task are called; simply so for a plug-in's."""
+    return TASKS.get(task, Samples("sample", "samples"))
+
+
 @dataclass(frozen=True)
 class Card:
     """A protocol. `attacks` maps an attack's name to its parameters (eps and norm among them where they differ)."""
@@ -70,7 +94,7 @@ class Card:
     version: int
     summary: str
     digest: str
-    space: Literal["pixels", "normalised"]
+    space: Space
     labels: Literal["true", "predicted"]
     norm: str
     eps: Fraction
@@ -146,10 +170,10 @@ def _card(text: str, where: str) -> Card:
     threat = _table(data, "threat", where)
     _check_keys(threat, _THREAT, f"{where} [threat]")
     space, labels = threat.get("space", "pixels"), threat.get("labels", "true")
-    if space not in ("pixels", "normalised") or labels not in ("true", "predicted"):
+    if space not in get_args(Space) or labels not in ("true", "predicted"):
         raise ProtocolError(
-            f"protocol card {where}: space {space!r}, labels {labels!r}; expected pixels or normalised, and true or "
-            f"predicted"
+            f"protocol card {where}: space {space!r}, labels {labels!r}; expected {', '.join(get_args(Space))}, "
+            "and true or predicted"
         )
     task = data.get("task", "classification")
     tasks = (*TASKS, *(plugin.name for plugin in declared("tasks")))
@@ -164,7 +188,7 @@ def _card(text: str, where: str) -> Card:
         raise ProtocolError(f"protocol card {where}: input_size {size!r}; expected [height, width]")
     bounds = threat.get("bounds")
     if bounds is not None and space != "pixels":
-        raise ProtocolError(f"protocol card {where}: bounds are of pixels; leave them out where space is normalised")
+        raise ProtocolError(f"protocol card {where}: bounds are of pixels; leave them out where space is {space}")
     attacks = {name: _table(data["attacks"], name, where) for name in _table(data, "attacks", where)}
     for limits in (bounds, *(options.get("bounds") for options in attacks.values())):
         if limits is not None and not (isinstance(limits, list) and len(limits) == 2 and all(map(_is_number, limits))):
@@ -186,7 +210,7 @@ def _card(text: str, where: str) -> Card:
         caveats=tuple(map(str, _caveats(data, where))),
         task=task,
         digest=hashlib.sha256(canonical.encode()).hexdigest(),
-        space=cast(Literal["pixels", "normalised"], space),
+        space=cast(Space, space),
         labels=cast(Literal["true", "predicted"], labels),
         norm=str(threat.get("norm", "linf")),
         eps=number(threat.get("eps", "1/255"), "eps"),

@@ -26,7 +26,7 @@ from robustkit.runs.binding import provenance_metadata, provenance_of
 from robustkit.runs.digests import digests_of_shards
 from robustkit.runs.manifest import Manifest
 from robustkit.runs.pictures import Picture, write_pictures
-from robustkit.tasks.classification.columns import CLASSIFICATION
+from robustkit.tasks.labelled.columns import CLASSIFICATION
 
 SHARD, CLASSES, KEPT, UNREADABLE = 128, 1000, 100, 3e-4
 EPS = tuple(f"{part}/255" for part in (0.25, 0.5, 1, 2, 4, 8, 12, 16))

@@ -28,7 +28,7 @@ from robustkit.models.specs import embedded_file
 from robustkit.report.refresh import refresh
 from robustkit.results.run import Run
 from robustkit.runs.folder import RunFolder
-from robustkit.tasks.classification.tables import table_rows
+from robustkit.tasks.labelled.tables import table_rows
 
 pytestmark = pytest.mark.usefixtures("one_thread", "empty_figures")
 LONG = "a_checkpoint_whose_name_has_more_than_sixty_characters_in_its_file_name"

@@ -15,6 +15,7 @@ from robustkit.display.console import print_tables
 from robustkit.display.table import TextTable
 from robustkit.evaluations import family as seam
 from robustkit.evaluations.corruptions.sets import SETS
+from robustkit.evaluations.disturbances.vocabulary import USUAL as DISTURBED
 from robustkit.evaluations.family import Family, families, families_of, family_of
 from robustkit.evaluations.kinds import ATTACK_NAMES, FOLDERS, kind_of, vocabulary_of
 from robustkit.report.figures import SECTIONS, sections_of
@@ -40,10 +41,11 @@ def test_each_kind_has_its_family_and_its_words() -> None:
         "patches",
         "transfer",
         "two_phase",
+        "disturbances",
         "attacks",
     ]
     tables = {kind for kind in (*FOLDERS, "pgd") if vocabulary_of(kind).in_results}
-    assert tables == {"clean", "pgd", "patch"} and kind_of("cam(agcam,mode=box)") == "cam"
+    assert tables == {"clean", "pgd", "patch", *DISTURBED} and kind_of("cam(agcam,mode=box)") == "cam"
 
 
 class Turned(Family):
@@ -65,7 +67,7 @@ def test_a_family_with_tables_alone_stands_on_the_page_and_in_the_terminal(
     names = [section.name for section in sections_of(run, rows)]
     used = families_of(run.manifest)
     assert [family.name for family in used] == ["clean", "corruptions", "maps", "attacks"]  # attention is not watched
-    monkeypatch.setattr("robustkit.tasks.classification.task.families_of", lambda manifest, rows=(): [*used, Turned()])
+    monkeypatch.setattr("robustkit.tasks.labelled.task.families_of", lambda manifest, rows=(): [*used, Turned()])
     assert names == [name for name in SECTIONS if name in names]
     assert [section.name for section in sections_of(run, rows)] == [*names, "turned"]
     refresh(run)

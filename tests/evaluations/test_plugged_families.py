@@ -25,7 +25,7 @@ from robustkit.results.paired import Side
 from robustkit.results.pairing import doubts
 from robustkit.runs.binding import misfit
 from robustkit.runs.manifest import PluginEntry
-from robustkit.tasks.classification.metrics import checked_numbers
+from robustkit.tasks.labelled.metrics import checked_numbers
 
 READ = pa.table({"kept": [True]})
 

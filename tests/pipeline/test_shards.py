@@ -16,7 +16,7 @@ from robustkit.evaluations.subject import Evaluation
 from robustkit.pipeline import runner, shards
 from robustkit.pipeline.runner import _Computed
 from robustkit.pipeline.shards import Shard
-from robustkit.tasks.classification.columns import CLASSIFICATION
+from robustkit.tasks.labelled.columns import CLASSIFICATION
 
 
 def shard(device: str, *inputs: Tensor | str) -> Shard:

@@ -160,7 +160,7 @@ def test_cards_of_ones_own(tmp_path: Path) -> None:
             'name = "x"\nversion = 1\nthreats = 1\n[threat]\n[attacks]',
             "unknown field 'threats'; did you mean 'threat'?",
         ),
-        ('name = "x"\nversion = 1\n[threat]\nspace = "rgb"\n[attacks]', "expected pixels or normalised"),
+        ('name = "x"\nversion = 1\n[threat]\nspace = "rgb"\n[attacks]', "expected pixels, normalised, sigma"),
         ('name = "x"\nversion = 1\n[threat]\nbounds = 3\n[attacks]', "expected two numbers"),
         ('name = "x"\nversion = 1\ntask = "depth"\n[threat]\n[attacks]', "unknown task 'depth'"),
         ('name = "x"\nversion = 1\n[threat]\n[attacks]\npgd = 3', "expected a table"),
@@ -174,7 +174,7 @@ def test_cards_of_ones_own(tmp_path: Path) -> None:
 
 
 def test_every_shipped_card_is_whole() -> None:
-    assert card_names() == ["agcam-paper", "quest-paper", "segmentation", "standard"]
+    assert card_names() == ["agcam-paper", "quest-paper", "segmentation", "series", "standard"]
     for card in map(load_card, card_names()):
         assert card.summary and card.source
         others = ["segpgd"] if card.task == "segmentation" else ["spsa"]

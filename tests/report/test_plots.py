@@ -26,8 +26,8 @@ from robustkit.evaluations.rows import readable
 from robustkit.report.figures import figures
 from robustkit.results.run import Run
 from robustkit.runs.manifest import Claim
-from robustkit.tasks.classification.calibration import reliabilities, reliability
-from robustkit.tasks.classification.columns import CLASSIFICATION
+from robustkit.tasks.labelled.calibration import reliabilities, reliability
+from robustkit.tasks.labelled.columns import CLASSIFICATION
 from robustkit.tasks.segmentation.figures import MOST, class_ious
 
 PGD, LONG, FGSM = "pgd(eps=4/255,steps=20)", "pgd(eps=4/255,steps=100)", "fgsm(eps=1/255)"

@@ -34,7 +34,7 @@ from robustkit.results.summary import write_summary
 from robustkit.results.tables import tables
 from robustkit.runs.manifest import PluginEntry
 from robustkit.runs.pictures import Picture, write_pictures
-from robustkit.tasks.classification.tables import table_rows
+from robustkit.tasks.labelled.tables import table_rows
 from robustkit.tasks.task import task_of
 
 TURNED = [f"rotation(degrees={angle})" for angle in (30, 90)]

@@ -25,7 +25,7 @@ from robustkit.report.refresh import refresh
 from robustkit.report.sample_browser import Browser, Cell
 from robustkit.results.run import Run
 from robustkit.results.summary import write_summary
-from robustkit.tasks.classification.columns import CLASSIFICATION
+from robustkit.tasks.labelled.columns import CLASSIFICATION
 
 
 @pytest.fixture(scope="module")

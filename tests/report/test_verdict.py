@@ -15,8 +15,8 @@ from robustkit.common.intervals import wilson
 from robustkit.evaluations.results import Results
 from robustkit.report.headline import Headline, verdicts
 from robustkit.results.run import Run
-from robustkit.tasks.classification.columns import CLASSIFICATION
-from robustkit.tasks.classification.weak_classes import weak_spots
+from robustkit.tasks.labelled.columns import CLASSIFICATION
+from robustkit.tasks.labelled.weak_classes import weak_spots
 
 PGD, FGSM = "pgd(eps=4/255,steps=20)", "fgsm(eps=1/255)"
 CLAIMS = {FGSM: {"eps": 1 / 255, "norm": "linf"}, PGD: {"eps": 4 / 255, "norm": "linf"}}

@@ -14,7 +14,7 @@ from sealing import seal
 from robustkit.protocol.card import load_card
 from robustkit.results.run import Run
 from robustkit.runs.pictures import Picture, write_pictures
-from robustkit.tasks.classification.columns import CLASSIFICATION
+from robustkit.tasks.labelled.columns import CLASSIFICATION
 
 PGD = "pgd(eps=1/255,steps=20)"
 FOG = [f"corruption(fog,severity={severity})" for severity in (1, 2, 3)]

@@ -46,7 +46,7 @@ def evaluate(subject: Subject, batch: Batch, condition: Condition, rng: SampleRn
     rows |= {"steps": steps, "forwards": forwards, "backwards": backwards}
     seconds = _stage(rows, result) if isinstance(result, StagedResult) else {}
     pictures = subject.pictures(batch, image=shown.images(), delta=change) if batch.keep else {}
-    added = change if subject.card.space == "pixels" else change / subject.classifier.std
+    added = change if subject.card.space != "normalised" else change / subject.classifier.std
     return Evaluation(rows, seconds, result.notes, pictures, change=added)
 
 

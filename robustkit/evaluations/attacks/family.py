@@ -93,8 +93,7 @@ class Attacks(Family):
         from .figures import curve_figures, curves
 
         manifest = results.manifest
-        in_pixels = manifest.protocol.space == "pixels"
-        return curve_figures(curves(results, manifest.claims), looks, headline.name, section, in_pixels)
+        return curve_figures(curves(results, manifest.claims), looks, headline.name, section, manifest.protocol.space)
 
     def terminal(self, results: Results) -> Iterable[TextTable]:
         from .tables import terminal_stages
@@ -107,7 +106,7 @@ class Attacks(Family):
         from .grids import dossier_grids, stage_grids, strength_grids
 
         claims, space = results.manifest.claims, results.manifest.protocol.space
-        drawn = tuple(curve_figures(curves(results, claims), looks, "top1", "attacks", space == "pixels"))
+        drawn = tuple(curve_figures(curves(results, claims), looks, "top1", "attacks", space))
         yield Section("attacks", "Robust accuracy against ε", figures=drawn)
         yield Section(
             "stages",

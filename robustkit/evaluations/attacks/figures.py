@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from ...display.numbers import pixels
+from ...display.numbers import amount
 from ...display.panels import dots, legend, panels, spread
 from ...display.svg import Figure, Point, Style, draw, labels, listed, percent, plain
 from .on_corrupted import UNDER, starts_from
@@ -81,16 +81,16 @@ def _without_eps(condition: str) -> str:
 
 
 def curve_figures(
-    lines: Sequence[Curve], looks: Mapping[str, Style], metric: str, section: str, in_pixels: bool
+    lines: Sequence[Curve], looks: Mapping[str, Style], metric: str, section: str, space: str
 ) -> Iterator[Figure]:
     """Yield a figure for each norm, with a panel for each attack."""
     for norm in dict.fromkeys(line.norm for line in lines):
         drawn = [line for line in lines if line.norm == norm]
         attacks = list(dict.fromkeys(line.attack for line in drawn))
         names = labels(dict.fromkeys(line.checkpoint for line in drawn))
-        unit = 255 if norm == "linf" else 1
+        unit = 255 if norm == "linf" and space != "sigma" else 1
         axis = "eps (linf) in 1/255" if unit == 255 else f"eps ({norm})"
-        axis += "" if in_pixels else ", normalised units"
+        axis += {"sigma": ", in σ of each channel", "normalised": ", normalised units"}.get(space, "")
 
         def paint(
             canvas: Canvas,
@@ -117,7 +117,9 @@ def curve_figures(
             legend(canvas, {names[name]: looks[name] for name in names})
 
         what = METRICS[metric][0].upper() + METRICS[metric][1:] if metric == "top1" else METRICS[metric]
-        said = [_description(attack, [line for line in drawn if line.attack == attack], names) for attack in attacks]
+        said = [
+            _description(attack, [line for line in drawn if line.attack == attack], names, space) for attack in attacks
+        ]
         title = f"{'Robust accuracy' if metric == 'top1' else 'mIoU'} against eps, {norm}"
         rows = -(-len(attacks) // 2)
         yield draw(
@@ -126,19 +128,19 @@ def curve_figures(
             40 + 18 * -(-len(names) // 2) + 215 * rows,
             paint,
             alt=f"{what} against eps. " + " ".join(said),
-            caption=f"{what} with 95 % intervals, {_counted(drawn)}, from unattacked images (eps 0) on. Series are "
+            caption=f"{what} with 95 % intervals, {_counted(drawn)}, from unattacked samples (eps 0) on. Series are "
             "drawn a little apart so that none hides another.",
         )
 
 
-def _description(attack: str, lines: Sequence[Curve], names: Mapping[str, str]) -> str:
+def _description(attack: str, lines: Sequence[Curve], names: Mapping[str, str], space: str) -> str:
     sentences = []
     for line in lines:
         first, *rest = line.points
         start = f"{names[line.checkpoint]} has {percent(first[1].value)}"
         whole = " unattacked" if f"{UNDER}=" in line.attack else " clean"
-        start += whole if first[0] == 0 else f" at {pixels(first[0], line.norm)}"
-        then = [f"{percent(point.value)} at {pixels(eps, line.norm)}" for eps, point in rest]
+        start += whole if first[0] == 0 else f" at {amount(first[0], line.norm, space)}"
+        then = [f"{percent(point.value)} at {amount(eps, line.norm, space)}" for eps, point in rest]
         sentences.append(", ".join([start, *then]))
     return f"Under {plain(attack, 80)}: {listed(sentences)}."
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...display.numbers import pixels
+from ...display.numbers import amount
 from ...protocol.condition import CLEAN
 from ...runs.manifest import Manifest
 from ..cells import Cells, is_whole
@@ -37,10 +37,13 @@ def _least(texts: Sequence[str], cells: Cells, manifest: Manifest, headline: Met
     claims = manifest.claims
     row, clean = min(attacked, key=lambda row: float(row["value"])), cells.get((CLEAN.text, headline.name))
     norm, eps = claims[row["condition"]].norm, float(claims[row["condition"]].eps)
-    radius = pixels(eps, norm) + ("" if norm == "linf" else f" ({norm})")
-    if manifest.protocol.space != "pixels":
+    space = manifest.protocol.space
+    radius = amount(eps, norm, space) + ("" if norm == "linf" else f" ({norm})")
+    if space == "normalised":
         radius += " in normalised units"
-    of_others = "" if clean is not None and row["n"] == clean["n"] else f" of {row['n']} images"
+    of_others = (
+        "" if clean is not None and row["n"] == clean["n"] else f" of {row['n']} {manifest.protocol.samples.many}"
+    )
     name, given = _parts(row["condition"])
     stages = f" ({given['only'].replace('+', ' and ')} only)" if "only" in given else ""
     call = f"{name}{stages} at {radius}{_beneath(row['condition'], manifest)}"
@@ -63,9 +66,10 @@ def called(text: str, manifest: Manifest) -> str:
     """Return `PGD, 4/255, 20 steps`: the name, the radius with its norm unless linf, and what else the text says."""
     claim, name, given = manifest.claims.get(text), *_parts(text)
     eps, norm = given.pop("eps", ""), given.pop("norm", "linf")
-    radius = eps if "/" in eps or claim is None else pixels(claim.eps, norm)
+    space = manifest.protocol.space
+    radius = eps if "/" in eps or claim is None else amount(claim.eps, norm, space)
     words = [_NAMES.get(name, name.upper()), f"{norm} {radius}" if norm != "linf" else radius]
-    words += [] if manifest.protocol.space == "pixels" else ["normalised units"]
+    words += ["normalised units"] if space == "normalised" else []
     if given.get("version") == "standard":
         del given["version"]
     for key, value in given.items():
@@ -92,6 +96,6 @@ def title(text: str, manifest: Manifest) -> str:
     words = ["modified", *words] if modified else words
     words += [version] if version != "standard" else []
     words += [] if claim.norm == "linf" else [claim.norm]
-    words += [pixels(claim.eps, claim.norm)]
-    words += [] if manifest.protocol.space == "pixels" else ["normalised"]
+    words += [amount(claim.eps, claim.norm, manifest.protocol.space)]
+    words += ["normalised"] if manifest.protocol.space == "normalised" else []
     return " ".join(words) + _beneath(text, manifest)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...common.intervals import Floats
-from ...display.numbers import pixels
+from ...display.numbers import amount
 from ...errors import RunError
 from ...protocol.condition import CLEAN
 from ..family import Overview
@@ -39,8 +39,9 @@ def beside_flags(reading: Reading, condition: str, read: pa.Table) -> list[str]:
         distances, right = _paired(read, table)
         missed = int((~right & (distances > eps * (1 + 1e-4) + EXCEEDS)).sum())
         if missed > max(1.0, _LEAST * len(right)):
+            radius = amount(eps, norm_of(condition), reading.manifest.protocol.space)
             flags.append(
-                f"too weak: {other} broke {missed} of {len(right)} samples within {pixels(eps, norm_of(condition))}, "
+                f"too weak: {other} broke {missed} of {len(right)} samples within {radius}, "
                 "where this attack found nothing; give it more steps"
             )
     return flags
@@ -79,10 +80,10 @@ class LeftStanding(Overview):
 
 
 def _same_norm(reading: Reading, condition: str) -> list[tuple[str, float]]:
-    """Return the attacks of a fixed radius above 0 in the norm of a condition, each with its radius in pixels; those on
-    clean images.
+    """Return the attacks of a fixed radius above 0 in the norm of a condition, each with its radius in the units of
+    records; those on clean samples.
     """
-    if reading.manifest.protocol.space != "pixels":
+    if reading.manifest.protocol.space == "normalised":
         return []
     claims = reading.manifest.claims
     norm = norm_of(condition)

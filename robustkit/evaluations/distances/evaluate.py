@@ -20,7 +20,7 @@ def evaluate(subject: Subject, batch: Batch, condition: Condition, rng: SampleRn
     result = subject.attack(condition, inputs, batch, rng)
     with torch.inference_mode():
         change = (result.adversarials - inputs).float()
-        if subject.card.space != "pixels":
+        if subject.card.space == "normalised":
             change = change * subject.classifier.std
         batches = torch.split(result.adversarials, subject.settings.batch_size)
         rows = subject.score(torch.cat([subject.scorer(part) for part in batches]), batch)

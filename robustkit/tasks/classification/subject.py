@@ -1,85 +1,10 @@
-"""A classifier under a card: how it is attacked and how its logits are scored."""
+"""A classifier of images under a card."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-import torch
-from torch import Tensor
-
-from attacks import AttackResult, DenseAttack
-from attacks.labels import answered, members
-
-from ...common.randomness import SampleRng
-from ...common.uploads import upload
-from ...data.dataset import Sample
-from ...evaluations.attacks.build import attacked_labels, build_attack
 from ...evaluations.images import ImageSubject
-from ...evaluations.subject import Batch
-from ...protocol.condition import Condition
-from .columns import CLASSIFICATION
+from ..labelled.subject import LabelledSubject
 
 
-class ClassifierSubject(ImageSubject):
-    """One classifier on its device under one card; rows of `CLASSIFICATION`."""
-
-    schema = CLASSIFICATION
-
-    def unread(self, sample: Sample) -> dict[str, Any]:
-        return {"sample_id": sample.id, "label": sample.label}
-
-    def attack(self, condition: Condition, inputs: Tensor, batch: Batch, rng: SampleRng) -> AttackResult:
-        attack, labels = build_attack(condition, self.card), None
-        if attacked_labels(condition, self.card) == "true":
-            labels = upload(self.accepted(batch.samples), inputs.device)
-        assert attack is not None and not isinstance(attack, DenseAttack)  # those are of segmenters
-        return attack.run(
-            self.fast,
-            inputs,
-            labels,
-            rng=rng,
-            judge=None if self.exact is self.fast else self.exact,
-            batch_size=self.settings.batch_size,
-            tell=batch.tell,
-        )
-
-    def score(self, logits: Tensor, batch: Batch) -> dict[str, list[Any]]:
-        samples = batch.samples
-        logits = logits.float().cpu()
-        log_probability = logits.log_softmax(dim=1)
-        if any(sample.label < 0 for sample in samples):
-            return self._unlabelled(logits, samples)
-        finite = answered(logits).tolist()
-        ranked = logits.topk(min(5, logits.shape[1]), dim=1).indices
-        if self.valid is not None:
-            ranked = torch.tensor(self.valid)[ranked]
-        # For one label this is its own log-probability, to the bit.
-        theirs = members(self.accepted(samples), logits)
-        log_likelihood = log_probability.masked_fill(~theirs, -torch.inf).logsumexp(dim=1)
-        accepted = [sample.valid or (sample.label,) for sample in samples]
-        best = ranked.tolist()
-        return {
-            "sample_id": [sample.id for sample in samples],
-            "label": [sample.label for sample in samples],
-            "prediction": [row[0] if ok else -1 for row, ok in zip(best, finite, strict=True)],
-            "correct": [ok and row[0] in valid for row, ok, valid in zip(best, finite, accepted, strict=True)],
-            "top5": [ok and not set(row).isdisjoint(v) for row, ok, v in zip(best, finite, accepted, strict=True)],
-            "nll": [-value if ok else float("nan") for value, ok in zip(log_likelihood.tolist(), finite, strict=True)],
-            "confidence": log_probability.amax(dim=1).exp().tolist(),
-        }
-
-    def _unlabelled(self, logits: Tensor, samples: Sequence[Sample]) -> dict[str, list[Any]]:
-        """Return rows of images without labels: what is predicted, not whether it is right."""
-        sure, best = logits.softmax(dim=1).max(dim=1)
-        if self.valid is not None:
-            best = torch.tensor(self.valid)[best]
-        best = best.masked_fill(~answered(logits), -1)
-        unknown = {name: [None] * len(samples) for name in ("correct", "top5", "nll")}
-        return {
-            "sample_id": [sample.id for sample in samples],
-            "label": [sample.label for sample in samples],
-            "prediction": best.tolist(),
-            **unknown,
-            "confidence": sure.tolist(),
-        }
+class ClassifierSubject(LabelledSubject, ImageSubject):
+    """One classifier of images on its device under one card."""

@@ -1,107 +1,36 @@
-"""Classification as a task."""
+"""Classification of images as a task."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from ...errors import RunError
-from ...evaluations.family import families_of
-from ...evaluations.recorded import Compared, Recorded
-from ..task import Task
-from .measures import METRICS, TERMS
+from ...evaluations.recorded import Compared
+from ..labelled.task import Labelled
+from .measures import TERMS
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from ...display.section import CardPart, Section
-    from ...display.table import TextTable
-    from ...evaluations.cells import Row
+    from ...display.section import Section
     from ...evaluations.family import Looks
     from ...evaluations.results import Results
-    from ...evaluations.rows import Gatherer, Parts, Reading
-    from ...runs.folder import RunFolder
-    from ...runs.manifest import Manifest
 
 
 _LEFT_OUT = "corruptions"  # the section that says what is in no table
 
 
-class Classification(Task):
+class Classification(Labelled):
     """One class per image."""
 
-    name, headline, metrics, terms = "classification", "top1", METRICS, TERMS
+    name, terms = "classification", TERMS
     compared = Compared(shown=("top1", "nll"), ended=("top1",), groups=("mean_error",), sets=("mean_error",))
-    paired: ClassVar[Mapping[str, str]] = {"top1": "correct", "top5": "top5", "nll": "nll"}
     browsed = True
     command, card, hub = "audit", "standard", "image-classification"
-
-    def rows(self, reading: Reading, conditions: Sequence[str]) -> Parts:
-        from .metrics import classification_rows
-
-        return classification_rows(reading, conditions)
-
-    def brief(self, run: RunFolder, checkpoint: str, condition: str) -> float | None:
-        import pyarrow.compute as pc
-
-        share = pc.mean(run.table(checkpoint, condition, ["correct"])["correct"]).as_py()
-        return None if share is None else float(share)
-
-    def gatherers(self, manifest: Manifest) -> Sequence[type[Gatherer]]:
-        from .calibration import Reliabilities
-        from .weak_classes import WeakClasses
-
-        return (Reliabilities, WeakClasses, *(kind for family in families_of(manifest) for kind in family.gatherers()))
-
-    def ids(self, side: Recorded, condition: str) -> pa.Array:
-        return side.samples(condition, ["label"]).ids
-
-    def other_truth(self, first: Recorded, second: Recorded, condition: str) -> tuple[int, str]:
-        from .paired import other_label
-
-        return other_label(first, second, condition)
-
-    def read_ahead(self, side: Recorded, condition: str) -> None:
-        with contextlib.suppress(RunError):  # a missing column is reported later
-            side.samples(condition, [self.paired[name] for name in self.compared.shown])
-
-    def clean_clause(self, row: Row) -> str:
-        from ...evaluations.sentence import share
-
-        return f"{share(row)} right on {row['n']} clean images"
-
-    def card_parts(self, checkpoint: str, results: Results) -> Iterable[CardPart]:
-        from .card import card_parts
-
-        yield from card_parts(results)
-        for family in families_of(results.manifest, results):
-            yield from family.card(results)
-
-    def badge_word(self, is_clean: bool) -> str:
-        return self.headline_metric.word if is_clean else ""
-
-    def terminal(self, results: Results) -> Iterable[TextTable]:
-        from .tables import terminal_table
-
-        table = terminal_table(results)
-        yield from [table] if table.rows else []
-        for family in families_of(results.manifest, results):
-            yield from family.terminal(results)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         from ...display.section import Section
         from ...evaluations.gaps import left_out_lines
-        from .calibration import calibration_figures, reliabilities
-        from .grids import class_grids, result_grids
-        from .weak_classes import weak_spots
 
-        yield Section("results", "Results", lambda: {"grids": result_grids(results)})
-        yield Section("calibration", "Calibration", figures=tuple(calibration_figures(reliabilities(results), looks)))
-        yield Section("classes", "Weak spots by class", lambda: {"grids": class_grids(weak_spots(results))})
-        shown = [
-            section for family in families_of(results.manifest, results) for section in family.sections(results, looks)
-        ]
+        shown = list(super().sections(results, looks))
         yield from shown
         if all(section.name != _LEFT_OUT for section in shown):
             yield Section(_LEFT_OUT, "Corruptions", lambda: {"grids": [], "left_out": left_out_lines(results.run)})

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...display.markdown import Made, code
-from ...display.numbers import pixels
+from ...display.numbers import amount
 from ...display.section import CardPart
 from ...evaluations.kinds import words_of
 from ...evaluations.results import Results
@@ -18,7 +18,8 @@ _SCALES = (("top1", 100), ("top5", 100), ("nll", 1), ("ece", 100))
 def card_parts(results: Results) -> Iterator[CardPart]:
     """Yield a table of the conditions that are in the table of results."""
     if rows := list(_conditions(results)):
-        note = "In brackets 95 % intervals, n is the number of images; ⚑ marks what is flagged above."
+        called = results.manifest.protocol.samples.many
+        note = f"In brackets 95 % intervals, n is the number of {called}; ⚑ marks what is flagged above."
         yield CardPart("Clean and under attack", note, [("", HEADINGS, rows)])
 
 
@@ -35,7 +36,9 @@ def _conditions(results: Results) -> Iterator[tuple[str, ...]]:
             Made(code(condition) + flagged),
             str(next(iter(metric.values()))["n"]),
             *(_figure(metric.get(name), scale) for name, scale in _SCALES),
-            pixels(largest["value"], norm) if largest and largest["value"] is not None else "0",
+            amount(largest["value"], norm, results.manifest.protocol.space)
+            if largest and largest["value"] is not None
+            else "0",
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...display.numbers import pixels
+from ...display.numbers import amount
 from ...display.table import TextTable
 from ...evaluations.kinds import words_of
 from ...evaluations.results import Results
@@ -18,6 +18,7 @@ def table_rows(results: Results) -> list[tuple[str, ...]]:
 
     A dash stands where samples left an attack at their first wrong prediction, so that the figure would mean nothing.
     """
+    protocol = results.manifest.protocol
     words = {"none": "no", "other": "other"}  # shown in place of a formula where there is none
     attention = {c.name: words.get(c.attention, c.attention) for c in results.manifest.checkpoints}
     cells: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
@@ -40,7 +41,7 @@ def table_rows(results: Results) -> list[tuple[str, ...]]:
                 f"{100 * metric['top5']['value']:.1f}" if "top5" in metric else "–",
                 _figure(metric.get("nll"), 1, ".3f"),
                 _figure(metric.get("ece"), 100, ".1f"),
-                pixels(largest["value"], norm) if largest else "0",
+                amount(largest["value"], norm, protocol.space) if largest else "0",
                 "; ".join(top1["flags"]),
             )
         )

@@ -1,0 +1,1 @@
+"""Evaluate a model of time series on series as worse sensors would have measured them."""

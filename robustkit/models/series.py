@@ -1,0 +1,182 @@
+"""From a model's spec to a classifier of time series that knows what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ..attention.registry import find_formula
+from ..common.preprocessing import Preprocessing
+from ..common.steady import seeded
+from ..errors import CheckpointError, ModelError
+from .architecture import build, code_digest, is_factory
+from .checkpoint import Checkpoint, load_into, read
+from .claims import Allowance, check_arguments, check_classes
+from .identity import Classifier, ModelIdentity, attention_notes, display_name, give_attention
+from .series_network import ARCH, SeriesTransformer
+from .specs import find
+
+PROBED = 32
+"""The steps of the series that a network is first asked about."""
+
+
+class SeriesClassifier(Classifier):
+    """Series as they were measured, (B, C, T), to logits (B, K); standardised by channel before the network."""
+
+    of_channels: ClassVar[tuple[int, ...]] = (1, -1, 1)
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What the user said about a model."""
+
+    arch: str | None
+    attention: str | None
+    num_classes: int | None
+    mean: Sequence[float] | None
+    std: Sequence[float] | None
+
+
+def load_series(
+    spec: str | Path,
+    *,
+    arch: str | None = None,
+    attention: str | None = None,
+    num_classes: int | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    use_ema: bool = False,
+    allow_partial: bool = False,
+) -> SeriesClassifier:
+    """Load a classifier of time series from FILE or `zoo:NAME`.
+
+    arch: `series-transformer`, or the user's own `package.module:function` or `file.py:function`, which returns a
+        network of standardised series (B, C, T); arguments of it named `channels` and `num_classes` are filled. Left
+        out, it comes from the file's metadata.
+    attention: a formula of `robustkit.attention.FORMULAS`; left out, from metadata, else what the architecture has.
+    mean, std: of each channel in the training data; left out, from metadata.
+    use_ema, allow_partial: see `robustkit.models.checkpoint`.
+
+    Raises:
+        ModelError, CheckpointError: one line with the remedy.
+    """
+    spec = str(spec)
+    if attention is not None:
+        find_formula(attention)
+    source = find(spec)
+    if source.transformers:
+        raise ModelError(f"{spec}: a checkpoint of transformers; expected a file of a model of time series")
+    checkpoint = read(source.path, use_ema=use_ema)
+    wanted = _Wanted(arch, attention, num_classes, mean, std)
+    return _from_file(source.name, spec, checkpoint, wanted, allow_partial)
+
+
+def _from_file(name: str, spec: str, checkpoint: Checkpoint, wanted: _Wanted, allow_partial: bool) -> SeriesClassifier:
+    metadata, tensors = checkpoint.metadata, checkpoint.tensors
+    if (task := metadata.get("task", "series")) != "series":
+        raise CheckpointError(f"{spec} is a model for {str(task)[:40]}; expected one of time series")
+    mean, std, sources = _statistics(wanted, metadata, spec)
+    arch, kwargs = _architecture(wanted, metadata, spec)
+    classes = wanted.num_classes if wanted.num_classes is not None else metadata.get("num_classes")
+    kwargs = {**kwargs, "channels": len(mean)}
+    if classes is not None:
+        kwargs["num_classes"] = check_classes(classes, checkpoint.path)
+    with seeded(torch.device("cpu"), 0):  # what --allow-partial leaves at random is the same at every load
+        with nullcontext() if is_factory(arch) else Allowance(tensors, checkpoint.path):
+            network = build(arch, kwargs=kwargs, img_size=None) if is_factory(arch) else _own(kwargs, checkpoint.path)
+        kind, said_by = give_attention(network, wanted.attention, metadata, tensors, spec)
+    partial = load_into(network, checkpoint, allow_partial=allow_partial)
+    outputs = _outputs(network, len(mean))
+    if classes not in (None, outputs):
+        raise ModelError(f"{arch} gives {outputs} classes, not {classes}; check --num-classes")
+    names = metadata.get("class_names")
+    identity = ModelIdentity(
+        name=display_name(name),
+        spec=spec,
+        path=checkpoint.path,
+        sha256=checkpoint.sha256,
+        arch=arch,
+        attention=kind,
+        attention_source=said_by,
+        num_classes=outputs,
+        preprocessing=Preprocessing.standardised(mean, std),
+        preprocessing_source=sources,
+        weights=checkpoint.weights + (", in part" if partial else ""),
+        code_sha256=code_digest(arch) if is_factory(arch) else None,
+        class_names=tuple(map(str, names)) if isinstance(names, list) and len(names) == outputs else None,
+        notes=(*checkpoint.notes, *attention_notes(kind, said_by, wanted.attention, metadata), *partial),
+        metadata=metadata,
+    )
+    return SeriesClassifier(network, identity)
+
+
+def _architecture(wanted: _Wanted, metadata: Mapping[str, Any], spec: str) -> tuple[str, dict[str, Any]]:
+    """Return the architecture and its arguments. A file never names code."""
+    claimed, kwargs = metadata.get("arch"), metadata.get("arch_kwargs", {})
+    arch = wanted.arch or (ARCH if claimed == ARCH else "")
+    if not arch or (arch != ARCH and not is_factory(arch)):
+        said = f"the file says {str(claimed)[:80]!r}" if not wanted.arch else f"--arch {wanted.arch}"
+        raise ModelError(
+            f"{spec}: no architecture for time series ({said}); expected {ARCH}, or --arch FILE.py:FUNCTION"
+        )
+    if not isinstance(kwargs, dict):
+        raise CheckpointError(f"{spec}: metadata arch_kwargs is {kwargs!r}; expected a JSON object")
+    kwargs = kwargs if claimed in (None, arch) or claimed == ARCH == arch else {}
+    check_arguments(kwargs, spec, any_name=True)  # ours or the user's, and both only build
+    return arch, kwargs
+
+
+def _own(kwargs: Mapping[str, Any], where: Path) -> SeriesTransformer:
+    try:
+        return SeriesTransformer(**kwargs)
+    except (TypeError, ValueError, AssertionError, RuntimeError, ZeroDivisionError) as fault:
+        reason = (str(fault).splitlines() or [type(fault).__name__])[0][:160]
+        raise CheckpointError(
+            f"{where}: {ARCH} cannot be built with {dict(kwargs)} ({reason}); check arch_kwargs"
+        ) from None
+
+
+def _statistics(
+    wanted: _Wanted, metadata: Mapping[str, Any], spec: str
+) -> tuple[tuple[float, ...], tuple[float, ...], dict[str, str]]:
+    """Return mean and standard deviation of each channel, and who said them."""
+    values, sources = {}, {}
+    for name, given in (("mean", wanted.mean), ("std", wanted.std)):
+        found = metadata.get(name) if given is None else list(given)
+        if found is None:
+            raise ModelError(
+                f"{spec}: nothing says the {name} of each channel in its training data; give --{name} with a number "
+                "for each"
+            )
+        if not (isinstance(found, list) and found and all(isinstance(value, int | float) for value in found)):
+            raise CheckpointError(f"{spec}: {name} is {repr(found)[:80]}; expected a number for each channel")
+        values[name], sources[name] = tuple(map(float, found)), "metadata" if given is None else "option"
+    mean, std = values["mean"], values["std"]
+    if len(mean) != len(std) or not all(value > 0 for value in std):
+        raise ModelError(
+            f"{spec}: {len(mean)} means and {len(std)} standard deviations, the smallest {min(std):g}; expected one "
+            "above 0 for each channel"
+        )
+    return mean, std, sources
+
+
+def _outputs(network: nn.Module, channels: int) -> int:
+    """Return K of a network that maps (B, C, T) to (B, K), by one forward of zeros. ModelError where it does not."""
+    try:
+        with torch.no_grad():
+            logits = network.eval()(torch.zeros(1, channels, PROBED))
+    except Exception as fault:  # the user's own code
+        reason = (str(fault).splitlines() or [type(fault).__name__])[0][:160]
+        raise ModelError(
+            f"{type(network).__name__} fails on series of {channels} channels ({reason}); check --arch and --mean"
+        ) from fault
+    if not isinstance(logits, Tensor) or logits.ndim != 2:
+        what = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+        raise ModelError(f"{type(network).__name__} returned {what}; expected logits of shape (batch, classes)")
+    return int(logits.shape[1])

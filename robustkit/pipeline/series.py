@@ -1,0 +1,123 @@
+"""Plan a run of classifiers of time series: checkpoints, a .ts file, attacks and disturbances."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+from ..data.dataset import Dataset
+from ..data.series import SeriesSource, open_series
+from ..errors import DataError, NothingEvaluated, ProtocolError, unknown
+from ..evaluations.disturbances.vocabulary import parse_disturbances
+from ..evaluations.subject import Settings
+from ..models.identity import distinct_names
+from ..models.series import SeriesClassifier, load_series
+from ..protocol.card import Card
+from ..protocol.condition import Condition
+from ..report.refresh import refresh
+from ..results.run import Run
+from ..tasks.series.subject import SeriesSubject
+from ..tasks.series.supply import Series
+from .manifest import describe
+from .plan import Contender, Plan
+from .request import Request
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeriesRequest(Request):
+    """The request of `robustkit series`. data_dir: the .ts file. disturbances: names or conditions, or `all`."""
+
+    task = "series"
+    usual_attacks = "fgsm,pgd"
+    usual_batch: ClassVar = {"cpu": 64, "accelerator": 256}
+    least_shard = 128
+    kept = ("checkpoints", "data_dir", "attacks", "disturbances", "eps", "norm", "limit", "ids", "model")
+
+    protocol: str = "series"
+    disturbances: str | Iterable[str] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.disturbances, str | None):  # read more than once
+            object.__setattr__(self, "disturbances", tuple(self.disturbances))
+
+
+def plan(request: SeriesRequest) -> Plan:
+    """Return all that a run of classifiers of time series needs.
+
+    Raises:
+        RobustkitError: anything that is wrong with the request.
+    """
+    card = request.card
+    conditions = (*_attacks(request), *_disturbances(request), *request.evaluation_conditions())
+    models = [load_series(spec, **request.model) for spec in request.checkpoints]
+    distinct_names(models)
+    dataset = _shared([_opened(request, model) for model in models], models)
+    ids = None if request.ids is None else Path(request.ids)
+    dataset = dataset.select(limit=request.limit, ids=ids, seed=request.seed)
+    if not dataset.samples:
+        raise NothingEvaluated(f"{request.data_dir}: no series is left to evaluate; loosen --limit or --ids")
+    run = Run(request.folder(models[0].identity.name))
+    notes = (f"{model.identity.name}: {note}" for model in models for note in model.identity.notes)
+    return Plan(
+        request=request,
+        run=run,
+        contenders=tuple(_contender(model, card, dataset) for model in models),
+        conditions=tuple(dict.fromkeys(conditions)),
+        dataset=dataset,
+        digest=dataset.digest,
+        finish=partial(refresh, run),
+        lines=tuple(dict.fromkeys((*notes, *dataset.notes))),
+    )
+
+
+def _attacks(request: SeriesRequest) -> tuple[Condition, ...]:
+    card = request.card
+    if card.space != "sigma":
+        raise ProtocolError(f"protocol {card.name}: space {card.space}; expected sigma for time series")
+    conditions = request.attack_conditions(request.attack_list)
+    for condition in conditions[1:]:
+        if condition.name not in card.attacks or condition.under is not None:
+            raise ProtocolError(
+                unknown("attack on series", condition.text, card.attacks, remedy=f"card {card.name} has no other")
+            )
+    return conditions
+
+
+def _disturbances(request: SeriesRequest) -> tuple[Condition, ...]:
+    asked = request.disturbances
+    return () if asked is None else parse_disturbances(asked if isinstance(asked, str) else tuple(asked))
+
+
+def _opened(request: SeriesRequest, model: SeriesClassifier) -> Dataset:
+    identity = model.identity
+    dataset = open_series(request.data_dir, identity.class_names, identity.num_classes)
+    source, channels = dataset.source, len(identity.preprocessing.mean)
+    assert isinstance(source, SeriesSource)
+    if (there := len(source.values[dataset.samples[0].id])) != channels:
+        raise DataError(
+            f"{request.data_dir}: series of {there} channels, and {identity.name} takes {channels}; give a checkpoint "
+            "of this data set"
+        )
+    return dataset
+
+
+def _shared(datasets: list[Dataset], models: list[SeriesClassifier]) -> Dataset:
+    first = datasets[0]
+    for other, model in zip(datasets[1:], models[1:], strict=True):
+        if other.class_names != first.class_names:
+            raise DataError(
+                f"{models[0].identity.name} and {model.identity.name} number the classes of {first.root} differently; "
+                "audit them in runs of their own"
+            )
+    return first
+
+
+def _contender(model: SeriesClassifier, card: Card, dataset: Dataset) -> Contender:
+    def subject(settings: Settings) -> SeriesSubject:
+        return SeriesSubject(model, card, settings, dataset.valid_labels)
+
+    return Contender(describe(model.identity, model.identity.preprocessing), subject, Series(dataset))

@@ -1,0 +1,1 @@
+"""Classify multivariate time series: one record row per series."""

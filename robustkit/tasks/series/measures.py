@@ -1,0 +1,29 @@
+"""What the numbers of a classifier of time series are."""
+
+from ...evaluations.term import Term
+from ...protocol.card import samples_of
+from ..labelled.measures import METRICS as METRICS
+from ..labelled.measures import terms
+
+TERMS = (
+    *terms(samples_of("series")),
+    Term(
+        "σ",
+        "The standard deviation of a channel over all steps of all training series, which the checkpoint carries. "
+        "Sizes of changes are in its units, so that channels of different scales count alike.",
+        ("sigma",),
+    ),
+    Term(
+        "ε",
+        "The radius of an attack: how far it may change a series. Under L∞, 0.1 σ lets each value change by a tenth of "
+        "the standard deviation of its channel; under L2, it bounds the length of the whole change in these units. "
+        "Values have no other bounds.",
+        ("eps",),
+    ),
+    Term(
+        "largest |δ|",
+        "The largest change of any series that was measured, in units of each channel's standard deviation: of a value "
+        "under L∞, of the length of the whole change under L2. Under an attack it should not exceed the radius ε.",
+        ("largest linf |δ|", "largest l2 |δ|", "|δ|"),
+    ),
+)

@@ -1,0 +1,31 @@
+"""Supply labelled series to the runner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...data.dataset import Dataset, Sample
+from ...data.series import SeriesSource
+from ...evaluations.supply import Reader
+from ...protocol.condition import Condition
+
+
+@dataclass(frozen=True)
+class Series:
+    """The source of a sample's values, (C, T) float32 as they were measured."""
+
+    dataset: Dataset
+
+    def reader(self, condition: Condition) -> Reader:
+        """Return the reader of samples for this condition."""
+        source = self.dataset.source
+        assert isinstance(source, SeriesSource)
+        return lambda sample: torch.from_numpy(source.series(sample))
+
+    def locate(self, sample: Sample, inputs: Tensor) -> Any:
+        """Return None: nothing is true of a series besides its class."""
+        return None

@@ -1,0 +1,1 @@
+"""Train classifiers of time series on two sets of the UEA archive."""

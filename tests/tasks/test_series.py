@@ -1,0 +1,131 @@
+"""`robustkit series` from the command line to the records, on a linear model whose answers are known."""
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from processes import called
+from series_files import CLASSES, MEAN, STD, furnish, series, write_ts
+from small_audit import files
+
+from robustkit.runs.folder import RunFolder
+
+DISTURBED = ("--disturbances", "jitter,drop-steps,warp(sigma=1)")
+
+
+def rows(run: Path, condition: str) -> dict[str, list[Any]]:
+    table = RunFolder(run).table("net", condition)
+    return {name: table[name].to_pylist() for name in table.column_names}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("series")
+    furnish(root)
+    return root
+
+
+def words(place: Path, out: Path, *more: str) -> list[str]:
+    return [*furnish(place), "--out", str(out), *more]
+
+
+def logits_of(place: Path) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return the logits (n, K) of the clean series in float64, and the weights (K, C) of the channels' means."""
+    weights = torch.load(place / "net.pth", weights_only=True)
+    matrix, bias = weights["head.weight"].double().numpy(), weights["head.bias"].double().numpy()
+    means = np.array([(each.mean(axis=1) - MEAN) / STD for each in series()])
+    return means @ matrix.T + bias, matrix
+
+
+def test_clean_answers_and_attacks_have_a_closed_form(place: Path, tmp_path: Path) -> None:
+    """In the ball of linf the mean of channel c moves by at most eps: a class k overtakes y where the gap of their
+    logits is less than eps |w_k - w_y|_1, and PGD between two classes ends there.
+    """
+    logits, matrix = logits_of(place)
+    labels = np.array([0, 1, 2] * 4)
+    write_ts(place / "made.ts", labels.tolist())
+    status, _, errors = called(
+        words(place, tmp_path / "run", "--attacks", "fgsm,pgd(random_start=false),fgsm(norm=l2)", "--eps", "0.2")
+    )
+    assert status == 0, errors
+    clean = rows(tmp_path / "run", "clean")
+    assert clean["sample_id"] == [f"made/{place:05d}" for place in range(12)]
+    assert clean["prediction"] == logits.argmax(axis=1).tolist() and set(clean["linf"]) == {0.0}
+    losses = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(12), labels]
+    np.testing.assert_allclose(clean["nll"], losses, rtol=1e-4)
+    reach = 0.2 * np.abs(matrix[:, None] - matrix[None]).sum(axis=2)  # (K, K)
+    gaps = logits[np.arange(12), labels][:, None] - logits
+    gaps[np.arange(12), labels] = np.inf
+    stands = (gaps > reach[labels]).all(axis=1)
+    attacked = rows(tmp_path / "run", "pgd(eps=0.2,steps=20,random_start=false)")
+    assert attacked["correct"] == stands.tolist() and 0 < stands.sum() < (gaps > 0).all(axis=1).sum()
+    for condition in ("fgsm(eps=0.2)", "pgd(eps=0.2,steps=20,random_start=false)"):
+        np.testing.assert_allclose(rows(tmp_path / "run", condition)["linf"], 0.2, rtol=1e-4)
+    np.testing.assert_allclose(rows(tmp_path / "run", "fgsm(eps=0.2,norm=l2)")["l2"], 0.2, rtol=1e-4)
+    assert not any(row["flags"] for row in RunFolder(tmp_path / "run").summary())
+
+
+def test_batches_and_a_resume_give_the_same(place: Path, tmp_path: Path) -> None:
+    conditions = ("--attacks", "pgd(steps=3)", *DISTURBED, "--shard-size", "4")
+    assert called(words(place, tmp_path / "whole", *conditions))[0] == 0
+    whole = files(tmp_path / "whole")
+    shutil.copytree(tmp_path / "whole", tmp_path / "again")
+    lost = [path for path in sorted((tmp_path / "again" / "records").rglob("*.parquet"))[::2] if path.unlink() is None]
+    for name in ("summary.json", "summary.csv", "report.html"):
+        (tmp_path / "again" / name).unlink()
+    assert len(lost) > 5 and called(words(place, tmp_path / "again", *conditions))[0] == 0
+    assert files(tmp_path / "again") == whole
+    assert called(words(place, tmp_path / "small", *conditions, "--batch-size", "1"))[0] == 0
+    for name in (name for name in whole if name.endswith(".parquet")):
+        tables = [pq.read_table(tmp_path / run / name) for run in ("whole", "small")]
+        for column in ("linf", "l2", "nll"):
+            np.testing.assert_allclose(*(table[column].to_numpy() for table in tables), rtol=1e-4, atol=1e-6)
+        assert tables[0]["prediction"] == tables[1]["prediction"]
+
+
+def test_words_and_units_are_those_of_series(place: Path, tmp_path: Path) -> None:
+    status, out, errors = called(
+        words(place, tmp_path / "run", "--attacks", "pgd(steps=2)", "--eps", "0.25", *DISTURBED)
+    )
+    assert status == 0, errors
+    report = (tmp_path / "run" / "report.html").read_text()
+    for text in ("0.25 σ", "12 series"):
+        assert text in out or text in report
+    assert "largest |δ|" in report and "standard deviation of a channel" in report
+    for word in ("pixel", "/255<", "images"):
+        assert word not in out and word not in report.split("<main", 1)[1].split("<script", 1)[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (("--attacks", "square"), "unknown attack on series 'square"),
+        (
+            ("--attacks", "pgd", "--protocol", "standard"),
+            "protocol standard is for classification; use robustkit audit",
+        ),
+        (("--mean", "0", "--std", "1"), "does not fit Linear"),
+        (("--mean", "zero"), "--mean 'zero': expected a number for each channel"),
+        (("--num-classes", "4"), "of wrong shape"),
+        (("--disturbances", "fog"), "unknown disturbance 'fog'"),
+        (("--data", "nowhere.ts"), "nowhere.ts: not a .ts file that can be read"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(changes: tuple[str, ...], said: str, place: Path, tmp_path: Path) -> None:
+    status, _, errors = called(words(place, tmp_path / "run", *changes))
+    assert status == 2 and re.search(said, errors) and errors.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_series_that_cannot_be_read_is_counted(place: Path, tmp_path: Path) -> None:
+    text = (place / "made.ts").read_text().splitlines()
+    bad = tmp_path / "bad.ts"
+    bad.write_text("\n".join([*text[:-1], "?,?:1,2:a"]))
+    status, _, errors = called([*words(place, tmp_path / "run", "--attacks", "none"), "--data", str(bad)])
+    assert status == 2 and "1 of 12 series could not be read and were left out, the first: bad/00011" in errors
+    assert CLASSES == 3
