@@ -201,7 +201,7 @@ def seed_of(*parts: object) -> int:
 
 
 class Schedule(Protocol):
-    """What `rate_at` needs to know: the highest rate, the share of steps until it is reached, and the rate at the end."""
+    """What `rate_at` needs to know: the highest rate, the share of steps until it is reached, and the last rate."""
 
     @property
     def rate(self) -> float: ...
