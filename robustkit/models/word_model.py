@@ -46,7 +46,7 @@ class Sizes:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if not (isinstance(value, int) and value > 0) and (name, value) != ("key", None):
+            if not (type(value) is int and value > 0) and (name, value) != ("key", None):
                 raise ModelError(f"{name} {value!r} of a word model: expected a whole number above 0")
 
 
