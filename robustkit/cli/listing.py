@@ -65,6 +65,10 @@ def _kinds() -> list[Entry]:
     return [{"kind": kind, "what it is": text} for kind, text in LISTINGS.items()]
 
 
+_SCORES = {"miou": ("mIoU {:.1f} %", 100), "accuracy": ("top-1 {:.1f} %", 100), "perplexity": ("perplexity {:.1f}", 1)}
+"""What a shipped checkpoint says about itself, how that is shown, and times what."""
+
+
 def _models() -> list[Entry]:
     from safetensors import safe_open
 
@@ -72,7 +76,7 @@ def _models() -> list[Entry]:
     from ..models.specs import embedded, embedded_file
 
     rows: list[Entry] = []
-    for name in (*embedded(), *embedded("segmentation"), *embedded("series")):
+    for name in embedded(None):
         try:
             path = embedded_file(name)
         except CheckpointError as fault:
@@ -82,17 +86,14 @@ def _models() -> list[Entry]:
         with safe_open(path, framework="numpy") as file:
             said: dict[str, str] = file.metadata()
             parameters = sum(math.prod(file.get_slice(tensor).get_shape()) for tensor in file.offset_keys())
-        shown = "x".join(map(str, json.loads(said["input_size"]))) if "input_size" in said else ""
-        segments = "miou" in said
-        share = 100 * float(said["miou" if segments else "accuracy"])
         rows.append(
             {
                 "name": f"zoo:{name}",
                 "attention": said["attention"],
-                "clean": f"{'mIoU' if segments else 'top-1'} {share:.1f} %",
+                "clean": _score(said),
                 "test data": said["test_data"],
                 "parameters": f"{parameters / 1e6:.2f} M",
-                "input": shown or f"{len(json.loads(said['mean']))} channels",
+                "input": _input(said),
                 "file": f"{path.stat().st_size / 1e6:.1f} MB",
                 "epochs": said["epochs"],
                 "seed": said["seed"],
@@ -100,6 +101,22 @@ def _models() -> list[Entry]:
             }
         )
     return rows
+
+
+def _input(said: dict[str, str]) -> str:
+    """Return what goes into a checkpoint: `3x32x32`, `12 channels`, or what it says."""
+    if "input" in said:
+        return said["input"]
+    return "x".join(map(str, json.loads(said["input_size"]))) if "input_size" in said else (
+        f"{len(json.loads(said['mean']))} channels"
+    )
+
+
+def _score(said: dict[str, str]) -> str:
+    """Return `top-1 75.0 %`: what a checkpoint says that it scores."""
+    key = next(key for key in _SCORES if key in said)
+    text, times = _SCORES[key]
+    return text.format(times * float(said[key]))
 
 
 def _lack(fault: Exception, name: str) -> str:
