@@ -13,6 +13,7 @@ from ..errors import RobustkitError
 from ..pipeline.processes import is_own, speaker
 from . import streams
 from .commands import evaluation, runs, tools
+from .commands.text import text
 from .help import Commands
 from .options import CONTEXT
 
@@ -21,6 +22,7 @@ COMMANDS: dict[str, dict[click.Command, str]] = {
         evaluation.audit: "classifiers: clean, under attack, corrupted, with maps",
         evaluation.attack: "classifiers: clean and under attack only",
         evaluation.segment: "segmenters: clean, under attack, corrupted",
+        text: "language models: clean and on changed words",
         evaluation.cam: "maps of what classifiers look at, scored and drawn",
         evaluation.demo: "embedded checkpoints and data, the whole audit",
     },

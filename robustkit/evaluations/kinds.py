@@ -21,6 +21,7 @@ FOLDERS = {
     **dict.fromkeys(("fmn", "ddn"), "distances"),
     "patch": "patches",
     "transfer": "transfer",
+    **dict.fromkeys(("word-swap", "typo", "case"), "perturbations"),
 }
 """The folder of the family of each kind of condition, including means in results."""
 ATTACK_NAMES = ("fgsm", "pgd", "spsa", "apgd", "fab", "square", "autoattack", "segpgd", "cospgd", "sea")

@@ -6,8 +6,9 @@ from ..evaluations.kinds import EVERY_FAMILY, vocabularies
 from ..evaluations.metric import Metric, named
 from .classification.measures import METRICS as OF_CLASSIFICATION
 from .segmentation.measures import METRICS as OF_SEGMENTATION
+from .text.measures import METRICS as OF_TEXT
 
-_OF_TASKS = (*OF_CLASSIFICATION, *OF_SEGMENTATION)
+_OF_TASKS = (*OF_CLASSIFICATION, *OF_SEGMENTATION, *OF_TEXT)
 
 
 def metrics() -> dict[str, Metric]:

@@ -142,7 +142,7 @@ class Task:
         return self.headline_metric.word
 
 
-TASKS = {"classification": "classification.task", "segmentation": "segmentation.task"}
+TASKS = {"classification": "classification.task", "segmentation": "segmentation.task", "text": "text.task"}
 EVERY_TASK: Registry[Any] = Registry("tasks", TASKS, instance_of(Task))
 """The modules of robustkit's tasks, and the tasks of plug-ins, by name."""
 
