@@ -25,6 +25,8 @@ from .sources import DataSource
 
 DIVISIONS = ("headings", "blank-lines", "file")
 """How a file is split into documents."""
+WORD = re.compile(r"\S+")
+"""A word: what stands between blanks."""
 _LARGEST = 1 << 28  # bytes of a file
 _HEADING = re.compile(r"(?:\A|(?<=\n)[ \t]*\n) *= [^=\s].* = *$", re.MULTILINE)
 _BLANK = re.compile(r"\n[ \t]*\n\s*")
@@ -141,7 +143,7 @@ def _named(parts: Sequence[str]) -> dict[str, str]:
     for part in parts:
         if not (words := part.strip()):
             continue
-        start = re.sub(r"[^a-z0-9]+", "-", words[: 2 * _SLUG].lower()).strip("-")[:_SLUG].strip("-")
+        start = re.sub(r"[^a-z0-9]+", "-", words.split("\n")[0][: 2 * _SLUG].lower()).strip("-")[:_SLUG].strip("-")
         name = f"{start}-{hashlib.sha256(words.encode()).hexdigest()[:8]}".lstrip("-")
         often[name] += 1
         held[name if often[name] == 1 else f"{name}-{often[name]}"] = words

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from ..common.files import json_of, reason, text_of
+from ..data.documents import WORD
 from ..data.words import Words
 from ..errors import CheckpointError, ModelError
 
 FILE, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 _LARGEST, _SETTINGS = 1 << 26, 1 << 22  # bytes
-_WORD = re.compile(r"\S+")
 _SPARE, _FEW = 1.05, 8  # rows of an embedding may be rounded up, as many are to a multiple of 64 or 128
 
 
 class Tokenizer(Protocol):
-    """size: of the vocabulary. begin: the token that a text begins with; None where there is none. digest: of it all,
-    hex: two models with the same one can be compared token by token.
+    """size: of the vocabulary. begin: the token that a text begins with; unknown: the one that stands for what the
+    vocabulary lacks; None where there is none. digest: of it all, hex: two models with the same one can be compared
+    token by token.
     """
 
     size: int
     begin: int | None
+    unknown: int | None
     digest: str
 
     def encode(self, text: str) -> tuple[Sequence[int], Sequence[int]]:
@@ -34,13 +35,14 @@ class Tokenizer(Protocol):
 class WordTokenizer:
     """A token for each word that stands between blanks; a text begins with its first word."""
 
-    begin = None
+    begin: int | None = None
+    unknown: int | None = 0
 
     def __init__(self, words: Words) -> None:
         self.words, self.size, self.digest = words, len(words), words.digest
 
     def encode(self, text: str) -> tuple[Sequence[int], Sequence[int]]:
-        found = list(_WORD.finditer(text))
+        found = list(WORD.finditer(text))
         return self.words.encode(each[0] for each in found).tolist(), [each.end() for each in found]
 
 
@@ -63,9 +65,10 @@ class FolderTokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.size = int(self._tokenizer.get_vocab_size())
-        name = _begin(folder / SETTINGS)
-        self.begin: int | None = None if name is None else self._tokenizer.token_to_id(name)
-        self.digest = hashlib.sha256(f"{name}\n{content}".encode()).hexdigest()
+        begin, unknown = _named(folder / SETTINGS, "bos_token"), _named(folder / SETTINGS, "unk_token")
+        self.begin: int | None = None if begin is None else self._tokenizer.token_to_id(begin)
+        self.unknown: int | None = None if unknown is None else self._tokenizer.token_to_id(unknown)
+        self.digest = hashlib.sha256(f"{begin}\n{content}".encode()).hexdigest()
 
     def encode(self, text: str) -> tuple[Sequence[int], Sequence[int]]:
         found = self._tokenizer.encode(text, add_special_tokens=False)
@@ -83,17 +86,17 @@ def _library(folder: Path) -> Any:
     return tokenizers
 
 
-def _begin(file: Path) -> str | None:
-    """Return the text of the token that begins a text, as the settings of a tokenizer name it."""
+def _named(file: Path, key: str) -> str | None:
+    """Return the text of a special token, as the settings of a tokenizer name it; None where they do not."""
     if not file.is_file():
         return None
     try:
         said = json_of(file, _SETTINGS)
     except (OSError, ValueError) as fault:
         raise CheckpointError(f"{file}: not JSON ({reason(fault)}); expected the settings of a tokenizer") from None
-    begin = said.get("bos_token") if isinstance(said, Mapping) else None
-    begin = begin.get("content") if isinstance(begin, Mapping) else begin
-    return begin if isinstance(begin, str) else None
+    token = said.get(key) if isinstance(said, Mapping) else None
+    token = token.get("content") if isinstance(token, Mapping) else token
+    return token if isinstance(token, str) else None
 
 
 def check_size(tokenizer: Tokenizer, rows: int, where: str) -> None:

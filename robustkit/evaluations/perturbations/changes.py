@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-WORD = re.compile(r"\S+")
+from ...data.documents import WORD
+
 SWAPPED = "AAA"
 """What the published word swap puts in place of a word."""
 _ROWS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")

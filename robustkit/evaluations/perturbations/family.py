@@ -48,9 +48,9 @@ class Perturbations(Family):
         return f"with {self.called(text, manifest)}"
 
     def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
-        from ...data.documents import as_bytes, as_text
+        from ...data.documents import WORD, as_bytes, as_text
         from ..subject import Shown
-        from .changes import CHANGES, DRAWS, WORD, changed
+        from .changes import CHANGES, DRAWS, changed
 
         texts = [as_text(row) for row in batch.inputs]
         most = max(len(WORD.findall(text)) for text in texts)

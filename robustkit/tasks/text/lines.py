@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...evaluations.perturbations.changes import WORD
+from ...data.documents import WORD
 from ...models.tokenizers import Tokenizer
 
 NONE = -1

@@ -53,6 +53,9 @@ def text_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
         sums, n = sums_of(read), len(read)
         if broken := int(np.isnan(sums).any(axis=1).sum()):
             flags.append(f"{broken} of {n} documents have logits that are not finite")
+        if lacking := column_of(read, "unknown").sum():
+            share = 100 * lacking / sums[:, 0].sum()
+            flags.append(f"{share:.1f} % of the tokens are of words that the vocabulary lacks, and count as one word")
         values = figures(sums.sum(axis=0))
         bounds = intervals(resampled(sums), values) if n >= FEWEST else [(np.nan, np.nan)] * len(values)
         pairs = zip(FIGURES, values.tolist(), bounds, strict=True)
@@ -61,7 +64,7 @@ def text_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
 
 
 def _is_wanted(wants: Any, column: str) -> bool:
-    return column in (*SUMS, "sample_id", "error") or wants(column)
+    return column in (*SUMS, "unknown", "sample_id", "error") or wants(column)
 
 
 def recorded_difference(first: Recorded, second: Recorded, condition: str, metric: str) -> Difference:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +12,7 @@ import torch
 from torch import Tensor
 
 from ...data.dataset import Sample
-from ...data.documents import as_text
-from ...evaluations.perturbations.changes import WORD
+from ...data.documents import WORD, as_text
 from ...evaluations.subject import Batch, Settings, Subject
 from ...models.language_model import LanguageModel
 from ...protocol.card import Card
@@ -80,41 +80,46 @@ class TextSubject(Subject):
             for line in lines(self.tokenizer, wanted, seen)
             for window in windows(line, self.shown.size, self.shown.stride)
         )
-        tokens, nll, right = self._asked(found)
         words, size = len(before), len(target.encode())
         if self.tokenizer.begin is None and (ends := self.tokenizer.encode(target)[1]):
             words -= len(wanted[0]) == 1  # nothing comes before its one token
             size -= len(target[: ends[0]].encode())
         changed = sum(one != other for one, other in zip(before, after, strict=True))
-        return {"tokens": tokens, "words": words, "bytes": size, "nll": nll, "right": right, "changed": changed}
+        return {"words": words, "bytes": size, "changed": changed, **self._counted(found)}
 
-    def _asked(self, found: Iterable[Window]) -> tuple[int, float, int]:
-        """Return how many tokens windows predict, the sum of their NLL, and how many were the likeliest."""
+    def _counted(self, found: Iterable[Window]) -> dict[str, int | float]:
+        """Return what is counted in the tokens that windows predict, those of one shape asked together."""
         alike: dict[tuple[int, int], list[Window]] = {}
-        tokens, nll, right = 0, 0.0, 0
+        sums = Counter[str]()
         for window in found:
             shape = len(window.tokens), len(window.targets)
             alike.setdefault(shape, []).append(window)
             if len(alike[shape]) == self._at_once(shape[1]):
-                counted = self._scored(alike.pop(shape))
-                tokens, nll, right = tokens + counted[0], nll + counted[1], right + counted[2]
+                sums.update(self._scored(alike.pop(shape)))
         for some in alike.values():
-            counted = self._scored(some)
-            tokens, nll, right = tokens + counted[0], nll + counted[1], right + counted[2]
-        return tokens, nll if math.isfinite(nll) else math.nan, right
+            sums.update(self._scored(some))
+        nll = float(sums["nll"])
+        counts = {name: int(sums[name]) for name in ("tokens", "right", "unknown")}
+        return {**counts, "nll": nll if math.isfinite(nll) else math.nan}
 
     def _at_once(self, keep: int) -> int:
         room = _AT_ONCE // (keep * self.classifier.identity.num_classes)
         return max(1, min(self.settings.batch_size, room))
 
-    def _scored(self, some: Sequence[Window]) -> tuple[int, float, int]:
+    def _scored(self, some: Sequence[Window]) -> dict[str, float]:
         """Return the same of windows of one shape."""
         device = self.settings.device
         tokens = torch.tensor([window.tokens for window in some]).to(device)
         targets = torch.tensor([window.targets for window in some]).to(device)
+        unknown = NONE if self.tokenizer.unknown is None else self.tokenizer.unknown
         with torch.autocast(device.type, self.settings.dtype, enabled=self.settings.dtype != torch.float32):
             logits = self.fast.network(tokens, targets.shape[1])  # type: ignore[call-arg]
         counts = targets != NONE
         chosen, wanted = logits.float()[counts], targets[counts]
         losses = torch.nn.functional.cross_entropy(chosen, wanted, reduction="none").double().sum()
-        return len(wanted), float(losses), int((chosen.argmax(dim=-1) == wanted).sum())
+        return {
+            "tokens": len(wanted),
+            "nll": float(losses),
+            "right": int((chosen.argmax(dim=-1) == wanted).sum()),
+            "unknown": int((wanted == unknown).sum()),
+        }
