@@ -38,7 +38,7 @@ def headline(manifest: Manifest, rows: Sequence[Mapping[str, Any]], gap: str = "
     if chosen is None:
         chosen = next((row for row in measured if row["condition"] == CLEAN.text), None)
     if chosen is None:
-        return "robustkit", "–", "no figure of clean or attacked images was measured"
+        return "robustkit", "–", f"no figure of clean or attacked {task.samples.many} was measured"
     name = family_of(kind_of(chosen["condition"])).title(chosen["condition"], manifest)
     label, what = f"{name} {task.badge_word(is_clean=not attacked)}".strip(), task.headline_metric.word
     value = task.headline_metric.said(chosen["value"])
@@ -47,7 +47,7 @@ def headline(manifest: Manifest, rows: Sequence[Mapping[str, Any]], gap: str = "
         low, high = (task.headline_metric.said(chosen[end]) for end in ("ci_low", "ci_high"))
         bounds = f", 95 % interval {low.removesuffix(' %')} to {high}"
     flags = "".join(f"; {flag}" for flag in [*filter(None, [gap]), *chosen["flags"]])
-    where = f"under {chosen['condition']}" if attacked else "on clean images"
+    where = f"under {chosen['condition']}" if attacked else f"on clean {task.samples.many}"
     description = f"{what} {where}: {value}{bounds}, n = {chosen['n']}, protocol {chosen['protocol']}{flags}"
     return label, value + (" (unfinished)" if gap else " (flagged)" if flags else ""), description
 
