@@ -96,7 +96,8 @@ def _normed(norm: type[BareL2 | BareLayerNorm], sign: str, source: str, text: st
 
 
 def _qana(text: str, given: Given) -> Formula:
-    network = Network(int(given["hidden"]), str(given["activation"]), bool(given["gate"]), bool(given["rope"]))
+    hidden, activation, start = int(given["hidden"]), str(given["activation"]), str(given["start"])
+    network = Network(hidden, activation, bool(given["gate"]), bool(given["rope"]), start)
     return Formula(
         text,
         "s̃ K̃ᵀ / sqrt(d) + V σ(Ũ K̃ᵀ + b) + c",
@@ -146,6 +147,7 @@ FAMILIES: dict[str, tuple[dict[str, Option], Callable[[str, Given], Formula]]] =
             "activation": _ACTIVATION,
             "gate": _SWITCH,
             "rope": _SWITCH,
+            "start": Option("drawn", {"drawn": "drawn", "zero": "zero"}.__getitem__, "drawn or zero"),
         },
         _qana,
     ),

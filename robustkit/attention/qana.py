@@ -11,6 +11,7 @@ Shapes: queries (B, H, N, …), keys (B, H, M, d): batch, heads, tokens, head si
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -36,13 +37,15 @@ class Network:
     """The network that a query is.
 
     hidden: its width h. activation: σ, a name of ACTIVATIONS. gate: whether a learned α, 0 at first, multiplies what
-    the network adds. rope: whether keys, s and the rows of U are rotated by their tokens' positions.
+    the network adds. rope: whether keys, s and the rows of U are rotated by their tokens' positions. start: `drawn`, or
+    `zero` as the document has it; see `linear`.
     """
 
     hidden: int
     activation: str
     gate: bool
     rope: bool
+    start: str = "drawn"
 
     def rows(self, dim: int) -> int:
         """Return how many numbers a query of head size `dim` has in addition to s: h·d of U, h of V, h of b, and c."""
@@ -54,10 +57,18 @@ class Network:
 
         The rows of V, b and c are zero, so nothing is added at first; with a gate, its α is zero and V is drawn, too.
         The document has all rows zero, but then no gradient ever reaches them: that of U and b is a multiple of V, and
-        that of V is σ(b) for all keys alike, to which softmax is blind.
+        that of V is σ(b) for all keys alike, to which softmax is blind. `start=zero` is that, with a warning.
         """
         made = nn.Linear(width, heads * self.rows(dim))
         nn.init.zeros_(made.bias)
+        if self.start == "zero":
+            warnings.warn(
+                "qana(start=zero): no gradient reaches networks whose weights are all zero, so they do not learn; "
+                "leave start out to train them",
+                stacklevel=2,
+            )
+            nn.init.zeros_(made.weight)
+            return made
         _, v, b, c = self.split(made.weight.data.view(heads, -1, width).movedim(1, -1))
         nn.init.trunc_normal_(made.weight, std=0.02)
         for rows in (b, c) if self.gate else (v, b, c):

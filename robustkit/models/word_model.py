@@ -86,10 +86,6 @@ class WordModel(nn.Module):
         self.drop = nn.Dropout(dropout)
         self.blocks = nn.Sequential(*(Block(sizes, dropout) for _ in range(sizes.depth)))
         self.norm = nn.LayerNorm(sizes.width)
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.trunc_normal_(module.weight, std=0.02)
-                nn.init.zeros_(module.bias)
         for table in (self.words.weight, self.positions):
             nn.init.trunc_normal_(table, std=0.02)
         set_attention(self, attention)

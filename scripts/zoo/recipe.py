@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 from dataclasses import asdict, dataclass, replace
+from typing import Protocol
 
 import timm
 import torch
@@ -199,7 +200,18 @@ def seed_of(*parts: object) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
 
-def rate_at(preset: Preset, step: int, steps: int) -> float:
+class Schedule(Protocol):
+    """What `rate_at` needs to know: the highest rate, the share of steps until it is reached, and the last rate."""
+
+    @property
+    def rate(self) -> float: ...
+    @property
+    def warm_up(self) -> float: ...
+    @property
+    def floor(self) -> float: ...
+
+
+def rate_at(preset: Schedule, step: int, steps: int) -> float:
     """Return the learning rate of step 0 … steps - 1: linear warm-up from rate / n in n steps, then a cosine to the
     floor.
     """
@@ -226,7 +238,11 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, ob
     """Split parameters: matrices decay; biases, norms, scales of the formulas, positions and the CLS token do not."""
     decayed, free = [], []
     for name, parameter in model.named_parameters():
-        special = parameter.ndim < 2 or name in ("pos_embed", "cls_token") or name.endswith(("q_scale", "k_scale"))
+        special = (
+            parameter.ndim < 2
+            or name in ("pos_embed", "cls_token", "positions")
+            or name.endswith(("q_scale", "k_scale"))
+        )
         (free if special else decayed).append(parameter)
     return [{"params": decayed, "weight_decay": weight_decay}, {"params": free, "weight_decay": 0.0}]
 
