@@ -48,10 +48,12 @@ def by_word(tokenizer: Tokenizer, text: str) -> list[list[int]]:
     return groups
 
 
-def lines(tokenizer: Tokenizer, original: Sequence[Sequence[int]], shown: Sequence[Sequence[int]]) -> Iterator[Line]:
+def lines(
+    tokenizer: Tokenizer, original: Sequence[Sequence[int]], shown: Sequence[Sequence[int]], size: int
+) -> Iterator[Line]:
     """Yield the line of a whole text, and the branches of words whose tokens it does not hold.
 
-    original, shown: the tokens by word, of as many words.
+    original, shown: the tokens by word, of as many words. size: tokens before a word that its branch holds.
     """
     tokens = [] if tokenizer.begin is None else [tokenizer.begin]
     targets, branches = [NONE] * len(tokens), list[tuple[int, Sequence[int], int]]()
@@ -64,8 +66,8 @@ def lines(tokenizer: Tokenizer, original: Sequence[Sequence[int]], shown: Sequen
         targets += [*wanted[:reached], *[NONE] * (len(seen) - reached)]
     yield Line(tokens, targets)
     for start, wanted, reached in branches:
-        branch = [*tokens[:start], *wanted]
-        yield Line(branch, branch, max(start + reached, 1))
+        branch = [*tokens[max(0, start - size) : start], *wanted]
+        yield Line(branch, branch, max(len(branch) - len(wanted) + reached, 1))
 
 
 def windows(line: Line, size: int, stride: int) -> Iterator[Window]:

@@ -77,7 +77,7 @@ class TextSubject(Subject):
         wanted = seen if target == shown else by_word(self.tokenizer, target)
         found = (
             window
-            for line in lines(self.tokenizer, wanted, seen)
+            for line in lines(self.tokenizer, wanted, seen, self.shown.size)
             for window in windows(line, self.shown.size, self.shown.stride)
         )
         words, size = len(before), len(target.encode())
