@@ -65,6 +65,10 @@ def _kinds() -> list[Entry]:
     return [{"kind": kind, "what it is": text} for kind, text in LISTINGS.items()]
 
 
+_SCORES = {"miou": ("mIoU {:.1f} %", 100), "accuracy": ("top-1 {:.1f} %", 100), "perplexity": ("perplexity {:.1f}", 1)}
+"""What a shipped checkpoint says of itself, how it is shown, and times what."""
+
+
 def _models() -> list[Entry]:
     from safetensors import safe_open
 
@@ -72,7 +76,7 @@ def _models() -> list[Entry]:
     from ..models.specs import embedded, embedded_file
 
     rows: list[Entry] = []
-    for name in (*embedded(), *embedded("segmentation")):
+    for name in embedded(None):
         try:
             path = embedded_file(name)
         except CheckpointError as fault:
@@ -82,17 +86,16 @@ def _models() -> list[Entry]:
         with safe_open(path, framework="numpy") as file:
             said: dict[str, str] = file.metadata()
             parameters = sum(math.prod(file.get_slice(tensor).get_shape()) for tensor in file.offset_keys())
-        height, width = json.loads(said["input_size"])
-        segments = "miou" in said
-        share = 100 * float(said["miou" if segments else "accuracy"])
         rows.append(
             {
                 "name": f"zoo:{name}",
                 "attention": said["attention"],
-                "clean": f"{'mIoU' if segments else 'top-1'} {share:.1f} %",
+                "clean": next(
+                    text.format(times * float(said[key])) for key, (text, times) in _SCORES.items() if key in said
+                ),
                 "test data": said["test_data"],
                 "parameters": f"{parameters / 1e6:.2f} M",
-                "input": f"{height}x{width}",
+                "input": said.get("input") or "x".join(map(str, json.loads(said["input_size"]))),
                 "file": f"{path.stat().st_size / 1e6:.1f} MB",
                 "epochs": said["epochs"],
                 "seed": said["seed"],

@@ -52,9 +52,9 @@ def find(spec: str) -> ModelFile:
     return ModelFile(path, path.stem)
 
 
-def embedded(task: str = "classification") -> tuple[str, ...]:
-    """Return the names of the checkpoints for a task that ship with the package."""
-    return tuple(name for name, entry in _shipped().items() if entry.get("task", "classification") == task)
+def embedded(task: str | None = "classification") -> tuple[str, ...]:
+    """Return the names of the checkpoints for a task that ship with the package; of all tasks for None."""
+    return tuple(name for name, entry in _shipped().items() if task in (None, entry.get("task", "classification")))
 
 
 def embedded_file(name: str) -> Path:

@@ -18,7 +18,7 @@ from timm.layers import Mlp  # type: ignore[attr-defined, unused-ignore]
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..attention.apply import set_attention
+from ..attention.apply import get_attention, set_attention
 from ..attention.registry import find_formula
 from ..attention.self_attention import SelfAttention
 from ..common.files import write_whole
@@ -46,7 +46,7 @@ class Sizes:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if not (isinstance(value, int) and value > 0) and (name, value) != ("key", None):
+            if not (type(value) is int and value > 0) and (name, value) != ("key", None):
                 raise ModelError(f"{name} {value!r} of a word model: expected a whole number above 0")
 
 
@@ -80,7 +80,7 @@ class WordModel(nn.Module):
                 f"{attention} attention compares the values of all tokens, and would tell a language model what "
                 "follows; expected a formula that can be causal, such as quest"
             )
-        self.sizes, self.attention = sizes, find_formula(attention).name
+        self.sizes = sizes
         self.words = nn.Embedding(words, sizes.width)
         self.positions = nn.Parameter(torch.empty(sizes.context, sizes.width))
         self.drop = nn.Dropout(dropout)
@@ -118,7 +118,7 @@ def metadata_of(network: WordModel, words: Words) -> dict[str, str]:
         "task": TASK,
         "arch": ARCH,
         "arch_kwargs": json.dumps(sizes),
-        "attention": network.attention,
+        "attention": get_attention(network),
         "vocabulary": json.dumps(words.words, ensure_ascii=False),
     }
 

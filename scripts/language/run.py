@@ -64,7 +64,9 @@ class Recipe:
                 f"{self.steps} steps of {self.batch} windows of {self.sizes.context} words",
                 f"AdamW {self.betas}, rate {self.rate:g}, {self.warm_up:.0%} warm-up",
                 "then constant" if constant else f"cosine to {self.floor:g}",
-                f"weight decay {self.weight_decay:g}, gradient norm {self.clip:g}, dropout {self.dropout:g}, float32",
+                f"weight decay {self.weight_decay:g}",
+                f"gradient norm {self.clip:g}" if math.isfinite(self.clip) else "no clipping of gradients",
+                f"dropout {self.dropout:g}, float32",
             )
         )
 

@@ -51,6 +51,7 @@ def save(run: Run, out: Path) -> tuple[Path, float]:
         documents = corpus.splits[split]
         losses[split] = loss_of(rounded, windows(documents, run.recipe.sizes.context, [0] * len(documents)))
     perplexity = math.exp(losses["test"])
+    words = sum(map(len, corpus.splits["train"]))
     metadata = {
         **metadata_of(rounded, corpus.words),
         "data": corpus.says("train"),
@@ -59,6 +60,8 @@ def save(run: Run, out: Path) -> tuple[Path, float]:
         "test_digest": corpus.digest,
         "recipe": f"{run.recipe.text()}; scripts/language/train.py",
         "seed": str(run.seed),
+        "epochs": f"{run.recipe.steps * run.recipe.batch * run.recipe.sizes.context / words:.1f}",
+        "input": f"{run.recipe.sizes.context} words",
         "validation_perplexity": f"{math.exp(losses['validation']):.2f}",
         "perplexity": f"{perplexity:.2f}",
         "license": "Apache-2.0",

@@ -11,7 +11,7 @@ import torch
 from quack_layers import WIDTH, inputs, latent, vit
 from torch import Tensor, nn
 
-from robustkit.attention import set_attention
+from robustkit.attention import FORMULAS, capture, get_attention, scores, set_attention
 from robustkit.attention.latent import LatentAttention, rotate
 from robustkit.attention.optim.projections import projections
 from robustkit.attention.optim.quack import QuacK
@@ -74,6 +74,34 @@ def test_its_logits_need_only_what_is_cached() -> None:
     shared = rotate(x @ layer.kr.weight.T, torch.arange(5))
     logits = absorbed @ cached[:, None].mT + q[..., 4:] @ shared[:, None].mT
     torch.testing.assert_close(logits, q @ k.mT)
+
+
+@pytest.mark.parametrize("name", [name for name, formula in FORMULAS.items() if not formula.elliptical])
+def test_it_takes_any_formula_and_is_watched_as_others_are(name: str) -> None:
+    layer, x = latent(), inputs(3, 10)
+    before = layer(x)
+    set_attention(layer, name)
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter, std=0.5, generator=torch.Generator().manual_seed(parameter.numel()))
+    q, k = layer.queries_and_keys(x)
+    given = {key: value for key, value in layer.named_parameters() if "." not in key or "_norm" in key}
+    if name == "qana":
+        given["network"] = layer.query_network(x).view(2, 5, 3, -1).transpose(1, 2)
+    logits = scores(name, q, k, parameters=given)
+    v = (x @ layer.dkv.weight.T @ layer.uv.weight.T).view(2, 5, 3, 5).transpose(1, 2)
+    expected = (logits.softmax(-1) @ v).transpose(1, 2).flatten(2) @ layer.o.weight.T
+    torch.testing.assert_close(layer(x), expected, rtol=0, atol=1e-12)
+    with capture(layer) as captured:
+        torch.testing.assert_close(layer(x), expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(captured.scores[0], logits, rtol=0, atol=1e-12)
+    assert get_attention(layer) == name
+    assert set(set_attention(layer, "standard").state_dict()) == set(latent().state_dict())
+    assert torch.equal(latent()(x), before)
+
+
+def test_an_elliptical_formula_needs_values_as_large_as_queries() -> None:
+    with pytest.raises(ModelError, match="queries of 6 numbers and values of 5; expected the same size, or another"):
+        set_attention(latent(), "elliptical")
 
 
 def test_it_takes_the_place_of_attention_in_a_vit_and_trains_under_algorithm_2() -> None:
