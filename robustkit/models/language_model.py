@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..attention.apply import get_attention
 from ..common.preprocessing import Preprocessing
 from ..errors import CheckpointError, ModelError
 from .identity import Classifier, ModelIdentity, display_name
@@ -84,10 +85,10 @@ def load_language_model(spec: str | Path, *, attention: str | None = None) -> La
 def _of_words(spec: str, attention: str | None) -> LanguageModel:
     loaded = load_word_model(spec)
     network, file = loaded.network, loaded.checkpoint
-    if attention not in (None, network.attention):
+    formula = get_attention(network)
+    if attention not in (None, formula):
         raise ModelError(
-            f"--attention {attention} does not go with {spec}, which was trained with {network.attention} attention; "
-            "leave it out"
+            f"--attention {attention} does not go with {spec}, which was trained with {formula} attention; leave it out"
         )
     identity = ModelIdentity(
         name=display_name(loaded.name),
@@ -95,7 +96,7 @@ def _of_words(spec: str, attention: str | None) -> LanguageModel:
         path=file.path,
         sha256=file.sha256,
         arch=str(file.metadata["arch"]),
-        attention=network.attention,
+        attention=formula,
         attention_source="metadata",
         num_classes=len(loaded.words),
         preprocessing=NOTHING,
