@@ -38,7 +38,7 @@ class Metric:
         return self.label + {1: ", more is better", -1: ", less is better"}.get(self.better, "")
 
     def said(self, value: float) -> str:
-        """Return a value for a sentence: `93.3 %`, or `434.7` of what is no share."""
+        """Return a value for a sentence: `93.3 %`, or `434.7` where it is not in percent."""
         return f"{self.scale * value:.1f}{' %' if self.scale == 100 else ''}"
 
     @property

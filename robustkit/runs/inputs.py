@@ -23,7 +23,7 @@ def shown_as(entry: CheckpointEntry) -> dict[str, str]:
 def _of_tokens(windows: dict[str, object]) -> str:
     size, stride = windows.get("tokens"), windows.get("stride")
     counts = "the last place of each counts" if stride == 1 else f"the last {stride} places of each count"
-    return f"windows of {size} tokens; {counts}, and all of the first"
+    return f"windows of {size} tokens; {counts} and all of the first"
 
 
 def _windows(windows: dict[str, object] | None) -> dict[str, str]:

@@ -23,17 +23,22 @@ from robustkit.errors import BadImageError, CheckpointError, DataError, ModelErr
 from robustkit.evaluations.perturbations.changes import CHANGES, DRAWS, NEIGHBOURS, changed
 from robustkit.evaluations.perturbations.vocabulary import VOCABULARY
 from robustkit.evaluations.subject import Settings
+from robustkit.gate.draft import draft
+from robustkit.gate.policy import parse_policy
+from robustkit.gate.verdicts import judge
 from robustkit.models.language_model import load_language_model
 from robustkit.pipeline.run import run
 from robustkit.pipeline.text import TextRequest
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import CLEAN
+from robustkit.report.release.badge import headline
+from robustkit.results.comparison import compare_with_first
 from robustkit.results.run import Run
 from robustkit.tasks.text.subject import TextSubject, Windows
 from robustkit.tasks.text.supply import Documents
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-SWAP = "word-swap(rate=5)"
+SWAP, BOTH = "word-swap(rate=5)", ("clean", "perplexity")
 
 
 def subject(model: object, size: int, stride: int, targets_change: bool = False) -> TextSubject:
@@ -211,7 +216,24 @@ def test_a_run_has_the_figures_of_a_slow_loop(tmp_path: Path, page: Path) -> Non
     assert any("of words that the vocabulary lacks" in flag for flag in row["flags"])
     assert not any("are changed, too" in flag for flag in row["flags"])
     text = (done.path / "report.html").read_text("utf-8")
-    assert "windows of 8 tokens; the last 4 places of each count, and all of the first" in text
+    assert "windows of 8 tokens; the last 4 places of each count and all of the first" in text
+
+
+def test_a_run_passes_the_policy_drafted_from_it_and_is_paired_and_shown(tmp_path: Path, page: Path) -> None:
+    first, second = (word_model(tmp_path / f"{name}.safetensors", name) for name in ("standard", "quest"))
+    done = evaluated(page, tmp_path / "run", first, second, documents="blank-lines")
+    policy = draft(done)
+    assert 'require = "perplexity under word-swap(rate=30) <= ' in policy
+    verdicts = judge(parse_policy(policy, "p"), done)
+    assert verdicts.passed
+    strict = parse_policy('[[rule]]\nrequire = "perplexity under typo(rate=30) <= 1"', "p")
+    assert not judge(strict, done).passed
+    (pair,) = compare_with_first(done).pairs
+    rows = {(row.condition, row.metric): row.difference for row in pair.rows}
+    values = {row["checkpoint"]: row["value"] for row in done.summary() if (row["condition"], row["metric"]) == BOTH}
+    assert rows[BOTH].value == pytest.approx(values["quest"] - values["standard"]) and rows[BOTH].n == 4
+    label, value, said = headline(done.manifest, [row for row in done.summary() if row["checkpoint"] == "quest"])
+    assert value == f"{values['quest']:.1f} (flagged)" and "on clean documents" in said and "perplexity" in label + said
 
 
 def test_the_published_card_is_flagged_beside_every_changed_number(tmp_path: Path, page: Path) -> None:

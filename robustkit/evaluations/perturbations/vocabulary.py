@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from typing import ClassVar
@@ -52,6 +52,12 @@ class PerturbationWords(Vocabulary):
     def label(self, text: str) -> str:
         kind, _, inside = text.partition("(")
         return f"{inside.removeprefix('rate=').removesuffix(')')} % {_CALLED[kind]}"
+
+    def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
+        rates = {text: float(dict(self.parse(text).parameters)["rate"]) for text, name in values if name == metric}
+        for kind in self.kinds:
+            if own := [text for text in rates if text.startswith(f"{kind}(")]:
+                yield max(own, key=rates.__getitem__), metric, "most words changed"
 
     def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
         yield from ("--perturbations", pattern.text)
