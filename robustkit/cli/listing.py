@@ -66,7 +66,7 @@ def _kinds() -> list[Entry]:
 
 
 _SCORES = {"miou": ("mIoU {:.1f} %", 100), "accuracy": ("top-1 {:.1f} %", 100), "perplexity": ("perplexity {:.1f}", 1)}
-"""What a shipped checkpoint says of itself, how it is shown, and times what."""
+"""What a shipped checkpoint says about itself, how that is shown, and times what."""
 
 
 def _models() -> list[Entry]:
@@ -90,9 +90,7 @@ def _models() -> list[Entry]:
             {
                 "name": f"zoo:{name}",
                 "attention": said["attention"],
-                "clean": next(
-                    text.format(times * float(said[key])) for key, (text, times) in _SCORES.items() if key in said
-                ),
+                "clean": _score(said),
                 "test data": said["test_data"],
                 "parameters": f"{parameters / 1e6:.2f} M",
                 "input": said.get("input") or "x".join(map(str, json.loads(said["input_size"]))),
@@ -103,6 +101,13 @@ def _models() -> list[Entry]:
             }
         )
     return rows
+
+
+def _score(said: dict[str, str]) -> str:
+    """Return `top-1 75.0 %`: what a checkpoint says that it scores."""
+    key = next(key for key in _SCORES if key in said)
+    text, times = _SCORES[key]
+    return text.format(times * float(said[key]))
 
 
 def _lack(fault: Exception, name: str) -> str:

@@ -46,7 +46,7 @@ def read_logs(path: Path) -> dict[str, list[Row]]:
 
 
 def finish(trials: Sequence[Trial], data: Path, work: Path, logs: Path, only: str) -> None:
-    """Train what is missing, in order, and write the compact log anew after each: trials that are over, in the order of
+    """Train what is missing, in order, and write the compact log again after each: trials that are over, in the order of
     the grid. only: a regular expression that the name must hold.
     """
     torch.set_num_threads(1)

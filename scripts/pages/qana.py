@@ -51,20 +51,17 @@ def parameters(key: int, attention: str) -> int:
 
 def table(logs: Logs) -> str:
     """Return a row for each size and formula."""
-    rows = [["d_K", "attention", "seeds", "validation loss", "seconds a step", "parameters", "cache, bytes a token"]]
+    rows = [["d_K", "attention", "seeds", "validation loss", "parameters", "cache, bytes a token"]]
     for key in KEYS:
         for attention in FORMULAS:
             if not (found := losses(logs, key, attention)):
                 continue
-            logged = [row for seed in found for row in logs[trial(key, attention, seed).name]]
-            cost = sum(row["seconds"] for row in logged) / (len(found) * RECIPE.steps)
             rows.append(
                 [
                     str(key),
                     attention,
                     str(len(found)),
                     span(list(found.values()), ".3f"),
-                    f"{cost:.3f}",
                     str(parameters(key, attention)),
                     str(cached(key)),
                 ]
@@ -130,7 +127,7 @@ def page(logs: Logs) -> str:
         "![Validation loss at the end over the size of keys](qana/keys.svg)",
         "Of several seeds the median, the lowest and the highest. Parameters are without the embedding of words. "
         f"The cache is keys and values of all layers at {_BYTES} bytes a number; qana's networks belong to queries, "
-        "which are not cached. Seconds a step are of trainings on one shared core: they tell an order of magnitude.",
+        "which are not cached.",
         table(logs),
         "Differences of the second from the first, paired by seed, with Student's t over "
         f"{len(SEEDS)} seeds; below 0 the second is better. The last column is the second's cache as a share of the "
