@@ -37,6 +37,7 @@ LATE_PACKAGES = {
     "safetensors": "loads torch or NumPy",
     "timm": "start-up time; half of it is not needed to read images",
     "torch": "start-up time",
+    "tokenizers": "optional",
     "transformers": "optional",
     "yaml": "start-up time",
 }

@@ -70,6 +70,10 @@ def _segments(context: click.Context) -> bool:
     return context.info_name == "segment"
 
 
+def _task(context: click.Context) -> str:
+    return {"segment": "segmentation", "text": "text"}.get(str(context.info_name), "classification")
+
+
 def _kinds(context: click.Context) -> Sequence[str]:
     from .listing import LISTINGS
 
@@ -79,8 +83,7 @@ def _kinds(context: click.Context) -> Sequence[str]:
 def _zoo(context: click.Context) -> Sequence[str]:
     from ..models.specs import embedded
 
-    names = embedded("segmentation" if _segments(context) else "classification")
-    return [f"zoo:{name}" for name in names]
+    return [f"zoo:{name}" for name in embedded(_task(context))]
 
 
 def _of_plugins(group: str) -> list[str]:
@@ -111,8 +114,7 @@ def _cams(context: click.Context) -> Sequence[str]:
 def _protocols(context: click.Context) -> Sequence[str]:
     from ..protocol.card import card_names, load_card
 
-    task = "segmentation" if _segments(context) else "classification"
-    return [name for name in card_names() if load_card(name).task == task]
+    return [name for name in card_names() if load_card(name).task == _task(context)]
 
 
 def _data(context: click.Context) -> Sequence[str]:

@@ -23,6 +23,7 @@ FOLDERS = {
     "transfer": "transfer",
     "two-phase": "two_phase",
     **dict.fromkeys(("jitter", "drop-steps", "drop-channels", "warp", "rescale"), "disturbances"),
+    **dict.fromkeys(("word-swap", "typo", "case"), "perturbations"),
 }
 """The folder of the family of each kind of condition, including means in results."""
 ATTACK_NAMES = ("fgsm", "pgd", "spsa", "apgd", "fab", "square", "autoattack", "segpgd", "cospgd", "sea")

@@ -37,6 +37,10 @@ class Metric:
         """The label, and which way is better."""
         return self.label + {1: ", more is better", -1: ", less is better"}.get(self.better, "")
 
+    def said(self, value: float) -> str:
+        """Return a value for a sentence: `93.3 %`, or `434.7` where it is not in percent."""
+        return f"{self.scale * value:.1f}{' %' if self.scale == 100 else ''}"
+
     @property
     def word(self) -> str:
         """The label without its unit."""

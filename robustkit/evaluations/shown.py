@@ -36,7 +36,6 @@ def score_shown(subject: Subject, batch: Batch, condition: Condition, shown: Sho
     """Return how the model does on the images that a condition shows."""
     subject.keep(condition, batch.samples, shown.inputs)
     with torch.inference_mode():
-        logits = (subject.scorer if subject.card.score_autocast else subject.fast)(shown.inputs)
-        rows = subject.score(logits, batch)
+        rows = subject.answers(shown.inputs, batch)
     pictures = subject.pictures(batch, image=shown.images()) if batch.keep else {}
     return Evaluation(rows | subject.distance(shown.change, len(batch)), pictures=pictures)

@@ -219,6 +219,10 @@ class Subject:
             for predicted, sample in zip(self.classes(positions), samples, strict=True)
         ]
 
+    def answers(self, shown: Tensor, batch: Batch) -> dict[str, list[Any]]:
+        """Return the columns of the model's answers to (B, ...) inputs, those of a batch as a condition shows them."""
+        return self.score((self.scorer if self.card.score_autocast else self.fast)(shown), batch)
+
     def _position(self, label: int) -> int:
         """Return a class as an index of the logits that compete."""
         return label if self.valid is None else self._positions[label]

@@ -20,6 +20,13 @@ from .specs import ModelFile
 from .transformers_config import Folder, quiet, read_folder
 from .transformers_weights import give_added, is_added, read_weights
 
+_HEADS = {
+    "image classification": ("AutoModelForImageClassification", "audit"),
+    "semantic segmentation": ("AutoModelForSemanticSegmentation", "segment"),
+    "causal language modelling": ("AutoModelForCausalLM", "text"),
+}
+"""The library's class of models by what they do, and the command that evaluates them."""
+
 
 @dataclass(frozen=True)
 class Loaded:
@@ -63,9 +70,7 @@ def build(source: ModelFile, spec: str, wanted: InputOptions, task: str) -> Load
     transformers = library(spec)
     folder = read_folder(source.path)
     checkpoint = read_weights(folder.path)
-    auto = transformers.AutoModelForImageClassification
-    if task == "semantic segmentation":
-        auto = transformers.AutoModelForSemanticSegmentation
+    auto = getattr(transformers, _HEADS[task][0])
     config = _config(transformers, folder)
     if type(config) not in auto._model_mapping:
         raise ModelError(
@@ -134,9 +139,9 @@ def _config(transformers: Any, folder: Folder) -> Any:
 
 
 def _other(transformers: Any, config: Any, task: str) -> str:
-    other = "AutoModelForSemanticSegmentation" if task == "image classification" else "AutoModelForImageClassification"
-    if type(config) in getattr(transformers, other)._model_mapping:
-        return f"use robustkit {'segment' if task == 'image classification' else 'audit'}"
+    for name, command in (head for other, head in _HEADS.items() if other != task):
+        if type(config) in getattr(transformers, name)._model_mapping:
+            return f"use robustkit {command}"
     return "expected a model with such a head"
 
 

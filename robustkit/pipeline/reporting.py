@@ -197,7 +197,8 @@ class Reporter:
         except (RobustkitError, KeyError, ValueError):  # a line less says the same
             return ""
         known = [figure for figure in figures if figure is not None]
-        return f", {task.headline_metric.word} {100 * sum(known) / len(known):.1f} %" if known else ""
+        metric = task.headline_metric
+        return f", {metric.word} {metric.said(sum(known) / len(known))}" if known else ""
 
     def _times(self) -> str:
         left, elapsed = self.estimate.left(), clock_time(self.estimate.elapsed)

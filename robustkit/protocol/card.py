@@ -40,6 +40,7 @@ TASKS = {
     "classification": Samples("image", "images"),
     "segmentation": Samples("image", "images"),
     "series": Samples("series", "series"),
+    "text": Samples("document", "documents"),
 }
 """The tasks that cards can be for, and what their samples are called."""
 _TOP = {"name", "version", "task", "summary", "source", "caveats", "threat", "scoring", "preprocessing", "attacks"}
@@ -103,7 +104,7 @@ class Card:
     source: str = ""
     caveats: tuple[str, ...] = ()
     task: str = "classification"
-    score_autocast: bool = False
+    scoring: Mapping[str, Any] = field(default_factory=dict)
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -112,14 +113,19 @@ class Card:
         return f"{self.name}@{self.version}:{self.digest[:8]}"
 
     @property
+    def score_autocast(self) -> bool:
+        """Whether scores are taken under autocast on CUDA."""
+        return bool(self.scoring.get("autocast", False))
+
+    @property
     def parameters(self) -> dict[str, dict[str, Any]]:
         """All that the card decides, by part, in JSON types: the threat, scoring, preprocessing, and each attack."""
         threat = {"space": self.space, "labels": self.labels, "norm": self.norm, "eps": format_number(self.eps)}
         if self.bounds:
             threat["bounds"] = f"[{self.bounds[0]:g}, {self.bounds[1]:g}]"
-        rest = {"scoring": {"autocast": self.score_autocast}, "preprocessing": dict(self.preprocessing)}
+        rest = {"scoring": dict(self.scoring), "preprocessing": dict(self.preprocessing)}
         return {
-            "threat": threat,
+            **({"threat": threat} if self.attacks else {}),
             **{name: options for name, options in rest.items() if any(options.values())},
             **{name: dict(options) for name, options in self.attacks.items()},
         }
@@ -163,7 +169,8 @@ def load_card(spec: str) -> Card:
 
 def _card(text: str, where: str) -> Card:
     data = parse_toml(text, where, ProtocolError)
-    missing = {"name", "version", "threat", "attacks"} - data.keys()
+    attacked = {"threat", "attacks"} if "scoring" not in data else {"threat", "attacks"} & data.keys()
+    missing = {"name", "version", *({"threat", "attacks"} if attacked else ())} - data.keys()
     if missing:
         raise ProtocolError(f"protocol card {where}: missing {', '.join(sorted(missing))}")
     _check_keys(data, _TOP, where)
@@ -215,7 +222,7 @@ def _card(text: str, where: str) -> Card:
         norm=str(threat.get("norm", "linf")),
         eps=number(threat.get("eps", "1/255"), "eps"),
         bounds=(float(bounds[0]), float(bounds[1])) if bounds else None,
-        score_autocast=bool(_table(data, "scoring", where).get("autocast", False)),
+        scoring=_table(data, "scoring", where),
         preprocessing=rule,
         attacks=attacks,
     )

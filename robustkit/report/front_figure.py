@@ -25,6 +25,8 @@ def front_figure(rows: Sequence[Asked], results: Results, looks: Mapping[str, St
     """Return a row of dots for each condition with the task's metric, or an error that is its complement."""
     headline = task_of(results.manifest).headline_metric
     drawn = [entry for entry in rows if entry.metric == headline.name or _is_error(entry.metric)]
+    if headline.scale != 100:  # the axis is of shares
+        return None
     names = results.manifest.names[:_MOST]
     points = {name: [_point(results, name, entry) for entry in drawn] for name in names}
     if len(drawn) < 2 or not any(math.isfinite(point.value) for some in points.values() for point in some):

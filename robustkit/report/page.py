@@ -17,6 +17,7 @@ from ..evaluations.results import Results
 from ..results.grids import comparison_grids
 from ..results.tables import report_tables
 from ..runs.folder import RunFolder
+from ..runs.inputs import shown_as
 from ..runs.repeating import repeat_of
 from ..tasks.task import task_of
 from .figures import in_order, looks_of, sections_of
@@ -35,7 +36,8 @@ def write_report(run: RunFolder, rows: Sequence[Row]) -> None:
     """Write report.html: one self-contained page that fetches nothing, all text escaped. rows: of the summary."""
     results, manifest = Results.of(run, rows), run.manifest
     inputs = {c.name: spelled(c.preprocessing.to_plain(), c.said, c.arch) for c in manifest.checkpoints}
-    reproduce = {"parameters": manifest.protocol.parameters, "inputs": inputs}
+    shown = {c.name: ", ".join(shown_as(c).values()) for c in manifest.checkpoints}
+    reproduce = {"parameters": manifest.protocol.parameters, "inputs": inputs, "shown": shown}
     sections = [
         *sections_of(run, results),
         Section(

@@ -9,12 +9,21 @@ from .manifest import CheckpointEntry
 def shown_as(entry: CheckpointEntry) -> dict[str, str]:
     """Return what decides the pixels, by its field: `224x224 pixels`, `bicubic`, `crop 0.9`, `center`, `mean 0.5`, …
 
-    Of a segmenter, whose images are not cropped, its windows stand first. Numbers are exact.
+    Of a segmenter, whose images are not cropped, its windows stand first; of a language model there is nothing else.
+    Numbers are exact.
     """
     texts = texts_of(entry.preprocessing.to_plain(), exact_numbers)
     if not isinstance(entry.windows, dict | None):
         return texts
+    if entry.windows and "tokens" in entry.windows:
+        return {"windows": _of_tokens(entry.windows)}
     return {**_windows(entry.windows), **{name: texts[name] for name in ("mean", "std")}}
+
+
+def _of_tokens(windows: dict[str, object]) -> str:
+    size, stride = windows.get("tokens"), windows.get("stride")
+    counts = "the last place of each counts" if stride == 1 else f"the last {stride} places of each count"
+    return f"windows of {size} tokens; {counts} and all of the first"
 
 
 def _windows(windows: dict[str, object] | None) -> dict[str, str]:

@@ -41,10 +41,11 @@ def headline(manifest: Manifest, rows: Sequence[Mapping[str, Any]], gap: str = "
         return "robustkit", "–", f"no figure of clean or attacked {task.samples.many} was measured"
     name = family_of(kind_of(chosen["condition"])).title(chosen["condition"], manifest)
     label, what = f"{name} {task.badge_word(is_clean=not attacked)}".strip(), task.headline_metric.word
-    value = f"{100 * chosen['value']:.1f} %"
+    value = task.headline_metric.said(chosen["value"])
     bounds = ""
     if chosen["ci_low"] is not None and chosen["ci_high"] is not None:
-        bounds = f", 95 % interval {100 * chosen['ci_low']:.1f} to {100 * chosen['ci_high']:.1f} %"
+        low, high = (task.headline_metric.said(chosen[end]) for end in ("ci_low", "ci_high"))
+        bounds = f", 95 % interval {low.removesuffix(' %')} to {high}"
     flags = "".join(f"; {flag}" for flag in [*filter(None, [gap]), *chosen["flags"]])
     where = f"under {chosen['condition']}" if attacked else f"on clean {task.samples.many}"
     description = f"{what} {where}: {value}{bounds}, n = {chosen['n']}, protocol {chosen['protocol']}{flags}"

@@ -1,0 +1,1 @@
+"""Evaluate a language model on documents with changed words."""

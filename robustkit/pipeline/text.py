@@ -1,0 +1,132 @@
+"""Plan a run of language models: checkpoints, documents, changed words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+from ..data.dataset import Dataset
+from ..data.documents import open_documents
+from ..errors import DataError, ModelError, NothingEvaluated, ProtocolError, unknown
+from ..evaluations.kinds import kind_of, words_of
+from ..evaluations.perturbations.vocabulary import USUAL, VOCABULARY
+from ..evaluations.subject import Settings
+from ..models.identity import distinct_names
+from ..models.language_model import LanguageModel, load_language_model
+from ..protocol.card import Card
+from ..protocol.condition import CLEAN, Condition
+from ..report.refresh import refresh
+from ..results.run import Run
+from ..tasks.text.subject import TextSubject, Windows
+from ..tasks.text.supply import Documents
+from .manifest import describe
+from .plan import Contender, Plan
+from .request import Request
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextRequest(Request):
+    """The request of `text`. data_dir: a text file, a folder of .txt files, or Brown's .tgz.
+
+    perturbations: names or conditions, `word-swap(rate=5),typo`; none for none; AAA at the published rates if left out.
+    window, stride: in tokens; left out, as the card says. split, documents: as `data.documents.open_documents` takes
+    them.
+    """
+
+    task = "text"
+    usual_attacks = "none"
+    usual_batch: ClassVar = {"cpu": 8, "accelerator": 64}
+    least_shard = 8  # documents are long
+    kept = (
+        *("checkpoints", "data_dir", "perturbations", "window", "stride", "split", "documents"),
+        *("limit", "ids", "model"),
+    )
+
+    protocol: str = "text"
+    perturbations: str | Sequence[str] | None = None
+    window: int | None = None
+    stride: int | None = None
+    split: str = "test"
+    documents: str | None = None
+
+
+def plan(request: TextRequest) -> Plan:
+    """Return all that a run of language models needs.
+
+    Raises:
+        RobustkitError: anything that is wrong with the request.
+    """
+    card = request.card
+    conditions = (CLEAN, *_perturbations(request.perturbations), *request.evaluation_conditions())
+    dataset = open_documents(request.data_dir, split=request.split, documents=request.documents)
+    chosen = None if request.ids is None else Path(request.ids)
+    dataset = dataset.select(limit=request.limit, ids=chosen, seed=request.seed)
+    if not dataset.samples:
+        raise NothingEvaluated(f"{dataset.root}: no document is left to evaluate; loosen --limit or --ids")
+    models = [load_language_model(spec, **request.model) for spec in request.checkpoints]
+    distinct_names(models)
+    _check_tokens(models)
+    notes = (f"{model.identity.name}: {note}" for model in models for note in model.identity.notes)
+    run = Run(request.folder(models[0].identity.name))
+    return Plan(
+        request=request,
+        run=run,
+        contenders=tuple(_contender(model, card, dataset, request) for model in models),
+        conditions=conditions,
+        dataset=dataset,
+        digest=dataset.digest,
+        finish=partial(refresh, run),
+        lines=tuple(dict.fromkeys((*notes, *dataset.notes))),
+    )
+
+
+def _perturbations(asked: str | Sequence[str] | None) -> tuple[Condition, ...]:
+    """Return the conditions of a list. Raises ProtocolError for what is not understood."""
+    given = USUAL if asked is None else asked
+    parts = re.split(r",(?![^(]*\))", given) if isinstance(given, str) else given
+    texts = [part.strip() for part in parts if part.strip()]
+    if texts == ["none"]:
+        return ()
+    for text in texts:
+        if words_of(text.lower()) is not VOCABULARY:
+            raise ProtocolError(unknown("perturbation", kind_of(text), VOCABULARY.kinds))
+    return tuple(dict.fromkeys(map(VOCABULARY.parse, texts)))
+
+
+def _check_tokens(models: Sequence[LanguageModel]) -> None:
+    """Raise DataError where models cut a text into other tokens, so that nothing of them can be compared."""
+    first = models[0]
+    for other in models[1:]:
+        if other.tokenizer.digest != first.tokenizer.digest:
+            raise DataError(
+                f"{first.identity.name} and {other.identity.name} have other vocabularies; evaluate them in runs of "
+                "their own"
+            )
+
+
+def _windows(model: LanguageModel, card: Card, request: TextRequest) -> Windows:
+    """Return how a model reads a text: as the options say, else the card, which leaves 0 to the model."""
+    said, name = card.scoring, model.identity.name
+    size = request.window or said.get("window") or model.context
+    stride = request.stride or said.get("stride") or max(1, size // 2)
+    if not 1 <= size <= model.context:
+        raise ModelError(f"{name} sees {model.context} tokens at most; expected --window up to that, not {size}")
+    if not 1 <= stride <= size:
+        raise ProtocolError(f"--stride {stride} with windows of {size} tokens: expected 1 to {size}")
+    return Windows(size, stride, said.get("targets") == "changed")
+
+
+def _contender(model: LanguageModel, card: Card, dataset: Dataset, request: TextRequest) -> Contender:
+    shown = _windows(model, card, request)
+
+    def subject(settings: Settings) -> TextSubject:
+        return TextSubject(model, card, settings, shown)
+
+    entry = describe(
+        model.identity, model.identity.preprocessing, windows={"tokens": shown.size, "stride": shown.stride}
+    )
+    return Contender(entry, subject, Documents(dataset))

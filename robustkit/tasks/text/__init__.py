@@ -1,0 +1,1 @@
+"""Predict the next token of a text: one record row per document."""
