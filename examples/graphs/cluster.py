@@ -17,8 +17,6 @@ from torch_geometric.data import Batch, Data
 
 COMMUNITIES, SMALLEST, LARGEST, INSIDE, BETWEEN = 6, 5, 34, 0.55, 0.25
 NODES, ABSENT = COMMUNITIES * LARGEST, 255
-EIGENVECTORS = 8
-"""Of each node's position: the entries of the graph's leading eigenvectors."""
 
 
 def generate(seed: int, place: int) -> tuple[Tensor, Tensor]:
@@ -38,26 +36,11 @@ def generate(seed: int, place: int) -> tuple[Tensor, Tensor]:
     return graph, truth
 
 
-def positions(adjacency: Tensor) -> Tensor:
-    """Return each node's entries in the eigenvectors of the EIGENVECTORS largest eigenvalues of D^-½ A D^-½, (n,
-    EIGENVECTORS), times sqrt(n); the first, which says only how many edges a node has, is among them.
-
-    A vector's sign means nothing: the entry of largest size is made positive.
-    """
-    degrees = adjacency.sum(dim=1).clamp(min=1)
-    _, vectors = torch.linalg.eigh(adjacency / (degrees[:, None] * degrees).sqrt())
-    vectors = vectors[:, -EIGENVECTORS:].flip(1)
-    signs = vectors.gather(0, vectors.abs().argmax(dim=0, keepdim=True)).sign()
-    return (vectors * signs * len(adjacency) ** 0.5).float()
-
-
 def as_graph(tensor: Tensor) -> Data:
-    """Return the graph of a tensor. x: what each node says, one-hot, and its position, (n, 7 + EIGENVECTORS)."""
+    """Return the graph of a tensor. x: what each node says, one-hot, (n, 7)."""
     n = int((tensor[:, 0] != ABSENT).sum())
     said = nn.functional.one_hot(tensor[:n, 0].long(), COMMUNITIES + 1).float()
-    adjacency = tensor[:n, 1 : 1 + n].cpu()
-    at = positions(adjacency.double()).to(tensor.device)
-    return Data(x=torch.cat((said, at), dim=1), edge_index=adjacency.nonzero().T.to(tensor.device))
+    return Data(x=said, edge_index=tensor[:n, 1 : 1 + n].nonzero().T)
 
 
 class CommunityFinder(nn.Module):
@@ -65,8 +48,9 @@ class CommunityFinder(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        features = COMMUNITIES + 1 + EIGENVECTORS
-        self.graphs = GraphTransformer(features, COMMUNITIES, width=32, blocks=4, heads=4, pooled=False)
+        self.graphs = GraphTransformer(
+            COMMUNITIES + 1, COMMUNITIES, width=32, blocks=3, heads=4, messages="sum", pooled=False
+        )
 
     def forward(self, tensors: Tensor) -> Tensor:
         present = tensors[:, :, 0] != ABSENT

@@ -1,8 +1,8 @@
 """Images as graphs of superpixels, as in CIFAR-10 of Dwivedi et al. (2020): a classifier that `robustkit audit` takes.
 
 An image becomes at most 150 superpixels (SLIC). A node has the mean colour and the centre of its superpixel, and edges
-from its 8 nearest nodes by centre. Which pixel belongs to which superpixel is held fixed when gradients are taken, so an
-attack sees what its pixels do to the colours and not what they do to the borders.
+from its 8 nearest nodes by centre. Which pixel belongs to which superpixel is held fixed when gradients are taken, so
+an attack sees what its pixels do to the colours and not what they do to the borders.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SUPERPIXELS, COMPACTNESS, NEIGHBOURS = 150, 10.0, 8
 
 
 def segments(pixels: Tensor) -> Tensor:
-    """Return the superpixel of each pixel, (H, W) int64 from 0, of an image (3, H, W) in [0, 1], at 8 bits a channel."""
+    """Return the superpixel of each pixel, (H, W) int64 from 0, of an image (3, H, W) in [0, 1] rounded to 8 bits."""
     image = pixels.detach().mul(255).round().byte().permute(1, 2, 0).numpy()
     found = slic(image, n_segments=SUPERPIXELS, compactness=COMPACTNESS, start_label=0)
     return torch.from_numpy(np.unique(found, return_inverse=True)[1].reshape(found.shape))
@@ -48,7 +48,7 @@ class SuperpixelClassifier(nn.Module):
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
-        self.graphs = GraphTransformer(5, num_classes, width=32, blocks=3, heads=4, pooled=True)
+        self.graphs = GraphTransformer(5, num_classes, width=32, blocks=2, heads=4, messages="mean", pooled=True)
 
     def forward(self, pixels: Tensor) -> Tensor:
         made = [graph(image) for image in pixels.cpu()]
