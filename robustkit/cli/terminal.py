@@ -93,8 +93,8 @@ def run_to_the_end(request: Request, skip_bad: bool, details: bool = False, quie
     bad = () if follows() else run.manifest.bad_images
     if bad and not skip_bad:
         raise DataError(
-            f"{len(bad)} of {run.manifest.data.n} images could not be read and were left out, "
-            f"the first: {bad[0].error}; fix them, or accept this with --skip-bad"
+            f"{len(bad)} of {run.manifest.data.n} {run.manifest.protocol.samples.many} could not be read and were left "
+            f"out, the first: {bad[0].error}; fix them, or accept this with --skip-bad"
         )
     return run
 

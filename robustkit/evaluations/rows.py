@@ -97,7 +97,7 @@ def record_flags(
             flags.append(f"{broken} of {len(read)} samples have logits that are not finite; counted as wrong")
     unread = len(table) - len(read)
     if unread:
-        flags.append(f"{unread} of {len(table)} images could not be read; left out")
+        flags.append(f"{unread} of {len(table)} {manifest.protocol.samples.many} could not be read; left out")
     return flags
 
 

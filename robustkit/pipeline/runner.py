@@ -24,6 +24,7 @@ from ..evaluations.family import Family, family_of
 from ..evaluations.subject import Batch, Evaluation, Subject
 from ..evaluations.supply import Supply
 from ..models.batch_size import out_of_memory
+from ..protocol.card import samples_of
 from ..protocol.condition import Condition
 from ..runs.adversarials import (
     DIGEST,
@@ -135,7 +136,7 @@ class _Images:
             return None
         differences, _ = self.passed
         if lost := next((sample.id for sample in samples if sample.id not in differences), None):
-            raise RunError(f"{condition.text}: no adversarial image of {lost}; {condition.source} could not read it")
+            raise RunError(f"{condition.text}: no adversarial sample of {lost}; {condition.source} could not read it")
         return torch.from_numpy(np.stack([differences[sample.id] for sample in samples]))
 
 
@@ -249,15 +250,15 @@ def _batch(
             columns = {name: list(values) for name, values in done.columns.items()}
             if wrong := [name for name, values in columns.items() if len(values) != len(samples)]:
                 raise ValueError(
-                    f"column {wrong[0]!r} has {len(columns[wrong[0]])} values; expected one for each image"
+                    f"column {wrong[0]!r} has {len(columns[wrong[0]])} values; expected one for each sample"
                 )
         except RobustkitError:
             raise
         except Exception as fault:  # a network, or a plug-in, may raise anything
             name, first = subject.classifier.identity.name, (str(fault).splitlines() or [""])[0]
             raise ModelError(
-                f"{name} fails under {condition.text} on {len(samples)} images: {type(fault).__name__}: {first}; "
-                f"--debug shows where"
+                f"{name} fails under {condition.text} on {len(samples)} {samples_of(subject.card.task).many}: "
+                f"{type(fault).__name__}: {first}; --debug shows where"
             ) from fault
         computed.add(_Computed([columns], done.pictures, done.seconds, dict.fromkeys(done.notes), done.metadata))
         if images.hands and done.change is not None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from ..common.plugins import declared
 from ..common.preprocessing import Preprocessing
@@ -22,7 +22,17 @@ from ..common.toml import parse_toml, written_text
 from ..errors import ProtocolError, unknown
 
 _FOLDER = resources.files("robustkit.protocol") / "cards"
-TASKS = ("classification", "segmentation")
+
+
+class Samples(NamedTuple):
+    """What a task's samples are called: one, and several."""
+
+    one: str
+    many: str
+
+
+TASKS = {"classification": Samples("image", "images"), "segmentation": Samples("image", "images")}
+"""The tasks that cards can be for, and what their samples are called."""
 _TOP = {"name", "version", "task", "summary", "source", "caveats", "threat", "scoring", "preprocessing", "attacks"}
 _DECIMAL = re.compile(r"[+-]?(\d{1,30}\.?\d{0,30}|\.\d{1,30})([eE][+-]?\d{1,2})?")
 _PREPROCESSING = {"input_size", "interpolation", "crop_pct", "crop_mode"}
@@ -60,6 +70,11 @@ def format_number(value: Fraction) -> str:
         if (scaled * 10**6).denominator == 1:
             return f"{float(scaled):.6f}".rstrip("0").rstrip(".") + suffix
     return str(value)
+
+
+def samples_of(task: str) -> Samples:
+    """Return what the samples of a task are called; simply so for a plug-in's."""
+    return TASKS.get(task, Samples("sample", "samples"))
 
 
 @dataclass(frozen=True)

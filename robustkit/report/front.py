@@ -12,6 +12,7 @@ from ..evaluations.cells import Row, is_finite
 from ..evaluations.flags import Flag, flags_of
 from ..evaluations.gaps import Gap, gaps_of, not_evaluated
 from ..evaluations.results import Results
+from ..protocol.card import Samples
 from ..results.comparison import ComparisonRow
 from ..results.findings import Finding, findings, p_said
 from ..results.tested import Asked, Tested, asked, pair_tests
@@ -95,7 +96,7 @@ def front_of(results: Results, looks: Mapping[str, Style]) -> Front:
         findings(results),
         columns,
         list(groups.values()),
-        _note(rows, tests, len(columns)),
+        _note(rows, tests, len(columns), manifest.protocol.samples),
         front_figure(rows, results, looks),
         [*flags_of(results), *(Flag("", "", line) for line in not_evaluated(results.run))],
         gaps_of(results.run),
@@ -175,7 +176,7 @@ def _verdict(told: Sequence[ComparisonRow], scale: float, count: int) -> tuple[s
     return p_said(smallest), f"{len(beyond)} of {len(known)} pair{'' if len(known) == 1 else 's'} differ"
 
 
-def _note(rows: Sequence[Asked], tests: Tested, count: int) -> str:
+def _note(rows: Sequence[Asked], tests: Tested, count: int, called: Samples) -> str:
     """Say what the table means."""
     notes = ["In brackets 95 % intervals; ↓: lower is better."]
     if count > 1:
@@ -186,11 +187,12 @@ def _note(rows: Sequence[Asked], tests: Tested, count: int) -> str:
         else:
             notes.append("Better, worse: than the first checkpoint, beyond chance.")
         notes.append(
-            "Cannot tell: the difference may be chance. Tests are paired by image; p is Holm's over all "
+            f"Cannot tell: the difference may be chance. Tests are paired by {called.one}; p is Holm's over all "
             f"{len(tests.rows)} tests of the run, below .05 beyond chance."
         )
         if any(not tests.of(entry.key) for entry in rows):
             notes.append(
-                "Not tested: figures that are no means over images, single severities, and what one has no records of."
+                f"Not tested: figures that are no means over {called.many}, single severities, and what one has no "
+                "records of."
             )
     return " ".join(notes)

@@ -43,7 +43,7 @@ def write_report(run: RunFolder, rows: Sequence[Row]) -> None:
             "Checkpoints compared",
             lambda: {"grids": comparison_grids(report_tables(run, results), manifest.names[0])},
         ),
-        Section("unread", "Images that could not be read"),
+        Section("unread", f"{manifest.protocol.samples.many.capitalize()} that could not be read"),
         Section("reproduce", "How to reproduce", lambda: reproduce),
     ]
     common = {

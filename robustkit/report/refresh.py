@@ -41,4 +41,7 @@ def write_page(run: RunFolder, results: Results) -> None:
     if not len(results):
         bad = results.bad_images
         why = bad[0]["error"] if bad else "there are no records"
-        raise NothingEvaluated(f"{run.path}: none of the {run.manifest.data.n} images was evaluated; the first: {why}")
+        called = run.manifest.protocol.samples.many
+        raise NothingEvaluated(
+            f"{run.path}: none of the {run.manifest.data.n} {called} was evaluated; the first: {why}"
+        )

@@ -100,6 +100,11 @@ class Comparison:
         return tuple(row for pair in self.pairs for row in pair.rows)
 
     @property
+    def sample(self) -> str:
+        """What one of the samples is called by which figures are paired."""
+        return next((pair.second.run.manifest.protocol.samples.one for pair in self.pairs), "sample")
+
+    @property
     def flags(self) -> tuple[str, ...]:
         """Of all pairs, each once; then those of the results that are compared."""
         return tuple(dict.fromkeys([*(flag for pair in self.pairs for flag in pair.flags), *own_flags(self.pairs)]))

@@ -190,6 +190,10 @@ def _samples(n: int) -> str:
     return f"{n} sample{'' if n == 1 else 's'}"
 
 
+def _called(results: Results) -> str:
+    return results.manifest.protocol.samples.many
+
+
 # What does not differ
 
 
@@ -221,12 +225,14 @@ def _without(results: Results, tests: Tested, names: dict[str, str], some: bool)
             f"{names[largest.first.checkpoint]}, {p_said(largest.p_value)}.",
         )
     if clean and not any(row.significant for row in clean) and some:
-        yield _of(clean[0], f"On clean images no difference is beyond chance ({_samples(n)}){_could(shown)}.")
+        yield _of(
+            clean[0], f"On clean {_called(results)} no difference is beyond chance ({_samples(n)}){_could(shown)}."
+        )
     elif left and some:
         yield Finding(f"{left} of {every} paired tests show no difference beyond chance ({_samples(n)}).")
     elif not some and math.isfinite(shown):
         could = f"could have shown {_about(shown)}, four times out of five" if shown < 1 else "are too few to show any"
-        yield Finding(f"On clean images {_samples(n)} {could}.")
+        yield Finding(f"On clean {_called(results)} {_samples(n)} {could}.")
 
 
 def _could(shown: float) -> str:

@@ -24,7 +24,7 @@ def short_tables(results: Results) -> list[TextTable]:
     manifest = results.manifest
     rows = list(_rows(results))
     if len(manifest.checkpoints) > 1:
-        title = f"protocol {manifest.protocol.tag}, {manifest.data.n} images"
+        title = f"protocol {manifest.protocol.tag}, {manifest.data.n} {manifest.protocol.samples.many}"
         return [replace(_table(results, rows), title=title, note=LEGEND)] if rows else []
     first = [*task_of(manifest).terminal(results)][:1]
     headline = task_of(manifest).headline_metric.heading

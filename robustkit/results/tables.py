@@ -30,7 +30,7 @@ def tables(comparison: Comparison) -> list[TextTable]:
     for place, pair in enumerate(comparison.pairs, 1):
         own = own_flags(comparison.pairs) if place == len(comparison.pairs) else []
         flags = (*pair.flags, *pair.left_out, *own)
-        title = "; ".join([f"{pair.names[1]} against {pair.names[0]}, paired by image", *pair.changed])
+        title = "; ".join([f"{pair.names[1]} against {pair.names[0]}, paired by {comparison.sample}", *pair.changed])
         beside = comparison.reference is not None
         headings = (*HEADINGS, *(["published, not paired"] if beside else []))
         rows = tuple(_cells(row, beside) for row in pair.rows)

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from ..errors import RunError, unknown
+from ..protocol.card import Samples, samples_of
 from .digests import digest_of
 from .malformed import fault_of, strange
 
@@ -96,6 +97,11 @@ class CardEntry(Part, frozen=True, kw_only=True):
     source: Text
     caveats: Texts
     parameters: Annotated[Mapping[str, Mapping[str, Any]], Meta(description="a table of tables")]
+
+    @property
+    def samples(self) -> Samples:
+        """What the samples of its task are called."""
+        return samples_of(self.task)
 
 
 class DataEntry(Part, frozen=True, kw_only=True):

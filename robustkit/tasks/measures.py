@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from ..evaluations.kinds import EVERY_FAMILY, vocabularies
 from ..evaluations.metric import Metric, named
-from .classification.measures import METRICS as OF_CLASSIFICATION
-from .segmentation.measures import METRICS as OF_SEGMENTATION
+from ..protocol.card import TASKS
 
-_OF_TASKS = (*OF_CLASSIFICATION, *OF_SEGMENTATION)
+_OF_TASKS: tuple[Metric, ...] = tuple(
+    dict.fromkeys(metric for name in TASKS for metric in import_module(f"{__package__}.{name}.measures").METRICS)
+)
 
 
 def metrics() -> dict[str, Metric]:

@@ -13,6 +13,8 @@ from ..evaluations.kinds import kind_of, words_of
 from ..evaluations.metric import Metric, named
 from ..evaluations.recorded import Compared, PerSample, Recorded, aligned, common_ids, not_paired, nothing_common
 from ..evaluations.term import Term
+from ..protocol.card import TASKS as NAMES
+from ..protocol.card import Samples, samples_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,6 +60,11 @@ class Task:
     def headline_metric(self) -> Metric:
         """The metric that summarises a condition."""
         return next(metric for metric in self.metrics if metric.name == self.headline)
+
+    @property
+    def samples(self) -> Samples:
+        """What its samples are called."""
+        return samples_of(self.name)
 
     # Records into results
 
@@ -142,7 +149,7 @@ class Task:
         return self.headline_metric.word
 
 
-TASKS = {"classification": "classification.task", "segmentation": "segmentation.task"}
+TASKS = {name: f"{name}.task" for name in NAMES}
 EVERY_TASK: Registry[Any] = Registry("tasks", TASKS, instance_of(Task))
 """The modules of robustkit's tasks, and the tasks of plug-ins, by name."""
 

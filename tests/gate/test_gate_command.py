@@ -300,7 +300,7 @@ def test_a_short_draft_has_what_matters_and_fails_for_that_reason(tmp_path: Path
         (f"top1 under {PGD} >=", "*"),
         (f"top1 under {PGD} >=", "strong"),
     ]
-    assert judge(policy, several).passed and "images as they are: alike, 0.88" in text
+    assert judge(policy, several).passed and "as they are: alike, 0.88" in text
     fallen = run_of("fallen", weak=shown, alike=shown, strong=shown)
     (failed,) = (verdict for verdict in judge(policy, fallen).verdicts if verdict.state != "pass")
     assert (failed.checkpoint, failed.condition) == ("strong", PGD)

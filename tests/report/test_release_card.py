@@ -306,7 +306,15 @@ def test_corruptions_are_published_as_means(tmp_path: Path) -> None:
         (["corruption(fog,severity=1)", "corruption(fog)"], ["corruption(fog)"]),
         (["corruption(fog,severity=1+2+3)", "corruption(fog,severity=1)"], None),
     ):
-        text = model_index(found | {"robustkit": "0", "results": [row | {"condition": one} for one in given]}, None)
+        text = model_index(
+            found
+            | {
+                "robustkit": "0",
+                "protocol": {"task": "classification"},
+                "results": [row | {"condition": one} for one in given],
+            },
+            None,
+        )
         metrics = yaml.safe_load(text)["model-index"][0]["results"][0]["metrics"]
         assert [metric["args"]["condition"] for metric in metrics] == (kept or given)
 

@@ -40,7 +40,9 @@ def _least(texts: Sequence[str], cells: Cells, manifest: Manifest, headline: Met
     radius = pixels(eps, norm) + ("" if norm == "linf" else f" ({norm})")
     if manifest.protocol.space != "pixels":
         radius += " in normalised units"
-    of_others = "" if clean is not None and row["n"] == clean["n"] else f" of {row['n']} images"
+    of_others = (
+        "" if clean is not None and row["n"] == clean["n"] else f" of {row['n']} {manifest.protocol.samples.many}"
+    )
     call = f"{row['condition'].partition('(')[0]} at {radius}{_beneath(row['condition'], manifest)}"
     leaves = f"leaves {share(row)}{of_others}"
     missing = sum(not is_whole(cells.get((condition, headline.name))) for condition in texts)

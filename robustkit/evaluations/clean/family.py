@@ -20,7 +20,7 @@ class Clean(Family):
     name, words = "clean", VOCABULARY
 
     def where(self, text: str, manifest: Manifest) -> str:
-        return "on clean images"
+        return f"on clean {manifest.protocol.samples.many}"
 
     def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
         from ..shown import show_pixels

@@ -22,7 +22,7 @@ class CleanWords(Vocabulary):
         return name == "clean"
 
     def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
-        yield from ((text, name, "images as they are") for text, name, _ in super().chief(values, metric))
+        yield from ((text, name, "as they are") for text, name, _ in super().chief(values, metric))
 
     def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
         if pattern.text != "clean":

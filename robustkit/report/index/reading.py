@@ -151,7 +151,7 @@ def _results(run: RunFolder) -> tuple[list[ResultRow], str]:
         return [], str(fault).removeprefix(f"{run.path / 'summary.json'}: ")
     except msgspec.ValidationError as fault:
         return [], f"summary.json is not as an audit writes it ({fault}); robustkit report rebuilds it"
-    return rows, "" if rows else "no image was evaluated"
+    return rows, "" if rows else "no sample was evaluated"
 
 
 def _figures(manifest: Manifest, rows: dict[str, list[ResultRow]]) -> dict[str, list[IndexFigure]]:

@@ -38,7 +38,7 @@ def headline(manifest: Manifest, rows: Sequence[Mapping[str, Any]], gap: str = "
     if chosen is None:
         chosen = next((row for row in measured if row["condition"] == CLEAN.text), None)
     if chosen is None:
-        return "robustkit", "–", "no figure of clean or attacked images was measured"
+        return "robustkit", "–", f"no figure of clean or attacked {task.samples.many} was measured"
     name = family_of(kind_of(chosen["condition"])).title(chosen["condition"], manifest)
     label, what = f"{name} {task.badge_word(is_clean=not attacked)}".strip(), task.headline_metric.word
     value = f"{100 * chosen['value']:.1f} %"
@@ -46,7 +46,7 @@ def headline(manifest: Manifest, rows: Sequence[Mapping[str, Any]], gap: str = "
     if chosen["ci_low"] is not None and chosen["ci_high"] is not None:
         bounds = f", 95 % interval {100 * chosen['ci_low']:.1f} to {100 * chosen['ci_high']:.1f} %"
     flags = "".join(f"; {flag}" for flag in [*filter(None, [gap]), *chosen["flags"]])
-    where = f"under {chosen['condition']}" if attacked else "on clean images"
+    where = f"under {chosen['condition']}" if attacked else f"on clean {task.samples.many}"
     description = f"{what} {where}: {value}{bounds}, n = {chosen['n']}, protocol {chosen['protocol']}{flags}"
     return label, value + (" (unfinished)" if gap else " (flagged)" if flags else ""), description
 

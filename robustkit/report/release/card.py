@@ -17,6 +17,7 @@ from ...errors import NothingEvaluated, RunError, unknown
 from ...evaluations.gaps import left_out_lines, unfinished
 from ...evaluations.kinds import by_words, words_of
 from ...evaluations.results import Results
+from ...protocol.card import samples_of
 from ...protocol.condition import CLEAN
 from ...results.summary import survey
 from ...runs.folder import RunFolder
@@ -150,6 +151,7 @@ def _metrics(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     named = {name: metric.hub for name, metric in metrics().items() if metric.hub is not None}
     rows = [row for row in document["results"] if row["metric"] in named and row["value"] is not None]
     shown = _shown([row["condition"] for row in rows])
+    called = samples_of(document["protocol"]["task"]).many
     for row in rows:
         if row["condition"] not in shown:
             continue
@@ -165,7 +167,7 @@ def _metrics(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         gap = [document["unfinished"]] if "unfinished" in document else []
         if flags := [*gap, *row["flags"]]:
             args["flags"] = flags  # a list of its own, or YAML would point from one to the other
-        under = "on clean images" if row["condition"] == CLEAN.text else f"under {row['condition']}"
+        under = f"on clean {called}" if row["condition"] == CLEAN.text else f"under {row['condition']}"
         yield {
             "type": kind,
             "name": f"{name} {under} ({row['protocol']}, n = {row['n']})",
