@@ -6,10 +6,10 @@
         gradients = torch.autograd.grad(logits[:, 3].sum(), captured.attention)
 
 It works for timm's ViTs (ViT, DeiT, DeiT-3), BEiT, CrossViT and Swin, for models made of
-`torch.nn.MultiheadAttention`, such as torchvision's ViTs, and for models of transformers whose layers ask its registry
-for their attention (`interface`). Layers of the others are changed in place by giving them another class: module
-objects, parameters, tensor names and hooks stay as they are, `copy.deepcopy`, pickling and `torch.compile` still work,
-and 'standard' is the library's own code again.
+`torch.nn.MultiheadAttention`, such as torchvision's ViTs, or of our own layers (`SelfAttention`, `LatentAttention`),
+and for models of transformers whose layers ask its registry for their attention (`interface`). Layers of the others are
+changed in place by giving them another class: module objects, parameters, tensor names and hooks stay as they are,
+`copy.deepcopy`, pickling and `torch.compile` still work, and 'standard' is the library's own code again.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ from torch import nn
 from ..errors import ModelError
 from . import interface
 from .biased import FormulaBeitAttention, FormulaWindowAttention
+from .latent import LatentAttention
 from .layer import FormulaAttention, FormulaCrossAttention, Formulaic, Handover
 from .multihead import MultiheadAttention
 from .parameters import give_parameters, head_size
 from .qana import check_rotary
 from .registry import EVERY_FORMULA, Formula, find_formula
+from .self_attention import SelfAttention
 from .watcher import Captured, Watcher
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -43,6 +45,8 @@ _WITH_FORMULA: dict[type, type] = {
     CrossAttention: FormulaCrossAttention,
     WindowAttention: FormulaWindowAttention,
     nn.MultiheadAttention: MultiheadAttention,
+    LatentAttention: LatentAttention,
+    SelfAttention: SelfAttention,
 }
 _OWN = {made: plain for plain, made in _WITH_FORMULA.items()}
 _PLACE = re.compile(r"(.*?)(\d+)(\.\D*)")  # place of a layer in a row of blocks: the last number of its path
@@ -172,6 +176,12 @@ def _check(formula: Formula, layer: Any) -> None:
     """Raise ModelError where the layer cannot have the formula, before any layer is changed."""
     if formula.network is not None and formula.network.rope:
         check_rotary(head_size(layer))
+    sizes = head_size(layer), getattr(layer, "value_dim", head_size(layer))
+    if formula.elliptical and sizes[0] != sizes[1]:
+        raise ModelError(
+            f"{formula.name} attention multiplies queries by what it finds in the values, and heads have queries of "
+            f"{sizes[0]} numbers and values of {sizes[1]}; expected the same size, or another formula, such as quest"
+        )
     norm = getattr(layer, "q_norm", nn.Identity())
     if formula.name == "qknorm-ln" and not isinstance(norm, nn.Identity | nn.LayerNorm):
         _formula_name(layer)

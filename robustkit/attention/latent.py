@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from ..errors import ModelError
+from .layer import Formulaic
 
 
 def rotate(x: Tensor, positions: Tensor, base: float = 10_000.0) -> Tensor:
@@ -30,8 +30,11 @@ def rotate(x: Tensor, positions: Tensor, base: float = 10_000.0) -> Tensor:
     return torch.stack((even * cosine - odd * sine, even * sine + odd * cosine), dim=-1).flatten(-2)
 
 
-class LatentAttention(nn.Module):
+class LatentAttention(Formulaic, nn.Module):
     """MLA between the tokens of (B, N, dim). It is called like timm's Attention, and can replace it in a block.
+
+    Formulas take the whole of queries and keys, so those that normalise keys need them at inference, where MLA keeps
+    the latents only; in training, and where keys are made anyway, `set_attention` gives it any.
 
     nope, rope, value: sizes per head: of the parts of queries and keys without and with position, and of values.
     query_latent, key_latent: sizes of c_q and c_kv. base: of the rotation. Raises ModelError for an impossible size.
@@ -59,7 +62,9 @@ class LatentAttention(nn.Module):
                 f"rope {rope}: expected an even size, as positions turn pairs of channels; give {rope + 1}"
             )
         self.num_heads, self.nope, self.rope, self.base = num_heads, nope, rope, base
-        self.scale = (nope + rope) ** -0.5
+        self.head_dim, self.value_dim = nope + rope, value
+        self.scale = self.head_dim**-0.5
+        self.fused_attn = True
         self.dq = nn.Linear(dim, query_latent, bias=False)
         self.uq = nn.Linear(query_latent, num_heads * nope, bias=False)
         self.qr = nn.Linear(query_latent, num_heads * rope, bias=False)
@@ -88,10 +93,8 @@ class LatentAttention(nn.Module):
     ) -> Tensor:
         q, k = self.queries_and_keys(x, positions)
         v = self._heads(self.uv(self.dkv(x)))
-        out = functional.scaled_dot_product_attention(
-            q, k, v, attn_mask=attn_mask, is_causal=is_causal, scale=self.scale
-        )
-        return self.o(out.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+        mixed, _ = self._attend(q, k, v, source=x, mask=attn_mask, is_causal=is_causal, fused=self.fused_attn)
+        return self.o(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def _heads(self, x: Tensor) -> Tensor:
         """Reshape (B, N, H * d) to (B, H, N, d)."""

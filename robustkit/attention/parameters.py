@@ -68,4 +68,4 @@ def _width(layer: Any) -> int:
     """Return the channels of what queries are projected from."""
     if isinstance(layer, nn.MultiheadAttention):
         return int(layer.embed_dim)
-    return int((layer.qkv if hasattr(layer, "qkv") else layer.wq).in_features)
+    return int(next(getattr(layer, name) for name in ("qkv", "wq", "dq") if hasattr(layer, name)).in_features)

@@ -23,7 +23,7 @@ from .state_dict import PREFIXES, strip_prefixes, unwrap
 
 JSON_KEYS = (
     *("arch_kwargs", "num_classes", "class_names", "mean", "std", "input_size", "crop_pct"),
-    *("decoder_kwargs", "stride", "short_side"),
+    *("decoder_kwargs", "stride", "short_side", "vocabulary"),
 )
 
 _HEADER = 16 << 20  # bytes of a safetensors header; ten thousand tensors take one million

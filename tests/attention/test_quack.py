@@ -401,7 +401,7 @@ def test_a_norm_that_falls_to_zero_or_is_no_number_leaves_the_rate_at_tau() -> N
             lambda: timm.create_model("resnet10t"),
             {},
             ModelError,
-            "ResNet has no attention layer; expected that of timm's ViTs or CrossViT, nn.MultiheadAttention or",
+            "ResNet has no attention layer; expected that of timm's ViTs or CrossViT, nn.MultiheadAttention, SelfAttention or",
         ),
         (
             lambda: timm.create_model("swin_tiny_patch4_window7_224"),

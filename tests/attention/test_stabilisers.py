@@ -164,7 +164,7 @@ def test_a_removed_clip_sees_nothing_and_broken_logits_change_nothing() -> None:
 )
 def test_attention_that_does_not_shrink_with_its_weights_is_refused(model: Any, found: str) -> None:
     made = model()
-    with pytest.raises(ModelError, match=f"QK clip needs the standard attention of timm's ViTs .* found {found}"):
+    with pytest.raises(ModelError, match=f"QK clip needs the standard attention of timm's ViTs, .* found {found}"):
         QKClip(still(made), made)
 
 

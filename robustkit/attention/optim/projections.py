@@ -1,8 +1,8 @@
 """Where the queries and keys of each head are in the weights of a model.
 
 It knows the attention of timm's ViTs (one fused `qkv`) and of CrossViT, `nn.MultiheadAttention` (fused or three
-weights), each with any formula, and `LatentAttention`. Optimisers that treat these rows on their own use it: `quack`,
-`stabilisers`.
+weights), `SelfAttention` and `LatentAttention`, each with any formula. Optimisers that treat these rows on their own
+use it: `quack`, `stabilisers`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch.nn.utils import parametrize
 
 from ...errors import ModelError, ProtocolError, unknown
 from ..latent import LatentAttention
+from ..self_attention import SelfAttention
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,8 +125,8 @@ def projections(model: nn.Module) -> list[Projections]:
     if foreign or not layers:
         why = f"attention of class {', '.join(sorted(foreign))}" if foreign else "no attention layer"
         raise ModelError(
-            f"{type(model).__name__} has {why}; expected that of timm's ViTs or CrossViT, nn.MultiheadAttention or "
-            "LatentAttention; use the optimiser without the wrapper"
+            f"{type(model).__name__} has {why}; expected that of timm's ViTs or CrossViT, nn.MultiheadAttention, "
+            "SelfAttention or LatentAttention; use the optimiser without the wrapper"
         )
     holders: dict[int, str] = {}
     for layer in layers:
@@ -176,7 +177,7 @@ def _of_torch(name: str, layer: Any) -> Projections:
     return Projections(name, layer, "mha", parts)
 
 
-def _of_crossvit(name: str, layer: Any) -> Projections:
+def _of_separate(name: str, layer: Any) -> Projections:
     heads = layer.num_heads
     query, key = (
         Rows(linear.weight, linear.bias, 0, heads, linear.out_features // heads, 0) for linear in (layer.wq, layer.wk)
@@ -195,7 +196,8 @@ def _of_latent(name: str, layer: LatentAttention) -> Projections:
 
 READERS: Mapping[type[nn.Module], Callable[[str, Any], Projections]] = {
     Attention: _of_timm,
-    CrossAttention: _of_crossvit,
+    CrossAttention: _of_separate,
+    SelfAttention: _of_separate,
     nn.MultiheadAttention: _of_torch,
     LatentAttention: _of_latent,
 }

@@ -7,6 +7,7 @@ of weights. Logit soft-capping changes what a model computes, so it is an attent
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -23,9 +24,12 @@ from torch.optim import Optimizer
 from ...errors import ModelError, ProtocolError, unknown
 from ..formula_options import shown
 from ..latent import LatentAttention
+from ..self_attention import SelfAttention
 from .projections import Projections, at_least_float32, check_norm, projections, spread
 from .quack import QuacK
 from .row_rates import ScaledRows, WrappedOptimizer
+
+_OURS = (LatentAttention, SelfAttention)
 
 
 def positive(what: str, value: float) -> float:
@@ -68,21 +72,24 @@ class QKClip(WrappedOptimizer):
 
     def _watch(self, layer: Projections) -> Any:
         module: Any = layer.layer
-        if isinstance(module, LatentAttention):
+        formula = getattr(module, "formula", None)
+        name = formula.name if formula is not None else "standard"
+        known = isinstance(module, _OURS) or (isinstance(module, Attention) and not _normalised(module))
+        if not known or name != "standard":
+            raise ModelError(
+                f"{layer.name}: QK clip needs the standard attention of timm's ViTs, SelfAttention or LatentAttention, "
+                f"whose logits shrink with the weights; found {type(module).__name__}, {name}; use another stabiliser"
+            )
+        if isinstance(module, _OURS):
+            takes = inspect.signature(module.queries_and_keys).parameters
 
             def asked(m: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
                 if m is module:
-                    bound = {**dict(zip(("x", "positions"), args, strict=False)), **kwargs}
-                    self._see(layer, lambda: m.queries_and_keys(bound["x"], bound.get("positions")))
+                    bound = inspect.signature(m.forward).bind(*args, **kwargs).arguments
+                    given = {name: value for name, value in bound.items() if name in takes}
+                    self._see(layer, lambda: m.queries_and_keys(**given))
 
             return module.register_forward_pre_hook(asked, with_kwargs=True)
-        formula = getattr(module, "formula", None)
-        name = formula.name if formula is not None else "standard"
-        if not isinstance(module, Attention) or name != "standard" or _normalised(module):
-            raise ModelError(
-                f"{layer.name}: QK clip needs the standard attention of timm's ViTs or LatentAttention, whose logits "
-                f"shrink with the weights; found {type(module).__name__}, {name}; use another stabiliser"
-            )
 
         def heads(output: Tensor) -> tuple[Tensor, Tensor]:
             q, k, _ = output.reshape(*output.shape[:2], 3, module.num_heads, -1).transpose(1, 3).unbind(2)
