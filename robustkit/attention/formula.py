@@ -126,6 +126,11 @@ class Formula:
     def __post_init__(self) -> None:
         object.__setattr__(self, "mixes_tokens", _mixes_tokens(self))
 
+    @property
+    def sees_all(self) -> str:
+        """What it makes of all tokens at once, in words; empty where Q' and K' of a token are of that token alone."""
+        return "compares the values" if self.elliptical else "mixes queries or keys" if self.mixes_tokens else ""
+
     def reduce(
         self, q: Tensor, k: Tensor, *, metric: Tensor | None = None, parameters: Parameters | None = None
     ) -> tuple[Tensor, Tensor]:

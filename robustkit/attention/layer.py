@@ -105,7 +105,7 @@ class Formulaic:
         """
         formula = self.formula or PLAIN["standard"]
         metric = None
-        if formula.elliptical or formula.mixes_tokens:
+        if formula.sees_all:
             _check_sees_all(formula, k, mask, is_causal)
         if formula.elliptical and self.handover is not None:
             metric = self.handover.metric(self.position, v)
@@ -182,15 +182,14 @@ class FormulaCrossAttention(Formulaic, CrossAttention):  # type: ignore[misc, un
 
 
 def _check_sees_all(formula: Formula, k: Tensor, mask: Tensor | None, is_causal: bool) -> None:
-    """Raise ModelError for a mask that hides some key from some query: M is made of the values of all tokens, so what
-    is hidden would reach the query through it. k, mask, is_causal: as `scaled_dot_product_attention` takes them.
+    """Raise ModelError for a mask that hides some key from some query: what a formula makes of all tokens carries what
+    is hidden to the query. k, mask, is_causal: as `scaled_dot_product_attention` takes them.
     """
     given = "is_causal" if is_causal and k.shape[-2] > 1 else "attn_mask" if mask is not None and hides(mask) else ""
     if given:
-        does = "compares the values" if formula.elliptical else "mixes queries or keys"
         raise ModelError(
-            f"{formula.name} attention with {given}: it {does} of all tokens, hidden ones too, and would leak them; "
-            "expected no mask that hides keys; leave the mask out, or choose another formula, such as quest"
+            f"{formula.name} attention with {given}: it {formula.sees_all} of all tokens, hidden ones too, and would "
+            "leak them; expected no mask that hides keys; leave the mask out, or choose another formula, such as quest"
         )
 
 

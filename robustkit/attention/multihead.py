@@ -107,12 +107,13 @@ class MultiheadAttention(Formulaic, nn.MultiheadAttention):
                 raise ModelError(f"{name} has shape {tuple(tensor.shape)}; expected {said}")
             if "mask" in name and tensor.dtype != torch.bool and not tensor.is_floating_point():
                 raise ModelError(f"{name} is of {tensor.dtype}; expected torch.bool, or numbers that are added")
-        if padding is not None and self.formula is not None and self.formula.elliptical:
-            if hides(~padding if padding.dtype == torch.bool else padding):
-                raise ModelError(
-                    f"{self.formula.name} attention compares the values of all tokens, padded ones too; expected a "
-                    "batch of one length, without padding, or another formula, such as quest"
-                )
+        if padding is None or self.formula is None or not self.formula.sees_all:
+            return
+        if hides(~padding if padding.dtype == torch.bool else padding):
+            raise ModelError(
+                f"{self.formula.name} attention {self.formula.sees_all} of all tokens, padded ones too; expected a "
+                "batch of one length, without padding, or another formula, such as quest"
+            )
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return (B, N, E) queries, and keys and values with the learned and the zero token that torch may add."""

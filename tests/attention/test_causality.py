@@ -1,4 +1,4 @@
-"""No formula that is accepted under a causal mask lets the future in: not fused, captured or watched, nor by gradients."""
+"""No formula that is accepted under a causal mask lets the future in: fused, captured, watched, or by gradients."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from typing import Any
 import pytest
 import torch
 from formula_vits import drawn, small_vit
-from quack_layers import latent
 from torch import Tensor, nn
 
 from robustkit.attention import Formula, MultiheadAttention, Watcher, capture, set_attention
 from robustkit.attention.apply import watching
 from robustkit.attention.formula_options import FAMILIES
+from robustkit.attention.latent import LatentAttention
 from robustkit.attention.optim.stabilisers import sigma_reparam
 from robustkit.attention.registry import EVERY_FORMULA, FORMULAS, find_formula
 from robustkit.attention.surrogates import FixedAttention, FixedValues, LogitMargins, Softened
 from robustkit.common.registry import Registry, instance_of
 from robustkit.errors import ModelError
+from robustkit.models.word_model import Block, Sizes, WordModel
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 VALUES: dict[str, tuple[str, ...]] = {
@@ -54,6 +55,11 @@ WAYS: dict[str, Callable[[nn.Module], AbstractContextManager[Any]]] = {
 }
 
 
+def ways(name: str) -> list[Callable[[nn.Module], AbstractContextManager[Any]]]:
+    """All of them for each formula, the first two for its options, which no watcher asks for."""
+    return list(WAYS.values())[: None if name in FORMULAS else 2]
+
+
 def softly(model: Any) -> Any:
     """Draw every parameter, so small that no attention is a single key's."""
     with torch.no_grad():
@@ -73,6 +79,14 @@ def blocks_of_timm(name: str, masks: dict[str, Any]) -> tuple[nn.Module, Ask]:
         return x
 
     return softly(vit).double(), ask
+
+
+def blocks_of_words(name: str, is_latent: bool) -> tuple[nn.Module, Ask]:
+    """The blocks of our own language model, with its own attention or latent one."""
+    blocks = nn.Sequential(*(Block(Sizes(WIDTH, 2, 2, TOKENS, 48), 0.0) for _ in range(2)))
+    for block in blocks if is_latent else ():
+        block.attn = LatentAttention(WIDTH, 2, nope=4, rope=2, value=6, query_latent=6, key_latent=7)
+    return softly(set_attention(blocks, name)).double(), blocks
 
 
 def encoder_of_torch(name: str, mask: Tensor) -> tuple[nn.Module, Ask]:
@@ -97,6 +111,8 @@ MODELS: dict[str, Callable[[str], tuple[nn.Module, Ask]]] = {
     "timm, bool": lambda name: blocks_of_timm(name, {"attn_mask": ~HIDDEN}),
     "torch, bool": lambda name: encoder_of_torch(name, HIDDEN),
     "torch, lowest": lambda name: encoder_of_torch(name, added(torch.finfo(torch.float32).min)),
+    "words": lambda name: blocks_of_words(name, is_latent=False),
+    "latent": lambda name: blocks_of_words(name, is_latent=True),
     "weights, -inf": lambda name: one_layer(name, added(-math.inf)),
 }
 
@@ -141,7 +157,7 @@ def test_every_option_of_every_formula_is_tried() -> None:
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_the_future_changes_nothing(name: str, model: str, x: Tensor) -> None:
     network, ask = MODELS[model](name)
-    for watch in WAYS.values():
+    for watch in ways(name):
         with watch(network):
             with torch.no_grad():
                 assert_causal(ask, x, moved)
@@ -194,19 +210,33 @@ def test_which_formulas_mix_tokens() -> None:
     assert set(FORMULAS) <= set(EVERY_FORMULA)
 
 
-@pytest.mark.parametrize("masks", [{"is_causal": True}, {"attn_mask": ~HIDDEN}])
-def test_latent_attention_and_reparametrised_weights(masks: dict[str, Any]) -> None:
-    x = torch.randn(2, TOKENS, 10, dtype=torch.double, generator=torch.Generator().manual_seed(4))
-    layer = drawn(latent())
-    assert_causal(lambda x: layer(x, **masks), x, moved)
-    assert_no_gradient(lambda x: layer(x, **masks), x)
-    network, ask = blocks_of_timm("quest", masks)
+def test_reparametrised_weights_and_masks_of_latent_attention(x: Tensor) -> None:
+    network, ask = MODELS["timm, is_causal"]("quest")
     sigma_reparam(network)
-    wide = torch.randn(2, TOKENS, WIDTH, dtype=torch.double)
-    for watch in (WAYS["fused"], WAYS["captured"]):
-        with watch(network):
-            assert_causal(ask, wide, moved)
-            assert_no_gradient(ask, wide)
+    layer, _ = MODELS["latent"]("quest")
+    asks = {
+        network: ask,
+        layer: lambda x: layer[0].attn(x, attn_mask=~HIDDEN),  # type: ignore[index]
+    }
+    for each, by in asks.items():
+        for watch in (WAYS["fused"], WAYS["captured"]):
+            with watch(each):
+                with torch.no_grad():
+                    assert_causal(by, x, moved)
+                assert_no_gradient(by, x)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_model_of_words(name: str) -> None:
+    if name in ELLIPTICAL:
+        with pytest.raises(ModelError, match="would tell a language model what follows"):
+            WordModel(40, Sizes(WIDTH, 2, 2, TOKENS, 48), name)
+        return
+    model = softly(WordModel(40, Sizes(WIDTH, 2, 2, TOKENS, 48), name)).double().eval()
+    words = torch.randint(0, 40, (2, TOKENS), generator=torch.Generator().manual_seed(3))
+    for watch in ways(name):
+        with watch(model), torch.no_grad():
+            assert_causal(model, words, other_word)
 
 
 # Models of transformers
@@ -234,7 +264,7 @@ def test_the_future_changes_nothing_in_a_language_model(name: str) -> None:
         ids = torch.randint(0, 40, (2, TOKENS), generator=torch.Generator().manual_seed(3))
         embedded = model.get_input_embeddings()(ids).detach()
         ask, ask_embedded = of_words(model), of_embedded(model)
-        for watch in WAYS.values():
+        for watch in ways(name):
             with watch(model):
                 with torch.no_grad():
                     assert_causal(ask, ids, other_word)

@@ -240,7 +240,9 @@ def test_elliptical_attention_where_its_metric_has_no_meaning_is_refused() -> No
     layer = MultiheadAttention(8, 2, batch_first=True, attention="elliptical")
     padding = torch.tensor([[False, False, True]])
     for mask in (padding, torch.zeros(1, 3).masked_fill(padding, -math.inf)):
-        with pytest.raises(ModelError, match="all tokens, padded ones too; expected a batch of one length, without pad"):
+        with pytest.raises(
+            ModelError, match="all tokens, padded ones too; expected a batch of one length, without pad"
+        ):
             layer(x, x, x, key_padding_mask=mask)
     torch.testing.assert_close(layer(x, x, x, key_padding_mask=torch.zeros_like(padding))[0], layer(x, x, x)[0])
     parallel = small_vit(block_fn=ParallelThingsBlock)
