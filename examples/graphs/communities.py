@@ -1,5 +1,5 @@
-"""CLUSTER as a task of a plug-in: `python communities.py CHECKPOINT… --out RUN` evaluates; `robustkit report`,
-`compare` and `check RUN --plugin communities.py` read what it wrote.
+"""CLUSTER as a task of a plug-in. evaluate.py runs it; `robustkit report`, `compare` and `check` read its runs with
+`--plugin communities.py`.
 
 It brings the task `communities`, a graph a sample, and the family `drop-edges`, in which each edge of a graph is
 missing with a probability, drawn by seed, graph and condition.
@@ -7,10 +7,9 @@ missing with a probability, drawn by seed, graph and condition.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,7 +21,6 @@ from cluster import COMMUNITIES, CommunityFinder, generate
 from torch import Tensor
 from torch.nn import functional
 
-import robustkit
 from robustkit.common.intervals import bootstrap
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.data.dataset import Dataset, Sample
@@ -43,7 +41,6 @@ from robustkit.models.identity import Classifier, ModelIdentity, distinct_names,
 from robustkit.pipeline.manifest import describe
 from robustkit.pipeline.plan import Contender, Plan
 from robustkit.pipeline.request import Request
-from robustkit.pipeline.run import run
 from robustkit.protocol.condition import CLEAN, Condition
 from robustkit.report.refresh import refresh
 from robustkit.results.run import Run
@@ -125,8 +122,24 @@ class Graphs:
         return total.hexdigest()
 
 
+@dataclass(frozen=True, kw_only=True)
+class CommunityRequest(Request):
+    """limit: how many graphs; 200 where it is not given."""
+
+    task = "communities"
+    usual_attacks = "none"
+    usual_batch: ClassVar = {"cpu": 32}
+    least_shard = 64
+    kept = ("checkpoints", "limit")
+
+    data_dir: str | Path = "generated"
+    protocol: str = str(HERE / "communities.toml")
+
+
 class Communities(Task):
-    """Which community each node of a graph is in."""
+    """Which community each node of a graph is in. request: what its plan takes."""
+
+    request = CommunityRequest
 
     name, headline = "communities", "right"
     metrics = (
@@ -238,35 +251,4 @@ def _contender(finder: Classifier, request: CommunityRequest, graphs: Graphs) ->
     return Contender(entry, lambda settings: CommunitySubject(finder, request.card, settings, None), graphs)
 
 
-@dataclass(frozen=True, kw_only=True)
-class CommunityRequest(Request):
-    """limit: how many graphs; 200 where it is not given."""
-
-    task = "communities"
-    usual_attacks = "none"
-    usual_batch: ClassVar = {"cpu": 32}
-    least_shard = 64
-    kept = ("checkpoints", "limit")
-
-    data_dir: str | Path = "generated"
-    protocol: str = str(HERE / "communities.toml")
-    evaluations: str | Iterable[str] | None = field(default="drop-edges(share=0.1),drop-edges(share=0.3)")
-
-
 PLUGINS = {"tasks": {"communities": Communities()}, "families": {"drop-edges": DropEdges()}}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("checkpoints", nargs="+")
-    parser.add_argument("--out", required=True)
-    parser.add_argument("--limit", type=int)
-    parser.add_argument("--evaluations", default=CommunityRequest.evaluations)
-    asked = parser.parse_args()
-    robustkit.load_plugin(__file__)
-    done = run(CommunityRequest(workers=1, **vars(asked)), say=print)
-    print(done.path / "report.html")
-
-
-if __name__ == "__main__":
-    main()

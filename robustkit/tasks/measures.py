@@ -7,7 +7,7 @@ from importlib import import_module
 from ..evaluations.kinds import EVERY_FAMILY, vocabularies
 from ..evaluations.metric import Metric, named
 from ..protocol.card import TASKS
-from .task import EVERY_TASK
+from .registry import EVERY_TASK
 
 _OF_TASKS: tuple[Metric, ...] = tuple(
     dict.fromkeys(metric for name in TASKS for metric in import_module(f"{__package__}.{name}.measures").METRICS)
