@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 FIGURES, README = HERE / "figures.csv", HERE / "README.md"
 CORRUPTIONS = "gaussian_noise(severity=3),defocus_blur(severity=3),fog(severity=3),jpeg_compression(severity=3)"
 DROPPED = "drop-edges(share=0.1),drop-edges(share=0.3),drop-edges(share=0.5)"
-IMAGES, GRAPHS = 500, 200
+IMAGES, GRAPHS = 300, 200
 FORMULAS = ("standard", "quest")
 
 

@@ -78,7 +78,9 @@ def found_in(text: str, suffix: str) -> list[str]:
     return [" ".join(word.lower().split()) for word in BANNED.findall(prose(text, suffix))]
 
 
-@pytest.mark.parametrize("place", ["pages", "attacks", "cam", "corruptions", "robustkit", "scripts", "tests", "examples"])
+@pytest.mark.parametrize(
+    "place", ["pages", "attacks", "cam", "corruptions", "robustkit", "scripts", "tests", "examples"]
+)
 def test_the_words_are_plain(place: str) -> None:
     faults = []
     for path in files():

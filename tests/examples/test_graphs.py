@@ -60,7 +60,11 @@ def test_superpixels(example: dict[str, ModuleType]) -> None:
     assert 50 < len(count) <= 150 and count.min() > 0 and count.sum() == 1024
     for node in range(len(count)):
         rows, columns = (places == node).nonzero(as_tuple=True)
-        expected = [*pixels.detach()[:, rows, columns].mean(dim=1), columns.double().mean() / 31, rows.double().mean() / 31]
+        expected = [
+            *pixels.detach()[:, rows, columns].mean(dim=1),
+            columns.double().mean() / 31,
+            rows.double().mean() / 31,
+        ]
         assert made.x[node].tolist() == pytest.approx([float(value) for value in expected], abs=1e-5)
     near: dict[int, set[int]] = {}
     for start, end in made.edge_index.T.tolist():
