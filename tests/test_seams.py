@@ -8,7 +8,7 @@ from places import ROOT
 
 from attacks.registry import ATTACKS, DENSE_ATTACKS
 from robustkit.evaluations.kinds import FOLDERS
-from robustkit.tasks.task import TASKS
+from robustkit.tasks.registry import TASKS
 
 MODULES = sorted((ROOT / "robustkit").rglob("*.py"))
 OF_A_FAMILY = {

@@ -105,9 +105,10 @@ class Formulaic:
         """
         formula = self.formula or PLAIN["standard"]
         metric = None
-        if formula.elliptical:
+        if formula.sees_all:
             _check_sees_all(formula, k, mask, is_causal)
-            metric = None if self.handover is None else self.handover.metric(self.position, v)
+        if formula.elliptical and self.handover is not None:
+            metric = self.handover.metric(self.position, v)
         network = None
         if formula.network is not None:
             network = self.query_network(source).unflatten(-1, (q.shape[1], -1)).transpose(1, 2)
@@ -181,18 +182,18 @@ class FormulaCrossAttention(Formulaic, CrossAttention):  # type: ignore[misc, un
 
 
 def _check_sees_all(formula: Formula, k: Tensor, mask: Tensor | None, is_causal: bool) -> None:
-    """Raise ModelError for a mask that hides some key from some query: M is made of the values of all tokens, so what
-    is hidden would reach the query through it. k, mask, is_causal: as `scaled_dot_product_attention` takes them.
+    """Raise ModelError for a mask that hides some key from some query: what a formula makes of all tokens carries what
+    is hidden to the query. k, mask, is_causal: as `scaled_dot_product_attention` takes them.
     """
-    given = "is_causal" if is_causal and k.shape[-2] > 1 else "attn_mask" if mask is not None and _hides(mask) else ""
+    given = "is_causal" if is_causal and k.shape[-2] > 1 else "attn_mask" if mask is not None and hides(mask) else ""
     if given:
         raise ModelError(
-            f"{formula.name} attention with {given}: it compares the values of all tokens, hidden ones too, and would "
+            f"{formula.name} attention with {given}: it {formula.sees_all} of all tokens, hidden ones too, and would "
             "leak them; expected no mask that hides keys; leave the mask out, or choose another formula, such as quest"
         )
 
 
-def _hides(mask: Tensor) -> bool:
+def hides(mask: Tensor) -> bool:
     """Whether a key is hidden: by False, or by a bias whose exponential is below float32's normal numbers."""
     hidden = ~mask if mask.dtype == torch.bool else mask.float().exp() < torch.finfo(torch.float32).tiny
     return bool(hidden.any())

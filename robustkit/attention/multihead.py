@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..errors import ModelError
-from .layer import Formulaic
+from .layer import Formulaic, hides
 from .parameters import give_parameters
 from .qana import check_rotary
 from .registry import find_formula
@@ -107,10 +107,12 @@ class MultiheadAttention(Formulaic, nn.MultiheadAttention):
                 raise ModelError(f"{name} has shape {tuple(tensor.shape)}; expected {said}")
             if "mask" in name and tensor.dtype != torch.bool and not tensor.is_floating_point():
                 raise ModelError(f"{name} is of {tensor.dtype}; expected torch.bool, or numbers that are added")
-        if padding is not None and self.formula is not None and self.formula.elliptical:
+        if padding is None or self.formula is None or not self.formula.sees_all:
+            return
+        if hides(~padding if padding.dtype == torch.bool else padding):
             raise ModelError(
-                f"{self.formula.name} attention compares the values of all tokens, hidden ones too; expected no "
-                "key_padding_mask"
+                f"{self.formula.name} attention {self.formula.sees_all} of all tokens, padded ones too; expected a "
+                "batch of one length, without padding, or another formula, such as quest"
             )
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -17,7 +17,7 @@ from ..evaluations.kinds import EVERY_FAMILY
 from ..evaluations.maps.registry import EVERY_EXPLAINER
 from ..protocol.condition import Condition
 from ..runs.manifest import CheckpointEntry, Manifest, PluginEntry
-from ..tasks.task import EVERY_TASK
+from ..tasks.registry import EVERY_TASK
 
 
 def registries() -> dict[str, Registry[Any]]:

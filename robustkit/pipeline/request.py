@@ -23,7 +23,8 @@ from ..models.device import DTYPES, pick_device, unknown_dtype
 from ..protocol.card import Card, load_card, number
 from ..protocol.condition import Condition
 from ..protocol.parameters import split_condition
-from ..tasks.task import EVERY_TASK, task_named
+from ..tasks.registry import EVERY_TASK
+from ..tasks.task import task_named
 from .presets import Preset, preset_of
 from .two_phase import in_two_phases
 

@@ -9,7 +9,7 @@ from importlib import import_module
 from ..display.neutral import no_controls
 from ..results.run import Run
 from ..runs.progress import Progress
-from ..tasks.task import EVERY_TASK
+from ..tasks.registry import EVERY_TASK
 from .plan import Plan
 from .request import Request
 from .schedule import carry_out

@@ -7,14 +7,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..common.differences import Difference, of_means
-from ..common.registry import Registry, instance_of
 from ..evaluations.family import family_of
 from ..evaluations.kinds import kind_of, words_of
 from ..evaluations.metric import Metric, named
 from ..evaluations.recorded import Compared, PerSample, Recorded, aligned, common_ids, not_paired, nothing_common
 from ..evaluations.term import Term
-from ..protocol.card import TASKS as NAMES
 from ..protocol.card import Samples, samples_of
+from .registry import EVERY_TASK, TASKS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -147,11 +146,6 @@ class Task:
     def badge_word(self, is_clean: bool) -> str:
         """Return the name of its metric on a badge; is_clean: whether it is of clean images."""
         return self.headline_metric.word
-
-
-TASKS = {name: f"{name}.task" for name in NAMES}
-EVERY_TASK: Registry[Any] = Registry("tasks", TASKS, instance_of(Task))
-"""The modules of robustkit's tasks, and the tasks of plug-ins, by name."""
 
 
 def task_of(manifest: Manifest) -> Task:

@@ -238,8 +238,13 @@ def test_shapes_that_torch_refuses_are_not_broadcast(options: dict[str, Tensor],
 def test_elliptical_attention_where_its_metric_has_no_meaning_is_refused() -> None:
     x = torch.randn(1, 3, 8)
     layer = MultiheadAttention(8, 2, batch_first=True, attention="elliptical")
-    with pytest.raises(ModelError, match="compares the values of all tokens, hidden ones too; expected no key_padding"):
-        layer(x, x, x, key_padding_mask=torch.zeros(1, 3, dtype=torch.bool))
+    padding = torch.tensor([[False, False, True]])
+    for mask in (padding, torch.zeros(1, 3).masked_fill(padding, -math.inf)):
+        with pytest.raises(
+            ModelError, match="all tokens, padded ones too; expected a batch of one length, without pad"
+        ):
+            layer(x, x, x, key_padding_mask=mask)
+    torch.testing.assert_close(layer(x, x, x, key_padding_mask=torch.zeros_like(padding))[0], layer(x, x, x)[0])
     parallel = small_vit(block_fn=ParallelThingsBlock)
     with pytest.raises(ModelError, match=r"'blocks\.0\.attns\.0\.attn' is one of several side by side"):
         set_attention(parallel, "elliptical-quest")

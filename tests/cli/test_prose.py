@@ -49,11 +49,12 @@ def files() -> Iterator[Path]:
         ("docs", "*.md"),
         ("docs", "*.ipynb"),
         ("docs", "*.yml"),
+        ("examples", "*.md"),
         (".github", "*.yml"),
         (".ci", "run"),
     ):
         yield from (ROOT / folder).rglob(kind)
-    for package in ("robustkit", "attacks", "cam", "corruptions", "scripts", "tests"):
+    for package in ("robustkit", "attacks", "cam", "corruptions", "scripts", "tests", "examples"):
         yield from (path for path in (ROOT / package).rglob("*") if path.suffix in (".py", ".j2", ".toml", ".js"))
 
 
@@ -77,7 +78,9 @@ def found_in(text: str, suffix: str) -> list[str]:
     return [" ".join(word.lower().split()) for word in BANNED.findall(prose(text, suffix))]
 
 
-@pytest.mark.parametrize("place", ["pages", "attacks", "cam", "corruptions", "robustkit", "scripts", "tests"])
+@pytest.mark.parametrize(
+    "place", ["pages", "attacks", "cam", "corruptions", "robustkit", "scripts", "tests", "examples"]
+)
 def test_the_words_are_plain(place: str) -> None:
     faults = []
     for path in files():
