@@ -107,8 +107,10 @@ def _input(said: dict[str, str]) -> str:
     """Return what goes into a checkpoint: `3x32x32`, `12 channels`, or what it says."""
     if "input" in said:
         return said["input"]
-    return "x".join(map(str, json.loads(said["input_size"]))) if "input_size" in said else (
-        f"{len(json.loads(said['mean']))} channels"
+    return (
+        "x".join(map(str, json.loads(said["input_size"])))
+        if "input_size" in said
+        else (f"{len(json.loads(said['mean']))} channels")
     )
 
 
