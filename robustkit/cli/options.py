@@ -283,3 +283,9 @@ run_options = group(
     ],
     "Run",
 )
+sharing_options = group(
+    [
+        option("--part", help="Compute a share of the units, such as 3/64, and no summary (robustkit merge)."),
+    ],
+    "Run",
+)

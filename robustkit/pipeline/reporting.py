@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,17 +56,16 @@ class _Entry:
 class Reporter:
     """A `Progress` that also gives signs of life to the other processes, and reports a run to the loggers.
 
-    conditions: of each checkpoint. shards: units of work for each condition. where: the device. The first process
-    alone tells.
+    conditions: of each checkpoint. own: the shards that this command is about, by checkpoint and text of a condition.
+    where: the device. The first process alone tells.
     """
 
     def __init__(
         self,
         run: RunFolder,
-        checkpoints: Sequence[str],
         conditions: Sequence[Condition],
         samples: int,
-        shards: int,
+        own: Mapping[str, Mapping[str, Sequence[int]]],
         estimate: Estimate,
         ranks: Ranks,
         inner: Progress,
@@ -81,12 +80,12 @@ class Reporter:
         self._entries: dict[tuple[str, str], _Entry] = {}
         groups = Counter(condition.group for condition in conditions if condition.group)
         self._several = {group for group, count in groups.items() if count > 1}
-        for checkpoint in checkpoints:
-            for condition in conditions:
+        for checkpoint, shards in own.items():
+            for condition in (each for each in conditions if shards[each.text]):
                 title = self._title(condition)
                 entry = self._entries.setdefault((checkpoint, title), _Entry(checkpoint, title))
                 entry.conditions.append(condition)
-                entry.waiting += (run.shard_path(checkpoint, condition.text, shard) for shard in range(shards))
+                entry.waiting += (run.shard_path(checkpoint, condition.text, shard) for shard in shards[condition.text])
         self._open = [entry for entry in self._entries.values() if not entry.over]
         self._finished = len(self._entries) - len(self._open)
         self._current = self._stage = ""

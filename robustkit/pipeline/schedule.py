@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..common.lock import locked
+from ..common.lock import in_turn, locked
 from ..display.neutral import no_controls
 from ..errors import RunError
 from ..evaluations.attacks.evidence import gather_evidence
@@ -17,7 +17,8 @@ from ..evaluations.attacks.gradient_masking import findings
 from ..evaluations.family import family_of
 from ..evaluations.setup import CHECK, check_setup
 from ..evaluations.setup_flags import setup_flags, setup_notes
-from ..evaluations.subject import Settings, Subject
+from ..evaluations.subject import Subject
+from ..models.device import device_name
 from ..protocol.condition import CLEAN, Condition
 from ..runs.adversarials import remove_adversarials
 from ..runs.binding import provenance_of
@@ -28,8 +29,8 @@ from ..runs.pictures import PicturePlan
 from ..runs.progress import Progress
 from .announcement import jobs_of, work_lines
 from .estimate import Estimate
-from .manifest import prepare
-from .outstanding import Lacking, Piece, lots, outstanding, pieces, shards_of
+from .manifest import prepare, versions
+from .outstanding import Lacking, Piece, lots, outstanding, pieces, shards_of, units_of
 from .plan import Contender, Plan
 from .processes import Ranks
 from .reporting import PLAN, Reporter
@@ -45,20 +46,25 @@ _SEEN = 60.0  # seconds
 def carry_out(plan: Plan, progress: Progress, say: Callable[[str], None]) -> None:
     """Carry out a whole run, in this process or together with others that torchrun started.
 
-    run.json, summary and report are made by the first process only, which holds the folder's lock meanwhile.
+    run.json, summary and report are made by the first process only, which holds the folder's lock meanwhile. A part of
+    a run holds it together with others, and makes neither summary nor report.
 
     Raises:
         RunError: another command is at work in the folder.
     """
-    ranks, run = Ranks.of_environment(), plan.run
+    ranks, run, part = Ranks.of_environment(), plan.run, plan.request.share
     with contextlib.ExitStack() as held:
 
         def begin() -> dict[str, Any]:
-            held.enter_context(locked(run.path))
+            held.enter_context(locked(run.path, together=part is not None))
             refuse_links(run.path)
-            for line in (*plan.lines, *prepare(plan)):
+            digest = plan.digest()
+            with in_turn(run.path):
+                lines = prepare(plan, digest)
+            for line in (*plan.lines, *lines):
                 say(line)
-            run.sweep()
+            if part is None:  # others are writing
+                run.sweep()
             return run.manifest.to_plain()
 
         _await_same(run, ranks.share("run", begin))
@@ -68,6 +74,8 @@ def carry_out(plan: Plan, progress: Progress, say: Callable[[str], None]) -> Non
         if ranks.leads:
             if ranks.size > 1:
                 _check_complete(plan)
+            if part is not None:
+                return
             computed = reporter.estimate.elapsed
             if not run.manifest.keeps_adversarials:
                 remove_adversarials(run)
@@ -84,6 +92,7 @@ def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Callable[[str], N
     """
     run, manifest = plan.run, plan.run.manifest
     settings = replace(plan.request.settings, batch_size=manifest.batch_size)
+    here = {"batch_size": settings.batch_size, "device": device_name(settings.device), "versions": versions()}
     by_text = {condition.text: condition for condition in plan.conditions}
     wanted = PicturePlan.of(manifest.pictures, plan.conditions)
     every: list[Lacking] = ranks.share("work", lambda: outstanding(plan, ranks.size))
@@ -112,7 +121,7 @@ def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Callable[[str], N
             _take_evidence(run, contender, subject, by_text[text], reporter, say)
         drawn = ranks.draw(f"units of {contender.name}{', passed on' if passed else ''}", lacking)
         work = (Piece(shard, tuple(by_text[text] for text in texts)) for shard, texts in drawn)
-        provenance = partial(_provenance, manifest, contender.entry, settings)
+        provenance = partial(_provenance, manifest, contender.entry, here)
         run_units(
             run, subject, contender.supply, work, manifest.shard_size, provenance, reporter, wanted, say, plan.handed
         )
@@ -135,15 +144,15 @@ def _reporter(plan: Plan, ranks: Ranks, progress: Progress, every: Sequence[Lack
                 counts[text] += min(size, samples - shard * size)
         wanted = [(condition, counts[condition.text]) for condition in plan.conditions]
         jobs += jobs_of(contender.name, wanted, doubted, card, classes, samples, unchecked is None)
-    shards, checkpoints = shards_of(plan), [contender.name for contender in plan.contenders]
+    own = {contender.name: units_of(plan, contender.name, plan.conditions) for contender in plan.contenders}
     if ranks.leads:
-        units = shards * len(plan.conditions) * len(checkpoints)
+        units = sum(len(shards) for of_one in own.values() for shards in of_one.values())
         there = sum(done for _, _, done, *_ in every)
         evidence = sum(len(texts) for _, texts, *_ in every)
         whys = [why for *_, why in every]
         lines = work_lines(
             plan.conditions,
-            len(checkpoints),
+            len(own),
             samples,
             units,
             there,
@@ -156,7 +165,7 @@ def _reporter(plan: Plan, ranks: Ranks, progress: Progress, every: Sequence[Lack
         for line in lines:
             PLAN.info(no_controls(line))
     estimate = Estimate(jobs, ranks.size)
-    return Reporter(plan.run, checkpoints, plan.conditions, samples, shards, estimate, ranks, progress, device.type)
+    return Reporter(plan.run, plan.conditions, samples, own, estimate, ranks, progress, device.type)
 
 
 def _check_setup(
@@ -191,10 +200,14 @@ def _take_evidence(
             say(f"⚑ {contender.name}, {condition.text}: {finding.flag}")
 
 
-def _provenance(manifest: Manifest, checkpoint: CheckpointEntry, settings: Settings, condition: str) -> dict[str, Any]:
-    """Return where the rows of a checkpoint under a condition come from, for the metadata of their Parquet files."""
-    beside = {"batch_size": settings.batch_size, "device": manifest.device, "versions": manifest.versions}
-    return provenance_of(manifest, checkpoint, condition) | beside
+def _provenance(
+    manifest: Manifest, checkpoint: CheckpointEntry, here: Mapping[str, Any], condition: str
+) -> dict[str, Any]:
+    """Return where the rows of a checkpoint under a condition come from, for the metadata of their Parquet files.
+
+    here: how and on what this process computes.
+    """
+    return {**provenance_of(manifest, checkpoint, condition), **here}
 
 
 def _await_same(run: RunFolder, manifest: dict[str, Any]) -> None:
@@ -214,7 +227,7 @@ def _check_complete(plan: Plan) -> None:
     lacking = sum(
         len(piece.conditions)
         for contender in plan.contenders
-        for piece in pieces(run, contender.name, plan.conditions, shards)
+        for piece in pieces(run, contender.name, plan.conditions, shards, part=plan.request.share)
     )
     if lacking:
         raise RunError(

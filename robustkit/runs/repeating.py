@@ -49,3 +49,17 @@ def _code(words: Sequence[str]) -> str:
         if name in ("--plugin", "--trust-config") or (name == "--arch" and ":" in value):
             return name
     return ""
+
+
+def without_option(words: Sequence[str], name: str) -> list[str]:
+    """Return the words of a command without an option and its value."""
+    rest: list[str] = []
+    skipped = False
+    for word in words:
+        if skipped or word.startswith(f"{name}="):
+            skipped = False
+        elif word == name:
+            skipped = True
+        else:
+            rest.append(word)
+    return rest
