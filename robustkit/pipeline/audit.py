@@ -49,6 +49,7 @@ def audit(
     dtype: str = "float32",
     compile: bool = False,
     part: str | None = None,
+    ray: str | None = None,
     browse: int = 100,
     setup_check: bool = True,
     data: dict[str, Any] | None = None,
@@ -96,9 +97,10 @@ def audit(
         for the report; fixed when a run begins. dtype, compile: how attacks and the clean pass compute; attacks are
         always scored in float32. setup_check: whether at most 64 clean images are first tried under other
         normalisations and channel orders, so that a better one is flagged. part: `3/64` computes a share of the units
-        and makes no summary; `robustkit.merge` does when all parts are there. data: further arguments for
-        `robustkit.data.open_dataset`. model: for `robustkit.models.load`. progress: listens to units and samples as
-        they are done. say: takes a line for the user.
+        and makes no summary; `robustkit.merge` does when all parts are there. ray: a Ray cluster to compute on,
+        `HOST:PORT` or `auto`; `local` starts one. data: further arguments for `robustkit.data.open_dataset`. model: for
+        `robustkit.models.load`. progress: listens to units and samples as they are done. say: takes a line for the
+        user.
 
     Raises:
         RobustkitError: anything that is wrong with the arguments, before a file is written.
@@ -140,6 +142,7 @@ def audit(
         dtype=dtype,
         compile=compile,
         part=part,
+        ray=ray,
         browse=browse,
         setup_check=setup_check,
         data=data or {},

@@ -90,6 +90,7 @@ class Reporter:
         self._finished = len(self._entries) - len(self._open)
         self._current = self._stage = ""
         self._overall = "", -math.inf
+        self._apart = False  # records may be there before it is told that they are
         if estimate.jobs and isinstance(inner, Follower):
             inner.follow(self.overall)
 
@@ -124,6 +125,21 @@ class Reporter:
             self._stage = f", {name}: {standing} stand"
             self._sign()
         self.inner.stage(name, standing, share)
+
+    def elsewhere(self, checkpoint: str, name: str, condition: Condition | None, samples: int, seconds: float) -> None:
+        """Report what was computed in another process. name: of the condition, or of what is measured before them.
+
+        seconds: that it took, over how many work at once.
+        """
+        with self._lock:
+            self.estimate.add(checkpoint, name, samples, seconds)
+            self._apart = True
+            self._current, self._stage = f"{checkpoint} {name}", ""
+            self._announce()
+        self.inner.start(checkpoint, name if condition is None else self._title(condition), samples)
+        self.inner.advance(samples)
+        if condition is not None:
+            self.written(checkpoint, condition)
 
     # Lines
 
@@ -172,9 +188,10 @@ class Reporter:
         names = [condition.text for condition in entry.conditions]
         new = sum(self.estimate.done(entry.checkpoint, name) for name in names)
         every = self._samples * len(names)
-        samples = f"{new} of {every} samples" if self.ranks.size == 1 and new < every else f"{every} samples"
+        seen = self.ranks.size == 1 and not self._apart
+        samples = f"{new} of {every} samples" if seen and new < every else f"{every} samples"
         seconds = sum(self.estimate.seconds(entry.checkpoint, name) for name in names)
-        spent = f", {seconds:.1f} s" if self.ranks.size == 1 else ""
+        spent = f", {seconds:.1f} s" if seen else ""
         several = f" x{len(names)}" if len(names) > 1 else ""
         self._line(
             f"[{self._finished}/{len(self._entries)}] {entry.checkpoint} {entry.title}{several}: {samples}"

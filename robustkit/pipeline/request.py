@@ -35,7 +35,8 @@ class Request:
     task: as in cards. usual_attacks: used where none are named. usual_batch: the batch size by kind of device, where
     none is given. least_shard: samples in a unit of work, unless given or a batch is larger. kept: the fields that
     run.json keeps, so that the same samples can be found again. preset: fills what is not given; what it filled stays.
-    part: `3/64`, to compute a share of the units without meeting who computes the others.
+    part: `3/64`, to compute a share of the units without meeting who computes the others. ray: a cluster to compute on,
+    `local` for one of its own.
 
     Raises:
         ProtocolError: a size is below 1, or a dtype is not supported.
@@ -69,6 +70,7 @@ class Request:
     dtype: str = "float32"
     compile: bool = False
     part: str | None = None
+    ray: str | None = None
     model: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -80,6 +82,8 @@ class Request:
             for name, filled in preset.options.items():
                 object.__setattr__(self, name, filled)
         _ = self.share
+        if self.ray is not None and not re.fullmatch(r"local|auto|(ray://)?[^\s/]+:\d+", self.ray):
+            raise ProtocolError(f"--ray {self.ray}: expected nothing, auto, HOST:PORT or ray://HOST:PORT")
         sizes = self.batch_size, self.shard_size, self.limit
         if any(isinstance(size, int) and size < 1 for size in sizes):
             raise ProtocolError("batch size {}, shard size {}, limit {}: expected 1 or more".format(*sizes))
