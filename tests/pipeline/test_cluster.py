@@ -50,7 +50,7 @@ GUEST = """
 
     net.append(Guest())
 """
-"""A layer that kills its process in the middle of a unit, or raises, or waits for a second node, where a file says so."""
+"""A layer that, where a file says so, kills its process in the middle of a unit, raises, or waits for a second node."""
 
 
 @pytest.fixture(scope="module")

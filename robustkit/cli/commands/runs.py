@@ -46,8 +46,10 @@ def report(run: Path, details: bool, logs: tuple[str, ...]) -> None:
 @option("--details", is_flag=True, help="Print every table, not only the short one.")
 @common
 def merge(runs: tuple[Path, ...], out: Path | None, details: bool) -> None:
-    """Make one run of parts that --part computed, in one folder or in several: check that no unit is missing or
-    differs, and write summary and report. No model is needed.
+    """Make one run of the parts that --part computed, with summary and report, without a model.
+
+    The parts are in one folder, or in several. A unit that is missing, or that two parts have and that differs, is
+    refused.
 
     \b
     robustkit merge runs/vit
