@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..common.lock import in_turn, locked
-from ..errors import RunError
+from ..errors import ProtocolError, RunError
 from ..protocol.condition import CLEAN
 from ..runs.adversarials import remove_adversarials
 from ..runs.links import refuse_links
@@ -33,8 +33,11 @@ def carry_out(plan: Plan, progress: Progress, say: Callable[[str], None]) -> Non
 
     Raises:
         RunError: another command is at work in the folder.
+        ProtocolError: a Ray cluster is asked for by several processes.
     """
     ranks, run, part = Ranks.of_environment(), plan.run, plan.request.share
+    if ranks.size > 1 and plan.request.ray is not None:
+        raise ProtocolError(f"--ray in {ranks.size} processes of torchrun: Ray starts its own; leave torchrun out")
     with contextlib.ExitStack() as held:
 
         def begin() -> dict[str, Any]:

@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -20,7 +21,7 @@ from msgspec import UNSET
 from processes import CONDITIONS, called, everything
 
 import robustkit
-from robustkit.common.lock import locked
+from robustkit.common.lock import in_turn, locked
 from robustkit.errors import DamagedRecord, ProtocolError, RunError
 from robustkit.evaluations.parts import Part, part_of
 from robustkit.results.run import Run
@@ -196,6 +197,41 @@ def test_parts_in_folders_of_their_own_are_merged_or_refused_with_what_differs(
     assert not (tmp_path / "differing" / "records").exists()
     with pytest.raises(RunError, match="units are missing: part 1/3 lacks"):
         robustkit.merge(parts[1:], tmp_path / "lacking")
+
+
+def test_parts_of_a_segmenter_make_the_summary_of_one(tmp_path: Path) -> None:
+    def segmented(name: str, part: str | None = None) -> Path:
+        options: dict[str, Any] = {"attacks": "none", "corruptions": "gaussian_noise(severity=3)", "limit": 4}
+        options |= {"shard_size": 1, "device": "cpu", "examples": 0, "part": part, "data_dir": "embedded:shapes"}
+        return robustkit.segment("zoo:shapes-segmenter-quest", out=tmp_path / name, **options).path
+
+    for part in ("2/2", "1/2"):
+        segmented("parts", part)
+    robustkit.merge(tmp_path / "parts")
+    assert everything(tmp_path / "parts") == everything(segmented("alone"))
+
+
+def test_parts_hold_a_folder_together_and_take_turns(tmp_path: Path) -> None:
+    alone = pytest.raises(RunError, match="is in use by process")
+    with locked(tmp_path, together=True), locked(tmp_path, together=True), alone, locked(tmp_path):
+        pass
+    with locked(tmp_path), pytest.raises(RunError, match="is in use by process"), locked(tmp_path, together=True):
+        pass
+    inside, most = [0], [0]
+
+    def enter() -> None:
+        with in_turn(tmp_path):
+            inside[0] += 1
+            most[0] = max(most[0], inside[0])
+            time.sleep(0.05)
+            inside[0] -= 1
+
+    threads = [threading.Thread(target=enter) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1]
 
 
 @pytest.mark.slow
