@@ -59,6 +59,7 @@ setup(
         "reference": ["pyautoattack>=0.2", "torchattacks>=3.5", "foolbox>=3.3"],
         "hf": ["transformers>=5.12"],
         "text": ["transformers>=5.12"],  # its causal language models and their tokenizers
+        "ray": ["ray>=2.40"],
         "loggers": ["tensorboard>=2.18", "mlflow>=2.22", "wandb>=0.19.11"],
         "docs": [
             *("mkdocs>=1.6,<2", "mkdocs-material>=9.6", "mkdocstrings>=0.30", "mkdocstrings-python>=1.18"),

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .models.segmenter import load_segmenter as load_segmenter
     from .pipeline.audit import audit as audit
     from .pipeline.segment import segment as segment
+    from .report.merge import merge as merge
     from .results.run import Run as Run
 
 __version__ = "0.1.0"
@@ -38,6 +39,7 @@ __getattr__, __dir__, _ = lazy_loader.attach(
         "models.segmenter": ["load_segmenter"],
         "pipeline.audit": ["audit"],
         "pipeline.segment": ["segment"],
+        "report.merge": ["merge"],
         "results.run": ["Run"],
     },
 )
@@ -51,5 +53,6 @@ __all__ = [
     "load",
     "load_plugin",
     "load_segmenter",
+    "merge",
     "segment",
 ]

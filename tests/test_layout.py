@@ -33,6 +33,7 @@ LATE_PACKAGES = {
     "msvcrt": "on Windows only",
     "pandas": "start-up time",
     "pyarrow": "start-up time",
+    "ray": "optional",
     "rich": "start-up time",
     "safetensors": "loads torch or NumPy",
     "timm": "start-up time; half of it is not needed to read images",

@@ -29,6 +29,7 @@ COMMANDS: dict[str, dict[click.Command, str]] = {
     },
     "Read results": {
         runs.report: "tables and page of a run, made again from its records",
+        runs.merge: "parts of a run as one, with summary and report",
         runs.compare: "checkpoints against each other, paired by sample",
         runs.view: "an index of all runs beneath a folder",
     },

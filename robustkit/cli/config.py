@@ -65,6 +65,8 @@ def check_trust(context: click.Context, parameter: click.Parameter, trusted: boo
             what = "writes outside the folder where you are"
         elif key == "plugin" or (key == "arch" and any(":" in part for part in values)):
             what = "names code to run"
+        elif key == "ray" and ":" in values[0]:
+            what = "names a cluster, which may run code here"
         elif key == "logs":
             what = "sends results away"
         else:

@@ -283,3 +283,16 @@ run_options = group(
     ],
     "Run",
 )
+sharing_options = group(
+    [
+        option("--part", help="Compute a share of the units, such as 3/64, and no summary (robustkit merge)."),
+        option(
+            "--ray",
+            is_flag=False,
+            flag_value="local",
+            metavar="[ADDRESS]",
+            help="Compute on a Ray cluster: auto or HOST:PORT; without an address on one of its own.",
+        ),
+    ],
+    "Run",
+)

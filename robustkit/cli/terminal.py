@@ -90,7 +90,7 @@ def run_to_the_end(request: Request, skip_bad: bool, details: bool = False, quie
     from ..pipeline.processes import follows
 
     run = run_and_show(request, details, quiet)
-    bad = () if follows() else run.manifest.bad_images
+    bad = () if follows() or request.share else run.manifest.bad_images
     if bad and not skip_bad:
         raise DataError(
             f"{len(bad)} of {run.manifest.data.n} {run.manifest.protocol.samples.many} could not be read and were left "
@@ -192,6 +192,9 @@ def run_and_show(request: Request, details: bool = False, quiet: bool = False) -
         return carry_out(request, say=say)
     with ConsoleProgress(side, quiet) as progress:
         run = carry_out(request, progress, say)
+    if request.share:
+        console().print(f"part {request.share} is done; when all are: robustkit merge {run.path}", **AS_IT_IS)
+        return run
     show(run, run.summary(), details)
     return run
 

@@ -1,4 +1,4 @@
-"""One command at a time in a run folder, by a lock that ends with the process that holds it."""
+"""One command at a time in a run folder, or parts of one command together, by locks that end with who holds them."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ import contextlib
 import json
 import os
 import platform
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 from ..errors import RunError
 
-FILE = ".lock"
+FILE, _TURN = ".lock", ".turn"
 _OURS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)  # through a link, its target would be overwritten
+_POLL = 0.05  # seconds
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, together: bool = False) -> Iterator[None]:
     """Hold a folder, which is created if it is missing.
 
     The file that stays behind means nothing: the lock is the kernel's and ends with its process. A file system without
     locks gives none.
 
+    together: with all who say so, too; Windows gives those no lock.
+
     Raises:
         RunError: another process holds the folder, or it cannot be written.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / FILE, os.O_RDWR | os.O_CREAT | _OURS, 0o666)
-    except OSError as fault:
-        raise RunError(f"cannot write {folder}: {fault.strerror or fault}; choose a folder with --out") from None
-    with os.fdopen(handle, "r+", encoding="utf-8") as file:
-        if not _take(file.fileno()):
+    with _opened(folder, FILE) as file:
+        if not _take(file.fileno(), together):
             raise RunError(f"{folder} is in use by {_holder(file.read())}; wait for it, or use another --out")
         file.truncate(0)
         json.dump({"pid": os.getpid(), "host": platform.node()}, file)
@@ -39,7 +39,27 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _take(handle: int) -> bool:
+@contextlib.contextmanager
+def in_turn(folder: Path) -> Iterator[None]:
+    """Wait until nobody else is at this place in a folder; for what takes a moment. Raises RunError as `locked`."""
+    with _opened(folder, _TURN) as file:
+        while not _take(file.fileno()):
+            time.sleep(_POLL)
+        yield
+
+
+@contextlib.contextmanager
+def _opened(folder: Path, name: str) -> Iterator[TextIO]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / name, os.O_RDWR | os.O_CREAT | _OURS, 0o666)
+    except OSError as fault:
+        raise RunError(f"cannot write {folder}: {fault.strerror or fault}; choose a folder with --out") from None
+    with os.fdopen(handle, "r+", encoding="utf-8") as file:
+        yield file
+
+
+def _take(handle: int, together: bool = False) -> bool:
     """Whether the file is this process's now."""
     try:
         import fcntl
@@ -47,12 +67,13 @@ def _take(handle: int) -> bool:
         import msvcrt  # type: ignore[unreachable,unused-ignore]
 
         try:
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
+            if not together:
+                msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
         except OSError:
             return False
         return True
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, (fcntl.LOCK_SH if together else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:

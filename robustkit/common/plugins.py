@@ -103,6 +103,12 @@ class Plugin:
 
 
 _from_files: list[Plugin] = []
+_files: dict[Path, None] = {}
+
+
+def plugin_files() -> list[Path]:
+    """Return the files that `load_plugin` has executed."""
+    return list(_files)
 
 
 def declared(group: str) -> list[Plugin]:
@@ -138,6 +144,7 @@ def load_plugin(path: str | Path) -> list[Plugin]:
     name = f"robustkit_plugin_{path.stem}_{place[:12]}"
     if name not in sys.modules:
         sys.modules[name] = _execute(path, code, name)
+    _files[path.resolve()] = None
     digest = str(vars(sys.modules[name])[_DIGEST])
     table = getattr(sys.modules[name], TABLE, None)
     if not isinstance(table, dict) or not all(isinstance(entries, dict) for entries in table.values()):

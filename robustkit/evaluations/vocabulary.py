@@ -70,6 +70,10 @@ class Vocabulary:
         """Return the text of the condition whose images a condition changes."""
         return CLEAN.text
 
+    def computed_with(self, checkpoint: str, text: str) -> tuple[str, str]:
+        """Return the checkpoint and the condition whose images a condition takes from the process that made them."""
+        return checkpoint, text
+
     def label(self, text: str) -> str:
         """Return a condition's text in a few words, for a column or an axis."""
         return text

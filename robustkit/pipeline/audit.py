@@ -48,6 +48,8 @@ def audit(
     device: str = "auto",
     dtype: str = "float32",
     compile: bool = False,
+    part: str | None = None,
+    ray: str | None = None,
     browse: int = 100,
     setup_check: bool = True,
     data: dict[str, Any] | None = None,
@@ -94,9 +96,11 @@ def audit(
         threads that decode images, one for each core if left out. browse: the number of samples whose images are kept
         for the report; fixed when a run begins. dtype, compile: how attacks and the clean pass compute; attacks are
         always scored in float32. setup_check: whether at most 64 clean images are first tried under other
-        normalisations and channel orders, so that a better one is flagged. data: further arguments for
-        `robustkit.data.open_dataset`. model: for `robustkit.models.load`. progress: listens to units and samples as
-        they are done. say: takes a line for the user.
+        normalisations and channel orders, so that a better one is flagged. part: `3/64` computes a share of the units
+        and makes no summary; `robustkit.merge` does when all parts are there. ray: a Ray cluster to compute on,
+        `HOST:PORT` or `auto`; `local` starts one. data: further arguments for `robustkit.data.open_dataset`. model: for
+        `robustkit.models.load`. progress: listens to units and samples as they are done. say: takes a line for the
+        user.
 
     Raises:
         RobustkitError: anything that is wrong with the arguments, before a file is written.
@@ -137,6 +141,8 @@ def audit(
         device=device,
         dtype=dtype,
         compile=compile,
+        part=part,
+        ray=ray,
         browse=browse,
         setup_check=setup_check,
         data=data or {},

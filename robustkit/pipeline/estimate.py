@@ -88,6 +88,13 @@ class Estimate:
         self._done[self._current] = self._done.get(self._current, 0) + samples
         self._since = now
 
+    def add(self, checkpoint: str, name: str, samples: int, seconds: float) -> None:
+        """Count samples that were computed elsewhere, and their seconds."""
+        key = self._current = checkpoint, name
+        self._seconds[key] = self._seconds.get(key, 0.0) + seconds
+        self._done[key] = self._done.get(key, 0) + samples
+        self._since = self._clock()
+
     def left(self) -> float | None:
         """Return the seconds left; None before anything was measured."""
         return None if (left := self._left()) is None else left + self._reserve

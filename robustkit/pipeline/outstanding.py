@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..evaluations.attacks.evidence import bearing_evidence, needs_evidence
+from ..evaluations.parts import ENOUGH, Part
 from ..evaluations.setup import unsuited
 from ..protocol.condition import CLEAN, Condition
 from ..runs.adversarials import adversarials_path, strange_adversarials
+from ..runs.binding import shard_number
 from ..runs.folder import RunFolder
 from ..runs.pictures import strange_pictures
 from .plan import Contender, Plan
-
-_FINER = 4
-"""With fewer pieces of work per process, the conditions of a shard are drawn one by one."""
 
 
 @dataclass(frozen=True)
@@ -32,18 +31,23 @@ def pieces(
     conditions: Sequence[Condition],
     shards: int,
     needed: Callable[[str, int], bool] = lambda text, shard: False,
+    part: Part | None = None,
 ) -> list[Piece]:
     """Return what lacks records, by shard: all conditions on clean inputs together, and each released corruption.
 
     needed: whether adversarial images are, of a condition on a shard: where they are not there, they are found again.
+    part: the units that count; all of them without one.
     """
     units = []
     for shard in range(shards):
         lacking = [
             condition
             for condition in conditions
-            if not run.shard_path(name, condition.text, shard).is_file()
-            or (needed(condition.text, shard) and not adversarials_path(run, name, condition.text, shard).is_file())
+            if (part is None or part.holds(name, condition.text, shard, shards))
+            and (
+                not run.shard_path(name, condition.text, shard).is_file()
+                or (needed(condition.text, shard) and not adversarials_path(run, name, condition.text, shard).is_file())
+            )
         ]
         clean = tuple(c for c in lacking if not c.released)
         units += [Piece(shard, group) for group in (clean, *((c,) for c in lacking if c.released)) if group]
@@ -72,20 +76,22 @@ def outstanding(plan: Plan, processes: int) -> list[Lacking]:
 def _lacking(
     plan: Plan, contender: Contender, conditions: Sequence[Condition], lines: list[str], processes: int
 ) -> Lacking:
-    run, name = plan.run, contender.name
+    run, name, part = plan.run, contender.name, plan.request.share
     shards = shards_of(plan)
 
     def needed(text: str, shard: int) -> bool:
         return text in plan.handed and (run.manifest.keeps_adversarials or _awaited(plan, name, text, shard))
 
-    lacking = pieces(run, name, conditions, shards, needed)
-    done = shards * len(conditions) - sum(len(piece.conditions) for piece in lacking)
-    if processes > 1 and len(lacking) < _FINER * processes:
+    lacking = pieces(run, name, conditions, shards, needed, part)
+    done = sum(map(len, units_of(plan, name, conditions).values())) - sum(len(piece.conditions) for piece in lacking)
+    if processes > 1 and len(lacking) < ENOUGH * processes:
         lacking = [Piece(piece.shard, (condition,)) for piece in lacking for condition in piece.conditions]
     card = plan.request.card
     bearing = bearing_evidence(conditions, card) if contender.preprocessing else []
-    doubted = [condition.text for condition in bearing if needs_evidence(run, name, condition, card)]
-    unchecked = _why_unchecked(plan, contender) if lacking and not conditions[0].waits else ""
+    measured = [each for each in (CLEAN, *bearing) if part is None or part.measures(name, each.text, shards)]
+    doubted = [each.text for each in bearing if each in measured and needs_evidence(run, name, each, card)]
+    checks = lacking and CLEAN in measured and not conditions[0].waits
+    unchecked = _why_unchecked(plan, contender) if checks else ""
     return [(piece.shard, [c.text for c in piece.conditions]) for piece in lacking], doubted, done, lines, unchecked
 
 
@@ -100,14 +106,29 @@ def _awaited(plan: Plan, source: str, attack: str, shard: int) -> bool:
 
 
 def _without_strange(plan: Plan, contender: Contender, conditions: Sequence[Condition]) -> list[str]:
-    """Remove files that are not what was written for this run; return a line on each."""
-    run, name, texts = plan.run, contender.name, [condition.text for condition in conditions]
-    lines = [f"{path}: {why}; computed again" for path, why in _dropped(run.damaged(name, texts))]
-    lines += [f"{path}: evidence: {why}; taken again" for path, why in _dropped(run.strange_evidence(name, texts))]
-    strange = strange_pictures(run, name, texts)
-    lines += [f"{path}: pictures: {why}; removed, the report goes without" for path, why in _dropped(strange)]
-    strange = strange_adversarials(run, name, [text for text in texts if text in plan.handed])
-    return [*lines, *(f"{path}: {why}; removed, found again where it is needed" for path, why in _dropped(strange))]
+    """Remove files that are not what was written for this run; return a line on each. Those that other parts make are
+    left to them.
+    """
+    run, name, shards, part = plan.run, contender.name, shards_of(plan), plan.request.share
+
+    def dropped(find: Callable[[str], Sequence[tuple[Path, str]]]) -> Iterator[tuple[Path, str]]:
+        for text in (condition.text for condition in conditions):
+            for path, why in find(text):
+                shard = shard_number(path.stem)
+                own = part is None or (
+                    part.measures(name, text, shards) if shard is None else part.holds(name, text, shard, shards)
+                )
+                if own:
+                    path.unlink(missing_ok=True)
+                    yield path, why
+
+    lines = [f"{path}: {why}; computed again" for path, why in dropped(lambda text: run.damaged(name, [text]))]
+    odd = dropped(lambda text: run.strange_evidence(name, [text]))
+    lines += [f"{path}: evidence: {why}; taken again" for path, why in odd]
+    odd = dropped(lambda text: strange_pictures(run, name, [text]))
+    lines += [f"{path}: pictures: {why}; removed, the report goes without" for path, why in odd]
+    odd = dropped(lambda text: strange_adversarials(run, name, [text]) if text in plan.handed else [])
+    return [*lines, *(f"{path}: {why}; removed, found again where it is needed" for path, why in odd)]
 
 
 def _why_unchecked(plan: Plan, contender: Contender) -> str | None:
@@ -121,12 +142,15 @@ def _why_unchecked(plan: Plan, contender: Contender) -> str | None:
     return unsuited(plan.dataset) or None
 
 
+def units_of(plan: Plan, name: str, conditions: Sequence[Condition]) -> dict[str, list[int]]:
+    """Return the shards of a checkpoint that this command is about, by the text of a condition."""
+    shards, part = shards_of(plan), plan.request.share
+    return {
+        each.text: [shard for shard in range(shards) if part is None or part.holds(name, each.text, shard, shards)]
+        for each in conditions
+    }
+
+
 def shards_of(plan: Plan) -> int:
     """Return how many shards the samples of a run have."""
     return -(-len(plan.dataset.samples) // plan.run.manifest.shard_size)
-
-
-def _dropped(files: Sequence[tuple[Path, str]]) -> Iterator[tuple[Path, str]]:
-    for path, why in files:
-        path.unlink(missing_ok=True)
-        yield path, why

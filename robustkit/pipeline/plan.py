@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 
 from ..common.preprocessing import Preprocessing
 from ..data.dataset import Dataset
@@ -13,6 +14,7 @@ from ..evaluations.supply import Supply
 from ..protocol.condition import Condition
 from ..results.run import Run
 from ..runs.manifest import CheckpointEntry
+from ..tasks.registry import EVERY_TASK
 from .request import Request
 
 
@@ -74,3 +76,15 @@ class Plan:
         if self.request.batch_size != "auto" or not measures:
             return settings
         return replace(settings, batch_size=chosen or min(measure() for measure in measures))
+
+
+def plan_of(request: Request) -> Plan:
+    """Return all that a run needs: what `plan` of the module of its task in this room makes, or of a plug-in.
+
+    Raises:
+        RobustkitError: anything that is wrong with the request.
+    """
+    plugin = EVERY_TASK.plugin(request.task)
+    maker = EVERY_TASK.load(plugin) if plugin else import_module(f"{__package__}.{request.task}")
+    planned: Plan = maker.plan(request)
+    return planned

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
-
-from msgspec.structs import replace
 
 from ..attention.registry import EVERY_FORMULA
 from ..common.plugins import Plugin
@@ -16,7 +14,7 @@ from ..evaluations.family import family_of
 from ..evaluations.kinds import EVERY_FAMILY
 from ..evaluations.maps.registry import EVERY_EXPLAINER
 from ..protocol.condition import Condition
-from ..runs.manifest import CheckpointEntry, Manifest, PluginEntry
+from ..runs.manifest import CheckpointEntry, PluginEntry
 from ..tasks.registry import EVERY_TASK
 
 
@@ -53,35 +51,3 @@ def used_plugins(
         )
         for plugin in {**of_conditions, **of_checkpoints}
     )
-
-
-def joined(old: Iterable[PluginEntry], new: Iterable[PluginEntry]) -> tuple[PluginEntry, ...]:
-    """Return the plug-ins of earlier commands and of this one; both agree on the code of each."""
-    entries: dict[tuple[str, str], PluginEntry] = {}
-    for entry in (*old, *new):
-        before = entries.get((entry.group, entry.name), entry)
-        entries[entry.group, entry.name] = replace(
-            entry,
-            conditions=tuple(dict.fromkeys((*before.conditions, *entry.conditions))),
-            checkpoints=tuple(dict.fromkeys((*before.checkpoints, *entry.checkpoints))),
-        )
-    return tuple(entries.values())
-
-
-def differing(
-    old: Manifest, new: Sequence[PluginEntry], conditions: Iterable[Condition], checkpoints: Iterable[CheckpointEntry]
-) -> Iterator[str]:
-    """Yield how the plug-ins of a command differ from those that made the records of a run."""
-    here = {(entry.group, entry.name) for entry in new}
-    asked = {*(condition.text for condition in conditions), *(entry.name for entry in checkpoints)}
-    for entry in old.used_plugins:
-        if (entry.group, entry.name) not in here and (covered := asked & {*entry.conditions, *entry.checkpoints}):
-            yield f"{min(covered)} is of plug-in {entry.words} there and of robustkit itself here"
-    there = {(entry.group, entry.name): entry for entry in old.used_plugins}
-    for entry in new:
-        before = there.get((entry.group, entry.name))
-        if before is not None and before.identity != entry.identity:
-            yield f"plug-in {before.words} there is {entry.words} here"
-        unmarked = [text for text in entry.conditions if text in old.conditions and before is None]
-        if unmarked:
-            yield f"{unmarked[0]} is of robustkit itself there and of plug-in {entry.words} here"

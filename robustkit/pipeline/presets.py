@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import ProtocolError, unknown
+from ..runs.repeating import without_option
 
 _FEW = "gaussian_noise(severity=3),defocus_blur(severity=3),fog(severity=3),jpeg_compression(severity=3)"
 OPTIONS: dict[str, dict[str, dict[str, str | int]]] = {
@@ -59,14 +60,6 @@ def preset_of(task: str, name: str) -> Preset:
 
 def spelled_out(words: Sequence[str], preset: Preset) -> list[str]:
     """Return the words of a command with the options that a preset stands for in place of its name."""
-    rest: list[str] = []
-    skipped = False
-    for word in words:
-        if skipped or word.startswith("--preset="):
-            skipped = False
-        elif word == "--preset":
-            skipped = True
-        else:
-            rest.append(word)
+    rest = without_option(words, "--preset")
     end = rest.index("--") if "--" in rest else len(rest)
     return [*rest[:end], *preset.words(), *rest[end:]]

@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,17 +56,16 @@ class _Entry:
 class Reporter:
     """A `Progress` that also gives signs of life to the other processes, and reports a run to the loggers.
 
-    conditions: of each checkpoint. shards: units of work for each condition. where: the device. The first process
-    alone tells.
+    conditions: of each checkpoint. own: the shards that this command is about, by checkpoint and text of a condition.
+    where: the device. The first process alone tells.
     """
 
     def __init__(
         self,
         run: RunFolder,
-        checkpoints: Sequence[str],
         conditions: Sequence[Condition],
         samples: int,
-        shards: int,
+        own: Mapping[str, Mapping[str, Sequence[int]]],
         estimate: Estimate,
         ranks: Ranks,
         inner: Progress,
@@ -81,16 +80,17 @@ class Reporter:
         self._entries: dict[tuple[str, str], _Entry] = {}
         groups = Counter(condition.group for condition in conditions if condition.group)
         self._several = {group for group, count in groups.items() if count > 1}
-        for checkpoint in checkpoints:
-            for condition in conditions:
+        for checkpoint, shards in own.items():
+            for condition in (each for each in conditions if shards[each.text]):
                 title = self._title(condition)
                 entry = self._entries.setdefault((checkpoint, title), _Entry(checkpoint, title))
                 entry.conditions.append(condition)
-                entry.waiting += (run.shard_path(checkpoint, condition.text, shard) for shard in range(shards))
+                entry.waiting += (run.shard_path(checkpoint, condition.text, shard) for shard in shards[condition.text])
         self._open = [entry for entry in self._entries.values() if not entry.over]
         self._finished = len(self._entries) - len(self._open)
         self._current = self._stage = ""
         self._overall = "", -math.inf
+        self._apart = False  # records may be there before it is told that they are
         if estimate.jobs and isinstance(inner, Follower):
             inner.follow(self.overall)
 
@@ -125,6 +125,21 @@ class Reporter:
             self._stage = f", {name}: {standing} stand"
             self._sign()
         self.inner.stage(name, standing, share)
+
+    def elsewhere(self, checkpoint: str, name: str, condition: Condition | None, samples: int, seconds: float) -> None:
+        """Report what was computed in another process. name: of the condition, or of what is measured before them.
+
+        seconds: that it took, over how many work at once.
+        """
+        with self._lock:
+            self.estimate.add(checkpoint, name, samples, seconds)
+            self._apart = True
+            self._current, self._stage = f"{checkpoint} {name}", ""
+            self._announce()
+        self.inner.start(checkpoint, name if condition is None else self._title(condition), samples)
+        self.inner.advance(samples)
+        if condition is not None:
+            self.written(checkpoint, condition)
 
     # Lines
 
@@ -173,9 +188,10 @@ class Reporter:
         names = [condition.text for condition in entry.conditions]
         new = sum(self.estimate.done(entry.checkpoint, name) for name in names)
         every = self._samples * len(names)
-        samples = f"{new} of {every} samples" if self.ranks.size == 1 and new < every else f"{every} samples"
+        seen = self.ranks.size == 1 and not self._apart
+        samples = f"{new} of {every} samples" if seen and new < every else f"{every} samples"
         seconds = sum(self.estimate.seconds(entry.checkpoint, name) for name in names)
-        spent = f", {seconds:.1f} s" if self.ranks.size == 1 else ""
+        spent = f", {seconds:.1f} s" if seen else ""
         several = f" x{len(names)}" if len(names) > 1 else ""
         self._line(
             f"[{self._finished}/{len(self._entries)}] {entry.checkpoint} {entry.title}{several}: {samples}"

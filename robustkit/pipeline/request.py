@@ -17,6 +17,7 @@ from ..errors import PluginError, ProtocolError, unknown
 from ..evaluations.attacks.condition import parse_conditions
 from ..evaluations.attacks.registry import EVERY_ATTACK, EVERY_DENSE_ATTACK
 from ..evaluations.kinds import is_attack, kind_of, plugged, vocabulary_of
+from ..evaluations.parts import Part
 from ..evaluations.pattern import pattern_of
 from ..evaluations.subject import Settings
 from ..models.device import DTYPES, pick_device, unknown_dtype
@@ -36,6 +37,8 @@ class Request:
     task: as in cards. usual_attacks: used where none are named. usual_batch: the batch size by kind of device, where
     none is given. least_shard: samples in a unit of work, unless given or a batch is larger. kept: the fields that
     run.json keeps, so that the same samples can be found again. preset: fills what is not given; what it filled stays.
+    part: `3/64`, to compute a share of the units without meeting who computes the others. ray: a cluster to compute on,
+    `local` for one of its own.
 
     Raises:
         ProtocolError: a size is below 1, or a dtype is not supported.
@@ -68,6 +71,8 @@ class Request:
     device: str = "auto"
     dtype: str = "float32"
     compile: bool = False
+    part: str | None = None
+    ray: str | None = None
     model: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -78,6 +83,9 @@ class Request:
             object.__setattr__(self, "preset", preset)
             for name, filled in preset.options.items():
                 object.__setattr__(self, name, filled)
+        _ = self.share
+        if self.ray is not None and not re.fullmatch(r"local|auto|(ray://)?[^\s/]+:\d+", self.ray):
+            raise ProtocolError(f"--ray {self.ray}: expected nothing, auto, HOST:PORT or ray://HOST:PORT")
         sizes = self.batch_size, self.shard_size, self.limit
         if any(isinstance(size, int) and size < 1 for size in sizes):
             raise ProtocolError("batch size {}, shard size {}, limit {}: expected 1 or more".format(*sizes))
@@ -109,6 +117,11 @@ class Request:
         batch = self.batch_size if isinstance(self.batch_size, int) else usual
         workers = usual_workers() if self.workers is None else self.workers
         return Settings(self.seed, batch, workers, where, DTYPES[self.dtype], self.compile, self.frost)
+
+    @cached_property
+    def share(self) -> Part | None:
+        """The part of the units that is asked for; None for all of them. Raises ProtocolError where it means none."""
+        return None if self.part is None else Part.of(self.part)
 
     @property
     def frost(self) -> str | None:

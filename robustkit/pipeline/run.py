@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from importlib import import_module
 
 from ..display.neutral import no_controls
 from ..results.run import Run
 from ..runs.progress import Progress
-from ..tasks.registry import EVERY_TASK
-from .plan import Plan
+from .plan import plan_of
 from .request import Request
 from .schedule import carry_out
 
@@ -23,18 +21,6 @@ class Silent:
     def start(self, checkpoint: str, condition: str, samples: int) -> None: ...
     def advance(self, samples: int) -> None: ...
     def stage(self, name: str, standing: int, share: float) -> None: ...
-
-
-def plan(request: Request) -> Plan:
-    """Return all that a run needs: what `plan` of the module of its task in this room makes, or of a plug-in.
-
-    Raises:
-        RobustkitError: anything that is wrong with the request.
-    """
-    plugin = EVERY_TASK.plugin(request.task)
-    maker = EVERY_TASK.load(plugin) if plugin else import_module(f"{__package__}.{request.task}")
-    planned: Plan = maker.plan(request)
-    return planned
 
 
 def run(request: Request, progress: Progress | None = None, say: Callable[[str], None] = lambda line: None) -> Run:
@@ -53,6 +39,6 @@ def run(request: Request, progress: Progress | None = None, say: Callable[[str],
         _LOG.info(no_controls(line))
         say(line)
 
-    planned = plan(request)
+    planned = plan_of(request)
     carry_out(planned, progress or Silent(), heard)
     return planned.run

@@ -41,6 +41,8 @@ def segment(
     device: str = "auto",
     dtype: str = "float32",
     compile: bool = False,
+    part: str | None = None,
+    ray: str | None = None,
     examples: int = 4,
     model: dict[str, Any] | None = None,
     progress: Progress | None = None,
@@ -59,7 +61,7 @@ def segment(
         variant: whose code; published segmentation results were corrupted with bethgelab's.
         out: the run folder; by default `runs/` and the first checkpoint's name.
         preset: `quick`, `standard` or `full`: fills attacks, corruptions and limit where they are left out.
-        eps, norm, limit, ids, seed, workers, device, dtype, compile, frost_dir: as in `audit`.
+        eps, norm, limit, ids, seed, workers, device, dtype, compile, part, ray, frost_dir: as in `audit`.
         batch_size: images in a batch, 4 on a CPU and 16 on CUDA if left out or `auto`; only images of the same size
         share a batch. Where memory is short, it is halved on the way. examples: scenes to draw in the report. model:
         further arguments for `load_segmenter`. progress: listens to units and samples as they are done. say: takes a
@@ -96,6 +98,8 @@ def segment(
         device=device,
         dtype=dtype,
         compile=compile,
+        part=part,
+        ray=ray,
         examples=examples,
         model=model or {},
     )

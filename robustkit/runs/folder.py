@@ -57,7 +57,12 @@ class RunFolder(RunFiles):
 
     def missing_units(self, checkpoint: str, condition: str) -> int:
         """Return how many shards have no record under a condition. Only names of files are read."""
-        return self.shard_count - len(self._shards(checkpoint, condition))
+        return len(self.missing_shards(checkpoint, condition))
+
+    def missing_shards(self, checkpoint: str, condition: str) -> list[int]:
+        """Return the shards that have no record under a condition. Only names of files are read."""
+        there = self._shards(checkpoint, condition)
+        return [shard for shard in range(self.shard_count) if shard not in there]
 
     @property
     def shard_count(self) -> int:

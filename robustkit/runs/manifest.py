@@ -179,7 +179,8 @@ class Manifest(Part, frozen=True, kw_only=True):
     """The contents of run.json: what was asked, on which data, with which versions.
 
     arguments: what the user asked for. claims: by the text of an attack's condition. evidence: conditions whose results
-    need evidence to be trusted. pictures: ids of the samples whose images are kept.
+    need evidence to be trusted. pictures: ids of the samples whose images are kept. parts: how many the last command
+    divided the units into (`--part`); absent where all is one.
     """
 
     robustkit: Text
@@ -207,6 +208,7 @@ class Manifest(Part, frozen=True, kw_only=True):
     pictures: Texts
     evidence: Texts
     plugins: Annotated[tuple[PluginEntry, ...] | UnsetType, Meta(description="a list of tables")] = UNSET
+    parts: Annotated[int, Meta(ge=1, lt=1 << 31, description="a whole number from 1 on")] | UnsetType = UNSET
 
     @property
     def names(self) -> list[str]:

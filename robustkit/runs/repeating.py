@@ -46,6 +46,20 @@ def _code(words: Sequence[str]) -> str:
     for place, word in enumerate(words):
         name, given, value = word.partition("=")
         value = value if given else "".join(words[place + 1 : place + 2])
-        if name in ("--plugin", "--trust-config") or (name == "--arch" and ":" in value):
+        if name in ("--plugin", "--trust-config") or (name in ("--arch", "--ray") and ":" in value):
             return name
     return ""
+
+
+def without_option(words: Sequence[str], name: str) -> list[str]:
+    """Return the words of a command without an option and its value."""
+    rest: list[str] = []
+    skipped = False
+    for word in words:
+        if skipped or word.startswith(f"{name}="):
+            skipped = False
+        elif word == name:
+            skipped = True
+        else:
+            rest.append(word)
+    return rest

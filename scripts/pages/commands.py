@@ -27,8 +27,8 @@ before the environment, and that before the file. Lists are separated by commas.
 or `0.004`.
 
 `--arch FILE.py:FUNCTION` executes that file: use only files that you trust. A file of options may be someone else's: it
-may name code (`arch`), write outside the folder where you are (`out` and the like) and send results away (`logs`)
-only with `--trust-config`.
+may name code (`arch`) or a cluster (`ray`), write outside the folder where you are (`out` and the like) and send
+results away (`logs`) only with `--trust-config`.
 
 `--preset quick|standard|full` fills the options that are left out; an explicit one wins, and run.json
 keeps the options. `robustkit list presets` has them all:

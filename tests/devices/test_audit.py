@@ -16,8 +16,8 @@ from robustkit.cli.app import cli
 from robustkit.common.cores import usual_workers
 from robustkit.models.device import has_float64
 from robustkit.pipeline.manifest import shard_size
+from robustkit.pipeline.plan import plan_of
 from robustkit.pipeline.request import ClassificationRequest
-from robustkit.pipeline.run import plan
 
 pytestmark = pytest.mark.gpu
 needs_stand_in = pytest.mark.skipif(bool(stand_in.why_not()), reason=stand_in.why_not() or "there is a stand-in")
@@ -118,7 +118,7 @@ def test_what_a_gpu_gets_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         request = ClassificationRequest(
             checkpoints=["zoo:shapes-vit-quest"], data_dir="embedded:shapes", attacks=attacks, out=tmp_path, **more
         )
-        return request.settings.batch_size, shard_size(plan(request), request.settings)
+        return request.settings.batch_size, shard_size(plan_of(request), request.settings)
 
     with stand_in.devices():
         assert sizes("fgsm") == (128, 128) and sizes("fgsm,square(queries=1)") == (128, 512)

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 from manifests import whole
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from robustkit.common import plugins
@@ -18,12 +19,12 @@ from robustkit.evaluations.kinds import EVERY_FAMILY
 from robustkit.evaluations.metric import mean_share
 from robustkit.evaluations.needed import check_plugins
 from robustkit.evaluations.vocabulary import Vocabulary
-from robustkit.pipeline.plugins import differing
 from robustkit.pipeline.request import ClassificationRequest
 from robustkit.protocol.condition import CLEAN, Condition
 from robustkit.results.paired import Side
 from robustkit.results.pairing import doubts
 from robustkit.runs.binding import misfit
+from robustkit.runs.joining import plugin_differences
 from robustkit.runs.manifest import PluginEntry
 from robustkit.tasks.labelled.metrics import checked_numbers
 
@@ -111,9 +112,9 @@ def test_a_run_is_read_with_the_code_that_made_it(monkeypatch: pytest.MonkeyPatc
 def test_records_of_a_plug_in_are_not_gone_on_with_by_robustkit_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = plug(monkeypatch, Turns())
     made = replace(whole({"conditions": ["turn"], "checkpoints": [{"name": "a"}]}), plugins=(entry,))
-    (line,) = differing(made, (), [Condition("turn", "turn")], made.checkpoints)
+    (line,) = plugin_differences(made, replace(made, plugins=UNSET))
     assert line == "turn is of plug-in turn of aa.py (source aa…) there and of robustkit itself here"
-    assert not list(differing(made, (entry,), [Condition("turn", "turn")], made.checkpoints))
+    assert not list(plugin_differences(made, made))
     assert "plugins" in misfit({"condition": "turn", "plugins": [entry.identity]}, {"condition": "turn"})
 
 

@@ -83,7 +83,8 @@ def test_a_resumed_run_says_what_was_there(place: Path, tmp_path: Path, hears: C
 
 def reporter_of(run: Run, jobs: list[Job], conditions: list[Condition], now: list[float]) -> Reporter:
     estimate, nobody = Estimate(jobs, clock=lambda: now[0]), ConsoleProgress(Console(quiet=True), quiet=True)
-    return Reporter(run, [jobs[0].checkpoint], conditions, 10, 1, estimate, Ranks(), nobody, clock=lambda: now[0])
+    own = {jobs[0].checkpoint: {condition.text: [0] for condition in conditions}}
+    return Reporter(run, conditions, 10, own, estimate, Ranks(), nobody, clock=lambda: now[0])
 
 
 def test_severities_of_a_corruption_are_one_line(tmp_path: Path, hears: Callable[[], list[str]]) -> None:
@@ -137,7 +138,8 @@ def test_bars_keep_their_counts_whole_and_show_the_time_of_the_whole_run(tmp_pat
     estimate = Estimate(jobs, clock=lambda: now[0])
     console = Console(file=io.StringIO(), width=width, height=10, force_terminal=True)
     shown = ConsoleProgress(console)
-    told = Reporter(Run(tmp_path), [checkpoint], conditions, 50_000, 1, estimate, Ranks(), shown, clock=lambda: now[0])
+    own = {checkpoint: {name: [0] for name in names}}
+    told = Reporter(Run(tmp_path), conditions, 50_000, own, estimate, Ranks(), shown, clock=lambda: now[0])
     for condition, seconds in zip(conditions, (100.0, 1000.0), strict=True):
         told.begin(checkpoint, condition, 50_000)
         now[0] += seconds

@@ -31,6 +31,7 @@ from ..options import (
     scene_options,
     segmenter_options,
     setup_option,
+    sharing_options,
     truth_options,
 )
 from ..terminal import AS_IT_IS, audit_request, console, run_and_show, run_cam, run_to_the_end, segment_request
@@ -51,6 +52,7 @@ from ..terminal import AS_IT_IS, audit_request, console, run_and_show, run_cam, 
         browse_option,
         setup_option,
         run_options,
+        sharing_options,
         common,
     ]
 )
@@ -86,6 +88,7 @@ def audit(
         browse_option,
         setup_option,
         run_options,
+        sharing_options,
         common,
     ]
 )
@@ -184,7 +187,17 @@ def cam(
 @click.command(cls=Command, context_settings=CONTEXT)
 @checkpoints_argument
 @images_option("Folder or zip of images, ADE20K's folder, or embedded:shapes.")
-@group([preset_option, scene_options, segmenter_options, protocol_option("segmentation"), run_options, common])
+@group(
+    [
+        preset_option,
+        scene_options,
+        segmenter_options,
+        protocol_option("segmentation"),
+        run_options,
+        sharing_options,
+        common,
+    ]
+)
 def segment(
     checkpoints: tuple[str, ...], data_dir: str, skip_bad: bool, details: bool, quiet: bool, **options: Any
 ) -> None:

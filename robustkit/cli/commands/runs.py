@@ -1,4 +1,4 @@
-"""The commands that read run folders: report, compare, check, card, view. They need no model."""
+"""The commands that read run folders: report, merge, compare, check, card, view. They need no model."""
 
 from __future__ import annotations
 
@@ -38,6 +38,28 @@ def report(run: Path, details: bool, logs: tuple[str, ...]) -> None:
         say_unfinished([existing])
         show(existing, results, details)
     log_run(existing, results, wanted)
+
+
+@click.command(context_settings=CONTEXT)
+@click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
+@option("--out", type=Place(), help="Run folder to merge into, which may be new; default: the first RUN.")
+@option("--details", is_flag=True, help="Print every table, not only the short one.")
+@common
+def merge(runs: tuple[Path, ...], out: Path | None, details: bool) -> None:
+    """Make one run of the parts that --part computed, with summary and report, without a model.
+
+    The parts are in one folder, or in several. A unit that is missing, or that two parts have and that differs, is
+    refused.
+
+    \b
+    robustkit merge runs/vit
+    robustkit merge runs/vit-part-* --out runs/vit
+    """
+    from ...report.merge import merge as merge_runs
+
+    with usable(*runs):
+        run = merge_runs(runs, out)
+        show(run, run.summary(), details)
 
 
 @click.command(context_settings=CONTEXT)

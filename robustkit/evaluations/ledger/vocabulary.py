@@ -18,6 +18,9 @@ class LedgerWords(Vocabulary):
     metrics = METRICS
     terms = TERMS
 
+    def computed_with(self, checkpoint: str, text: str) -> tuple[str, str]:
+        return checkpoint, under_of(text) or text
+
     def label(self, text: str) -> str:
         under = under_of(text) or text
         return vocabulary_of(under.partition("(")[0]).label(under)

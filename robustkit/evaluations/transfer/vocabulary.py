@@ -20,6 +20,10 @@ class TransferWords(Vocabulary):
     terms = TERMS
     telling = ("from",)
 
+    def computed_with(self, checkpoint: str, text: str) -> tuple[str, str]:
+        passed = passed_of(text)
+        return (checkpoint, text) if passed is None else (passed.source, passed.attack)
+
     def label(self, text: str) -> str:
         passed = passed_of(text)
         if passed is None:

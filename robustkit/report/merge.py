@@ -1,0 +1,78 @@
+"""`robustkit.merge`: make one run, with summary and report, of parts that were computed apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from ..common.lock import locked
+from ..errors import RunError
+from ..evaluations.parts import missing_by_part
+from ..results.run import Run
+from ..runs.adversarials import remove_adversarials
+from ..runs.links import refuse_links
+from ..runs.merging import gather, refuse_damaged
+from ..runs.repeating import repeat_of
+from .refresh import refresh
+
+_NAMED = 3  # parts that an error names
+
+
+def merge(runs: str | Path | Sequence[str | Path], out: str | Path | None = None) -> Run:
+    """Check that all units of a run are there, once and whole, and make summary and report.
+
+    runs: the folder that all parts wrote to, or the folders of all parts. out: the folder of the run; if left out, the
+    first of `runs`, which then gets the files of the others.
+
+    The records have the bytes that one process writes. Segmentation's sheet of examples needs a model: the command
+    without `part` draws it.
+
+    Raises:
+        RunError: units are missing, a file is damaged, two parts differ, a part is of another run or still at work.
+        NothingEvaluated: no sample could be evaluated.
+    """
+    paths = [runs] if isinstance(runs, str | Path) else list(runs)
+    parts = [Run.existing(path) for path in paths]
+    run = Run(paths[0] if out is None else out)
+    with ExitStack() as held:
+        for path in dict.fromkeys(each.path.resolve() for each in (run, *parts)):
+            held.enter_context(locked(path))
+        refuse_links(run.path)
+        run.sweep()
+        if {each.path.resolve() for each in parts} == {run.path.resolve()}:
+            refuse_damaged(run)
+        else:
+            gather(run, parts)
+        _refuse_missing(run)
+        run.write_manifest(replace(run.manifest, parts=UNSET))
+        if not run.manifest.keeps_adversarials:
+            remove_adversarials(run)
+        refresh(run)
+    return run
+
+
+def _refuse_missing(run: Run) -> None:
+    """Raise RunError where units have no record: which, of which part, and the command that makes them."""
+    manifest = run.manifest
+    count = 1 if manifest.parts is UNSET else manifest.parts
+    missing = missing_by_part(run, count)
+    if not missing:
+        return
+    units = run.shard_count * len(manifest.names) * len(manifest.conditions)
+    said = [
+        f"part {number}/{count} lacks {len(some)} ({some[0]}{'; …' if len(some) > 1 else ''})"
+        for number, some in missing.items()
+    ]
+    more = f", and {len(said) - _NAMED} more parts" if len(said) > _NAMED else ""
+    repeat = repeat_of(manifest.command)
+    command = f"the same command ({repeat.why_not})" if repeat.why_not else repeat.command
+    option = f" --part {next(iter(missing))}/{count}" if count > 1 else ""
+    these = "those of the first of these parts" if len(missing) > 1 else "them"
+    raise RunError(
+        f"{run.path}: {sum(map(len, missing.values()))} of {units} units are missing: "
+        f"{', '.join(said[:_NAMED])}{more}; this makes {these}: {command}{option}"
+    )
