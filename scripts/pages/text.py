@@ -9,6 +9,7 @@ one table, a row for each checkpoint and card.
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,8 +48,17 @@ def main() -> None:
         parts.append(f"## {data}, {runs[0].manifest.data.n} documents")
         parts.append(f"Perplexity of a token; {shown}.")
         parts.append(markdown(list(rows(runs))))
-        parts.append("```\n" + "\n".join(run.manifest.command for run in runs) + "\n```")
+        parts.append("```\n" + "\n".join(map(command, runs)) + "\n```")
     given.markdown.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+def command(run: Run) -> str:
+    """Return the command of a run without the places of this machine."""
+    words = shlex.split(run.manifest.command)
+    words[words.index("--data") + 1] = Path(words[words.index("--data") + 1]).name
+    if "--out" in words:
+        del words[words.index("--out") : words.index("--out") + 2]
+    return shlex.join(words)
 
 
 def rows(runs: list[Run]) -> Iterator[tuple[str, ...]]:
