@@ -46,8 +46,8 @@ def read_logs(path: Path) -> dict[str, list[Row]]:
 
 
 def finish(trials: Sequence[Trial], data: Path, work: Path, logs: Path, only: str) -> None:
-    """Train what is missing, in order, and write the compact log again after each: trials that are over, in the order of
-    the grid. only: a regular expression that the name must hold.
+    """Train what is missing, in order, and write the compact log again after each: trials that are over, in the order
+    of the grid. only: a regular expression that the name must hold.
     """
     torch.set_num_threads(1)
     corpora: dict[int, Corpus] = {}
