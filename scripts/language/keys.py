@@ -33,21 +33,23 @@ KEYS = (8, 16, 32)
 SEEDS = (0, 1, 2)
 FORMULAS = ("standard", "qana")
 LITERAL = "qana(start=zero)"
+LOW = RECIPE.rate / 4
 
 
-def trial(key: int, attention: str, seed: int) -> Trial:
+def trial(key: int, attention: str, seed: int, rate: float = RECIPE.rate) -> Trial:
     """Return the training with keys of this size."""
     sizes = replace(RECIPE.sizes, key=key)
-    return Trial(replace(RECIPE, name=f"key {key}", sizes=sizes), attention, seed=seed)
+    return Trial(replace(RECIPE, name=f"key {key}", sizes=sizes, rate=rate), attention, seed=seed)
 
 
 def grid() -> Iterator[Trial]:
-    """Yield every training, the first seeds first; the document's literal start with one."""
+    """Yield every training, the first seeds first; the document's literal start, and a lower rate, with one."""
     for seed in SEEDS:
         for key in KEYS:
             yield from (trial(key, attention, seed) for attention in FORMULAS)
             if seed == SEEDS[0]:
                 yield trial(key, LITERAL, seed)
+    yield from (trial(key, attention, SEEDS[0], LOW) for key in KEYS for attention in FORMULAS)
 
 
 if __name__ == "__main__":

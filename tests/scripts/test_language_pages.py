@@ -58,24 +58,27 @@ def test_the_page_of_quack_says_who_is_near_the_best_and_what_logits_did(tmp_pat
 
 
 def test_the_page_of_qana_pairs_by_seed_and_counts_the_cache(tmp_path: Path) -> None:
-    ends = {
+    ends: dict[tuple[Any, ...], float] = {
         **{(32, "standard", seed): 4.0 + seed / 10 for seed in (0, 1, 2)},
         **{(8, "qana", seed): 4.25 + seed / 10 + seed / 100 for seed in (0, 1, 2)},
         (16, "standard", 0): 4.5,
-        (16, keys.LITERAL, 0): 4.5004,
+        (16, keys.LITERAL, 0): 4.504,
+        (8, "qana", 0, keys.LOW): 4.625,
     }
     made = {keys.trial(*which): [row(600, value)] for which, value in ends.items()}
     out = tmp_path / "qana.md"
     assert qana.main(["--logs", str(log(tmp_path / "runs.jsonl", made)), "--out", str(out)]) == 0
     text = out.read_text("utf-8")
-    assert "8 of 21 trainings; the others are not over." in text
+    assert "9 of 27 trainings; the others are not over." in text
     rows = cells(text)
     # two layers of two heads: keys of 8, 16, 32 and values of 32 numbers, two bytes each; biases of keys and queries
     assert ["32", "standard", "3", "4.100 (4.000 to 4.200)", "71168", "512"] in rows
     assert ["8", "qana", "3", "4.360 (4.250 to 4.470)", "69348", "320"] in rows
     # differences .25, .26, .27: mean .26, and 4.3027 standard errors of .01 / sqrt(3) to each side
     assert ["standard, d_K 32", "qana, d_K 8", "+0.260 [+0.235, +0.285]", "62%"] in rows
-    assert ["16", "4.5000", "4.5004", "–"] in rows
+    assert ["16", "4.500", "4.504", "–"] in rows
+    assert "They end apart by up to 0.004 nats" in text
+    assert ["8", "–", "4.250", "–", "4.625"] in rows
     assert not [cell for cell in rows if cell[0] == "standard, d_K 16"]  # one seed tells no difference
 
 
