@@ -172,7 +172,7 @@ class Reporter:
         self._finished += 1
         names = [condition.text for condition in entry.conditions]
         new = sum(self.estimate.done(entry.checkpoint, name) for name in names)
-        every = self._samples * len(names)
+        every = sum(min(condition.on or self._samples, self._samples) for condition in entry.conditions)
         samples = f"{new} of {every} samples" if self.ranks.size == 1 and new < every else f"{every} samples"
         seconds = sum(self.estimate.seconds(entry.checkpoint, name) for name in names)
         spent = f", {seconds:.1f} s" if self.ranks.size == 1 else ""

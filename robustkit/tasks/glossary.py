@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from ..evaluations.kinds import vocabularies
+from ..evaluations.support import TERMS as OF_SUPPORT
 from ..evaluations.term import Term
 from .task import Task
 
 _STATISTICS = (
+    *OF_SUPPORT,
     Term(
         "95 %",
         "In brackets stands the 95 % interval: from other images of the same kind, 95 of 100 such intervals hold the "

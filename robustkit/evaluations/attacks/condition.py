@@ -27,6 +27,7 @@ from .build import build_attack
 from .engines import ENGINES
 from .on_corrupted import on_corrupted, parted
 from .registry import EVERY_ATTACK, EVERY_DENSE_ATTACK
+from .vocabulary import ON
 
 _BUDGET = {"square": "queries", "autoattack": "version"}  # what the text always names, as eps; else the steps
 _OF_CARD = {"labels", "bounds", "cut_images", "step_size_l2"}  # of a card's table, but no parameters
@@ -67,10 +68,14 @@ def parse_condition(
         shown["norm"] = resolved["norm"]
     inside = ",".join(f"{key}={show(shown[key])}" for key in default if key in shown)
     condition = Condition(name, f"{name}({inside})", tuple(resolved.items()))
+    if resolved[ON]:  # the same draws as on all samples
+        condition = dataclasses.replace(condition, draws=_without_on(condition.text))
     if under is not None:
         if condition.eps is None:
             raise ProtocolError(f"condition {text!r}: under is for attacks of a fixed radius; leave it out of {name}")
         condition = on_corrupted(condition, under)
+        if resolved[ON]:
+            condition = dataclasses.replace(condition, draws=_without_on(condition.text))
     build_attack(condition, card)  # a value that the attack refuses is refused here, before any work
     return condition
 
@@ -116,8 +121,7 @@ def _defaults(name: str, card: Card, norm: str | None = None) -> dict[str, Value
             defaults[key] = _value(name, key, str(value), defaults)
     if norm == "l2" and "step_size_l2" in stated:
         defaults["step_size"] = _value(name, "step_size", str(stated["step_size_l2"]), defaults)
-    defaults["engine"] = "robustkit"
-    return defaults
+    return defaults | {"engine": "robustkit", ON: 0}
 
 
 def _value(name: str, key: str, text: str, known: dict[str, Value]) -> Value:
@@ -135,6 +139,10 @@ def _norms(name: str, card: Card) -> tuple[str, ...]:
     return norms
 
 
+def _without_on(text: str) -> str:
+    return re.sub(rf",{ON}=\d+", "", text)
+
+
 def _check_threat(name: str, resolved: dict[str, Any], card: Card) -> None:
     eps, norm = resolved.get("eps", 0), resolved["norm"]
     if norm not in (norms := _norms(name, card)):
@@ -143,6 +151,8 @@ def _check_threat(name: str, resolved: dict[str, Any], card: Card) -> None:
         raise ProtocolError(unknown("engine", resolved["engine"], ENGINES))
     if card.task == "segmentation" and resolved["engine"] != "robustkit":
         raise ProtocolError(f"engine {resolved['engine']}: it attacks classifiers; leave out --engine for segmentation")
+    if resolved[ON] < 0:
+        raise ProtocolError(f"on {resolved[ON]}: expected how many samples, such as on=100; 0 takes all")
     if eps < 0:
         raise ProtocolError(f"eps {format_number(eps)}: expected a radius of 0 or more")
     if norm == "linf" and card.space == "pixels" and eps > 1:
