@@ -9,6 +9,7 @@ from typing import Any
 from ..common.files import write_whole
 from ..display.console import print_line, print_tables
 from ..errors import GateFailed, ProtocolError, RunError
+from ..gate.attestation import as_statement
 from ..gate.output import as_json, by_urgency, counts, github_lines, junit, markdown, table
 from ..gate.policy import read_policy
 from ..gate.verdicts import FAIL, PASS, UNDECIDED, Outcome, judge
@@ -26,6 +27,8 @@ def check_run(
     baseline: Path | None,
     junit: Path | None,
     json_file: Path | None,
+    attestation: Path | None,
+    predicate: str | None,
     init: bool,
     every: bool,
     details: bool,
@@ -44,19 +47,29 @@ def check_run(
     """
     existing, place = RunFolder.existing(run), policy or DEFAULT
     if init:
-        others = (("--junit", junit), ("--json", json_file), ("--baseline", baseline), ("--details", details))
+        others = (
+            *(("--junit", junit), ("--json", json_file), ("--attestation", attestation)),
+            *(("--baseline", baseline), ("--details", details)),
+        )
         _draft(existing, place, [name for name, given in others if given], every, console)
         return
     if every:
         raise ProtocolError("--all: only for a draft; give --init, or leave it out")
+    if predicate and attestation is None:
+        raise ProtocolError("--predicate: says what --attestation FILE holds; give both, or leave it out")
     if policy is None and not DEFAULT.is_file():
         raise ProtocolError(
             f"no --policy, and no {DEFAULT} here; write one from this run with robustkit check {run} --init"
         )
     rules = read_policy(place)
-    outcome = judge(rules, existing, None if baseline is None else RunFolder.existing(baseline))
+    before = None if baseline is None else RunFolder.existing(baseline)
+    outcome = judge(rules, existing, before)
     show(outcome, console, details)
     _write(outcome, existing, baseline, junit, json_file)
+    if attestation is not None:
+        released = None if before is None else before.manifest
+        statement = as_statement(outcome, existing.manifest, released, predicate or "test-result")
+        _put(attestation, statement, "--attestation")
     _tell_github(outcome, existing, console)
     if not outcome.passed:
         raise GateFailed(f"{run} does not meet {place}: {counts(outcome)}")

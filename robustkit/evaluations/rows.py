@@ -17,7 +17,7 @@ from ..common.intervals import (
 from ..common.preprocessing import ASSUMED, few_numbers
 from ..data.layouts import SUBSET
 from ..display.numbers import amount
-from ..protocol.condition import CLEAN
+from ..protocol.condition import CLEAN, part_of
 from ..runs.folder import SUMMARY_COLUMNS, RunFolder
 from ..runs.manifest import CheckpointEntry, Manifest
 from .setup_flags import setup_flags
@@ -73,7 +73,7 @@ def record_flags(
 ) -> list[str]:
     """Return the flags of a condition's records. claimed: the attack whose claim they must keep, if not its own."""
     flags = []
-    expected = manifest.data.n
+    expected = min(manifest.data.n, part_of(condition) or manifest.data.n)
     if len(table) != expected:
         flags.append(f"incomplete: {len(table)} of {expected} samples; the same command continues")
     described = manifest.checkpoint(checkpoint)

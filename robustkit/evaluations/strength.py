@@ -15,7 +15,7 @@ import numpy as np
 
 from ..common.intervals import Floats, bootstrap, wilson
 from ..errors import RunError
-from ..protocol.condition import CLEAN
+from ..protocol.condition import CLEAN, part_of
 from .kinds import words_of
 from .rows import EXCEEDS, FEWEST, Reading, column_of, readable
 
@@ -94,8 +94,8 @@ class Strengths:
 
     def _gather(self, norm: str, start: str) -> dict[str, Floats]:
         attacks = [text for text in self._attacks(norm) if _start(text) == start]
-        tables = {text: table for text in attacks if (table := self._table(text)) is not None}
-        clean = self._table(start)
+        tables = {text: table for text in attacks if (table := self.table(text)) is not None}
+        clean = self.table(start)
         if clean is None or len(tables) < 2:
             return {}
         right = dict(zip(clean["sample_id"].to_pylist(), clean["correct"].fill_null(False).to_pylist(), strict=True))
@@ -108,16 +108,20 @@ class Strengths:
         return sizes
 
     def _attacks(self, norm: str) -> Sequence[str]:
-        """Return the attacks of a norm whose sizes are in the units of their radii."""
+        """Return the attacks of a norm whose sizes are in the units of their radii, without those on a part of the
+        samples.
+        """
         if self.manifest.protocol.space == "normalised":
             return []
         claims = self.manifest.claims
         fixed = {text for text, claim in claims.items() if claim.norm == norm and claim.eps > 0}
         return [
-            text for text in self.manifest.conditions if text in fixed or words_of(text).distance_norm(text) == norm
+            text
+            for text in self.manifest.conditions
+            if not part_of(text) and (text in fixed or words_of(text).distance_norm(text) == norm)
         ]
 
-    def _table(self, condition: str) -> pa.Table | None:
+    def table(self, condition: str) -> pa.Table | None:
         """Return the rows that could be read; None where the condition is not evaluated yet."""
         if condition not in self._tables:
             try:

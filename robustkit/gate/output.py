@@ -128,12 +128,8 @@ def junit(outcome: Outcome, run: str) -> bytes:
     totals |= {"skipped": str(len(skipped)), "time": "0"}
     root = Tree.Element("testsuites", totals)
     suite = Tree.SubElement(root, "testsuite", {"name": _legal(run), **totals})
-    seen: Counter[tuple[str, str]] = Counter()
-    for verdict in outcome.verdicts:
-        key = (verdict.checkpoint or run, verdict.rule.name)
-        seen[key] += 1
-        name = key[1] if seen[key] == 1 else f"{key[1]} ({seen[key]})"
-        attributes = {"classname": _legal(key[0]), "name": _legal(name), "time": "0"}
+    for verdict, name in zip(outcome.verdicts, names_of(outcome.verdicts), strict=True):
+        attributes = {"classname": _legal(verdict.checkpoint or run), "name": _legal(name), "time": "0"}
         case, said = Tree.SubElement(suite, "testcase", attributes), sentence(verdict)
         if verdict.state == PASS:
             Tree.SubElement(case, "system-out").text = _legal(said)
@@ -146,6 +142,17 @@ def junit(outcome: Outcome, run: str) -> bytes:
             Tree.SubElement(case, "skipped", {"message": _legal(f"{verdict.state}: {said}")})
     Tree.indent(root)
     return bytes(Tree.tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
+
+
+def names_of(verdicts: Sequence[Verdict]) -> list[str]:
+    """Return the rules' names; the second of a name for one checkpoint is `NAME (2)`."""
+    seen: Counter[tuple[str, str]] = Counter()
+    names = list[str]()
+    for verdict in verdicts:
+        key = (verdict.checkpoint, verdict.rule.name)
+        seen[key] += 1
+        names.append(key[1] if seen[key] == 1 else f"{key[1]} ({seen[key]})")
+    return names
 
 
 def _legal(text: str) -> str:
@@ -227,10 +234,10 @@ def _as_dict(outcome: Outcome, verdict: Verdict) -> dict[str, Any]:
         "stops": outcome.stops(verdict),
         "condition": verdict.condition or None,
         "metric": metric,
-        "value": figure and _finite(figure.value),
+        "value": figure and finite(figure.value),
         "n": figure and figure.n,
-        "ci_low": figure and _finite(figure.low),
-        "ci_high": figure and _finite(figure.high),
+        "ci_low": figure and finite(figure.low),
+        "ci_high": figure and finite(figure.high),
         "bound": bound,
         "needed": verdict.needed,
         "reason": verdict.why,
@@ -239,5 +246,6 @@ def _as_dict(outcome: Outcome, verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _finite(value: float) -> float | None:
+def finite(value: float) -> float | None:
+    """Return a value as JSON has it: None where it is not finite."""
     return value if math.isfinite(value) else None

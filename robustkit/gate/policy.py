@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..common.files import TEXT, reason, text_of
+from ..common.files import TEXT, bytes_of, reason
 from ..common.toml import parse_toml
 from ..errors import ProtocolError, unknown
 from .grammar import parse_statement
@@ -30,11 +31,14 @@ class Rule:
 
 @dataclass(frozen=True)
 class Policy:
-    """The rules of a file. undecided: `fail` or `pass`, for rules that have too few samples to tell."""
+    """The rules of a file. undecided: `fail` or `pass`, for rules that have too few samples to tell. digest: the file's
+    SHA-256 (hex).
+    """
 
     path: str
     rules: tuple[Rule, ...]
     undecided: str = "fail"
+    digest: str = ""
 
 
 def read_policy(path: Path) -> Policy:
@@ -44,12 +48,13 @@ def read_policy(path: Path) -> Policy:
         ProtocolError: there is no such file, or something in it is not understood; with line and column.
     """
     try:
-        text = text_of(path, TEXT, errors="replace")
+        content = bytes_of(path, TEXT)
     except OSError as fault:
         raise ProtocolError(
             f"policy {path}: {reason(fault)}; write one from a run with robustkit check RUN --init --policy {path}"
         ) from None
-    return parse_policy(text, str(path))
+    policy = parse_policy(content.decode("utf-8-sig", errors="replace"), str(path))
+    return replace(policy, digest=hashlib.sha256(content).hexdigest())
 
 
 def parse_policy(text: str, where: str) -> Policy:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from ..common.differences import needed_unchanged, of_outcomes
 from ..common.intervals import Z
 from ..errors import ProtocolError
-from ..evaluations.cells import INCOMPLETE
+from ..evaluations.cells import INCOMPLETE, Row
 from ..evaluations.kinds import words_of
 from ..evaluations.pattern import fits
 from ..results.paired import Side, lacking
@@ -74,10 +75,11 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Outcome:
-    """All verdicts of a policy."""
+    """All verdicts of a policy. rows: the results that they are about."""
 
     policy: Policy
     verdicts: tuple[Verdict, ...] = field(default=())
+    rows: Sequence[Row] = field(default=(), repr=False)
 
     def stops(self, verdict: Verdict) -> bool:
         """Whether the verdict alone makes the gate fail."""
@@ -108,7 +110,7 @@ def judge(policy: Policy, run: RunFolder, baseline: RunFolder | None = None) -> 
             there = ", ".join(subject.checkpoints)
             verdicts.append(Verdict(rule, rule.checkpoint, UNDECIDED, f"no such checkpoint in the run; it has {there}"))
         verdicts += (_verdict(policy, rule, name, subject, before) for name in names)
-    return Outcome(policy, tuple(verdicts))
+    return Outcome(policy, tuple(verdicts), subject.results)
 
 
 def _matching(pattern: str, subject: MeasuredRun) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from torch import Tensor, nn
@@ -23,16 +23,27 @@ _PLACED = re.compile(rf"(.*)\.({'|'.join(SCALES)}|[qk]_norm\.(?:weight|bias))") 
 
 def read_weights(folder: Path) -> Checkpoint:
     """Read the weights of a folder: one file, or those that an index names."""
-    if (folder / INDEX).is_file():
-        return _shards(folder)
+    files = files_of(folder)
+    return _shards(folder / INDEX, files) if is_sharded(folder) else read(files[0], prefixes=False)
+
+
+def is_sharded(folder: Path) -> bool:
+    """Whether an index names the files of its weights."""
+    return (folder / INDEX).is_file()
+
+
+def files_of(folder: Path) -> list[Path]:
+    """Return the files of a folder's weights, in the order of their names; CheckpointError where there are none."""
+    if is_sharded(folder):
+        return [folder / name for name in sorted({str(name) for name in _places(folder / INDEX).values()})]
     file = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
     if file is None:
         raise CheckpointError(f"{folder}: no weights next to config.json; expected {' or '.join((*WEIGHTS, INDEX))}")
-    return read(file, prefixes=False)
+    return [file]
 
 
-def _shards(folder: Path) -> Checkpoint:
-    index = folder / INDEX
+def _places(index: Path) -> Mapping[str, str]:
+    """Return the file of each tensor, as an index has it."""
     try:
         said = json_of(index, _INDEX)
     except (OSError, ValueError) as error:
@@ -40,22 +51,29 @@ def _shards(folder: Path) -> Checkpoint:
     places = said.get("weight_map") if isinstance(said, Mapping) else None
     if not isinstance(places, Mapping) or not places:
         raise CheckpointError(f"{index}: has no weight_map; expected the file of each tensor")
-    names = sorted({str(name) for name in places.values()})
-    for name in names:
+    for name in map(str, places.values()):
         if Path(name).name != name or len(name) > 200 or not name.isprintable() or not name.endswith(".safetensors"):
             raise CheckpointError(f"{index}: names the file {name[:80]!r}; expected .safetensors files next to it")
-    parts = [read(folder / name, prefixes=False) for name in names]
+    return places
+
+
+def _shards(index: Path, files: Sequence[Path]) -> Checkpoint:
+    places = _places(index)
+    parts = [read(file, prefixes=False) for file in files]
     tensors: dict[str, Tensor] = {}
-    for name, part in zip(names, parts, strict=True):
-        tensors |= {key: value for key, value in part.tensors.items() if places.get(key) == name}
+    for file, part in zip(files, parts, strict=True):
+        tensors |= {key: value for key, value in part.tensors.items() if places.get(key) == file.name}
     if missing := [key for key in places if key not in tensors]:
         first = printable(str(missing[0]))[:80]
         raise CheckpointError(f"{index}: {len(missing)} tensors are not in the files that it names ({first}, …)")
-    digest = hashlib.sha256(
-        "".join(f"{part.sha256} {name}\n" for name, part in zip(names, parts, strict=True)).encode()
-    )
+    digest = digest_of_shards([(file.name, part.sha256) for file, part in zip(files, parts, strict=True)])
     notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
-    return Checkpoint(index, digest.hexdigest(), tensors, {}, "bare", notes)
+    return Checkpoint(index, digest, tensors, {}, "bare", notes)
+
+
+def digest_of_shards(digests: Iterable[tuple[str, str]]) -> str:
+    """Return the digest of weights in several files. digests: names of the files, each with its SHA-256 (hex)."""
+    return hashlib.sha256("".join(f"{digest} {name}\n" for name, digest in digests).encode()).hexdigest()
 
 
 def is_added(name: str) -> bool:

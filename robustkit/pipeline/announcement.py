@@ -39,7 +39,7 @@ def jobs_of(
             condition.text,
             condition.name,
             condition.group,
-            samples,
+            min(samples, -(-samples * condition.on // every)) if condition.on else samples,
             family_of(condition.name).cost(condition, card, classes),
         )
         for condition, samples in lacking
@@ -77,7 +77,10 @@ def work_lines(
         what += f", of which {there} {'is' if there == 1 else 'are'} there already"
     if there == units:
         return [what]
-    costs = {each: family_of(each.name).cost(each, card, classes) for each in conditions}
+    costs = {
+        each: family_of(each.name).cost(each, card, classes) * (min(each.on or samples, samples) / max(samples, 1))
+        for each in conditions
+    }
     total = sum(costs.values(), Cost(0))
     groups = {family.name: sum(some.values(), Cost(0)) for family, some in _by_family(costs).items()}
     parts = [f"{name} {cost}" for name, cost in groups.items()] if len(groups) > 1 else []

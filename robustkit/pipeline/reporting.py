@@ -187,7 +187,7 @@ class Reporter:
         self._finished += 1
         names = [condition.text for condition in entry.conditions]
         new = sum(self.estimate.done(entry.checkpoint, name) for name in names)
-        every = self._samples * len(names)
+        every = sum(min(condition.on or self._samples, self._samples) for condition in entry.conditions)
         seen = self.ranks.size == 1 and not self._apart
         samples = f"{new} of {every} samples" if seen and new < every else f"{every} samples"
         seconds = sum(self.estimate.seconds(entry.checkpoint, name) for name in names)

@@ -18,6 +18,7 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
+from ..common.randomness import drawn
 from ..data.dataset import Sample
 from ..errors import BadImageError, ModelError, RobustkitError, RunError
 from ..evaluations.family import Family, family_of
@@ -35,6 +36,7 @@ from ..runs.adversarials import (
 )
 from ..runs.binding import provenance_metadata
 from ..runs.folder import RunFolder
+from ..runs.part import TAKEN
 from ..runs.pictures import Picture, PicturePlan, write_pictures
 from ..runs.progress import Progress, Watch
 from ..runs.writer import Writer
@@ -60,28 +62,30 @@ def run_units(
     of the attacks whose adversarial images are kept.
     """
     name, asked = subject.classifier.identity.name, subject.settings.batch_size
+    every = supply.dataset.samples
     cuts = (
-        (
-            piece,
-            supply.reader(piece.conditions[0]),
-            supply.dataset.samples[piece.shard * shard_size : (piece.shard + 1) * shard_size],
-        )
+        (piece, supply.reader(piece.conditions[0]), every[piece.shard * shard_size : (piece.shard + 1) * shard_size])
         for piece in work
     )
     choices: dict[str, Any] = {}
+    taken: dict[int, frozenset[str]] = {}
     decoder = Decoder(subject.settings.workers, subject.settings.device)
     with Writer() as writer:
         for piece, shard in decoder.shards(cuts):
             subject.forget()
             for condition in piece.conditions:
                 writer.check()
-                progress.begin(name, condition, len(shard))
+                if (count := condition.on) and count not in taken:
+                    ids = (sample.id for sample in every)
+                    taken[count] = drawn(ids, count, seed=subject.settings.seed, purpose="part")
+                places = shard.places(taken.get(count))
+                progress.begin(name, condition, len(places))
                 began, before = time.monotonic(), subject.settings.batch_size
                 if condition.after is not None and condition.text not in choices:
                     choices[condition.text] = family_of(condition.name).choice(run, name, condition)
                 images = _Images.of(run, condition, piece.shard, wanted.under(condition), condition.text in handed)
                 images = replace(images, choice=choices.get(condition.text))
-                computed = _unit(subject, supply, shard, condition, progress, images)
+                computed = _unit(subject, supply, shard, places, condition, progress, images)
                 if (size := subject.settings.batch_size) != asked:
                     computed.metadata[b"batch_size"] = str(size).encode()
                     if size != before:
@@ -101,16 +105,14 @@ def _write(
     metadata: dict[bytes, bytes],
     timing: Mapping[str, Any],
 ) -> None:
-    """Write pictures, adversarial images and the record of a unit: a checkpoint, by its name, under a condition on a
-    shard. The record, which says which adversarial images are its own, comes last.
-    """
+    """Write what a unit made: pictures, adversarial images, and last the record, which says which are its own."""
     name, condition, shard = unit
     write_pictures(run, name, condition.text, shard, computed.pictures, metadata)
     if computed.differences is not None:
         write_adversarials(run, name, condition.text, shard, computed.differences, metadata)
         computed.metadata[DIGEST] = digest_of_differences(computed.differences).encode()
     metadata = metadata | {b"notes": json.dumps(list(computed.notes)).encode()} | computed.metadata
-    rows = computed.table(schema, metadata, family_of(condition.name).columns)
+    rows = computed.table(schema, metadata, {**family_of(condition.name).columns, TAKEN: pa.bool_()})
     run.write_shard(run.shard_path(name, condition.text, shard), rows, timing)
 
 
@@ -190,18 +192,21 @@ def _unit(
     subject: Subject,
     supply: Supply,
     shard: Shard,
+    places: Sequence[int],
     condition: Condition,
     progress: Progress,
     images: _Images,
 ) -> _Computed:
-    """Compute one shard under one condition, in batches that are halved where memory is short."""
+    """Compute some samples of a shard under one condition, in batches that are halved where memory is short; for the
+    others there are rows that say so. places: of those samples in the shard.
+    """
     computed, start = _Computed(differences={} if images.hands else None), 0
     if images.passed is not None:
         computed.metadata[DIGEST] = images.passed[1].encode()
     family = family_of(condition.name)
     whole = any(family_of(each.name).takes_shards(each, subject.card) for each in (condition, condition.under) if each)
-    while start < len(shard):
-        part = range(start, min(start + (len(shard) if whole else subject.settings.batch_size), len(shard)))
+    while start < len(places):
+        part = places[start : start + (len(places) if whole else subject.settings.batch_size)]
         more = None
         try:
             more = _batch(subject, supply, shard, part, condition, family, progress, images)
@@ -214,6 +219,11 @@ def _unit(
         computed.add(more)
         start += len(part)
         progress.advance(len(part))
+    if condition.on:
+        computed.columns = [columns | {TAKEN: [True] * len(columns["sample_id"])} for columns in computed.columns]
+        others = (shard.read(place)[0] for place in sorted({*range(len(shard))}.difference(places)))
+        rows = (subject.unread(sample) | {TAKEN: False} for sample in others)
+        computed.columns += [{name: [value] for name, value in row.items()} for row in rows]
     return computed
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
@@ -32,6 +32,11 @@ class Shard:
 
     def __len__(self) -> int:
         return len(self._decoding)
+
+    def places(self, ids: Container[str] | None = None) -> Sequence[int]:
+        """Return the places of these samples; of all where none are named."""
+        every = range(len(self))
+        return every if ids is None else [place for place in every if self._decoding[place][0].id in ids]
 
     def read(self, place: int) -> tuple[Sample, Tensor | str, tuple[int, ...]]:
         """Return a sample, its input on the host or the reason why it has none, and the shape of the input."""

@@ -43,6 +43,10 @@ def in_two_phases(item: str, card: Card, options: Options) -> Iterator[Condition
     whole = parsed()
     if whole.engine != "robustkit":
         raise ProtocolError(f"condition {item!r}: engine {whole.engine} runs all stages at once; leave it out")
+    if whole.on:
+        raise ProtocolError(
+            f"condition {item!r}: on draws from all samples, second from those that stand; leave one out"
+        )
     every = getattr(build_attack(whole, card), "stage_names", ())
     first = own.get("first", _USUAL)
     chosen = [stage for stage in every if stage in first.split("+")]

@@ -6,12 +6,22 @@ evaluations parses its own.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+_ON = re.compile(r"[(,]on=(\d+)[,)]")
 Value = bool | int | float | str | Fraction
+
+
+def part_of(text: str) -> int:
+    """Return on how many samples a condition is evaluated, by its text; 0 for all. What is made of the images of such a
+    condition, and names it, is evaluated on the same samples.
+    """
+    found = _ON.search(text.partition(",from=")[0] + ")")
+    return int(found[1]) if found else 0
 
 
 @dataclass(frozen=True)
@@ -51,6 +61,11 @@ class Condition:
         """The radius that an attack claims, in the units of its card's space; None where nothing is claimed."""
         eps = dict(self.parameters).get("eps")
         return None if eps is None else float(eps)
+
+    @property
+    def on(self) -> int:
+        """How many samples it is evaluated on, drawn at random; 0 for all."""
+        return part_of(self.text)
 
     @property
     def norm(self) -> str:

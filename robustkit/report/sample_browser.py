@@ -14,6 +14,7 @@ from ..evaluations.family import family_of
 from ..evaluations.kinds import kind_of, words_of
 from ..protocol.condition import CLEAN
 from ..runs.folder import RunFolder
+from ..runs.part import TAKEN, only_taken
 from ..runs.pictures import Picture
 from ..tasks.task import task_of
 from .kept_pictures import held_pictures, shrunk, side_of, uri_of, uri_of_map
@@ -119,7 +120,7 @@ class Browser:
         rows: dict[str, dict[str, Any]] = {}
         for path in (self.run.shard_path(*unit, shard) for shard in shards):
             if path.is_file():
-                table = _read(path, columns)
+                table = only_taken(_read(path, [*columns, TAKEN]))
                 chosen = table.filter(pc.is_in(table["sample_id"], value_set=wanted)).to_pylist()
                 rows.update((row["sample_id"], row) for row in chosen)
         return rows

@@ -18,7 +18,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from .binding import digest_of_run, misfit, shard_number
 from .digests import digest_of
 from .files import RunFiles, folder_name
 from .links import refuse_link
+from .part import Columns, only_taken, with_taken
 from .untrusted import metadata_of, read_rows
 from .writing import parquet_bytes
 
@@ -196,10 +197,9 @@ class RunFolder(RunFiles):
             return None, "it was altered after it was written" if digest else "it does not say what it belongs to"
         return figures, misfit(figures.pop("of", None), self.unit(checkpoint, condition).provenance)
 
-    def shards(
-        self, checkpoint: str, condition: str, columns: Collection[str] | Callable[[str], bool] | None = None
-    ) -> Iterator[pa.Table]:
-        """Yield the rows of one checkpoint under one condition, a table per shard, with the metadata of its record.
+    def shards(self, checkpoint: str, condition: str, columns: Columns = None) -> Iterator[pa.Table]:
+        """Yield the rows of one checkpoint under one condition, a table per shard, with the metadata of its record. Of
+        a condition on a part of the samples, those of that part.
 
         columns: those to read, by name or by a test of names; those that a record lacks are left out.
 
@@ -216,11 +216,9 @@ class RunFolder(RunFiles):
             data, fault = self._sound(path)
             if fault:
                 raise DamagedRecord(f"{path}: {fault}; {_REMEDY}")
-            yield read_rows(path, data, columns, fault=partial(unit.fault, path.stem))
+            yield only_taken(read_rows(path, data, with_taken(columns), fault=partial(unit.fault, path.stem)))
 
-    def table(
-        self, checkpoint: str, condition: str, columns: Collection[str] | Callable[[str], bool] | None = None
-    ) -> pa.Table:
+    def table(self, checkpoint: str, condition: str, columns: Columns = None) -> pa.Table:
         """Return all rows of one checkpoint under one condition, in the order of shards; otherwise as `shards`."""
         import pyarrow as pa
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..evaluations.kinds import vocabularies
+from ..evaluations.support import TERMS as OF_SUPPORT
 from ..evaluations.term import Term
 from ..protocol.card import Samples
 from .task import Task
@@ -11,6 +12,7 @@ from .task import Task
 def _statistics(samples: Samples) -> tuple[Term, ...]:
     one, many = samples
     return (
+        *OF_SUPPORT,
         Term(
             "95 %",
             f"In brackets stands the 95 % interval: from other {many} of the same kind, 95 of 100 such intervals hold "

@@ -63,8 +63,8 @@ def wrong_draws(monkeypatch: Patch) -> str:
 
 
 def wrong_stream(monkeypatch: Patch) -> str:
-    own = randomness._hash64
-    monkeypatch.setattr(randomness, "_hash64", lambda *parts: own(*parts[::-1]))
+    own = randomness.hashed
+    monkeypatch.setattr(randomness, "hashed", lambda *parts: own(*parts[::-1]))
     return "the stream gives"
 
 

@@ -89,11 +89,18 @@ def compare(runs: tuple[Path, ...], **options: Any) -> None:
 
 
 @click.command(context_settings=CONTEXT)
-@run_argument
+@click.argument("run", type=Place(), metavar="RUN")
 @option("--policy", type=Place(), help="TOML file of rules; written by --init.")
 @option("--baseline", type=RUN, help="Run that rules about a drop compare with.")
 @option("--junit", type=Place(), help="File for the verdicts as JUnit XML.")
 @option("--json", "json_file", type=Place(), help="File for the verdicts as JSON.")
+@option("--attestation", type=Place(), help="File for the verdicts as an in-toto Statement, to be signed.")
+@option(
+    "--predicate",
+    type=click.Choice(["test-result", "robustness"]),
+    help="With --attestation: test-result, the rules by how they ended (default), or robustness, every figure.",
+)
+@option("--verify-attestation", type=Place(), help="Statement to compare a CHECKPOINT with, given in place of RUN.")
 @option("--init", is_flag=True, help="Write a policy that this run passes, with margins, to --policy or policy.toml.")
 @option("--all", "every", is_flag=True, help="With --init: a rule on every figure, not only on those that matter most.")
 @option("--details", is_flag=True, help="Also list the rules that pass.")
@@ -105,10 +112,19 @@ def check(run: Path, **options: Any) -> None:
     robustkit check runs/vit --init --policy policy.toml
     robustkit check runs/vit --policy policy.toml --junit robustness.xml
     robustkit check runs/vit --policy policy.toml --baseline runs/released
+    robustkit check runs/vit --policy policy.toml --attestation vit.intoto.json
+    robustkit check vit.safetensors --verify-attestation vit.intoto.json
     """
     from ...runs.folder import RunFolder
     from ..check import check_run
 
+    if (statement := options.pop("verify_attestation")) is not None:
+        from ..attestation import verify
+
+        parameters = click.get_current_context().command.params
+        others = [parameter.opts[0] for parameter in parameters if options.get(parameter.name or "")]
+        verify(run.as_posix(), statement, others, console())
+        return
     runs = [run, *filter(None, [options["baseline"]])]
     with usable(*runs):
         say_unfinished(map(RunFolder.existing, runs))

@@ -13,6 +13,7 @@ from ...protocol.condition import Condition
 from ..kinds import is_attack
 from .engines import peer
 from .registry import EVERY_ATTACK, EVERY_DENSE_ATTACK
+from .vocabulary import ON
 
 
 def attacked_labels(condition: Condition, card: Card) -> str:
@@ -27,6 +28,7 @@ def build_attack(condition: Condition, card: Card) -> attacks.Attack | attacks.D
     fields = dict(condition.parameters)
     eps = float(fields.pop("eps", math.inf))
     norm, engine = fields.pop("norm"), fields.pop("engine")
+    fields.pop(ON, None)
     options = card.attacks.get(condition.name, {})
     bounds = tuple(options["bounds"]) if "bounds" in options else card.bounds
     if isinstance(fields.get("step_size"), str):

@@ -28,9 +28,10 @@ from .build import build_attack
 from .engines import ENGINES
 from .on_corrupted import on_corrupted, parted
 from .registry import EVERY_ATTACK, EVERY_DENSE_ATTACK
+from .vocabulary import ON
 
 _BUDGET = {"square": "queries", "autoattack": "version"}  # what the text always names, as eps; else the steps
-_PART = "only"
+_PARTS = ("only", ON)
 _OF_CARD = {"labels", "bounds", "cut_images", "step_size_l2"}  # of a card's table, but no parameters
 
 
@@ -91,8 +92,9 @@ def parse_condition(
 
     named = [key for key in default if key in shown]
     condition = told(named)
-    if _PART in named:  # some stages draw what they do in the whole attack
-        condition = dataclasses.replace(condition, draws=told(key for key in named if key != _PART).text)
+    whole = [key for key in named if key not in _PARTS]
+    if whole != named:  # some samples, and some stages, draw what they do in the whole attack
+        condition = dataclasses.replace(condition, draws=told(whole).text)
     build_attack(condition, card)  # a value that the attack refuses is refused here, before any work
     return condition
 
@@ -144,8 +146,7 @@ def _defaults(name: str, card: Card, norm: str | None = None) -> dict[str, Value
             defaults[key] = _value(name, key, str(value), defaults)
     if norm == "l2" and "step_size_l2" in stated:
         defaults["step_size"] = _value(name, "step_size", str(stated["step_size_l2"]), defaults)
-    defaults["engine"] = "robustkit"
-    return defaults
+    return defaults | {"engine": "robustkit", ON: 0}
 
 
 def _value(name: str, key: str, text: str, known: dict[str, Value]) -> Value:
@@ -171,6 +172,8 @@ def _check_threat(name: str, resolved: dict[str, Any], card: Card) -> None:
         raise ProtocolError(unknown("engine", resolved["engine"], ENGINES))
     if card.task == "segmentation" and resolved["engine"] != "robustkit":
         raise ProtocolError(f"engine {resolved['engine']}: it attacks classifiers; leave out --engine for segmentation")
+    if resolved[ON] < 0:
+        raise ProtocolError(f"on {resolved[ON]}: expected how many samples, such as on=100; 0 takes all")
     if eps < 0:
         raise ProtocolError(f"eps {format_number(eps)}: expected a radius of 0 or more")
     if norm == "linf" and card.space == "pixels" and eps > 1:

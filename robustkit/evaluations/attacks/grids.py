@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...display.grid import Grid, Part, side_by_side
+from ..kinds import words_of
 from ..results import Results
+from ..support import support_grids
 from .tables import STAGE_HEADINGS, STRENGTH_HEADINGS, STRENGTH_NOTE, dossiers, stage_tables, strength_rows
+from .vocabulary import VOCABULARY
 
 
 def stage_grids(results: Results) -> list[Grid]:
@@ -20,10 +23,13 @@ def stage_grids(results: Results) -> list[Grid]:
 
 
 def strength_grids(results: Results) -> list[Grid]:
-    """Return how much of what all attacks broke each broke itself, all checkpoints side by side."""
+    """Return how much of what all attacks broke each broke itself, and the figures of attacks on a part of the samples
+    that others support, all checkpoints side by side.
+    """
     parts = [Part(name, STRENGTH_HEADINGS, tuple(rows)) for name, rows in strength_rows(results).items()]
     title = "How strong the attacks were"
-    return side_by_side(title, parts, headline=STRENGTH_HEADINGS[1], note=STRENGTH_NOTE)
+    strengths = side_by_side(title, parts, headline=STRENGTH_HEADINGS[1], note=STRENGTH_NOTE)
+    return [*strengths, *support_grids(results, lambda text: words_of(text) is VOCABULARY)]
 
 
 def dossier_grids(results: Results) -> list[Grid]:

@@ -7,13 +7,16 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ...protocol.condition import part_of
 from ..family import Overview
 from ..right import Right, aligned, chance
 from ..rows import Reading, Row
 from ..strength import Strengths
+from ..support import supported_rows
 from .gradient_masking import Doubt
 from .on_corrupted import starts_from
-from .terms import FOUND
+from .terms import FOUND, TOP1
+from .vocabulary import supporting
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -123,6 +126,12 @@ class OrderOfAttacks(Overview):
     def rows(self) -> Iterator[Row]:
         for condition, flags in self.noted.items():
             yield from ((condition, FOUND.name, *figure, [*flags]) for figure in self.strengths.found(condition))
+            if part_of(condition):
+                by = supporting(condition, self.manifest.conditions)
+                tables = [self.strengths.table(text) for text in (condition, by)]
+                table, others = (each and each.select(["sample_id", "correct"]) for each in tables)
+                if table is not None and others is not None:
+                    yield from supported_rows(condition, TOP1, table, by, others, flags)
 
     def flags(self) -> dict[str, list[str]]:
         flags = {condition: order_flag(self.manifest, condition, self.rights) for condition in self.rights}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ...display.numbers import amount
-from ...protocol.condition import CLEAN
+from ...protocol.condition import CLEAN, part_of
 from ...runs.manifest import Manifest
 from ..cells import Cells, is_whole
 from ..family import family_of
@@ -21,10 +21,12 @@ def clauses(cells: Cells, manifest: Manifest, headline: Metric) -> Iterator[Clau
     """Yield the result of the attack that leaves least: `the strongest attack, pgd at 4/255, leaves 13.3 %`; then that
     of those on corrupted images.
 
-    While records of some attack are missing, none is called the strongest or the only one.
+    While records of some attack are missing, none is called the strongest or the only one. Attacks on a part of the
+    samples count only where there are no others.
     """
-    on_clean = [text for text in manifest.claims if starts_from(text) == CLEAN.text]
-    on_corrupted = [text for text in manifest.claims if text not in on_clean]
+    every = [text for text in manifest.claims if not part_of(text)] or [*manifest.claims]
+    on_clean = [text for text in every if starts_from(text) == CLEAN.text]
+    on_corrupted = [text for text in every if text not in on_clean]
     yield from _least(on_clean, cells, manifest, headline)
     yield from _least(on_corrupted, cells, manifest, headline, " on corrupted images")
 

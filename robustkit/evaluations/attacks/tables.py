@@ -6,11 +6,14 @@ from collections.abc import Iterator
 
 from ...display.table import TextTable
 from ..cells import interval_cell
+from ..kinds import words_of
 from ..results import Results
+from ..support import support_tables
 from .gradient_masking import Doubt
 from .order import findings_of
 from .stages import Stages, dossier_of
 from .terms import FOUND
+from .vocabulary import VOCABULARY
 
 STRENGTH_HEADINGS = ("condition", "found of all broken % [95 %]", "broken by any")
 STRENGTH_NOTE = (
@@ -67,3 +70,4 @@ def terminal_stages(results: Results) -> Iterator[TextTable]:
     if found := strength_rows(results):
         lines = [(f"{checkpoint}, {row[0]}", *row[1:]) for checkpoint, rows in found.items() for row in rows]
         yield TextTable("how strong the attacks were", ("", *STRENGTH_HEADINGS[1:]), tuple(lines), note=STRENGTH_NOTE)
+    yield from support_tables(results, lambda text: words_of(text) is VOCABULARY)

@@ -1,9 +1,10 @@
 """What the words about attacks mean, and their own number."""
 
-from ..metric import Metric
+from ..metric import Metric, of_samples
 from ..term import Term
 
 FOUND = Metric("found_of_broken", "found of all broken %", 100, binary=True)
+TOP1 = of_samples("top1", "top-1 %")
 TERMS = (
     Term(
         "found of all broken",

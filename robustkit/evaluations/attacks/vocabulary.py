@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from ...errors import ProtocolError, unknown
 from ...protocol.card import Card, card_names, load_card
-from ...protocol.condition import CLEAN
+from ...protocol.condition import CLEAN, part_of
 from ...protocol.pattern import ConditionPattern
 from ..kinds import EVERY_FAMILY, words_of
 from ..metric import Metric
 from ..pattern import pattern_of
+from ..support import WEIGHT, plain_name, supported
 from ..vocabulary import Vocabulary
 from .on_corrupted import UNDER, starts_from
-from .terms import FOUND, TERMS
+from .terms import FOUND, TERMS, TOP1
+
+ON = "on"
+"""The parameter that says on how many samples an attack is run, drawn at random."""
 
 
 class AttackWords(Vocabulary):
     """Attacks, by their names in the registry."""
 
     defaults: ClassVar[Mapping[str, str]] = {"norm": "linf", "engine": "robustkit"}
-    telling = (UNDER,)
+    telling = (UNDER, ON)
     in_results = True
-    metrics: ClassVar[tuple[Metric, ...]] = (FOUND,)
+    metrics: ClassVar[tuple[Metric, ...]] = (FOUND, supported(TOP1), WEIGHT)
     terms = TERMS
     expected = True
 
@@ -39,11 +43,15 @@ class AttackWords(Vocabulary):
             given = {**self.defaults, **pattern_of(text).given}
             start = starts_from(text)
             beneath = "" if start == CLEAN.text else f" on {words_of(start).label(start)}"
+            beneath += f", {given[ON]} samples" if ON in given else ""
             radii.setdefault(f"{given['norm']} {given.get('eps', '')}".strip() + beneath, []).append(text)
         for radius, texts in radii.items():
             strongest = min(reversed(texts), key=lambda text: values[text, metric])
             which = f"lowest under {len(texts)} attacks" if len(texts) > 1 else "the attack"
             yield strongest, metric, f"{which} at {radius}"
+
+    def needs(self, text: str, metric: str, conditions: Iterable[str]) -> list[str]:
+        return [text, *([supporting(text, conditions)] if plain_name(metric) else [])]
 
     def published_names(self) -> Sequence[str]:
         from attacks.registry import ATTACKS, DENSE_ATTACKS
@@ -80,3 +88,18 @@ class AttackWords(Vocabulary):
 
 
 VOCABULARY = AttackWords()
+
+
+def supporting(text: str, conditions: Iterable[str]) -> str:
+    """Return which condition supports the figure of an attack on a part of the samples: the last of the run that is an
+    attack on all of them in the same norm, of the same radius and on the same images; else those images without one.
+
+    The rule looks at no figure: the shortest of several intervals would hold the truth less often than it says.
+    """
+
+    def kind(condition: str) -> tuple[str, str, str]:
+        given = {**VOCABULARY.defaults, **pattern_of(condition).given}
+        return given["norm"], given.get("eps", ""), starts_from(condition)
+
+    whole = [other for other in conditions if words_of(other) is VOCABULARY and not part_of(other)]
+    return next((other for other in reversed(whole) if kind(other) == kind(text)), starts_from(text))

@@ -26,6 +26,7 @@ METHODS = ("agcam", "agcam-full", "rollout", "grad-cam", "gradient", *CONTROLS)
 """As in `cam`, which loads torch."""
 TARGETS = ("predicted", "label")
 FAITHFULNESS = ("none", "abpc", "all")
+_KEYS = ("threshold", "target", "faithfulness", "on")
 MODES = ("mask", "box")
 """What is compared with the truth: the pixels above the threshold, or the boxes around their contours."""
 SCORES = ("pixel_accuracy", "iou", "dice", "precision", "recall")
@@ -45,6 +46,7 @@ class MapSpec:
 
     target: the class explained, `predicted` or `label`.
     faithfulness: `none`, `abpc`, or `all` (insertion, deletion and a redrawn head as well).
+    on: how many samples are drawn for it; 0 takes all.
     under: the text of the condition whose map is compared with the clean one; empty if the clean one is scored.
     """
 
@@ -52,13 +54,14 @@ class MapSpec:
     threshold: float = 0.5
     target: str = "predicted"
     faithfulness: str = "abpc"
+    on: int = 0
     under: str = ""
 
     @property
     def text(self) -> str:
         """The canonical text, which names what differs from the published protocol."""
         default = MapSpec(self.method)
-        keys = ("threshold", "target", "faithfulness", "under")
+        keys = ("threshold", "target", "faithfulness", "on", "under")
         odd = (key for key in keys if getattr(self, key) != getattr(default, key))
         inside = "".join(f",{key}={getattr(self, key)}" for key in odd)
         return f"{'stability' if self.under else 'cam'}({self.method}{inside})"
@@ -131,12 +134,15 @@ def _explained(method: str, arguments: str, where: str) -> MapSpec:
     for key, choices in (("target", TARGETS), ("faithfulness", FAITHFULNESS)):
         if key in given and given[key] not in choices:
             raise ProtocolError(f"{where}: " + unknown(key, given[key], choices))
-    if odd := given.keys() - {"threshold", "target", "faithfulness"}:
-        raise ProtocolError(f"{where}: " + unknown("parameter", min(odd), ("threshold", "target", "faithfulness")))
+    if odd := given.keys() - set(_KEYS):
+        raise ProtocolError(f"{where}: " + unknown("parameter", min(odd), _KEYS))
     threshold = float(number(given.pop("threshold", "0.5"), f"{where}: threshold"))
     if not 0 < threshold <= 1:
         raise ProtocolError(f"{where}: threshold {threshold:g}; expected a number above 0, at most 1")
-    return MapSpec(method, threshold, **given)
+    on = number(given.pop("on", "0"), f"{where}: on")
+    if on.denominator != 1 or on < 0:
+        raise ProtocolError(f"{where}: on {on}; expected how many samples, such as on=200")
+    return MapSpec(method, threshold, on=int(on), **given)
 
 
 def parts_of(condition: str) -> tuple[MapSpec, str] | None:

@@ -93,9 +93,10 @@ class Maps(Family):
         return overlay(image, heat)
 
     def terminal(self, results: Results) -> Iterable[TextTable]:
-        from .tables import map_tables, terminal_maps
+        from ..support import support_tables
+        from .tables import is_of_maps, map_tables, terminal_maps
 
-        return terminal_maps(map_tables(results))
+        return [*terminal_maps(map_tables(results)), *support_tables(results, is_of_maps)]
 
     def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
         from .sentence import short
@@ -106,16 +107,18 @@ class Maps(Family):
         from ...display.grid import with_flags
         from ...display.section import Section
         from ..flags import flag_lines, of_family
+        from ..support import support_grids
         from .figures import map_figures, scores
         from .grids import map_grids
-        from .tables import map_tables
+        from .tables import is_of_maps, map_tables
         from .thumbnail import gallery_uri
 
+        grids = [*map_grids(map_tables(results)), *support_grids(results, is_of_maps)]
         lines = flag_lines(results, of_family(self.name))
         yield Section(
             "maps",
             "What it looks at",
-            lambda: {"grids": with_flags(map_grids(map_tables(results)), lines), "gallery": gallery_uri(results.run)},
+            lambda: {"grids": with_flags(grids, lines), "gallery": gallery_uri(results.run)},
             tuple(map_figures(scores(results), looks)),
         )
 

@@ -21,6 +21,8 @@ _MEANS = (
     Metric("head_correlation", "head redrawn"),
 )
 _POOLED = (Metric("pxap", "PxAP %", 100, 1), Metric("max_box_acc", "MaxBoxAcc %", 100, 1))
+FAITHFUL = tuple(metric for metric in _MEANS if metric.name in ("abpc", "insertion_auc", "deletion_auc"))
+"""Scores that a model's confidence goes along with, and supports where they are of few samples."""
 STABILITY = (
     Metric("rank_correlation", "rank correlation", better=1, paired=True),
     Metric("map_iou", "IoU of maps %", 100, 1, paired=True),

@@ -82,7 +82,7 @@ def _tables(checkpoint: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[MapT
 
 
 def _title_of(kind: MapSpec) -> str:
-    return " of the label's class" if kind.target == "label" else ""
+    return " of the label's class" * (kind.target == "label") + (f", {kind.on} samples drawn" if kind.on else "")
 
 
 def _scores(

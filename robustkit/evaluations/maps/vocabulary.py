@@ -7,12 +7,14 @@ from dataclasses import replace
 from typing import ClassVar
 
 from ...errors import ProtocolError, unknown
+from ...protocol.condition import CLEAN
 from ...protocol.pattern import ConditionPattern
 from ..kinds import vocabulary_of
 from ..metric import Metric, named
+from ..support import WEIGHT, plain_name, supported
 from ..vocabulary import View, Vocabulary
 from .condition import METHODS, MODES, MapSpec, parse_explained, parts_of
-from .measures import CONTROLLED, METRICS, TERMS
+from .measures import CONTROLLED, FAITHFUL, METRICS, TERMS
 
 BEST = "best control: "
 """The beginning of the flag of a lead over controls; it raises no doubt."""
@@ -26,7 +28,8 @@ class MapWords(Vocabulary):
     """Scores of maps, and how they change under another condition."""
 
     defaults: ClassVar[Mapping[str, str]] = {"threshold": "0.5", "target": "predicted", "faithfulness": "abpc"}
-    metrics = METRICS
+    telling = ("on",)
+    metrics = (*METRICS, *map(supported, FAITHFUL), WEIGHT)
     terms = TERMS
 
     def metric(self, name: str) -> Metric | None:
@@ -59,6 +62,7 @@ class MapWords(Vocabulary):
     def needs(self, text: str, metric: str, conditions: Iterable[str]) -> list[str]:
         return [
             *self.shares(text),
+            *([CLEAN.text] if plain_name(metric) else []),
             *(condition for condition in conditions if _OVER in metric and condition.startswith("cam(")),
         ]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from ...common.randomness import hashed
+from ...common.randomness import drawn
 from ...protocol.condition import Condition
 from ...runs.folder import RunFolder
 from ..rows import readable
@@ -26,8 +26,7 @@ class Choice:
 
 
 def choose(run: RunFolder, checkpoint: str, condition: Condition, m: int) -> Choice:
-    """Return the choice for a checkpoint: of those that stand, the m with the smallest hash of seed and id, so that a
-    smaller m takes a part of a larger one's.
+    """Return the choice for a checkpoint: of those that stand m at random, a smaller m part of a larger one.
 
     Raises:
         RunError: the first phase has no records.
@@ -37,6 +36,4 @@ def choose(run: RunFolder, checkpoint: str, condition: Condition, m: int) -> Cho
     fallen = read.filter(pa.compute.invert(read["correct"]))
     names = zip(fallen["sample_id"].to_pylist(), fallen["broken_by"].to_pylist(), strict=True)
     standing = read.filter(read["correct"])["sample_id"].to_pylist()
-    seed = run.manifest.seed
-    order = sorted(standing, key=lambda sample: (hashed(seed, "second phase", sample), sample))
-    return Choice(dict(names), frozenset(order[:m]))
+    return Choice(dict(names), drawn(standing, m, seed=run.manifest.seed, purpose="second phase"))

@@ -1,0 +1,145 @@
+"""Write verdicts as an in-toto Statement v1: which files were judged, by what, and how it ended. It is not signed.
+
+Sources: in-toto Attestation Framework, `spec/v1/statement.md` and `spec/predicates/test-result.md`. The predicate of
+figures is our own; docs/reference/robustness-v0.1.schema.json is its schema.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import PurePath
+from typing import Any
+
+from ..errors import ProtocolError, RunError
+from ..evaluations.cells import Row
+from ..runs.manifest import CheckpointEntry, Manifest
+from .output import finite, names_of, plain
+from .verdicts import FAIL, PASS, UNDECIDED, Outcome, Verdict
+
+STATEMENT = "https://in-toto.io/Statement/v1"
+PREDICATES = {
+    "test-result": "https://in-toto.io/attestation/test-result/v0.1",
+    "robustness": "pkg:pypi/robustkit-audit?predicate=robustness-v0.1",
+}
+"""The type of each predicate, by what `--predicate` calls it."""
+PASSED, WARNED, FAILED = "PASSED", "WARNED", "FAILED"
+FILE, SHARDS, TENSORS = "sha256", "robustkitShards", "robustkitTensors"
+"""What the digest of weights is of: one file; the lines `SHA-256 NAME` of the files that an index names; tensors that
+came without a file.
+"""
+_LEVEL = 0.95
+_HEX = re.compile(r"[0-9a-f]{64}")
+
+
+def as_statement(outcome: Outcome, run: Manifest, baseline: Manifest | None, predicate: str) -> bytes:
+    """Return a statement about the checkpoints that rules are about. The same records and policy give the same bytes.
+
+    predicate: a key of `PREDICATES`.
+
+    Raises:
+        ProtocolError: no rule is about a checkpoint. RunError: the weights of one came from no file.
+    """
+    judged = {verdict.checkpoint for verdict in outcome.verdicts}
+    entries = [entry for entry in run.checkpoints if entry.name in judged]
+    if not entries:
+        raise ProtocolError(
+            f"{outcome.policy.path}: no rule is about a checkpoint, so nothing can be attested; expected one such as "
+            "'top1 under clean >= 0.7'"
+        )
+    names = {entry.name for entry in entries}
+    more = _tests(outcome) if predicate == "test-result" else _figures(outcome, run, names)
+    configuration = [*_configuration(outcome, run, entries, baseline)]
+    contents = {
+        "_type": STATEMENT,
+        "subject": [_subject(entry) for entry in entries],
+        "predicateType": PREDICATES[predicate],
+        "predicate": {"result": _result(outcome), "configuration": configuration, **more},
+    }
+    return (json.dumps(contents, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def _state(verdict: Verdict) -> str:
+    """Return how a rule ended: one that is undecided, or fails as a warning, neither passes nor fails."""
+    if verdict.state == FAIL:
+        return WARNED if verdict.rule.severity == "warning" else FAILED
+    return {PASS: PASSED, UNDECIDED: WARNED}[verdict.state]
+
+
+def _result(outcome: Outcome) -> str:
+    """Return the worst of the rules."""
+    return max(map(_state, outcome.verdicts), key=(PASSED, WARNED, FAILED).index)
+
+
+def _tests(outcome: Outcome) -> dict[str, list[str]]:
+    """Return the names of the rules by how they ended; in front of each its checkpoint, where there are several."""
+    several = len({verdict.checkpoint for verdict in outcome.verdicts if verdict.checkpoint}) > 1
+    tests: dict[str, list[str]] = {PASSED: [], WARNED: [], FAILED: []}
+    for verdict, name in zip(outcome.verdicts, names_of(outcome.verdicts), strict=True):
+        told = f"{verdict.checkpoint}: {name}" if several and verdict.checkpoint else name
+        tests[_state(verdict)].append(plain(told))
+    return {f"{state.lower()}Tests": names for state, names in tests.items()}
+
+
+def _figures(outcome: Outcome, run: Manifest, names: set[str]) -> dict[str, Any]:
+    """Return all results of these checkpoints, with what decides them besides the configuration."""
+    return {
+        "robustkit": metadata.version("robustkit-audit"),
+        "seed": run.seed,
+        "dtype": run.deciding.dtype,
+        "figures": [_figure(row) for row in outcome.rows if row["checkpoint"] in names],
+    }
+
+
+def _figure(row: Row) -> dict[str, Any]:
+    low, high = finite(row["ci_low"]), finite(row["ci_high"])
+    known = low is not None and high is not None
+    return {
+        "checkpoint": plain(row["checkpoint"]),
+        "condition": plain(row["condition"]),
+        "metric": plain(row["metric"]),
+        "value": finite(row["value"]),
+        "n": int(row["n"]),
+        "interval": {"low": low, "high": high, "level": _LEVEL} if known else None,
+        "flags": [plain(flag) for flag in row["flags"]],
+    }
+
+
+def _subject(entry: CheckpointEntry) -> dict[str, Any]:
+    """Return a checkpoint by its digest. What it is besides its file is said next to it: formula and part of the file
+    decide figures, too.
+    """
+    kind = _kind(entry)
+    if kind == TENSORS or not _HEX.fullmatch(entry.sha256 or ""):
+        raise RunError(
+            f"{entry.name} ({entry.spec}) came from no file whose SHA-256 could be attested; save its weights to a "
+            "file, audit that, and attest the new run"
+        )
+    what = {"arch": entry.arch, "attention": entry.attention, "weights": entry.weights}
+    said = {"annotations": {key: plain(value) for key, value in what.items()}}
+    return _descriptor(entry.name, entry.sha256, kind) | said
+
+
+def _kind(entry: CheckpointEntry) -> str:
+    if entry.path is None:
+        return TENSORS
+    return SHARDS if PurePath(entry.path).suffix == ".json" else FILE
+
+
+def _configuration(
+    outcome: Outcome, run: Manifest, entries: list[CheckpointEntry], baseline: Manifest | None
+) -> Iterator[dict[str, Any]]:
+    yield _descriptor(f"policy {PurePath(outcome.policy.path).name}", outcome.policy.digest)
+    yield _descriptor(f"card {run.protocol.tag}", run.protocol.digest)
+    yield _descriptor(f"data {run.data.name}, {run.data.n} samples", run.data.digest)
+    for entry in entries:
+        if entry.code_sha256:
+            yield _descriptor(f"code or config of {entry.name}", entry.code_sha256)
+    for entry in baseline.checkpoints if baseline else ():
+        yield _descriptor(f"baseline {entry.name}", entry.sha256, _kind(entry))
+
+
+def _descriptor(name: str, digest: str | None, kind: str = FILE) -> dict[str, Any]:
+    return {"name": plain(name), "digest": {kind: digest or ""}}

@@ -1,0 +1,78 @@
+"""Few dear figures with the support of many cheap ones: the published estimator, and how often intervals are right."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from robustkit.common.intervals import Floats, wilson
+from robustkit.common.prediction_powered import FEWEST, supported_mean, tuned_weight
+
+
+def draw(generator: np.random.Generator, n: int, share: float, apart: float) -> tuple[Floats, Floats]:
+    """Right under a dear attack with this probability; a cheap one breaks a share of those, and misses some others."""
+    dear = generator.random(n) < share
+    fell, missed = generator.random(n) < apart, generator.random(n) < apart / 4
+    return dear.astype(float), np.where(dear, ~fell, missed).astype(float)
+
+
+def test_it_is_the_published_estimator() -> None:
+    ppi = pytest.importorskip("ppi_py")
+    generator = np.random.Generator(np.random.PCG64(0))
+    for m, n, slope in ((30, 30, 1.0), (100, 400, 0.3), (200, 100, -1.0), (50, 5000, 4.0)):
+        cheap = generator.normal(size=m + n)
+        dear = slope * cheap[:m] + generator.normal(size=m)
+        found = supported_mean(dear, cheap[:m], cheap[m:])
+        assert found.value == pytest.approx(ppi.ppi_mean_pointestimate(dear, cheap[:m], cheap[m:]).item(), abs=1e-12)
+        ends = ppi.ppi_mean_ci(dear, cheap[:m], cheap[m:], alpha=0.05)
+        assert [found.low, found.high] == pytest.approx([end.item() for end in ends], abs=1e-9)
+        assert (found.weight == 0) == (slope < 0) and (found.weight == 1) == (slope > 1)
+
+
+@pytest.mark.parametrize("m", [50, 100, 200])
+@pytest.mark.parametrize(("share", "apart"), [(0.02, 0.0), (0.1, 0.05), (0.5, 0.02), (0.5, 0.2), (0.9, 0.01)])
+def test_intervals_hold_the_truth_as_often_as_they_say(m: int, share: float, apart: float) -> None:
+    generator = np.random.Generator(np.random.PCG64(m))
+    held = narrower = 0
+    for _ in range(1000):
+        dear, cheap = draw(generator, 5 * m, share, apart)
+        found = supported_mean(dear[:m], cheap[:m], cheap[m:], binary=True)
+        low, high = wilson(int(dear[:m].sum()), m)
+        held += found.low <= share <= found.high
+        narrower += found.high - found.low < high - low
+    assert held >= 930  # at 1000 draws, 0.93 is three standard errors below 0.95
+    assert narrower > 900 or share < 0.1 or apart > 0.1
+
+
+def test_the_published_interval_alone_is_too_narrow_for_rare_events() -> None:
+    generator, held = np.random.Generator(np.random.PCG64(0)), 0
+    for _ in range(1000):
+        dear, cheap = draw(generator, 500, 0.02, 0.0)
+        found = supported_mean(dear[:100], cheap[:100], cheap[100:])
+        held += found.low <= 0.02 <= found.high
+    assert held < 850
+
+
+def test_it_is_right_on_average_whatever_supports_it() -> None:
+    generator = np.random.Generator(np.random.PCG64(1))
+    means = []
+    for _ in range(2000):
+        dear, cheap = draw(generator, 300, 0.4, 0.1)
+        wrong = 1 - cheap  # goes the other way, and has another mean
+        means.append([supported_mean(dear[:60], each[:60], each[60:], binary=True).value for each in (cheap, wrong)])
+    assert np.mean(means, axis=0) == pytest.approx([0.4, 0.4], abs=0.005)
+
+
+def test_what_says_nothing_changes_nothing() -> None:
+    dear = np.array([1.0, 0.0] * 50)
+    for cheap, others in ((np.ones(100), np.ones(400)), (1 - dear, np.zeros(400)), (dear, np.zeros(0))):
+        found = supported_mean(dear, cheap, others, binary=True)
+        assert (found.value, found.weight) == (0.5, 0.0) and tuned_weight(dear, cheap, others) == 0
+        reach = 1.959963984540054 * math.sqrt(0.25 / 104)  # with four samples more, half of them right
+        assert [found.low, found.high] == pytest.approx([0.5 - reach, 0.5 + reach])
+    few = supported_mean(dear[: FEWEST - 1], dear[: FEWEST - 1], dear, binary=True)
+    assert math.isnan(few.low) and math.isnan(few.high) and 0 < few.value < 1
+    all_right = supported_mean(np.ones(40), np.ones(40), np.array([1.0] * 39 + [0.0]), binary=True)
+    assert all_right.high == 1.0
