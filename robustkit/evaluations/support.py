@@ -16,48 +16,17 @@ from .kinds import words_of
 from .metric import Metric
 from .results import Results
 from .rows import Row, column_of
-from .term import Term
+from .supported import PREFIX, WEIGHT, weight_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_PREFIX = "supported_"
-WEIGHT = Metric("support_weight(", "λ", parametric=True)
-TERMS = (
-    Term(
-        "supported",
-        "The figure of a condition that was evaluated on a random part of the samples, corrected by how a cheaper "
-        "condition, evaluated on all, does on the others (prediction-powered inference, Angelopoulos et al. 2023). It "
-        "is right on average whatever the cheaper condition is, and as precise as the two go together. Which condition "
-        "supports is fixed by a rule, not by the result.",
-        ("supported %", "by"),
-    ),
-    Term(
-        "λ",
-        "The weight of the supporting condition, from 0 (it says nothing) to 1, chosen for the least variance (PPI++, "
-        "Angelopoulos, Duchi and Zrnic 2023).",
-        ("lambda",),
-    ),
-)
 HEADINGS = ("condition", "n", "plain [95 %]", "supported [95 %]", "by", "λ", "on more")
 TITLE = "Figures of few samples, supported"
 NOTE = (
     "Supported: the plain figure, of the samples drawn, corrected by a condition that was evaluated on all samples "
     "(prediction-powered inference). The plain figure stands next to it; rules take it only by its name."
 )
-
-
-def supported(metric: Metric) -> Metric:
-    """Return what the supported figure of a metric is called."""
-    label, percent = metric.label.removesuffix(" %"), " %" * metric.label.endswith(" %")
-    return Metric(
-        f"{_PREFIX}{metric.name}", f"{label}, supported{percent}", metric.scale, metric.better, share=metric.share
-    )
-
-
-def plain_name(metric: str) -> str:
-    """Return the name of the metric that a supported figure is of; empty for other metrics."""
-    return metric.removeprefix(_PREFIX) if metric.startswith(_PREFIX) else ""
 
 
 def supported_rows(
@@ -76,7 +45,7 @@ def supported_rows(
     if not len(both) or not len(rest) or not (np.isfinite(both).all() and np.isfinite(rest).all()):
         return
     found = supported_mean(both[:, 0], both[:, 1], rest, binary=metric.binary)
-    yield condition, _PREFIX + metric.name, found.value, len(both), found.low, found.high, [*flags]
+    yield condition, PREFIX + metric.name, found.value, len(both), found.low, found.high, [*flags]
     yield condition, f"{WEIGHT.name}{metric.name} by {by})", found.weight, len(rest), np.nan, np.nan, [*flags]
 
 
@@ -85,21 +54,15 @@ def support_rows(results: Results, wanted: Callable[[str], bool]) -> dict[str, l
     rows: dict[str, list[tuple[str, ...]]] = {}
     for checkpoint, cells in results.cells.items():
         for (condition, name), row in cells.items():
-            metric, by = _weight_of(name)
+            metric, by = weight_of(name)
             if not metric or not wanted(condition):
                 continue
-            own = words_of(condition).metric(_PREFIX + metric)
+            own = words_of(condition).metric(PREFIX + metric)
             cell = interval_cell if own and own.scale == 100 else _plain_cell
-            before, after = cells.get((condition, metric)), cells[condition, _PREFIX + metric]
+            before, after = cells.get((condition, metric)), cells[condition, PREFIX + metric]
             figures = cell(before), cell(after), by, f"{row['value']:.2f}", str(row["n"])
             rows.setdefault(checkpoint, []).append((f"{condition}, {metric}", str(after["n"]), *figures))
     return rows
-
-
-def _weight_of(name: str) -> tuple[str, str]:
-    """Return the metric that a weight is of, and the supporting condition; empty for other numbers."""
-    metric, _, by = name.removeprefix(WEIGHT.name).removesuffix(")").partition(" by ")
-    return (metric, by) if name.startswith(WEIGHT.name) else ("", "")
 
 
 def _plain_cell(row: Mapping[str, Any] | None) -> str:

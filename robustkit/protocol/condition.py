@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-_ON = re.compile(r"[(,]on=(\d+)[,)]")
+ON = "on"
+"""The parameter that says on how many samples a condition is evaluated, drawn at random."""
+_ON = re.compile(rf"[(,]{ON}=(\d+)[,)]")
 Value = bool | int | float | str | Fraction
 
 

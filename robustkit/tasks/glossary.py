@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..evaluations.kinds import vocabularies
-from ..evaluations.support import TERMS as OF_SUPPORT
+from ..evaluations.supported import TERMS as OF_SUPPORT
 from ..evaluations.term import Term
 from ..protocol.card import Samples
 from .task import Task

@@ -9,11 +9,10 @@ import attacks
 
 from ...errors import ProtocolError
 from ...protocol.card import Card, number
-from ...protocol.condition import Condition
+from ...protocol.condition import ON, Condition
 from ..kinds import is_attack
 from .engines import peer
 from .registry import EVERY_ATTACK, EVERY_DENSE_ATTACK
-from .vocabulary import ON
 
 
 def attacked_labels(condition: Condition, card: Card) -> str:

@@ -22,13 +22,12 @@ from attacks.pgd import STEP_SHARES
 from ...common.registry import Registry
 from ...errors import ProtocolError, unknown
 from ...protocol.card import Card, format_number, number
-from ...protocol.condition import CLEAN, Condition, Value
+from ...protocol.condition import CLEAN, ON, Condition, Value
 from ...protocol.parameters import show, split_arguments, split_condition, typed
 from .build import build_attack
 from .engines import ENGINES
 from .on_corrupted import on_corrupted, parted
 from .registry import EVERY_ATTACK, EVERY_DENSE_ATTACK
-from .vocabulary import ON
 
 _BUDGET = {"square": "queries", "autoattack": "version"}  # what the text always names, as eps; else the steps
 _PARTS = ("only", ON)

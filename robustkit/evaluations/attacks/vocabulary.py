@@ -7,18 +7,15 @@ from typing import ClassVar
 
 from ...errors import ProtocolError, unknown
 from ...protocol.card import Card, card_names, load_card
-from ...protocol.condition import CLEAN, part_of
+from ...protocol.condition import CLEAN, ON, part_of
 from ...protocol.pattern import ConditionPattern
 from ..kinds import EVERY_FAMILY, words_of
 from ..metric import Metric
 from ..pattern import pattern_of
-from ..support import WEIGHT, plain_name, supported
+from ..supported import WEIGHT, plain_name, supported
 from ..vocabulary import Vocabulary
 from .on_corrupted import UNDER, starts_from
 from .terms import FOUND, TERMS, TOP1
-
-ON = "on"
-"""The parameter that says on how many samples an attack is run, drawn at random."""
 
 
 class AttackWords(Vocabulary):

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import ClassVar
 
 from ...errors import ProtocolError, unknown
-from ...protocol.condition import CLEAN
+from ...protocol.condition import CLEAN, ON
 from ...protocol.pattern import ConditionPattern
 from ..kinds import vocabulary_of
 from ..metric import Metric, named
-from ..support import WEIGHT, plain_name, supported
+from ..supported import WEIGHT, plain_name, supported
 from ..vocabulary import View, Vocabulary
 from .condition import METHODS, MODES, MapSpec, parse_explained, parts_of
 from .measures import CONTROLLED, FAITHFUL, METRICS, TERMS
@@ -28,7 +28,7 @@ class MapWords(Vocabulary):
     """Scores of maps, and how they change under another condition."""
 
     defaults: ClassVar[Mapping[str, str]] = {"threshold": "0.5", "target": "predicted", "faithfulness": "abpc"}
-    telling = ("on",)
+    telling = (ON,)
     metrics = (*METRICS, *map(supported, FAITHFUL), WEIGHT)
     terms = TERMS
 
