@@ -28,7 +28,8 @@ def signed(word: int) -> int:
     return word - (1 << 64) if word >= 1 << 63 else word
 
 
-def _hash64(*parts: object) -> int:
+def hashed(*parts: object) -> int:
+    """Return a 64-bit hash of the texts of some values."""
     text = "\x1f".join(str(part) for part in parts)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
@@ -58,13 +59,13 @@ class SampleRng:
     @classmethod
     def of(cls, sample_ids: Sequence[str], *, seed: int, condition: str, device: torch.device | str) -> SampleRng:
         """Return the source for these samples under this condition."""
-        keys = [signed(_hash64(seed, condition, sample_id)) for sample_id in sample_ids]
+        keys = [signed(hashed(seed, condition, sample_id)) for sample_id in sample_ids]
         return cls(upload(torch.tensor(keys, dtype=torch.int64), torch.device(device)), next(iter(keys), 0))
 
     def _words(self, count: int, purpose: str, first: int = 0) -> Tensor:
         """Return words first, ..., first + count - 1 of each sample's stream: (B, count) int64."""
         counter = torch.arange(first + 1, first + 1 + count, dtype=torch.int64, device=self.keys.device)
-        state = self.keys ^ signed(_hash64("purpose", purpose))
+        state = self.keys ^ signed(hashed("purpose", purpose))
         return splitmix64(splitmix64(state)[:, None] + counter * signed(_GOLDEN))
 
     def uniform(self, shape: Sequence[int], purpose: str) -> Tensor:
@@ -112,4 +113,4 @@ def drawn(sample_ids: Iterable[str], count: int, *, seed: int, purpose: str) -> 
     """Return `count` of the samples at random, or all where there are fewer: those of the smallest hashes of seed,
     purpose and id. So a smaller draw is part of a larger one, and no order matters.
     """
-    return frozenset(sorted(sample_ids, key=lambda sample: (_hash64(seed, purpose, sample), sample))[:count])
+    return frozenset(sorted(sample_ids, key=lambda sample: (hashed(seed, purpose, sample), sample))[:count])
