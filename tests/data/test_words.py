@@ -96,6 +96,7 @@ def test_a_document_is_in_one_split_whatever_else_there_is(tmp_path: Path) -> No
         (gzip.compress(bytes((64 << 20) + 1)), "more than 64 MB unpacked"),
         (gzip.compress(bytes(20_000))[:30], "cannot be read"),
     ],
+    ids=["empty", "text", "zipped text", "too large", "cut off"],
 )
 def test_what_is_no_archive_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / "brown.tgz"
