@@ -143,7 +143,8 @@ def page(logs: Logs) -> str:
         "larger ones, *and* standard attention to lose by smaller keys. Where an interval holds 0, these "
         "trainings do not tell. They are far smaller and shorter than those that the document has in mind.",
         "## At a lower rate",
-        f"The rate above is that of the shipped models, and was tuned for neither formula. At a quarter of it, with seed {SEEDS[0]}:",
+        f"The rate above is that of the shipped models, and was tuned for neither formula. At a quarter of "
+        f"it, with seed {SEEDS[0]}:",
         first_seed(
             logs,
             {f"{name}, rate {rate:g}": (name, rate) for rate in (RECIPE.rate, LOW) for name in FORMULAS},
