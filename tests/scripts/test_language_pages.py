@@ -75,7 +75,7 @@ def test_the_page_of_qana_pairs_by_seed_and_counts_the_cache(tmp_path: Path) -> 
     assert ["32", "standard", "3", "4.100 (4.000 to 4.200)", "71168", "512"] in rows
     assert ["8", "qana", "3", "4.360 (4.250 to 4.470)", "69348", "320"] in rows
     # differences .25, .26, .27: mean .26, and 4.3027 standard errors of .01 / sqrt(3) to each side
-    assert ["standard, d_K 32", "qana, d_K 8", "+0.260 [+0.235, +0.285]", "62%"] in rows
+    assert ["standard, d_K 32", "qana, d_K 8", "+0.260 [+0.235, +0.285] over 3 seeds", "62%"] in rows
     assert ["16", "4.500", "4.504", "–"] in rows
     assert "They end apart by up to 0.004 nats" in text
     assert ["8", "–", "4.250", "–", "4.625"] in rows
