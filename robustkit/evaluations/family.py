@@ -152,7 +152,7 @@ class Family:
     # Results for people
 
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
-        """Return what the sentence about a checkpoint says of its conditions. cells: of all, with finite values."""
+        """Return what the sentence about a checkpoint says about its conditions. cells: all finite ones."""
         return ()
 
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:

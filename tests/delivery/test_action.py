@@ -74,7 +74,7 @@ def test_every_action_is_pinned_by_commit_and_each_by_one() -> None:
     commits: dict[str, set[str]] = {}
     for path in (*FLOWS, SHOWN / "gate.md"):
         for line in re.findall(r"^ *-? *uses: (.*)$", path.read_text("utf-8"), re.MULTILINE):
-            if line == "OWNER/REPOSITORY@COMMIT":  # what a reader fills in
+            if line.endswith("@COMMIT"):  # what a reader fills in
                 continue
             pinned = re.fullmatch(r"([\w.-]+/[\w.-]+)@([0-9a-f]{40}) # v\d+\.\d+\.\d+", line)
             assert pinned, f"{path.name}: {line}"

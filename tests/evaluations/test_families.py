@@ -42,10 +42,12 @@ def test_each_kind_has_its_family_and_its_words() -> None:
         "transfer",
         "two_phase",
         "disturbances",
+        "perturbations",
         "attacks",
     ]
     tables = {kind for kind in (*FOLDERS, "pgd") if vocabulary_of(kind).in_results}
-    assert tables == {"clean", "pgd", "patch", *DISTURBED} and kind_of("cam(agcam,mode=box)") == "cam"
+    words = {"word-swap", "typo", "case"}
+    assert tables == {"clean", "pgd", "patch", *DISTURBED, *words} and kind_of("cam(agcam,mode=box)") == "cam"
 
 
 class Turned(Family):

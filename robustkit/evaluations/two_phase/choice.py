@@ -16,7 +16,7 @@ _COLUMNS = ("sample_id", "error", "correct", "broken_by")
 
 @dataclass(frozen=True)
 class Choice:
-    """What the first phase says of samples, by id.
+    """What the first phase says about samples, by id.
 
     fallen: those that it broke, with the stage. drawn: those that go through the second phase.
     """

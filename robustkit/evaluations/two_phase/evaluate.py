@@ -14,7 +14,7 @@ from .choice import Choice
 
 
 def evaluate(subject: Subject, batch: Batch, condition: Condition) -> Evaluation:
-    """Return the columns of a batch: what the first phase said of those that it broke, what the second says of those
+    """Return the columns of a batch: what the first phase said about those that it broke, the second about those
     that were drawn, and nothing of the others, whose `correct` is null.
     """
     choice, rest = batch.choice, condition.under
