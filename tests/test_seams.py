@@ -33,9 +33,10 @@ NAMES_A_KIND = {
     "data/shapes.py": "a square is a shape there",
     "models/guess.py": "a part of timm's names of ViTs",
     "evaluations/kinds.py": "says which family a kind is of",
-    "pipeline/manifest.py": "keeps what maps were scored with",
     "pipeline/presets.py": "common lists of conditions",
     "pipeline/request.py": "the attack that is run by default",
+    "pipeline/two_phase.py": "the attack that has stages",
+    "runs/joining.py": "what maps were scored with, of two commands",
 }
 """Modules outside a family's folder that may have the name of a kind of condition as a text, and why."""
 ASKS_THE_TASK = {

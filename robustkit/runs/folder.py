@@ -58,7 +58,7 @@ class RunFolder(RunFiles):
 
     def missing_units(self, checkpoint: str, condition: str) -> int:
         """Return how many shards have no record under a condition. Only names of files are read."""
-        return len(self.missing_shards(checkpoint, condition))
+        return self.shard_count - len(self._shards(checkpoint, condition))
 
     def missing_shards(self, checkpoint: str, condition: str) -> list[int]:
         """Return the shards that have no record under a condition. Only names of files are read."""

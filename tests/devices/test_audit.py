@@ -29,6 +29,7 @@ EXPLAINED: dict[str, Any] = {
     "cams": "agcam,grad-cam,rollout,gradient",
     "watch_attention": True,
     "limit": 2,
+    "batch_size": 4,  # a curve of faithfulness asks about as many at once, which some processors round otherwise
 }
 CORRUPTED: dict[str, Any] = {
     "checkpoints": ["zoo:shapes-vit-elliptical"],

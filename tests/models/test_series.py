@@ -40,7 +40,7 @@ def test_what_fills_up_a_batch_changes_nothing(attention: str) -> None:
 def test_a_formula_that_averages_over_tokens_takes_no_filled_batch() -> None:
     network = small("elliptical-quest")
     assert network(torch.randn(2, 2, 5), torch.tensor([5, 5])).shape == (2, 3)
-    with pytest.raises(ModelError, match="expected no key_padding_mask"):
+    with pytest.raises(ModelError, match="expected a batch of one length, without padding"):
         network(torch.randn(2, 2, 5), torch.tensor([5, 4]))
 
 

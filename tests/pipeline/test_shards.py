@@ -76,6 +76,6 @@ def test_a_column_of_another_length_is_refused(
         return done
 
     monkeypatch.setattr(runner, "evaluate", wrong)
-    with pytest.raises(ModelError, match=rf"column 'nll' has {16 + surplus} values; expected one for each image"):
+    with pytest.raises(ModelError, match=rf"column 'nll' has {16 + surplus} values; expected one for each sample"):
         small_audit.audit(place, tmp_path / "run", attacks="none", shard_size=16)
     assert not list((tmp_path / "run" / "records").rglob("*.parquet"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..family import Family, Summary, family_of
 from ..kinds import kind_of
@@ -113,12 +113,16 @@ class Maps(Family):
         from .tables import is_of_maps, map_tables
         from .thumbnail import gallery_uri
 
-        grids = [*map_grids(map_tables(results)), *support_grids(results, is_of_maps)]
         lines = flag_lines(results, of_family(self.name))
+
+        def values() -> dict[str, Any]:
+            grids = [*map_grids(map_tables(results)), *support_grids(results, is_of_maps)]
+            return {"grids": with_flags(grids, lines), "gallery": gallery_uri(results.run)}
+
         yield Section(
             "maps",
             "What it looks at",
-            lambda: {"grids": with_flags(grids, lines), "gallery": gallery_uri(results.run)},
+            values,
             tuple(map_figures(scores(results), looks)),
         )
 

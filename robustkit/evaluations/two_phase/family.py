@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..family import Family, Summary, family_of
@@ -98,8 +99,6 @@ class TwoPhase(Family):
         return True
 
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
-        from dataclasses import replace
-
         assert condition.under is not None  # an upper bound: of all samples, not of those that are drawn
         return replace(family_of(condition.under.name).cost(condition.under, card, classes), at_most=True)
 
