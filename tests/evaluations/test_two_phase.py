@@ -34,7 +34,7 @@ def two_phase(m: int) -> str:
 
 
 def audit(out: Path, attacks: str, **options: Any) -> Run:
-    given = {"limit": 36, "eps": "3/255", "shard_size": 12, "browse": 0, "setup_check": False, "device": "cpu"}
+    given = {"limit": 18, "eps": "3/255", "shard_size": 6, "browse": 0, "setup_check": False, "device": "cpu"}
     return robustkit.audit(
         "zoo:shapes-vit-quest", data_dir="embedded:shapes", out=out, attacks=attacks, **(given | options)
     )
@@ -42,7 +42,7 @@ def audit(out: Path, attacks: str, **options: Any) -> Run:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    asked = ",".join(f"autoattack(second={m},{BUDGET})" for m in (1000, 8, 5))
+    asked = ",".join(f"autoattack(second={m},{BUDGET})" for m in (1000, 4, 3))
     return audit(tmp_path_factory.mktemp("two") / "run", f"{asked},autoattack({BUDGET})", batch_size=5)
 
 
@@ -66,7 +66,7 @@ def test_where_all_are_drawn_it_is_the_whole_attack(run: Run) -> None:
 def test_few_drawn_are_a_random_part_whose_rest_is_not_known(run: Run) -> None:
     whole, first = columns(run, WHOLE), columns(run, FIRST)
     drawn: dict[int, set[str]] = {}
-    for m in (8, 5):
+    for m in (4, 3):
         part = columns(run, two_phase(m))
         for sample, right, taken, broken, stood in zip(
             part["sample_id"], part["correct"], part["drawn"], whole["correct"], first["correct"], strict=True
@@ -77,37 +77,37 @@ def test_few_drawn_are_a_random_part_whose_rest_is_not_known(run: Run) -> None:
         spent = [n for n, taken in zip(part["forwards"], part["drawn"], strict=True) if not taken]
         assert spent == [None] * len(spent)
         kept = sum(bool(right) for right in part["correct"])
-        share, (low, high) = two_phase_share(36, sum(first["correct"]), m, kept)
+        share, (low, high) = two_phase_share(18, sum(first["correct"]), m, kept)
         rows = {row["metric"]: row for row in run.results().to_dict("records") if row["condition"] == two_phase(m)}
         found = rows["estimated_top1"]
         assert (found["value"], found["ci_low"], found["ci_high"]) == pytest.approx((share, low, high))
         assert (rows["kept_in_second"]["n"], rows["kept_in_second"]["value"]) == (m, pytest.approx(kept / m))
         assert not found["flags"]
-    assert drawn[5] < drawn[8]
+    assert drawn[3] < drawn[4]
 
 
 def test_a_lost_record_of_either_phase_is_made_again_with_the_same_bytes(run: Run, tmp_path: Path) -> None:
-    asked = f"autoattack(second=5,{BUDGET})"
+    asked = f"autoattack(second=3,{BUDGET})"
     first = audit(tmp_path / "again", asked, batch_size=5)
-    paths = [first.shard_path("shapes-vit-quest", text, 1) for text in (FIRST, two_phase(5))]
+    paths = [first.shard_path("shapes-vit-quest", text, 1) for text in (FIRST, two_phase(3))]
     before = [path.read_bytes() for path in paths]
     for path in paths:
         path.unlink()
     audit(tmp_path / "again", asked, batch_size=5)
     assert [path.read_bytes() for path in paths] == before
-    assert columns(first, two_phase(5)) == columns(run, two_phase(5))  # whatever else is in the run
+    assert columns(first, two_phase(3)) == columns(run, two_phase(3))  # whatever else is in the run
 
 
 def test_pages_rules_and_commands_know_it(run: Run) -> None:
     page = re.sub(r"<[^>]*>", "", (run.path / "report.html").read_text("utf-8"))  # words lead to the glossary
-    assert "Attacks in two phases" in page and "two-phase(m=8)" in page
-    text = two_phase(8)
-    assert phases_of(text) == (WHOLE, "apgd-ce", 8) and phases_of(WHOLE) is None
+    assert "Attacks in two phases" in page and "two-phase(m=4)" in page
+    text = two_phase(4)
+    assert phases_of(text) == (WHOLE, "apgd-ce", 4) and phases_of(WHOLE) is None
     check_condition(text)
-    assert fits(pattern_of(text), text) and not fits(pattern_of(text), two_phase(5))
+    assert fits(pattern_of(text), text) and not fits(pattern_of(text), two_phase(3))
     assert text in repr(parse_statement(f"estimated_top1 under {text} >= 0.3"))
     words = " ".join(words_of(text).command(pattern_of(text), pattern_of))
-    assert words == f"--attacks autoattack(eps=3/255,version=standard,{BUDGET},first=apgd-ce,second=8)"
+    assert words == f"--attacks autoattack(eps=3/255,version=standard,{BUDGET},first=apgd-ce,second=4)"
     card = load_card("standard")
     asked = words.removeprefix("--attacks ")
     assert [each.text for each in parse_conditions(asked, card, several=in_two_phases)] == ["clean", FIRST, text]
