@@ -141,22 +141,33 @@ def spread_of(difference: Difference) -> float:
 
 def partial_rank_correlation(x: Floats, y: Floats, held: Floats) -> float:
     """Return Spearman's correlation of x and y, (n,), with `held` fixed: the partial correlation of their ranks."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        r = np.corrcoef(np.stack([rankdata(values) for values in (x, y, held)]))
-        return float((r[0, 1] - r[0, 2] * r[1, 2]) / math.sqrt((1 - r[0, 2] ** 2) * (1 - r[1, 2] ** 2)))
+    return float(_partial(x[None], y[None], held[None])[0])
 
 
 def correlation_interval(x: Floats, y: Floats, held: Floats, draws: int = 2000, seed: int = 0) -> tuple[float, float]:
-    """Return the 95 % percentile interval of `partial_rank_correlation` over resampled trainings."""
-    rng = np.random.default_rng(seed)
-    found = []
-    for _ in range(draws):
-        index = rng.integers(0, len(x), len(x))
-        if len(set(index.tolist())) > 3:
-            found.append(partial_rank_correlation(x[index], y[index], held[index]))
-    finite = [value for value in found if math.isfinite(value)]
+    """Return the 95 % percentile interval of `partial_rank_correlation` over resampled trainings; nan without one."""
+    index = np.random.default_rng(seed).integers(0, len(x), (draws, len(x)))
+    found = _partial(x[index], y[index], held[index])
+    finite = found[np.isfinite(found)]
+    if not len(finite):
+        return math.nan, math.nan
     low, high = np.percentile(finite, [2.5, 97.5])
     return float(low), float(high)
+
+
+def _partial(*columns: Floats) -> Floats:
+    """Return the partial rank correlation (R,) in each row of x, y and what is held fixed, (R, n)."""
+    ranks = [rankdata(values, axis=1) for values in columns]
+    ranks = [values - values.mean(axis=1, keepdims=True) for values in ranks]
+
+    def together(a: int, b: int) -> Floats:
+        product: Floats = (ranks[a] * ranks[b]).sum(axis=1)
+        return product / np.sqrt((ranks[a] ** 2).sum(axis=1) * (ranks[b] ** 2).sum(axis=1))
+
+    with np.errstate(invalid="ignore", divide="ignore"):
+        xy, xh, yh = together(0, 1), together(0, 2), together(1, 2)
+        partial: Floats = (xy - xh * yh) / np.sqrt((1 - xh**2) * (1 - yh**2))
+    return partial
 
 
 def means(values: Sequence[float]) -> tuple[float, float]:
