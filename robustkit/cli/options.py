@@ -50,6 +50,9 @@ checkpoints_argument = click.argument(
 device_option = option(
     "--device", section="Run", default="auto", help="auto, cpu, cuda, cuda:N, mps, xpu or another that torch names."
 )
+shuffle_option = option(
+    "--shuffle", section="Data", is_flag=True, help="Take samples in a random order, a function of the seed."
+)
 ids_option = option("--ids", section="Data", type=Place(), help="File with the exact sample ids, one a line.")
 quiet_option = option("--quiet", section="Run", is_flag=True, help="No progress on standard error.")
 frost_option = option(
@@ -117,7 +120,7 @@ model_options = network_options(
     option("--crop-mode", help="center, center-floor, squash or border."),
     option("--img-size", type=AT_LEAST_1, help="Size of the input; positional embeddings are resampled to it."),
 )
-data_options = group(
+label_options = group(
     [
         option("--layout", help="How to read the folder; detected by default (robustkit list datasets)."),
         option(
@@ -127,6 +130,12 @@ data_options = group(
             help="CSV of file names and labels of a flat folder.",
         ),
         option("--real-labels", type=Place(), help="ImageNet ReaL's JSON of valid labels."),
+    ],
+    "Data",
+)
+data_options = group(
+    [
+        label_options,
         option("--limit", type=AT_LEAST_1, help="At most N samples: class-balanced, a function of the seed."),
         ids_option,
     ],
@@ -267,10 +276,9 @@ setup_option = option(
     is_flag=True,
     help="Do not try first, on 64 images, whether another normalisation fits better.",
 )
-run_options = group(
+out_option = option("--out", section="Output", type=Place(), help="Run folder; default: runs/<checkpoint>.")
+computing_options = group(
     [
-        option("--out", section="Output", type=Place(), help="Run folder; default: runs/<checkpoint>."),
-        option("--details", section="Output", is_flag=True, help="Print every table, not only the short one."),
         option("--batch-size", type=BatchSize(), help="Samples in a batch, or auto; default: by device."),
         option("--shard-size", type=AT_LEAST_1, help="Samples in a unit of work; fixed when a run begins."),
         option("--workers", type=AT_LEAST_1, help="Threads that decode images; default: a thread for each core."),
@@ -280,6 +288,14 @@ run_options = group(
         option("--seed", type=int, default=0, help="Seed of every random draw."),
         quiet_option,
         option("--skip-bad", is_flag=True, help="Exit 0 although some images or masks could not be read."),
+    ],
+    "Run",
+)
+run_options = group(
+    [
+        out_option,
+        option("--details", section="Output", is_flag=True, help="Print every table, not only the short one."),
+        computing_options,
     ],
     "Run",
 )

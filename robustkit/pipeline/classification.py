@@ -98,7 +98,9 @@ def plan(request: ClassificationRequest) -> Plan:
     digests = corruptions.inputs.digests | beneath.inputs.digests
     digests |= sources | {condition.text: truth.digest or "none" for condition in scored}
     run = Run(request.folder(candidates[0].name))
-    browsed = dataset.select(limit=request.browse, seed=request.seed).samples if request.browse else ()
+    browsed = dataset.samples[: request.browse]  # of a shuffled run that is stopped the others have no record
+    if request.browse and not request.shuffle:
+        browsed = dataset.select(limit=request.browse, seed=request.seed).samples
     return Plan(
         request=request,
         run=run,
@@ -141,6 +143,7 @@ def _open(
         chosen = request.limit, request.ids, request.seed
         try:
             dataset = labelled_data(place, identity, request.data, *chosen, unlabelled=unlabelled)
+            dataset = dataset.shuffled(request.seed) if request.shuffle else dataset
         except DataError as fault:
             raise fault if len(request.checkpoints) == 1 else DataError(f"{identity.name}: {fault}") from None
         preprocessing, line = request.card.preprocess(identity.preprocessing)

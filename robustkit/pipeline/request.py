@@ -38,7 +38,8 @@ class Request:
     none is given. least_shard: samples in a unit of work, unless given or a batch is larger. kept: the fields that
     run.json keeps, so that the same samples can be found again. preset: fills what is not given; what it filled stays.
     part: `3/64`, to compute a share of the units without meeting who computes the others. ray: a cluster to compute on,
-    `local` for one of its own.
+    `local` for one of its own. command: the words of the command that makes the whole run, where this process was
+    started by another. sequential: whether samples are looked at while they come, and may end the run.
 
     Raises:
         ProtocolError: a size is below 1, or a dtype is not supported.
@@ -73,6 +74,8 @@ class Request:
     compile: bool = False
     part: str | None = None
     ray: str | None = None
+    command: Sequence[str] | None = None
+    sequential: bool = False
     model: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -186,7 +189,7 @@ class ClassificationRequest(Request):
     least_shard = 128
     kept = (
         *("checkpoints", "data_dir", "attacks", "corruptions", "corrupted_dir", "frost_dir", "cams", "boxes", "masks"),
-        *("eps", "norm", "engine", "limit", "ids", "data", "model", "transfer", "keep_adversarials"),
+        *("eps", "norm", "engine", "limit", "ids", "shuffle", "data", "model", "transfer", "keep_adversarials"),
     )
 
     corrupted_dir: str | Path | None = None
@@ -201,6 +204,7 @@ class ClassificationRequest(Request):
     boxes: str | Path | None = None
     masks: str | Path | None = None
     engine: str | None = None
+    shuffle: bool = False
     browse: int = 100
     setup_check: bool = True
     data: Mapping[str, Any] = field(default_factory=dict)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DamagedRecord, RunError
-from .binding import digest_of_run, misfit, shard_number
+from .binding import Unit, digest_of_run, misfit, shard_number
 from .digests import digest_of
 from .files import RunFiles, folder_name
 from .links import refuse_link
@@ -212,11 +212,17 @@ class RunFolder(RunFiles):
                 f"{self.path}: no records of {checkpoint} under {condition}; run the audit again to make them"
             )
         unit = self.unit(checkpoint, condition)
-        for path in paths:
-            data, fault = self._sound(path)
-            if fault:
-                raise DamagedRecord(f"{path}: {fault}; {_REMEDY}")
-            yield only_taken(read_rows(path, data, with_taken(columns), fault=partial(unit.fault, path.stem)))
+        yield from (self._rows(path, unit, columns) for path in paths)
+
+    def shard(self, checkpoint: str, condition: str, number: int, columns: Columns = None) -> pa.Table:
+        """Return the rows of one shard, which must be there; otherwise as `shards`."""
+        return self._rows(self.shard_path(checkpoint, condition, number), self.unit(checkpoint, condition), columns)
+
+    def _rows(self, path: Path, unit: Unit, columns: Columns) -> pa.Table:
+        data, fault = self._sound(path)
+        if fault:
+            raise DamagedRecord(f"{path}: {fault}; {_REMEDY}")
+        return only_taken(read_rows(path, data, with_taken(columns), fault=partial(unit.fault, path.stem)))
 
     def table(self, checkpoint: str, condition: str, columns: Columns = None) -> pa.Table:
         """Return all rows of one checkpoint under one condition, in the order of shards; otherwise as `shards`."""
