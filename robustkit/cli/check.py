@@ -55,8 +55,7 @@ def check_run(
         return
     if every:
         raise ProtocolError("--all: only for a draft; give --init, or leave it out")
-    if predicate and attestation is None:
-        raise ProtocolError("--predicate: says what --attestation FILE holds; give both, or leave it out")
+    refuse_idle_predicate(predicate, attestation)
     if policy is None and not DEFAULT.is_file():
         raise ProtocolError(
             f"no --policy, and no {DEFAULT} here; write one from this run with robustkit check {run} --init"
@@ -76,6 +75,12 @@ def check_run(
         details=details,
         console=console,
     )
+
+
+def refuse_idle_predicate(predicate: str | None, attestation: Path | None) -> None:
+    """Raise ProtocolError where a predicate is chosen for no file."""
+    if predicate and attestation is None:
+        raise ProtocolError("--predicate: says what --attestation FILE holds; give both, or leave it out")
 
 
 def conclude(

@@ -53,7 +53,7 @@ class Question:
 
     @property
     def state(self) -> str:
-        """What the samples so far say of the rule."""
+        """What the samples so far say about the rule."""
         if not self.test.said:
             return UNDECIDED
         return PASS if self.test.said == (1 if bounded(self.rule).compare.startswith(">") else -1) else FAIL

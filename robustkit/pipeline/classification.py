@@ -98,9 +98,7 @@ def plan(request: ClassificationRequest) -> Plan:
     digests = corruptions.inputs.digests | beneath.inputs.digests
     digests |= sources | {condition.text: truth.digest or "none" for condition in scored}
     run = Run(request.folder(candidates[0].name))
-    browsed = dataset.samples[: request.browse]  # of a shuffled run that is stopped the others have no record
-    if request.browse and not request.shuffle:
-        browsed = dataset.select(limit=request.browse, seed=request.seed).samples
+    browsed = dataset if request.shuffle else dataset.select(limit=request.browse or None, seed=request.seed)
     return Plan(
         request=request,
         run=run,
@@ -112,7 +110,7 @@ def plan(request: ClassificationRequest) -> Plan:
         inputs=replace(corruptions.inputs, digests=digests),
         lines=tuple(dict.fromkeys((*lines, *dataset.notes, *corruptions.lines, *beneath.lines, *truth.notes))),
         keep_misclassified=request.keep_misclassified,
-        pictures=tuple(sample.id for sample in browsed),
+        pictures=tuple(sample.id for sample in browsed.samples[: request.browse]),
         evidence=tuple(condition.text for condition in bearing_evidence(conditions, card)),
         checks_setup=request.setup_check,
         handed=handed_on(request, attacked),

@@ -61,7 +61,12 @@ class RunFolder(RunFiles):
         return self.shard_count - len(self._shards(checkpoint, condition))
 
     def missing_shards(self, checkpoint: str, condition: str) -> list[int]:
-        """Return the shards that have no record under a condition. Only names of files are read."""
+        """Return the shards that have no record under a condition. Only names of files are read.
+
+        Raises:
+            RunError: run.json claims other shards than it describes: it may be someone else's, and claim any number.
+        """
+        self.unit(checkpoint, condition)
         there = self._shards(checkpoint, condition)
         return [shard for shard in range(self.shard_count) if shard not in there]
 

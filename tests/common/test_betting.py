@@ -9,8 +9,8 @@ import pytest
 from betting_oracles import capitals, verdict
 
 from robustkit.common.betting import BETS, SHARES, Capital, SequentialTest
-from robustkit.common.intervals import Floats
-from scripts.bench.until_decided import Taken, changes, decided, ends, fixed
+from robustkit.common.intervals import Floats, wilson
+from scripts.bench.until_decided import Taken, changes, decided, ends, fixed, peeked
 
 MADE = np.random.default_rng(3)
 STREAMS: dict[str, Floats] = {
@@ -74,6 +74,13 @@ def test_where_the_truth_is_the_bound_either_side_is_said_no_more_often_than_the
 ) -> None:
     above, below = decided(bound, bound, error, 1500)  # exactly, with a look after every sample
     assert 0.4 * error < above.sum() <= error and 0.4 * error < below.sum() <= error
+
+
+def test_an_interval_of_fixed_n_does_not_keep_its_error_where_one_looks_again() -> None:
+    inside = [low <= 0.5 <= high for low, high in (wilson(hits, 10) for hits in range(11))]
+    chances = [math.comb(10, hits) / 2**10 for hits in range(11)]
+    assert peeked(0.5, 10) == pytest.approx(sum(c for c, held in zip(chances, inside, strict=True) if not held))
+    assert peeked(0.5, 10) < 0.05 and peeked(0.5, 300) > 0.2
 
 
 def test_differences_at_the_bound_are_decided_wrongly_no_more_often_than_the_error() -> None:

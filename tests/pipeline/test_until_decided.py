@@ -137,7 +137,7 @@ def test_the_run_is_an_ordinary_one_and_its_own_command_completes_it(
     assert any(flag.startswith("what the samples show may have ended the run here") for flag in flags)
     assert call(monkeypatch, ["check", str(out), "--policy", str(policy)]) == 1  # with ordinary intervals: cannot tell
     said = capsys.readouterr()
-    assert "computed until its rules were decided: " in said.out and "0 pass, 0 fail, 2 cannot tell" in said.err
+    assert "ends when its rules are decided: " in said.out and "0 pass, 0 fail, 2 cannot tell" in said.err
     command = shlex.split(run.manifest.command)
     assert command[:2] == ["robustkit", "audit"] and "--shuffle" in command
     assert not {"--policy", "--until-decided", "--junit", str(policy)} & set(command)

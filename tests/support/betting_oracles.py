@@ -20,7 +20,7 @@ def capitals(values: Sequence[float], bound: float, bets: Sequence[float], share
 def verdict(
     values: Sequence[float], bound: float, error: float, bets: Sequence[float], shares: Sequence[float]
 ) -> tuple[int, int]:
-    """Return what is said of a mean, 1 for above, -1 for below, 0 for nothing, and after how many values."""
+    """Return what is said about a mean, 1 for above, -1 for below, 0 for nothing, and after how many values."""
     above = capitals(values, bound, bets, shares)
     below = capitals([1 - value for value in values], 1 - bound, bets, shares)
     for place, (one, other) in enumerate(zip(above, below, strict=True), start=1):

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from ..help import Command
+from ..idle import GATE, refuse_audit
 from ..option_types import AT_LEAST_0, AT_LEAST_1, Place, Text
 from ..options import (
     CONTEXT,
@@ -155,9 +156,10 @@ def check(runs: tuple[str, ...], until_decided: bool, **options: Any) -> None:
     """
     from ...runs.folder import RunFolder
     from ..check import check_run
-    from ..until_decided import GATE, check_until_decided, refuse_audit
 
     if until_decided:
+        from ..until_decided import check_until_decided
+
         check_until_decided(runs, options)
         return
     refuse_audit(len(runs))
