@@ -135,7 +135,6 @@ data_options = group(
         label_options,
         option("--limit", type=AT_LEAST_1, help="At most N samples: class-balanced, a function of the seed."),
         ids_option,
-        option("--shuffle", is_flag=True, help="Take samples in a random order, a function of the seed."),
     ],
     "Data",
 )
@@ -212,6 +211,9 @@ def protocol_option(card: str = "standard") -> Callable[[F], F]:
     return option("--protocol", section="Run", default=card, help="Protocol card: a name or a TOML file.")
 
 
+shuffle_option = option(
+    "--shuffle", section="Data", is_flag=True, help="Take samples in a random order, a function of the seed."
+)
 preset_option = option(
     "--preset", section="Run", help="Amount of work: quick, standard or full (robustkit list presets)."
 )

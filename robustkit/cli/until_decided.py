@@ -37,14 +37,14 @@ def check_until_decided(checkpoints: Sequence[str], options: dict[str, Any]) -> 
     place = gate["policy"] or DEFAULT
     policy = read_policy(place)
     baseline = None if gate["baseline"] is None else RunFolder.existing(gate["baseline"])
-    request = audit_request(tuple(checkpoints), data_dir, options | {"command": _command(sys.argv[1:])})
-    side = console(stderr=True)
+    request = audit_request(tuple(checkpoints), data_dir, options)
+    side, command = console(stderr=True), _command(sys.argv[1:])
 
     def say(line: str) -> None:
         side.print(line, **AS_IT_IS)
 
     with ConsoleProgress(side, quiet) as progress:
-        run, outcome = until_decided(request, policy, baseline, at_most, progress, say)
+        run, outcome = until_decided(request, policy, baseline, at_most, command, progress, say)
     screen = console()
     screen.print(f"report: {run.path / 'report.html'}", **AS_IT_IS)
     refuse_bad(run, skip_bad)

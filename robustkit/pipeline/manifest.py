@@ -39,7 +39,6 @@ from ..runs.repeating import without_option
 from .plan import Plan
 from .plugins import used_plugins
 from .presets import Preset, spelled_out
-from .request import Request
 
 _QUEUED = 512
 """Samples in a unit on an accelerator for attacks that make their own batches: towards its end these run empty."""
@@ -94,7 +93,7 @@ def _described(plan: Plan, digest: str, old: Manifest | None) -> Manifest:
     checkpoints = tuple(contender.entry for contender in plan.contenders)
     return Manifest(
         robustkit=metadata.version("robustkit-audit"),
-        command=_command(request),
+        command=_command(plan),
         started=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         arguments=_plain(request.arguments()),
         seed=settings.seed,
@@ -125,7 +124,7 @@ def _described(plan: Plan, digest: str, old: Manifest | None) -> Manifest:
         evidence=tuple(dict.fromkeys(plan.evidence)),
         plugins=used_plugins(plan.conditions, checkpoints, card.task) or UNSET,
         parts=request.share.count if request.share else UNSET,
-        sequential=True if request.sequential else UNSET,
+        sequential=True if plan.sequential else UNSET,
     )
 
 
@@ -170,13 +169,13 @@ def versions() -> dict[str, str]:
     return {name: metadata.version(name) for name in names} | others
 
 
-def _command(request: Request) -> str:
+def _command(plan: Plan) -> str:
     """Return the command of the whole run: the words that started this process, without the folders of the program and
-    --part, and a preset spelled out, unless the request names others.
+    --part, and a preset spelled out, unless the plan has others.
     """
-    if request.command is not None:
-        return shlex.join(request.command)
-    preset = request.preset
+    if plan.command:
+        return shlex.join(plan.command)
+    preset = plan.request.preset
     program, words = Path(sys.argv[0]).name, without_option(sys.argv[1:], "--part")
     ours = program in ("", "__main__.py")
     if isinstance(preset, Preset) and (ours or program == "robustkit"):

@@ -38,8 +38,7 @@ class Request:
     none is given. least_shard: samples in a unit of work, unless given or a batch is larger. kept: the fields that
     run.json keeps, so that the same samples can be found again. preset: fills what is not given; what it filled stays.
     part: `3/64`, to compute a share of the units without meeting who computes the others. ray: a cluster to compute on,
-    `local` for one of its own. command: the words of the command that makes the whole run, where this process was
-    started by another. sequential: whether samples are looked at while they come, and may end the run.
+    `local` for one of its own.
 
     Raises:
         ProtocolError: a size is below 1, or a dtype is not supported.
@@ -74,8 +73,6 @@ class Request:
     compile: bool = False
     part: str | None = None
     ray: str | None = None
-    command: Sequence[str] | None = None
-    sequential: bool = False
     model: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

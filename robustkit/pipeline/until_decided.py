@@ -35,15 +35,16 @@ def until_decided(
     policy: Policy,
     baseline: RunFolder | None,
     at_most: int | None,
+    command: Sequence[str],
     progress: Progress,
     say: Callable[[str], None],
 ) -> tuple[Run, Outcome]:
     """Compute the records of a shuffled run that undecided rules need, shard by shard; return the run, with summary and
     report, and the verdicts.
 
-    request: what to evaluate follows from the policy; its command lacks that, too. at_most: samples that may be looked
-    at; all of them if left out. A run that was stopped is gone on with: verdicts are functions of the records in their
-    order, whatever was there already.
+    request: what to evaluate follows from the policy. command: the words of its audit, which lack that, too.
+    at_most: samples that may be looked at; all of them if left out. A run that was stopped is gone on with:
+    verdicts are functions of the records in their order, whatever was there already.
 
     Raises:
         ProtocolError: a rule cannot be decided while samples come; RobustkitError: as `run`. Both before a file is
@@ -52,12 +53,12 @@ def until_decided(
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ProtocolError("--until-decided in several processes: samples come one by one; leave torchrun out")
     options = options_asked(policy)
-    words = [*(request.command or ()), *(word for option in options.items() for word in option), "--shuffle"]
+    words = (*command, *(word for option in options.items() for word in option), "--shuffle")
     asked: dict[str, Any] = {option.removeprefix("--"): value for option, value in options.items()}
     size = request.shard_size or max(LOOK, request.settings.batch_size)
-    plan = plan_of(replace(request, **asked, command=words, shuffle=True, sequential=True, shard_size=size))
+    plan = plan_of(replace(request, **asked, shuffle=True, shard_size=size))
     digest = plan.digest()
-    plan = replace(plan, digest=lambda: digest)
+    plan = replace(plan, digest=lambda: digest, command=words, sequential=True)
     card, names = request.card, [contender.name for contender in plan.contenders]
     deciding = {"protocol": card.tag, "data digest": digest, "seed": request.seed}
     before = None if baseline is None else baseline_of(baseline, deciding, plan.inputs.digests)

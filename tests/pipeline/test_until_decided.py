@@ -147,6 +147,7 @@ def test_the_run_is_an_ordinary_one_and_its_own_command_completes_it(
     whole = robustkit.audit(many / "net.pth", data_dir=many / "images", out=tmp_path / "w", model=model, **options)
     assert files(out) == files(whole.path)
     assert not any("ended the run" in flag for row in Run(out).summary() for flag in row["flags"])
+    assert Run(out).manifest.is_sequential and not whole.manifest.is_sequential
     assert call(monkeypatch, ["check", str(out), "--policy", str(policy)]) == 0
     assert [sample.id for sample in dataset.samples] != sorted(sample.id for sample in dataset.samples)
     assert whole.manifest.data.digest == open_dataset(many / "images", num_classes=3).digest()  # runs can be paired

@@ -30,6 +30,7 @@ from ..options import (
     run_options,
     setup_option,
     sharing_options,
+    shuffle_option,
     truth_options,
 )
 from ..scene_options import scene_options, segmenter_options
@@ -43,6 +44,7 @@ from ..terminal import AS_IT_IS, audit_request, console, run_and_show, run_cam, 
     [
         model_options,
         data_options,
+        shuffle_option,
         preset_option,
         attack_options,
         corruption_options,
@@ -81,6 +83,7 @@ def audit(
     [
         model_options,
         data_options,
+        shuffle_option,
         preset_option,
         attack_options,
         protocol_option(),
