@@ -55,8 +55,7 @@ def check_run(
         return
     if every:
         raise ProtocolError("--all: only for a draft; give --init, or leave it out")
-    if predicate and attestation is None:
-        raise ProtocolError("--predicate: says what --attestation FILE holds; give both, or leave it out")
+    refuse_idle_predicate(predicate, attestation)
     if policy is None and not DEFAULT.is_file():
         raise ProtocolError(
             f"no --policy, and no {DEFAULT} here; write one from this run with robustkit check {run} --init"
@@ -64,16 +63,53 @@ def check_run(
     rules = read_policy(place)
     before = None if baseline is None else RunFolder.existing(baseline)
     outcome = judge(rules, existing, before)
+    conclude(
+        outcome,
+        existing,
+        place,
+        before,
+        junit=junit,
+        json_file=json_file,
+        attestation=attestation,
+        predicate=predicate,
+        details=details,
+        console=console,
+    )
+
+
+def refuse_idle_predicate(predicate: str | None, attestation: Path | None) -> None:
+    """Raise ProtocolError where a predicate is chosen for no file."""
+    if predicate and attestation is None:
+        raise ProtocolError("--predicate: says what --attestation FILE holds; give both, or leave it out")
+
+
+def conclude(
+    outcome: Outcome,
+    run: RunFolder,
+    place: Path,
+    baseline: RunFolder | None,
+    *,
+    junit: Path | None,
+    json_file: Path | None,
+    attestation: Path | None,
+    predicate: str | None,
+    details: bool,
+    console: Any,
+) -> None:
+    """Print the verdicts on a run, and write what was asked for. place: of the policy.
+
+    Raises:
+        GateFailed: some rule fails or is undecided. RunError: a file cannot be written.
+    """
     show(outcome, console, details)
-    _write(outcome, existing, baseline, junit, json_file)
+    _write(outcome, run, baseline, junit, json_file)
     if attestation is not None:
-        released = None if before is None else before.manifest
-        statement = as_statement(outcome, existing.manifest, released, predicate or "test-result")
-        _put(attestation, statement, "--attestation")
-    _tell_github(outcome, existing, console)
+        released = None if baseline is None else baseline.manifest
+        _put(attestation, as_statement(outcome, run.manifest, released, predicate or "test-result"), "--attestation")
+    _tell_github(outcome, run, console)
     if not outcome.passed:
-        raise GateFailed(f"{run} does not meet {place}: {counts(outcome)}")
-    print_line(console, f"{run} meets {place}: {counts(outcome)}")
+        raise GateFailed(f"{run.path} does not meet {place}: {counts(outcome)}")
+    print_line(console, f"{run.path} meets {place}: {counts(outcome)}")
 
 
 def show(outcome: Outcome, console: Any, details: bool = False) -> None:
@@ -109,11 +145,13 @@ def _draft(run: RunFolder, place: Path, unused: list[str], every: bool, console:
     _say(f"{place}: {rules} rules; read them, then: robustkit check {run.path} --policy {place}", console)
 
 
-def _write(outcome: Outcome, run: RunFolder, baseline: Path | None, xml: Path | None, json_file: Path | None) -> None:
+def _write(
+    outcome: Outcome, run: RunFolder, baseline: RunFolder | None, xml: Path | None, json_file: Path | None
+) -> None:
     if xml is not None:
         _put(xml, junit(outcome, run.path.resolve().name), "--junit")
     if json_file is not None:
-        _put(json_file, as_json(outcome, str(run.path), None if baseline is None else str(baseline)), "--json")
+        _put(json_file, as_json(outcome, str(run.path), None if baseline is None else str(baseline.path)), "--json")
 
 
 def _put(path: Path, content: bytes, option: str) -> None:

@@ -12,6 +12,11 @@ from .arguments import MODEL_KEYS
 
 PICTURE_KEYS = (*MODEL_KEYS, "arguments", "targets", "cams", "device", "out", "save_maps", "quiet", "config", "debug")
 """The options that `robustkit cam` takes for a user's own pictures."""
+GATE_VALUES = ("policy", "baseline", "junit", "json_file", "attestation", "predicate")
+GATE_ALONE = ("verify_attestation", "init", "every")
+GATE = (*GATE_VALUES, *GATE_ALONE, "details")
+"""The options of `robustkit check` that are about verdicts: those with a value, and those that audit nothing."""
+_GENERAL = ("runs", "until_decided", "config", "trust_config", "debug", "plugin")
 _MAP_KEYS = ("stability", "boxes", "masks", "faithfulness", "keep_misclassified")
 _ATTACK_KEYS = ("eps", "norm", "engine")
 _CORRUPTION_KEYS = ("constants", "variant", "frost_dir")
@@ -51,3 +56,12 @@ def refuse_idle_parts(options: Mapping[str, Any]) -> None:
         refuse_idle(_CORRUPTION_KEYS, "only for corruptions, and there are none; give --corruptions, or leave it out")
     if options.get("cams") is None:
         refuse_idle(_MAP_KEYS, "only for maps, and there are none; give --cams, or leave it out")
+
+
+def refuse_audit(runs: int) -> None:
+    """Raise ProtocolError where options, or several arguments, mean something with --until-decided only."""
+    every = [str(parameter.name) for parameter in click.get_current_context().command.params]
+    others = [name for name in every if name not in (*GATE, *_GENERAL)]
+    refuse_idle(others, "only with --until-decided; give that, or leave it out: a run says how it was computed")
+    if runs != 1:
+        raise ProtocolError(f"{runs} runs; expected one, or checkpoints with --until-decided")

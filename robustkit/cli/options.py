@@ -117,7 +117,7 @@ model_options = network_options(
     option("--crop-mode", help="center, center-floor, squash or border."),
     option("--img-size", type=AT_LEAST_1, help="Size of the input; positional embeddings are resampled to it."),
 )
-data_options = group(
+label_options = group(
     [
         option("--layout", help="How to read the folder; detected by default (robustkit list datasets)."),
         option(
@@ -127,6 +127,12 @@ data_options = group(
             help="CSV of file names and labels of a flat folder.",
         ),
         option("--real-labels", type=Place(), help="ImageNet ReaL's JSON of valid labels."),
+    ],
+    "Data",
+)
+data_options = group(
+    [
+        label_options,
         option("--limit", type=AT_LEAST_1, help="At most N samples: class-balanced, a function of the seed."),
         ids_option,
     ],
@@ -175,52 +181,6 @@ corruption_options = group(
     ],
     "Corruptions",
 )
-mask_options = group(
-    [
-        option(
-            "--masks",
-            type=Place(),
-            help="Folder of label maps, for segmenters, named like the images.",
-        ),
-        option("--classes", type=Place(), help="File of class names, one a line, in label order."),
-        option("--ignore", type=str, default="255", help="Labels that do not count, separated by commas."),
-    ],
-    "Data",
-)
-scene_options = group(
-    [
-        mask_options,
-        option("--layout", section="Data", help="ade20k, folders or embedded; detected by default."),
-        option("--limit", section="Data", type=AT_LEAST_1, help="At most N images, a function of the seed."),
-        ids_option,
-        option(
-            "--attacks",
-            section="Attacks",
-            help="fgsm, pgd, segpgd, cospgd, sea or conditions such as segpgd(steps=10); none; default: pgd.",
-        ),
-        radius_options,
-        option("--corruptions", help="Sets or names: segformer-16, fan-19, fog(severity=3), of the whole image."),
-        option("--variant", default="bethgelab", help="Code: bethgelab (published segmentation's) or hendrycks."),
-        frost_option,
-        evaluation_option,
-        option(
-            "--examples",
-            section="Output",
-            type=AT_LEAST_0,
-            default=4,
-            help="Scenes to draw in the report; 0 for none.",
-        ),
-    ],
-    "Corruptions",
-)
-segmenter_options = network_options(
-    "timm name of a Segmenter's encoder, or code to run: module:function, file.py:function.",
-    "Number of classes of the output.",
-    option("--window", help="Side, or HEIGHTxWIDTH, of the windows that the network sees."),
-    option("--stride", help="Step from one window to the next, likewise."),
-    option("--short-side", type=AT_LEAST_1, help="Resize images to this short side before windows are cut."),
-    option("--resize", help="ade20k: resize images as the public data pipeline for ADE20K does."),
-)
 truth_options = group(
     [
         option("--boxes", type=Place(), help="Boxes of the objects: a CSV, or a folder of XML files."),
@@ -251,6 +211,9 @@ def protocol_option(card: str = "standard") -> Callable[[F], F]:
     return option("--protocol", section="Run", default=card, help="Protocol card: a name or a TOML file.")
 
 
+shuffle_option = option(
+    "--shuffle", section="Data", is_flag=True, help="Take samples in a random order, a function of the seed."
+)
 preset_option = option(
     "--preset", section="Run", help="Amount of work: quick, standard or full (robustkit list presets)."
 )
@@ -267,10 +230,9 @@ setup_option = option(
     is_flag=True,
     help="Do not try first, on 64 images, whether another normalisation fits better.",
 )
-run_options = group(
+out_option = option("--out", section="Output", type=Place(), help="Run folder; default: runs/<checkpoint>.")
+computing_options = group(
     [
-        option("--out", section="Output", type=Place(), help="Run folder; default: runs/<checkpoint>."),
-        option("--details", section="Output", is_flag=True, help="Print every table, not only the short one."),
         option("--batch-size", type=BatchSize(), help="Samples in a batch, or auto; default: by device."),
         option("--shard-size", type=AT_LEAST_1, help="Samples in a unit of work; fixed when a run begins."),
         option("--workers", type=AT_LEAST_1, help="Threads that decode images; default: a thread for each core."),
@@ -280,6 +242,14 @@ run_options = group(
         option("--seed", type=int, default=0, help="Seed of every random draw."),
         quiet_option,
         option("--skip-bad", is_flag=True, help="Exit 0 although some images or masks could not be read."),
+    ],
+    "Run",
+)
+run_options = group(
+    [
+        out_option,
+        option("--details", section="Output", is_flag=True, help="Print every table, not only the short one."),
+        computing_options,
     ],
     "Run",
 )

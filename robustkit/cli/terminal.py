@@ -90,13 +90,18 @@ def run_to_the_end(request: Request, skip_bad: bool, details: bool = False, quie
     from ..pipeline.processes import follows
 
     run = run_and_show(request, details, quiet)
-    bad = () if follows() or request.share else run.manifest.bad_images
-    if bad and not skip_bad:
+    refuse_bad(run, skip_bad or follows() or request.share is not None)
+    return run
+
+
+def refuse_bad(run: RunFolder, accepted: bool) -> None:
+    """Raise DataError where images were left out and that is not accepted."""
+    bad = () if accepted else run.manifest.bad_images
+    if bad:
         raise DataError(
             f"{len(bad)} of {run.manifest.data.n} {run.manifest.protocol.samples.many} could not be read and were left "
             f"out, the first: {bad[0].error}; fix them, or accept this with --skip-bad"
         )
-    return run
 
 
 def run_cam(

@@ -44,7 +44,7 @@ class Dataset:
     """Labelled images.
 
     name: short, for tables. root: what was opened. layout: how labels were found (see layouts).
-    class_names: in label order. samples: sorted by id.
+    class_names: in label order. samples: sorted by id, unless `shuffled`.
     valid_labels: the logits that compete (ImageNet-A and -R); None for all of them.
     notes: lines for the user: what was recognised and what was left out.
     """
@@ -82,8 +82,9 @@ class Dataset:
     def digest(self) -> str:
         """Return the SHA-256 (hex) over id, labels and content of every sample, and over the logits that compete."""
         total = hashlib.sha256(repr(self.valid_labels).encode())
+        in_order = sorted(self.samples, key=lambda sample: sample.id)  # also of a shuffled data set
         with ThreadPoolExecutor() as pool:
-            for block in _blocks(self.samples, 1024):  # or 50 000 futures would wait at once
+            for block in _blocks(in_order, 1024):  # or 50 000 futures would wait at once
                 for sample, content in zip(block, pool.map(self._content, block), strict=True):
                     total.update(f"{sample.id}\0{sample.label}\0{sample.valid}\0{content}\n".encode())
         return total.hexdigest()
@@ -109,6 +110,16 @@ class Dataset:
                 raise DataError(f"limit {limit}: expected 1 or more")
             samples = _balanced(samples, limit, seed)
         return replace(self, samples=tuple(sorted(samples, key=lambda sample: sample.id)))
+
+    def shuffled(self, seed: int) -> Dataset:
+        """Return the same samples in a random order, that of a hash of (seed, id): the first of them are a random part,
+        however many. `select` knows nothing of it. The digest is the same.
+        """
+
+        def place(sample: Sample) -> tuple[bytes, str]:
+            return hashlib.sha256(f"order\0{seed}\0{sample.id}".encode("utf-8", "surrogatepass")).digest(), sample.id
+
+        return replace(self, samples=tuple(sorted(self.samples, key=place)))
 
     def _distinct(self, lines: Iterable[str]) -> dict[str, None]:
         """Return the ids, up to one more than could each name a sample: by id, name or stem."""

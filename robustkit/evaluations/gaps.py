@@ -43,7 +43,8 @@ def unfinished(run: RunFolder, checkpoint: str | None = None) -> str:
     checkpoint: only what this one lacks.
     """
     missing, every = missing_units(run, checkpoint)
-    return f"unfinished: {missing} of {every} units are missing; {_completing(run)}" if missing else ""
+    what = "ends when its rules are decided" if run.manifest.is_sequential else "unfinished"
+    return f"{what}: {missing} of {every} units are missing; {_completing(run)}" if missing else ""
 
 
 def _completing(run: RunFolder) -> str:

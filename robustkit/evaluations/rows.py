@@ -39,6 +39,11 @@ Number = tuple[str, float, int, float, float]
 
 Rows = NDArray[np.int64]
 
+STOPPED = (
+    "what the samples show may have ended the run here, and intervals know nothing of that; read the gate's verdicts"
+)
+"""The flag of results of a sequential run that is not whole."""
+
 FEWEST = 10  # fewer samples have no interval
 
 
@@ -76,6 +81,7 @@ def record_flags(
     expected = min(manifest.data.n, part_of(condition) or manifest.data.n)
     if len(table) != expected:
         flags.append(f"incomplete: {len(table)} of {expected} samples; the same command continues")
+        flags += [STOPPED] if manifest.is_sequential else []
     described = manifest.checkpoint(checkpoint)
     if described.weights.endswith("in part"):
         flags.append("weights were loaded in part; the rest is random")

@@ -53,6 +53,8 @@ def advice(verdict: Verdict, below: bool = False) -> str:
         return _FLAGS if verdict.state == FAIL else ""
     if figure is None or not verdict.whole:
         return ""
+    if verdict.of is not None and verdict.state != FAIL:
+        return "give more samples (--at-most, --data-dir), or ask for a bound that is further from the value"
     if verdict.state != FAIL:
         return "" if verdict.needed is None else f"audit that many (--limit {verdict.needed}), or ask for less"
     if isinstance(statement, Value) and statement.metric == "n":

@@ -133,7 +133,8 @@ def _configuration(
 ) -> Iterator[dict[str, Any]]:
     yield _descriptor(f"policy {PurePath(outcome.policy.path).name}", outcome.policy.digest)
     yield _descriptor(f"card {run.protocol.tag}", run.protocol.digest)
-    yield _descriptor(f"data {run.data.name}, {run.data.n} samples", run.data.digest)
+    count = f"{'at most ' if run.is_sequential else ''}{run.data.n}"
+    yield _descriptor(f"data {run.data.name}, {count} samples", run.data.digest)
     for entry in entries:
         if entry.code_sha256:
             yield _descriptor(f"code or config of {entry.name}", entry.code_sha256)

@@ -236,6 +236,7 @@ def _as_dict(outcome: Outcome, verdict: Verdict) -> dict[str, Any]:
         "metric": metric,
         "value": figure and finite(figure.value),
         "n": figure and figure.n,
+        "of": verdict.of,
         "ci_low": figure and finite(figure.low),
         "ci_high": figure and finite(figure.high),
         "bound": bound,

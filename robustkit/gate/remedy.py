@@ -14,7 +14,7 @@ from ..runs.manifest import Manifest
 from ..tasks.task import task_of
 
 _OPTIONS = (
-    *("limit", "ids", "boxes", "masks", "classes", "frost_dir", "seed", "dtype", "compile"),
+    *("limit", "ids", "shuffle", "boxes", "masks", "classes", "frost_dir", "seed", "dtype", "compile"),
     *("layout", "labels_csv", "real_labels", "ignore", "arch", "attention", "num_classes", "use_ema", "allow_partial"),
     *("mean", "std", "interpolation", "crop_pct", "crop_mode", "img_size", "window", "stride", "short_side", "resize"),
 )
@@ -32,7 +32,8 @@ def missing_command(manifest: Manifest, name: str, wanted: ConditionPattern, out
     card = manifest.protocol.name
     own_card = ["--protocol", card if card in card_names() else f"{card}.toml"]
     words += [] if card == task.card else own_card
-    given: dict[str, Any] = {key: asked.get(key) for key in ("limit", "ids", "boxes", "masks", "classes", "frost_dir")}
+    kept = ("limit", "ids", "shuffle", "boxes", "masks", "classes", "frost_dir")
+    given: dict[str, Any] = {key: asked.get(key) for key in kept}
     given |= {**(asked.get("model") or {}), **(asked.get("data") or {}), "seed": manifest.seed or None}
     deciding = manifest.deciding
     given |= {"dtype": deciding.dtype if deciding.dtype != "float32" else None, "compile": deciding.compile or None}

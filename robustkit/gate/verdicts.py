@@ -44,7 +44,8 @@ class Verdict:
     reason: one line that says more than the figure; empty where the figure says it all. needed: samples that would
     decide it. condition: that of the run, in full. whole: nothing that the rule is about was missing. command:
     evaluates a condition that nobody asked for. completes: the same audit again, which makes records that are missing.
-    Both may be text of run.json, and are shown through `repeat_of`.
+    Both may be text of run.json, and are shown through `repeat_of`. of: where it was decided while samples came, how
+    many there are; the figure's n is how many it took.
     """
 
     rule: Rule
@@ -57,6 +58,7 @@ class Verdict:
     completes: str = ""
     whole: bool = True
     command: str = ""
+    of: int | None = None
 
     @property
     def why(self) -> str:
@@ -103,9 +105,9 @@ def judge(policy: Policy, run: RunFolder, baseline: RunFolder | None = None) -> 
     verdicts: list[Verdict] = []
     for rule in policy.rules:
         if isinstance(rule.statement, Identity) and rule.statement.subject in ("protocol", "data digest"):
-            verdicts.append(_of_identity(rule, "", rule.statement, subject))
+            verdicts.append(of_identity(rule, "", rule.statement, subject))
             continue
-        names = _matching(rule.checkpoint, subject)
+        names = matching(rule.checkpoint, [*subject.checkpoints])
         if not names:
             there = ", ".join(subject.checkpoints)
             verdicts.append(Verdict(rule, rule.checkpoint, UNDECIDED, f"no such checkpoint in the run; it has {there}"))
@@ -113,17 +115,18 @@ def judge(policy: Policy, run: RunFolder, baseline: RunFolder | None = None) -> 
     return Outcome(policy, tuple(verdicts), subject.results)
 
 
-def _matching(pattern: str, subject: MeasuredRun) -> list[str]:
-    if pattern in subject.checkpoints:  # a name may hold what means something in a pattern
+def matching(pattern: str, names: Sequence[str]) -> list[str]:
+    """Return the checkpoints that a rule is about."""
+    if pattern in names:  # a name may hold what means something in a pattern
         return [pattern]
-    return [name for name in subject.checkpoints if fnmatchcase(name, pattern)]
+    return [name for name in names if fnmatchcase(name, pattern)]
 
 
 def _verdict(policy: Policy, rule: Rule, name: str, subject: MeasuredRun, before: MeasuredRun | None) -> Verdict:
     statement = rule.statement
     try:
         if isinstance(statement, Identity):
-            return _of_identity(rule, name, statement, subject)
+            return of_identity(rule, name, statement, subject)
         if isinstance(statement, NoFlags):
             return _of_flags(rule, name, statement, subject)
         if isinstance(statement, Change):
@@ -186,7 +189,8 @@ def _meets(statement: Value | Change, value: float) -> bool:
     return gap > SLACK if statement.compare in (">", "<") else gap >= -SLACK
 
 
-def _of_identity(rule: Rule, name: str, statement: Identity, subject: MeasuredRun) -> Verdict:
+def of_identity(rule: Rule, name: str, statement: Identity, subject: MeasuredRun) -> Verdict:
+    """Return whether a run, or a checkpoint of it, is what a rule says."""
     same, reason = compared(statement, subject.manifest, subject.checkpoints.get(name))
     return Verdict(rule, name, PASS if same else FAIL, reason)
 

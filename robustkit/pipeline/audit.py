@@ -41,6 +41,7 @@ def audit(
     preset: str | Preset | None = None,
     limit: int | None = None,
     ids: str | Path | None = None,
+    shuffle: bool = False,
     seed: int = 0,
     batch_size: int | Literal["auto"] | None = None,
     shard_size: int | None = None,
@@ -89,7 +90,8 @@ def audit(
         engine: `pyautoattack` or `torchattacks` to run the attacks by that library instead, for cross-checking.
         preset: `quick`, `standard` or `full`: fills attacks, corruptions, cams and limit where they are left out
         (`robustkit list presets`).
-        limit, ids: a class-balanced random subset of the samples, or exactly those listed in a file.
+        limit, ids: a class-balanced random subset of the samples, or exactly those listed in a file. shuffle: whether
+        they come in a random order, a function of the seed, so that what an unfinished run has is a random part.
         batch_size: 16 on a CPU and 128 on an accelerator, if left out; `auto` measures which suits the models best,
         once, when a run begins. Where memory is short, it is halved on the way. shard_size: samples in a unit of work,
         128 (512 on an accelerator for attacks that make their own batches) or the batch size if larger. workers:
@@ -134,6 +136,7 @@ def audit(
         preset=preset,
         limit=limit,
         ids=ids,
+        shuffle=shuffle,
         seed=seed,
         batch_size=batch_size,
         shard_size=shard_size,

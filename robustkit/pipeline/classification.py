@@ -98,7 +98,7 @@ def plan(request: ClassificationRequest) -> Plan:
     digests = corruptions.inputs.digests | beneath.inputs.digests
     digests |= sources | {condition.text: truth.digest or "none" for condition in scored}
     run = Run(request.folder(candidates[0].name))
-    browsed = dataset.select(limit=request.browse, seed=request.seed).samples if request.browse else ()
+    browsed = dataset if request.shuffle else dataset.select(limit=request.browse or None, seed=request.seed)
     return Plan(
         request=request,
         run=run,
@@ -110,7 +110,7 @@ def plan(request: ClassificationRequest) -> Plan:
         inputs=replace(corruptions.inputs, digests=digests),
         lines=tuple(dict.fromkeys((*lines, *dataset.notes, *corruptions.lines, *beneath.lines, *truth.notes))),
         keep_misclassified=request.keep_misclassified,
-        pictures=tuple(sample.id for sample in browsed),
+        pictures=tuple(sample.id for sample in browsed.samples[: request.browse]),
         evidence=tuple(condition.text for condition in bearing_evidence(conditions, card)),
         checks_setup=request.setup_check,
         handed=handed_on(request, attacked),
@@ -141,6 +141,7 @@ def _open(
         chosen = request.limit, request.ids, request.seed
         try:
             dataset = labelled_data(place, identity, request.data, *chosen, unlabelled=unlabelled)
+            dataset = dataset.shuffled(request.seed) if request.shuffle else dataset
         except DataError as fault:
             raise fault if len(request.checkpoints) == 1 else DataError(f"{identity.name}: {fault}") from None
         preprocessing, line = request.card.preprocess(identity.preprocessing)

@@ -93,7 +93,7 @@ def _described(plan: Plan, digest: str, old: Manifest | None) -> Manifest:
     checkpoints = tuple(contender.entry for contender in plan.contenders)
     return Manifest(
         robustkit=metadata.version("robustkit-audit"),
-        command=_command(request.preset),
+        command=_command(plan),
         started=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         arguments=_plain(request.arguments()),
         seed=settings.seed,
@@ -124,6 +124,7 @@ def _described(plan: Plan, digest: str, old: Manifest | None) -> Manifest:
         evidence=tuple(dict.fromkeys(plan.evidence)),
         plugins=used_plugins(plan.conditions, checkpoints, card.task) or UNSET,
         parts=request.share.count if request.share else UNSET,
+        sequential=True if plan.sequential else UNSET,
     )
 
 
@@ -168,10 +169,13 @@ def versions() -> dict[str, str]:
     return {name: metadata.version(name) for name in names} | others
 
 
-def _command(preset: str | Preset | None) -> str:
-    """Return the words that started this process, without the folders of the program and --part, and a preset spelled
-    out: the command of the whole run.
+def _command(plan: Plan) -> str:
+    """Return the command of the whole run: the words that started this process, without the folders of the program and
+    --part, and a preset spelled out, unless the plan has others.
     """
+    if plan.command:
+        return shlex.join(plan.command)
+    preset = plan.request.preset
     program, words = Path(sys.argv[0]).name, without_option(sys.argv[1:], "--part")
     ours = program in ("", "__main__.py")
     if isinstance(preset, Preset) and (ours or program == "robustkit"):

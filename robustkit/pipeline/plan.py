@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 
@@ -42,12 +42,14 @@ class Contender:
 class Plan:
     """What a run does.
 
-    dataset: the samples that all contenders share. digest: computes the data set's. inputs: what corruptions and maps
-    need besides the data set. lines: for the user, shown once everything is checked, so that an error stands alone.
-    unjudged: labels of masks that do not count. keep_misclassified: whether maps of wrong predictions count. pictures:
-    ids of the samples whose images are kept. evidence: texts of the attacks whose results need evidence. checks_setup:
-    whether other normalisations are tried first. handed: texts of the attacks whose adversarial images are passed on or
-    kept. finish: makes summary, report and pictures once all records are there.
+    dataset: the samples that all contenders share. digest: computes the data set's. inputs: what corruptions and
+    maps need besides the data set. lines: for the user, shown once everything is checked, so that an error stands
+    alone. unjudged: labels of masks that do not count. keep_misclassified: whether maps of wrong predictions count.
+    pictures: ids of the samples whose images are kept. evidence: texts of the attacks whose results need evidence.
+    checks_setup: whether other normalisations are tried first. handed: texts of the attacks whose adversarial
+    images are passed on or kept. command: the words of the command of the whole run, where this process was started
+    by another; sequential: whether samples are looked at while they come, and may end it. finish: makes summary,
+    report and pictures once all records are there.
     """
 
     request: Request
@@ -65,6 +67,8 @@ class Plan:
     evidence: tuple[str, ...] = ()
     checks_setup: bool = False
     handed: frozenset[str] = frozenset()
+    command: Sequence[str] = ()
+    sequential: bool = False
 
     def settings(self, chosen: int | None) -> Settings:
         """Return how to compute. chosen: the batch size that an earlier command chose.

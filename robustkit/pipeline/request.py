@@ -186,7 +186,7 @@ class ClassificationRequest(Request):
     least_shard = 128
     kept = (
         *("checkpoints", "data_dir", "attacks", "corruptions", "corrupted_dir", "frost_dir", "cams", "boxes", "masks"),
-        *("eps", "norm", "engine", "limit", "ids", "data", "model", "transfer", "keep_adversarials"),
+        *("eps", "norm", "engine", "limit", "ids", "shuffle", "data", "model", "transfer", "keep_adversarials"),
     )
 
     corrupted_dir: str | Path | None = None
@@ -201,6 +201,7 @@ class ClassificationRequest(Request):
     boxes: str | Path | None = None
     masks: str | Path | None = None
     engine: str | None = None
+    shuffle: bool = False
     browse: int = 100
     setup_check: bool = True
     data: Mapping[str, Any] = field(default_factory=dict)

@@ -25,8 +25,14 @@ if TYPE_CHECKING:
     pass
 
 
-def carry_out(plan: Plan, progress: Progress, say: Callable[[str], None]) -> None:
+Compute = Callable[[Plan, Progress, Callable[[str], None]], Reporter]
+"""Write the records of a plan, and return what reports them."""
+
+
+def carry_out(plan: Plan, progress: Progress, say: Callable[[str], None], instead: Compute | None = None) -> None:
     """Carry out a whole run, in this process, together with others that torchrun started, or on a Ray cluster.
+
+    instead: computes the records in place of all these, in this process.
 
     run.json, summary and report are made by the first process only, which holds the folder's lock meanwhile. A part of
     a run holds it together with others, and makes neither summary nor report.
@@ -53,7 +59,9 @@ def carry_out(plan: Plan, progress: Progress, say: Callable[[str], None]) -> Non
             return run.manifest.to_plain()
 
         await_same(run, ranks.share("run", begin))
-        if plan.request.ray is None:
+        if instead is not None:
+            reporter = instead(plan, progress, say)
+        elif plan.request.ray is None:
             reporter = compute(plan, ranks, progress, say)
         else:
             reporter = cluster.compute(plan, progress, say)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DamagedRecord, RunError
-from .binding import digest_of_run, misfit, shard_number
+from .binding import Unit, digest_of_run, misfit, shard_number
 from .digests import digest_of
 from .files import RunFiles, folder_name
 from .links import refuse_link
@@ -61,7 +61,12 @@ class RunFolder(RunFiles):
         return self.shard_count - len(self._shards(checkpoint, condition))
 
     def missing_shards(self, checkpoint: str, condition: str) -> list[int]:
-        """Return the shards that have no record under a condition. Only names of files are read."""
+        """Return the shards that have no record under a condition. Only names of files are read.
+
+        Raises:
+            RunError: run.json claims other shards than it describes: it may be someone else's, and claim any number.
+        """
+        self.unit(checkpoint, condition)
         there = self._shards(checkpoint, condition)
         return [shard for shard in range(self.shard_count) if shard not in there]
 
@@ -212,11 +217,17 @@ class RunFolder(RunFiles):
                 f"{self.path}: no records of {checkpoint} under {condition}; run the audit again to make them"
             )
         unit = self.unit(checkpoint, condition)
-        for path in paths:
-            data, fault = self._sound(path)
-            if fault:
-                raise DamagedRecord(f"{path}: {fault}; {_REMEDY}")
-            yield only_taken(read_rows(path, data, with_taken(columns), fault=partial(unit.fault, path.stem)))
+        yield from (self._rows(path, unit, columns) for path in paths)
+
+    def shard(self, checkpoint: str, condition: str, number: int, columns: Columns = None) -> pa.Table:
+        """Return the rows of one shard, which must be there; otherwise as `shards`."""
+        return self._rows(self.shard_path(checkpoint, condition, number), self.unit(checkpoint, condition), columns)
+
+    def _rows(self, path: Path, unit: Unit, columns: Columns) -> pa.Table:
+        data, fault = self._sound(path)
+        if fault:
+            raise DamagedRecord(f"{path}: {fault}; {_REMEDY}")
+        return only_taken(read_rows(path, data, with_taken(columns), fault=partial(unit.fault, path.stem)))
 
     def table(self, checkpoint: str, condition: str, columns: Columns = None) -> pa.Table:
         """Return all rows of one checkpoint under one condition, in the order of shards; otherwise as `shards`."""

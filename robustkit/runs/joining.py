@@ -43,6 +43,7 @@ def joined(there: Manifest, here: Manifest) -> Manifest:
         pictures=there.pictures,
         evidence=_union(there.evidence, here.evidence),
         plugins=_plugins(there.used_plugins, here.used_plugins) or UNSET,
+        sequential=True if there.is_sequential or here.is_sequential else UNSET,
     )
 
 
@@ -68,6 +69,7 @@ def _pairs(there: Manifest, here: Manifest) -> Iterator[tuple[str, Any, Any]]:
     before = there.deciding.to_plain()
     yield from ((name, before.get(name), value) for name, value in here.deciding.to_plain().items())
     yield "shard size", there.shard_size, here.shard_size
+    yield "--shuffle", there.arguments.get("shuffle") is True, here.arguments.get("shuffle") is True
     earlier = {entry.name: entry for entry in there.checkpoints}
     for new in here.checkpoints:
         one, other = earlier.get(new.name, new).to_plain(), new.to_plain()

@@ -180,7 +180,8 @@ class Manifest(Part, frozen=True, kw_only=True):
 
     arguments: what the user asked for. claims: by the text of an attack's condition. evidence: conditions whose results
     need evidence to be trusted. pictures: ids of the samples whose images are kept. parts: how many the last command
-    divided the units into (`--part`); absent where all is one.
+    divided the units into (`--part`); absent where all is one. sequential: true where the samples were looked at while
+    they came (`--until-decided`), so that their number depends on what they show; else absent.
     """
 
     robustkit: Text
@@ -209,6 +210,7 @@ class Manifest(Part, frozen=True, kw_only=True):
     evidence: Texts
     plugins: Annotated[tuple[PluginEntry, ...] | UnsetType, Meta(description="a list of tables")] = UNSET
     parts: Annotated[int, Meta(ge=1, lt=1 << 31, description="a whole number from 1 on")] | UnsetType = UNSET
+    sequential: Flag | UnsetType = UNSET
 
     @property
     def names(self) -> list[str]:
@@ -219,6 +221,11 @@ class Manifest(Part, frozen=True, kw_only=True):
     def used_plugins(self) -> tuple[PluginEntry, ...]:
         """The plug-ins that decide some of its records."""
         return () if self.plugins is UNSET else self.plugins
+
+    @property
+    def is_sequential(self) -> bool:
+        """Whether what the samples show may have ended the run before its last one."""
+        return self.sequential is True
 
     @property
     def keeps_adversarials(self) -> bool:

@@ -17,6 +17,8 @@ import pyarrow as pa
 import pytest
 import small_audit
 import torch
+from gate_runs import make, right
+from manifests import write_plain
 from msgspec import UNSET
 from processes import CONDITIONS, called, everything
 
@@ -154,6 +156,15 @@ def test_a_missing_part_is_named_with_its_units_and_its_command(place: Path, tmp
     status, _, errors = called([*words, "--part", "2/3"])
     status, printed, errors = called(["merge", str(out)])
     assert status == 0 and "report: " in printed, errors
+
+
+def test_a_run_that_claims_endless_units_is_refused_at_once(tmp_path: Path) -> None:
+    run = make(tmp_path / "run", {"vit": {"clean": right(1, 2)}})
+    plain = run.manifest.to_plain()
+    shutil.rmtree(run.path / "records")
+    write_plain(run, plain | {"shard_size": 1, "data": plain["data"] | {"n": 1 << 52}})
+    with pytest.raises(RunError, match=r"run\.json does not say which samples each shard has"):
+        robustkit.merge(run.path)
 
 
 def in_folders(two: Path, place: Path, count: int, **options: Any) -> list[Path]:

@@ -52,7 +52,7 @@ def test_what_is_written_is_what_is_read_and_what_was_there(run: RunFolder) -> N
     run.write_manifest(run.manifest)
     assert run.manifest_path.read_bytes() == before
     assert list(json.loads(before)) == [
-        *(name for name in Manifest.__struct_encode_fields__ if name not in ("plugins", "parts")),
+        *(name for name in Manifest.__struct_encode_fields__ if name not in ("plugins", "parts", "sequential")),
         "digest",
     ]
     assert "windows" not in json.loads(before)["checkpoints"][0] and "unjudged" not in json.loads(before)["data"]

@@ -28,12 +28,12 @@ from ..options import (
     protocol_option,
     quiet_option,
     run_options,
-    scene_options,
-    segmenter_options,
     setup_option,
     sharing_options,
+    shuffle_option,
     truth_options,
 )
+from ..scene_options import scene_options, segmenter_options
 from ..terminal import AS_IT_IS, audit_request, console, run_and_show, run_cam, run_to_the_end, segment_request
 
 
@@ -44,6 +44,7 @@ from ..terminal import AS_IT_IS, audit_request, console, run_and_show, run_cam, 
     [
         model_options,
         data_options,
+        shuffle_option,
         preset_option,
         attack_options,
         corruption_options,
@@ -82,6 +83,7 @@ def audit(
     [
         model_options,
         data_options,
+        shuffle_option,
         preset_option,
         attack_options,
         protocol_option(),

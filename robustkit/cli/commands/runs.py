@@ -7,8 +7,24 @@ from typing import Any
 
 import click
 
-from ..option_types import AT_LEAST_0, Place
-from ..options import CONTEXT, common, option
+from ..help import Command
+from ..idle import GATE, refuse_audit
+from ..option_types import AT_LEAST_0, AT_LEAST_1, Place, Text
+from ..options import (
+    CONTEXT,
+    browse_option,
+    common,
+    computing_options,
+    group,
+    ids_option,
+    images_option,
+    label_options,
+    model_options,
+    option,
+    out_option,
+    protocol_option,
+    setup_option,
+)
 from ..terminal import console, say_unfinished, show, usable
 
 RUN = Place(file_okay=False)
@@ -88,8 +104,24 @@ def compare(runs: tuple[Path, ...], **options: Any) -> None:
         say_unfinished([RunFolder.existing(path) for path in dict.fromkeys(runs)])
 
 
-@click.command(context_settings=CONTEXT)
-@click.argument("run", type=Place(), metavar="RUN")
+_AUDIT = group(
+    [
+        images_option("With --until-decided: folder, zip, or embedded:shapes.", required=False),
+        label_options,
+        ids_option,
+        model_options,
+        protocol_option(),
+        browse_option,
+        setup_option,
+        out_option,
+        computing_options,
+    ]
+)
+"""What --until-decided computes with; what it computes follows from the policy."""
+
+
+@click.command(cls=Command, context_settings=CONTEXT)
+@click.argument("runs", nargs=-1, required=True, type=Text(), metavar="RUN | CHECKPOINT...")
 @option("--policy", type=Place(), help="TOML file of rules; written by --init.")
 @option("--baseline", type=RUN, help="Run that rules about a drop compare with.")
 @option("--junit", type=Place(), help="File for the verdicts as JUnit XML.")
@@ -104,9 +136,15 @@ def compare(runs: tuple[Path, ...], **options: Any) -> None:
 @option("--init", is_flag=True, help="Write a policy that this run passes, with margins, to --policy or policy.toml.")
 @option("--all", "every", is_flag=True, help="With --init: a rule on every figure, not only on those that matter most.")
 @option("--details", is_flag=True, help="Also list the rules that pass.")
+@option("--until-decided", is_flag=True, help="Audit each CHECKPOINT, sample by sample, until all rules are decided.")
+@option("--at-most", type=AT_LEAST_1, help="With --until-decided: samples that may be taken; default: all.")
+@_AUDIT
 @common
-def check(run: Path, **options: Any) -> None:
+def check(runs: tuple[str, ...], until_decided: bool, **options: Any) -> None:
     """Check a run against a policy: exit 0 if every rule passes, 1 if not, 2 for an error, 3 without results.
+
+    With --until-decided, checkpoints are audited: samples come in a random order, and only what undecided rules need
+    is computed.
 
     \b
     robustkit check runs/vit --init --policy policy.toml
@@ -114,10 +152,18 @@ def check(run: Path, **options: Any) -> None:
     robustkit check runs/vit --policy policy.toml --baseline runs/released
     robustkit check runs/vit --policy policy.toml --attestation vit.intoto.json
     robustkit check vit.safetensors --verify-attestation vit.intoto.json
+    robustkit check vit.safetensors --policy policy.toml --data-dir imagenet/val --until-decided --at-most 5000
     """
     from ...runs.folder import RunFolder
     from ..check import check_run
 
+    if until_decided:
+        from ..until_decided import check_until_decided
+
+        check_until_decided(runs, options)
+        return
+    refuse_audit(len(runs))
+    run, options = Path(runs[0]), {name: value for name, value in options.items() if name in GATE}
     if (statement := options.pop("verify_attestation")) is not None:
         from ..attestation import verify
 
@@ -125,9 +171,9 @@ def check(run: Path, **options: Any) -> None:
         others = [parameter.opts[0] for parameter in parameters if options.get(parameter.name or "")]
         verify(run.as_posix(), statement, others, console())
         return
-    runs = [run, *filter(None, [options["baseline"]])]
-    with usable(*runs):
-        say_unfinished(map(RunFolder.existing, runs))
+    folders = [run, *filter(None, [options["baseline"]])]
+    with usable(*folders):
+        say_unfinished(map(RunFolder.existing, folders))
         check_run(run, **options, console=console())
 
 

@@ -26,10 +26,10 @@ from ..options import (
     device_option,
     group,
     images_option,
-    mask_options,
     model_options,
     option,
 )
+from ..scene_options import mask_options
 from ..terminal import console
 
 MARKS = {"ok": "[green]ok  [/green]", "warn": "[yellow]warn[/yellow]", "FAIL": "[red]FAIL[/red]"}

@@ -1,0 +1,114 @@
+"""Compute a run shard by shard, until the rules of a policy are decided."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from ..errors import ProtocolError
+from ..gate.policy import Policy
+from ..gate.questions import baseline_of, options_asked, trial_of
+from ..gate.sequential import Question, Trial
+from ..gate.verdicts import UNDECIDED, Outcome
+from ..results.run import Run
+from ..runs.folder import RunFolder
+from ..runs.progress import Progress
+from ..tasks.task import task_named
+from .opening import announced
+from .outstanding import Lacking, lots, outstanding
+from .plan import Plan, plan_of
+from .processes import Ranks
+from .reporting import Reporter
+from .request import ClassificationRequest
+from .schedule import carry_out
+from .worker import Worker
+
+LOOK = 32
+"""Samples in a unit of work, unless given or a batch is larger: how many are computed between two looks."""
+
+
+def until_decided(
+    request: ClassificationRequest,
+    policy: Policy,
+    baseline: RunFolder | None,
+    at_most: int | None,
+    command: Sequence[str],
+    progress: Progress,
+    say: Callable[[str], None],
+) -> tuple[Run, Outcome]:
+    """Compute the records of a shuffled run that undecided rules need, shard by shard; return the run, with summary and
+    report, and the verdicts.
+
+    request: what to evaluate follows from the policy. command: the words of its audit, which lack that, too.
+    at_most: samples that may be looked at; all of them if left out. A run that was stopped is gone on with:
+    verdicts are functions of the records in their order, whatever was there already.
+
+    Raises:
+        ProtocolError: a rule cannot be decided while samples come; RobustkitError: as `run`. Both before a file is
+            written.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ProtocolError("--until-decided in several processes: samples come one by one; leave torchrun out")
+    options = options_asked(policy)
+    words = (*command, *(word for option in options.items() for word in option), "--shuffle")
+    asked: dict[str, Any] = {option.removeprefix("--"): value for option, value in options.items()}
+    size = request.shard_size or max(LOOK, request.settings.batch_size)
+    plan = plan_of(replace(request, **asked, shuffle=True, shard_size=size))
+    digest = plan.digest()
+    plan = replace(plan, digest=lambda: digest, command=words, sequential=True)
+    card, names = request.card, [contender.name for contender in plan.contenders]
+    deciding = {"protocol": card.tag, "data digest": digest, "seed": request.seed}
+    before = None if baseline is None else baseline_of(baseline, deciding, plan.inputs.digests)
+    trial = trial_of(policy, names, plan.conditions, task_named(card.task), before)
+    ids = [sample.id for sample in plan.dataset.samples][:at_most]
+    carry_out(plan, progress, say, partial(_compute, trial, ids))
+    return plan.run, trial.outcome(plan.run)
+
+
+def _compute(trial: Trial, ids: Sequence[str], plan: Plan, progress: Progress, say: Callable[[str], None]) -> Reporter:
+    """Write the records that undecided rules need. ids: of the samples that may be looked at, in their order."""
+    run, size, task = plan.run, plan.run.manifest.shard_size, task_named(plan.request.card.task)
+    shards = [ids[start : start + size] for start in range(0, len(ids), size)]
+    of_lots = [*zip(lots(plan), outstanding(plan, 1), strict=True)]
+    every = [_wanted(trial, contender.name, len(shards), lacking) for (contender, _), lacking in of_lots]
+    say(f"{len(trial.questions)} rules are looked at after every {size} samples, of {len(ids)} at most")
+    reporter = announced(plan, Ranks.of_environment(), progress, say, every)
+    worker = Worker(plan, reporter, say)
+    for ((contender, own), _), (lacking, doubted, _, _, unchecked) in zip(of_lots, every, strict=True):
+        name = contender.name
+        if own[0].waits:  # no rule needs these
+            continue
+        if unchecked is None:
+            worker.check_setup(name)
+        for text in doubted:
+            worker.take_evidence(name, text)
+        for shard, some in enumerate(shards):
+            open_ = trial.open(name)
+            if not open_:
+                break
+            needs = _needs(open_)
+            work = [(shard, [text for text in texts if text in needs]) for place, texts in lacking if place == shard]
+            worker.compute(name, [piece for piece in work if piece[1]])
+            for question in open_:
+                question.take(run, task, shard, some)
+                if question.state != UNDECIDED:
+                    said = f"{question.rule.name}: {question.state}"
+                    say(f"{name}: {said} after {question.test.taken} of {len(plan.dataset)} samples")
+    worker.rest()
+    return reporter
+
+
+def _needs(questions: Sequence[Question]) -> set[str]:
+    return {text for question in questions for text in question.needs}
+
+
+def _wanted(trial: Trial, name: str, shards: int, lacking: Lacking) -> Lacking:
+    """Return of what a checkpoint lacks that which rules may need."""
+    pieces, doubted, done, lines, unchecked = lacking
+    needs = _needs(trial.open(name))
+    some = [(shard, [text for text in texts if text in needs]) for shard, texts in pieces if shard < shards]
+    checks = unchecked if needs else ""
+    return [piece for piece in some if piece[1]], [text for text in doubted if text in needs], done, lines, checks

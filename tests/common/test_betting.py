@@ -1,0 +1,114 @@
+"""Tests of a mean that may be looked at whenever one likes: the books, the error, and what they take."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from betting_oracles import capitals, verdict
+
+from robustkit.common.betting import BETS, SHARES, Capital, SequentialTest
+from robustkit.common.intervals import Floats, wilson
+from scripts.bench.until_decided import Taken, changes, decided, ends, fixed, peeked
+
+MADE = np.random.default_rng(3)
+STREAMS: dict[str, Floats] = {
+    "right": (MADE.random(60) < 0.9).astype(float),
+    "wrong": (MADE.random(60) < 0.2).astype(float),
+    "changes": changes(0.3, 0.05, 60, MADE),
+    "shares": MADE.random(60),
+}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize("bound", [0.05, 0.5, 0.6])
+def test_capitals_and_verdicts_are_those_of_the_books(name: str, bound: float) -> None:
+    values = STREAMS[name]
+    kept = np.exp(Capital(bound).take(values))
+    assert kept == pytest.approx([*map(float, capitals(values.tolist(), bound, BETS.tolist(), SHARES.tolist()))])
+    assert ends(values, bound, 0.05) == verdict(values.tolist(), bound, 0.05, BETS.tolist(), SHARES.tolist())
+
+
+def test_capital_is_that_of_another_implementation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The martingale of confseq 0.0.11 for each bettor, since there capital is divided evenly."""
+    monkeypatch.setattr(np, "float_", np.float64, raising=False)  # it was written for NumPy 1
+    betting = pytest.importorskip("confseq.betting")
+    values, bound = STREAMS["shares"], 0.4
+
+    def alone(bet: float) -> Floats:
+        found: Floats = betting.betting_mart(
+            values, bound, lambdas_fn_positive=lambda x, m: bet, theta=1, trunc_scale=1
+        )
+        return found
+
+    theirs = sum(share * alone(bet / bound) for share, bet in zip(SHARES, BETS, strict=True))
+    assert np.exp(Capital(bound).take(values)) == pytest.approx(theirs)
+
+
+def test_the_bets_are_made_before_the_value_is_seen_and_fair() -> None:
+    for bound in (0.1, 0.5, 0.8):
+        mean = bound * math.exp(Capital(bound).take(np.ones(1))[0]) + (1 - bound) * math.exp(
+            Capital(bound).take(np.zeros(1))[0]
+        )
+        assert mean == pytest.approx(1)
+    assert SHARES.sum() == pytest.approx(1) and BETS.max() < 1
+
+
+@pytest.mark.parametrize("size", [1, 7, 32, 1000])
+def test_looks_in_other_places_say_the_same(size: int) -> None:
+    stream = np.random.default_rng(1)
+    for share in (0.45, 0.5, 0.7):
+        values = (stream.random(400) < share).astype(float)
+        test = SequentialTest(0.55, 0.05)
+        for start in range(0, len(values), size):
+            test.take(values[start : start + size])
+        assert (test.said, test.taken) == ends(values, 0.55, 0.05)
+        assert test.mean == pytest.approx(values[: test.taken].mean())
+
+
+@pytest.mark.parametrize("error", [0.05, 0.01])
+@pytest.mark.parametrize("bound", [0.1, 0.55, 0.9])
+def test_where_the_truth_is_the_bound_either_side_is_said_no_more_often_than_the_error(
+    bound: float, error: float
+) -> None:
+    above, below = decided(bound, bound, error, 1500)  # exactly, with a look after every sample
+    assert 0.4 * error < above.sum() <= error and 0.4 * error < below.sum() <= error
+
+
+def test_an_interval_of_fixed_n_does_not_keep_its_error_where_one_looks_again() -> None:
+    inside = [low <= 0.5 <= high for low, high in (wilson(hits, 10) for hits in range(11))]
+    chances = [math.comb(10, hits) / 2**10 for hits in range(11)]
+    assert peeked(0.5, 10) == pytest.approx(sum(c for c, held in zip(chances, inside, strict=True) if not held))
+    assert peeked(0.5, 10) < 0.05 and peeked(0.5, 300) > 0.2
+
+
+def test_differences_at_the_bound_are_decided_wrongly_no_more_often_than_the_error() -> None:
+    stream = np.random.default_rng(0)
+    for down, up in ((0.05, 0.03), (0.02, 0.0)):
+        found = [ends(changes(down, up, 1000, stream), 0.51, 0.05)[0] for _ in range(400)]
+        for side in (1, -1):
+            assert found.count(side) / 400 <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 400)
+
+
+def test_it_takes_about_the_n_that_one_plans_who_knows_the_gap() -> None:
+    for bound, share in ((0.55, 0.65), (0.55, 0.45), (0.8, 0.9), (0.1, 0.2)):
+        planned = fixed(share - bound, (bound * (1 - bound), share * (1 - share)), 0.05)
+        above, below = decided(share, bound, 0.05, 8 * planned)
+        taken, right = Taken.of(above + below), above if share > bound else below
+        assert taken.mean < 1.1 * planned and taken.median < planned < taken.most < 2.2 * planned
+        assert right.sum() > 0.99
+
+
+def test_what_is_decided_stays_so() -> None:
+    test = SequentialTest(0.5, 0.05)
+    test.take(np.ones(100))
+    said = test.said, test.taken, test.mean
+    test.take(np.zeros(1000))
+    assert said == (1, 7, 1.0) == (test.said, test.taken, test.mean)
+
+
+@pytest.mark.parametrize("value", [1.01, -0.01, math.nan])
+def test_values_out_of_range_are_refused(value: float) -> None:
+    with pytest.raises(ValueError, match=r"expected values in \[0, 1\]"):
+        SequentialTest(0.5, 0.05).take(np.array([0.5, value]))
