@@ -12,7 +12,8 @@ from .arguments import MODEL_KEYS
 
 PICTURE_KEYS = (*MODEL_KEYS, "arguments", "targets", "cams", "device", "out", "save_maps", "quiet", "config", "debug")
 """The options that `robustkit cam` takes for a user's own pictures."""
-_MAP_KEYS = ("stability", "boxes", "masks", "faithfulness", "keep_misclassified")
+_MAP_KEYS = ("stability", "faithfulness", "keep_misclassified")
+_TRUTH_KEYS = ("boxes", "masks")
 _ATTACK_KEYS = ("eps", "norm", "engine")
 _CORRUPTION_KEYS = ("constants", "variant", "frost_dir")
 
@@ -51,3 +52,6 @@ def refuse_idle_parts(options: Mapping[str, Any]) -> None:
         refuse_idle(_CORRUPTION_KEYS, "only for corruptions, and there are none; give --corruptions, or leave it out")
     if options.get("cams") is None:
         refuse_idle(_MAP_KEYS, "only for maps, and there are none; give --cams, or leave it out")
+        if options.get("region_noise") is None:
+            why = "only for maps and regions, and there are none; give --cams or --region-noise, or leave it out"
+            refuse_idle(_TRUTH_KEYS, why)

@@ -176,8 +176,8 @@ def _range(severities: Iterable[tuple[int, ...]]) -> str:
 
 
 def _cams() -> list[Entry]:
+    from ..evaluations.explainers import EVERY_EXPLAINER
     from ..evaluations.maps.condition import CONTROLS, method_names
-    from ..evaluations.maps.registry import EVERY_EXPLAINER
 
     every = dict(EVERY_EXPLAINER.usable())
     return [

@@ -177,11 +177,7 @@ corruption_options = group(
 )
 mask_options = group(
     [
-        option(
-            "--masks",
-            type=Place(),
-            help="Folder of label maps, for segmenters, named like the images.",
-        ),
+        option("--masks", type=Place(), help="Folder of label maps, for segmenters, named like the images."),
         option("--classes", type=Place(), help="File of class names, one a line, in label order."),
         option("--ignore", type=str, default="255", help="Labels that do not count, separated by commas."),
     ],
@@ -238,6 +234,10 @@ truth_options = group(
 map_options = group(
     [
         option("--cams", help="Methods: agcam,grad-cam(threshold=0.3) (robustkit list cams); controls come along."),
+        option(
+            "--region-noise",
+            help="Regions to drown: object,background,map-top(share=0.3),map-bottom,random.",
+        ),
         option("--stability", is_flag=True, help="Compare maps under every attack and corruption with the clean ones."),
         option("--watch-attention", is_flag=True, help="Logits, norms and entropy of each head under every condition."),
         truth_options,

@@ -22,6 +22,7 @@ FOLDERS = {
     "patch": "patches",
     "transfer": "transfer",
     "two-phase": "two_phase",
+    "region-noise": "regions",
     **dict.fromkeys(("jitter", "drop-steps", "drop-channels", "warp", "rescale"), "disturbances"),
     **dict.fromkeys(("word-swap", "typo", "case"), "perturbations"),
 }

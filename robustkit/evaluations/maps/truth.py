@@ -61,6 +61,11 @@ class Truth:
     digest: str = ""
     notes: tuple[str, ...] = ()
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the object of some sample is known."""
+        return bool(self.boxes or self.masks) or self.dataset.mask(self.dataset.samples[0]) is not None
+
     def locate(self, sample: Sample, preprocessing: Preprocessing) -> Located | None:
         """Return the object in the frame that the model sees; None where nothing is known of it.
 
