@@ -51,7 +51,5 @@ def refuse_idle_parts(options: Mapping[str, Any]) -> None:
     if options.get("corruptions") is None and options.get("corrupted_dir") is None:
         refuse_idle(_CORRUPTION_KEYS, "only for corruptions, and there are none; give --corruptions, or leave it out")
     if options.get("cams") is None:
-        refuse_idle(_MAP_KEYS, "only for maps, and there are none; give --cams, or leave it out")
-        if options.get("region_noise") is None:
-            why = "only for maps and regions, and there are none; give --cams or --region-noise, or leave it out"
-            refuse_idle(_TRUTH_KEYS, why)
+        idle = _MAP_KEYS if options.get("region_noise") else (*_MAP_KEYS, *_TRUTH_KEYS)
+        refuse_idle(idle, "only for maps, and there are none; give --cams, or leave it out")

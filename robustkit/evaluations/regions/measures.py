@@ -16,8 +16,8 @@ TERMS = (
         "region noise",
         "Noise drowns one region of each image, and the rest stays: the object, the background, or the highest or "
         "lowest part of a map. Severities 1 to 4 add Gaussian noise with a standard deviation of 0.1, 0.2, 0.4 or 0.8 "
-        "of the range of pixels, cut off at its ends; severity 5 puts uniform noise in place of the region. The outline "
-        "of an object stays visible as that of the noise.",
+        "of the range of pixels, cut off at its ends; severity 5 puts uniform noise in place of the region, "
+        "whose outline stays visible as that of the noise.",
         ("Region noise", "drowned area", "without the region"),
     ),
     Term(
