@@ -235,10 +235,10 @@ def _datasets() -> list[Entry]:
         {
             "option": "--data-dir",
             "name": name,
-            "for": "audit, segment",
-            "what it is": f"shapes, the {split} split",
+            "for": each.commands,
+            "what it is": each.what,
         }
-        for name, split in EMBEDDED.items()
+        for name, each in EMBEDDED.items()
     ]
     for command, layouts in (("audit", LAYOUTS), ("segment", SCENES)):
         rows += (

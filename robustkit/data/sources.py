@@ -52,6 +52,14 @@ class DataSource:
         """Return (H, W) uint8, 1 on the labelled object, in the pixels of the image file."""
         return None
 
+    def objects(self, sample_id: str) -> tuple[Mask, Mask] | None:
+        """Return masks of the two objects of an image that shows two, in the order of the sample's labels."""
+        return None
+
+    def changed(self, sample_id: str, change: str) -> Shape | None:
+        """Return the sample with one thing changed (robustkit.data.shape_sets)."""
+        return None
+
     def box(self, sample_id: str) -> Box | None:
         """Return (x0, y0, x1, y1) of the labelled object in pixels of the image file; x1 and y1 are exclusive."""
         return None
