@@ -17,7 +17,8 @@ from .class_lists import CIFAR10, WNID
 from .generated import EMBEDDED, embedded_set
 from .images import read_image
 from .layouts import LAYOUTS, Question, Sample, label
-from .shapes import CLASSES, Shape
+from .shape_sets import Changed
+from .shapes import CLASSES
 from .side_by_side import PREFIX, SideBySideSource, paired
 from .sources import (
     SUFFIXES,
@@ -79,7 +80,7 @@ class Dataset:
         """Return masks as `mask` does, of the two objects of an image that shows two; None where it does not."""
         return self.source.objects(sample.id)
 
-    def changed(self, sample: Sample, change: str) -> Shape | None:
+    def changed(self, sample: Sample, change: str) -> Changed | None:
         """Return the sample with its `colour`, `shape` or `background` changed; None where there is no such image."""
         return self.source.changed(sample.id, change)
 

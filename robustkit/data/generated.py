@@ -10,7 +10,7 @@ from . import shape_sets, shapes
 from .class_lists import few
 from .images import encode_png
 from .layouts import Sample
-from .shapes import CLASSES, Shape
+from .shapes import CLASSES
 from .sources import DataSource, Mask, ShapesSource
 
 
@@ -41,7 +41,7 @@ class PairsSource(DataSource):
 class CounterfactualSource(ShapesSource):
     """Samples of the test split, each of which can also be had with one thing changed."""
 
-    def changed(self, sample_id: str, change: str) -> Shape:
+    def changed(self, sample_id: str, change: str) -> shape_sets.Changed:
         """Generate the changed sample."""
         return shape_sets.changed(int(sample_id.partition("/")[2]), change)
 

@@ -37,6 +37,14 @@ _TRIES = 10_000
 
 
 @dataclass(frozen=True)
+class Changed:
+    """A changed sample. other: the class whose colour or outline was put in; -1 where it is a background."""
+
+    shape: Shape
+    other: int
+
+
+@dataclass(frozen=True)
 class Pair:
     """Two shapes in one image. pixels: (64, 64, 3) uint8. masks: of the first and the second, (2, 64, 64) uint8."""
 
@@ -107,7 +115,7 @@ def other_label(index: int) -> int:
 
 
 @lru_cache(maxsize=256)
-def changed(index: int, change: str) -> Shape:
+def changed(index: int, change: str) -> Changed:
     """Return a test sample with one thing changed, and all else the same to the bit where it is not painted over.
 
     colour: that of `other_label`'s class, with the same shifts. shape: that class's outline, in the same place, size,
@@ -121,4 +129,5 @@ def changed(index: int, change: str) -> Shape:
     canvas = ground_of(Draws(f"{draw.key}/other ground") if change == "background" else draw)
     colours = colours_of(draw, CLASSES[other if change == "colour" else own], canvas)
     shown = other if change == "shape" else own
-    return finished(canvas, paint(canvas, draw, CLASSES[shown], colours), shown)
+    shape = finished(canvas, paint(canvas, draw, CLASSES[shown], colours), shown)
+    return Changed(shape, -1 if change == "background" else other)

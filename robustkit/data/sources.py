@@ -21,6 +21,7 @@ import numpy.typing as npt
 from ..common.files import check_plain, reason
 from ..errors import BadImageError, DataError
 from .images import encode_png
+from .shape_sets import Changed
 from .shapes import Shape, rendered
 
 SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".gif")
@@ -56,7 +57,7 @@ class DataSource:
         """Return masks of the two objects of an image that shows two, in the order of the sample's labels."""
         return None
 
-    def changed(self, sample_id: str, change: str) -> Shape | None:
+    def changed(self, sample_id: str, change: str) -> Changed | None:
         """Return the sample with one thing changed (robustkit.data.shape_sets)."""
         return None
 

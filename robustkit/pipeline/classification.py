@@ -34,7 +34,7 @@ from ..tasks.classification.images import Images
 from ..tasks.classification.subject import ClassifierSubject
 from .data import labelled_data
 from .manifest import describe
-from .maps import check_located, maps_of, method_of, next_to, regions_of
+from .maps import check_located, maps_of, method_of, next_to, of_the_data, regions_of
 from .plan import Contender, Plan
 from .request import ClassificationRequest
 from .transfer import handed_on, plan_transfer
@@ -96,12 +96,12 @@ def plan(request: ClassificationRequest) -> Plan:
     others = (condition for condition in evaluations if condition not in showing)
     entries = [describe(candidate.classifier.identity, candidate.preprocessing) for candidate in candidates]
     passed, sources = plan_transfer(request, [each for each in attacked if each in shown], entries)
-    conditions = (*_watched(request, shown), *others, *scored, *regions, *next_to(request, shown, maps), *passed)
+    explained = (*scored, *of_the_data(dataset, maps), *regions, *next_to(request, shown, maps))
+    conditions = (*_watched(request, shown), *others, *explained, *passed)
     reused = frozenset(each.text for each in shown if each != CLEAN and shows(each.text) and request.watch_attention)
     digests = corruptions.inputs.digests | beneath.inputs.digests
-    digests |= sources | {
-        condition.text: truth.digest or "none" for condition in (*scored, *regions) if condition.needs_truth
-    }
+    located = (condition.text for condition in explained if condition.needs_truth)
+    digests |= sources | dict.fromkeys(located, truth.digest or "none")
     run = Run(request.folder(candidates[0].name))
     browsed = dataset.select(limit=request.browse, seed=request.seed).samples if request.browse else ()
     return Plan(

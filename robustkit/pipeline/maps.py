@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..data.dataset import Dataset
 from ..errors import ProtocolError, unknown
+from ..evaluations.counterfactuals.vocabulary import CHANGES, counterfactual_conditions
 from ..evaluations.kinds import shows
 from ..evaluations.maps.condition import MapSpec, map_condition, method_names, parse_cams
 from ..evaluations.maps.truth import Truth
 from ..evaluations.regions.vocabulary import parse_regions
+from ..evaluations.two_objects.vocabulary import two_object_condition
 from ..protocol.condition import CLEAN, Condition
 from .request import ClassificationRequest
 
@@ -58,6 +61,17 @@ def next_to(
     return tuple(
         map_condition(spec, under) for under in shown if under != CLEAN and shows(under.text) for spec in looking
     )
+
+
+def of_the_data(dataset: Dataset, maps: Sequence[MapSpec]) -> tuple[Condition, ...]:
+    """Return the conditions that a data set brings along: maps of two objects, and images with one thing changed."""
+    first = dataset.samples[0]
+    methods = dict.fromkeys(spec.method for spec in maps if not spec.is_control)
+    if dataset.objects(first) is not None:
+        return tuple(map(two_object_condition, methods))
+    if dataset.changed(first, CHANGES[0]) is not None:
+        return tuple(condition for method in methods or [""] for condition in counterfactual_conditions(method))
+    return ()
 
 
 def check_located(regions: Sequence[Condition], truth: Truth) -> None:
