@@ -45,15 +45,10 @@ class TwoObjects(Family):
 
         return TwoObjectSummary(reading)
 
-    def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample | None:
-        import numpy as np
-        import pyarrow as pa
+    def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample:
+        from .paired import per_sample
 
-        found = super().per_sample(side, condition, metric)
-        if found is None:
-            return None
-        counted = np.isfinite(found[1])
-        return found[0].filter(pa.array(counted)), found[1][counted]
+        return per_sample(side, condition, metric)
 
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
         return (key for key in keys if key[1] == SHARE.name)
