@@ -1,4 +1,4 @@
-"""Images with one thing changed: what changes in the pixels, and what records and results say of predictions."""
+"""Images with one thing changed: what changes in the pixels, and what becomes of predictions in records and results."""
 
 from __future__ import annotations
 

@@ -167,11 +167,11 @@ def test_images_without_a_region_are_not_counted(tmp_path: Path) -> None:
             Image.fromarray(mask * 255).save(tmp_path / "masks" / f"{place}.png")
     where = {"data_dir": tmp_path / "images", "masks": tmp_path / "masks", "out": tmp_path / "run"}
     run = robustkit.audit(f"zoo:{MODEL}", region_noise="object,background", **(OPTIONS | {"limit": None}), **where)
-    for region in ("object", "background"):
+    for region, lacking in (("object", "no object"), ("background", "no background, or no object")):
         text = OBJECT.replace("object", region)
         rows = {row["metric"]: row for row in run.summary() if row["condition"] == text}
         assert rows["region_top1"]["n"] == 7
-        assert f"13 of 20 images have no {region} that is known; not counted" in rows["region_top1"]["flags"]
+        assert f"13 of 20 images have {lacking} that is known; not counted" in rows["region_top1"]["flags"]
         without = [row for row in _rows(run, text).values() if row["region_area"] == 0]
         assert len(without) == 13 and all(row["l2"] == 0 and row["correct"] == row["clean_correct"] for row in without)
 

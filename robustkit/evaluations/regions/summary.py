@@ -10,7 +10,7 @@ from ...common.intervals import bootstrap, wilson
 from ..family import Summary
 from ..rows import FEWEST, Reading, Row, column_of, readable
 from .measures import ACCURACY, AREA, KEPT, LEAD, RANDOM
-from .vocabulary import LOCATED, given_of
+from .vocabulary import given_of
 
 _COLUMNS = {"sample_id", "error", "correct", "nll", "clean_correct", "random_correct", "region_area", "linf", "l2"}
 
@@ -50,5 +50,6 @@ class RegionSummary(Summary):
 
 
 def _without(condition: str) -> str:
-    region = given_of(condition)["region"]
-    return f"have no {region} that is known" if region in LOCATED else "have a map that is constant or not finite"
+    """Say why an image may lack a region."""
+    whys = {"object": "have no object that is known", "background": "have no background, or no object that is known"}
+    return whys.get(given_of(condition)["region"], "have a map that is constant or not finite")
