@@ -88,11 +88,11 @@ def parts(options: argparse.Namespace) -> Iterator[Part]:
     yield Part("shapes", "Region noise on generated shapes", REGION_TEXT, SHAPES, kept, shapes)
     images = {"data_dir": options.images, "boxes": options.boxes, "region_noise": REGIONS, "browse": 24, **model}
     yield Part("vit", "Region noise on real images", "The objects are boxes; many fill the image.", real, (), images)
-    pairs = {"data_dir": "embedded:shapes-pairs", "limit": 300, "browse": 24, **maps}
+    pairs = {"data_dir": "embedded:shapes-pairs", "limit": 180, "browse": 24, **maps}
     yield Part("pairs", "Two objects in generated images", OBJECT_TEXT, SHAPES, ("asked_share", "both_found"), pairs)
-    photos = {"data_dir": f"pairs:{options.images}", "limit": 200, "browse": 12, **maps, **model}
+    photos = {"data_dir": f"pairs:{options.images}", "limit": 100, "browse": 12, **maps, **model}
     yield Part("photos", "Two photographs side by side", "", real, (), photos)
-    changed = {"data_dir": "embedded:shapes-counterfactual", "limit": 300, "browse": 24, **maps}
+    changed = {"data_dir": "embedded:shapes-counterfactual", "limit": 150, "browse": 24, **maps}
     flips = ("flipped", "followed", "mass_change")
     yield Part("changed", "One thing changed", CHANGED_TEXT, SHAPES, flips, changed)
 
