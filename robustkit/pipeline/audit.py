@@ -66,9 +66,9 @@ def audit(
     Args:
         checkpoints: a model spec, or several: a file, `zoo:NAME`, `timm:NAME`, `hf:DIR`, `hf-hub:ORG/NAME`,
             `local-dir:PATH`.
-        data_dir: a folder, a zip, `embedded:shapes` (or `-pairs`, `-counterfactual`), `pairs:FOLDER` for two images side
-            by side; or a tree of released corrupted images, such as ImageNet-C, which is then evaluated without clean
-            images and without attacks.
+        data_dir: a folder, a zip, `embedded:shapes` (or `-pairs`, `-counterfactual`), `pairs:FOLDER` for two images
+            side by side; or a tree of released corrupted images, such as ImageNet-C, which is then evaluated without
+            clean images and without attacks.
         attacks: names or canonical conditions, comma-separated or a list: `fgsm,pgd(steps=30,restarts=3)`; `none` for
             none; FGSM and PGD if left out.
         corruptions: sets or names, likewise: `in-c`, `fog,snow(severity=3)`. Images are corrupted after resize and
