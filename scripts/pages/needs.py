@@ -90,7 +90,7 @@ def parts(options: argparse.Namespace) -> Iterator[Part]:
     yield Part("vit", "Region noise on real images", "The objects are boxes; many fill the image.", real, (), images)
     pairs = {"data_dir": "embedded:shapes-pairs", "limit": 180, "browse": 24, **maps}
     yield Part("pairs", "Two objects in generated images", OBJECT_TEXT, SHAPES, ("asked_share", "both_found"), pairs)
-    photos = {"data_dir": f"pairs:{options.images}", "limit": 100, "browse": 12, **maps, **model}
+    photos = {"data_dir": f"pairs:{options.images}", "limit": 48, "browse": 12, **maps, **model}
     yield Part("photos", "Two photographs side by side", "", real, (), photos)
     changed = {"data_dir": "embedded:shapes-counterfactual", "limit": 150, "browse": 24, **maps}
     flips = ("flipped", "followed", "mass_change")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class Counterfactuals(Family):
     """What decides a prediction: images of which the colour, the outline or the background alone is another's."""
 
-    name, words = "changed images", VOCABULARY
+    name, words = "counterfactuals", VOCABULARY
 
     @property
     def columns(self) -> Mapping[str, pa.DataType]:
