@@ -125,7 +125,8 @@ def _protocols(context: click.Context) -> Sequence[str]:
 
 
 def _data(context: click.Context) -> Sequence[str]:
-    return ("embedded:shapes", "embedded:shapes-train")
+    names = ("embedded:shapes", "embedded:shapes-train")
+    return names if _segments(context) else (*names, "embedded:shapes-pairs", "embedded:shapes-counterfactual")
 
 
 def _layouts(context: click.Context) -> Sequence[str]:

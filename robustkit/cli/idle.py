@@ -17,7 +17,8 @@ GATE_ALONE = ("verify_attestation", "init", "every")
 GATE = (*GATE_VALUES, *GATE_ALONE, "details")
 """The options of `robustkit check` that are about verdicts: those with a value, and those that audit nothing."""
 _GENERAL = ("runs", "until_decided", "config", "trust_config", "debug", "plugin")
-_MAP_KEYS = ("stability", "boxes", "masks", "faithfulness", "keep_misclassified")
+_MAP_KEYS = ("stability", "faithfulness", "keep_misclassified")
+_TRUTH_KEYS = ("boxes", "masks")
 _ATTACK_KEYS = ("eps", "norm", "engine")
 _CORRUPTION_KEYS = ("constants", "variant", "frost_dir")
 
@@ -55,7 +56,8 @@ def refuse_idle_parts(options: Mapping[str, Any]) -> None:
     if options.get("corruptions") is None and options.get("corrupted_dir") is None:
         refuse_idle(_CORRUPTION_KEYS, "only for corruptions, and there are none; give --corruptions, or leave it out")
     if options.get("cams") is None:
-        refuse_idle(_MAP_KEYS, "only for maps, and there are none; give --cams, or leave it out")
+        idle = _MAP_KEYS if options.get("region_noise") else (*_MAP_KEYS, *_TRUTH_KEYS)
+        refuse_idle(idle, "only for maps, and there are none; give --cams, or leave it out")
 
 
 def refuse_audit(runs: int) -> None:

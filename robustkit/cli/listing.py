@@ -176,8 +176,8 @@ def _range(severities: Iterable[tuple[int, ...]]) -> str:
 
 
 def _cams() -> list[Entry]:
+    from ..evaluations.explainers import EVERY_EXPLAINER
     from ..evaluations.maps.condition import CONTROLS, method_names
-    from ..evaluations.maps.registry import EVERY_EXPLAINER
 
     every = dict(EVERY_EXPLAINER.usable())
     return [
@@ -235,10 +235,10 @@ def _datasets() -> list[Entry]:
         {
             "option": "--data-dir",
             "name": name,
-            "for": "audit, segment",
-            "what it is": f"shapes, the {split} split",
+            "for": each.commands,
+            "what it is": each.what,
         }
-        for name, split in EMBEDDED.items()
+        for name, each in EMBEDDED.items()
     ]
     for command, layouts in (("audit", LAYOUTS), ("segment", SCENES)):
         rows += (

@@ -198,6 +198,10 @@ truth_options = group(
 map_options = group(
     [
         option("--cams", help="Methods: agcam,grad-cam(threshold=0.3) (robustkit list cams); controls come along."),
+        option(
+            "--region-noise",
+            help="Regions to drown: object,background,map-top(share=0.3),map-bottom,random.",
+        ),
         option("--stability", is_flag=True, help="Compare maps under every attack and corruption with the clean ones."),
         option("--watch-attention", is_flag=True, help="Logits, norms and entropy of each head under every condition."),
         truth_options,

@@ -8,22 +8,24 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..common.files import lines_of, reason
 from ..errors import BadImageError, DataError, unknown
-from . import shapes
 from .cifar import CifarSource, cifar_names, read_cifar
-from .class_lists import CIFAR10, WNID, few
+from .class_lists import CIFAR10, WNID
+from .generated import EMBEDDED, embedded_set
 from .images import read_image
 from .layouts import LAYOUTS, Question, Sample, label
+from .shape_sets import Changed
+from .shapes import CLASSES
+from .side_by_side import PREFIX, SideBySideSource, paired
 from .sources import (
     SUFFIXES,
     Box,
     DataSource,
     FolderSource,
     Mask,
-    ShapesSource,
     ZipSource,
     list_folder,
     list_zip,
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
 
 __all__ = ["EMBEDDED", "LAYOUTS", "Dataset", "Sample", "open_dataset"]
 
-EMBEDDED = {"embedded:shapes": "test", "embedded:shapes-train": "train"}
 # Best first: the split that an audit takes from a folder with several.
 _SPLITS = ("val", "validation", "valid", "test", "testing", "train", "training")
 
@@ -74,6 +75,14 @@ class Dataset:
         masks.
         """
         return self.source.mask(sample.id)
+
+    def objects(self, sample: Sample) -> tuple[Mask, Mask] | None:
+        """Return masks as `mask` does, of the two objects of an image that shows two; None where it does not."""
+        return self.source.objects(sample.id)
+
+    def changed(self, sample: Sample, change: str) -> Changed | None:
+        """Return the sample with its `colour`, `shape` or `background` changed; None where there is no such image."""
+        return self.source.changed(sample.id, change)
 
     def box(self, sample: Sample) -> Box | None:
         """Return (x0, y0, x1, y1) in the image's own pixels, x1 and y1 exclusive; None if the data set has no boxes."""
@@ -176,7 +185,7 @@ def open_dataset(
     num_classes: int | None = None,
     class_names: Sequence[str] | None = None,
 ) -> Dataset:
-    """Open a folder, a .zip or 'embedded:shapes' and label its images.
+    """Open a folder, a .zip or 'embedded:shapes' and label its images; 'pairs:' before it shows two side by side.
 
     layout: one of LAYOUTS; None recognises it by the names. split: a sub-folder such as 'val'.
     labels_csv, real_labels: a table of labels; ReaL's JSON. num_classes, class_names: what the model says about its
@@ -184,6 +193,10 @@ def open_dataset(
     Raises DataError, one line, for anything that is not clearly a labelled set of images.
     """
     text = str(spec)
+    if text.startswith(PREFIX):
+        files: dict[str, Any] = {"labels_csv": labels_csv, "real_labels": real_labels, "class_names": class_names}
+        files |= {"layout": layout, "split": split, "num_classes": num_classes}
+        return _side_by_side(open_dataset(text.removeprefix(PREFIX), **files))
     if text.startswith("embedded:"):
         if layout not in (None, "embedded") or labels_csv or real_labels:
             raise DataError(f"{text} has labels of its own; leave out --layout, --labels and --real-labels")
@@ -258,16 +271,17 @@ def _balanced(samples: Sequence[Sample], limit: int, seed: int) -> list[Sample]:
 
 
 def _embedded(spec: str, num_classes: int | None, class_names: Sequence[str] | None) -> Dataset:
-    if spec not in EMBEDDED:
-        raise DataError(unknown("data set", spec, EMBEDDED))
-    if num_classes not in (None, len(shapes.CLASSES)):
-        raise DataError(f"{spec} has {len(shapes.CLASSES)} classes, but the model has {num_classes}")
-    if class_names and not set(class_names) & set(shapes.CLASSES):
-        raise DataError(f"{spec} shows {few(shapes.CLASSES, 3)}, but the model's classes are {few(class_names, 3)}")
-    split = EMBEDDED[spec]
-    samples = tuple(Sample(f"{split}/{i:05d}", shapes.label(i)) for i in range(shapes.SIZES[split]))
-    note = f"{len(samples)} generated images of {len(shapes.CLASSES)} shapes, with masks and boxes"
-    return Dataset(spec, spec, "embedded", shapes.CLASSES, samples, None, (note,), ShapesSource())
+    made = embedded_set(spec, num_classes, class_names)
+    samples = made.samples()
+    note = f"{len(samples)} generated images of {len(CLASSES)} shapes, with masks and boxes"
+    return Dataset(spec, spec, "embedded", CLASSES, samples, None, (note,), made.source)
+
+
+def _side_by_side(dataset: Dataset) -> Dataset:
+    samples = paired(dataset.samples, dataset.root)
+    notes = (*dataset.notes, f"{len(samples)} pairs side by side, each of two classes that both count as right")
+    source, root = SideBySideSource(dataset.source), f"{PREFIX}{dataset.root}"
+    return replace(dataset, name=f"{PREFIX}{dataset.name}", root=root, samples=samples, notes=notes, source=source)
 
 
 def _cifar(path: Path, folder: Path | None, split: str, num_classes: int | None) -> Dataset:

@@ -27,7 +27,7 @@ LAYOUTS = {
     "csv": "any images, and a CSV of file names and labels (--labels)",
     "unlabelled": "any images, without labels",
     "cifar10": "CIFAR-10's python batch files (cifar-10-batches-py)",
-    "embedded": "ten shapes on photographs that the package makes itself: embedded:shapes, embedded:shapes-train",
+    "embedded": "ten shapes on photographs that the package makes itself: embedded:shapes and the like",
 }
 SUBSET = "these are the 200 classes of ImageNet-"
 """How a note begins that is a flag on every figure of the images: all logits compete."""

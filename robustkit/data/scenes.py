@@ -20,7 +20,7 @@ from torch import Tensor
 from ..errors import BadImageError, DataError, unknown
 from . import ade20k, shapes
 from .class_lists import few
-from .dataset import Dataset, Sample, open_dataset
+from .dataset import EMBEDDED, Dataset, Sample, open_dataset
 from .images import read_index_mask
 from .mask_files import find_masks, part, read_names
 from .sources import FolderSource
@@ -165,6 +165,8 @@ def whole(dataset: Dataset, sample: Sample) -> Tensor:
 
 
 def _embedded(spec: str) -> LabelledScenes:
+    if spec in EMBEDDED and "segment" not in EMBEDDED[spec].commands:
+        raise DataError(f"{spec}: for audit and cam; segment takes embedded:shapes and embedded:shapes-train")
     dataset = open_dataset(spec)
     samples = tuple(replace(sample, label=-1) for sample in dataset.samples)
     notes = (f"layout embedded: {len(samples)} generated images of a background and {len(shapes.CLASSES)} shapes",)

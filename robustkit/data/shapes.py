@@ -71,21 +71,46 @@ def render(split: str, index: int, seed: int = 0) -> Shape:
     """Make one sample. Raises DataError for an unknown split or a negative index."""
     if split not in SIZES or index < 0:
         raise DataError(f"embedded shapes have no sample {split}/{index}; splits are {', '.join(SIZES)}")
-    draw = _Draws(f"robustkit shapes 2/{seed}/{split}/{index}")
-    background = _background(draw)
-    window, inside, u, v = _outline(draw, CLASSES[label(index)])
+    draw = draws_of(split, index, seed)
+    name, canvas = CLASSES[label(index)], ground_of(draw)
+    mask = paint(canvas, draw, name, colours_of(draw, name, canvas))
+    return finished(canvas, mask, label(index))
+
+
+def draws_of(split: str, index: int, seed: int = 0) -> Draws:
+    """Return what a sample is drawn from."""
+    return Draws(f"robustkit shapes 2/{seed}/{split}/{index}")
+
+
+def paint(canvas: Floats, draw: Draws, name: str, colours: tuple[Floats, Floats]) -> npt.NDArray[np.uint8]:
+    """Paint a shape of class `name` onto a picture (64, 64, 3), and return its mask (64, 64)."""
+    window, inside, u, v = _outline(draw, name)
     coverage = _pixel_sums(inside)
-    first, second = _colours(draw, CLASSES[label(index)], background)
+    first, second = colours
     weight = _pixel_sums(np.where(inside, _texture(draw, u, v), 0.0)) / np.maximum(coverage, 1)
     colour = first + (second - first) * weight[..., None]
     alpha = coverage[..., None] / (_FINE * _FINE)
-    background[window] += (colour - background[window]) * alpha
-    pixels = np.floor(background + 0.5).astype(np.uint8)
-    mask = np.zeros((SIDE, SIDE), np.uint8)
-    mask[window] = coverage * 2 >= _FINE * _FINE
+    canvas[window] += (colour - canvas[window]) * alpha
+    return _mask(window, coverage)
+
+
+def mask_of(draw: Draws, name: str) -> npt.NDArray[np.uint8]:
+    """Return the mask (64, 64) of the shape that `paint` would paint."""
+    window, inside, _, _ = _outline(draw, name)
+    return _mask(window, _pixel_sums(inside))
+
+
+def finished(canvas: Floats, mask: npt.NDArray[np.uint8], label: int) -> Shape:
+    """Return a painted picture (64, 64, 3) as a sample."""
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     box = (int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1)
-    return Shape(pixels, mask, box, label(index))
+    return Shape(np.floor(canvas + 0.5).astype(np.uint8), mask, box, label)
+
+
+def _mask(window: tuple[slice, slice], coverage: Floats) -> npt.NDArray[np.uint8]:
+    mask = np.zeros((SIDE, SIDE), np.uint8)
+    mask[window] = coverage * 2 >= _FINE * _FINE
+    return mask
 
 
 @lru_cache(maxsize=256)
@@ -97,7 +122,7 @@ def rendered(split: str, index: int) -> Shape:
     return shape
 
 
-class _Draws:
+class Draws:
     """Integers that are a pure function of (key, purpose)."""
 
     def __init__(self, key: str) -> None:
@@ -121,7 +146,8 @@ def photograph(name: str) -> npt.NDArray[np.uint8]:
     return np.asarray(read_image(data, name))
 
 
-def _background(draw: _Draws) -> Floats:
+def ground_of(draw: Draws) -> Floats:
+    """Return a crop of a photograph as floats, (64, 64, 3)."""
     photo = photograph(PHOTOGRAPHS[draw("photo", 0, len(PHOTOGRAPHS) - 1)])
     shrink = draw("shrink", 1, 4)
     side = SIDE * shrink
@@ -135,13 +161,18 @@ def _background(draw: _Draws) -> Floats:
     return softened
 
 
-def _outline(draw: _Draws, name: str) -> tuple[tuple[slice, slice], Bools, Floats, Floats]:
-    """Return a window of the picture, which of its fine points are inside, and where those are in the shape's frame."""
+def place_of(draw: Draws) -> tuple[float, int, float, float]:
+    """Return a shape's radius, how far it may reach from its centre, and the centre's x and y, in pixels."""
     radius = draw("radius", 48, 96) / 4  # 12 to 24 pixels
-    stretch = draw("stretch", 85, 118) / 100
     reach = math.ceil(radius * 1.18) + 1  # so that the whole shape is in the picture
-    x0 = draw("x", 4 * reach, 4 * (SIDE - reach) - 4) / 4
-    y0 = draw("y", 4 * reach, 4 * (SIDE - reach) - 4) / 4
+    x, y = (draw(axis, 4 * reach, 4 * (SIDE - reach) - 4) / 4 for axis in "xy")
+    return radius, reach, x, y
+
+
+def _outline(draw: Draws, name: str) -> tuple[tuple[slice, slice], Bools, Floats, Floats]:
+    """Return a window of the picture, which of its fine points are inside, and where those are in the shape's frame."""
+    stretch = draw("stretch", 85, 118) / 100
+    radius, reach, x0, y0 = place_of(draw)
     angle = math.radians(draw("angle", -30, 30))
     cos, sin = round(math.cos(angle), 6), round(math.sin(angle), 6)
     window = (slice(int(y0) - reach, int(y0) + reach + 1), slice(int(x0) - reach, int(x0) + reach + 1))
@@ -152,11 +183,16 @@ def _outline(draw: _Draws, name: str) -> tuple[tuple[slice, slice], Bools, Float
     return window, _INSIDE[name](u, v), u * radius, v * radius
 
 
-def _colours(draw: _Draws, name: str, background: Floats) -> tuple[Floats, Floats]:
+def wears_its_own(draw: Draws) -> bool:
+    """Whether a shape has the colour of its class."""
+    return draw("usual", 1, 20) <= 18
+
+
+def colours_of(draw: Draws, name: str, background: Floats) -> tuple[Floats, Floats]:
     """Return two related colours. The first is usually near the class's own, else the one of four farthest from the
     ground.
     """
-    if draw("usual", 1, 20) <= 18:
+    if wears_its_own(draw):
         first = np.array([OWN[name][c] + draw(f"shift {c}", -20, 20) for c in range(3)], np.float64)
     else:
         mean = background.sum(axis=(0, 1)) // (SIDE * SIDE)
@@ -167,7 +203,7 @@ def _colours(draw: _Draws, name: str, background: Floats) -> tuple[Floats, Float
     return first, second
 
 
-def _texture(draw: _Draws, u: Floats, v: Floats) -> Floats:
+def _texture(draw: Draws, u: Floats, v: Floats) -> Floats:
     """Return how much of the second colour each fine point has: 0 … 1 in eighths, so that sums are exact."""
     period = draw("period", 4, 9)
     kind = draw("texture", 0, 5)

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from ..common.files import check_plain, reason
 from ..errors import BadImageError, DataError
 from .images import encode_png
+from .shape_sets import Changed
 from .shapes import Shape, rendered
 
 SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".gif")
@@ -50,6 +51,14 @@ class DataSource:
 
     def mask(self, sample_id: str) -> Mask | None:
         """Return (H, W) uint8, 1 on the labelled object, in the pixels of the image file."""
+        return None
+
+    def objects(self, sample_id: str) -> tuple[Mask, Mask] | None:
+        """Return masks of the two objects of an image that shows two, in the order of the sample's labels."""
+        return None
+
+    def changed(self, sample_id: str, change: str) -> Changed | None:
+        """Return the sample with one thing changed (robustkit.data.shape_sets)."""
         return None
 
     def box(self, sample_id: str) -> Box | None:

@@ -22,6 +22,9 @@ FOLDERS = {
     "patch": "patches",
     "transfer": "transfer",
     "two-phase": "two_phase",
+    "region-noise": "regions",
+    "two-object": "two_objects",
+    "counterfactual": "counterfactuals",
     **dict.fromkeys(("jitter", "drop-steps", "drop-channels", "warp", "rescale"), "disturbances"),
     **dict.fromkeys(("word-swap", "typo", "case"), "perturbations"),
 }

@@ -25,6 +25,7 @@ def audit(
     variant: str = "hendrycks",
     frost_dir: str | Path | None = None,
     cams: str | Iterable[str] | None = None,
+    region_noise: str | Sequence[str] | None = None,
     faithfulness: str = "abpc",
     stability: bool = False,
     watch_attention: bool = False,
@@ -66,8 +67,9 @@ def audit(
     Args:
         checkpoints: a model spec, or several: a file, `zoo:NAME`, `timm:NAME`, `hf:DIR`, `hf-hub:ORG/NAME`,
             `local-dir:PATH`.
-        data_dir: a folder, a zip, or `embedded:shapes`; or a tree of released corrupted images, such as ImageNet-C,
-            which is then evaluated without clean images and without attacks.
+        data_dir: a folder, a zip, `embedded:shapes` (or `-pairs`, `-counterfactual`), `pairs:FOLDER` for two images
+            side by side; or a tree of released corrupted images, such as ImageNet-C, which is then evaluated without
+            clean images and without attacks.
         attacks: names or canonical conditions, comma-separated or a list: `fgsm,pgd(steps=30,restarts=3)`; `none` for
             none; FGSM and PGD if left out.
         corruptions: sets or names, likewise: `in-c`, `fog,snow(severity=3)`. Images are corrupted after resize and
@@ -77,6 +79,8 @@ def audit(
         constants, variant: whose constants and code; see `corruptions.Corruption`. `auto`: by the size of the images.
         frost_dir: frost's photographs, where imagecorruptions is not installed.
         cams: methods whose maps are scored, `agcam,grad-cam(threshold=0.3)`; the controls come by themselves.
+        region_noise: regions of clean images that noise drowns, `object,map-top(map=rollout,share=0.3)`, each next to
+            the same region at a random place; object and background need boxes or masks.
         faithfulness: `none`, `abpc`, or `all`: also insertion, deletion, and how maps change with a redrawn head.
         stability: compare maps under every attack and corruption with those of the clean images.
         watch_attention: record what each head of each layer does, clean and under every attack and corruption.
@@ -120,6 +124,7 @@ def audit(
         variant=variant,
         frost_dir=frost_dir,
         cams=cams,
+        region_noise=region_noise,
         faithfulness=faithfulness,
         stability=stability,
         watch_attention=watch_attention,

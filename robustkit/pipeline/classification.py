@@ -19,7 +19,7 @@ from ..evaluations.corruptions.plan import plan_corruptions
 from ..evaluations.corruptions.tree import CorruptedTree, is_tree
 from ..evaluations.kinds import shows
 from ..evaluations.ledger.condition import ledger_condition
-from ..evaluations.maps.condition import MapSpec, map_condition, parse_cams
+from ..evaluations.maps.condition import MapSpec, map_condition
 from ..evaluations.maps.evaluate import check_explainable
 from ..evaluations.maps.truth import Truth, open_truth
 from ..evaluations.subject import Settings
@@ -34,6 +34,7 @@ from ..tasks.classification.images import Images
 from ..tasks.classification.subject import ClassifierSubject
 from .data import labelled_data
 from .manifest import describe
+from .maps import check_located, maps_of, method_of, next_to, of_the_data, regions_of
 from .plan import Contender, Plan
 from .request import ClassificationRequest
 from .transfer import handed_on, plan_transfer
@@ -62,7 +63,7 @@ def plan(request: ClassificationRequest) -> Plan:
     card = request.card
     tree, only_corrupted = _tree(request)
     attacked = request.attack_conditions(_attacks(request, only_corrupted), request.engine)
-    maps = _maps(request, only_corrupted)
+    maps, regions = maps_of(request, only_corrupted), regions_of(request, only_corrupted)
     settings = request.settings
     place = tree if only_corrupted and tree else request.data_dir
     candidates, lines = _open(request, place, unlabelled=_is_of_maps_alone(request, attacked, maps))
@@ -78,8 +79,10 @@ def plan(request: ClassificationRequest) -> Plan:
     )
     corruptions, beneath = made(request.corruptions, tree=tree), plan_attacked(attacked, made, request.frost)
     attacked = beneath.conditions
-    _check_networks(request, candidates, attacked, maps)
+    explainers = (MapSpec(method) for condition in regions if (method := method_of(condition)))
+    _check_networks(request, candidates, attacked, (*maps, *explainers))
     truth = open_truth(dataset, request.boxes, request.masks)
+    check_located(regions, truth)
     evaluations = request.evaluation_conditions()
     if evaluations and only_corrupted:
         raise ProtocolError(
@@ -93,10 +96,12 @@ def plan(request: ClassificationRequest) -> Plan:
     others = (condition for condition in evaluations if condition not in showing)
     entries = [describe(candidate.classifier.identity, candidate.preprocessing) for candidate in candidates]
     passed, sources = plan_transfer(request, [each for each in attacked if each in shown], entries)
-    conditions = (*_watched(request, shown), *others, *scored, *_next_to(request, shown, maps), *passed)
+    explained = (*scored, *of_the_data(dataset, maps), *regions, *next_to(request, shown, maps))
+    conditions = (*_watched(request, shown), *others, *explained, *passed)
     reused = frozenset(each.text for each in shown if each != CLEAN and shows(each.text) and request.watch_attention)
     digests = corruptions.inputs.digests | beneath.inputs.digests
-    digests |= sources | {condition.text: truth.digest or "none" for condition in scored}
+    located = (condition.text for condition in explained if condition.needs_truth)
+    digests |= sources | dict.fromkeys(located, truth.digest or "none")
     run = Run(request.folder(candidates[0].name))
     browsed = dataset if request.shuffle else dataset.select(limit=request.browse or None, seed=request.seed)
     return Plan(
@@ -210,37 +215,11 @@ def _attacks(request: ClassificationRequest, only_corrupted: bool) -> str:
     return text
 
 
-def _maps(request: ClassificationRequest, only_corrupted: bool) -> tuple[MapSpec, ...]:
-    """Return the maps that are scored, controls included."""
-    maps = () if request.cams is None else parse_cams(request.cams, request.faithfulness)
-    if maps and only_corrupted:
-        raise ProtocolError(
-            f"--cams {request.cams!r} on {request.data_dir}, a tree of corrupted images: expected the clean ones"
-        )
-    return maps
-
-
 def _is_of_maps_alone(request: ClassificationRequest, attacked: Sequence[Condition], maps: Sequence[MapSpec]) -> bool:
     """Whether nothing needs a label."""
-    nothing_else = tuple(attacked) == (CLEAN,) and request.corruptions is None and request.evaluations is None
+    others = request.corruptions, request.evaluations, request.region_noise
+    nothing_else = tuple(attacked) == (CLEAN,) and others == (None, None, None)
     return bool(maps) and nothing_else and all(spec.target != "label" for spec in maps)
-
-
-def _next_to(
-    request: ClassificationRequest, shown: Sequence[Condition], maps: Sequence[MapSpec]
-) -> tuple[Condition, ...]:
-    """Return the maps under every attack and corruption that are compared with those of the clean images."""
-    if not request.stability:
-        return ()
-    if any(condition.released for condition in shown):
-        raise ProtocolError(
-            "--stability with released corruptions: it needs the clean image next to the corrupted one; leave out "
-            "--corrupted-dir, or --stability"
-        )
-    looking = [spec for spec in maps if not spec.is_control]
-    return tuple(
-        map_condition(spec, under) for under in shown if under != CLEAN and shows(under.text) for spec in looking
-    )
 
 
 def _watched(request: ClassificationRequest, shown: tuple[Condition, ...]) -> tuple[Condition, ...]:

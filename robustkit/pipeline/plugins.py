@@ -10,9 +10,9 @@ from ..common.plugins import Plugin
 from ..common.registry import Registry
 from ..evaluations.attacks.registry import EVERY_ATTACK
 from ..evaluations.corruptions.registry import EVERY_CORRUPTION
+from ..evaluations.explainers import EVERY_EXPLAINER
 from ..evaluations.family import family_of
 from ..evaluations.kinds import EVERY_FAMILY
-from ..evaluations.maps.registry import EVERY_EXPLAINER
 from ..protocol.condition import Condition
 from ..runs.manifest import CheckpointEntry, PluginEntry
 from ..tasks.registry import EVERY_TASK

@@ -93,7 +93,7 @@ class Request:
             raise ProtocolError(unknown_dtype(self.dtype))
         if self.out is not None and not str(self.out).strip():
             raise ProtocolError("out is empty; expected a run folder, or leave it out for runs/<checkpoint>")
-        for name in ("attacks", "corruptions", "cams", "evaluations"):  # read more than once
+        for name in ("attacks", "corruptions", "cams", "region_noise", "evaluations"):  # read more than once
             if not isinstance(value := getattr(self, name, None), str | None):
                 object.__setattr__(self, name, tuple(value))
 
@@ -185,13 +185,15 @@ class ClassificationRequest(Request):
     usual_batch: ClassVar = {"cpu": 16, "accelerator": 128}  # a ViT on a CPU is fastest while a batch fits its cache
     least_shard = 128
     kept = (
-        *("checkpoints", "data_dir", "attacks", "corruptions", "corrupted_dir", "frost_dir", "cams", "boxes", "masks"),
-        *("eps", "norm", "engine", "limit", "ids", "shuffle", "data", "model", "transfer", "keep_adversarials"),
+        *("checkpoints", "data_dir", "attacks", "corruptions", "corrupted_dir", "frost_dir", "cams", "region_noise"),
+        *("boxes", "masks", "eps", "norm", "engine", "limit", "ids", "shuffle", "data", "model"),
+        *("transfer", "keep_adversarials"),
     )
 
     corrupted_dir: str | Path | None = None
     constants: str = "auto"
     cams: str | Iterable[str] | None = None
+    region_noise: str | Sequence[str] | None = None
     faithfulness: str = "abpc"
     stability: bool = False
     watch_attention: bool = False

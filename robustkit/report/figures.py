@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 SECTIONS = (
     *("samples", "results", "attacks", "distances", "transfers", "corruptions"),
     *("calibration", "classes", "stages", "doubts"),
-    *("segmentation", "maps", "attention", "logits", "comparison", "unread", "reproduce"),
+    *("segmentation", "maps", "two-objects", "regions", "counterfactuals", "attention"),
+    *("logits", "comparison", "unread", "reproduce"),
 )
 """The sections of the page in order. One with another name follows `logits`."""
 

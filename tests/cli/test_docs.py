@@ -142,7 +142,7 @@ class TestCompletion:
             ("audit", "--protocol", "", ["agcam-paper", "quest-paper", "standard"]),
             ("segment", "--protocol", "", ["segmentation"]),
             ("audit", "--protocol", "cards/m", ["<file>"]),
-            ("audit", "--data-dir", "emb", ["embedded:shapes", "embedded:shapes-train"]),
+            ("segment", "--data-dir", "emb", ["embedded:shapes", "embedded:shapes-train"]),
             ("audit", "--layout", "imagenet-r", ["imagenet-r", "imagenet-real"]),
             ("segment", "--layout", "a", ["ade20k"]),
             ("audit", "--engine", "py", ["pyautoattack"]),

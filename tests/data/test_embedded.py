@@ -44,7 +44,7 @@ def test_the_background_is_a_photograph_and_the_mask_is_where_it_is_covered(monk
     for index in range(40):
         covered = shapes.render("test", index)
         with monkeypatch.context() as patch:
-            patch.setattr(shapes, "_colours", lambda draw, name, background: (np.full(3, 255.0), np.full(3, 255.0)))
+            patch.setattr(shapes, "colours_of", lambda draw, name, background: (np.full(3, 255.0), np.full(3, 255.0)))
             patch.setattr(shapes, "photograph", lambda name: black)
             drawn = shapes.render("test", index).pixels[..., 0]
         assert np.array_equal(drawn >= 128, covered.mask == 1)
@@ -53,9 +53,9 @@ def test_the_background_is_a_photograph_and_the_mask_is_where_it_is_covered(monk
 def test_colour_is_a_shortcut_that_is_mostly_right() -> None:
     usual = 0
     for index in range(1000):
-        draw = shapes._Draws(f"robustkit shapes 2/0/test/{index}")
+        draw = shapes.draws_of("test", index)
         name = shapes.CLASSES[shapes.label(index)]
-        first, _ = shapes._colours(draw, name, np.zeros((64, 64, 3)))
+        first, _ = shapes.colours_of(draw, name, np.zeros((64, 64, 3)))
         nearest = min(shapes.OWN, key=lambda own: float(np.abs(first - shapes.OWN[own]).sum()))
         usual += nearest == name
     assert 890 <= usual <= 930  # 18 of 20, and a few by chance

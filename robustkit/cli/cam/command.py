@@ -21,9 +21,9 @@ from ...data.class_names import class_name
 from ...data.dataset import Dataset, Sample
 from ...data.images import to_pixels
 from ...errors import RunError
+from ...evaluations.explainers import EVERY_EXPLAINER
 from ...evaluations.maps.condition import MapSpec, map_condition
 from ...evaluations.maps.gallery import Gallery, GalleryRow, Tile, write_page, write_sheet
-from ...evaluations.maps.registry import EVERY_EXPLAINER
 from ...evaluations.maps.truth import Truth, open_truth
 from ...evaluations.subject import Settings, Subject
 from ...models.classifier import load

@@ -22,10 +22,10 @@ from ...data.dataset import Sample
 from ...errors import ModelError
 from ...protocol.condition import Condition
 from ...runs.pictures import Picture
+from ..explainers import EVERY_EXPLAINER
 from ..subject import Batch, Evaluation, Subject
 from ..under import inputs_under
 from .condition import MODES, SCORES, MapSpec, explained_of
-from .registry import EVERY_EXPLAINER
 from .truth import Located
 
 LEVELS = 200  # levels of a map's values, for PxAP from records

@@ -127,8 +127,8 @@ class Maps(Family):
         )
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
+        from ..explainers import EVERY_EXPLAINER
         from .condition import explained_of
-        from .registry import EVERY_EXPLAINER
 
         spec = explained_of(condition)
         if spec is not None and (plugged := EVERY_EXPLAINER.plugin(spec.method)) is not None:

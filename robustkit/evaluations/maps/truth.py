@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import csv
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from cam.boxes import (
@@ -30,8 +31,9 @@ from cam.boxes import (
 from ...common.files import bytes_of, check_plain, lines_of, reason
 from ...common.preprocessing import Preprocessing
 from ...data.dataset import Dataset, Sample
-from ...data.images import image_size, read_mask
+from ...data.images import image_size, read_mask, to_pixels
 from ...data.matching import bare_path, match_names
+from ...data.shape_sets import CHANGES
 from ...data.sources import MAX_FILE_BYTES, FolderSource, list_folder
 from ...errors import BadImageError, DataError
 
@@ -43,11 +45,26 @@ _MASK_FILES = FolderSource("")  # they are identified by their whole paths
 @dataclass(frozen=True)
 class Located:
     """mask: (H, W) bool, the union of the boxes where only these are known. boxes: (n, 4), around the mask's outer
-    contours where only that is known. vanished: boxes that were cropped away."""
+    contours where only that is known. vanished: boxes that were cropped away. objects: (2, H, W) bool, of an image that
+    shows two. changed: makes the image with one thing changed, of a sample that has such images."""
 
     mask: Tensor
     boxes: Tensor
     vanished: int = 0
+    objects: Tensor | None = None
+    changed: Callable[[str], Altered] | None = None
+
+
+@dataclass(frozen=True)
+class Altered:
+    """A changed image in the frame of the model. pixels: (3, H, W) uint8. mask: (H, W) bool. label: of the new image.
+    other: the class whose colour or outline was put in; -1 for none.
+    """
+
+    pixels: Tensor
+    mask: Tensor
+    label: int
+    other: int
 
 
 @dataclass(frozen=True)
@@ -60,6 +77,11 @@ class Truth:
     masks: Mapping[str, Path] = field(default_factory=dict)
     digest: str = ""
     notes: tuple[str, ...] = ()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the object of some sample is known."""
+        return bool(self.boxes or self.masks) or self.dataset.mask(self.dataset.samples[0]) is not None
 
     def locate(self, sample: Sample, preprocessing: Preprocessing) -> Located | None:
         """Return the object in the frame that the model sees; None where nothing is known of it.
@@ -79,7 +101,22 @@ class Truth:
             boxes, vanished = resize_crop_boxes(annotation.boxes, size, frame, mode, share)
             return Located(mask_of(boxes, *frame), boxes, vanished)
         embedded = self.dataset.mask(sample)
-        return None if embedded is None else self._of_mask(torch.from_numpy(embedded).bool(), frame, mode, share)
+        located = None if embedded is None else self._of_mask(torch.from_numpy(embedded).bool(), frame, mode, share)
+        if (objects := self.dataset.objects(sample)) is not None:
+            both = [resize_crop_mask(torch.from_numpy(one).bool(), frame, mode, share) for one in objects]
+            located = located or Located(torch.zeros(frame, dtype=torch.bool), torch.zeros(0, 4))
+            return replace(located, objects=torch.stack(both))
+        if located is None or self.dataset.changed(sample, CHANGES[0]) is None:
+            return located
+        return replace(located, changed=lambda change: self._altered(sample, change, preprocessing))
+
+    def _altered(self, sample: Sample, change: str, preprocessing: Preprocessing) -> Altered:
+        made = self.dataset.changed(sample, change)
+        assert made is not None
+        frame, mode, share = preprocessing.input_size, preprocessing.crop_mode, preprocessing.crop_pct
+        pixels = to_pixels(Image.fromarray(made.shape.pixels), preprocessing, sample.id)
+        mask = resize_crop_mask(torch.from_numpy(made.shape.mask).bool(), frame, mode, share)
+        return Altered(pixels, mask, made.shape.label, made.other)
 
     def _size(self, sample: Sample) -> tuple[int, int]:
         return _size(self.dataset.read(sample), sample.id)

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import cam
 
-from ...common.registry import Registry, subclass_of
+from ..common.registry import Registry, subclass_of
 
 EVERY_EXPLAINER: Registry[type[cam.Explainer]] = Registry("explainers", cam.METHODS, subclass_of(cam.Explainer))

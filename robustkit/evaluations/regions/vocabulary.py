@@ -1,0 +1,107 @@
+"""The words of drowned regions: `region-noise(region=object,severity=5)`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import ClassVar
+
+from ...errors import ProtocolError, unknown
+from ...protocol.condition import Condition, Value
+from ...protocol.parameters import parse_parameters, show, split_condition
+from ...protocol.pattern import ConditionPattern
+from ..vocabulary import View, Vocabulary
+from .measures import LEAD, METRICS, TERMS
+
+KIND = "region-noise"
+LOCATED, OF_MAP, RANDOM = ("object", "background"), ("map-top", "map-bottom"), "random"
+"""Regions that need to know where the object is, those of a map, and the one of neither."""
+REGIONS = (*LOCATED, *OF_MAP, RANDOM)
+SEVERITIES = (1, 2, 3, 4, 5)
+
+
+class RegionWords(Vocabulary):
+    """A region of each image, and how much noise drowns it. map: the explainer. share: of the pixels of the image."""
+
+    parameters: ClassVar[Mapping[str, Value]] = {"region": "", "map": "agcam", "share": Fraction(1, 2), "severity": 5}
+    metrics = METRICS
+    terms = TERMS
+
+    def parse(self, text: str) -> Condition:
+        """Return the condition. Its draws are the same for all regions and severities, so that they share their noise.
+
+        Raises:
+            ProtocolError: an unknown region or parameter, one that the region does not have, or a value out of range.
+        """
+        kind, given = parse_parameters(text, self.parameters)
+        region, share, severity = str(given["region"]), Fraction(str(given["share"])), given["severity"]
+        if region not in REGIONS:
+            raise ProtocolError(f"{text}: " + unknown("region", region, REGIONS))
+        if severity not in SEVERITIES:
+            raise ProtocolError(f"{text}: severity {severity}; expected a whole number from 1 to 5")
+        if not 0 < share < 1:
+            raise ProtocolError(f"{text}: share {show(share)}; expected a part of the image, above 0 and below 1")
+        keys = [
+            "region",
+            *(["map"] if region in OF_MAP else []),
+            *(["share"] if region not in LOCATED else []),
+            "severity",
+        ]
+        if idle := [key for key in self.parameters if key not in keys and f"{key}=" in text.replace(" ", "")]:
+            raise ProtocolError(f"{text}: {idle[0]} does nothing for the region {region}; leave it out")
+        kept = tuple((key, given[key]) for key in keys)
+        inside = ",".join(f"{key}={show(value)}" for key, value in kept)
+        return Condition(kind, f"{KIND}({inside})", kept, draws=KIND, needs_truth=region in LOCATED)
+
+    def label(self, text: str) -> str:
+        given = given_of(text)
+        severity, kind = given["severity"], given["region"]
+        percent = f"{100 * float(Fraction(given['share'])):.4g} %" if "share" in given else ""
+        if kind in LOCATED:
+            return f"{kind}, severity {severity}"
+        if kind == RANDOM:
+            return f"random {percent}, severity {severity}"
+        return f"{'highest' if kind == 'map-top' else 'lowest'} {percent} of {given['map']}, severity {severity}"
+
+    def view(self, text: str) -> View:
+        line, _, level = self.label(text).rpartition(", severity ")
+        return View(f"noise on: {line}", level, "severity")
+
+    def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
+        texts = [text for text, name in values if name == LEAD.name]
+        if texts:
+            yield max(texts, key=lambda text: abs(values[text, LEAD.name])), LEAD.name, "largest of the regions"
+
+    def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
+        yield from ("--attacks", "none", "--region-noise", pattern.text)
+
+
+VOCABULARY = RegionWords()
+
+
+def given_of(text: str) -> dict[str, str]:
+    """Return the parameters in a canonical text."""
+    return dict(item.split("=", 1) for item in text.partition("(")[2].rstrip(")").split(","))
+
+
+def parse_regions(asked: str | Sequence[str]) -> tuple[Condition, ...]:
+    """Return the conditions of a list, each once: `object,map-top(map=rollout,share=0.3,severity=4)`.
+
+    Raises:
+        ProtocolError: as `parse` does, or nothing is in the list.
+    """
+    parts = re.split(r",(?![^(]*\))", asked) if isinstance(asked, str) else asked
+    conditions = tuple(dict.fromkeys(_condition(part) for part in parts if part.strip()))
+    if not conditions:
+        raise ProtocolError(f"--region-noise {asked!r}: no region is named; expected some of {', '.join(REGIONS)}")
+    return conditions
+
+
+def _condition(part: str) -> Condition:
+    name, inside = split_condition(part)
+    if name == KIND:
+        return VOCABULARY.parse(part)
+    if name not in REGIONS:
+        raise ProtocolError(f"--region-noise {part.strip()}: " + unknown("region", name, REGIONS))
+    return VOCABULARY.parse(f"{KIND}({','.join(filter(None, (f'region={name}', inside)))})")
