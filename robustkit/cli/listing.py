@@ -130,8 +130,9 @@ def _attacks() -> list[Entry]:
     from ..protocol.card import load_card
 
     rows: list[Entry] = []
-    for card, command in ((load_card("standard"), "audit"), (load_card("segmentation"), "segment")):
-        for name, kind in attacks_of(card).usable():
+    for card, command in ((load_card(name), task_named(load_card(name).task).command) for name in _CARDS):
+        known = attacks_of(card)
+        for name, kind in known.usable() if isinstance(known, Registry) else known.items():
             condition = parse_condition(name, card)
             given = {key: value for key, value in condition.parameters if key != "engine" or command == "audit"}
             said = (kind.__doc__ or "").splitlines()[0]

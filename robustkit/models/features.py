@@ -1,7 +1,7 @@
 """Take the head off a classifier: what is left returns features (B, D) in place of logits.
 
-Of a network of timm it is the classifier that timm itself takes off. Of any other it is the linear layer whose output is
-the network's; where no linear layer is last, the network has no head, and its own output is taken.
+Of a network of timm it is the classifier that timm itself takes off. Of any other it is the linear layer whose output
+is the network's; where no linear layer is last, the network has no head, and its own output is taken.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def as_features(classifier: Classifier) -> Classifier:
     if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != 1 or found.shape[1] < 2:
         given = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
         raise ModelError(
-            f"{identity.name}: no features: {given} for one image; expected (1, D), D at least 2, from a network without "
-            "its head; give --arch FILE.py:FUNCTION with one that returns them"
+            f"{identity.name}: no features: {given} for one image; expected (1, D), D at least 2, from a network "
+            "without its head; give --arch FILE.py:FUNCTION with one that returns them"
         )
     note = f"features: {taken}, {found.shape[1]} numbers"
     classifier.identity = replace(identity, num_classes=0, class_names=None, notes=(*identity.notes, note))

@@ -134,8 +134,8 @@ def _opened(request: FeatureRequest) -> tuple[Dataset, Dataset]:
     if strange:
         more = f" and {len(strange) - 3} more" if len(strange) > 3 else ""
         raise DataError(
-            f"{images.root} has images of {', '.join(strange[:3])}{more}, of which {training.root} has no training image; "
-            "expected the same classes in both"
+            f"{images.root} has images of {', '.join(strange[:3])}{more}, of which {training.root} has no training "
+            "image; expected the same classes in both"
         )
     places = {name: place for place, name in enumerate(training.class_names)}
     relabelled = tuple(

@@ -82,7 +82,9 @@ class Heads:
                 "check the weights, --mean and --std"
             )
         where = features.device if has_float64(features.device) else torch.device("cpu")
-        classes, places = torch.tensor(labels, device=where).unique(return_inverse=True)
+        known = sorted(set(labels))
+        classes = torch.tensor(known, device=where)
+        places = torch.searchsorted(classes, torch.tensor(labels, device=where))
         made = cls(asked, features, places, classes, {}, 0.0)
         scaled, count = made._scaled(features.to(where, torch.float64)), len(classes)
         strength = asked.probe
@@ -97,8 +99,8 @@ class Heads:
     def to(self, device: torch.device) -> Heads:
         """Return the same on a device."""
         weights = {name: each.to(device) for name, each in self.weights.items()}
-        moved = (each.to(device) for each in (self.features, self.places, self.classes))
-        return Heads(self.asked, *moved, weights, self.strength)
+        features, places, classes = (each.to(device) for each in (self.features, self.places, self.classes))
+        return Heads(self.asked, features, places, classes, weights, self.strength)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all that it holds besides `asked`, by name."""

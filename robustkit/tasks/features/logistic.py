@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from ...common.randomness import hashed
 
-STRENGTHS = tuple(10.0**-power for power in range(7))
+STRENGTHS = tuple(10.0**-power for power in range(-1, 5))
 """What cross-validation chooses from, strongest first."""
 FOLDS = 3
 MOST = 10_000
@@ -19,8 +19,8 @@ _STEPS, _GRADIENT, _CHANGE = 2000, 1e-7, 1e-12
 
 
 def fit(features: Tensor, places: Tensor, classes: int, strength: float, start: Tensor | None = None) -> Tensor:
-    """Return weights (D + 1, C) that minimise the mean cross-entropy + strength / 2 times their squared length, the last
-    row, which is added, left out. It is scikit-learn's LogisticRegression(C=1 / (strength * N)).
+    """Return weights (D + 1, C) that minimise the mean cross-entropy + strength / 2 times their squared length, without
+    the last row, which is added. It is scikit-learn's LogisticRegression(C=1 / (strength * N)).
 
     features: (N, D) float64. places: (N,) classes, 0 to C - 1. start: weights to begin with.
     """
@@ -43,7 +43,7 @@ def fit(features: Tensor, places: Tensor, classes: int, strength: float, start: 
         return value
 
     with torch.inference_mode(False), torch.enable_grad():
-        search.step(loss)  # type: ignore[arg-type]
+        search.step(loss)  # type: ignore[arg-type, no-untyped-call, unused-ignore]
     return weights.detach()
 
 
@@ -88,7 +88,7 @@ def draws(
     """Yield for each of `count` draws and numbers of shots: both, and the images drawn, as many of each class. A draw
     of few images is part of the same draw of more.
     """
-    classes = len(places.unique())
+    classes = len(set(places.tolist()))
     for draw in range(count):
         order = torch.tensor(shuffled(places, ids, f"{seed}/few-shot/{draw}"), device=places.device)
         yield from ((many, draw, order[: many * classes]) for many in shots)

@@ -38,8 +38,9 @@ TERMS = (
     ),
     Term(
         "retrieval mAP",
-        "Mean average precision: all training images are ranked by the cosine of their features with those of an image; "
-        "its average precision is the mean, over training images of its class, of the share of its class down to there.",
+        "Mean average precision: all training images are ranked by the cosine of their features with those of an "
+        "image; its average precision is the mean, over training images of its class, of the share of its class down "
+        "to there.",
         ("mAP",),
     ),
     Term(

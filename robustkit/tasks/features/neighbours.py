@@ -18,7 +18,9 @@ def ranked(queries: Tensor, gallery: Tensor, places: Tensor) -> Iterator[tuple[T
     queries: (B, D), a block of them at a time, so that memory is bounded. gallery: (N, D) of length 1. places: (N,)
     its classes. Of equal cosines the first in the gallery is first.
     """
-    for block in functional.normalize(queries, dim=1).split(max(1, _AT_ONCE // len(gallery))):
+    unit, size = functional.normalize(queries, dim=1), max(1, _AT_ONCE // len(gallery))
+    for start in range(0, len(unit), size):
+        block = unit[start : start + size]
         similarity, order = (block @ gallery.T).sort(dim=1, descending=True, stable=True)
         yield similarity, places[order]
 

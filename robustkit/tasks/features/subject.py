@@ -41,7 +41,8 @@ class FeatureSubject(ImageSubject):
     def embedded(self, raw: Tensor) -> Tensor:
         """Return the features (B, D), float32, of pixels as the supply reads them."""
         with torch.inference_mode():
-            return self.scorer(self.inputs(raw))
+            features: Tensor = self.scorer(self.inputs(raw))
+        return features
 
     def unread(self, sample: Sample) -> dict[str, Any]:
         return {"sample_id": sample.id, "label": sample.label}
