@@ -44,7 +44,7 @@ def average_precision(similarity: Tensor, relevant: Tensor) -> Tensor:
     last = torch.ones_like(relevant)  # of entries that are equally similar
     last[:, :-1] = similarity[:, 1:] != similarity[:, :-1]
     ends = torch.where(last, ranks, count).flip(1).cummin(dim=1).values.flip(1)
-    precision = relevant.cumsum(dim=1).gather(1, ends) / (ends + 1)
+    precision = relevant.cumsum(dim=1).gather(1, ends).to(similarity) / (ends + 1)
     return (precision * relevant).sum(dim=1) / relevant.sum(dim=1)
 
 
