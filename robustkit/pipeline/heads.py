@@ -24,7 +24,7 @@ from ..tasks.features.heads import Asked, Heads
 from ..tasks.features.supply import Pixels
 from .shards import decoded
 
-FILE = "heads.safetensors"
+FILE, _KEY = "heads.safetensors", "robustkit"
 _LOG = logging.getLogger("robustkit.progress")
 _AT_ONCE = 1024
 """Training images that are held decoded."""
@@ -68,7 +68,8 @@ def kept_heads(
         heads = Heads.fitted(asked, found, labels, ids, settings.seed)
         _LOG.info(f"{entry.name}: heads fitted; strength of the probe {heads.strength:g}")
         tensors = {name: tensor.cpu().contiguous() for name, tensor in heads.tensors().items()}
-        run.write(path, safetensors.torch.save(tensors, {"of": of, "digest": digest_of(tensors)}))
+        said = json.dumps({"of": of, "digest": digest_of(tensors)})  # of several keys the order would be any
+        run.write(path, safetensors.torch.save(tensors, {_KEY: said}))
         return heads
 
 
@@ -82,10 +83,10 @@ def _read(data: bytes, of: str, asked: Asked) -> Heads | None:
     try:
         tensors = safetensors.torch.load(data)
         size = int.from_bytes(data[:8], "little")
-        said = json.loads(data[8 : 8 + size]).get("__metadata__", {})
-    except (SafetensorError, ValueError, RecursionError):
+        said = json.loads(json.loads(data[8 : 8 + size])["__metadata__"][_KEY])
+    except (SafetensorError, KeyError, TypeError, ValueError, RecursionError):
         return None
-    if said.get("of") != of or said.get("digest") != digest_of(tensors):
+    if not isinstance(said, dict) or said.get("of") != of or said.get("digest") != digest_of(tensors):
         return None
     return Heads.of(asked, tensors)
 

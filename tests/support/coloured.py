@@ -29,7 +29,7 @@ def furnish(root: Path, train: int = 12, test: int = 6) -> None:
             folder = root / part / name
             folder.mkdir(parents=True)
             for index in range(count):
-                means = np.clip(rng.normal(colour, 0.16, (2, 2, 3)), 0, 1).repeat(16, axis=0).repeat(16, axis=1)
+                means = np.clip(rng.normal(colour, 0.25, (2, 2, 3)), 0, 1).repeat(16, axis=0).repeat(16, axis=1)
                 pixels = np.clip(means + rng.normal(0, 0.02, means.shape), 0, 1)
                 Image.fromarray((255 * pixels).round().astype(np.uint8)).save(folder / f"{index:02d}.png")
 

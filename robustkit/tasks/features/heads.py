@@ -129,7 +129,8 @@ class Heads:
         )
         places = {f"knn {k}": found for k, found in voted.items()} | {"knn": voted[asked.k]}
         scaled = self._scaled(known)
-        places |= {name: logits(scaled, weights).argmax(dim=1) for name, weights in self.weights.items()}
+        names = "probe", *(few_shot(shots, draw) for shots in asked.shots for draw in range(asked.draws))
+        places |= {name: logits(scaled, self.weights[name]).argmax(dim=1) for name in names}
         predicted = {name: self.classes[found].masked_fill(~finite, -1) for name, found in places.items()}
         return predicted, precision.masked_fill(~finite, 0.0)
 

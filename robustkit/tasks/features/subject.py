@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from attacks import AttackResult, FeaturePGD
+from attacks.features import DISTANCES
 
 from ...common.randomness import SampleRng
 from ...data.dataset import Sample
@@ -60,13 +61,12 @@ class FeatureSubject(ImageSubject):
         features, samples = logits.float(), batch.samples
         labels = [sample.label for sample in samples]
         predicted, precision = self.heads.predict(features, labels)
-        cosine = torch.nn.functional.cosine_similarity(features, self._of_clean(batch), dim=1)
         return {
             "sample_id": [sample.id for sample in samples],
             "label": labels,
             **{name: found.tolist() for name, found in predicted.items()},
             "precision": precision.tolist(),
-            "moved": (1 - cosine).clamp(min=0).tolist(),
+            "moved": DISTANCES["cosine"](features, self._of_clean(batch)).tolist(),
         }
 
     def _of_clean(self, batch: Batch) -> Tensor:
