@@ -19,6 +19,7 @@ OF_A_FAMILY = {
     "cli/completion.py": "completes the same names",
     "pipeline/": "turns the options of families into their conditions",
     "tasks/classification/images.py": "decodes images, also those of a corrupted tree, and where their objects are",
+    "tasks/features/subject.py": "runs the attack that a condition names",
     "tasks/labelled/subject.py": "runs the attack that a condition names",
     "tasks/segmentation/subject.py": "runs the attack that a condition names",
 }
