@@ -34,6 +34,7 @@ NAMES_A_KIND = {
     "data/shapes.py": "a square is a shape there",
     "models/guess.py": "a part of timm's names of ViTs",
     "evaluations/kinds.py": "says which family a kind is of",
+    "pipeline/features.py": "the attack that is run by default",
     "pipeline/presets.py": "common lists of conditions",
     "pipeline/request.py": "the attack that is run by default",
     "pipeline/two_phase.py": "the attack that has stages",

@@ -4,9 +4,9 @@
     python -m scripts.pages.features page RUN=AUDIT ... [--markdown docs/results/features.md] [--note TEXT]
 
 `split` divides class folders with few images: of each class with two or more, the first goes to OUT/train and the
-others to OUT/test. `page` takes runs of `robustkit features`, each with a run of `robustkit audit` of the same checkpoints on
-the same images; it computes the features of the images again, and asks scikit-learn about them (`pip install
-scikit-learn`).
+others to OUT/test. `page` takes runs of `robustkit features`, each with a run of `robustkit audit` of the same
+checkpoints on the same images; it computes the features of the images again, and asks scikit-learn about them (`pip
+install scikit-learn`).
 """
 
 from __future__ import annotations
