@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 _AT_ONCE = 1 << 22
-"""Similarities that are held at once, at most; but for those of one query."""
+"""Similarities that are held at once, at most, or those of one query."""
 
 
 def ranked(queries: Tensor, gallery: Tensor, places: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
