@@ -41,20 +41,23 @@ def _rows(cells: Cells, texts: Sequence[str], manifest: Manifest) -> list[tuple[
 HEADINGS = ("condition", "n", *(heading for _, heading in _MAIN), "features moved", "largest |δ|", "flag")
 
 
-def _swept(cells: Cells, texts: Sequence[str]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return headings and a row for each condition: kNN at each k, and few-shot accuracy with its spread."""
-    metrics = [metric for _, metric in dict.fromkeys(cells) if _SWEPT.fullmatch(metric)]
-    headings = [_heading(metric) for metric in dict.fromkeys(metrics)]
+def _sweep(results: Results) -> list[str]:
+    """Return the metrics of kNN at each k and of few-shot accuracy that any checkpoint has."""
+    return [metric for metric in dict.fromkeys(row["metric"] for row in results) if _SWEPT.fullmatch(metric)]
+
+
+def _swept(cells: Cells, texts: Sequence[str], metrics: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return a row for each condition: kNN at each k, and few-shot accuracy with its spread."""
     rows = []
     for text in texts:
         shown = []
-        for metric in dict.fromkeys(metrics):
+        for metric in metrics:
             value = finite(cells, text, metric)
             spread = finite(cells, text, metric.replace("few_shot(", "few_shot_spread("))
             said = "–" if value is None else f"{100 * value:.1f}"
             shown.append(said + (f" ± {100 * spread:.1f}" if spread is not None and metric.startswith("few") else ""))
         rows.append((text, *shown))
-    return ("condition", *headings), rows
+    return rows
 
 
 def _heading(metric: str) -> str:
@@ -94,14 +97,13 @@ def heads_of(entry: CheckpointEntry) -> str:
 def terminal_tables(results: Results) -> Iterator[TextTable]:
     """Yield the results for a terminal, each checkpoint above its conditions."""
     manifest, rows, heads = results.manifest, list[tuple[str, ...]](), list[str]()
-    swept, under = list[tuple[str, ...]](), list[str]()
-    headings: tuple[str, ...] = ("condition",)
+    swept, under, metrics = list[tuple[str, ...]](), list[str](), _sweep(results)
     for entry in manifest.checkpoints:
         cells = results.cells[entry.name]
         own = _rows(cells, _in_short(cells), manifest)
         rows += [(entry.name, *row) for row in own]
         heads += [f"{entry.name}, {entry.attention} attention"] * len(own)
-        headings, more = _swept(cells, _texts(cells, _is_shown))
+        more = _swept(cells, _texts(cells, _is_shown), metrics)
         swept += [(entry.name, *row) for row in more]
         under += [entry.name] * len(more)
     if rows:
@@ -109,7 +111,7 @@ def terminal_tables(results: Results) -> Iterator[TextTable]:
         spare = (HEADINGS[6], HEADINGS[4], "n")
         yield TextTable(title, ("checkpoint", *HEADINGS), tuple(rows), spare=spare).said_once("n").under_heads(heads)
         title = "kNN by k, and few-shot accuracy ± its spread over draws"
-        yield TextTable(title, ("checkpoint", *headings), tuple(swept)).under_heads(under)
+        yield TextTable(title, ("checkpoint", "condition", *map(_heading, metrics)), tuple(swept)).under_heads(under)
 
 
 def result_grids(results: Results) -> list[Grid]:
@@ -119,11 +121,11 @@ def result_grids(results: Results) -> list[Grid]:
         *_grids(results, "Clean and under attack", _is_shown, note),
         *_grids(results, "Under corruption", lambda text: not _is_shown(text), ""),
     ]
-    parts = []
+    parts, metrics = [], _sweep(results)
     for entry in manifest.checkpoints:
         cells = results.cells[entry.name]
-        headings, rows = _swept(cells, _texts(cells))
-        parts += [Part(entry.name, headings, tuple(rows))] if rows else []
+        rows = _swept(cells, _texts(cells), metrics)
+        parts += [Part(entry.name, ("condition", *map(_heading, metrics)), tuple(rows))] if rows else []
     grids += side_by_side("kNN by k, and few-shot accuracy ± its spread over draws", parts)
     return with_flags(grids, flag_lines(results, lambda text: True))
 
