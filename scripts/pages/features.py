@@ -181,7 +181,8 @@ def command(run: Run) -> str:
     words = shlex.split(run.manifest.command)
     for place, word in enumerate(words[:-1]):
         if word in ("--train", "--data-dir"):
-            words[place + 1] = "/".join(Path(words[place + 1]).parts[-2:])
+            path = Path(words[place + 1])
+            words[place + 1] = path.name if path.suffix else "/".join(path.parts[-2:])
     if "--out" in words:
         del words[words.index("--out") : words.index("--out") + 2]
     names = [Path(word).name if word.startswith("/") else word for word in words]
