@@ -55,6 +55,7 @@ setup(
             *("hypothesis>=6.100", "import-linter>=2.3"),
             *("pyautoattack>=0.2", "torchmetrics>=1.4"),  # outside implementations to check against
             *("in-toto-attestation>=0.9.3", "jsonschema>=4.23"),  # schemas, likewise
+            "scikit-learn>=1.5",  # nearest neighbours, probes and average precision, likewise
             "transformers>=5.12",  # its checkpoints, and its pipeline to check against
         ],
         "reference": ["pyautoattack>=0.2", "torchattacks>=3.5", "foolbox>=3.3"],

@@ -10,6 +10,7 @@ An attack is a frozen dataclass of its parameters, and is called with a model, a
 normalisation belongs inside it, or eps means something else.
 
 `DenseFGSM` and `DensePGD` attack models that predict a class for each pixel, and take masks in place of labels.
+`FeaturePGD` attacks models that return features, and takes no labels.
 """
 
 from .apgd import APGD
@@ -17,12 +18,13 @@ from .attack import Attack, AttackResult, EnsembleResult, StagedResult
 from .autoattack import AutoAttack
 from .dense import CosPGD, DenseAttack, DenseFGSM, DensePGD
 from .fab import FAB
+from .features import FeaturePGD
 from .fgsm import FGSM
 from .losses import LOSSES, cross_entropy, dlr, dlr_targeted, margin
 from .minimal import DDN, FMN
 from .patch import Patch, PatchResult
 from .pgd import PGD
-from .registry import ATTACKS, DENSE_ATTACKS
+from .registry import ATTACKS, DENSE_ATTACKS, FEATURE_ATTACKS
 from .rng import Rng, TorchRng
 from .sea import SEA
 from .spsa import SPSA
@@ -35,6 +37,7 @@ __all__ = [
     "DDN",
     "DENSE_ATTACKS",
     "FAB",
+    "FEATURE_ATTACKS",
     "FGSM",
     "FMN",
     "LOSSES",
@@ -49,6 +52,7 @@ __all__ = [
     "DenseFGSM",
     "DensePGD",
     "EnsembleResult",
+    "FeaturePGD",
     "Patch",
     "PatchResult",
     "Rng",

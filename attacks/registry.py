@@ -1,4 +1,4 @@
-"""Attacks by name: of classifiers, and of models that predict a class for each pixel."""
+"""Attacks by name: of classifiers, of models that predict a class for each pixel, and of features."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from .attack import Attack
 from .autoattack import AutoAttack
 from .dense import CosPGD, DenseAttack, DenseFGSM, DensePGD
 from .fab import FAB
+from .features import FeaturePGD
 from .fgsm import FGSM
 from .minimal import DDN, FMN
 from .patch import Patch
@@ -35,3 +36,5 @@ DENSE_ATTACKS: dict[str, type[DenseAttack]] = {
     "sea": SEA,
 }
 """Attacks on models that predict a class for each pixel, under a card for segmentation."""
+FEATURE_ATTACKS: dict[str, type[Attack]] = {"pgd": FeaturePGD}
+"""Attacks on models that return features, under a card for them."""

@@ -19,6 +19,7 @@ OF_A_FAMILY = {
     "cli/completion.py": "completes the same names",
     "pipeline/": "turns the options of families into their conditions",
     "tasks/classification/images.py": "decodes images, also those of a corrupted tree, and where their objects are",
+    "tasks/features/subject.py": "runs the attack that a condition names",
     "tasks/labelled/subject.py": "runs the attack that a condition names",
     "tasks/segmentation/subject.py": "runs the attack that a condition names",
 }
@@ -33,6 +34,7 @@ NAMES_A_KIND = {
     "data/shapes.py": "a square is a shape there",
     "models/guess.py": "a part of timm's names of ViTs",
     "evaluations/kinds.py": "says which family a kind is of",
+    "pipeline/features.py": "the attack that is run by default",
     "pipeline/presets.py": "common lists of conditions",
     "pipeline/request.py": "the attack that is run by default",
     "pipeline/two_phase.py": "the attack that has stages",

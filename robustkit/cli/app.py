@@ -13,6 +13,7 @@ from ..errors import RobustkitError
 from ..pipeline.processes import is_own, speaker
 from . import streams
 from .commands import evaluation, runs, series, tools
+from .commands.features import features
 from .commands.text import text
 from .help import Commands
 from .options import CONTEXT
@@ -23,6 +24,7 @@ COMMANDS: dict[str, dict[click.Command, str]] = {
         evaluation.attack: "classifiers: clean and under attack only",
         evaluation.segment: "segmenters: clean, under attack, corrupted",
         series.series: "classifiers of time series: clean, under attack, disturbed",
+        features: "features without a head: nearest neighbours, probe, few images",
         text: "language models: clean and on changed words",
         evaluation.cam: "maps of what classifiers look at, scored and drawn",
         evaluation.demo: "embedded checkpoints and data, the whole audit",

@@ -126,12 +126,21 @@ def _lack(fault: Exception, name: str) -> str:
 
 
 def _attacks() -> list[Entry]:
-    from ..evaluations.attacks.condition import attacks_of, parse_condition
+    from attacks.registry import FEATURE_ATTACKS
+
+    from ..evaluations.attacks.condition import parse_condition
+    from ..evaluations.attacks.registry import EVERY_ATTACK, EVERY_DENSE_ATTACK
     from ..protocol.card import load_card
 
     rows: list[Entry] = []
-    for card, command in ((load_card("standard"), "audit"), (load_card("segmentation"), "segment")):
-        for name, kind in attacks_of(card).usable():
+    known: dict[str, tuple[str, Iterable[tuple[str, Any]]]] = {
+        "audit": ("standard", EVERY_ATTACK.usable()),
+        "segment": ("segmentation", EVERY_DENSE_ATTACK.usable()),
+        "features": ("features", FEATURE_ATTACKS.items()),
+    }
+    for command, (card_name, kinds) in known.items():
+        card = load_card(card_name)
+        for name, kind in kinds:
             condition = parse_condition(name, card)
             given = {key: value for key, value in condition.parameters if key != "engine" or command == "audit"}
             said = (kind.__doc__ or "").splitlines()[0]

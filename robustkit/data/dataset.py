@@ -90,13 +90,21 @@ class Dataset:
 
     def digest(self) -> str:
         """Return the SHA-256 (hex) over id, labels and content of every sample, and over the logits that compete."""
+        return self.digest_of(self.contents())
+
+    def digest_of(self, contents: Iterable[str]) -> str:
+        """Return `digest`, from what `contents` yields."""
         total = hashlib.sha256(repr(self.valid_labels).encode())
-        in_order = sorted(self.samples, key=lambda sample: sample.id)  # also of a shuffled data set
-        with ThreadPoolExecutor() as pool:
-            for block in _blocks(in_order, 1024):  # or 50 000 futures would wait at once
-                for sample, content in zip(block, pool.map(self._content, block), strict=True):
-                    total.update(f"{sample.id}\0{sample.label}\0{sample.valid}\0{content}\n".encode())
+        pairs = zip(self.samples, contents, strict=True)
+        for sample, content in sorted(pairs, key=lambda pair: pair[0].id):  # also of a shuffled data set
+            total.update(f"{sample.id}\0{sample.label}\0{sample.valid}\0{content}\n".encode())
         return total.hexdigest()
+
+    def contents(self) -> Iterator[str]:
+        """Yield the SHA-256 (hex) of the file of each sample, in their order; `unreadable` for one without."""
+        with ThreadPoolExecutor() as pool:
+            for block in _blocks(self.samples, 1024):  # or 50 000 futures would wait at once
+                yield from pool.map(self._content, block)
 
     def _content(self, sample: Sample) -> str:
         try:

@@ -19,6 +19,7 @@ from ..errors import CheckpointError, ModelError
 from .architecture import build, classes_of, code_digest, create, is_factory, resample_positions
 from .checkpoint import Checkpoint, digest_of, load_into, read
 from .claims import Allowance, check_arguments, check_classes
+from .features import as_features, without_head
 from .guess import guess, renamed
 from .identity import Classifier, ModelIdentity, attention_notes, display_name, give_attention
 from .input_config import InputOptions, pair, resolve_preprocessing
@@ -40,6 +41,7 @@ def load(
     use_ema: bool = False,
     allow_partial: bool = False,
     pretrained: bool = True,
+    features: bool = False,
 ) -> Classifier:
     """Load a classifier from FILE, `zoo:NAME`, `timm:NAME`, `hf:DIR`, `hf-hub:ORG/NAME` or `local-dir:PATH`.
 
@@ -50,6 +52,7 @@ def load(
     mean, std, interpolation, crop_pct, crop_mode: left out, from metadata, else from the architecture's config; images
         of at most 64 pixels are not cropped where neither is about images of that size.
     use_ema, allow_partial: see `robustkit.models.checkpoint`. pretrained: for `timm:`, False gives random weights.
+    features: take the head off, or expect none: what it returns are features (B, D) (`robustkit.models.features`).
 
     The user's options outweigh the file, and the file outweighs guesses; every such choice is in `identity.notes`.
     Raises ModelError or CheckpointError, one line with the remedy.
@@ -59,15 +62,16 @@ def load(
         find_formula(attention)
     wanted = InputOptions(arch, attention, num_classes, mean, std, interpolation, crop_pct, crop_mode, img_size)
     if spec.startswith("timm:"):
-        return _from_timm(spec, wanted, pretrained)
+        classifier = _from_timm(spec, wanted, pretrained)
+        return as_features(classifier) if features else classifier
     source = find(spec)
     if source.transformers:
         from . import hugging_face
 
-        return hugging_face.load_classifier(source, spec, wanted)
+        return (hugging_face.load_features if features else hugging_face.load_classifier)(source, spec, wanted)
     checkpoint = read(source.path, use_ema=use_ema)
     metadata = {**source.metadata, **checkpoint.metadata}
-    return _from_file(source.name, spec, replace(checkpoint, metadata=metadata), wanted, allow_partial)
+    return _from_file(source.name, spec, replace(checkpoint, metadata=metadata), wanted, allow_partial, features)
 
 
 def _from_timm(spec: str, wanted: InputOptions, pretrained: bool) -> Classifier:
@@ -96,14 +100,16 @@ def _from_timm(spec: str, wanted: InputOptions, pretrained: bool) -> Classifier:
     return Classifier(network, identity)
 
 
-def _from_file(name: str, spec: str, checkpoint: Checkpoint, wanted: InputOptions, allow_partial: bool) -> Classifier:
+def _from_file(
+    name: str, spec: str, checkpoint: Checkpoint, wanted: InputOptions, allow_partial: bool, features: bool
+) -> Classifier:
     metadata = checkpoint.metadata
     if metadata.get("task") == "segmentation":
         raise CheckpointError(f"{spec} is a segmenter; evaluate it with robustkit segment, or load_segmenter")
     if metadata.get("task") == "series":
         raise CheckpointError(f"{spec} is a model of time series; evaluate it with robustkit series, or load_series")
     tensors, notes = renamed(checkpoint.tensors)
-    arch, kwargs, more = _architecture(checkpoint, tensors, wanted)
+    arch, kwargs, more = _architecture(checkpoint, tensors, wanted, features)
     notes += more
     size = wanted.img_size
     if size is None and "img_size" not in kwargs and "input_size" in metadata:
@@ -120,13 +126,15 @@ def _from_file(name: str, spec: str, checkpoint: Checkpoint, wanted: InputOption
         trained = pair(metadata["input_size"], checkpoint.path, LARGEST_SIDE) if "input_size" in metadata else None
         tensors, more = resample_positions(tensors, network, trained)
         notes += more
+    if features and not is_factory(arch):
+        tensors = without_head(network, tensors)
     partial = load_into(network, replace(checkpoint, tensors=tensors), allow_partial=allow_partial)
     notes += partial
     resolved = resolve_preprocessing(network, wanted, metadata, str(checkpoint.path))
     notes += resolved.notes
     timm_classes = None if is_factory(arch) else getattr(network, "num_classes", None)
-    classes = timm_classes or classes_of(network, resolved.preprocessing.input_size)
-    if wanted.num_classes not in (None, classes):
+    classes = 0 if features else timm_classes or classes_of(network, resolved.preprocessing.input_size)
+    if not features and wanted.num_classes not in (None, classes):
         raise ModelError(f"{arch} gives {classes} classes, not {wanted.num_classes}; check --num-classes")
     names = metadata.get("class_names")
     identity = ModelIdentity(
@@ -146,11 +154,11 @@ def _from_file(name: str, spec: str, checkpoint: Checkpoint, wanted: InputOption
         notes=checkpoint.notes + notes,
         metadata=metadata,
     )
-    return Classifier(network, identity)
+    return as_features(Classifier(network, identity)) if features else Classifier(network, identity)
 
 
 def _architecture(
-    checkpoint: Checkpoint, tensors: Mapping[str, Tensor], wanted: InputOptions
+    checkpoint: Checkpoint, tensors: Mapping[str, Tensor], wanted: InputOptions, headless: bool
 ) -> tuple[str, dict[str, Any], tuple[str, ...]]:
     """Return (arch, arguments, notes): from the option, else a timm name from metadata, else a guess. A file never
     names code.
@@ -169,7 +177,7 @@ def _architecture(
         return claimed, kwargs, (f"architecture {claimed} from the file's metadata",)
     notes = () if claimed is None else (f"the file names its architecture {claimed!r}, which timm does not have",)
     try:
-        guessed = guess(tensors, file_name=checkpoint.path.name)
+        guessed = guess(tensors, file_name=checkpoint.path.name, headless=headless)
     except CheckpointError as error:
         said = f"; {notes[0]}" if notes else ""
         raise CheckpointError(f"{checkpoint.path}: {error}{said}") from error

@@ -47,12 +47,12 @@ def renamed(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str
     ) if changed else ()
 
 
-def guess(tensors: Mapping[str, Tensor], *, file_name: str = "") -> Guess:
+def guess(tensors: Mapping[str, Tensor], *, file_name: str = "", headless: bool = False) -> Guess:
     """Return the architecture of a ViT/DeiT state_dict (timm names). CheckpointError with the reason for any other
-    network.
+    network, and for one without a classifier unless it may be `headless`.
     """
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    _check_family(shapes)
+    _check_family(shapes, headless)
     dim, channels, patch, patch_width = shapes["patch_embed.proj.weight"]
     if channels != 3 or patch != patch_width:
         raise _refusal(f"patches of {channels} channels and {patch} x {patch_width} pixels")
@@ -81,7 +81,7 @@ def guess(tensors: Mapping[str, Tensor], *, file_name: str = "") -> Guess:
         "depth": depth,
         "num_heads": heads,
         "mlp_ratio": hidden / dim,
-        "num_classes": shapes["head.weight"][0],
+        "num_classes": shapes["head.weight"][0] if "head.weight" in shapes else 0,
         "qkv_bias": "blocks.0.attn.qkv.bias" in shapes,
         "qk_norm": "blocks.0.attn.q_norm.weight" in shapes,
         "init_values": 1e-5 if "blocks.0.ls1.gamma" in shapes else None,
@@ -93,7 +93,8 @@ def guess(tensors: Mapping[str, Tensor], *, file_name: str = "") -> Guess:
     deit3 = "blocks.0.ls1.gamma" in shapes and no_embed_class and not registers
     arch = _name(size, patch, distilled, deit3=deit3, file_name=file_name)
     seen = [text for text, there in (("distilled", distilled), (f"{registers} register tokens", registers)) if there]
-    summary = f"{depth} blocks, patch {patch}, {grid * patch} pixels, {kwargs['num_classes']} classes"
+    classes = f"{kwargs['num_classes']} classes" if kwargs["num_classes"] else "no classifier"
+    summary = f"{depth} blocks, patch {patch}, {grid * patch} pixels, {classes}"
     return Guess(
         arch,
         kwargs,
@@ -119,7 +120,7 @@ def _refusal(why: str) -> CheckpointError:
     return CheckpointError(f"the architecture cannot be guessed: the tensors show {why}; {REMEDY}")
 
 
-def _check_family(shapes: Mapping[str, tuple[int, ...]]) -> None:
+def _check_family(shapes: Mapping[str, tuple[int, ...]], headless: bool) -> None:
     core = ("patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "blocks.0.mlp.fc1.weight", "blocks.0.mlp.fc2.weight")
     if not all(name in shapes for name in core) or len(shapes["patch_embed.proj.weight"]) != 4:
         first = ", ".join(list(shapes)[:3])
@@ -129,9 +130,10 @@ def _check_family(shapes: Mapping[str, tuple[int, ...]]) -> None:
     strange = [name for name in shapes if not _FAMILY.fullmatch(name)]
     if strange:
         raise _refusal(f"{len(strange)} names that no plain ViT or DeiT has ({', '.join(strange[:3])})")
-    for name, what in (("head.weight", "no classifier (head.weight)"), ("pos_embed", "no position embeddings")):
-        if name not in shapes:
-            raise _refusal(what)
+    if "head.weight" not in shapes and not headless:
+        raise _refusal("no classifier (head.weight); of features alone robustkit features tells more")
+    if "pos_embed" not in shapes:
+        raise _refusal("no position embeddings")
 
 
 def _grid(length: int, prefix: int) -> tuple[int, bool]:

@@ -19,6 +19,7 @@ from ..common.preprocessing import Preprocessing
 from ..data.images import to_pixels, unit
 from ..errors import CheckpointError, ModelError
 from .dense import Dense, Segmenter, count_classes
+from .features import as_features
 from .identity import Classifier
 from .input_config import InputOptions, resolve_preprocessing
 from .specs import ModelFile
@@ -69,6 +70,20 @@ class Logits(nn.Module):
         return images
 
 
+class Pooled(nn.Module):
+    """A model of the library without a head, whose features (B, D) are what it pools, else its first token."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        found = self.model(pixel_values=images)
+        pooled = getattr(found, "pooler_output", None)
+        features: Tensor = found.last_hidden_state[:, 0] if pooled is None else pooled.flatten(1)
+        return features
+
+
 def segments(source: ModelFile) -> bool:
     """Whether the model that a folder asks for segments images."""
     named = read_folder(source.path).config.get("architectures")
@@ -83,6 +98,27 @@ def load_classifier(source: ModelFile, spec: str, wanted: InputOptions) -> Class
     classes = _classes(loaded, source)
     if wanted.num_classes not in (None, classes):
         raise ModelError(f"{spec} gives {classes} classes, not {wanted.num_classes}; check --num-classes")
+    classifier = _with_processor(loaded, network, classes, source, spec, wanted)
+    _runs(classifier, classifier.identity.preprocessing, spec)
+    return classifier
+
+
+def load_features(source: ModelFile, spec: str, wanted: InputOptions) -> Classifier:
+    """Load the features of a model of the library, (B, D): before the head of a classifier, or of one without a head
+    what it pools, else its first token.
+    """
+    named = read_folder(source.path).config.get("architectures")
+    if isinstance(named, list) and any("ImageClassification" in str(name) for name in named):
+        return as_features(load_classifier(source, spec, wanted))
+    _only(wanted, spec)
+    loaded = build(source, spec, wanted, "features")
+    return as_features(_with_processor(loaded, Pooled(loaded.model), 0, source, spec, wanted))
+
+
+def _with_processor(
+    loaded: Loaded, network: nn.Module, classes: int, source: ModelFile, spec: str, wanted: InputOptions
+) -> Classifier:
+    """Return a network of images as its processor makes them. CheckpointError where that cannot be expressed."""
     processor = _processor(loaded.folder, wanted, "pil")  # our images are resized by Pillow, too
     said = {} if processor is None else _said(processor, loaded.folder)
     if processor is not None and "input_size" not in said:
@@ -112,9 +148,7 @@ def load_classifier(source: ModelFile, spec: str, wanted: InputOptions) -> Class
         preprocessing_source=resolved.sources,
         notes=loaded.notes + resolved.notes,
     )
-    classifier = Classifier(network, identity)
-    _runs(classifier, resolved.preprocessing, spec)
-    return classifier
+    return Classifier(network, identity)
 
 
 def load_segmenter(source: ModelFile, spec: str, wanted: InputOptions, shown: WindowOptions) -> Segmenter:

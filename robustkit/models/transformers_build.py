@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import torch
@@ -26,6 +27,8 @@ _HEADS = {
     "causal language modelling": ("AutoModelForCausalLM", "text"),
 }
 """The library's class of models by what they do, and the command that evaluates them."""
+_BACKBONE = "features"
+"""What a model without a head does; the library has one of every kind."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ def build(source: ModelFile, spec: str, wanted: InputOptions, task: str) -> Load
     transformers = library(spec)
     folder = read_folder(source.path)
     checkpoint = read_weights(folder.path)
-    auto = getattr(transformers, _HEADS[task][0])
+    auto = getattr(transformers, "AutoModel" if task == _BACKBONE else _HEADS[task][0])
     config = _config(transformers, folder)
     if type(config) not in auto._model_mapping:
         raise ModelError(
@@ -83,6 +86,7 @@ def build(source: ModelFile, spec: str, wanted: InputOptions, task: str) -> Load
     with quiet(f"{folder.path}"), seeded(torch.device("cpu"), 0):
         with Allowance(checkpoint.tensors, folder.path), torch.device("meta"):
             kind = type(auto.from_config(config, trust_remote_code=False))
+        pooled = any("pooler." in name for name in plain) or "add_pooling_layer" not in signature(kind).parameters
         model, report = kind.from_pretrained(
             None,
             config=config,
@@ -90,6 +94,7 @@ def build(source: ModelFile, spec: str, wanted: InputOptions, task: str) -> Load
             dtype=torch.float32,
             output_loading_info=True,
             ignore_mismatched_sizes=True,
+            **({} if pooled or task != _BACKBONE else {"add_pooling_layer": False}),
         )
     faults = [
         f"{len(keys)} {what} ({', '.join(sorted(map(_key, keys))[:3])}{', …' if len(keys) > 3 else ''})"

@@ -41,6 +41,7 @@ TASKS = {
     "segmentation": Samples("image", "images"),
     "series": Samples("series", "series"),
     "text": Samples("document", "documents"),
+    "features": Samples("image", "images"),
 }
 """The tasks that cards can be for, and what their samples are called."""
 _TOP = {"name", "version", "task", "summary", "source", "caveats", "threat", "scoring", "preprocessing", "attacks"}

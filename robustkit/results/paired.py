@@ -14,7 +14,7 @@ from ..evaluations.recorded import Recorded
 from ..tasks.task import task_of
 from .summary import survey
 
-_IDENTITY = ("sha256", "arch", "code_sha256", "attention", "preprocessing", "weights", "windows")
+_IDENTITY = ("sha256", "arch", "code_sha256", "attention", "preprocessing", "weights", "windows", "heads")
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ def checkpoint_setup(entry: CheckpointEntry) -> dict[str, str]:
         **{key: plain[key] for key in ("attention", "arch")},
         **plain["preprocessing"],
         **{f"window {key}": value for key, value in windows.items()},
+        **{f"heads' {key}": value for key, value in (plain.get("heads") or {}).items()},
         **{key: plain[key] for key in ("num_classes", "weights")},
         "code": (entry.code_sha256 or "none")[:12],
     }

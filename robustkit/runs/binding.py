@@ -16,7 +16,10 @@ from ..errors import RunError
 from .digests import digest_of, digest_of_pages
 from .manifest import CheckpointEntry, Manifest
 
-OF_CHECKPOINT = ("sha256", "arch", "code_sha256", "num_classes", "attention", "preprocessing", "weights", "windows")
+OF_CHECKPOINT = (
+    *("sha256", "arch", "code_sha256", "num_classes", "attention", "preprocessing", "weights", "windows"),
+    "heads",
+)
 """The fields of a checkpoint in run.json that decide its records."""
 _PROSE = ("summary", "source", "caveats")  # of a card
 _SHOWN = 3  # differences that a line names

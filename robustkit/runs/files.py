@@ -131,6 +131,7 @@ class RunFiles:
             "evidence/*/.*.json.*.tmp",
             "pictures/*/*/.*.parquet.*.tmp",
             "adversarials/*/*/.*.parquet.*.tmp",
+            "features/*/.heads.safetensors.*.tmp",
         ):
             for leftover in self.path.glob(pattern):
                 leftover.unlink(missing_ok=True)

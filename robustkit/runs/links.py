@@ -11,7 +11,7 @@ from ..errors import RunError
 
 OWN = (
     *("run.json", "summary.json", "summary.csv", "report.html"),
-    *("records", "timings", "evidence", "pictures", "adversarials"),
+    *("records", "timings", "evidence", "pictures", "adversarials", "features"),
 )
 OWN_PICTURES = ("cams", "scenes")
 """The files and folders that commands write and read in a run folder; everything else there is left alone."""

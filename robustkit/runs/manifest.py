@@ -57,6 +57,7 @@ class PreprocessingEntry(Part, frozen=True, kw_only=True):
 
 class CheckpointEntry(Part, frozen=True, kw_only=True):
     """What a checkpoint is; see `models.identity.ModelIdentity`. windows: for segmenters only.
+    heads: how those were made that read its features, and from which training images; for features only.
     preprocessing_source: who said each value of the preprocessing, by `common.preprocessing.SAID_BY`.
     """
 
@@ -75,6 +76,7 @@ class CheckpointEntry(Part, frozen=True, kw_only=True):
     notes: Texts
     metadata: Table
     windows: Annotated[Mapping[str, Any] | UnsetType | None, Meta(description="a table")] = UNSET
+    heads: Annotated[Mapping[str, Any] | UnsetType, Meta(description="a table")] = UNSET
     preprocessing_source: Annotated[Mapping[str, str] | UnsetType, Meta(description="a table of texts")] = UNSET
 
     @property

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-COMMANDS = ("audit", "attack", "segment", "series", "text", "cam", "demo")
+COMMANDS = ("audit", "attack", "segment", "series", "text", "features", "cam", "demo")
 """The commands that make runs."""
 
 

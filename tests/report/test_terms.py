@@ -6,12 +6,13 @@ from robustkit.evaluations.kinds import vocabularies
 from robustkit.report.pages import breakable
 from robustkit.report.terms import Terms, anchor
 from robustkit.tasks.classification.task import TASK as CLASSIFICATION
+from robustkit.tasks.features.task import TASK as FEATURES
 from robustkit.tasks.glossary import glossary
 from robustkit.tasks.segmentation.task import TASK as SEGMENTATION
 
 
 def test_every_number_of_the_results_is_explained() -> None:
-    for task in (CLASSIFICATION, SEGMENTATION):
+    for task in (CLASSIFICATION, SEGMENTATION, FEATURES):
         terms, words = (
             Terms(task),
             (

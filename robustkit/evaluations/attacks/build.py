@@ -6,6 +6,7 @@ import math
 from typing import Any, cast
 
 import attacks
+from attacks.registry import FEATURE_ATTACKS
 
 from ...errors import ProtocolError
 from ...protocol.card import Card, number
@@ -37,6 +38,8 @@ def build_attack(condition: Condition, card: Card) -> attacks.Attack | attacks.D
         threat = attacks.ThreatModel(norm, eps, bounds, options.get("cut_images", False), **place)  # type: ignore[arg-type]
         if card.task == "segmentation":
             return EVERY_DENSE_ATTACK[condition.name](threat, **cast(dict[str, Any], fields))
+        if card.task == "features":
+            return FEATURE_ATTACKS[condition.name](threat, **cast(dict[str, Any], fields))
         if engine != "robustkit":
             return peer(str(engine), condition.name, threat, fields)
         return EVERY_ATTACK[condition.name](threat, **fields)

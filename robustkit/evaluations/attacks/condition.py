@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from typing import Any, TypedDict, cast
 
 import attacks
 from attacks.pgd import STEP_SHARES
+from attacks.registry import FEATURE_ATTACKS
 
 from ...common.registry import Registry
 from ...errors import ProtocolError, unknown
@@ -46,8 +47,12 @@ Several = Callable[[str, Card, Options], Iterable[Condition]]
 """From an item of a list, a card and what counts besides, to its conditions."""
 
 
-def attacks_of(card: Card) -> Registry[type[attacks.Attack]] | Registry[type[attacks.DenseAttack]]:
+def attacks_of(
+    card: Card,
+) -> Registry[type[attacks.Attack]] | Registry[type[attacks.DenseAttack]] | Mapping[str, type[attacks.Attack]]:
     """Return the attacks that a card can have, by name."""
+    if card.task == "features":
+        return FEATURE_ATTACKS
     return EVERY_DENSE_ATTACK if card.task == "segmentation" else EVERY_ATTACK
 
 
@@ -169,8 +174,8 @@ def _check_threat(name: str, resolved: dict[str, Any], card: Card) -> None:
         raise ProtocolError(unknown("norm", norm, norms))
     if resolved["engine"] not in ENGINES:
         raise ProtocolError(unknown("engine", resolved["engine"], ENGINES))
-    if card.task == "segmentation" and resolved["engine"] != "robustkit":
-        raise ProtocolError(f"engine {resolved['engine']}: it attacks classifiers; leave out --engine for segmentation")
+    if card.task in ("segmentation", "features") and resolved["engine"] != "robustkit":
+        raise ProtocolError(f"engine {resolved['engine']}: it attacks classifiers; leave out --engine for {card.task}")
     if resolved[ON] < 0:
         raise ProtocolError(f"on {resolved[ON]}: expected how many samples, such as on=100; 0 takes all")
     if eps < 0:

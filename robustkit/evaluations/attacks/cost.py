@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attacks import APGD, FAB, FGSM, PGD, SEA, SPSA, Attack, AutoAttack, DenseAttack, DensePGD, Square
+from attacks import APGD, FAB, FGSM, PGD, SEA, SPSA, Attack, AutoAttack, DenseAttack, DensePGD, FeaturePGD, Square
 
 from ...protocol.card import Card
 from ...protocol.condition import Condition
@@ -45,6 +45,8 @@ def _cost(attack: Attack | DenseAttack, classes: int, predicted: int) -> Cost:
         scored, steps = int(attack.restarts > 1), attack.steps * attack.restarts
         start = predicted * attack.random_start
         return Cost(start + steps + scored * attack.restarts, steps, at_most=attack.early_stop)
+    if isinstance(attack, FeaturePGD):
+        return Cost(1 + attack.restarts * (attack.steps + 1), attack.restarts * attack.steps)
     if isinstance(attack, SPSA):
         return Cost(predicted + 2 * attack.directions * attack.steps)
     if isinstance(attack, AutoAttack):

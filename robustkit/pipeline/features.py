@@ -1,0 +1,259 @@
+"""Plan a run of features: checkpoints without their heads, training images, images, attacks and corruptions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from ..common.preprocessing import Preprocessing
+from ..data.dataset import Dataset, open_dataset
+from ..errors import DataError, NothingEvaluated, ProtocolError
+from ..evaluations.corruptions.plan import plan_corruptions
+from ..evaluations.subject import Settings
+from ..models.batch_size import best_batch
+from ..models.classifier import load
+from ..models.identity import Classifier, distinct_names
+from ..protocol.card import Card
+from ..report.refresh import refresh
+from ..results.run import Run
+from ..tasks.features.heads import CROSS_VALIDATION, Asked, Heads
+from ..tasks.features.subject import FeatureSubject
+from ..tasks.features.supply import Pixels
+from .heads import kept_heads
+from .manifest import describe
+from .plan import Contender, Plan
+from .request import Request
+from .under import plan_attacked
+
+_MOST_SHARED = 0.01
+"""The share of images that may be training images, too: public data sets hold a few files twice."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureRequest(Request):
+    """The request of `robustkit features`.
+
+    train: the training images, as `data_dir`. train_limit: at most so many of them. neighbours, shots: numbers, or such
+    as `5,20`; left out, as the card says. probe: strength of its regularisation, or `cv`.
+    """
+
+    task = "features"
+    usual_attacks = "pgd"
+    usual_batch: ClassVar = {"cpu": 32, "accelerator": 256}
+    least_shard = 128
+    kept = (
+        *("checkpoints", "data_dir", "train", "train_limit", "neighbours", "shots", "probe", "attacks", "corruptions"),
+        *("frost_dir", "eps", "norm", "limit", "ids", "data", "model"),
+    )
+
+    protocol: str = "features"
+    train: str | Path
+    train_limit: int | None = None
+    neighbours: str | Sequence[int] | None = None
+    shots: str | Sequence[int] | None = None
+    probe: str | float | None = None
+    constants: str = "auto"
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+def plan(request: FeatureRequest) -> Plan:
+    """Return all that a run of features needs.
+
+    Raises:
+        RobustkitError: anything that is wrong with the request.
+    """
+    card = request.card
+    attacked = request.attack_conditions(request.attack_list)
+    training, dataset = _opened(request)
+    asked = _asked(request, card, training)
+    training, dataset, digest = _apart(training, dataset)
+    asked = replace(asked, training=digest)
+    models = [load(str(spec), **request.model, features=True) for spec in request.checkpoints]
+    distinct_names(models)
+    shown = [card.preprocess(model.identity.preprocessing) for model in models]
+    made = partial(
+        plan_corruptions,
+        dataset=dataset,
+        input_sizes=[preprocessing.input_size for preprocessing, _ in shown],
+        constants=request.constants,
+        variant=request.variant,
+        frost_dir=request.frost,
+    )
+    corruptions, beneath = made(request.corruptions), plan_attacked(attacked, made, request.frost)
+    notes = [f"{model.identity.name}: {note}" for model in models for note in model.identity.notes]
+    notes += (f"{model.identity.name}: {line}" for model, (_, line) in zip(models, shown, strict=True) if line)
+    notes += (f"training images: {note}" for note in training.notes)
+    run = Run(request.folder(models[0].identity.name))
+    pairs = zip(models, shown, strict=True)
+    return Plan(
+        request=request,
+        run=run,
+        contenders=tuple(_contender(model, one, request, run, dataset, training, asked) for model, (one, _) in pairs),
+        conditions=tuple(
+            dict.fromkeys((*beneath.conditions, *corruptions.conditions, *request.evaluation_conditions()))
+        ),
+        dataset=dataset,
+        digest=dataset.digest,
+        finish=partial(refresh, run),
+        inputs=replace(corruptions.inputs, digests=corruptions.inputs.digests | beneath.inputs.digests),
+        lines=tuple(dict.fromkeys((*notes, *dataset.notes, *corruptions.lines, *beneath.lines))),
+    )
+
+
+# Training images, and the images
+
+
+def _opened(request: FeatureRequest) -> tuple[Dataset, Dataset]:
+    """Return the training images and the images, with labels in the order of the training classes.
+
+    Raises:
+        DataError: there are no training images, or an image is of a class that none of them has.
+    """
+    for name, place in (("--train", request.train), ("--data-dir", request.data_dir)):
+        if not str(place):
+            raise DataError(f"{name} is empty; give a folder, a zip, or embedded:shapes")
+    training = open_dataset(request.train, **request.data).select(limit=request.train_limit, seed=request.seed)
+    images = open_dataset(request.data_dir, **request.data)
+    for dataset in (training, images):
+        if any(sample.label < 0 or len(set(sample.valid or ())) > 1 for sample in dataset.samples):
+            raise DataError(
+                f"{dataset.root}: expected one label for each image; give class folders or --labels FILE.csv"
+            )
+    ids = None if request.ids is None else Path(request.ids)
+    images = images.select(limit=request.limit, ids=ids, seed=request.seed)
+    if not images.samples:
+        raise NothingEvaluated(f"{images.root}: no sample is left to evaluate; loosen --limit or --ids")
+    there = {training.class_names[sample.label] for sample in training.samples}
+    strange = sorted({images.class_names[sample.label] for sample in images.samples} - there)
+    if strange:
+        more = f" and {len(strange) - 3} more" if len(strange) > 3 else ""
+        raise DataError(
+            f"{images.root} has images of {', '.join(strange[:3])}{more}, of which {training.root} has no training "
+            "image; expected the same classes in both"
+        )
+    places = {name: place for place, name in enumerate(training.class_names)}
+    relabelled = tuple(
+        replace(sample, label=places[images.class_names[sample.label]], valid=None) for sample in images.samples
+    )
+    return training, replace(images, samples=relabelled, class_names=training.class_names, valid_labels=None)
+
+
+def _apart(training: Dataset, images: Dataset) -> tuple[Dataset, Dataset, str]:
+    """Return both, with a note where images are among the training images, and the digest of these.
+
+    Raises:
+        DataError: more than one image in a hundred is, so that its nearest neighbour is itself.
+    """
+    contents = list(training.contents())
+    learned = set(contents) - {"unreadable"}
+    shared = [
+        sample.id for sample, content in zip(images.samples, images.contents(), strict=True) if content in learned
+    ]
+    if len(shared) > _MOST_SHARED * len(images.samples):
+        raise DataError(
+            f"{len(shared)} of {len(images.samples)} images of {images.root} are training images, too ({shared[0]} …): "
+            f"each would be its own nearest neighbour; give --train other images than {training.root}"
+        )
+    if shared:
+        note = f"{len(shared)} of {len(images.samples)} images are training images, too ({shared[0]} …)"
+        images = replace(images, notes=(*images.notes, note))
+    return training, images, training.digest_of(contents)
+
+
+# What is asked of the features
+
+
+def _asked(request: FeatureRequest, card: Card, training: Dataset) -> Asked:
+    """Return how heads are made, by the options, else the card.
+
+    Raises:
+        ProtocolError: a value is not one, or asks for more training images than there are.
+    """
+    said = card.scoring
+    counts: dict[int, int] = {}
+    for sample in training.samples:
+        counts[sample.label] = counts.get(sample.label, 0) + 1
+    given = said.get("neighbours", [20]) if request.neighbours is None else request.neighbours
+    neighbours = _numbers("--neighbours", given)
+    if max(neighbours) > len(training):
+        raise ProtocolError(
+            f"--neighbours {max(neighbours)}: {training.root} has {len(training)} training images; expected at most as "
+            "many, such as --neighbours 5"
+        )
+    shots = _numbers("--shots", said.get("shots", [1]) if request.shots is None else request.shots)
+    rarest = min(counts, key=lambda label: counts[label])
+    if max(shots) > counts[rarest]:
+        raise ProtocolError(
+            f"--shots {max(shots)}: {training.root} has {counts[rarest]} of class {training.class_names[rarest]}; "
+            f"expected at most as many, such as --shots {counts[rarest]}"
+        )
+    if len(counts) < 2:
+        raise DataError(f"{training.root} has training images of one class; expected two classes or more")
+    usual = int(said.get("k", 20))
+    return Asked(
+        training="",
+        images=len(training),
+        classes=len(counts),
+        neighbours=neighbours,
+        k=usual if usual in neighbours else neighbours[0],
+        temperature=_positive("temperature", said.get("temperature", 0.07)),
+        shots=shots,
+        draws=int(_positive("draws", said.get("draws", 5))),
+        few_shot=_positive("few_shot", said.get("few_shot", 0.01)),
+        probe=_strength(said.get("probe", CROSS_VALIDATION) if request.probe is None else request.probe),
+    )
+
+
+def _numbers(name: str, given: str | Sequence[int]) -> tuple[int, ...]:
+    """Return whole numbers from 1 on, in order, each once."""
+    parts = re.split(r"[\s,]+", given.strip()) if isinstance(given, str) else [str(part) for part in given]
+    if not parts or not all(part.isascii() and part.isdecimal() and 0 < int(part) < 10**9 for part in parts):
+        raise ProtocolError(f"{name} {given!r}: expected whole numbers from 1 on, such as 5,20")
+    return tuple(sorted({int(part) for part in parts}))
+
+
+def _positive(name: str, given: object) -> float:
+    try:
+        value = float(str(given))
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e12:
+        raise ProtocolError(f"{name} {given!r}: expected a number above 0")
+    return value
+
+
+def _strength(given: object) -> float | str:
+    return CROSS_VALIDATION if str(given) == CROSS_VALIDATION else _positive("--probe, cv or", given)
+
+
+def _contender(
+    model: Classifier,
+    preprocessing: Preprocessing,
+    request: FeatureRequest,
+    run: Run,
+    dataset: Dataset,
+    training: Dataset,
+    asked: Asked,
+) -> Contender:
+    card = request.card
+    entry = describe(model.identity, preprocessing, heads=asked.to_dict())
+
+    def subject(settings: Settings) -> FeatureSubject:
+        heads: Callable[[Callable[[Tensor], Tensor]], Heads] = partial(
+            kept_heads, run, entry, Pixels(training, preprocessing), asked, settings
+        )
+        return FeatureSubject(model, card, settings, heads)
+
+    settings = request.settings
+    return Contender(
+        entry,
+        subject,
+        Pixels(dataset, preprocessing),
+        best_batch=partial(best_batch, model, settings.device, settings.dtype),
+    )

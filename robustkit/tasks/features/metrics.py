@@ -1,0 +1,193 @@
+"""Accuracies of heads, mAP, and how far features moved, from records."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...common.differences import Difference, of_means
+from ...common.intervals import Floats, bootstrap, wilson
+from ...evaluations.kinds import by_words, shares_of, words_of
+from ...evaluations.metric import named
+from ...evaluations.recorded import PerSample, Recorded, aligned, common_ids, not_paired, nothing_common
+from ...evaluations.rows import FEWEST, Parts, Reading, Row, column_of, readable
+from ...protocol.condition import CLEAN
+from .heads import few_shot
+from .measures import METRICS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_NAMED = re.compile(r"(knn|few_shot)\((\d+)\)")
+_FEW_SHOT = re.compile(r"few_shot (\d+) \d+")
+_KNN = re.compile(r"knn \d+")
+_NONE = math.nan, math.nan
+Kept = tuple["pa.Array", dict[str, Floats], list[str]]
+"""Ids, figures by metric, and flags of the images under one condition."""
+
+
+def columns_of(metric: str, draws: int) -> list[str]:
+    """Return the columns of records that a metric is made of; none where there is no such metric. draws: of few-shot
+    heads.
+    """
+    if metric in ("knn", "probe"):
+        return ["label", metric]
+    if metric in ("retrieval", "moved"):
+        return [{"retrieval": "precision"}.get(metric, metric)]
+    if (said := _NAMED.fullmatch(metric)) is None:
+        return []
+    if said[1] == "knn":
+        return ["label", f"knn {said[2]}"]
+    return ["label", *(few_shot(int(said[2]), draw) for draw in range(draws))]
+
+
+def figures(columns: Mapping[str, Floats]) -> Floats:
+    """Return the figure (n,) of each image, from the columns that `columns_of` names."""
+    if "label" not in columns:
+        (only,) = columns.values()
+        return only
+    right = [found == columns["label"] for name, found in columns.items() if name != "label"]
+    shares: Floats = np.mean(right, axis=0)
+    return shares
+
+
+def metrics_of(columns: Iterable[str]) -> list[str]:
+    """Return the metrics that records with these columns have, in the order of tables."""
+    there = list(columns)
+    sweep = [name.replace(" ", "(") + ")" for name in there if _KNN.fullmatch(name)]
+    shots = dict.fromkeys(f"few_shot({found[1]})" for name in there if (found := _FEW_SHOT.fullmatch(name)))
+    return ["knn", "probe", "retrieval", "moved", *sweep, *shots]
+
+
+def feature_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
+    """Return the rows of a checkpoint: of single conditions, and of means over corruptions."""
+    draws = draws_of(reading.manifest.checkpoint(reading.checkpoint).heads)
+    rows, kept = list[Row](), dict[str, Kept]()
+    for condition in conditions:
+        table, notes = reading.joined(reading.shards(condition, _is_wanted))
+        read = readable(table)
+        if not len(read):
+            continue
+        flags = [*reading.flags(condition, table), *notes]
+        if odd := int((column_of(read, "knn") < 0).sum()):
+            flags.append(f"{odd} of {len(read)} samples have features that are not finite; counted as wrong")
+        values = {
+            metric: figures({name: column_of(read, name) for name in columns_of(metric, draws)})
+            for metric in metrics_of(read.column_names)
+            if metric != "moved" or condition != CLEAN.text
+        }
+        rows += _rows(condition, values, flags)
+        rows += _spreads(condition, read, values, draws, flags)
+        for norm in ("linf", "l2"):
+            if (largest := float(column_of(read, norm).max())) > 0:
+                rows.append((condition, f"{norm}_max", largest, len(read), *_NONE, flags))
+        if words_of(condition).in_means:
+            kept[condition] = read["sample_id"].combine_chunks(), values, flags
+    return reading.rows(rows), reading.rows(_means(kept, reading.manifest.data.n)), []
+
+
+def draws_of(heads: object) -> int:
+    """Return how often few-shot images were drawn, as run.json says."""
+    said = heads.get("draws") if isinstance(heads, Mapping) else None
+    return said if isinstance(said, int) else 0
+
+
+def _is_wanted(column: str) -> bool:
+    plain = {"sample_id", "error", "label", "knn", "probe", "precision", "moved", "linf", "l2"}
+    return column in plain or bool(_KNN.fullmatch(column) or _FEW_SHOT.fullmatch(column))
+
+
+def _rows(condition: str, values: Mapping[str, Floats], flags: list[str], single: bool = True) -> Iterator[Row]:
+    """Yield the rows of a condition; single: it is none of several together, so that an image is right or wrong."""
+    shares = {metric: each[np.isfinite(each)] for metric, each in values.items()}
+    resampled = [metric for metric in shares if not (single and _is_binary(metric)) and len(shares[metric]) >= FEWEST]
+    ends = dict.fromkeys(shares, _NONE)
+    for n in {len(shares[metric]) for metric in resampled}:
+        alike = [metric for metric in resampled if len(shares[metric]) == n]
+        every = np.stack([shares[metric] for metric in alike], axis=1)
+        means = every.mean(axis=0)
+        ends |= zip(alike, bootstrap(lambda counts, of=every, n=n: counts @ of / n, n, means), strict=True)  # type: ignore[misc]
+    for metric, each in shares.items():
+        if n := len(each):
+            if single and _is_binary(metric):
+                ends[metric] = wilson(int(each.sum()), n)
+            yield condition, metric, float(each.mean()), n, *ends[metric], flags
+
+
+def _is_binary(metric: str) -> bool:
+    """Whether each image is right or wrong by it."""
+    definition = named(METRICS, metric)
+    return definition is not None and definition.binary
+
+
+def _spreads(
+    condition: str, read: pa.Table, values: Mapping[str, Floats], draws: int, flags: list[str]
+) -> Iterator[Row]:
+    for metric in values:
+        said = _NAMED.fullmatch(metric)
+        if draws > 1 and said is not None and said[1] == "few_shot":
+            label = column_of(read, "label")
+            heads = (column_of(read, few_shot(int(said[2]), draw)) for draw in range(draws))
+            spread = float(np.std([(found == label).mean() for found in heads], ddof=1))
+            yield condition, f"few_shot_spread({said[2]})", spread, len(read), *_NONE, flags
+
+
+def _means(kept: Mapping[str, Kept], expected: int) -> Iterator[Row]:
+    """Yield the rows of every mean over conditions that a checkpoint's allow."""
+    for words, conditions in by_words(kept):
+        for mean in words.means(conditions):
+            shares = shares_of(mean)
+            if not all(text in kept for text in shares):
+                continue
+            ids = common_ids([kept[text][0] for text in shares])
+            if not len(ids):
+                continue
+            flags = list(dict.fromkeys(flag for text in shares for flag in kept[text][2] if _is_shared(flag)))
+            if len(ids) < expected:
+                flags.append(f"{expected - len(ids)} of {expected} samples lack some of its conditions; left out")
+            sums = {metric: np.zeros(len(ids)) for metric in kept[next(iter(shares))][1]}
+            for text, share in shares.items():
+                there, values, _ = kept[text]
+                for metric in sums:
+                    sums[metric] += share * aligned(there, values[metric], ids)
+            yield from _rows(mean, sums, flags, single=False)
+
+
+def _is_shared(flag: str) -> bool:
+    return not flag.startswith("incomplete") and "could not be read" not in flag
+
+
+def per_sample(side: Recorded, condition: str, metric: str) -> PerSample:
+    """Return a figure of each image under a condition, or a mean over conditions. Raises RunError without it."""
+    columns, shares = columns_of(metric, draws_of(side.described.heads)), shares_of(condition)
+    if not columns:
+        raise not_paired(condition, metric, ["knn", "probe", "retrieval", "moved", "knn(K)", "few_shot(N)"])
+    read = {text: side.samples(text, columns) for text in shares}
+    ids = common_ids([each.ids for each in read.values()])
+    sums: Floats = np.zeros(len(ids))
+    for text, share in shares.items():
+        sums += share * figures({name: read[text].of(name, ids) for name in columns})
+    return ids, sums
+
+
+def recorded_difference(first: Recorded, second: Recorded, condition: str, metric: str) -> Difference:
+    """Return how the second's figure differs from the first's on the images that both have. Raises RunError without."""
+    (first_ids, before), (second_ids, after) = (per_sample(side, condition, metric) for side in (first, second))
+    ids = common_ids([first_ids, second_ids])
+    if not len(ids):
+        raise nothing_common(first, second, condition)
+    binary = _is_binary(metric) and len(shares_of(condition)) == 1
+    return of_means(aligned(first_ids, before, ids), aligned(second_ids, after, ids), binary=binary)
+
+
+def other_label(first: Recorded, second: Recorded, condition: str) -> tuple[int, str]:
+    """Return how many images both have, and which of them has another label; empty if none."""
+    sides = [side.samples(condition, ["label"]) for side in (first, second)]
+    ids = common_ids([side.ids for side in sides])
+    before, after = (side.of("label", ids) for side in sides)
+    places = np.flatnonzero(before != after)[:1]
+    return len(ids), "".join(f"the label of {ids[p].as_py()} is {before[p]:.0f} and {after[p]:.0f}" for p in places)
