@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from .localisation import as_maps
+from .repeated import Fill, colour
 
 Model = Callable[[Tensor], Tensor]
 
@@ -47,7 +48,7 @@ def abpc(
     maps: Tensor,
     target: Tensor | int,
     *,
-    fill: float | Sequence[float] | Tensor,
+    fill: Fill,
     steps: int = 11,
     batch_size: int = 64,
 ) -> Perturbation:
@@ -75,7 +76,7 @@ def insertion_deletion(
     maps: Tensor,
     target: Tensor | int,
     *,
-    fill: float | Sequence[float] | Tensor,
+    fill: Fill,
     canvas: Tensor | None = None,
     steps: int = 29,
     batch_size: int = 64,
@@ -146,7 +147,7 @@ def _checked(
     images: Tensor,
     maps: Tensor,
     target: Tensor | int,
-    fill: float | Sequence[float] | Tensor,
+    fill: Fill,
     steps: int,
     batch_size: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -168,7 +169,4 @@ def _checked(
         )
     if target.numel() and int(target.min()) < 0:
         raise ValueError(f"target {int(target.min())}; expected a class, 0 or more")
-    colour = torch.as_tensor(fill, dtype=images.dtype, device=images.device).flatten()
-    if len(colour) not in (1, images.shape[1]):
-        raise ValueError(f"fill has {len(colour)} values; expected one, or one for each of {images.shape[1]} channels")
-    return images, maps, target.long().expand(len(images)), colour.view(1, -1, 1, 1).expand_as(images)
+    return images, maps, target.long().expand(len(images)), colour(fill, images).expand_as(images)
