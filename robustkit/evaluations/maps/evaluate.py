@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -25,6 +26,7 @@ from ...runs.pictures import Picture
 from ..subject import Batch, Evaluation, Subject
 from ..under import inputs_under
 from .condition import MODES, SCORES, MapSpec, explained_of
+from .options import as_numbers
 from .registry import EVERY_EXPLAINER
 from .truth import Located
 
@@ -100,15 +102,14 @@ def explain(
     located: Sequence[Located | None],
 ) -> tuple[Tensor, dict[str, list[Any]], Tensor]:
     """Return the logits (B, K), the record columns, and the maps (B, H, W) of inputs in the card's space."""
-    explanation = _maps(subject, inputs, labels if wanted.target == "label" else None, wanted.method, rng)
+    explanation = _maps(subject, inputs, labels if wanted.target == "label" else None, wanted, rng)
     columns: dict[str, list[Any]] = {
         "target": subject.classes(explanation.target),
         "degenerate": explanation.degenerate.tolist(),
         **_localisation(explanation.maps.cpu(), located, wanted.threshold),
     }
     if wanted.faithfulness != "none":
-        fill = torch.zeros(3) if subject.card.space != "pixels" else subject.classifier.mean.flatten()
-        size = subject.settings.batch_size
+        fill, size = _nothing(subject), subject.settings.batch_size
         curves = abpc(subject.exact, inputs, explanation.maps, explanation.target, fill=fill, batch_size=size)
         columns["abpc"] = curves.abpc.tolist()
         if wanted.faithfulness == "all":
@@ -117,9 +118,10 @@ def explain(
             )
             columns |= {"insertion": areas.insertion.tolist(), "deletion": areas.deletion.tolist()}
             if not wanted.is_control:
-                explainer = EVERY_EXPLAINER[wanted.method](subject.exact)
                 columns["head_correlation"] = _finite(
-                    head_correlation(explainer, inputs, explanation.maps, explanation.target)
+                    head_correlation(
+                        explainer_of(subject, wanted), inputs, explanation.maps, explanation.target, rng=rng
+                    )
                 )
     return explanation.logits, columns, explanation.maps
 
@@ -136,8 +138,8 @@ def stability(
     """Return the logits (B, K) of the images shown, how their maps differ from the clean ones of the same class, and
     these maps (B, H, W).
     """
-    before = _maps(subject, clean, labels if wanted.target == "label" else None, wanted.method, rng)
-    after = _maps(subject, shown, before.target, wanted.method, rng)
+    before = _maps(subject, clean, labels if wanted.target == "label" else None, wanted, rng)
+    after = _maps(subject, shown, before.target, wanted, rng)
     predicted = before.logits.argmax(dim=1)
     columns = {
         "target": subject.classes(before.target),
@@ -150,8 +152,23 @@ def stability(
     return after.logits, columns, after.maps
 
 
-def _maps(subject: Subject, inputs: Tensor, target: Tensor | None, method: str, rng: Any) -> cam.Explanation:
-    with EVERY_EXPLAINER[method](subject.exact) as explainer:
+def explainer_of(subject: Subject, wanted: MapSpec) -> cam.Explainer:
+    """Return the explainer of a subject's network, with the options asked for. What stands for a hidden pixel, and how
+    many rows go at once, is the subject's, where the method takes it.
+    """
+    kind = EVERY_EXPLAINER[wanted.method]
+    shared = {"fill": _nothing(subject), "batch_size": subject.settings.batch_size}
+    taken = {key: value for key, value in shared.items() if key in inspect.signature(kind).parameters}
+    return kind(subject.exact, **taken, **as_numbers(wanted.method, wanted.options))
+
+
+def _nothing(subject: Subject) -> Tensor:
+    """Return what a removed pixel becomes, (3,): the mean that the model normalises with."""
+    return torch.zeros(3) if subject.card.space != "pixels" else subject.classifier.mean.flatten()
+
+
+def _maps(subject: Subject, inputs: Tensor, target: Tensor | None, wanted: MapSpec, rng: Any) -> cam.Explanation:
+    with explainer_of(subject, wanted) as explainer:
         return explainer.explain(inputs, target, rng=rng)
 
 

@@ -127,8 +127,8 @@ def _over_control(figures: Figures, key: tuple[str, str], maps: Sequence[Figures
     sign = -1 if key[1] in _LOWER_IS_BETTER else 1
     rivals: dict[str, Floats | Counted] = {}
     for other in maps:
-        other_key = (key[0].replace(f"({figures.explained.method}", f"({other.explained.method}", 1), key[1])
-        same = replace(other.explained, method=figures.explained.method) == figures.explained
+        other_key = (key[0].replace(figures.explained.text[:-1], other.explained.text[:-1], 1), key[1])
+        same = figures.explained.control(other.explained.method) == other.explained
         if other.explained.method in CONTROLS and same and other_key in other.values and other.ids == figures.ids:
             rivals[other.explained.method] = other.values[other_key]
     if key[1] == "cam_pixel_accuracy" and "full" in rivals:
