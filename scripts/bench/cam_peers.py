@@ -99,8 +99,15 @@ def captum_smooth_grad(net: nn.Module, samples: int, noise: float, draw: Rng | N
         with contextlib.ExitStack() as stack:
             if draw is not None:
                 stack.enter_context(_replaced(tunnel, "normal", lambda mean, sigma: ours(images)))
+            turns = None if draw is not None else max(1, 64 // len(images))
             found = tool.attribute(
-                images, target=classes, nt_samples=samples, nt_type="smoothgrad", stdevs=noise, abs=False
+                images,
+                target=classes,
+                nt_samples=samples,
+                nt_samples_batch_size=turns,
+                nt_type="smoothgrad",
+                stdevs=noise,
+                abs=False,
             )
         return scaled(found.abs().sum(dim=1).float())
 
@@ -120,7 +127,7 @@ def torchray_rise(net: nn.Module, masks: Callable[[int], Tensor] | int, batch_si
 
     def explain(images: Tensor, classes: Tensor) -> Tensor:
         if isinstance(masks, int):
-            found = rise(model, images, num_masks=masks, batch_size=max(1, batch_size // len(images)))
+            found = rise(model, images, num_masks=masks, batch_size=batch_size)
             return scaled(found[torch.arange(len(images)), classes])
         maps = []
         for i, (image, one) in enumerate(zip(images, classes.tolist(), strict=True)):
