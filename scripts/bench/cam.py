@@ -2,11 +2,10 @@
 
     python -m scripts.bench.cam CHECKPOINT --data-dir IMAGES [--arch NAME] [--layer NAME] [--batch-size 4]
 
-Bare is one forward and one backward to the input; unfused is the same with attention computed so that it can be
-seen. Rounds alternate in one process; the medians of their times are compared, of a batch, and so is what each peer
-needs for the same. Which peers there are: `scripts/bench/cam_peers.py`. The largest difference to the peer's map and
-the correlation with it are over all images, with the same noise and masks. `--memory` looks at memory instead, after
-each of many batches of AG-CAM: the resident set, or what is allocated on a CUDA device.
+Bare is one forward and one backward to the input. It, a method and its peer take turns in one process; the medians of
+their times are compared, of a batch. Which peers there are: `scripts/bench/cam_peers.py`. The largest difference to the
+peer's maps and the correlation with them are over all images, with the same noise and masks. `--memory` looks at memory
+instead, after each of many batches of AG-CAM: the resident set, or what is allocated on a CUDA device.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -25,7 +23,6 @@ from torch import Tensor, nn
 
 import cam
 from cam.explainer import held
-from robustkit.attention import capture
 from robustkit.data.images import to_pixels, unit
 from robustkit.models.classifier import load
 from robustkit.models.device import pick_device
@@ -57,9 +54,9 @@ def passes(net: nn.Module, work: Callable[[], object]) -> tuple[int, int]:
     return counts[0], counts[1]
 
 
-def bare(net: nn.Module, images: Tensor, unfused: bool) -> None:
+def bare(net: nn.Module, images: Tensor) -> None:
     """Make one forward and one backward down to the input, without gradients of parameters."""
-    with held(net), torch.enable_grad(), capture(net, rows=slice(0, 1)) if unfused else nullcontext():
+    with held(net), torch.enable_grad():
         leaf = images.detach().requires_grad_()
         torch.autograd.grad(net(leaf).amax(dim=1).sum(), leaf)
 
@@ -138,26 +135,24 @@ def main() -> None:
     found = {
         name: pair for name, pair in pairs(net, options.layer).items() if not options.methods or name in options.methods
     }
-    contenders: dict[str, Callable[[], object]] = {"bare": lambda: bare(net, batch, unfused=False)}
-    if "agcam" in found:
-        contenders["unfused"] = lambda: bare(net, batch, unfused=True)
-    for name, pair in found.items():
-        contenders[name] = lambda pair=pair: pair.ours(batch, of)  # type: ignore[misc]
-        if pair.theirs is not None:
-            contenders[f"peer of {name}"] = lambda pair=pair: pair.theirs(batch, of)  # type: ignore[misc]
-    times = medians(contenders, options.rounds, device)
     where = (
         torch.cuda.get_device_name() if device.type == "cuda" else f"{platform.machine()}, {torch.get_num_threads()}"
     )
     print(f"{model.identity.name}, {len(batch)} images of {tuple(batch.shape[2:])}, {where} threads\n")
     print("| method | passes | x bare | peer | passes | of its time | largest difference | correlation |")
-    print("|---|---|---|---|---|---|---|---|")
-    for name in (key for key in contenders if not key.startswith("peer of ")):
-        cells = [name, _passes(net, contenders[name], len(batch)), f"{times[name] / times['bare']:.2f}"]
-        named = found.get(name)
-        if named is not None and named.theirs is not None:
-            cells += [named.peer, _passes(net, contenders[f"peer of {name}"], len(batch))]
-            cells += [f"{times[name] / times[f'peer of {name}']:.2f}", agreement(named, images, classes, len(batch))]
+    print("|---|---|---|---|---|---|---|---|", flush=True)
+    for name, pair in found.items():
+        contenders: dict[str, Callable[[], object]] = {
+            "bare": lambda: bare(net, batch),
+            "ours": lambda pair=pair: pair.ours(batch, of),  # type: ignore[misc]
+        }
+        if pair.theirs is not None:
+            contenders["theirs"] = lambda pair=pair: pair.theirs(batch, of)  # type: ignore[misc]
+        times = medians(contenders, options.rounds, device)
+        cells = [name, _passes(net, contenders["ours"], len(batch)), f"{times['ours'] / times['bare']:.2f}"]
+        if pair.theirs is not None:
+            cells += [pair.peer, _passes(net, contenders["theirs"], len(batch))]
+            cells += [f"{times['ours'] / times['theirs']:.2f}", agreement(pair, images, classes, len(batch))]
         else:
             cells += [""] * 5
         print(f"| {' | '.join(cells)} |", flush=True)

@@ -18,7 +18,14 @@ PLAIN = {
     "abpc": "abpc",
     "insertion": "insertion_auc",
     "deletion": "deletion_auc",
+    "infidelity": "infidelity",
     "head_correlation": "head_correlation",
+    "cascade_correlation": "cascade_correlation",
+    "entropy_rise": "entropy_rise",
+    "max_sensitivity": "max_sensitivity",
+    "mean_sensitivity": "mean_sensitivity",
+    "map_entropy": "map_entropy",
+    "map_gini": "map_gini",
 }
 """Columns whose mean is a metric, and its name."""
 
@@ -51,7 +58,8 @@ class MapSpec:
     """A map of a class, its threshold, and what is measured on it.
 
     target: the class explained, `predicted` or `label`.
-    faithfulness: `none`, `abpc`, or `all` (insertion, deletion and a redrawn head as well).
+    faithfulness: `none`, `abpc`, or `all` (as well insertion, deletion, infidelity, a redrawn head and the cascade,
+        sensitivity, complexity).
     on: how many samples are drawn for it; 0 takes all.
     under: the text of the condition whose map is compared with the clean one; empty if the clean one is scored.
     options: the method's own, where they differ from the usual ones.

@@ -11,9 +11,10 @@ from ..family import family_of
 from .condition import MapSpec, explained_of
 from .options import value_of
 
-HEADS = 5  # the redrawn heads of `cam.sanity.head_correlation`
-ABPC, AREAS = Cost(20), Cost(57)
-"""What `cam.faithfulness` asks for an image: ABPC, and insertion with deletion."""
+AGAIN = 5 + 8 + 10
+"""Maps made again: with five redrawn heads, eight stages of the cascade, and ten noisy copies."""
+ABPC, AREAS, HIDDEN = Cost(20), Cost(57), Cost(33)
+"""What is asked for an image: for ABPC, for insertion with deletion, and for infidelity."""
 CHANNELS = 512
 """What Score-CAM is expected to ask, a forward for each channel of a layer: ResNet-18's last one has so many."""
 
@@ -42,7 +43,7 @@ def map_cost(condition: Condition, card: Card, classes: int) -> Cost:
     if spec.faithfulness != "none":
         total = total + ABPC
     if spec.faithfulness == "all":
-        total = total + AREAS + (Cost(0) if spec.is_control else alone * HEADS)
+        total = total + AREAS + HIDDEN + (Cost(0) if spec.is_control else alone * AGAIN)
     return total
 
 

@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 
 import cam
+from cam.complexity import entropy, gini
 from cam.faithfulness import abpc, insertion_deletion
 from cam.localisation import box_hits, energy_inside, pixel_counts, pointing_game, score
-from cam.sanity import head_correlation
+from cam.sanity import cascade, head_correlation
 from cam.similarity import iou_at, rank_correlation
+from cam.steadiness import infidelity, sensitivity
 
 from ...common.randomness import SampleRng
 from ...data.dataset import Sample
@@ -43,7 +45,14 @@ COLUMNS: dict[str, pa.DataType] = {
     "abpc": pa.float32(),
     "insertion": pa.float32(),
     "deletion": pa.float32(),
+    "infidelity": pa.float32(),
     "head_correlation": pa.float32(),
+    "cascade_correlation": pa.float32(),
+    "entropy_rise": pa.float32(),
+    "max_sensitivity": pa.float32(),
+    "mean_sensitivity": pa.float32(),
+    "map_entropy": pa.float32(),
+    "map_gini": pa.float32(),
     "clean_correct": pa.bool_(),
     "held": pa.bool_(),
     "rank_correlation": pa.float32(),
@@ -54,7 +63,8 @@ COLUMNS: dict[str, pa.DataType] = {
 target: the class explained. degenerate: whether the map was constant or not finite; it is all 0 then, and scored so.
 mask_… and box_…: scores at the condition's threshold, in both modes.
 pixel_counts: `cam.localisation.pixel_counts` at LEVELS levels, flat. box_hits: `box_hits`, packed to bits.
-head_correlation: with the maps of the same class after the head is drawn again; null for controls.
+head_correlation: with the maps of the same class after the head is drawn again; null for controls. So is the mean over
+the stages of `cam.sanity.cascade`, its entropy_rise, and sensitivity.
 clean_correct: whether the clean image is predicted right; null without a label.
 held: whether the prediction under the condition is that of the clean image. map_iou: of the two thresholded maps.
 """
@@ -117,13 +127,34 @@ def explain(
                 subject.exact, inputs, explanation.maps, explanation.target, fill=fill, batch_size=size
             )
             columns |= {"insertion": areas.insertion.tolist(), "deletion": areas.deletion.tolist()}
-            if not wanted.is_control:
-                columns["head_correlation"] = _finite(
-                    head_correlation(
-                        explainer_of(subject, wanted), inputs, explanation.maps, explanation.target, rng=rng
-                    )
-                )
+            columns |= _of_maps(subject, inputs, explanation, wanted, fill, rng)
     return explanation.logits, columns, explanation.maps
+
+
+def _of_maps(
+    subject: Subject, inputs: Tensor, explanation: cam.Explanation, wanted: MapSpec, fill: Tensor, rng: Any
+) -> dict[str, list[Any]]:
+    """Return what maps tell of hidden squares, how few pixels they are about, and, of those that look at the image,
+    whether they depend on the model and stand still under noise.
+    """
+    maps, target, size = explanation.maps, explanation.target, subject.settings.batch_size
+    found = {
+        "infidelity": infidelity(subject.exact, inputs, maps, target, fill=fill, rng=rng, batch_size=size),
+        "map_entropy": entropy(maps),
+        "map_gini": gini(maps),
+    }
+    if not wanted.is_control:
+        explainer = explainer_of(subject, wanted)
+        redrawn = cascade(explainer, inputs, maps, target, rng=rng)
+        moved = sensitivity(explainer, inputs, maps, target, rng=rng)
+        found |= {
+            "head_correlation": head_correlation(explainer, inputs, maps, target, rng=rng),
+            "cascade_correlation": redrawn.correlations.nanmean(dim=1),
+            "entropy_rise": redrawn.entropy_rise,
+            "max_sensitivity": moved.largest,
+            "mean_sensitivity": moved.mean,
+        }
+    return {name: _finite(values) for name, values in found.items()}
 
 
 def stability(

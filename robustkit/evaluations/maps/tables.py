@@ -25,7 +25,14 @@ FREE_HEADINGS = {
     "abpc": "ABPC",
     "insertion_auc": "insertion",
     "deletion_auc": "deletion ↓",
+    "infidelity": "infidelity ↓",
     "head_correlation": "head redrawn",
+    "cascade_correlation": "model redrawn",
+    "entropy_rise": "entropy rise",
+    "max_sensitivity": "max sensitivity",
+    "mean_sensitivity": "mean sensitivity",
+    "map_entropy": "entropy of maps",
+    "map_gini": "Gini of maps",
 }
 ONE_SIDED = ("cam_precision", "cam_recall")
 """Scores that a map reaches by marking everything, or nearly nothing: a lead in one is not shown without the other."""
