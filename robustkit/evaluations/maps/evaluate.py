@@ -71,10 +71,10 @@ held: whether the prediction under the condition is that of the clean image. map
 
 
 def check_explainable(model: torch.nn.Module, name: str, wanted: Sequence[MapSpec]) -> None:
-    """Raise ModelError where a method does not work for a model; the message lists those that do."""
-    for method in dict.fromkeys(spec.method for spec in wanted):
+    """Raise ModelError where a method, with its options, does not work for a model; the message lists those that do."""
+    for method, options in dict.fromkeys((spec.method, spec.options) for spec in wanted):
         try:
-            EVERY_EXPLAINER[method](model)
+            EVERY_EXPLAINER[method](model, **as_numbers(method, options))
         except (ValueError, TypeError) as fault:
             raise ModelError(f"{name}: {fault}") from None
 
