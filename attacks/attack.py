@@ -93,7 +93,7 @@ class Tally:
         if text not in self.notes:
             self.notes.append(text)
 
-    def count(self, rows: Tensor, forwards: Tensor | int = 0, backwards: int = 0, steps: int = 0) -> None:
+    def count(self, rows: Tensor, forwards: Tensor | int = 0, backwards: int = 0, steps: Tensor | int = 0) -> None:
         """Add to the counts of `rows`, in which a sample may occur several times."""
         ones = torch.ones_like(rows)
         for total, more in ((self.forwards, forwards), (self.backwards, backwards), (self.steps, steps)):

@@ -49,9 +49,10 @@ class Places:
     def followed_by(self, more: Places) -> Places:
         return Places(self.rows + more.rows, self.runs + more.runs, self.steps + more.steps)
 
-    def later(self) -> Places:
-        """Return the same after another update of each."""
-        return Places(self.rows, self.runs, tuple(step + 1 for step in self.steps))
+    def later(self, by: Sequence[int] | None = None) -> Places:
+        """Return the same after another update of each, or after as many as `by` says."""
+        more = by or (1,) * len(self.steps)
+        return Places(self.rows, self.runs, tuple(step + n for step, n in zip(self.steps, more, strict=True)))
 
     def of_each_run(self) -> list[tuple[int, list[int]]]:
         """Return the numbers of runs, ascending, each with the entries that have it."""

@@ -17,6 +17,8 @@ from .survivors import upload
 from .threat import Ball, per_sample, unit
 
 _SCHEDULE = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # queries of 10000 after which the share p halves
+AHEAD = {"cpu": 1, "": 16}
+"""Most queries of a run in one pass, by kind of device, "" for others. A CPU's time goes with the images of a pass."""
 
 
 @dataclass(frozen=True)
@@ -93,31 +95,58 @@ class Square(QueuedAttack):
     def _advance(self, front: Front, state: Runs) -> Runs:
         s = cast(_Search, state)
         begins = [step == 0 for step in s.places.steps]
-        tried = s.points if all(begins) else self._proposal(s)
+        ahead = 1 if any(begins) else self._ahead(front, s)
+        tried = s.points if all(begins) else torch.cat([self._proposal(s, later) for later in range(ahead)])
         if any(begins):
             tried = torch.where(per_sample(s.step == 0, tried), s.points, tried)
         logits = front.oracle.predict(tried)
-        front.tally.count(s.rows, forwards=1)
-        losses = LOSSES[self.loss](logits, s.labels).to(s.points.dtype)
-        wrong = front.wrong(s.rows, tried, missed(logits, s.labels))
-        better = torch.where(s.wrong == wrong, losses > s.loss, wrong)  # a wrong point before a right one
-        points = s.points
-        if points.device.type == "cpu":
-            points[better] = tried[better]  # few: a copy of all would cost time
-        else:
-            points = torch.where(per_sample(better, points), tried, points)
-        s = replace(s, points=points, loss=torch.where(better, losses, s.loss), wrong=s.wrong | wrong)
-        broken, over = s.wrong.tolist(), [step == self.queries for step in s.places.steps]
+        front.tally.count(s.rows, forwards=ahead)
+        s, used = self._choose(front, s, tried, logits)
+        flags = torch.stack((s.wrong.long(), used)).tolist()  # one wait for the device
+        broken, made = [bool(fell) for fell in flags[0]], flags[1]
+        s = replace(s, step=s.step + used - 1, places=s.places.later([n - 1 for n in made]))
+        over = [step == self.queries for step in s.places.steps]
         falls = broken if self.early_stop else [fell and ends for fell, ends in zip(broken, over, strict=True)]
         done = [ends and not fell for ends, fell in zip(over, falls, strict=True)]
         front.report(s, s.points, s.loss, falls, done)
-        s, _ = s.leave([ends or fell for ends, fell in zip(over, falls, strict=True)])
-        front.tally.count(s.rows, steps=1)
+        leaves = [ends or fell for ends, fell in zip(over, falls, strict=True)]
+        front.tally.count(s.rows, steps=used - torch.tensor(leaves, device=used.device).long())
+        s, _ = s.leave(leaves)
         return replace(s, step=s.step + 1, places=s.places.later())
 
-    def _proposal(self, s: _Search) -> Tensor:
-        """Return the points (n, C, H, W) to ask about at the runs' next query."""
-        query = (s.step - 1).clamp_(min=0)
+    def _ahead(self, front: Front, s: _Search) -> int:
+        """Return how many queries of each run are asked in one pass, all from its present point.
+
+        Most changes are turned down, so most of these are what asking one by one would ask. Places that no run takes
+        cost an accelerator next to nothing.
+        """
+        most = AHEAD.get(s.points.device.type, AHEAD[""])
+        return max(1, min(most, front.batch_size // len(s), self.queries - max(s.places.steps) + 1))
+
+    def _choose(self, front: Front, s: _Search, tried: Tensor, logits: Tensor) -> tuple[_Search, Tensor]:
+        """Return the runs after the queries `tried`, (ahead * n, C, H, W), and how many of them (n,) each has used: up
+        to the first change that stays, from where the later ones would have been others.
+        """
+        n, used = len(s), torch.zeros_like(s.step)
+        open_ = torch.ones_like(s.wrong)
+        for start in range(0, len(tried), n):
+            points, scores = tried[start : start + n], logits[start : start + n]
+            losses = LOSSES[self.loss](scores, s.labels).to(s.points.dtype)
+            wrong = front.wrong(s.rows, points, missed(scores, s.labels) & open_)
+            better = torch.where(s.wrong == wrong, losses > s.loss, wrong) & open_  # a wrong point before a right one
+            kept = s.points
+            if kept.device.type == "cpu":
+                kept[better] = points[better]  # few: a copy of all would cost time
+            else:
+                kept = torch.where(per_sample(better, kept), points, kept)
+            s = replace(s, points=kept, loss=torch.where(better, losses, s.loss), wrong=s.wrong | (wrong & open_))
+            used += open_
+            open_ &= ~better
+        return s, used
+
+    def _proposal(self, s: _Search, later: int) -> Tensor:
+        """Return the points (n, C, H, W) to ask about at the runs' next query, or `later` ones from the same points."""
+        query = (s.step - 1 + later).clamp_(min=0)
         draws = s.draws[torch.arange(len(s), device=query.device), query]
         size = (s.points.shape[2], s.points.shape[3])
         if self.threat.norm == "linf":
@@ -129,7 +158,7 @@ class Square(QueuedAttack):
             return torch.where(inside, torch.where(up, high, low), s.points)
         points = torch.empty_like(s.points)
         sides_of = _sides(self, *size)
-        each = [sides_of[max(step - 1, 0)] for step in s.places.steps]
+        each = [sides_of[max(step - 1 + later, 0)] for step in s.places.steps]
         for side in sorted(set(each)):
             index = upload([i for i, other in enumerate(each) if other == side], query.device)
             ball = s.ball.take(index)

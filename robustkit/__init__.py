@@ -1,7 +1,7 @@
-"""RobustKit: how a vision checkpoint behaves under attack and corruption, and what it looks at.
+"""RobustKit: how a checkpoint behaves under attack and corruption, and what it looks at.
 
-`load`, `audit`, `Run`, and for segmentation `load_segmenter`, `segment`, are loaded on first use: importing the package
-is instant.
+`load`, `audit`, `Run`, for segmentation `load_segmenter`, `segment`, and beyond images `series` and `text` are loaded
+on first use: importing the package is instant.
 """
 
 import logging
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from .models.identity import Classifier as Classifier
     from .models.segmenter import load_segmenter as load_segmenter
     from .pipeline.audit import audit as audit
+    from .pipeline.other_inputs import series as series
+    from .pipeline.other_inputs import text as text
     from .pipeline.segment import segment as segment
     from .report.merge import merge as merge
     from .results.run import Run as Run
@@ -38,6 +40,7 @@ __getattr__, __dir__, _ = lazy_loader.attach(
         "models.identity": ["Classifier"],
         "models.segmenter": ["load_segmenter"],
         "pipeline.audit": ["audit"],
+        "pipeline.other_inputs": ["series", "text"],
         "pipeline.segment": ["segment"],
         "report.merge": ["merge"],
         "results.run": ["Run"],
@@ -55,4 +58,6 @@ __all__ = [
     "load_segmenter",
     "merge",
     "segment",
+    "series",
+    "text",
 ]

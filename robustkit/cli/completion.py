@@ -71,7 +71,14 @@ def _segments(context: click.Context) -> bool:
 
 
 def _task(context: click.Context) -> str:
-    return {"segment": "segmentation", "text": "text"}.get(str(context.info_name), "classification")
+    command = str(context.info_name)
+    return {"segment": "segmentation", "text": "text", "series": "series"}.get(command, "classification")
+
+
+def _references(context: click.Context) -> Sequence[str]:
+    from ..results.published import reference_names
+
+    return reference_names()
 
 
 def _kinds(context: click.Context) -> Sequence[str]:
@@ -95,7 +102,7 @@ def _of_plugins(group: str) -> list[str]:
 def _attacks(context: click.Context) -> Sequence[str]:
     from ..protocol.card import load_card
 
-    names = load_card("segmentation" if _segments(context) else "standard").attacks
+    names = load_card({"segmentation": "segmentation", "series": "series"}.get(_task(context), "standard")).attacks
     return [*names, *_of_plugins("attacks"), "none"]
 
 
@@ -154,7 +161,7 @@ COMPLETERS: dict[str, Completer] = {
     "--interpolation": _one_of(lambda context: ("bicubic", "bilinear", "nearest", "lanczos")),
     "--crop-mode": _one_of(lambda context: ("center", "center-floor", "squash", "border")),
     "--choose": _one_of(lambda context: ("disagreement", "worst", "best", "random", "class:")),
-    "--reference": _one_of(lambda context: ("quest",), "else"),
+    "--reference": _one_of(_references, "else"),
     "--log": _one_of(lambda context: ("tensorboard", "mlflow", "wandb")),
 }
 """By the option's long name."""

@@ -86,13 +86,18 @@ class Published:
         return table.get(condition, table.get(words_of(condition).published_as(condition), {})).get(metric)
 
 
+def reference_names() -> list[str]:
+    """Return the names of the figures that come with the package."""
+    return sorted(entry.name[:-5] for entry in _FOLDER.iterdir() if entry.name.endswith(".toml"))
+
+
 def read_published(spec: str) -> Published:
     """Return figures that come with the package, by their name, or those of a file.
 
     Raises:
         RunError: there is no such file, or it holds what is not understood.
     """
-    names = sorted(entry.name[:-5] for entry in _FOLDER.iterdir() if entry.name.endswith(".toml"))
+    names = reference_names()
     if spec in names:
         return _parsed((_FOLDER / f"{spec}.toml").read_text("utf-8"), spec)
     path = Path(spec)

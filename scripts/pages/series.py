@@ -12,9 +12,6 @@ from what is kept.
 from __future__ import annotations
 
 import argparse
-import csv
-import io
-import json
 import statistics
 import sys
 from collections import defaultdict
@@ -28,91 +25,15 @@ from robustkit.common.differences import Difference, holm, of_means
 from robustkit.common.files import write_whole
 from robustkit.display.svg import Figure, draw
 from robustkit.errors import RobustkitError
-from robustkit.pipeline.run import run
-from robustkit.pipeline.series import SeriesRequest
+from robustkit.results.published import read_published
+from scripts.series.records import ATTACK, GRID, LIMIT, Kept, Log, gather, kept
 from scripts.series.train import FORMULAS, WATCHED
 
 from .writing import markdown
 
 PAGE = Path("docs/results/series.md")
-PUBLISHED = {
-    "JapaneseVowels": {"standard": 98.38, "qnorm": 98.92, "qknorm": 98.38, "quest": 98.38},
-    "Handwriting": {"standard": 42.00, "qnorm": 41.06, "qknorm": 49.18, "quest": 49.18},
-}
-"""QUEST, Tables 7 and A8: accuracy in %, of one training each."""
-GRID: Mapping[str, tuple[str, Sequence[str]]] = {
-    "jitter": ("sigma", ("0.25", "0.5", "1", "2")),
-    "drop-steps": ("share", ("0.1", "0.2", "0.4", "0.6")),
-    "drop-channels": ("share", ("0.25", "0.5")),
-    "warp": ("sigma", ("0.25", "0.5", "1")),
-    "rescale": ("sigma", ("0.25", "0.5", "1")),
-}
-ATTACK, RADII = "pgd", ("0.1", "0.3")
-LIMIT = {"Handwriting": 200}
-"""Series that are attacked and disturbed, where all would take hours on one core; the clean figures are of all."""
 _COLOURS = {"standard": "black", "qnorm": "#d55e00", "qknorm": "#e69f00", "quest": "#0072b2"}
 _LEVEL = 0.05
-
-Log = dict[str, Any]
-Kept = dict[tuple[str, str, str], dict[int, float]]
-"""Accuracies by data set, condition, formula and seed."""
-
-
-def audited(work: Path, data: Path, out: Path, logs: Sequence[Log]) -> Iterator[list[str]]:
-    """Audit all models of each data set; yield data set, formula, seed, condition and accuracy."""
-    asked = [f"{kind}({name}={value})" for kind, (name, values) in GRID.items() for value in values]
-    for problem in dict.fromkeys(log["data"] for log in logs):
-        mine = [log for log in logs if log["data"] == problem]
-        names = {_name(log): log for log in mine}
-        done = run(
-            SeriesRequest(
-                checkpoints=[work / f"{name}.safetensors" for name in names],
-                data_dir=data / f"{problem}_TEST.ts",
-                attacks=ATTACK,
-                eps=",".join(RADII),
-                disturbances=asked,
-                limit=LIMIT.get(problem),
-                out=out / problem,
-            ),
-            say=print,
-        )
-        for row in done.summary():
-            if row["metric"] == "top1":
-                log = names[row["checkpoint"]]
-                yield [problem, log["attention"], str(log["seed"]), row["condition"], f"{row['value']:.6f}"]
-
-
-def _name(log: Log) -> str:
-    return f"{log['data'].lower()}-{log['attention']}-{log['seed']}"
-
-
-def gather(work: Path, data: Path | None, out: Path, folder: Path) -> None:
-    """Write the logs and accuracies of all finished trainings next to the page. Raises RobustkitError without any."""
-    logs = [json.loads(path.read_text("utf-8")) for path in sorted(work.glob("*.json"))]
-    if not logs:
-        raise RobustkitError(f"{work}: no finished training; start with python -m scripts.series.train --out {work}")
-    folder.mkdir(parents=True, exist_ok=True)
-    if data is not None:
-        table = io.StringIO()
-        writer = csv.writer(table, lineterminator="\n")
-        writer.writerow(["data", "attention", "seed", "condition", "accuracy"])
-        writer.writerows(audited(work, data, out, logs))
-        write_whole(folder / "accuracies.csv", table.getvalue().encode())
-    lines = (json.dumps(log, separators=(",", ":")) for log in logs)
-    write_whole(folder / "trainings.jsonl", ("\n".join(lines) + "\n").encode())
-
-
-def kept(folder: Path) -> tuple[list[Log], Kept]:
-    """Return what `gather` wrote."""
-    logs = [json.loads(line) for line in (folder / "trainings.jsonl").read_text("utf-8").splitlines()]
-    values: Kept = defaultdict(dict)
-    if not (folder / "accuracies.csv").exists():
-        return logs, values
-    with (folder / "accuracies.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            values[row["data"], row["condition"], row["attention"]][int(row["seed"])] = float(row["accuracy"])
-    return logs, values
-
 
 # Comparisons
 
@@ -126,6 +47,12 @@ def against_standard(values: Mapping[str, Mapping[int, float]]) -> dict[str, Dif
             sides = (np.array([values[side][seed] for seed in seeds]) for side in ("standard", formula))
             found[formula] = of_means(*sides, binary=False)
     return found
+
+
+def _published(problem: str, formula: str) -> str:
+    """Return the accuracy in %, of one training, of QUEST's Tables 7 and A8."""
+    figure = read_published(f"quest-{problem.lower()}").figure(formula, "clean", "top1")
+    return "–" if figure is None else f"{100 * figure:.2f}"
 
 
 def spread(values: Sequence[float]) -> str:
@@ -177,7 +104,7 @@ def clean_tables(logs: Sequence[Log]) -> Iterator[str]:
                     "" if test is None else _signed(test),
                     "" if test is None else f"{corrected[problem, formula]:.2f}",
                     spread(list(best[formula].values())),
-                    f"{PUBLISHED[problem][formula]:.2f}",
+                    _published(problem, formula),
                 ]
             )
         differ = [f for (p, f), value in corrected.items() if p == problem and value < _LEVEL]
@@ -259,7 +186,7 @@ def text(folder: Path) -> str:
         figure = curves(problem, values)
         write_whole(folder / f"{problem}.svg", figure.svg.encode())
         pictures.append(f"![{figure.alt}]({folder.name}/{problem}.svg)")
-    missing = [p for p in PUBLISHED if p not in {log["data"] for log in logs}]
+    missing = [p for p in ("JapaneseVowels", "Handwriting") if p not in {log["data"] for log in logs}]
     few = sorted({f"{log['data']} {log['attention']}" for log in logs if _count(logs, log) < 5})
     parts = [
         "# Time series",

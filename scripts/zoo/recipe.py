@@ -185,7 +185,7 @@ PRESETS = {
     preset.name: preset
     for preset in (
         CPU,
-        replace(CPU, name="shapes", epochs=12, compile=False, watched=None, family=SHAPES),
+        replace(CPU, name="shapes", epochs=12, bfloat16=False, compile=False, watched=1000, family=SHAPES),
         GPU,
         Preset("smoke", epochs=4, batch=32, rate=1e-3, warm_up=0.25, mix_prob=0.25, train_images=320, test_images=320),
     )

@@ -10,7 +10,7 @@ import torch
 from attack_oracles import Draws, Tagged, random_images, slow_bump, square_slowly, tagged, tiny_cnn
 from torch import Tensor
 
-from attacks import LOSSES, Square, ThreatModel
+from attacks import LOSSES, Square, ThreatModel, square
 from attacks.square import _bump, _sides
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -166,6 +166,30 @@ def test_asks_once_a_query_and_stops_at_the_first_wrong_point() -> None:
         assert result.backwards.tolist() == [0] * 12
         assert torch.equal(log(result.adversarials).argmax(dim=1) != labels, broken)
         assert (threat.distance(result.adversarials, images) <= eps + 1e-6).all()
+
+
+@pytest.mark.parametrize("early_stop", [True, False])
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_asking_ahead_changes_nothing_but_the_number_of_passes(
+    monkeypatch: pytest.MonkeyPatch, norm: Any, early_stop: bool
+) -> None:
+    """Queries asked at once are those of one after another: the first change that stays throws the later ones away."""
+    images = random_images(12).double()
+    log = Tagged(tiny_cnn().double())
+    labels = log(images).argmax(dim=1)
+    attack = Square(ThreatModel(norm, 0.045 if norm == "linf" else 0.45), 40, restarts=2, early_stop=early_stop)
+    found = []
+    for most in (1, 5):
+        monkeypatch.setitem(square.AHEAD, "cpu", most)
+        log.forwards.clear()
+        result = attack.run(log, images, labels, rng=Draws(range(12)), batch_size=24)
+        assert sum(map(len, log.forwards)) == result.forwards.sum() and max(map(len, log.forwards)) <= 24
+        found.append((result, len(log.forwards)))
+    (one, passes), (ahead, fewer) = found
+    assert 0 < (one.broken_at >= 0).sum() < 12
+    assert torch.equal(one.adversarials, ahead.adversarials)
+    assert torch.equal(one.broken_at, ahead.broken_at) and torch.equal(one.steps, ahead.steps)
+    assert fewer < passes and (ahead.forwards >= one.forwards).all()
 
 
 def test_without_early_leaving_the_worst_point_is_wrong_and_has_the_highest_loss() -> None:

@@ -7,6 +7,7 @@ import json
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from processes import called
@@ -15,8 +16,11 @@ from small_audit import audit, command, furnish
 import robustkit
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.corruptions.sets import expand
+from robustkit.pipeline import other_inputs
 from robustkit.pipeline.presets import OPTIONS, preset_of, spelled_out
 from robustkit.pipeline.request import ClassificationRequest, Request, SegmentationRequest
+from robustkit.pipeline.series import SeriesRequest
+from robustkit.pipeline.text import TextRequest
 
 OF_A_CALL = {"progress", "say"}
 NO_OPTIONS = ({}, None)
@@ -42,6 +46,26 @@ def test_a_request_has_the_arguments_and_the_defaults_of_its_function(function: 
     }
     assert held == given
     assert set(request_of.kept) <= held.keys()
+
+
+@pytest.mark.parametrize(("function", "request_of"), [(robustkit.series, SeriesRequest), (robustkit.text, TextRequest)])
+def test_calls_beyond_images_hand_every_argument_on(function: Any, request_of: type[Request]) -> None:
+    """Each argument reaches the request's field of its name; the defaults are the request's."""
+    defaults = {field.name: field.default for field in fields(request_of)}
+    given = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name in OF_A_CALL or name in ("checkpoints", "data", "model"):
+            continue
+        assert parameter.default == defaults[name], name
+        given[name] = object()
+    with mock.patch.object(other_inputs, request_of.__name__) as made, mock.patch.object(other_inputs, "run"):
+        function("net.safetensors", data="there", model={"attention": "quest"}, **given)
+    assert made.call_args.kwargs == {
+        "checkpoints": ["net.safetensors"],
+        "data_dir": "there",
+        "model": {"attention": "quest"},
+        **given,
+    }
 
 
 @pytest.mark.parametrize(

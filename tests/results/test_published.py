@@ -19,7 +19,7 @@ from compared_runs import (
 
 from robustkit.errors import RunError
 from robustkit.results.comparison import compare, pairs
-from robustkit.results.published import read_published
+from robustkit.results.published import read_published, reference_names
 from robustkit.results.tables import tables
 
 PAPER = 'summary = "s"\nsource = "t"\ndata = "d"\nprotocol = "quest-paper"\n'
@@ -62,6 +62,22 @@ def test_published_figures_by_hand(tmp_path: Path) -> None:
     alike = compare(pairs([run, other]), paper)
     assert tables(alike)[0].rows[0][-1] == "72.50" and tables(alike)[1].rows[1][-1] == "1.160"
     assert alike.pairs[0].flags[-1] == "published under quest-paper, here standard"
+
+
+def test_what_comes_with_the_package_is_understood_and_is_as_printed() -> None:
+    """Every file is read, every condition means something, and spot values are those of the paper's tables."""
+    read = {name: read_published(name).resolved() for name in reference_names()}
+    assert list(read) == ["quest", "quest-handwriting", "quest-japanesevowels", "quest-wikitext"]
+    table_10, table_a8 = read["quest-wikitext"], read["quest-handwriting"]
+    assert table_10.figure("qnorm", "word-swap(rate=5)", "perplexity") == 55.451
+    assert table_10.figure("quest", "clean", "perplexity") == 28.478
+    assert [table_a8.figure(name, "clean", "top1") for name in ("standard", "qnorm", "qknorm", "quest")] == [
+        0.42,
+        0.4106,
+        0.4918,
+        0.4918,
+    ]
+    assert read["quest-japanesevowels"].figure("qnorm", "clean", "top1") == 0.9892
 
 
 def test_a_reference_of_ones_own(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def merge(runs: tuple[Path, ...], out: Path | None, details: bool) -> None:
 @click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
 @option("--checkpoint", "checkpoints", multiple=True, help="Only this checkpoint of the runs; may be repeated.")
 @option("--against", help="The checkpoint that the others are compared with; default: the first.")
-@option("--reference", help="Published figures to show with them: quest, or a TOML file.")
+@option("--reference", help="Published figures to show with them: quest, quest-wikitext, ..., or a TOML file.")
 @option("--json", "json_file", type=Place(), help="File for the differences as JSON.")
 @common
 def compare(runs: tuple[Path, ...], **options: Any) -> None:

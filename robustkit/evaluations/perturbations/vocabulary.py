@@ -49,6 +49,9 @@ class PerturbationWords(Vocabulary):
             raise ProtocolError(f"{text}: rate {rate}; expected percent of the words, above 0 and at most 100")
         return replace(condition, draws=condition.name)
 
+    def is_fixed(self, name: str) -> bool:
+        return name.partition("(")[0] in self.kinds and bool(self.parse(name))
+
     def label(self, text: str) -> str:
         kind, _, inside = text.partition("(")
         return f"{inside.removeprefix('rate=').removesuffix(')')} % {_CALLED[kind]}"

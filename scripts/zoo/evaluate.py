@@ -1,0 +1,182 @@
+"""Evaluate trained models of the zoo, and keep what pages need of each in one line.
+
+    python -m scripts.zoo.evaluate CHECKPOINT… --work runs/trainings --out docs/results/zoo/shapes.jsonl
+
+Each checkpoint that has no line in --out yet goes through `robustkit.audit` in parts, which differ in how many images
+their cost allows; a part is one run for all of them, so that images are corrupted once. The same command continues
+where it was stopped, and takes models that were trained later. A line holds the figures of summary.json that the pages
+use, and for some conditions which images were right, as bits: differences over trainings need both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import safe_open
+
+import robustkit
+from robustkit.attention import capture
+from robustkit.common.files import write_whole
+from robustkit.data.images import to_pixels, unit
+from robustkit.errors import RobustkitError
+from robustkit.evaluations.recorded import Recorded
+from robustkit.models.identity import Classifier
+from robustkit.pipeline.data import labelled_data
+from robustkit.results.run import Run
+
+Line = dict[str, Any]
+
+KEPT = (
+    "top1",
+    "nll",
+    "mean_error",
+    "median_distance",
+    "distance_area",
+    "cam_pixel_accuracy",
+    "cam_iou",
+    "cam_dice",
+    "largest_logit",
+    "query_norm",
+    "key_norm",
+    "attention_entropy",
+    "entropy_share",
+    "strongest_key",
+    "softmax_slope",
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One audit. options: of `robustkit.audit`. bits: the conditions of which is kept who was right."""
+
+    name: str
+    limit: int | None
+    options: dict[str, Any] = field(default_factory=dict)
+    bits: tuple[str, ...] = ()
+
+
+PARTS = (
+    Part("clean", None, {"attacks": "none"}, ("clean",)),
+    Part(
+        "attacked",
+        500,
+        {"attacks": "fgsm,pgd", "eps": "2/255"},
+        ("fgsm(eps=2/255)", "pgd(eps=2/255,steps=20)"),
+    ),
+    Part("corrupted", 200, {"attacks": "none", "corruptions": "in-c"}),
+    Part("distances", 100, {"attacks": "fmn(norm=linf)"}),
+    Part("attention", 200, {"attacks": "none", "cams": "agcam", "faithfulness": "none", "watch_attention": True}),
+)
+
+
+def rows_of(run: Run, checkpoint: str, before: set[str]) -> dict[str, dict[str, float]]:
+    """Return the figures that are kept, by condition and name. before: conditions that an earlier part had."""
+    figures: dict[str, dict[str, float]] = {}
+    for row in run.summary():
+        control = row["condition"].startswith("cam(") and not row["condition"].startswith("cam(agcam")
+        known = row["metric"] in KEPT or row["metric"].startswith("accuracy_at(")
+        if row["metric"] == "nll" and row["condition"].startswith("corruption("):
+            continue
+        if row["checkpoint"] == checkpoint and row["condition"] not in before and known and not control:
+            figures.setdefault(row["condition"], {})[row["metric"]] = round(row["value"], 6)
+    return figures
+
+
+def bits_of(run: Run, checkpoint: str, condition: str) -> str:
+    """Return which samples were right, in the order of their ids, eight a byte, in base 64."""
+    right = Recorded(run, checkpoint).samples(condition, ["correct"]).columns["correct"]
+    return base64.b64encode(np.packbits(right.astype(bool)).tobytes()).decode()
+
+
+@torch.no_grad()
+def key_norm_spread(model: Classifier, data_dir: str, limit: int) -> float:
+    """Return the standard deviation of key norms over tokens, as a share of their mean: over heads, layers, images."""
+    data = labelled_data(data_dir, model.identity, {}, limit=limit, ids=None, seed=0)
+    pixels = torch.stack([to_pixels(data.image(sample), model.identity.preprocessing) for sample in data.samples])
+    shares = []
+    with capture(model.network) as captured:
+        for part in pixels.split(50):
+            model(unit(part))
+            shares += [norms.std(dim=-1) / norms.mean(dim=-1) for norms in captured.key_norms]
+            captured.clear()
+    return float(torch.cat(shares).mean())
+
+
+def evaluate(checkpoints: Sequence[Path], data_dir: str, work: Path, parts: Sequence[Part]) -> Iterator[Line]:
+    """Audit all of them, and yield a line for each."""
+    runs = [
+        robustkit.audit(
+            checkpoints,
+            data_dir=data_dir,
+            limit=part.limit,
+            out=work / part.name,
+            setup_check=False,
+            browse=0,
+            say=lambda text: print(text, file=sys.stderr),
+            **part.options,
+        )
+        for part in parts
+    ]
+    for path in checkpoints:
+        name = path.stem
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata()
+        line: Line = {
+            "checkpoint": name,
+            "attention": metadata["attention"],
+            "seed": int(metadata["seed"]),
+            "sha256": runs[0].manifest.checkpoint(name).sha256,
+            "recipe": metadata["recipe"],
+            "data": metadata["data_digest"],
+            "figures": {},
+            "right": {},
+        }
+        for part, run in zip(parts, runs, strict=True):
+            line["figures"] |= rows_of(run, name, set(line["figures"]))
+            line["right"] |= {condition: bits_of(run, name, condition) for condition in part.bits}
+        spread = key_norm_spread(robustkit.load(path), data_dir, 200)
+        line["figures"].setdefault("attention(clean)", {})["key_norm_spread"] = round(spread, 6)
+        yield line
+
+
+def read_lines(path: Path) -> list[Line]:
+    """Return the lines that are kept; none where there is no file yet."""
+    return [json.loads(text) for text in path.read_text("utf-8").splitlines()] if path.exists() else []
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Evaluate what has no line yet, and write them all. Return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoints", nargs="+", type=Path, help="what scripts/zoo/train.py wrote")
+    parser.add_argument("--data-dir", default="embedded:shapes")
+    parser.add_argument("--work", type=Path, required=True, help="where the run folders go")
+    parser.add_argument("--out", type=Path, required=True, help="the lines")
+    options = parser.parse_args(arguments)
+    lines = {line["checkpoint"]: line for line in read_lines(options.out)}
+    wanted = [path for path in options.checkpoints if path.stem not in lines]
+    if wanted:
+        work = options.work / "+".join(path.stem for path in wanted)[:80]
+        try:
+            for line in evaluate(wanted, options.data_dir, work, PARTS):
+                lines[line["checkpoint"]] = line
+        except RobustkitError as error:
+            print(f"scripts.zoo.evaluate: {error}", file=sys.stderr)
+            return error.exit_code
+    text = "".join(json.dumps(lines[name], separators=(",", ":")) + "\n" for name in sorted(lines))
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(options.out, text.encode())
+    print(f"{options.out}: {len(lines)} trainings, {len(wanted)} of them new")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,175 @@
+"""Compare formulas over several trainings: what another seed would change is part of every interval."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import nct, rankdata, t
+
+from robustkit.common.differences import Difference, of_means
+
+Floats = NDArray[np.float64]
+Line = Mapping[str, Any]
+
+CROSSED = "seeds and images as random effects"
+POWER, LEVEL, MOST_SEEDS = 0.8, 0.05, 1000
+
+
+@dataclass(frozen=True)
+class Trainings:
+    """What `scripts/zoo/evaluate.py` kept of the trainings of one family and recipe."""
+
+    lines: tuple[Line, ...]
+
+    def formulas(self) -> list[str]:
+        """Return the formulas, standard first, then as often as there are seeds, then by name."""
+        count = {line["attention"]: 0 for line in self.lines}
+        for line in self.lines:
+            count[line["attention"]] += 1
+        return sorted(count, key=lambda name: (name != "standard", -count[name], name))
+
+    def values(self, formula: str, condition: str, metric: str) -> dict[int, float]:
+        """Return a figure of each seed of a formula."""
+        return {
+            line["seed"]: line["figures"][condition][metric]
+            for line in self.lines
+            if line["attention"] == formula and metric in line["figures"].get(condition, {})
+        }
+
+    def right(self, formula: str, condition: str, n: int) -> dict[int, NDArray[np.bool_]]:
+        """Return for each seed which of n samples were right, (n,)."""
+        found = {}
+        for line in self.lines:
+            if line["attention"] == formula and condition in line["right"]:
+                packed = np.frombuffer(base64.b64decode(line["right"][condition]), np.uint8)
+                found[line["seed"]] = np.unpackbits(packed, count=n).astype(bool)
+        return found
+
+    def difference(self, formula: str, against: str, condition: str, metric: str) -> Difference | None:
+        """Return how a formula differs from another, paired by seed, by Student's t; None for fewer than two seeds."""
+        sides = [self.values(name, condition, metric) for name in (against, formula)]
+        seeds = sorted(sides[0].keys() & sides[1].keys())
+        if len(seeds) < 2:
+            return None
+        before, after = (np.array([side[seed] for seed in seeds]) for side in sides)
+        return of_means(before, after, binary=False)
+
+    def crossed(self, formula: str, against: str, condition: str, n: int) -> Difference | None:
+        """Return the same of which samples were right, with the images as a second random effect (`crossed`)."""
+        sides = [self.right(name, condition, n) for name in (against, formula)]
+        seeds = sorted(sides[0].keys() & sides[1].keys())
+        if len(seeds) < 2:
+            return None
+        before, after = (np.stack([side[seed] for seed in seeds]).astype(float) for side in sides)
+        return crossed(before, after)
+
+
+def crossed(before: Floats, after: Floats) -> Difference:
+    """Return how the mean of figures (S, N) of S trainings on N images differs from that of S others, paired by both.
+
+    Trainings and images are both samples of more of their kind: the model is D = mean + training + image + rest, whose
+    variances come from the mean squares of a table without replication. Interval and test are those of readers and
+    cases in radiology: Student's t with the degrees of freedom of Hillis (2007, Statistics in Medicine 26).
+    """
+    d = after - before
+    seeds, images = d.shape
+    mean = float(d.mean())
+    by_seed, by_image = d.mean(axis=1), d.mean(axis=0)
+    rest = d - by_seed[:, None] - by_image + mean
+    of_seeds = images * float(by_seed.var(ddof=1))
+    of_images = seeds * float(by_image.var(ddof=1))
+    of_rest = float((rest**2).sum()) / ((seeds - 1) * (images - 1))
+    spread = of_seeds + max(of_images - of_rest, 0.0)
+    first, second = float(before.mean()), float(after.mean())
+    if spread == 0:
+        return Difference(mean, seeds, math.nan, math.nan, math.nan, first, second, CROSSED)
+    freedom = spread**2 / (of_seeds**2 / (seeds - 1)) if of_seeds else math.inf
+    error = math.sqrt(spread / (seeds * images))
+    reach = float(t.ppf(0.975, freedom)) * error
+    p_value = 2 * float(t.sf(abs(mean) / error, freedom))
+    return Difference(mean, seeds, mean - reach, mean + reach, p_value, first, second, CROSSED)
+
+
+def power(gap: float, sd: float, seeds: int) -> float:
+    """Return how often a paired t-test at 5 % of so many seeds would find a gap. sd: of the differences by seed."""
+    if sd == 0:
+        return 1.0 if gap else LEVEL
+    edge = t.ppf(1 - LEVEL / 2, seeds - 1)
+    shift = abs(gap) / sd * math.sqrt(seeds)
+    if shift > 2 * edge + 5:
+        return 1.0  # where SciPy's tails are no longer numbers
+    return float(nct.sf(edge, seeds - 1, shift) + nct.cdf(-edge, seeds - 1, shift))
+
+
+def seeds_needed(gap: float, sd: float) -> int | None:
+    """Return the fewest seeds that find a gap with a power of 80 %; None where 1000 do not."""
+    low, high = 2, MOST_SEEDS
+    if power(gap, sd, high) < POWER:
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if power(gap, sd, middle) >= POWER else (middle + 1, high)
+    return low
+
+
+def smallest_gap(sd: float, seeds: int) -> float:
+    """Return the smallest gap that so many seeds find with a power of 80 %."""
+    return sd * _smallest_effect(seeds)
+
+
+@functools.cache
+def _smallest_effect(seeds: int) -> float:
+    low, high = 0.0, 100.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (low, middle) if power(middle, 1.0, seeds) >= POWER else (middle, high)
+    return high
+
+
+def spread_of(difference: Difference) -> float:
+    """Return the standard deviation of the differences by seed, from the interval of a t-test."""
+    reach = (difference.ci_high - difference.ci_low) / 2
+    return reach / float(t.ppf(0.975, difference.n - 1)) * math.sqrt(difference.n)
+
+
+def partial_rank_correlation(x: Floats, y: Floats, held: Floats) -> float:
+    """Return Spearman's correlation of x and y, (n,), with `held` fixed: the partial correlation of their ranks."""
+    return float(_partial(x[None], y[None], held[None])[0])
+
+
+def correlation_interval(x: Floats, y: Floats, held: Floats, draws: int = 2000, seed: int = 0) -> tuple[float, float]:
+    """Return the 95 % percentile interval of `partial_rank_correlation` over resampled trainings; nan without one."""
+    index = np.random.default_rng(seed).integers(0, len(x), (draws, len(x)))
+    found = _partial(x[index], y[index], held[index])
+    finite = found[np.isfinite(found)]
+    if not len(finite):
+        return math.nan, math.nan
+    low, high = np.percentile(finite, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def _partial(*columns: Floats) -> Floats:
+    """Return the partial rank correlation (R,) in each row of x, y and what is held fixed, (R, n)."""
+    ranks = [rankdata(values, axis=1) for values in columns]
+    ranks = [values - values.mean(axis=1, keepdims=True) for values in ranks]
+
+    def together(a: int, b: int) -> Floats:
+        product: Floats = (ranks[a] * ranks[b]).sum(axis=1)
+        return product / np.sqrt((ranks[a] ** 2).sum(axis=1) * (ranks[b] ** 2).sum(axis=1))
+
+    with np.errstate(invalid="ignore", divide="ignore"):
+        xy, xh, yh = together(0, 1), together(0, 2), together(1, 2)
+        partial: Floats = (xy - xh * yh) / np.sqrt((1 - xh**2) * (1 - yh**2))
+    return partial
+
+
+def means(values: Sequence[float]) -> tuple[float, float]:
+    """Return mean and standard deviation over seeds; nan for the latter where there is one."""
+    return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else math.nan

@@ -1,0 +1,137 @@
+"""Formulas over several trainings: the statistics by hand and by other libraries, and the page from made-up records."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from scripts.pages import trainings as page
+from scripts.zoo.trainings import (
+    Trainings,
+    correlation_interval,
+    crossed,
+    partial_rank_correlation,
+    power,
+    seeds_needed,
+    smallest_gap,
+    spread_of,
+)
+
+
+def line(formula: str, seed: int, shift: float, rng: np.random.Generator) -> dict[str, Any]:
+    """A training as `scripts.zoo.evaluate` keeps it, `shift` better than others in every way."""
+    figures: dict[str, dict[str, float]] = {}
+    for figure in (*page.FIGURES, *page.EVENNESS):
+        value = 0.5 + shift * (figure.better or 1) + 0.004 * rng.standard_normal()
+        figures.setdefault(figure.condition, {})[figure.metric] = float(value)
+    right = {}
+    for condition, n in (("clean", 1000), (page.FGSM, 500), (page.PGD, 500)):
+        right[condition] = base64.b64encode(np.packbits(rng.random(n) < 0.5 + shift).tobytes()).decode()
+    facts = {"checkpoint": f"shapes-vit-{formula}-seed{seed}", "attention": formula, "seed": seed, "recipe": "by hand"}
+    return {**facts, "figures": figures, "right": right}
+
+
+@pytest.fixture
+def made_up() -> list[dict[str, Any]]:
+    rng = np.random.default_rng(1)
+    shifts = {"standard": 0.0, "quest": 0.03, "elliptical": -0.03, "elliptical-quest": 0.0}
+    return [line(formula, seed, shift, rng) for formula, shift in shifts.items() for seed in range(5)]
+
+
+def test_seeds_and_images_are_both_random() -> None:
+    """Equal to the table of an analysis of variance by hand; without an effect of images it is the t-test by seed."""
+    rng = np.random.default_rng(0)
+    before, after = rng.random((5, 40)), rng.random((5, 40)) + 0.1 * rng.random(40) + 0.2 * rng.random((5, 1))
+    found = crossed(before, after)
+    d = after - before
+    squares = {"seed": 0.0, "image": 0.0, "rest": 0.0}
+    for s in range(5):
+        squares["seed"] += 40 * (d[s].mean() - d.mean()) ** 2 / 4
+        for i in range(40):
+            squares["rest"] += (d[s, i] - d[s].mean() - d[:, i].mean() + d.mean()) ** 2 / (4 * 39)
+    for i in range(40):
+        squares["image"] += 5 * (d[:, i].mean() - d.mean()) ** 2 / 39
+    spread = squares["seed"] + max(squares["image"] - squares["rest"], 0)
+    freedom = 4 * spread**2 / squares["seed"] ** 2
+    error = (spread / 200) ** 0.5
+    assert found.value == pytest.approx(d.mean())
+    assert found.ci_high - found.value == pytest.approx(stats.t.ppf(0.975, freedom) * error)
+    assert found.p_value == pytest.approx(2 * stats.t.sf(abs(d.mean()) / error, freedom))
+    even = np.repeat(d.mean(axis=1, keepdims=True), 40, axis=1)  # every image alike
+    paired = stats.ttest_1samp(even.mean(axis=1), 0)
+    assert crossed(np.zeros((5, 40)), even).p_value == pytest.approx(paired.pvalue)
+
+
+def test_intervals_hold_the_truth_for_other_seeds_and_other_images() -> None:
+    """Where trainings and images both vary, 95 % intervals cover about as often; those of one of the two do not."""
+    rng, held, by_image = np.random.default_rng(2), 0, 0
+    runs = 400
+    for _ in range(runs):
+        d = 0.05 * rng.standard_normal((5, 1)) + 0.5 * rng.standard_normal(200) + 0.3 * rng.standard_normal((5, 200))
+        found = crossed(np.zeros_like(d), d)
+        held += found.ci_low <= 0 <= found.ci_high
+        reach = 1.96 * d.mean(axis=0).std(ddof=1) / 200**0.5
+        by_image += abs(d.mean()) <= reach
+    assert 0.92 <= held / runs <= 0.995 and by_image < held
+
+
+def test_power_is_what_simulated_trainings_find() -> None:
+    rng = np.random.default_rng(3)
+    found = stats.ttest_1samp(0.8 + rng.standard_normal((20_000, 5)), 0, axis=1).pvalue < 0.05
+    assert power(0.8, 1.0, 5) == pytest.approx(found.mean(), abs=0.01)
+    needed = seeds_needed(0.8, 1.0)
+    assert needed is not None and power(0.8, 1.0, needed) >= 0.8 > power(0.8, 1.0, needed - 1)
+    assert power(smallest_gap(1.0, 5), 1.0, 5) == pytest.approx(0.8) and seeds_needed(0.01, 1.0) is None
+
+
+def test_a_correlation_with_accuracy_held_fixed() -> None:
+    """It is that of the residuals of ranks; what goes through accuracy alone disappears."""
+    rng = np.random.default_rng(4)
+    held = rng.standard_normal(60)
+    x, y = held + 0.5 * rng.standard_normal(60), held + 0.5 * rng.standard_normal(60)
+    ranks = [stats.rankdata(values) for values in (x, y, held)]
+    left = [values - np.polyval(np.polyfit(ranks[2], values, 1), ranks[2]) for values in ranks[:2]]
+    assert partial_rank_correlation(x, y, held) == pytest.approx(np.corrcoef(*left)[0, 1])
+    assert stats.spearmanr(x, y)[0] > 0.6 and abs(partial_rank_correlation(x, y, held)) < 0.35
+    low, high = correlation_interval(x, y, held, draws=300)
+    assert low < partial_rank_correlation(x, y, held) < high and low < 0 < high
+
+
+def test_the_page_finds_what_is_there(made_up: list[dict[str, Any]], tmp_path: Path) -> None:
+    records, written = tmp_path / "shapes.jsonl", tmp_path / "trainings.md"
+    records.write_text("".join(json.dumps(each) + "\n" for each in made_up))
+    assert page.main(["--records", str(records), "--markdown", str(written)]) == 0
+    text = written.read_text()
+    rows = [row for row in text.splitlines() if row.startswith("| quest") and "PGD-20 2/255, %" in row]
+    assert any("| standard | PGD-20 2/255, %" in " ".join(row.split()) and "| shown " in row for row in rows)
+    assert "| the opposite " in text and "Fewer than five" not in text
+    trainings = Trainings(tuple(made_up))
+    found = trainings.difference("quest", "standard", "clean", "top1")
+    assert (
+        found is not None
+        and found.n == 5
+        and spread_of(found)
+        == pytest.approx(
+            np.std(
+                [
+                    trainings.values("quest", "clean", "top1")[s] - trainings.values("standard", "clean", "top1")[s]
+                    for s in range(5)
+                ],
+                ddof=1,
+            )
+        )
+    )
+    both = trainings.crossed("quest", "standard", "clean", 1000)
+    mean = np.mean([r.mean() for r in trainings.right("quest", "clean", 1000).values()])
+    assert both is not None and both.second == pytest.approx(mean)
+
+
+def test_without_records_it_says_what_to_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert page.main(["--records", str(tmp_path / "none.jsonl")]) == 2
+    assert "run python -m scripts.zoo.evaluate" in capsys.readouterr().err
